@@ -1,0 +1,66 @@
+package flashkit
+
+// A Pass is one direction of attention.
+type Pass uint8
+
+// The passes.
+const (
+	PassForward  Pass = iota // Q, K, V to O and LSE
+	PassBackward             // dO (and dLSE) to dQ, dK, dV
+)
+
+// String returns "forward" or "backward".
+func (s Pass) String() string {
+	if s == PassBackward {
+		return "backward"
+	}
+	return "forward"
+}
+
+// Area returns the number of (row, key) pairs of one head that the mask lets
+// through: QLen*KVLen without a mask.
+func (p Problem) Area() int64 {
+	first, last := p.diagonals()
+	seen := sumClamped(last+1, p.QLen, p.KVLen) - sumClamped(first, p.QLen, p.KVLen)
+	return int64(seen)
+}
+
+// sumClamped returns the sum over i in [0, n) of i+c clamped to [0, m].
+func sumClamped(c, n, m int) uint64 {
+	from := clamp(-c, n)  // the first i with i+c > 0, or n
+	full := clamp(m-c, n) // the first i with i+c >= m, or n
+	full = max(full, from)
+	rising := uint64(full - from)
+	sum := uint64(n-full) * uint64(m)
+	if rising > 0 {
+		sum += rising * uint64(from+c+full-1+c) / 2
+	}
+	return sum
+}
+
+// FLOPs returns the floating point operations of a pass by the field's
+// convention (Dao, FlashAttention-2, 2023, section 4.1): two for each
+// multiply-add of the two forward products over the pairs that the mask lets
+// through, 4*B*H*N*M*D when nothing is masked and VDim is Dim. The backward
+// pass counts 2.5 times that. Exponentials are not counted.
+func (p Problem) FLOPs(s Pass) float64 {
+	f := 2 * float64(p.Batch) * float64(p.Heads) * float64(p.Area()) * float64(p.Dim+p.VDim)
+	if s == PassBackward {
+		f *= 2.5
+	}
+	return f
+}
+
+// Bytes returns the size of what a pass must at least read and write: every
+// tensor once, LSE included.
+func (p Problem) Bytes(s Pass) float64 {
+	rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
+	keys := float64(p.Batch) * float64(p.KVHeads) * float64(p.KVLen)
+	elem := float64(p.DType.Size())
+	q, k, v, o := rows*float64(p.Dim)*elem, keys*float64(p.Dim)*elem, keys*float64(p.VDim)*elem, rows*float64(p.VDim)*elem
+	lse := rows * 4
+	if s == PassBackward {
+		return 2*(q+k+v) + 2*o + lse // Q K V and their gradients; O and dO
+	}
+	return q + k + v + o + lse
+}

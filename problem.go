@@ -1,0 +1,148 @@
+package flashkit
+
+import (
+	"math"
+	"math/bits"
+)
+
+// A DType is the storage type of Q, K, V, O and their gradients. Every kernel
+// accumulates in float32, and LSE is always float32.
+type DType uint8
+
+// The storage types.
+const (
+	Float32  DType = iota // IEEE binary32
+	Float16               // IEEE binary16
+	BFloat16              // the upper half of a binary32
+)
+
+var dtypeNames = [...]string{"f32", "f16", "bf16"}
+
+// String returns "f32", "f16" or "bf16".
+func (t DType) String() string {
+	if int(t) < len(dtypeNames) {
+		return dtypeNames[t]
+	}
+	return "unknown"
+}
+
+// Size returns the number of bytes of one element.
+func (t DType) Size() int {
+	if t == Float32 {
+		return 4
+	}
+	return 2
+}
+
+// ParseDType returns the type named "f32", "f16" or "bf16".
+func ParseDType(s string) (DType, error) {
+	for i, name := range dtypeNames {
+		if s == name {
+			return DType(i), nil
+		}
+	}
+	return 0, problemErr("DType", s, "must be f32, f16 or bf16")
+}
+
+// A Problem says what to compute, and nothing about where or on which data.
+// It is comparable, so it can key a map, and its String is its one name in
+// subtests, vectors, benchmarks, command lines and error texts.
+//
+// Batch, QLen and KVLen may be 0; the other dimensions are at least 1.
+type Problem struct {
+	Batch   int // B
+	Heads   int // H, query heads
+	KVHeads int // G, key and value heads; divides Heads. Query head h reads head h / (H/G)
+	QLen    int // N, query rows
+	KVLen   int // M, key and value rows
+	Dim     int // D, elements of a row of Q and K
+	VDim    int // DV, elements of a row of V and O
+
+	DType DType
+	Mask  Band    // the zero value hides nothing
+	Scale float32 // multiplies Q·K; 0 means 1/sqrt(Dim)
+}
+
+// SoftmaxScale returns the factor that multiplies Q·K: Scale, or 1/sqrt(Dim)
+// when Scale is 0.
+func (p Problem) SoftmaxScale() float64 {
+	if p.Scale != 0 {
+		return float64(p.Scale)
+	}
+	return 1 / math.Sqrt(float64(p.Dim))
+}
+
+// The shapes of the tensors that belong to a problem. Gradients have the shape
+// of what they are gradients of.
+
+// QShape returns [B, H, N, D].
+func (p Problem) QShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.Dim} }
+
+// KShape returns [B, G, M, D].
+func (p Problem) KShape() [4]int { return [4]int{p.Batch, p.KVHeads, p.KVLen, p.Dim} }
+
+// VShape returns [B, G, M, DV].
+func (p Problem) VShape() [4]int { return [4]int{p.Batch, p.KVHeads, p.KVLen, p.VDim} }
+
+// OShape returns [B, H, N, DV].
+func (p Problem) OShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.VDim} }
+
+// LSEShape returns [B, H, N, 1].
+func (p Problem) LSEShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, 1} }
+
+// Validate returns nil or a *ProblemError that names the first field at fault.
+func (p Problem) Validate() error {
+	for _, d := range [...]struct {
+		name       string
+		value, min int
+	}{
+		{"Batch", p.Batch, 0}, {"Heads", p.Heads, 1}, {"KVHeads", p.KVHeads, 1},
+		{"QLen", p.QLen, 0}, {"KVLen", p.KVLen, 0}, {"Dim", p.Dim, 1}, {"VDim", p.VDim, 1},
+	} {
+		if d.value < d.min {
+			return problemErr(d.name, d.value, "must be at least %d", d.min)
+		}
+	}
+	if p.Heads%p.KVHeads != 0 {
+		return problemErr("KVHeads", p.KVHeads, "must divide Heads = %d", p.Heads)
+	}
+	if int(p.DType) >= len(dtypeNames) {
+		return problemErr("DType", uint8(p.DType), "is none of f32, f16, bf16")
+	}
+	if l := p.Mask.Left(); l < Unlimited {
+		return problemErr("Mask.left", l, "must be 0 or more keys, or %d for no limit", Unlimited)
+	}
+	if r := p.Mask.Right(); r < Unlimited {
+		return problemErr("Mask.right", r, "must be 0 or more keys, or %d for no limit", Unlimited)
+	}
+	if !(p.Scale >= 0) || math.IsInf(float64(p.Scale), 0) {
+		return problemErr("Scale", p.Scale, "must be positive and finite, or 0 for 1/sqrt(Dim)")
+	}
+	return p.validateSize()
+}
+
+// validateSize refuses problems whose tensors or whose score matrix have more
+// bytes or elements than an int can count, so that no later product overflows.
+func (p Problem) validateSize() error {
+	const elem = 4 // bytes; f32 workspace may shadow any tensor
+	for _, t := range [...]struct {
+		name  string
+		shape [4]int
+		limit uint64
+	}{
+		{"Q", p.QShape(), math.MaxInt}, {"K", p.KShape(), math.MaxInt},
+		{"V", p.VShape(), math.MaxInt}, {"O", p.OShape(), math.MaxInt},
+		{"the scores", [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}, math.MaxInt64}, // counted, never stored
+	} {
+		n := uint64(elem)
+		for _, d := range t.shape {
+			// A zero elsewhere must not hide an overflow: count it as 1.
+			hi, lo := bits.Mul64(n, uint64(max(d, 1)))
+			if hi != 0 || lo > t.limit {
+				return problemErr(t.name, t.shape, "has more bytes than an int can count")
+			}
+			n = lo
+		}
+	}
+	return nil
+}

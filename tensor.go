@@ -1,0 +1,103 @@
+package flashkit
+
+import "unsafe"
+
+// A Tensor is a strided view of the caller's memory: a dtype, a flat slice, and
+// four dimensions [batch, heads, rows, row elements] with a stride each,
+// counted in elements. The elements of a row are contiguous; the other strides
+// are free, so BHSD, BSHD, rows with gaps and, for inputs, dimensions expanded
+// with stride 0 need no copy. The zero Tensor means "not wanted" where a field
+// allows it.
+//
+// A Tensor is a value; nothing is checked until it is used with a Problem.
+type Tensor struct {
+	dtype   DType
+	f32     []float32
+	u16     []uint16
+	shape   [4]int
+	strides [4]int
+}
+
+// F32 returns a dense view of x as float32 [b, heads, rows, dim], row-major.
+func F32[T ~float32](x []T, b, heads, rows, dim int) Tensor {
+	return dense(Tensor{dtype: Float32, f32: unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))}, b, heads, rows, dim)
+}
+
+// F16 returns a dense view of x, which holds IEEE binary16 bits, as
+// [b, heads, rows, dim], row-major.
+func F16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
+	return dense(Tensor{dtype: Float16, u16: unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), len(x))}, b, heads, rows, dim)
+}
+
+// BF16 returns a dense view of x, which holds bfloat16 bits, as
+// [b, heads, rows, dim], row-major.
+func BF16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
+	return dense(Tensor{dtype: BFloat16, u16: unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), len(x))}, b, heads, rows, dim)
+}
+
+func dense(t Tensor, b, heads, rows, dim int) Tensor {
+	t.shape = [4]int{b, heads, rows, dim}
+	return t.WithStrides(heads*rows*dim, rows*dim, dim)
+}
+
+// WithStrides returns the same view with other distances, in elements, between
+// batches, heads and rows. Inputs may use 0 to repeat a dimension.
+func (t Tensor) WithStrides(batch, head, row int) Tensor {
+	t.strides = [4]int{batch, head, row, 1}
+	return t
+}
+
+// AsBSHD returns a view of the same shape whose memory lies as
+// [batch, rows, heads, row elements].
+func (t Tensor) AsBSHD() Tensor {
+	heads, rows, dim := t.shape[1], t.shape[2], t.shape[3]
+	return t.WithStrides(rows*heads*dim, dim, heads*dim)
+}
+
+// DType returns the storage type.
+func (t Tensor) DType() DType { return t.dtype }
+
+// Shape returns [batch, heads, rows, row elements].
+func (t Tensor) Shape() [4]int { return t.shape }
+
+// Strides returns the distances in elements; the last one is 1.
+func (t Tensor) Strides() [4]int { return t.strides }
+
+// Float32s returns the memory of a Float32 tensor, nil for other types.
+func (t Tensor) Float32s() []float32 { return t.f32 }
+
+// Uint16s returns the memory of a Float16 or BFloat16 tensor, nil for Float32.
+func (t Tensor) Uint16s() []uint16 { return t.u16 }
+
+// Len returns the number of elements of the memory behind the view.
+func (t Tensor) Len() int { return len(t.f32) + len(t.u16) }
+
+// IsZero reports whether t is the zero Tensor.
+func (t Tensor) IsZero() bool { return t.shape == [4]int{} && t.Len() == 0 }
+
+// Offset returns where row r of head h of batch b begins in the memory.
+func (t Tensor) Offset(b, h, r int) int {
+	return b*t.strides[0] + h*t.strides[1] + r*t.strides[2]
+}
+
+// span returns the addresses from the first element of the view up to but not
+// including the end of its last one. The view must not be empty and must fit
+// its memory.
+func (t Tensor) span() (from, to uintptr) {
+	from = uintptr(unsafe.Pointer(unsafe.SliceData(t.f32)))
+	if t.dtype != Float32 {
+		from = uintptr(unsafe.Pointer(unsafe.SliceData(t.u16)))
+	}
+	last := t.Offset(t.shape[0]-1, t.shape[1]-1, t.shape[2]-1) + t.shape[3]
+	return from, from + uintptr(last*t.dtype.Size())
+}
+
+func (t Tensor) empty() bool {
+	return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0
+}
+
+// isDense reports whether the view has no gaps and no repeated elements.
+func (t Tensor) isDense() bool {
+	last := t.Offset(t.shape[0]-1, t.shape[1]-1, t.shape[2]-1) + t.shape[3]
+	return last == t.shape[0]*t.shape[1]*t.shape[2]*t.shape[3]
+}
