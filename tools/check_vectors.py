@@ -71,11 +71,10 @@ def visible(p, i):
 
 
 def attention(p, x, gradients):
-    """Compute the outputs from the inputs x. Return them and the rows without keys.
+    """Compute the outputs from the inputs x. Return them and which rows see no key.
 
-    One row at a time, on the keys that it sees. The other keys are never read, so
-    NaN or Inf there cannot matter. Letters: b batch, h query head, j key, d and e
-    elements of a row of K and V.
+    One row at a time, on the keys that it sees. Other keys are never read, so NaN there
+    cannot matter. b batch, h query head, j key, d and e elements of a row of K and V.
     """
     group = p.H // p.G  # query head h reads key/value head h // group
     k, v = (np.repeat(x[name], group, axis=1) for name in "kv")
@@ -173,20 +172,17 @@ def check_metadata(metadata, stem):
     for key in METADATA:
         if not isinstance(metadata.get(key), str):
             raise ValueError(f"metadata key {key!r} is missing")
-    if metadata["case"] != stem:
-        raise ValueError(f"the case is named {metadata['case']!r}")
-    if metadata["inputs"] not in ("noise", "stored"):
-        raise ValueError(f"inputs: {metadata['inputs']!r}")
+    if metadata["case"] != stem or metadata["inputs"] not in ("noise", "stored"):
+        raise ValueError(f"case {metadata['case']!r}, inputs {metadata['inputs']!r}")
 
 
 def check_tensors(p, tensors, stored_inputs):
     """Check names and shapes. Return whether the file holds gradients."""
     gradients = any(name in tensors for name in GRADIENTS)
     required = {"o", "lse"}.union(GRADIENTS if gradients else ())
-    optional = set()
     if stored_inputs:
         required |= {"q", "k", "v", "do"} if gradients else {"q", "k", "v"}
-        optional = {"dlse"} if gradients else set()
+    optional = {"dlse"} if stored_inputs and gradients else set()
     if required - tensors.keys():
         raise ValueError(f"missing tensors: {sorted(required - tensors.keys())}")
     if tensors.keys() - required - optional:
@@ -226,7 +222,7 @@ def check_file(path):
             found = {name: worst_number(tensors[name], values, empty if name == "lse" else False)
                      for name, values in out.items()}
         return [f"{name}: {text}" for name, text in found.items() if text]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
+    except (OSError, MemoryError, ValueError, KeyError, TypeError, AttributeError) as err:
         return [f"{type(err).__name__}: {err}"]
 
 

@@ -1,0 +1,183 @@
+package simd
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// bwd_generic recomputes, for each query row i and key j that it sees,
+//
+//	P  = exp(scale * Q[i]·K[j] - LSE[i])
+//	dS = P * (dO[i]·V[j] - delta[i]),  delta[i] = dO[i]·O[i] - dLSE[i]
+//
+// and sums
+//
+//	dV[j] += P * dO[i];  dK[j] += scale * dS * Q[i];  dQ[i] += scale * dS * K[j]
+//
+// (Dao et al. 2022, appendix B.2.) An item is either one tile of keys, which
+// walks the query rows that see it and owns its dK and dV, or one tile of query
+// rows, which walks its keys and owns its dQ. Nothing is shared, so nothing is
+// added atomically and nothing waits; the price is that P and dP are computed
+// twice, seven products instead of five.
+func (b *Backend) bwdGeneric(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
+	j := b.newJob(p)
+	j.bwd = *f
+	keyItems, queryItems := bwdGenericItems(p)
+	floats := gradTileFloats(p) + 2*tileK*(p.Dim+p.VDim) + 2*tileQ*tileK
+	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, floats)
+}
+
+func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
+	return p.Batch * p.KVHeads * tiles(p.KVLen, tileK), p.Batch * p.Heads * tiles(p.QLen, tileQ)
+}
+
+func bwdGenericCost(p flashkit.Problem) time.Duration {
+	keys, queries := bwdGenericItems(p)
+	return genericCost(p.FLOPs(flashkit.PassBackward)*7/5, keys+queries)
+}
+
+func bwdGenericTile(j *job, ws *arena, item int) {
+	if keys, _ := bwdGenericItems(j.p); item < keys {
+		j.keyGradients(ws, item)
+	} else {
+		j.queryGradients(ws, j.queryTile(item-keys))
+	}
+}
+
+// keyGradients writes dK and dV of one tile of keys.
+func (j *job) keyGradients(ws *arena, item int) {
+	p, f := &j.p, &j.bwd
+	heads := p.Batch * p.KVHeads
+	k0 := item / heads * tileK // the first keys of a causal mask are seen by the most rows
+	k1 := min(k0+tileK, p.KVLen)
+	b, g := item%heads/p.KVHeads, item%p.KVHeads
+
+	k, kStep := view(&f.K, b, g, k0, k1-k0, ws.take(tileK*p.Dim))
+	v, vStep := view(&f.V, b, g, k0, k1-k0, ws.take(tileK*p.VDim))
+	dk, dv := ws.take((k1-k0)*p.Dim), ws.take((k1-k0)*p.VDim)
+	clear(dk)
+	clear(dv)
+	qt := newGradTile(p, ws)
+	prob, ds := ws.take(tileQ*tileK), ws.take(tileQ*tileK)
+
+	first, _ := p.Queries(k0)
+	_, last := p.Queries(k1 - 1)
+	group := p.Heads / p.KVHeads
+	for h := g * group; h < (g+1)*group; h++ {
+		for q0 := first; q0 < last && !j.canceled(); q0 += tileQ {
+			q1 := min(q0+tileQ, last)
+			qt.load(j, b, h, q0, q1-q0)
+			for i := range q1 - q0 {
+				lo, hi := p.Keys(q0 + i)
+				lo, hi = max(lo, k0)-k0, min(hi, k1)-k0
+				if lo < hi {
+					at := i * tileK
+					qt.scoreGradient(i, prob[at+lo:at+hi], ds[at+lo:at+hi], k[lo*kStep:], kStep, v[lo*vStep:], vStep)
+				}
+			}
+			for c := range k1 - k0 {
+				lo, hi := p.Queries(k0 + c)
+				lo, hi = max(lo, q0)-q0, min(hi, q1)-q0
+				if lo < hi {
+					at := lo*tileK + c
+					mix(dv[c*p.VDim:][:p.VDim], prob[at:], tileK, hi-lo, qt.do[lo*qt.doStep:], qt.doStep)
+					mix(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*p.Dim:], p.Dim)
+				}
+			}
+		}
+	}
+	for c := range k1 - k0 {
+		store(&f.DK, f.DK.Offset(b, g, k0+c), dk[c*p.Dim:][:p.Dim])
+		store(&f.DV, f.DV.Offset(b, g, k0+c), dv[c*p.VDim:][:p.VDim])
+	}
+}
+
+// queryGradients writes dQ of one tile of query rows.
+func (j *job) queryGradients(ws *arena, t queryTile) {
+	p, f := &j.p, &j.bwd
+	rows := t.to - t.from
+	qt := newGradTile(p, ws)
+	qt.load(j, t.b, t.h, t.from, rows)
+	dq := ws.take(rows * p.Dim)
+	clear(dq)
+	kbuf, vbuf := ws.take(tileK*p.Dim), ws.take(tileK*p.VDim)
+	prob, ds := ws.take(tileK), ws.take(tileK)
+
+	first, _ := p.Keys(t.from)
+	_, last := p.Keys(t.to - 1)
+	for k0 := first; k0 < last && !j.canceled(); k0 += tileK {
+		k1 := min(k0+tileK, last)
+		k, kStep := view(&f.K, t.b, t.kvHead, k0, k1-k0, kbuf)
+		v, vStep := view(&f.V, t.b, t.kvHead, k0, k1-k0, vbuf)
+		for i := range rows {
+			lo, hi := p.Keys(t.from + i)
+			lo, hi = max(lo, k0)-k0, min(hi, k1)-k0
+			if lo < hi {
+				row := ds[:hi-lo]
+				qt.scoreGradient(i, prob[:hi-lo], row, k[lo*kStep:], kStep, v[lo*vStep:], vStep)
+				mix(dq[i*p.Dim:][:p.Dim], row, 1, hi-lo, k[lo*kStep:], kStep)
+			}
+		}
+	}
+	scale(dq, j.scale)
+	for i := range rows {
+		store(&f.DQ, f.DQ.Offset(t.b, t.h, t.from+i), dq[i*p.Dim:][:p.Dim])
+	}
+}
+
+// A gradTile is what the backward pass needs of a tile of query rows.
+type gradTile struct {
+	dim, vdim int
+	q         []float32 // times the softmax scale, so dS times it is dK
+	do        []float32
+	doStep    int
+	lse       []float32
+	delta     []float32 // dO·O - dLSE
+
+	doBuf, oBuf []float32
+}
+
+func gradTileFloats(p flashkit.Problem) int { return tileQ*(p.Dim+p.VDim+2) + p.VDim }
+
+func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
+	return gradTile{
+		dim: p.Dim, vdim: p.VDim,
+		q: ws.take(tileQ * p.Dim), lse: ws.take(tileQ), delta: ws.take(tileQ),
+		doBuf: ws.take(tileQ * p.VDim), oBuf: ws.take(p.VDim),
+	}
+}
+
+// load fills t with n rows of query head h, from row r on.
+func (t *gradTile) load(j *job, b, h, r, n int) {
+	f := &j.bwd
+	j.scaledQueries(&f.Q, b, h, r, n, t.q)
+	t.do, t.doStep = view(&f.DO, b, h, r, n, t.doBuf)
+	for i := range n {
+		t.lse[i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)]
+		load(t.oBuf, &f.O, f.O.Offset(b, h, r+i))
+		t.delta[i] = dot(t.do[i*t.doStep:][:t.vdim], t.oBuf)
+		if !f.DLSE.IsZero() {
+			t.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
+		}
+	}
+}
+
+// scoreGradient sets prob and ds to P and dS of row i and the keys that begin
+// at k and v.
+func (t *gradTile) scoreGradient(i int, prob, ds, k []float32, kStep int, v []float32, vStep int) {
+	lse := t.lse[i]
+	if math.IsInf(float64(lse), -1) { // every score is -Inf: no weight anywhere
+		clear(prob)
+		clear(ds)
+		return
+	}
+	dots(prob, t.q[i*t.dim:][:t.dim], k, kStep)
+	dots(ds, t.do[i*t.doStep:][:t.vdim], v, vStep)
+	for c, s := range prob {
+		prob[c] = exp(s - lse)
+		ds[c] = prob[c] * (ds[c] - t.delta[i])
+	}
+}

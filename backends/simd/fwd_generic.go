@@ -1,0 +1,135 @@
+package simd
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// fwd_generic computes, for each query row i,
+//
+//	m, l, o = -Inf, 0, 0
+//	for each tile of keys that row i sees:
+//		s = scale * K·q
+//		if max(s) > m: o, l = o*exp(m-max(s)), l*exp(m-max(s)); m = max(s)
+//		w = exp(s - m)
+//		l += sum(w); o += w·V
+//	O[i] = o / l; LSE[i] = m + ln(l)
+//
+// (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
+// item is one tile of query rows of one head. Every row walks exactly the keys
+// that it sees, so a masked key costs nothing and cannot leak.
+func (b *Backend) fwdGeneric(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+	j := b.newJob(p)
+	j.fwd = *f
+	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(p), tileQ*(p.Dim+p.VDim+2)+tileK*(p.Dim+p.VDim+1))
+}
+
+func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }
+
+func fwdGenericCost(p flashkit.Problem) time.Duration {
+	return genericCost(p.FLOPs(flashkit.PassForward), fwdGenericItems(p))
+}
+
+// A queryTile is the rows [from, to) of one query head.
+type queryTile struct{ b, h, kvHead, from, to int }
+
+// queryTile returns the tile of an item. The last rows of a causal mask see the
+// most keys, so they come first and the short items fill the gaps at the end.
+func (j *job) queryTile(item int) queryTile {
+	p := &j.p
+	heads := p.Batch * p.Heads
+	from := (tiles(p.QLen, tileQ) - 1 - item/heads) * tileQ
+	b, h := item%heads/p.Heads, item%p.Heads
+	return queryTile{b, h, h / (p.Heads / p.KVHeads), from, min(from+tileQ, p.QLen)}
+}
+
+func fwdGenericTile(j *job, ws *arena, item int) {
+	p, f, t := &j.p, &j.fwd, j.queryTile(item)
+	rows := t.to - t.from
+	q := j.scaledQueries(&f.Q, t.b, t.h, t.from, rows, ws.take(tileQ*p.Dim))
+	o := ws.take(rows * p.VDim)
+	m, l := ws.take(rows), ws.take(rows)
+	clear(o)
+	clear(l)
+	for i := range m {
+		m[i] = float32(math.Inf(-1))
+	}
+	kbuf, vbuf, w := ws.take(tileK*p.Dim), ws.take(tileK*p.VDim), ws.take(tileK)
+
+	first, _ := p.Keys(t.from)
+	_, last := p.Keys(t.to - 1)
+	for k0 := first; k0 < last && !j.canceled(); k0 += tileK {
+		k1 := min(k0+tileK, last)
+		k, kStep := view(&f.K, t.b, t.kvHead, k0, k1-k0, kbuf)
+		v, vStep := view(&f.V, t.b, t.kvHead, k0, k1-k0, vbuf)
+		for i := range rows {
+			lo, hi := p.Keys(t.from + i)
+			lo, hi = max(lo, k0), min(hi, k1)
+			if lo >= hi {
+				continue
+			}
+			s, oRow := w[:hi-lo], o[i*p.VDim:][:p.VDim]
+			dots(s, q[i*p.Dim:][:p.Dim], k[(lo-k0)*kStep:], kStep)
+			m[i], l[i] = absorb(s, m[i], l[i], oRow)
+			mix(oRow, s, 1, hi-lo, v[(lo-k0)*vStep:], vStep)
+		}
+	}
+	for i := range rows {
+		j.finishRow(t, t.from+i, m[i], l[i], o[i*p.VDim:][:p.VDim])
+	}
+}
+
+// absorb turns the scores s into weights relative to the running maximum m,
+// raising m first and rescaling o and l where s tops it. It returns the new m
+// and l.
+func absorb(s []float32, m, l float32, o []float32) (float32, float32) {
+	top := m
+	for _, x := range s {
+		if x > top {
+			top = x
+		}
+	}
+	if top > m {
+		alpha := exp(m - top)
+		l *= alpha
+		scale(o, alpha)
+	}
+	shift := top
+	if math.IsInf(float64(top), -1) {
+		shift = 0 // every score so far is -Inf or NaN: exp must give 0 or NaN, not exp(-Inf + Inf)
+	}
+	var sum float32
+	for i, x := range s {
+		s[i] = exp(x - shift)
+		sum += s[i]
+	}
+	return top, l + sum
+}
+
+// finishRow divides once and writes row i of the head of t.
+func (j *job) finishRow(t queryTile, i int, m, l float32, o []float32) {
+	lse := float32(math.Inf(-1))
+	if l == 0 { // no key, or none with a score above -Inf
+		clear(o)
+	} else {
+		scale(o, 1/l)
+		lse = float32(float64(m) + math.Log(float64(l)))
+	}
+	store(&j.fwd.O, j.fwd.O.Offset(t.b, t.h, i), o)
+	if !j.fwd.LSE.IsZero() {
+		j.fwd.LSE.Float32s()[j.fwd.LSE.Offset(t.b, t.h, i)] = lse
+	}
+}
+
+// scaledQueries loads n rows of Q, times the softmax scale, into buf.
+func (j *job) scaledQueries(q *flashkit.Tensor, b, h, r, n int, buf []float32) []float32 {
+	dim := j.p.Dim
+	for i := range n {
+		load(buf[i*dim:][:dim], q, q.Offset(b, h, r+i))
+	}
+	scale(buf[:n*dim], j.scale)
+	return buf
+}

@@ -1,0 +1,106 @@
+package simd
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A job is one call in progress. Its work is cut into items, numbered so that
+// the long ones come first; workers take the next number until none is left.
+// Which worker takes an item does not touch the item's result, so the bits do
+// not depend on the number of workers.
+//
+// Jobs are pooled for their workspace. A job is cleared before it returns.
+type job struct {
+	p     flashkit.Problem
+	fwd   flashkit.Forward
+	bwd   flashkit.Backward
+	scale float32
+
+	run   func(j *job, ws *arena, item int)
+	items int64
+	next  atomic.Int64
+	done  <-chan struct{} // of the call's context
+
+	spaces []arena // one for each worker
+	helper sync.WaitGroup
+}
+
+// newJob returns a job for p. Set its arguments, then call do.
+func (b *Backend) newJob(p flashkit.Problem) *job {
+	j := b.jobs.Get().(*job)
+	j.p = p
+	j.scale = float32(p.SoftmaxScale())
+	return j
+}
+
+// do runs the items [0, n) on up to GOMAXPROCS goroutines, each with a
+// workspace of the given number of floats, and gives j back to the pool.
+func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n, floats int) error {
+	j.run, j.items, j.done = run, int64(n), ctx.Done()
+	workers := max(1, min(runtime.GOMAXPROCS(0), n))
+	for len(j.spaces) < workers {
+		j.spaces = append(j.spaces, arena{})
+	}
+	j.helper.Add(workers - 1)
+	for w := 1; w < workers; w++ {
+		go j.help(w, floats)
+	}
+	j.work(&j.spaces[0], floats)
+	j.helper.Wait()
+
+	err := ctx.Err()
+	j.p, j.fwd, j.bwd, j.run, j.done = flashkit.Problem{}, flashkit.Forward{}, flashkit.Backward{}, nil, nil
+	j.next.Store(0)
+	b.jobs.Put(j)
+	return err
+}
+
+func (j *job) help(worker, floats int) {
+	defer j.helper.Done()
+	j.work(&j.spaces[worker], floats)
+}
+
+func (j *job) work(ws *arena, floats int) {
+	ws.reserve(floats)
+	for !j.canceled() {
+		item := j.next.Add(1) - 1
+		if item >= j.items {
+			return
+		}
+		ws.reset()
+		j.run(j, ws, int(item))
+	}
+}
+
+// canceled reports whether the call's context is done. Kernels ask once a tile.
+func (j *job) canceled() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// An arena hands out float32 workspace to one worker.
+type arena struct{ all, free []float32 }
+
+func (a *arena) reserve(n int) {
+	if len(a.all) < n {
+		a.all = make([]float32, n)
+	}
+}
+
+func (a *arena) reset() { a.free = a.all }
+
+// take returns n floats that hold leftovers of earlier items.
+func (a *arena) take(n int) []float32 {
+	x := a.free[:n:n]
+	a.free = a.free[n:]
+	return x
+}

@@ -1,0 +1,161 @@
+package conformance
+
+import (
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+)
+
+// Inputs are the dense, row-major inputs of a case, before they are laid out.
+type Inputs struct {
+	p           flashkit.Problem
+	q, k, v, do []float32
+	dlse        []float32 // nil when the case has none
+}
+
+// Inputs returns the inputs of the case: noise, changed by the case's fill.
+func (c Case) Inputs() *Inputs {
+	p := c.Problem
+	in := &Inputs{
+		p:  p,
+		q:  noise(c.Name+"/q", size(p.QShape())),
+		k:  noise(c.Name+"/k", size(p.KShape())),
+		v:  noise(c.Name+"/v", size(p.VShape())),
+		do: noise(c.Name+"/do", size(p.OShape())),
+	}
+	if c.dlse {
+		in.dlse = noise(c.Name+"/dlse", size(p.LSEShape()))
+	}
+	if c.fill != nil {
+		c.fill(in)
+	}
+	return in
+}
+
+// noise returns n multiples of 1/16 in [-2, 2), which are exact in f32, f16 and
+// bf16. Element i is a hash (the finalizer of MurmurHash3) of a seed made from
+// the label, so any language can recompute it in six lines, in any order.
+func noise(label string, n int) []float32 {
+	f := fnv.New32a()
+	f.Write([]byte(label))
+	seed := f.Sum32()
+	x := make([]float32, n)
+	for i := range x {
+		h := seed + uint32(i)*0x9E3779B9
+		h ^= h >> 16
+		h *= 0x85EBCA6B
+		h ^= h >> 13
+		h *= 0xC2B2AE35
+		h ^= h >> 16
+		x[i] = (float32(h>>26) - 32) / 16
+	}
+	return x
+}
+
+func size(shape [4]int) int { return shape[0] * shape[1] * shape[2] * shape[3] }
+
+func (in *Inputs) oracle() oracle.Inputs {
+	return oracle.Inputs{Q: widen(in.q), K: widen(in.k), V: widen(in.v), DO: widen(in.do), DLSE: widen(in.dlse)}
+}
+
+func widen(x []float32) []float64 {
+	if x == nil {
+		return nil
+	}
+	y := make([]float64, len(x))
+	for i := range x {
+		y[i] = float64(x[i])
+	}
+	return y
+}
+
+func narrow(x []float64) []float32 {
+	y := make([]float32, len(x))
+	for i := range x {
+		y[i] = float32(x[i])
+	}
+	return y
+}
+
+// eachRow calls f with every row of x, which has the given shape, and the
+// row's number within its head.
+func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
+	dim := shape[3]
+	for i := 0; i*dim < len(x); i++ {
+		f(i%shape[2], x[i*dim:][:dim])
+	}
+}
+
+// steer makes the score of key j the same for every row, scale * by * value(j),
+// but for the noise of the other elements, so that rounding shows.
+func steer(by float32, value func(j int) float32) func(in *Inputs) {
+	return func(in *Inputs) {
+		eachRow(in.q, in.p.QShape(), func(_ int, row []float32) { row[0] = by })
+		eachRow(in.k, in.p.KShape(), func(j int, row []float32) { row[0] = value(j) })
+	}
+}
+
+func level(x float32) func(int) float32 { return func(int) float32 { return x } }
+
+// hide fills the keys and values that no row sees with x.
+func hide(x float32) func(in *Inputs) {
+	return func(in *Inputs) {
+		spoil := func(j int, row []float32) {
+			for i := range in.p.QLen {
+				if oracle.Sees(in.p, i, j) {
+					return
+				}
+			}
+			for c := range row {
+				row[c] = x
+			}
+		}
+		eachRow(in.k, in.p.KShape(), spoil)
+		eachRow(in.v, in.p.VShape(), spoil)
+	}
+}
+
+// repeat makes every batch and head of K and V a copy of the first, so that
+// they may be laid out with stride 0.
+func repeat(in *Inputs) {
+	for _, t := range []struct {
+		x     []float32
+		shape [4]int
+	}{{in.k, in.p.KShape()}, {in.v, in.p.VShape()}} {
+		head := t.shape[2] * t.shape[3]
+		for at := head; at < len(t.x); at += head {
+			copy(t.x[at:at+head], t.x[:head])
+		}
+	}
+}
+
+// random refills the inputs with values that dtype holds exactly, drawn from r:
+// normal, or with a few large ones, or all alike.
+func (in *Inputs) random(r *rand.Rand, round func(float32) float32) {
+	kind := r.IntN(4)
+	for _, x := range [][]float32{in.q, in.k, in.v, in.do} {
+		for i := range x {
+			y := r.NormFloat64()
+			switch kind {
+			case 1:
+				if r.IntN(16) == 0 {
+					y *= 16
+				}
+			case 2:
+				y = 0.5 + y/64
+			}
+			x[i] = round(float32(y))
+		}
+	}
+	for i := range in.dlse {
+		in.dlse[i] = float32(r.NormFloat64())
+	}
+}
+
+var (
+	inf = float32(math.Inf(1))
+	nan = float32(math.NaN())
+)

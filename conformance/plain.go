@@ -1,0 +1,216 @@
+package conformance
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// The bound of a case is what rounding excuses: twice the largest error that
+// the plain, materialized algorithm makes in the precision of the problem
+// (three times for gradients), plus a floor for results that the plain
+// algorithm happens to hit exactly. FlashAttention's tests use the same rule.
+//
+// The precision of the problem is: inputs and outputs in its dtype, P and dS
+// rounded to it before they enter a product or not, every sum in float32, LSE
+// in float32. That rounding and the three plain ways to scale the scores make
+// six plain algorithms. Which of them is luckiest depends on the case, so the
+// largest error of the six counts.
+
+// A result is what the passes write: named arrays, dense.
+type result struct{ o, lse, dq, dk, dv []float64 }
+
+// The names of the arrays of a result, as in the vectors.
+var outputNames = [...]string{"o", "lse", "dq", "dk", "dv"}
+
+func (r result) arrays() [5][]float64 { return [5][]float64{r.o, r.lse, r.dq, r.dk, r.dv} }
+
+func (r *result) set(i int, x []float64) {
+	*[...]*[]float64{&r.o, &r.lse, &r.dq, &r.dk, &r.dv}[i] = x
+}
+
+// truth returns the oracle's result for the inputs.
+func truth(in *Inputs) (r result) {
+	r.o, r.lse = oracle.Forward(in.p, in.oracle())
+	r.dq, r.dk, r.dv = oracle.Backward(in.p, in.oracle())
+	return r
+}
+
+// A scaling is a plain way to get from Q and K to softmax.
+type scaling int
+
+const (
+	scaleScores  scaling = iota // exp(scale * (Q·K))
+	scaleQueries                // exp((scale*Q)·K)
+	scaleBase2                  // 2^((scale*log2(e)*Q)·K)
+	numScalings
+)
+
+// bounds returns the largest error allowed in each array of the result want,
+// for a problem stored as t.
+func bounds(in *Inputs, t flashkit.DType, want result) (b [5]float64) {
+	var made [5]float64
+	for by := range numScalings {
+		for _, inner := range []flashkit.DType{t, flashkit.Float32} {
+			for i, got := range plain(in, t, inner, by, want).arrays() {
+				made[i] = max(made[i], maxError(got, want.arrays()[i]))
+			}
+		}
+	}
+	unit := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[t]
+	for i := range b {
+		times, u := 2.0, unit
+		switch outputNames[i] {
+		case "dq", "dk", "dv":
+			times = 3
+		case "lse":
+			u = 0x1p-24
+		}
+		largest := 0.0
+		for _, x := range want.arrays()[i] {
+			if !math.IsInf(x, 0) {
+				largest = max(largest, math.Abs(x))
+			}
+		}
+		b[i] = times*made[i] + 0x1p-20*max(1, largest) + u*largest
+	}
+	return b
+}
+
+// maxError returns the largest difference between finite values.
+func maxError(got, want []float64) float64 {
+	worst := 0.0
+	for i := range want {
+		if e := math.Abs(got[i] - want[i]); e > worst {
+			worst = e
+		}
+	}
+	return worst
+}
+
+// rounder returns the function that rounds to t.
+func rounder(t flashkit.DType) func(float32) float32 {
+	switch t {
+	case flashkit.Float16:
+		return func(x float32) float32 { return half.FromF16(half.ToF16(x)) }
+	case flashkit.BFloat16:
+		return func(x float32) float32 { return half.FromBF16(half.ToBF16(x)) }
+	}
+	return func(x float32) float32 { return x }
+}
+
+// plain computes both passes the plain way in the precision of t, with P and dS
+// rounded to inner. As in life, the backward pass gets an O in the precision of
+// t and an LSE in float32.
+func plain(in *Inputs, t, inner flashkit.DType, by scaling, want result) (r result) {
+	p, round, roundInner := in.p, rounder(t), rounder(inner)
+	r.o, r.lse = make([]float64, len(want.o)), make([]float64, len(want.lse))
+	dq, dk, dv := make([]float32, len(in.q)), make([]float32, len(in.k)), make([]float32, len(in.v))
+	scale := float32(p.SoftmaxScale())
+	s := make([]float32, p.KVLen)
+	for row := range p.Batch * p.Heads * p.QLen {
+		i, h, b := row%p.QLen, row/p.QLen%p.Heads, row/p.QLen/p.Heads
+		keys := (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen
+		q, do := in.q[row*p.Dim:][:p.Dim], in.do[row*p.VDim:][:p.VDim]
+		top := float32(math.Inf(-1))
+		for j := range s {
+			s[j] = float32(math.Inf(-1))
+			if oracle.Sees(p, i, j) {
+				s[j] = by.score(q, in.k[(keys+j)*p.Dim:][:p.Dim], scale)
+				top = max(top, s[j])
+			}
+		}
+		// Forward: P = exp(S - max) / sum, O = P V.
+		var sum float32
+		o := make([]float32, p.VDim)
+		for j := range s {
+			if oracle.Sees(p, i, j) {
+				sum += by.exp(s[j] - top)
+			}
+		}
+		for j := range s {
+			if oracle.Sees(p, i, j) {
+				addScaled(o, roundInner(by.exp(s[j]-top)/sum), in.v[(keys+j)*p.VDim:])
+			}
+		}
+		for c := range o {
+			r.o[row*p.VDim+c] = float64(round(o[c]))
+		}
+		r.lse[row] = float64(by.lse(top, sum))
+		// Backward: P = exp(S - LSE), dS = P (dP - delta).
+		lse := float32(want.lse[row])
+		var delta float32
+		for c := range do {
+			delta += do[c] * round(float32(want.o[row*p.VDim+c]))
+		}
+		if in.dlse != nil {
+			delta -= in.dlse[row]
+		}
+		for j := range s {
+			if !oracle.Sees(p, i, j) || math.IsInf(float64(lse), -1) {
+				continue
+			}
+			at := keys + j
+			prob := by.exp(s[j] - by.base(lse))
+			ds := roundInner(prob * (dot32(do, in.v[at*p.VDim:]) - delta))
+			addScaled(dv[at*p.VDim:][:p.VDim], roundInner(prob), do)
+			addScaled(dk[at*p.Dim:][:p.Dim], ds*scale, q)
+			addScaled(dq[row*p.Dim:][:p.Dim], ds*scale, in.k[at*p.Dim:])
+		}
+	}
+	for i, x := range [][]float32{dq, dk, dv} {
+		for c := range x {
+			x[c] = round(x[c])
+		}
+		r.set(2+i, widen(x))
+	}
+	return r
+}
+
+func (by scaling) score(q, k []float32, scale float32) float32 {
+	if by == scaleScores {
+		return dot32(q, k) * scale
+	}
+	scaled := make([]float32, len(q))
+	for c := range q {
+		scaled[c] = q[c] * by.base(scale)
+	}
+	return dot32(scaled, k)
+}
+
+// base converts a natural logarithm to the base in use.
+func (by scaling) base(x float32) float32 {
+	if by == scaleBase2 {
+		return x * math.Log2E
+	}
+	return x
+}
+
+func (by scaling) exp(x float32) float32 {
+	if by == scaleBase2 {
+		return float32(math.Exp2(float64(x)))
+	}
+	return float32(math.Exp(float64(x)))
+}
+
+func (by scaling) lse(top, sum float32) float32 {
+	if by == scaleBase2 {
+		return (top + float32(math.Log2(float64(sum)))) * math.Ln2
+	}
+	return top + float32(math.Log(float64(sum)))
+}
+
+func dot32(x, y []float32) (sum float32) {
+	for i := range x {
+		sum += x[i] * y[i]
+	}
+	return sum
+}
+
+func addScaled(sum []float32, w float32, x []float32) {
+	for i := range sum {
+		sum[i] += w * x[i]
+	}
+}

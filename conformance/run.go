@@ -1,0 +1,181 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Options choose what to run. The zero value runs everything, with no sweep.
+type Options struct {
+	Kernel string // only kernels whose full name matches this pattern (package path); "" for all
+	Case   string // only cases whose full name matches; a name sweep-<seed> runs that sweep case
+	Sweep  int    // number of random problems for each kernel
+	Seed   uint64 // of the sweep
+}
+
+// A Result is the outcome of one case on one kernel.
+type Result struct {
+	Kernel string // full name
+	Case   string // full name: the trap or grid problem, with -f16 or -bf16 for the other types
+	Err    error  // nil if it passed; a *flashkit.UnsupportedError if the kernel does not take it
+}
+
+// Unsupported reports whether the kernel does not take the case.
+func (r Result) Unsupported() bool { return errors.Is(r.Err, errors.ErrUnsupported) }
+
+// Rerun returns the command line that runs this case alone.
+func (r Result) Rerun() string {
+	return fmt.Sprintf("flashrun conformance --kernel %s --case %s", r.Kernel, r.Case)
+}
+
+// A question is one named check of a kernel.
+type question struct {
+	name string
+	run  func(ctx context.Context, k flashkit.Kernel) error
+}
+
+// checks returns what o asks of every kernel.
+func (o Options) checks() []question {
+	all := []question{
+		{"invalid_arguments", invalidArguments},
+	}
+	for _, c := range slices.Concat(Traps(), Grid()) {
+		for _, t := range dtypes {
+			c := c.InDType(t)
+			all = append(all, question{c.FullName(), c.Check})
+		}
+	}
+	all = append(all, question{"concurrent_calls", concurrentCalls}, question{"canceled_context", canceledContext})
+	r := rand.New(rand.NewPCG(o.Seed, 1))
+	for range o.Sweep {
+		s := sweepCase(r.Uint64())
+		all = append(all, question{s.name(), s.check})
+	}
+	if s, ok := parseSweep(o.Case); ok {
+		return []question{{s.name(), s.check}}
+	}
+	return slices.DeleteFunc(all, func(c question) bool { return !matches(o.Case, c.name) })
+}
+
+func (o Options) kernels(b flashkit.Backend) []flashkit.Kernel {
+	return slices.DeleteFunc(b.Kernels(), func(k flashkit.Kernel) bool { return !matches(o.Kernel, k.Name) })
+}
+
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return pattern == "" || ok && err == nil
+}
+
+// Validate returns an error if a pattern is malformed.
+func (o Options) Validate() error {
+	for _, p := range []string{o.Kernel, o.Case} {
+		if _, err := path.Match(p, ""); err != nil {
+			return fmt.Errorf("pattern %q: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// Count returns how many results Results will give for b.
+func (o Options) Count(b flashkit.Backend) int { return len(o.kernels(b)) * len(o.checks()) }
+
+// Results runs every chosen case on every chosen kernel of b, one after the
+// other, until ctx is done.
+func Results(ctx context.Context, b flashkit.Backend, o Options) iter.Seq[Result] {
+	return func(yield func(Result) bool) {
+		checks := o.checks()
+		for _, k := range o.kernels(b) {
+			for _, c := range checks {
+				if ctx.Err() != nil || !yield(Result{k.Name, c.name, c.run(ctx, k)}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Run tests a backend: every kernel, every case, in subtests named
+// kernel/case. A kernel that takes no case at all is skipped, unless
+// FLASHKIT_REQUIRE names it. The sweep has 10 random problems with -short, else
+// 60; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
+func Run(t *testing.T, b flashkit.Backend) {
+	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 60), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
+	if testing.Short() {
+		o.Sweep = min(o.Sweep, 10)
+	}
+	checks := o.checks()
+	var took []string
+	for _, k := range b.Kernels() {
+		t.Run(strings.TrimPrefix(k.Name, b.Name()+"/"), func(t *testing.T) {
+			passed, unsupported := 0, 0
+			for _, c := range checks {
+				t.Run(c.name, func(t *testing.T) {
+					r := Result{k.Name, c.name, c.run(t.Context(), k)}
+					switch {
+					case r.Unsupported():
+						unsupported++
+						t.Skip(r.Err)
+					case r.Err != nil:
+						t.Errorf("%v\nrerun: %s", r.Err, r.Rerun())
+					default:
+						passed++
+					}
+				})
+			}
+			t.Logf("%d passed, %d unsupported, %d cases, sweep seed %d", passed, unsupported, len(checks), o.Seed)
+			if passed > 0 {
+				took = append(took, k.Name)
+			}
+		})
+	}
+	for _, name := range Required(b.Name()) {
+		if !slices.Contains(took, name) {
+			t.Errorf("FLASHKIT_REQUIRE names %s, but it passed no case on this machine", name)
+		}
+	}
+}
+
+// Unavailable is called instead of Run when a backend could not be opened. It
+// skips the test, or fails it when FLASHKIT_REQUIRE names one of its kernels.
+func Unavailable(t testing.TB, backend string, err error) {
+	t.Helper()
+	if names := Required(backend); len(names) > 0 {
+		t.Fatalf("FLASHKIT_REQUIRE names %s, but: %v", strings.Join(names, ", "), err)
+	}
+	t.Skip(err)
+}
+
+// Required returns the kernels of a backend that FLASHKIT_REQUIRE names: those
+// that this machine is obliged to have, as a list of full names with commas.
+func Required(backend string) []string {
+	var names []string
+	for name := range strings.SplitSeq(os.Getenv("FLASHKIT_REQUIRE"), ",") {
+		if name = strings.TrimSpace(name); strings.HasPrefix(name, backend+"/") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func envInt(t *testing.T, name string, otherwise int) int {
+	var n int
+	switch s := os.Getenv(name); {
+	case s == "":
+		return otherwise
+	default:
+		if _, err := fmt.Sscanf(s, "%d", &n); err != nil || n < 0 {
+			t.Fatalf("%s=%q: want a number", name, s)
+		}
+	}
+	return n
+}

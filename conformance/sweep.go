@@ -1,0 +1,85 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+const sweepPrefix = "sweep-"
+
+// A sweepCase is a random problem at the boundaries where kernels err, with
+// random inputs and layout, all from one seed; the oracle is asked on the spot.
+type sweepCase uint64
+
+func (s sweepCase) name() string { return fmt.Sprintf("%s%016x", sweepPrefix, uint64(s)) }
+
+func parseSweep(name string) (sweepCase, bool) {
+	seed, err := strconv.ParseUint(strings.TrimPrefix(name, sweepPrefix), 16, 64)
+	return sweepCase(seed), err == nil && strings.HasPrefix(name, sweepPrefix)
+}
+
+// generate returns the problem, its inputs and their layout.
+func (s sweepCase) generate() (*Inputs, layout) {
+	r := rand.New(rand.NewPCG(uint64(s), 0))
+	p := sweepProblem(r)
+	in := Case{Name: s.name(), Problem: p, dlse: r.IntN(3) == 0}.Inputs()
+	in.random(r, rounder(p.DType))
+	l := layout(r.IntN(int(numLayouts)))
+	if l == expanded {
+		repeat(in)
+	}
+	return in, l
+}
+
+// edge returns a length at, just below or just above a multiple of a usual tile.
+func edge(r *rand.Rand, limit int) int {
+	tile := 1 << r.IntN(9)
+	return max(0, min(limit, tile*(1+r.IntN(2))-1+r.IntN(3)))
+}
+
+func sweepProblem(r *rand.Rand) flashkit.Problem {
+	dims := []int{1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 40, 59, 64, 65, 72, 80, 96, 111, 128, 129}
+	group := 1 + r.IntN(3)
+	p := flashkit.Problem{
+		Batch: 1 + r.IntN(2), KVHeads: 1 + r.IntN(3),
+		QLen: edge(r, 300), KVLen: edge(r, 300),
+		Dim: dims[r.IntN(len(dims))], DType: dtypes[r.IntN(len(dtypes))],
+	}
+	p.Heads = p.KVHeads * group
+	p.VDim = p.Dim
+	if r.IntN(4) == 0 {
+		p.VDim = dims[r.IntN(len(dims))]
+	}
+	switch r.IntN(4) {
+	case 1:
+		p.Mask = flashkit.Causal()
+	case 2:
+		p.Mask = flashkit.Window(edge(r, 80), edge(r, 80))
+	case 3:
+		p.Mask = flashkit.Window(edge(r, 200), flashkit.Unlimited)
+	}
+	if r.IntN(3) == 0 {
+		p.Mask = p.Mask.TopLeft()
+	}
+	if r.IntN(4) == 0 {
+		p.Scale = float32(1+r.IntN(32)) / 32
+	}
+	return p
+}
+
+func (s sweepCase) check(ctx context.Context, k flashkit.Kernel) error {
+	in, l := s.generate()
+	if reason := k.Fits(in.p); reason != "" {
+		return &flashkit.UnsupportedError{Kernel: k.Name, Problem: in.p, Reason: reason}
+	}
+	want := truth(in)
+	if err := check(ctx, k, in, l, want, bounds(in, in.p.DType, want)); err != nil {
+		return fmt.Errorf("%s: %w", in.p, err)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+// Package npy reads the .npy files of NumPy that hold floating-point numbers in
+// C order and little endian.
+//
+// Files may come from anyone. Parse never panics, and what it allocates depends
+// on the bytes that are present, never on a number that the header claims.
+package npy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+)
+
+const magic = "\x93NUMPY"
+
+// An Array is the content of a .npy file.
+type Array struct {
+	// DType is the element type in the words of the safetensors format: "F16",
+	// "F32" or "F64".
+	DType string
+	// Shape is empty for a scalar. A dimension may be zero.
+	Shape []int
+	// Data is little endian and row-major. It aliases the input of Parse.
+	Data []byte
+}
+
+// Parse reads a file of format version 1.0, 2.0 or 3.0.
+func Parse(b []byte) (*Array, error) {
+	a, err := parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("npy: %w", err)
+	}
+	return a, nil
+}
+
+func parse(b []byte) (*Array, error) {
+	text, data, err := split(b)
+	if err != nil {
+		return nil, err
+	}
+	h, err := parseHeader(text)
+	if err != nil {
+		return nil, err
+	}
+	dtype, size, err := element(h.descr)
+	if err != nil {
+		return nil, err
+	}
+	if h.fortran && !ordersAgree(h.shape) {
+		return nil, errors.New("fortran_order is True, want C order")
+	}
+	for _, d := range h.shape {
+		if d > 0 && size > math.MaxInt/d {
+			return nil, fmt.Errorf("shape is too large: its size in bytes overflows int at dimension %d", d)
+		}
+		size *= d
+	}
+	if size != len(data) {
+		return nil, fmt.Errorf("data has %d bytes, want %d for the descr and shape", len(data), size)
+	}
+	return &Array{DType: dtype, Shape: h.shape, Data: data}, nil
+}
+
+// split returns the header and the data of a file.
+func split(b []byte) (string, []byte, error) {
+	rest, ok := bytes.CutPrefix(b, []byte(magic))
+	if !ok {
+		return "", nil, fmt.Errorf("file starts with %.6q, want %q", b, magic)
+	}
+	if len(rest) < 2 {
+		return "", nil, errors.New("file ends before its format version")
+	}
+	major, minor, rest := rest[0], rest[1], rest[2:]
+	lengthSize := 4
+	switch {
+	case minor != 0 || major < 1 || major > 3:
+		return "", nil, fmt.Errorf("format version %d.%d is unknown", major, minor)
+	case major == 1:
+		lengthSize = 2
+	}
+	if len(rest) < lengthSize {
+		return "", nil, errors.New("file ends before its header length")
+	}
+	var length [4]byte
+	copy(length[:], rest[:lengthSize])
+	n, rest := binary.LittleEndian.Uint32(length[:]), rest[lengthSize:]
+	if uint64(n) > uint64(len(rest)) {
+		return "", nil, fmt.Errorf("header length %d is above the %d bytes that follow it", n, len(rest))
+	}
+	return string(rest[:n]), rest[n:], nil
+}
+
+// element returns the dtype for a descr and the bytes of one element.
+func element(descr string) (dtype string, size int, err error) {
+	switch descr {
+	case "<f2":
+		return "F16", 2, nil
+	case "<f4":
+		return "F32", 4, nil
+	case "<f8":
+		return "F64", 8, nil
+	}
+	if strings.HasPrefix(descr, ">") {
+		return "", 0, fmt.Errorf("descr %.60q is big endian, want '<f2', '<f4' or '<f8'", descr)
+	}
+	return "", 0, fmt.Errorf("descr %.60q is not supported, want '<f2', '<f4' or '<f8'", descr)
+}
+
+// ordersAgree reports whether C and Fortran order give the same bytes because
+// no more than one dimension is greater than 1.
+func ordersAgree(shape []int) bool {
+	long := 0
+	for _, d := range shape {
+		if d > 1 {
+			long++
+		}
+	}
+	return long <= 1
+}

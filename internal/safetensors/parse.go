@@ -1,0 +1,203 @@
+package safetensors
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// An entry is what the header says about a tensor.
+type entry struct {
+	Tensor     // without its data
+	begin, end int
+}
+
+// Parse reads a file. It refuses a file that breaks any rule of the format.
+func Parse(b []byte) (*File, error) {
+	f, err := parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	return f, nil
+}
+
+func parse(b []byte) (*File, error) {
+	header, data, err := split(b)
+	if err != nil {
+		return nil, err
+	}
+	metadata, entries, err := parseHeader(header)
+	if err != nil {
+		return nil, err
+	}
+	tensors, err := attach(entries, data)
+	if err != nil {
+		return nil, err
+	}
+	return &File{Metadata: metadata, Tensors: tensors}, nil
+}
+
+// split returns the header and the data of a file.
+func split(b []byte) (string, []byte, error) {
+	if len(b) < lengthSize {
+		return "", nil, fmt.Errorf("file has %d bytes, want at least %d", len(b), lengthSize)
+	}
+	n, rest := binary.LittleEndian.Uint64(b), b[lengthSize:]
+	if n > maxHeader {
+		return "", nil, fmt.Errorf("header length %d is above the limit of %d", n, maxHeader)
+	}
+	if n > uint64(len(rest)) {
+		return "", nil, fmt.Errorf("header length %d is above the %d bytes that follow it", n, len(rest))
+	}
+	return string(rest[:n]), rest[n:], nil
+}
+
+func parseHeader(header string) (metadata map[string]string, entries []entry, err error) {
+	if !utf8.ValidString(header) {
+		return nil, nil, errors.New("header is not valid UTF-8")
+	}
+	if !strings.HasPrefix(header, "{") {
+		return nil, nil, fmt.Errorf("header starts with %.20q, want a JSON object", header)
+	}
+	s := scanner{rest: header}
+	seen := map[string]bool{}
+	entries = make([]entry, 0, strings.Count(header, `"data_offsets"`)) // the number of tensors, unless a file plays tricks
+	err = s.object(func(name string) (err error) {
+		if seen[name] {
+			return fmt.Errorf("duplicate name %.60q", name)
+		}
+		seen[name] = true
+		if name == metadataKey {
+			metadata, err = parseMetadata(&s)
+			return err
+		}
+		e, err := parseEntry(&s, name)
+		if err != nil {
+			return fmt.Errorf("tensor %.60q: %w", name, err)
+		}
+		entries = append(entries, e)
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if strings.Trim(s.rest, " ") != "" {
+		return nil, nil, fmt.Errorf("header has %.20q after the JSON object", s.rest)
+	}
+	return metadata, entries, nil
+}
+
+func parseMetadata(s *scanner) (map[string]string, error) {
+	// A first pass counts. A map that has to grow allocates far more than the
+	// text that fills it.
+	ahead, n := *s, 0
+	err := ahead.object(func(string) error {
+		n++
+		_, err := ahead.string()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", metadataKey, err)
+	}
+	metadata := make(map[string]string, n)
+	return metadata, s.object(func(key string) (err error) {
+		if _, ok := metadata[key]; ok {
+			return fmt.Errorf("%s: duplicate key %.60q", metadataKey, key)
+		}
+		metadata[key], err = s.string()
+		return err
+	})
+}
+
+func parseEntry(s *scanner, name string) (entry, error) {
+	e := entry{Tensor: Tensor{Name: name}}
+	var offsets []int
+	err := s.object(func(field string) (err error) {
+		var again bool
+		switch field {
+		case "dtype":
+			again = e.DType != ""
+			e.DType, err = s.string()
+			if err == nil && dtypeSizes[e.DType] == 0 {
+				err = fmt.Errorf("%.60q is unknown", e.DType)
+			}
+		case "shape":
+			again = e.Shape != nil
+			e.Shape, err = s.ints()
+		case "data_offsets":
+			again = offsets != nil
+			offsets, err = s.ints()
+		default:
+			return fmt.Errorf("unknown field %.60q", field)
+		}
+		if again {
+			return fmt.Errorf("duplicate field %q", field)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", field, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return e, err
+	}
+	return e, e.place(offsets)
+}
+
+// place checks that all fields are there and that the offsets fit the shape.
+func (e *entry) place(offsets []int) error {
+	switch {
+	case e.DType == "":
+		return errors.New("dtype is missing")
+	case e.Shape == nil:
+		return errors.New("shape is missing")
+	case offsets == nil:
+		return errors.New("data_offsets is missing")
+	case len(offsets) != 2:
+		return fmt.Errorf("data_offsets has %d numbers, want 2", len(offsets))
+	}
+	e.begin, e.end = offsets[0], offsets[1]
+	size, err := byteSize(e.DType, e.Shape)
+	switch {
+	case err != nil:
+		return err
+	case e.begin > e.end:
+		return fmt.Errorf("data_offsets %d are reversed", offsets)
+	case e.end-e.begin != size:
+		return fmt.Errorf("data_offsets %d span %d bytes, want %d for the dtype and shape", offsets, e.end-e.begin, size)
+	}
+	return nil
+}
+
+// attach sorts the entries by offset and gives each its part of the data. The
+// parts must cover the data without a gap or an overlap.
+func attach(entries []entry, data []byte) ([]Tensor, error) {
+	// Empty tensors may share an offset. Stable, so that they keep their order.
+	slices.SortStableFunc(entries, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
+	})
+	tensors := make([]Tensor, len(entries))
+	next := 0
+	for i, e := range entries {
+		offsets := [2]int{e.begin, e.end}
+		switch {
+		case e.end > len(data):
+			return nil, fmt.Errorf("tensor %.60q: data_offsets %d lie outside the %d bytes of data", e.Name, offsets, len(data))
+		case e.begin < next:
+			return nil, fmt.Errorf("tensor %.60q: data_offsets %d overlap the tensor that ends at %d", e.Name, offsets, next)
+		case e.begin > next:
+			return nil, fmt.Errorf("tensor %.60q: data_offsets %d leave a hole after %d", e.Name, offsets, next)
+		}
+		tensors[i] = e.Tensor
+		tensors[i].Data = data[e.begin:e.end:e.end]
+		next = e.end
+	}
+	if next != len(data) {
+		return nil, fmt.Errorf("the tensors end at %d but the data has %d bytes", next, len(data))
+	}
+	return tensors, nil
+}

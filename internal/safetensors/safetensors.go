@@ -1,0 +1,124 @@
+// Package safetensors reads and writes the safetensors file format: the length
+// of a header as 8 little-endian bytes, the header in JSON, and the raw data of
+// the tensors.
+//
+// Files may come from anyone. Parse never panics, and what it allocates depends
+// on the bytes that are present, never on a number that the header claims.
+package safetensors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+const (
+	lengthSize  = 8           // bytes of the header length that opens a file
+	maxHeader   = 100_000_000 // the limit of the reference implementation
+	metadataKey = "__metadata__"
+)
+
+// A File is the content of a safetensors file.
+type File struct {
+	// Metadata is nil if the file has none.
+	Metadata map[string]string
+	// Tensors are in the order of their data.
+	Tensors []Tensor
+}
+
+// A Tensor is a named array.
+type Tensor struct {
+	Name string
+	// DType is the element type in the words of the format, such as "F32".
+	// The types that pack several elements into a byte are not supported.
+	DType string
+	// Shape is empty for a scalar. A dimension may be zero.
+	Shape []int
+	// Data is little endian and row-major. It aliases the input of Parse.
+	Data []byte
+}
+
+// Tensor returns the tensor of the given name and whether the file has it.
+func (f *File) Tensor(name string) (Tensor, bool) {
+	i := slices.IndexFunc(f.Tensors, func(t Tensor) bool { return t.Name == name })
+	if i < 0 {
+		return Tensor{}, false
+	}
+	return f.Tensors[i], true
+}
+
+// FromFloat32s returns an F32 tensor with a copy of x.
+func FromFloat32s(name string, shape []int, x []float32) Tensor {
+	return fromSlice(name, "F32", shape, x)
+}
+
+// FromUint16s returns a tensor of the 16-bit type dtype with a copy of x.
+func FromUint16s(name, dtype string, shape []int, x []uint16) Tensor {
+	return fromSlice(name, dtype, shape, x)
+}
+
+func fromSlice(name, dtype string, shape []int, x any) Tensor {
+	data, _ := binary.Append([]byte{}, binary.LittleEndian, x) // cannot fail: the elements have a fixed size
+	return Tensor{Name: name, DType: dtype, Shape: slices.Clone(shape), Data: data}
+}
+
+// Float32s returns a copy of the elements of an F32 tensor.
+func (t Tensor) Float32s() ([]float32, error) {
+	return decode[float32](t, "F32")
+}
+
+// Uint16s returns a copy of the bits of the elements of an F16 or BF16 tensor.
+func (t Tensor) Uint16s() ([]uint16, error) {
+	return decode[uint16](t, "F16", "BF16")
+}
+
+func decode[E float32 | uint16](t Tensor, dtypes ...string) ([]E, error) {
+	err := t.check()
+	if err == nil && !slices.Contains(dtypes, t.DType) {
+		err = fmt.Errorf("dtype is %s, want %s", t.DType, strings.Join(dtypes, " or "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: tensor %.60q: %w", t.Name, err)
+	}
+	x := make([]E, len(t.Data)/dtypeSizes[t.DType])
+	_, err = binary.Decode(t.Data, binary.LittleEndian, x)
+	return x, err
+}
+
+// check reports whether the data has the size that dtype and shape call for.
+func (t Tensor) check() error {
+	size, err := byteSize(t.DType, t.Shape)
+	if err == nil && size != len(t.Data) {
+		err = fmt.Errorf("data has %d bytes, want %d for the dtype and shape", len(t.Data), size)
+	}
+	return err
+}
+
+// dtypeSizes holds the bytes of one element.
+var dtypeSizes = map[string]int{
+	"BOOL": 1, "U8": 1, "I8": 1,
+	"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
+	"U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+	"U32": 4, "I32": 4, "F32": 4,
+	"U64": 8, "I64": 8, "F64": 8, "C64": 8,
+}
+
+// byteSize returns the size of a tensor's data.
+func byteSize(dtype string, shape []int) (int, error) {
+	size, ok := dtypeSizes[dtype]
+	if !ok {
+		return 0, fmt.Errorf("dtype %.60q is unknown", dtype)
+	}
+	for _, d := range shape {
+		if d < 0 {
+			return 0, fmt.Errorf("shape has the negative dimension %d", d)
+		}
+		if d > 0 && size > math.MaxInt/d {
+			return 0, fmt.Errorf("shape is too large: its size in bytes overflows int at dimension %d", d)
+		}
+		size *= d
+	}
+	return size, nil
+}
