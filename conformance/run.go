@@ -67,8 +67,8 @@ func (o Options) checks() []question {
 	return slices.DeleteFunc(all, func(c question) bool { return !matches(o.Case, c.name) })
 }
 
-func (o Options) kernels(b flashkit.Backend) []flashkit.Kernel {
-	return slices.DeleteFunc(b.Kernels(), func(k flashkit.Kernel) bool { return !matches(o.Kernel, k.Name) })
+func (o Options) choose(kernels []flashkit.Kernel) []flashkit.Kernel {
+	return slices.DeleteFunc(slices.Clone(kernels), func(k flashkit.Kernel) bool { return !matches(o.Kernel, k.Name) })
 }
 
 func matches(pattern, name string) bool {
@@ -86,15 +86,17 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Count returns how many results Results will give for b.
-func (o Options) Count(b flashkit.Backend) int { return len(o.kernels(b)) * len(o.checks()) }
+// Count returns how many results Results will give for the kernels.
+func (o Options) Count(kernels []flashkit.Kernel) int {
+	return len(o.choose(kernels)) * len(o.checks())
+}
 
-// Results runs every chosen case on every chosen kernel of b, one after the
-// other, until ctx is done.
-func Results(ctx context.Context, b flashkit.Backend, o Options) iter.Seq[Result] {
+// Results runs every chosen case on every chosen kernel, one after the other,
+// until ctx is done.
+func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq[Result] {
 	return func(yield func(Result) bool) {
 		checks := o.checks()
-		for _, k := range o.kernels(b) {
+		for _, k := range o.choose(kernels) {
 			for _, c := range checks {
 				if ctx.Err() != nil || !yield(Result{k.Name, c.name, c.run(ctx, k)}) {
 					return
@@ -155,12 +157,14 @@ func Unavailable(t testing.TB, backend string, err error) {
 	t.Skip(err)
 }
 
-// Required returns the kernels of a backend that FLASHKIT_REQUIRE names: those
-// that this machine is obliged to have, as a list of full names with commas.
+// Required returns the kernels that FLASHKIT_REQUIRE names, a list of full names
+// with commas: those that this machine is obliged to have. A backend other than
+// "" leaves out those of the other backends.
 func Required(backend string) []string {
 	var names []string
 	for name := range strings.SplitSeq(os.Getenv("FLASHKIT_REQUIRE"), ",") {
-		if name = strings.TrimSpace(name); strings.HasPrefix(name, backend+"/") {
+		name = strings.TrimSpace(name)
+		if owner, _, _ := strings.Cut(name, "/"); name != "" && (backend == "" || backend == owner) {
 			names = append(names, name)
 		}
 	}

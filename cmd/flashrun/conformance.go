@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A tally counts the results of one kernel.
+type tally struct {
+	Kernel      string    `json:"kernel"`
+	Passed      int       `json:"passed"`
+	Failed      int       `json:"failed"`
+	Unsupported int       `json:"unsupported"`
+	Failures    []failing `json:"failures,omitempty"`
+}
+
+type failing struct {
+	Case  string `json:"case"`
+	Error string `json:"error"`
+	Rerun string `json:"rerun"`
+}
+
+type conformanceFlags struct {
+	backend string
+	options conformance.Options
+	json    bool
+	list    bool
+}
+
+func newConformance() *cobra.Command {
+	var f conformanceFlags
+	cmd := &cobra.Command{
+		Use:   "conformance",
+		Short: "Run the conformance suite on every kernel of this machine",
+		Long: `Conformance holds every kernel to the same golden vectors: 108 grid problems and
+the named traps, each in f32, f16 and bf16, then questions of conduct and, with
+--sweep, random problems against the float64 oracle. A failure prints the line
+that runs it again alone.
+
+FLASHKIT_REQUIRE=simd/fwd_avx512,... makes it a failure when one of these kernels
+passes no case on this machine.`,
+		Example: `  flashrun conformance
+  flashrun conformance --backend simd --sweep 500
+  flashrun conformance --kernel simd/fwd_generic --case causal_tall
+  flashrun conformance --case 'gqa_*'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	flags := cmd.Flags()
+	addBackendFlag(cmd, &f.backend, "only the kernels of this backend, or this kernel (default all that are available)")
+	flags.StringVar(&f.options.Kernel, "kernel", "", "only kernels whose full name matches this `pattern`")
+	flags.StringVar(&f.options.Case, "case", "", "only cases whose name matches this `pattern`")
+	flags.IntVar(&f.options.Sweep, "sweep", 0, "also this many random problems for each kernel")
+	flags.Uint64Var(&f.options.Seed, "seed", 1, "seed of the sweep")
+	flags.BoolVar(&f.list, "list", false, "print the traps and what each catches, and run nothing")
+	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each kernel")
+	return cmd
+}
+
+func (f *conformanceFlags) run(cmd *cobra.Command) error {
+	w := cmd.OutOrStdout()
+	if f.list {
+		for _, c := range conformance.Traps() {
+			fmt.Fprintf(w, "%-22s %-40s %s\n", c.Name, c.Problem, c.Catches)
+		}
+		return nil
+	}
+	if err := f.options.Validate(); err != nil {
+		return err
+	}
+	if f.options.Sweep < 0 {
+		return fmt.Errorf("--sweep %d: must not be negative", f.options.Sweep)
+	}
+	d, err := openDispatch(cmd.Context(), f.backend)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	tallies, err := f.runAll(cmd.Context(), d, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	if f.json {
+		err = json.NewEncoder(w).Encode(tallies)
+	} else {
+		err = printTallies(w, tallies)
+	}
+	return failed(errors.Join(err, f.verdict(tallies)))
+}
+
+// runAll runs the suite on every kernel that the choice admits.
+func (f *conformanceFlags) runAll(ctx context.Context, d *dispatch.Dispatcher, stderr io.Writer) ([]*tally, error) {
+	show := newProgress(stderr, f.json)
+	defer show.done()
+	kernels := d.Kernels()
+	total := f.options.Count(kernels)
+	if total == 0 {
+		return nil, errors.New("no kernel and case match --backend, --kernel and --case")
+	}
+	var tallies []*tally
+	done := 0
+	for r := range conformance.Results(ctx, kernels, f.options) {
+		if len(tallies) == 0 || tallies[len(tallies)-1].Kernel != r.Kernel {
+			tallies = append(tallies, &tally{Kernel: r.Kernel})
+		}
+		tallies[len(tallies)-1].add(r)
+		done++
+		show.say(fmt.Sprintf("%d of %d: %s %s", done, total, r.Kernel, r.Case))
+	}
+	return tallies, failed(ctx.Err())
+}
+
+func (t *tally) add(r conformance.Result) {
+	switch {
+	case r.Unsupported():
+		t.Unsupported++
+	case r.Err != nil:
+		t.Failed++
+		t.Failures = append(t.Failures, failing{r.Case, r.Err.Error(), r.Rerun()})
+	default:
+		t.Passed++
+	}
+}
+
+func printTallies(w io.Writer, tallies []*tally) error {
+	var sum tally
+	for _, t := range tallies {
+		for _, f := range t.Failures {
+			fmt.Fprintf(w, "FAIL %s %s: %s\n     rerun: %s\n", t.Kernel, f.Case, f.Error, f.Rerun)
+		}
+		fmt.Fprintf(w, "%s: %d passed, %d failed, %d unsupported\n", t.Kernel, t.Passed, t.Failed, t.Unsupported)
+		sum.Passed, sum.Failed, sum.Unsupported = sum.Passed+t.Passed, sum.Failed+t.Failed, sum.Unsupported+t.Unsupported
+	}
+	_, err := fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", sum.Passed, sum.Failed, sum.Unsupported)
+	return err
+}
+
+// verdict returns an error if a case failed, or if the whole suite ran and a
+// required kernel passed nothing.
+func (f *conformanceFlags) verdict(tallies []*tally) error {
+	failures, passed := 0, map[string]bool{}
+	for _, t := range tallies {
+		failures += t.Failed
+		passed[t.Kernel] = t.Passed > 0
+	}
+	var errs []error
+	if failures > 0 {
+		errs = append(errs, fmt.Errorf("%d cases failed", failures))
+	}
+	if f.backend == "" && f.options.Kernel == "" && f.options.Case == "" {
+		for _, name := range conformance.Required("") {
+			if !passed[name] {
+				errs = append(errs, fmt.Errorf("FLASHKIT_REQUIRE names %s, but it passed no case on this machine", name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

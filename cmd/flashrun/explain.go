@@ -1,0 +1,77 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// An explained is one kernel's line of flashrun explain.
+type explained struct {
+	Name    string  `json:"name"`
+	Chosen  bool    `json:"chosen"`
+	Reason  string  `json:"reason"`
+	Seconds float64 `json:"predicted_seconds,omitempty"`
+}
+
+func newExplain() *cobra.Command {
+	var backend string
+	var backward, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "explain PROBLEM",
+		Short: "Say which kernel runs a problem, and why not the others",
+		Long: `Explain prints a verdict for every kernel: chosen, or the reason why not.
+
+A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
+[-dv{value dim}]-{f32|f16|bf16}[-causal|-window{left}.{right}][-topleft][-scale{x}].`,
+		Example: `  flashrun explain b1-h8-g2-n128-m512-d64-f32-causal
+  flashrun explain --backward b1-h8-g8-n1024-m1024-d64-bf16-window128.0`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := flashkit.ParseProblem(args[0])
+			if err != nil {
+				return err
+			}
+			d, err := openDispatch(cmd.Context(), backend)
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			pass := flashkit.PassForward
+			if backward {
+				pass = flashkit.PassBackward
+			}
+			verdicts, err := d.Explain(p, pass)
+			if err != nil {
+				return err
+			}
+			var lines []explained
+			for _, v := range verdicts {
+				lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds()})
+			}
+			if asJSON {
+				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			for _, l := range lines {
+				mark, predicted := " ", ""
+				if l.Chosen {
+					mark = "*"
+				}
+				if l.Seconds > 0 {
+					predicted = "about " + formatSeconds(l.Seconds)
+				}
+				fmt.Fprintf(t, "%s %s\t%s\t%s\n", mark, l.Name, predicted, l.Reason)
+			}
+			return failed(t.Flush())
+		},
+	}
+	cmd.Flags().BoolVar(&backward, "backward", false, "explain the backward pass")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	addBackendFlag(cmd, &backend, "explain under this choice of backend or kernel")
+	return cmd
+}

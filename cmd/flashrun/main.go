@@ -1,0 +1,115 @@
+// Flashrun runs, explains and checks flashkit's attention kernels.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// Exit codes, stable.
+const (
+	exitOK          = 0
+	exitFailed      = 1 // something failed while running
+	exitUsage       = 2 // the request makes no sense: flags, files, shapes
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute runs the command line and returns the exit code.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(stderr, "flashrun:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	var failed *failure
+	switch {
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return exitInterrupted
+	case errors.As(err, &failed):
+		return exitFailed
+	}
+	return exitUsage
+}
+
+// A failure is an error while running, as opposed to a request that makes no
+// sense.
+type failure struct{ err error }
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// failed marks err as a failure while running.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &failure{err}
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "flashrun",
+		Short: "Exact attention on the CPU, in a sandbox, or on the GPU",
+		Long: `Flashrun computes exact attention (FlashAttention) with the fastest kernel of
+this machine, explains which one that is and why, and checks every kernel
+against the same golden vectors.
+
+Exit status: 0 success, 1 a failure while running, 2 a request that makes no
+sense, 130 interrupted.`,
+		Example: `  flashrun run
+  flashrun run --in qkv.safetensors --out o.safetensors --causal
+  flashrun run --problem b1-h8-g2-n1024-m1024-d64-f32-causal --check
+  flashrun explain b1-h8-g8-n1-m4096-d128-bf16
+  flashrun conformance --backend simd`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version(),
+	}
+	root.AddCommand(newRun(), newList(), newExplain(), newConformance())
+	return root
+}
+
+// openDispatch returns the dispatcher for a --backend flag, or for the
+// environment when the flag is "". The caller closes it.
+func openDispatch(ctx context.Context, backend string) (*dispatch.Dispatcher, error) {
+	if backend == "" {
+		backend = os.Getenv("FLASHKIT_BACKEND")
+	}
+	all := dispatch.All(ctx)
+	chosen, err := all.With(backend)
+	if err != nil {
+		all.Close()
+		return nil, unavailable(err)
+	}
+	return chosen, nil
+}
+
+// addBackendFlag adds --backend with completion.
+func addBackendFlag(cmd *cobra.Command, to *string, usage string) {
+	cmd.Flags().StringVar(to, "backend", "", usage)
+	cmd.RegisterFlagCompletionFunc("backend", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		d := dispatch.All(cmd.Context())
+		defer d.Close()
+		return d.Choices(), cobra.ShellCompDirectiveNoFileComp
+	})
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A measurement is what a kernel took for a problem.
+type measurement struct {
+	kernel  flashkit.Kernel
+	reason  string        // why this kernel
+	median  time.Duration // of the timed calls
+	calls   int           // how many were timed
+	bytes   int64         // allocated during the first call: workspace, above inputs and outputs
+	problem flashkit.Problem
+}
+
+// fewCalls is how long measure goes on without a --repeat, and the most calls
+// that it makes then.
+const (
+	enoughTime  = time.Second
+	enoughCalls = 100
+)
+
+// measure picks a kernel for the pass and calls it once to warm up and then
+// repeat times, or for about a second when repeat is 0. A first call that is
+// already long counts as the only one.
+func measure(ctx context.Context, d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass, repeat int, show *progress, call func(flashkit.Kernel) error) (m measurement, err error) {
+	if m.kernel, err = d.Pick(p, s); err != nil {
+		return m, unavailable(err)
+	}
+	m.reason = reasonFor(d, p, s)
+	show.start(m.kernel.Name, m.kernel.Cost(p))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	first, err := timed(func() error { return call(m.kernel) })
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		return m, runError(err)
+	}
+	m.bytes = int64(after.TotalAlloc - before.TotalAlloc)
+	var times []time.Duration
+	if repeat == 0 && first > enoughTime {
+		times = append(times, first)
+	}
+	for total := time.Duration(0); len(times) < repeat || repeat == 0 && first <= enoughTime && total < enoughTime && len(times) < enoughCalls; {
+		t, err := timed(func() error { return call(m.kernel) })
+		if err != nil {
+			return m, runError(err)
+		}
+		times = append(times, t)
+		total += t
+		show.calls(len(times), repeat)
+	}
+	m.median, m.calls = median(times), len(times)
+	return m, nil
+}
+
+func timed(f func() error) (time.Duration, error) {
+	start := time.Now()
+	err := f()
+	return time.Since(start), err
+}
+
+func median(times []time.Duration) time.Duration {
+	slices.Sort(times)
+	n := len(times)
+	return (times[(n-1)/2] + times[n/2]) / 2
+}
+
+func reasonFor(d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass) string {
+	verdicts, err := d.Explain(p, s)
+	if err != nil {
+		return ""
+	}
+	for _, v := range verdicts {
+		if v.Chosen {
+			return v.Reason
+		}
+	}
+	return ""
+}
+
+// unavailable marks an error of choosing: a machine that lacks the backend, or
+// kernels that do not take the problem, are failures; an unknown name is not.
+func unavailable(err error) error {
+	if errors.Is(err, flashkit.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
+		return failed(err)
+	}
+	return err
+}
+
+// runError marks an error of running: a failure, unless the request was wrong.
+func runError(err error) error {
+	var wrong *flashkit.ProblemError
+	if errors.As(err, &wrong) {
+		return err
+	}
+	return failed(err)
+}

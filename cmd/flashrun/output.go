@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/safetensors"
+)
+
+// An outputFile is written beside its name and renamed at the end, so that
+// nobody sees half of it.
+type outputFile struct {
+	path string
+	temp *os.File
+}
+
+// createOutput prepares to write path, which must not be one of the inputs. It
+// finds out now whether the folder can be written.
+func createOutput(path string, inputs []string) (*outputFile, error) {
+	if err := notAnInput(path, inputs); err != nil {
+		return nil, err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, fmt.Errorf("--out %s: %w", path, errors.Unwrap(err))
+	}
+	return &outputFile{path, temp}, nil
+}
+
+func notAnInput(path string, inputs []string) error {
+	out, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	if !out.Mode().IsRegular() {
+		return fmt.Errorf("--out %s: not a regular file", path)
+	}
+	for _, arg := range inputs {
+		_, in, named := strings.Cut(arg, "=")
+		if !named {
+			in = arg
+		}
+		if info, err := os.Stat(in); err == nil && os.SameFile(info, out) {
+			return fmt.Errorf("--out %s: would overwrite the input %s", path, in)
+		}
+	}
+	return nil
+}
+
+// discard removes what is there of an output that was not committed.
+func (o *outputFile) discard() {
+	if o == nil || o.temp == nil {
+		return
+	}
+	o.temp.Close()
+	os.Remove(o.temp.Name())
+}
+
+// commit writes the file and moves it to its name.
+func (o *outputFile) commit(f *safetensors.File) (err error) {
+	w := bufio.NewWriter(o.temp)
+	err = f.Write(w)
+	err = errors.Join(err, w.Flush(), o.temp.Chmod(0o644), o.temp.Close())
+	if err == nil {
+		err = os.Rename(o.temp.Name(), o.path)
+	}
+	if err != nil {
+		os.Remove(o.temp.Name())
+		err = fmt.Errorf("--out %s: %w", o.path, err)
+	}
+	o.temp = nil
+	return err
+}
+
+// outputs are what a run writes, in the layout of the input.
+type outputs struct {
+	o, lse     *array
+	dq, dk, dv *array // nil in the forward pass
+}
+
+func newOutputs(p flashkit.Problem, backward bool) *outputs {
+	out := &outputs{o: newArray(p.DType, p.OShape()), lse: newArray(flashkit.Float32, p.LSEShape())}
+	if backward {
+		out.dq, out.dk, out.dv = newArray(p.DType, p.QShape()), newArray(p.DType, p.KShape()), newArray(p.DType, p.VShape())
+	}
+	return out
+}
+
+// named calls f with every output that is there.
+func (out *outputs) named(f func(name string, a *array)) {
+	for _, t := range []struct {
+		name string
+		a    *array
+	}{{"o", out.o}, {"lse", out.lse}, {"dq", out.dq}, {"dk", out.dk}, {"dv", out.dv}} {
+		if t.a != nil {
+			f(t.name, t.a)
+		}
+	}
+}
+
+// file returns the outputs as a safetensors file; lse has rank 3.
+func (out *outputs) file(p flashkit.Problem, kernel string, l layout) *safetensors.File {
+	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": kernel, "layout": string(l)}}
+	out.named(func(name string, a *array) {
+		shape := l.swap(a.shape)
+		dims := shape[:]
+		if name == "lse" {
+			dims = shape[:3]
+		}
+		f.Tensors = append(f.Tensors, a.file(name, dims))
+	})
+	return f
+}

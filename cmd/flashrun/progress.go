@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// A progress shows on a terminal what a long run is doing. It stays silent for
+// the first second, and altogether when the writer is no terminal.
+type progress struct {
+	w       io.Writer // nil for silence
+	mu      sync.Mutex
+	text    string
+	expect  time.Duration
+	started time.Time
+	stop    chan struct{}
+	ended   sync.WaitGroup
+}
+
+// newProgress returns a progress on w. quiet silences it.
+func newProgress(w io.Writer, quiet bool) *progress {
+	p := &progress{stop: make(chan struct{})}
+	if f, ok := w.(*os.File); ok && !quiet && isTerminal(f) {
+		p.w = w
+		p.ended.Add(1)
+		go p.loop()
+	}
+	return p
+}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// start says that a kernel begins and how long one call is expected to take.
+func (p *progress) start(kernel string, expect time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.text, p.expect, p.started = kernel, expect, time.Now()
+}
+
+// calls says how many timed calls are done, of how many if that is known.
+func (p *progress) calls(n, of int) {
+	if of == 0 {
+		p.say(fmt.Sprintf("%d calls", n))
+	} else {
+		p.say(fmt.Sprintf("%d of %d calls", n, of))
+	}
+}
+
+// say replaces the text and starts the clock again.
+func (p *progress) say(text string) { p.start(text, 0) }
+
+func (p *progress) loop() {
+	defer p.ended.Done()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	begin, shown := time.Now(), false
+	for {
+		select {
+		case <-p.stop:
+			if shown {
+				fmt.Fprint(p.w, "\r\x1b[K")
+			}
+			return
+		case <-tick.C:
+			if time.Since(begin) < time.Second {
+				continue
+			}
+			shown = true
+			p.mu.Lock()
+			fmt.Fprintf(p.w, "\r\x1b[K%s, %s%s", p.text, time.Since(p.started).Round(100*time.Millisecond), p.remaining())
+			p.mu.Unlock()
+		}
+	}
+}
+
+func (p *progress) remaining() string {
+	if p.expect == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" of about %s", p.expect.Round(100*time.Millisecond))
+}
+
+// done ends the display and clears its line. It may be called twice.
+func (p *progress) done() {
+	select {
+	case <-p.stop:
+	default:
+		close(p.stop)
+	}
+	p.ended.Wait()
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+)
+
+// sampleBound is how far the output on the embedded sample may be from the
+// stored one.
+const sampleBound = 1e-5
+
+// A report is what flashrun run has to say. The JSON names are stable.
+type report struct {
+	Problem        string   `json:"problem"`
+	Pass           string   `json:"pass"`
+	Backend        string   `json:"backend"`
+	Kernel         string   `json:"kernel"`
+	Reason         string   `json:"reason"`
+	Seconds        float64  `json:"seconds"` // median
+	Calls          int      `json:"calls"`   // how many were timed
+	GFLOPS         float64  `json:"gflops"`
+	ExtraBytes     int64    `json:"extra_bytes"`
+	ForwardKernel  string   `json:"forward_kernel,omitempty"`
+	ForwardSeconds float64  `json:"forward_seconds,omitempty"`
+	MaxAbsError    *float64 `json:"max_abs_error,omitempty"`   // against the oracle; null if an output is NaN
+	StoredMaxDiff  *float64 `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
+	Source         string   `json:"source"`
+
+	checked []checkedOutput
+}
+
+type checkedOutput struct {
+	name  string
+	error float64
+}
+
+// set fills in the measurement of one pass.
+func (r *report) set(p flashkit.Problem, m measurement) {
+	pass := m.kernel.Pass()
+	r.Pass, r.Kernel, r.Reason = pass.String(), m.kernel.Name, m.reason
+	r.Backend = backendOf(m.kernel.Name)
+	r.Seconds, r.Calls, r.ExtraBytes = m.median.Seconds(), m.calls, max(r.ExtraBytes, m.bytes)
+	if r.Seconds > 0 {
+		r.GFLOPS = p.FLOPs(pass) / r.Seconds / 1e9
+	}
+}
+
+// oracleLimit is the most memory that --check may take for its matrices.
+const oracleLimit = 4 << 30
+
+func checkable(p flashkit.Problem, backward bool) error {
+	matrices := 2.0
+	if backward {
+		matrices = 6
+	}
+	bytes := matrices * 8 * float64(p.QLen) * float64(p.KVLen)
+	if bytes > oracleLimit {
+		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", formatBytes(bytes), p, formatBytes(oracleLimit))
+	}
+	return nil
+}
+
+func (r *report) checkAgainstOracle(in *input, out *outputs) {
+	o := oracle.Inputs{Q: in.q.dense(in.layout), K: in.k.dense(in.layout), V: in.v.dense(in.layout)}
+	want := map[string][]float64{}
+	want["o"], want["lse"] = oracle.Forward(in.problem, o)
+	if out.dq != nil {
+		o.DO = in.do.dense(in.layout)
+		want["dq"], want["dk"], want["dv"] = oracle.Backward(in.problem, o)
+	}
+	worst := 0.0
+	out.named(func(name string, a *array) {
+		e := maxError(a.dense(in.layout), want[name])
+		r.checked = append(r.checked, checkedOutput{name, e})
+		worst = max(worst, e) // NaN wins
+	})
+	r.MaxAbsError = &worst
+}
+
+func (r *report) checkAgainstStored(in *input, out *outputs) {
+	e := maxError(out.o.dense(in.layout), in.expected.dense(in.layout))
+	r.StoredMaxDiff = &e
+}
+
+// maxError returns the largest difference; NaN if there is one, or an infinity
+// without its twin.
+func maxError(got, want []float64) float64 {
+	worst := 0.0
+	for i := range want {
+		if got[i] != want[i] {
+			worst = max(worst, math.Abs(got[i]-want[i]))
+		}
+	}
+	if math.IsInf(worst, 0) {
+		return math.NaN()
+	}
+	return worst
+}
+
+// verdict returns an error if what was computed is wrong beyond doubt.
+func (r *report) verdict() error {
+	for _, c := range r.checked {
+		if math.IsNaN(c.error) {
+			return fmt.Errorf("%s holds NaN or an infinity where the oracle has none", c.name)
+		}
+	}
+	if r.StoredMaxDiff != nil && !(*r.StoredMaxDiff <= sampleBound) {
+		return fmt.Errorf("o differs by %g from the stored output; at most %g is allowed", *r.StoredMaxDiff, sampleBound)
+	}
+	return nil
+}
+
+func (r *report) writeJSON(w io.Writer) error {
+	c := *r
+	if c.MaxAbsError != nil && math.IsNaN(*c.MaxAbsError) {
+		c.MaxAbsError = nil
+	}
+	return json.NewEncoder(w).Encode(c)
+}
+
+func (r *report) writeText(w io.Writer, out string) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "problem\t%s\n", r.Problem)
+	fmt.Fprintf(t, "input\t%s\n", r.Source)
+	if r.ForwardKernel != "" {
+		fmt.Fprintf(t, "forward\t%s, %s\n", r.ForwardKernel, formatSeconds(r.ForwardSeconds))
+	}
+	fmt.Fprintf(t, "kernel\t%s: %s\n", r.Kernel, r.Reason)
+	fmt.Fprintf(t, "time\t%s, median of %d, %.2f GFLOP/s\n", formatSeconds(r.Seconds), r.Calls, r.GFLOPS)
+	fmt.Fprintf(t, "memory\t%s besides input and output\n", formatBytes(float64(r.ExtraBytes)))
+	for _, c := range r.checked {
+		fmt.Fprintf(t, "%s\tmaximum error %.3g against the float64 oracle\n", c.name, c.error)
+	}
+	if r.StoredMaxDiff != nil {
+		fmt.Fprintf(t, "check\tmaximum difference %.3g from the stored independent output (at most %g)\n", *r.StoredMaxDiff, sampleBound)
+	}
+	if out != "" {
+		fmt.Fprintf(t, "output\t%s\n", out)
+	}
+	return t.Flush()
+}
+
+func formatSeconds(s float64) string {
+	d := time.Duration(s * 1e9)
+	switch {
+	case d >= time.Second:
+		return d.Round(time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	}
+	return d.Round(10 * time.Nanosecond).String()
+}
+
+func formatBytes(b float64) string {
+	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
+		if b < 1024 {
+			if unit == "B" {
+				return fmt.Sprintf("%.0f B", b)
+			}
+			return fmt.Sprintf("%.1f %s", b, unit)
+		}
+		b /= 1024
+	}
+	return fmt.Sprintf("%.1f TiB", b)
+}

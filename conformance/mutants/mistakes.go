@@ -1,0 +1,237 @@
+package mutants
+
+import (
+	"errors"
+	"math"
+	"math/bits"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// mistakes has one mistake for each trap of the suite, in the traps' order.
+var mistakes = []struct {
+	name string
+	make func(s *slips)
+}{
+	// Alignment of the causal mask. Row i+n sees what row i sees, n keys on.
+	{"causal_short", moved(func(p problem) int { return -only(!p.Mask.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
+	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 asks for key 0
+	{"causal_tall", seen(func(_, lo, hi int) (int, int) { return lo, max(hi, 1) })},
+	{"causal_one_row", moved(func(p problem) int { return -only(p.QLen == 1, p.KVLen-1) })},
+	{"topleft_short", moved(func(p problem) int { return only(p.Mask.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
+	{"topleft_tall", moved(func(p problem) int { return only(p.Mask.IsTopLeft(), min(0, p.KVLen-p.QLen)) })},
+
+	// Sliding windows.
+	{"window_left", sides(func(_, right int) (int, int) { return flashkit.Unlimited, right })},
+	{"window_right", sides(func(left, right int) (int, int) { return left, min(right, 0) })},
+	{"window_both", sides(func(left, right int) (int, int) { return right, left })},
+	{"window_edge", sides(func(left, right int) (int, int) { return left - only(left > 0, 1), right })},
+	{"window_diagonal", sides(func(left, right int) (int, int) { return left + only(left == 0, flashkit.Unlimited), right })},
+	{"window_short", moved(func(p problem) int { return -only(p.Mask.Left() >= 0, max(0, p.KVLen-p.QLen)) })},
+	{"window_topleft", func(s *slips) {
+		s.keys = func(p problem, i int) (lo, hi int) {
+			_, hi = p.Keys(i)
+			p.Mask = flashkit.Window(p.Mask.Left(), p.Mask.Right())
+			lo, _ = p.Keys(i)
+			return lo, hi
+		}
+	}},
+	{"window_empty_tail", func(s *slips) {
+		s.begin = func(r *row, lo, hi int) {
+			if lo < hi {
+				r.reset(negInf)
+			}
+		}
+	}},
+	{"window_wide", func(s *slips) { // 64 rows share their tiles, and the last of them says which
+		s.first = func(p problem, i, _ int) int { lo, _ := p.Keys(min(i|63, p.QLen-1)); return lo }
+	}},
+
+	// Rows, keys and batches that are not there.
+	{"empty_row", func(s *slips) { s.divisor = itself[float32] }},
+	{"empty_row_lse", func(s *slips) {
+		s.lse = func(m, l float32) float32 { return max(m, -math.MaxFloat32) + float32(math.Log(float64(max(l, 1)))) }
+	}},
+	{"no_keys", func(s *slips) { s.idle = func(p problem) bool { return p.KVLen == 0 } }},
+	{"no_queries", func(s *slips) { s.idle = func(p problem) bool { return p.QLen == 0 } }},
+	{"no_batch", func(s *slips) {
+		s.refuse = func(p problem, _ tensor) error { return failIf(p.Batch == 0, "a grid of 0 blocks cannot be launched") }
+	}},
+	{"one_key", seen(func(_, lo, hi int) (int, int) { return lo, hi - 1 })},
+
+	// Keys behind the mask: a weight of 0 is multiplied, or the mask is added.
+	{"nan_behind_mask", func(s *slips) {
+		s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j >= lo }
+	}},
+	{"inf_behind_mask", func(s *slips) {
+		s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, true }
+	}},
+	{"nan_before_window", func(s *slips) {
+		s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j < lo }
+	}},
+
+	// The running maximum and sum.
+	{"huge_scores", func(s *slips) { s.raise = func(_, _ float32) float32 { return 0 } }},
+	{"huge_negative_scores", func(s *slips) { s.begin = func(r *row, _, _ int) { r.reset(0) } }},
+	{"finite_sentinel", func(s *slips) {
+		s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true }
+	}},
+	{"rising_max", func(s *slips) { s.rescaleO = one }},
+	{"rising_max_sum", func(s *slips) { s.rescaleL = one }},
+	{"falling_max", func(s *slips) { s.raise = func(_, top float32) float32 { return top } }},
+	{"far_below_max", func(s *slips) { s.exp = expByBits }},
+	{"very_negative_lse", func(s *slips) {
+		s.unused = func(n int) []float32 { return make([]float32, max(0, n)) }
+	}},
+	{"last_key", func(s *slips) { s.keyEnd = whole(tile) }},
+	{"long_keys", func(s *slips) { s.keyEnd = upTo(512) }},
+	{"tile_tails", func(s *slips) { s.rowEnd = whole(64) }},
+
+	// Heads and batches.
+	{"batch_heads", addressed(func(s, _ [4]int, b, h, r int) int { return h*s[0] + b*s[1] + r*s[2] })},
+	{"gqa_1", func(s *slips) { s.share = clearBoth }},
+	{"gqa_2", func(s *slips) { s.kvHead = func(p problem, h int) int { return h % p.KVHeads } }},
+	{"gqa_3", func(s *slips) {
+		s.kvHead = func(p problem, h int) int { return min(h/p.KVHeads, p.KVHeads-1) }
+	}},
+	{"gqa_5", func(s *slips) {
+		s.kvHead = func(p problem, h int) int { return min(h>>(bits.Len(uint(p.Heads/p.KVHeads))-1), p.KVHeads-1) }
+	}},
+	{"gqa_7", func(s *slips) { s.kvHead = func(problem, int) int { return 0 } }},
+
+	// Head dims.
+	{"dim_1", scaled(func(p problem) int { return (p.Dim + 7) / 8 * 8 })},
+	{"dim_3", func(s *slips) { s.dim = whole(2) }},
+	{"dim_40", func(s *slips) { s.dim = whole(16) }},
+	{"dim_72", func(s *slips) { s.dim = whole(64) }},
+	{"dim_80", func(s *slips) { s.dim = whole(32) }},
+	{"dim_96", scaled(func(p problem) int { return 1 << bits.Len(uint(p.Dim-1)) })},
+	{"dim_256", func(s *slips) { s.dim = func(d int) int { return int(uint8(d)) } }},
+	{"dim_257", func(s *slips) { s.dim = upTo(256) }},
+	{"dim_512", func(s *slips) { s.dim = upTo(511) }},
+	{"vdim_smaller", scaled(func(p problem) int { return p.VDim })},
+	{"vdim_larger", func(s *slips) { s.vdim = func(p problem) int { return min(p.Dim, p.VDim) } }},
+	{"v_columns", func(s *slips) { s.values = byColumns }},
+	{"scale_given", func(s *slips) {
+		s.scale = func(p problem) float32 { p.Scale = 0; return float32(p.SoftmaxScale()) }
+	}},
+
+	// Where the tensors lie. A stride of 0 means that none was set, does it not?
+	{"stride_zero", addressed(func(s, n [4]int, b, h, r int) int {
+		return b*(s[0]+only(s[0] == 0, n[1]*n[2]*n[3])) + h*(s[1]+only(s[1] == 0, n[2]*n[3])) + r*s[2]
+	})},
+	{"row_gaps", addressed(func(s, n [4]int, b, h, r int) int { return b*s[0] + h*s[1] + r*n[3] })},
+	{"bshd", addressed(func(s, n [4]int, b, h, r int) int { return b*s[0] + (h*n[2]+r)*n[3] })},
+	{"size_one_strides", func(s *slips) {
+		s.refuse = func(_ problem, q tensor) error {
+			return failIf(q.Strides()[2] < 0, "a negative stride fits no descriptor")
+		}
+	}},
+
+	// Storage and the backward pass.
+	{"f16_large", func(s *slips) { s.sum = keptInF16 }},
+	{"delta", func(s *slips) { s.delta = func(_, dlse float32) float32 { return -dlse } }},
+	{"dk_scale", func(s *slips) { s.dkScale = one }},
+	{"dlse", func(s *slips) { s.delta = func(doDotO, _ float32) float32 { return doDotO } }},
+}
+
+// moved sees the band that many keys farther right.
+func moved(by func(p problem) int) func(*slips) {
+	return func(s *slips) {
+		s.keys = func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) }
+	}
+}
+
+// seen changes the keys that a row sees.
+func seen(change func(i, lo, hi int) (int, int)) func(*slips) {
+	return func(s *slips) {
+		s.keys = func(p problem, i int) (int, int) { lo, hi := p.Keys(i); return change(i, lo, hi) }
+	}
+}
+
+// sides changes how far the band reaches.
+func sides(change func(left, right int) (int, int)) func(*slips) {
+	return func(s *slips) {
+		s.keys = func(p problem, i int) (lo, hi int) {
+			mask := flashkit.Window(change(p.Mask.Left(), p.Mask.Right()))
+			if p.Mask.IsTopLeft() {
+				mask = mask.TopLeft()
+			}
+			p.Mask = mask
+			return p.Keys(i)
+		}
+	}
+}
+
+// addressed computes offsets from the strides s and the shape n, and stays
+// inside the memory so that it is the values that give the mistake away.
+func addressed(at func(s, n [4]int, b, h, r int) int) func(*slips) {
+	return func(s *slips) {
+		s.offset = func(t tensor, b, h, r int) int {
+			return min(at(t.Strides(), t.Shape(), b, h, r), t.Len()-t.Shape()[3])
+		}
+	}
+}
+
+// scaled takes 1/sqrt of another number than Dim, where no scale is given.
+func scaled(dim func(p problem) int) func(*slips) {
+	return func(s *slips) {
+		s.scale = func(p problem) float32 { p.Dim = dim(p); return float32(p.SoftmaxScale()) }
+	}
+}
+
+// only returns n on the condition, else 0.
+func only(condition bool, n int) int {
+	if condition {
+		return n
+	}
+	return 0
+}
+
+// whole drops what does not fill a vector; less than one takes another path.
+func whole(n int) func(int) int { return func(x int) int { return x - only(x > n, x%n) } }
+
+func upTo(limit int) func(int) int { return func(x int) int { return min(x, limit) } }
+
+func one(float32) float32 { return 1 }
+
+func failIf(condition bool, why string) error {
+	if condition {
+		return errors.New(why)
+	}
+	return nil
+}
+
+func clearBoth(dk, dv [][]float32) {
+	for j := range dk {
+		clear(dk[j])
+		clear(dv[j])
+	}
+}
+
+func byColumns(v [][]float32) [][]float32 {
+	t := make([][]float32, len(v))
+	for j := range v {
+		t[j] = make([]float32, len(v[j]))
+		for c := range t[j] {
+			t[j][c] = v[c%len(v)][j%len(v[j])]
+		}
+	}
+	return t
+}
+
+// expByBits puts the whole part of the binary exponent where float32 keeps it,
+// and does not ask whether it fits.
+func expByBits(x float32) float32 {
+	y := float64(max(x, -math.MaxFloat32)) * math.Log2E
+	n := math.Floor(y)
+	return math.Float32frombits(uint32(int64(n)+127)<<23) * float32(math.Exp2(y-n))
+}
+
+func keptInF16(t flashkit.DType, x float32) float32 {
+	if t == flashkit.Float16 {
+		return half.FromF16(half.ToF16(x))
+	}
+	return x
+}

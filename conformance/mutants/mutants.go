@@ -1,0 +1,67 @@
+// Package mutants proves that the conformance suite can fail. It holds one
+// small, clear, slow attention kernel for each pass, and a table of mistakes
+// that people make in such kernels, one for each trap of the suite and under
+// the trap's name. A mutant is the kernel with one of them; its trap must catch
+// it. The kernel without any must pass everything.
+//
+// The kernels are in kernel.go, the places where they can slip in slips.go, the
+// mistakes in mistakes.go.
+package mutants
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Names returns the mistakes that New makes, in the order of the traps.
+func Names() []string {
+	names := make([]string, len(mistakes))
+	for i, m := range mistakes {
+		names[i] = m.name
+	}
+	return names
+}
+
+// New returns a backend whose kernels make the named mistake, or none for "".
+func New(mistake string) (flashkit.Backend, error) {
+	if mistake == "" {
+		return &backend{"correct", correct()}, nil
+	}
+	for _, m := range mistakes {
+		if m.name == mistake {
+			s := correct()
+			m.make(&s)
+			return &backend{m.name, s}, nil
+		}
+	}
+	return nil, fmt.Errorf("mutants: there is no mistake %q", mistake)
+}
+
+type backend struct {
+	variant string
+	slips   slips
+}
+
+func (b *backend) Name() string { return "mutant" }
+
+func (b *backend) Close() error { return nil }
+
+func (b *backend) Kernels() []flashkit.Kernel {
+	fits := func(problem) string { return "" }
+	cost := func(s flashkit.Pass) func(problem) time.Duration {
+		return func(p problem) time.Duration { return time.Duration(p.FLOPs(s)) } // one a nanosecond
+	}
+	return []flashkit.Kernel{
+		{Name: "mutant/fwd_" + b.variant, Fits: fits, Cost: cost(flashkit.PassForward),
+			RunForward: func(ctx context.Context, p problem, f *flashkit.Forward) error {
+				return newCall(b.slips, p).forward(ctx, f)
+			}},
+		{Name: "mutant/bwd_" + b.variant, Fits: fits, Cost: cost(flashkit.PassBackward),
+			RunBackward: func(ctx context.Context, p problem, f *flashkit.Backward) error {
+				return newCall(b.slips, p).backward(ctx, f)
+			}},
+	}
+}

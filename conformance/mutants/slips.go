@@ -1,0 +1,91 @@
+package mutants
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+type (
+	problem = flashkit.Problem
+	tensor  = flashkit.Tensor
+)
+
+// slips are the places where the kernels can go wrong. A mutant changes one.
+type slips struct {
+	// Before the work.
+	refuse func(p problem, q tensor) error // an error instead of a result
+	idle   func(p problem) bool            // nothing to do: return and write nothing
+
+	// Where things are.
+	offset func(t tensor, b, h, r int) int            // of row r of head h of batch b
+	kvHead func(p problem, h int) int                 // that query head h reads
+	values func(v [][]float32) [][]float32            // V of one head, as read
+	keys   func(p problem, i int) (lo, hi int)        // that row i sees: from lo up to hi
+	first  func(p problem, i, lo int) int             // a key of the first tile that row i visits
+	keyEnd func(m int) int                            // where the loop over m keys stops
+	rowEnd func(n int) int                            // where the loop over n query rows stops
+	dim    func(d int) int                            // the elements of a row of Q and K that enter a score
+	vdim   func(p problem) int                        // the columns of O that are computed
+	hidden func(s float32, j, lo int) (float32, bool) // the score of a masked key j in a visited tile, and whether it takes part
+	unused func(n int) []float32                      // the scores of the last n keys of a tile, which do not exist
+
+	// Softmax.
+	scale    func(p problem) float32
+	sum      func(t flashkit.DType, x float32) float32 // how Q·K is kept
+	exp      func(x float32) float32
+	begin    func(r *row, lo, hi int)     // what a row that sees [lo, hi) starts from
+	raise    func(m, top float32) float32 // the new maximum, after a tile whose largest score is top
+	rescaleO func(alpha float32) float32  // the factor of the sums so far when the maximum grows
+	rescaleL func(alpha float32) float32
+	divisor  func(l float32) float32 // of O
+	lse      func(m, l float32) float32
+
+	// The backward pass.
+	delta   func(doDotO, dlse float32) float32
+	dkScale func(scale float32) float32 // the factor of dS·Q
+	share   func(dk, dv [][]float32)    // before another query head adds to them
+}
+
+// correct returns the slips of nobody.
+func correct() slips {
+	return slips{
+		refuse: func(problem, tensor) error { return nil },
+		idle:   func(problem) bool { return false },
+
+		offset: tensor.Offset,
+		kvHead: func(p problem, h int) int { return h / (p.Heads / p.KVHeads) },
+		values: func(v [][]float32) [][]float32 { return v },
+		keys:   problem.Keys,
+		first:  func(_ problem, _, lo int) int { return lo },
+		keyEnd: itself[int],
+		rowEnd: itself[int],
+		dim:    itself[int],
+		vdim:   func(p problem) int { return p.VDim },
+		hidden: func(float32, int, int) (float32, bool) { return 0, false },
+		unused: func(int) []float32 { return nil },
+
+		scale:    func(p problem) float32 { return float32(p.SoftmaxScale()) },
+		sum:      func(_ flashkit.DType, x float32) float32 { return x },
+		exp:      func(x float32) float32 { return float32(math.Exp(float64(x))) },
+		begin:    func(r *row, _, _ int) { r.reset(negInf) },
+		raise:    func(m, top float32) float32 { return max(m, top) },
+		rescaleO: itself[float32],
+		rescaleL: itself[float32],
+		divisor: func(l float32) float32 {
+			if l == 0 { // the row sees no key, and O is 0 already
+				return 1
+			}
+			return l
+		},
+		lse: func(m, l float32) float32 { return float32(float64(m) + math.Log(float64(l))) },
+
+		delta:   func(doDotO, dlse float32) float32 { return doDotO - dlse },
+		dkScale: itself[float32],
+		share:   func(_, _ [][]float32) {},
+	}
+}
+
+func itself[T any](x T) T { return x }
+
+var negInf = float32(math.Inf(-1))

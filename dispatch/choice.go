@@ -1,0 +1,89 @@
+package dispatch
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A choice restricts dispatch: "" to nothing, a backend's name to its kernels,
+// a kernel's full name to that kernel and its variant in the other pass.
+type choice string
+
+func (c choice) isAuto() bool { return c == "" }
+
+func (c choice) String() string {
+	if c.isAuto() {
+		return "auto"
+	}
+	return string(c)
+}
+
+// admits reports whether the choice allows k. simd/fwd_avx2 admits itself and,
+// for the backward pass, simd/bwd_avx2.
+func (c choice) admits(k *flashkit.Kernel) bool {
+	backend, kernel, named := strings.Cut(string(c), "/")
+	owner, stem, _ := strings.Cut(k.Name, "/")
+	switch {
+	case c.isAuto():
+		return true
+	case !named || backend != owner || kernel == stem:
+		return backend == owner
+	}
+	// Only the other pass is matched by variant; decode_avx2 has bwd_avx2 too.
+	pass, variant, _ := strings.Cut(kernel, "_")
+	otherPass, otherVariant, _ := strings.Cut(stem, "_")
+	return variant == otherVariant && (pass == "bwd") != (otherPass == "bwd") && (otherPass == "fwd" || otherPass == "bwd")
+}
+
+// With returns a Dispatcher that runs only what the choice names: "auto" for
+// every kernel, a backend such as "simd", or a kernel such as
+// "simd/fwd_generic", which also stands for its variant in the other pass. The
+// error is a *flashkit.ProblemError if there is no such name, and wraps
+// flashkit.ErrUnavailable if this machine cannot run the backend.
+func (d *Dispatcher) With(name string) (*Dispatcher, error) {
+	if name == "auto" {
+		name = ""
+	}
+	for _, m := range d.missing {
+		if backend, _, _ := strings.Cut(name, "/"); backend == m.Backend {
+			return nil, fmt.Errorf("backend %s was asked for: %w", name, m.Err)
+		}
+	}
+	if name != "" && !d.knows(name) {
+		return nil, &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be one of " + strings.Join(d.Choices(), ", ")}
+	}
+	c := *d
+	c.choice = choice(name)
+	return &c, nil
+}
+
+func (d *Dispatcher) knows(name string) bool {
+	for _, b := range d.backends {
+		if name == b.Name() {
+			return true
+		}
+	}
+	for _, k := range d.kernels {
+		if name == k.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// Choices returns every name that With takes, missing backends included.
+func (d *Dispatcher) Choices() []string {
+	names := []string{"auto"}
+	for _, b := range d.backends {
+		names = append(names, b.Name())
+		for _, k := range b.Kernels() {
+			names = append(names, k.Name)
+		}
+	}
+	for _, m := range d.missing {
+		names = append(names, m.Backend)
+	}
+	return names
+}

@@ -1,0 +1,183 @@
+package flashkit_test
+
+import (
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/stretchr/testify/require"
+)
+
+// small is a valid problem in which no two tensors have the same shape and no
+// dimension has size 1. Tests change a field of it at a time.
+func small() flashkit.Problem {
+	return flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 3, KVLen: 5, Dim: 6, VDim: 7}
+}
+
+// randomProblem returns a valid problem with dims from 0 or 1 to absurd.
+func randomProblem(r *rand.Rand) flashkit.Problem {
+	dim := func(least int) int {
+		n := r.IntN(8)
+		if r.IntN(4) == 0 {
+			n = int(r.Uint64() >> (1 + r.IntN(63)))
+		}
+		return max(least, n)
+	}
+	side := func() int {
+		return [...]int{flashkit.Unlimited, flashkit.Unlimited, 0, dim(0), math.MaxInt}[r.IntN(5)]
+	}
+	for {
+		p := flashkit.Problem{
+			Batch: dim(0), KVHeads: dim(1), QLen: dim(0), KVLen: dim(0), Dim: dim(1), VDim: dim(1),
+			DType: flashkit.DType(r.IntN(3)), Mask: flashkit.Window(side(), side()),
+		}
+		p.Heads = p.KVHeads * (1 + r.IntN(4))
+		if r.IntN(2) == 0 {
+			p.VDim = p.Dim
+		}
+		if r.IntN(3) == 0 {
+			p.Mask = p.Mask.TopLeft()
+		}
+		if r.IntN(2) == 0 {
+			p.Scale = math.Float32frombits(r.Uint32())
+		}
+		if p.Validate() == nil {
+			return p
+		}
+	}
+}
+
+func requireProblemError(t *testing.T, err error, field string) *flashkit.ProblemError {
+	t.Helper()
+	var wrong *flashkit.ProblemError
+	require.ErrorAs(t, err, &wrong)
+	require.Equal(t, field, wrong.Field, "%v", err)
+	require.NotEmpty(t, wrong.Reason)
+	require.Contains(t, err.Error(), field+" = "+wrong.Value)
+	return wrong
+}
+
+const (
+	tooLong = math.MaxInt / 2 // as a length, too many bytes for any tensor
+	// side is the least power of two whose square, times the bytes of a
+	// float32, is more than an int can count.
+	side = 1 << (bits.UintSize/2 - 1)
+)
+
+func TestValidateRefuses(t *testing.T) {
+	type problem = flashkit.Problem
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	cases := []struct {
+		name, field string
+		change      func(p *problem)
+	}{
+		{"negative batch", "Batch", func(p *problem) { p.Batch = -1 }},
+		{"no heads", "Heads", func(p *problem) { p.Heads = 0 }},
+		{"negative heads", "Heads", func(p *problem) { p.Heads = -4 }},
+		{"no kv heads", "KVHeads", func(p *problem) { p.KVHeads = 0 }},
+		{"negative kv heads", "KVHeads", func(p *problem) { p.KVHeads = -2 }},
+		{"negative queries", "QLen", func(p *problem) { p.QLen = -1 }},
+		{"negative keys", "KVLen", func(p *problem) { p.KVLen = math.MinInt }},
+		{"no dim", "Dim", func(p *problem) { p.Dim = 0 }},
+		{"negative dim", "Dim", func(p *problem) { p.Dim = -8 }},
+		{"no value dim", "VDim", func(p *problem) { p.VDim = 0 }},
+		{"negative value dim", "VDim", func(p *problem) { p.VDim = -8 }},
+		{"kv heads do not divide", "KVHeads", func(p *problem) { p.KVHeads = 3 }},
+		{"more kv heads than heads", "KVHeads", func(p *problem) { p.KVHeads = 8 }},
+		{"unknown dtype", "DType", func(p *problem) { p.DType = 3 }},
+		{"last dtype", "DType", func(p *problem) { p.DType = 255 }},
+		{"left of -2", "Mask.left", func(p *problem) { p.Mask = flashkit.Window(-2, 0) }},
+		{"left of MinInt", "Mask.left", func(p *problem) { p.Mask = flashkit.Window(math.MinInt, 0) }},
+		{"right of -2", "Mask.right", func(p *problem) { p.Mask = flashkit.Window(0, -2) }},
+		{"NaN scale", "Scale", func(p *problem) { p.Scale = nan }},
+		{"infinite scale", "Scale", func(p *problem) { p.Scale = inf }},
+		{"minus infinite scale", "Scale", func(p *problem) { p.Scale = -inf }},
+		{"negative scale", "Scale", func(p *problem) { p.Scale = -1e-45 }},
+
+		{"Q too large", "Q", func(p *problem) { p.QLen = tooLong }},
+		{"Q too large, no batch", "Q", func(p *problem) { p.Batch, p.QLen = 0, tooLong }},
+		{"Q too large, no queries", "Q", func(p *problem) { p.QLen, p.Heads = 0, tooLong-1 }},
+		{"K too large", "K", func(p *problem) { p.KVLen = tooLong }},
+		{"K too large, no batch", "K", func(p *problem) { p.Batch, p.KVLen = 0, tooLong }},
+		{"K too large, no queries", "K", func(p *problem) { p.QLen, p.KVLen = 0, tooLong }},
+		{"V too large", "V", func(p *problem) { p.VDim = tooLong }},
+		{"V too large, no keys", "V", func(p *problem) { p.KVLen, p.VDim = 0, tooLong }},
+		{"O too large", "O", func(p *problem) { *p = problem{1, 1, 1, side, 1, 1, side, 0, flashkit.Band{}, 0} }},
+		{"O too large, no batch", "O", func(p *problem) { *p = problem{0, 1, 1, side, 1, 1, side, 0, flashkit.Band{}, 0} }},
+		{"O too large, no keys", "O", func(p *problem) { *p = problem{1, 1, 1, side, 0, 1, side, 0, flashkit.Band{}, 0} }},
+	}
+	if bits.UintSize == 64 { // with 32 bits no tensors in range have that many scores
+		cases = append(cases, []struct {
+			name, field string
+			change      func(p *problem)
+		}{
+			{"too many scores", "the scores", func(p *problem) { *p = problem{1, 1, 1, side, side, 1, 1, 0, flashkit.Band{}, 0} }},
+			{"too many scores, no batch", "the scores", func(p *problem) { *p = problem{0, 1, 1, side, side, 1, 1, 0, flashkit.Band{}, 0} }},
+		}...)
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p := small()
+			c.change(&p)
+			requireProblemError(t, p.Validate(), c.field)
+			requireProblemError(t, p.CheckForward(nil), c.field)
+			requireProblemError(t, p.CheckBackward(nil), c.field)
+		})
+	}
+}
+
+func TestValidateNamesTheFirstFieldAtFault(t *testing.T) {
+	p := flashkit.Problem{Batch: -1, Heads: -1}
+	requireProblemError(t, p.Validate(), "Batch")
+	requireProblemError(t, flashkit.Problem{}.Validate(), "Heads")
+}
+
+func TestValidateAccepts(t *testing.T) {
+	negativeZero := float32(math.Copysign(0, -1))
+	for name, change := range map[string]func(p *flashkit.Problem){
+		"small":         func(*flashkit.Problem) {},
+		"no batch":      func(p *flashkit.Problem) { p.Batch = 0 },
+		"no queries":    func(p *flashkit.Problem) { p.QLen = 0 },
+		"no keys":       func(p *flashkit.Problem) { p.KVLen = 0 },
+		"one kv head":   func(p *flashkit.Problem) { p.KVHeads = 1 },
+		"least scale":   func(p *flashkit.Problem) { p.Scale = math.SmallestNonzeroFloat32 },
+		"largest scale": func(p *flashkit.Problem) { p.Scale = math.MaxFloat32 },
+		"-0 scale":      func(p *flashkit.Problem) { p.Scale = negativeZero },
+		"widest window": func(p *flashkit.Problem) { p.Mask = flashkit.Window(math.MaxInt, math.MaxInt) },
+		"narrow window": func(p *flashkit.Problem) { p.Mask = flashkit.Window(0, 0).TopLeft() },
+		"longest length": func(p *flashkit.Problem) {
+			*p = flashkit.Problem{0, 1, 1, math.MaxInt / 4, 1, 1, 1, 0, flashkit.Band{}, 0}
+		},
+	} {
+		p := small()
+		change(&p)
+		require.NoError(t, p.Validate(), name)
+	}
+	p := flashkit.Problem{1, 1, 1, math.MaxInt/4 + 1, 1, 1, 1, 0, flashkit.Band{}, 0}
+	requireProblemError(t, p.Validate(), "Q")
+}
+
+func TestSoftmaxScale(t *testing.T) {
+	p := small()
+	p.Dim = 16
+	require.Equal(t, 0.25, p.SoftmaxScale())
+	p.Scale = 3
+	require.Equal(t, 3.0, p.SoftmaxScale())
+}
+
+func TestDType(t *testing.T) {
+	for want, dtype := range map[string]flashkit.DType{"f32": flashkit.Float32, "f16": flashkit.Float16, "bf16": flashkit.BFloat16} {
+		require.Equal(t, want, dtype.String())
+		got, err := flashkit.ParseDType(want)
+		require.NoError(t, err)
+		require.Equal(t, dtype, got)
+	}
+	for _, s := range []string{"", "F32", "f64", "unknown"} {
+		_, err := flashkit.ParseDType(s)
+		requireProblemError(t, err, "DType")
+	}
+	require.Equal(t, "unknown", flashkit.DType(9).String())
+	require.Equal(t, []int{4, 2, 2}, []int{flashkit.Float32.Size(), flashkit.Float16.Size(), flashkit.BFloat16.Size()})
+}
