@@ -13,13 +13,13 @@ import (
 // eachArgument calls f with a fresh call for every argument of both passes in
 // a 32-bit and a 16-bit type.
 func eachArgument(t *testing.T, f func(t *testing.T, c *call, a argument)) {
-	for pass, make := range passes {
+	for pass, newCall := range passes {
 		for _, dtype := range []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16} {
 			p := small()
 			p.DType = dtype
-			for i, a := range make(p).args {
+			for i, a := range newCall(p).args {
 				t.Run(fmt.Sprintf("%s/%s/%s", pass, dtype, a.name), func(t *testing.T) {
-					c := make(p)
+					c := newCall(p)
 					f(t, c, c.args[i])
 				})
 			}
@@ -45,27 +45,13 @@ func requireTaken(t *testing.T, c *call) {
 
 func TestCheckMissing(t *testing.T) {
 	eachArgument(t, func(t *testing.T, c *call, a argument) {
-		requireTaken(t, c)
-		c.calls = 0
 		*a.t = flashkit.Tensor{}
 		if a.optional {
 			requireTaken(t, c)
 			return
 		}
 		requireRefused(t, c, a.name)
-		// With no batch the tensors are empty, but must still be given.
-		c.p.Batch = 0
-		requireProblemError(t, c.run(t.Context()), c.firstOther(a.name))
 	})
-}
-
-// firstOther returns the field at fault once every shape has become wrong: a
-// missing tensor is only named when no earlier one has a wrong shape.
-func (c *call) firstOther(missing string) string {
-	if c.args[0].name == missing {
-		return missing
-	}
-	return c.args[0].name + ".shape"
 }
 
 func TestCheckDType(t *testing.T) {
@@ -109,35 +95,19 @@ func TestCheckLength(t *testing.T) {
 		requireRefused(t, c, a.name+".len")
 		*a.t = short(right, right.Len())
 		requireRefused(t, c, a.name+".len")
-		// One more element between two rows, heads or batches, and between all.
-		for _, far := range []int{1, 1000, math.MaxInt / 2, math.MaxInt} {
+		for _, more := range []int{1, 1000, math.MaxInt/2 - s[0], math.MaxInt - s[0]} {
 			for d := range 3 {
-				stride := s
-				stride[d] = max(far, stride[d]+far)
-				if far == math.MaxInt {
-					stride[d] = far
-				}
-				*a.t = right.WithStrides(stride[0], stride[1], stride[2])
+				far := s
+				far[d] += more
+				*a.t = right.WithStrides(far[0], far[1], far[2])
 				requireRefused(t, c, a.name+".len")
 			}
-			*a.t = right.WithStrides(far, far, far)
-			requireProblemError(t, c.run(t.Context()), c.tooFar(a, far))
+			*a.t = right.WithStrides(s[0]+more, s[1]+more, s[2]+more)
+			requireRefused(t, c, a.name+".len")
 		}
 		*a.t = right
 		requireTaken(t, c)
 	})
-}
-
-// tooFar returns the field at fault when all three strides of a are far. The
-// strides 1 are short enough for the memory, but let an output overlap.
-func (c *call) tooFar(a argument, far int) string {
-	if far > 1 {
-		return a.name + ".len"
-	}
-	if !a.output {
-		return "" // see below
-	}
-	return a.name + ".strides[0]"
 }
 
 func TestCheckNegativeStride(t *testing.T) {
@@ -174,14 +144,14 @@ func TestCheckOverlappingOutput(t *testing.T) {
 }
 
 func TestCheckSharedMemory(t *testing.T) {
-	for pass, make := range passes {
-		for i, out := range make(small()).args {
-			for j, other := range make(small()).args {
+	for pass, newCall := range passes {
+		for i, out := range newCall(small()).args {
+			for j, other := range newCall(small()).args {
 				if i == j || !out.output {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", pass, out.name, other.name), func(t *testing.T) {
-					c := make(small())
+					c := newCall(small())
 					for _, from := range []int{0, 1, c.args[j].t.Len() - 1} {
 						c.requireShared(t, i, j, from)
 					}
@@ -206,7 +176,6 @@ func (c *call) requireShared(t *testing.T, i, j, from int) {
 	wrong := requireRefused(t, c, first.name)
 	require.Contains(t, wrong.Reason, second.name)
 	// Side by side they are fine.
-	*other.t = view(flashkit.Float32, memory[:other.t.Len()-out.t.Len()], nil, other.t.Shape())
 	*other.t = view(flashkit.Float32, memory[:elements(other.t.Shape())], nil, other.t.Shape())
 	*out.t = view(flashkit.Float32, memory[elements(other.t.Shape()):], nil, out.t.Shape())
 	requireTaken(t, c)

@@ -2,7 +2,6 @@ package mutants
 
 import (
 	"context"
-	"math"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/half"

@@ -1,0 +1,29 @@
+package simd_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/backends/simd"
+)
+
+// Run with -cpu 1,2 to see the scaling over cores, and compare causal with full
+// times to see what skipping the masked half saves.
+func BenchmarkKernels(b *testing.B) {
+	for _, name := range []string{
+		"b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f32-causal",
+		"b1-h1-g1-n1024-m1024-d128-f32", "b1-h1-g1-n1024-m1024-d128-f32-causal",
+	} {
+		c := newCall(b, name)
+		for _, k := range simd.New().Kernels() {
+			b.Run(k.Name+"/"+name, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					require.NoError(b, c.run(b.Context(), k))
+				}
+				b.ReportMetric(c.p.FLOPs(k.Pass())*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
+	}
+}

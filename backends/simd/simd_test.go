@@ -1,0 +1,150 @@
+package simd_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+)
+
+// A call is a problem with random inputs, ready to run on any kernel.
+type call struct {
+	p   flashkit.Problem
+	fwd flashkit.Forward
+	bwd flashkit.Backward
+	out map[flashkit.Pass][][]float32 // what each pass writes
+}
+
+// newCall returns the call of a named float32 problem.
+func newCall(t testing.TB, name string) *call {
+	p, err := flashkit.ParseProblem(name)
+	require.NoError(t, err)
+	require.Equal(t, flashkit.Float32, p.DType)
+	state := uint32(1)
+	tensor := func(s [4]int, random bool) flashkit.Tensor {
+		x := make([]float32, s[0]*s[1]*s[2]*s[3])
+		for i := range x {
+			if random {
+				state = state*1664525 + 1013904223
+				x[i] = float32(state>>8)/(1<<23) - 1
+			}
+		}
+		return flashkit.F32(x, s[0], s[1], s[2], s[3])
+	}
+	c := &call{p: p}
+	c.fwd = flashkit.Forward{
+		Q: tensor(p.QShape(), true), K: tensor(p.KShape(), true), V: tensor(p.VShape(), true),
+		O: tensor(p.OShape(), false), LSE: tensor(p.LSEShape(), false),
+	}
+	c.bwd = flashkit.Backward{
+		Q: c.fwd.Q, K: c.fwd.K, V: c.fwd.V, O: c.fwd.O, LSE: c.fwd.LSE, DO: tensor(p.OShape(), true),
+		DQ: tensor(p.QShape(), false), DK: tensor(p.KShape(), false), DV: tensor(p.VShape(), false),
+	}
+	c.out = map[flashkit.Pass][][]float32{
+		flashkit.PassForward:  {c.fwd.O.Float32s(), c.fwd.LSE.Float32s()},
+		flashkit.PassBackward: {c.bwd.DQ.Float32s(), c.bwd.DK.Float32s(), c.bwd.DV.Float32s()},
+	}
+	return c
+}
+
+func (c *call) run(ctx context.Context, k flashkit.Kernel) error {
+	if k.Pass() == flashkit.PassBackward {
+		return k.Backward(ctx, c.p, &c.bwd)
+	}
+	return k.Forward(ctx, c.p, &c.fwd)
+}
+
+// bits returns a copy of what the pass of k wrote.
+func (c *call) bits(k flashkit.Kernel) [][]float32 {
+	var all [][]float32
+	for _, x := range c.out[k.Pass()] {
+		all = append(all, append([]float32(nil), x...))
+	}
+	return all
+}
+
+func withProcs(t testing.TB, n int) {
+	before := runtime.GOMAXPROCS(n)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
+// Forward kernels come first in the table, so O and LSE are there when a
+// backward kernel runs.
+
+func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
+	for _, name := range []string{"b1-h1-g1-n300-m300-d32-f32-causal", "b2-h6-g2-n130-m200-d24-dv40-f32-window50.7"} {
+		c := newCall(t, name)
+		for _, k := range simd.New().Kernels() {
+			var want [][]float32
+			for _, procs := range []int{1, 2, 7} {
+				withProcs(t, procs)
+				require.NoError(t, c.run(t.Context(), k))
+				if want == nil {
+					want = c.bits(k)
+				}
+				require.Equal(t, want, c.bits(k), "%s %s with %d workers", k.Name, name, procs)
+			}
+		}
+	}
+}
+
+// A call allocates nothing once its workspace is warm. Starting a goroutine,
+// GOMAXPROCS - 1 of them, allocates its closure and, when the runtime has no
+// idle one at hand, its descriptor: at most two objects each.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("under the race detector sync.Pool drops objects at random")
+	}
+	c := newCall(t, "b1-h4-g2-n256-m256-d64-f32-causal")
+	for _, k := range simd.New().Kernels() {
+		run := func() { require.NoError(t, c.run(t.Context(), k)) }
+		run()
+		require.Zero(t, testing.AllocsPerRun(20, run), "%s with one worker", k.Name)
+
+		const procs, runs = 4, 50
+		withProcs(t, procs)
+		run()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range runs {
+			run()
+		}
+		runtime.ReadMemStats(&after)
+		require.LessOrEqual(t, after.Mallocs-before.Mallocs, uint64(runs*2*(procs-1)), "%s with %d workers", k.Name, procs)
+	}
+}
+
+// The workspace of a call depends on the head dim and the number of workers,
+// not on the lengths.
+func TestWorkspaceDoesNotGrowWithLength(t *testing.T) {
+	c := newCall(t, "b1-h1-g1-n65536-m65536-d64-f32-window64.0")
+	for _, k := range simd.New().Kernels() {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		require.NoError(t, c.run(t.Context(), k))
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(runtime.GOMAXPROCS(0))<<20, k.Name)
+	}
+}
+
+func TestCancelMidway(t *testing.T) {
+	c := newCall(t, "b1-h8-g8-n2048-m2048-d64-f32")
+	goroutines := runtime.NumGoroutine()
+	for _, k := range simd.New().Kernels() {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		require.ErrorIs(t, c.run(ctx, k), context.DeadlineExceeded, k.Name)
+		cancel()
+	}
+	for range 1000 { // a goroutine that has nothing left to do may not have ended yet
+		if runtime.NumGoroutine() <= goroutines {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("canceled calls left goroutines behind: %d, were %d", runtime.NumGoroutine(), goroutines)
+}

@@ -1,0 +1,43 @@
+package simd
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// exp must be within 0.6 units in the last place over everything a float32 can
+// say, subnormal results included.
+func TestExp(t *testing.T) {
+	step := uint32(1009)
+	if testing.Short() {
+		step = 65537
+	}
+	for bits := uint32(0); ; bits += step {
+		x := math.Float32frombits(bits)
+		want := math.Exp(float64(x))
+		got := exp(x)
+		switch nearest := float32(want); {
+		case x != x:
+			require.True(t, got != got, "exp(NaN) = %g", got)
+		case math.IsInf(float64(nearest), 0):
+			require.Equal(t, nearest, got, "exp(%g)", x)
+		default:
+			ulp := float64(math.Nextafter32(nearest, math.MaxFloat32)) - float64(nearest)
+			require.LessOrEqual(t, math.Abs(float64(got)-want), 0.6*ulp, "exp(%g) = %g, want %g", x, got, want)
+		}
+		if bits > math.MaxUint32-step {
+			return
+		}
+	}
+}
+
+func TestExpSpecialValues(t *testing.T) {
+	inf := float32(math.Inf(1))
+	require.Equal(t, inf, exp(inf))
+	require.Equal(t, inf, exp(89))
+	require.Equal(t, float32(0), exp(-inf))
+	require.Equal(t, float32(0), exp(-104.5))
+	require.Equal(t, float32(1), exp(0))
+}

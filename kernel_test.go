@@ -1,0 +1,107 @@
+package flashkit_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/stretchr/testify/require"
+)
+
+func TestKernelCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, stop := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer stop()
+	for _, newCall := range passes {
+		c := newCall(small())
+		err := c.run(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, c.kernel.Name)
+		require.ErrorIs(t, c.run(late), context.DeadlineExceeded)
+		require.Zero(t, c.calls)
+	}
+}
+
+func requireUnsupported(t *testing.T, err error, want flashkit.UnsupportedError) {
+	t.Helper()
+	var got *flashkit.UnsupportedError
+	require.ErrorAs(t, err, &got)
+	require.Equal(t, want, *got)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.NotErrorIs(t, err, flashkit.ErrUnavailable)
+	for _, part := range []string{want.Kernel, want.Problem.String(), want.Reason} {
+		require.ErrorContains(t, err, part)
+	}
+}
+
+func TestKernelUnsupported(t *testing.T) {
+	for _, newCall := range passes {
+		c := newCall(small())
+		c.reason = "a head dim of 6 is not a multiple of 8"
+		requireUnsupported(t, c.run(t.Context()), flashkit.UnsupportedError{Kernel: c.kernel.Name, Problem: c.p, Reason: c.reason})
+		require.Zero(t, c.calls)
+
+		// What nobody can do comes before what this kernel cannot.
+		*c.args[0].t = flashkit.Tensor{}
+		requireRefused(t, c, "Q")
+	}
+}
+
+func TestKernelOfTheOtherPass(t *testing.T) {
+	p := small()
+	forward, backward := forwardCall(p), backwardCall(p)
+	require.Equal(t, flashkit.PassForward, forward.kernel.Pass())
+	require.Equal(t, flashkit.PassBackward, backward.kernel.Pass())
+	forward.kernel, backward.kernel = backward.kernel, forward.kernel
+	requireUnsupported(t, forward.run(t.Context()), flashkit.UnsupportedError{Kernel: "fake/bwd", Problem: p, Reason: "it computes the backward pass"})
+	requireUnsupported(t, backward.run(t.Context()), flashkit.UnsupportedError{Kernel: "fake/fwd", Problem: p, Reason: "it computes the forward pass"})
+	require.Zero(t, forward.calls+backward.calls)
+}
+
+func TestKernelNilArguments(t *testing.T) {
+	c := forwardCall(small())
+	requireProblemError(t, c.kernel.Forward(t.Context(), c.p, nil), "Forward")
+	requireProblemError(t, c.kernel.Backward(t.Context(), c.p, nil), "Backward")
+	require.Zero(t, c.calls)
+}
+
+func TestKernelFailure(t *testing.T) {
+	for _, newCall := range passes {
+		c := newCall(small())
+		c.failed = io.ErrUnexpectedEOF
+		err := c.run(t.Context())
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		require.ErrorContains(t, err, c.kernel.Name)
+		require.NotErrorIs(t, err, errors.ErrUnsupported)
+		require.Equal(t, 1, c.calls)
+	}
+}
+
+func TestTensor(t *testing.T) {
+	type celsius float32
+	type bits uint16
+	x := flashkit.F32(make([]celsius, 120), 2, 3, 4, 5)
+	require.Equal(t, [4]int{2, 3, 4, 5}, x.Shape())
+	require.Equal(t, [4]int{60, 20, 5, 1}, x.Strides())
+	require.Equal(t, 60+2*20+3*5, x.Offset(1, 2, 3))
+	require.Equal(t, [4]int{60, 5, 15, 1}, x.AsBSHD().Strides())
+	require.Equal(t, 60+2*5+3*15, x.AsBSHD().Offset(1, 2, 3))
+	require.Len(t, x.Float32s(), 120)
+	require.Nil(t, x.Uint16s())
+
+	h := flashkit.BF16(make([]bits, 6), 1, 1, 2, 3)
+	require.Equal(t, flashkit.BFloat16, h.DType())
+	require.Equal(t, 6, h.Len())
+	require.Nil(t, h.Float32s())
+	h.Uint16s()[3] = 7 // the memory is the caller's
+	require.Equal(t, uint16(7), h.Uint16s()[h.Offset(0, 0, 1)])
+	require.Equal(t, flashkit.Float16, flashkit.F16([]bits(nil), 0, 1, 1, 1).DType())
+
+	require.True(t, flashkit.Tensor{}.IsZero())
+	require.False(t, flashkit.F32([]float32(nil), 0, 3, 4, 5).IsZero())
+	require.False(t, x.IsZero())
+}
