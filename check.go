@@ -131,15 +131,8 @@ func (a *arg) checkStrides() error {
 // step over everything that the smaller strides reach.
 func (a *arg) checkApart() error {
 	t := a.t
-	reach, done := t.shape[3], [4]bool{3: true}
-	for range 3 {
-		d := -1
-		for i := range 3 {
-			if !done[i] && (d < 0 || t.strides[i] < t.strides[d]) {
-				d = i
-			}
-		}
-		done[d] = true
+	reach := t.shape[3]
+	for _, d := range t.byStride() {
 		if t.shape[d] == 1 {
 			continue
 		}

@@ -96,8 +96,29 @@ func (t Tensor) empty() bool {
 	return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0
 }
 
-// isDense reports whether the view has no gaps and no repeated elements.
+// isDense reports whether the view certainly reaches every element between its
+// first and its last: no stride may step beyond what the smaller ones reach.
 func (t Tensor) isDense() bool {
-	last := t.Offset(t.shape[0]-1, t.shape[1]-1, t.shape[2]-1) + t.shape[3]
-	return last == t.shape[0]*t.shape[1]*t.shape[2]*t.shape[3]
+	reach := t.shape[3]
+	for _, d := range t.byStride() {
+		if t.shape[d] == 1 {
+			continue
+		}
+		if t.strides[d] > reach {
+			return false
+		}
+		reach += (t.shape[d] - 1) * t.strides[d]
+	}
+	return true
+}
+
+// byStride returns the free dimensions, the one with the smallest stride first.
+func (t Tensor) byStride() [3]int {
+	order := [3]int{0, 1, 2}
+	for _, pair := range [3][2]int{{0, 1}, {1, 2}, {0, 1}} {
+		if a, b := &order[pair[0]], &order[pair[1]]; t.strides[*b] < t.strides[*a] {
+			*a, *b = *b, *a
+		}
+	}
+	return order
 }

@@ -50,12 +50,20 @@ func TestCorrectKernelPasses(t *testing.T) {
 	if testing.Short() {
 		o.Sweep = 30
 	}
-	b, ran := newMutant(t, ""), 0
-	for r := range conformance.Results(t.Context(), b.Kernels(), o) {
-		require.NoError(t, r.Err, "%s %s", r.Kernel, r.Case)
-		ran++
+	kernels := newMutant(t, "").Kernels()
+	for _, k := range kernels {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			o, ran := o, 0
+			o.Kernel = k.Name
+			for r := range conformance.Results(t.Context(), kernels, o) {
+				require.NoError(t, r.Err, "%s %s", r.Kernel, r.Case)
+				ran++
+			}
+			require.Equal(t, o.Count(kernels), ran)
+			t.Logf("%d cases passed", ran)
+		})
 	}
-	require.Equal(t, o.Count(b.Kernels()), ran)
 }
 
 func TestThereIsOneMutantForEachTrap(t *testing.T) {

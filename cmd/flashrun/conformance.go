@@ -55,7 +55,7 @@ passes no case on this machine.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
-	addBackendFlag(cmd, &f.backend, "only the kernels of this backend, or this kernel (default all that are available)")
+	addBackendFlag(cmd, &f.backend, "only the kernels of this backend or, for a kernel, of its variant (default all that are available)")
 	flags.StringVar(&f.options.Kernel, "kernel", "", "only kernels whose full name matches this `pattern`")
 	flags.StringVar(&f.options.Case, "case", "", "only cases whose name matches this `pattern`")
 	flags.IntVar(&f.options.Sweep, "sweep", 0, "also this many random problems for each kernel")

@@ -51,7 +51,7 @@ func (c *call) forward(ctx context.Context, f *flashkit.Forward) error {
 				}
 				lo, hi := c.keys(c.p, i)
 				c.begin(&r, lo, hi)
-				for k0 := c.firstTile(i, lo); k0 < c.end(hi); k0 += tile {
+				for k0, end := c.visits(i, lo, hi); k0 < end; k0 += tile {
 					c.absorb(&r, q[i], k, v, k0, lo, hi)
 				}
 				c.finish(&r, f, b, h, i)
@@ -61,9 +61,10 @@ func (c *call) forward(ctx context.Context, f *flashkit.Forward) error {
 	return nil
 }
 
-func (c *call) firstTile(i, lo int) int { return c.first(c.p, i, lo) / tile * tile }
-
-func (c *call) end(hi int) int { return min(hi, c.keyEnd(c.p.KVLen)) }
+// visits returns where the tiles of row i, which sees [lo, hi), begin and end.
+func (c *call) visits(i, lo, hi int) (k0, end int) {
+	return c.first(c.p, i, lo) / tile * tile, min(hi, c.keyEnd(c.p.KVLen))
+}
 
 // absorb adds the tile of keys from k0 on to the row.
 func (c *call) absorb(r *row, q []float32, k, v [][]float32, k0, lo, hi int) {
@@ -150,7 +151,8 @@ func (c *call) backwardHead(ctx context.Context, f *flashkit.Backward, b, h int,
 	q, k, v := c.load(f.Q, b, h), c.load(f.K, b, g), c.values(c.load(f.V, b, g))
 	o, do := c.load(f.O, b, h), c.load(f.DO, b, h)
 	dq := zeros(c.rowEnd(c.p.QLen), c.p.Dim)
-	c.share(dk, dv)
+	c.share(dk)
+	c.share(dv)
 	for i := range dq {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -164,7 +166,7 @@ func (c *call) backwardHead(ctx context.Context, f *flashkit.Backward, b, h int,
 		}
 		delta := c.delta(dot(do[i], o[i]), dlse)
 		lo, hi := c.keys(c.p, i)
-		for k0 := c.firstTile(i, lo); k0 < c.end(hi); k0 += tile {
+		for k0, end := c.visits(i, lo, hi); k0 < end; k0 += tile {
 			js, s := c.scores(q[i], k, k0, lo, hi)
 			for x, j := range js {
 				prob := c.exp(s[x] - lse)

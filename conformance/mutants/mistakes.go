@@ -19,8 +19,8 @@ var mistakes = []struct {
 	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 asks for key 0
 	{"causal_tall", seen(func(_, lo, hi int) (int, int) { return lo, max(hi, 1) })},
 	{"causal_one_row", moved(func(p problem) int { return -only(p.QLen == 1, p.KVLen-1) })},
-	{"topleft_short", moved(func(p problem) int { return only(p.Mask.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
-	{"topleft_tall", moved(func(p problem) int { return only(p.Mask.IsTopLeft(), min(0, p.KVLen-p.QLen)) })},
+	{"topleft_short", moved(func(p problem) int { return max(0, toBottomRight(p)) })},
+	{"topleft_tall", moved(func(p problem) int { return min(0, toBottomRight(p)) })},
 
 	// Sliding windows.
 	{"window_left", sides(func(_, right int) (int, int) { return flashkit.Unlimited, right })},
@@ -29,14 +29,11 @@ var mistakes = []struct {
 	{"window_edge", sides(func(left, right int) (int, int) { return left - only(left > 0, 1), right })},
 	{"window_diagonal", sides(func(left, right int) (int, int) { return left + only(left == 0, flashkit.Unlimited), right })},
 	{"window_short", moved(func(p problem) int { return -only(p.Mask.Left() >= 0, max(0, p.KVLen-p.QLen)) })},
-	{"window_topleft", func(s *slips) {
-		s.keys = func(p problem, i int) (lo, hi int) {
-			_, hi = p.Keys(i)
-			p.Mask = flashkit.Window(p.Mask.Left(), p.Mask.Right())
-			lo, _ = p.Keys(i)
-			return lo, hi
-		}
-	}},
+	{"window_topleft", visible(func(p problem, i int) (lo, hi int) {
+		lo, _ = p.Keys(i + toBottomRight(p))
+		_, hi = p.Keys(i)
+		return lo, hi
+	})},
 	{"window_empty_tail", func(s *slips) {
 		s.begin = func(r *row, lo, hi int) {
 			if lo < hi {
@@ -55,46 +52,32 @@ var mistakes = []struct {
 	}},
 	{"no_keys", func(s *slips) { s.idle = func(p problem) bool { return p.KVLen == 0 } }},
 	{"no_queries", func(s *slips) { s.idle = func(p problem) bool { return p.QLen == 0 } }},
-	{"no_batch", func(s *slips) {
-		s.refuse = func(p problem, _ tensor) error { return failIf(p.Batch == 0, "a grid of 0 blocks cannot be launched") }
-	}},
+	{"no_batch", func(s *slips) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // a grid of no blocks
 	{"one_key", seen(func(_, lo, hi int) (int, int) { return lo, hi - 1 })},
 
 	// Keys behind the mask: a weight of 0 is multiplied, or the mask is added.
-	{"nan_behind_mask", func(s *slips) {
-		s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j >= lo }
-	}},
-	{"inf_behind_mask", func(s *slips) {
-		s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, true }
-	}},
-	{"nan_before_window", func(s *slips) {
-		s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j < lo }
-	}},
+	{"nan_behind_mask", func(s *slips) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j >= lo } }},
+	{"inf_behind_mask", func(s *slips) { s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, true } }},
+	{"nan_before_window", func(s *slips) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j < lo } }},
 
 	// The running maximum and sum.
 	{"huge_scores", func(s *slips) { s.raise = func(_, _ float32) float32 { return 0 } }},
 	{"huge_negative_scores", func(s *slips) { s.begin = func(r *row, _, _ int) { r.reset(0) } }},
-	{"finite_sentinel", func(s *slips) {
-		s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true }
-	}},
+	{"finite_sentinel", func(s *slips) { s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true } }},
 	{"rising_max", func(s *slips) { s.rescaleO = one }},
 	{"rising_max_sum", func(s *slips) { s.rescaleL = one }},
 	{"falling_max", func(s *slips) { s.raise = func(_, top float32) float32 { return top } }},
 	{"far_below_max", func(s *slips) { s.exp = expByBits }},
-	{"very_negative_lse", func(s *slips) {
-		s.unused = func(n int) []float32 { return make([]float32, max(0, n)) }
-	}},
+	{"very_negative_lse", func(s *slips) { s.unused = func(n int) []float32 { return make([]float32, max(0, n)) } }},
 	{"last_key", func(s *slips) { s.keyEnd = whole(tile) }},
 	{"long_keys", func(s *slips) { s.keyEnd = upTo(512) }},
 	{"tile_tails", func(s *slips) { s.rowEnd = whole(64) }},
 
 	// Heads and batches.
 	{"batch_heads", addressed(func(s, _ [4]int, b, h, r int) int { return h*s[0] + b*s[1] + r*s[2] })},
-	{"gqa_1", func(s *slips) { s.share = clearBoth }},
+	{"gqa_1", func(s *slips) { s.share = clearRows }},
 	{"gqa_2", func(s *slips) { s.kvHead = func(p problem, h int) int { return h % p.KVHeads } }},
-	{"gqa_3", func(s *slips) {
-		s.kvHead = func(p problem, h int) int { return min(h/p.KVHeads, p.KVHeads-1) }
-	}},
+	{"gqa_3", func(s *slips) { s.kvHead = func(p problem, h int) int { return min(h/p.KVHeads, p.KVHeads-1) } }},
 	{"gqa_5", func(s *slips) {
 		s.kvHead = func(p problem, h int) int { return min(h>>(bits.Len(uint(p.Heads/p.KVHeads))-1), p.KVHeads-1) }
 	}},
@@ -113,9 +96,7 @@ var mistakes = []struct {
 	{"vdim_smaller", scaled(func(p problem) int { return p.VDim })},
 	{"vdim_larger", func(s *slips) { s.vdim = func(p problem) int { return min(p.Dim, p.VDim) } }},
 	{"v_columns", func(s *slips) { s.values = byColumns }},
-	{"scale_given", func(s *slips) {
-		s.scale = func(p problem) float32 { p.Scale = 0; return float32(p.SoftmaxScale()) }
-	}},
+	{"scale_given", func(s *slips) { s.scale = func(p problem) float32 { p.Scale = 0; return float32(p.SoftmaxScale()) } }},
 
 	// Where the tensors lie. A stride of 0 means that none was set, does it not?
 	{"stride_zero", addressed(func(s, n [4]int, b, h, r int) int {
@@ -123,11 +104,7 @@ var mistakes = []struct {
 	})},
 	{"row_gaps", addressed(func(s, n [4]int, b, h, r int) int { return b*s[0] + h*s[1] + r*n[3] })},
 	{"bshd", addressed(func(s, n [4]int, b, h, r int) int { return b*s[0] + (h*n[2]+r)*n[3] })},
-	{"size_one_strides", func(s *slips) {
-		s.refuse = func(_ problem, q tensor) error {
-			return failIf(q.Strides()[2] < 0, "a negative stride fits no descriptor")
-		}
-	}},
+	{"size_one_strides", func(s *slips) { s.refuse = func(_ problem, q tensor) error { return refusedIf[q.Strides()[2] < 0] } }},
 
 	// Storage and the backward pass.
 	{"f16_large", func(s *slips) { s.sum = keptInF16 }},
@@ -136,36 +113,34 @@ var mistakes = []struct {
 	{"dlse", func(s *slips) { s.delta = func(doDotO, _ float32) float32 { return doDotO } }},
 }
 
+// visible gives rows these keys.
+func visible(keys func(p problem, i int) (lo, hi int)) func(*slips) {
+	return func(s *slips) { s.keys = keys }
+}
+
 // moved sees the band that many keys farther right.
 func moved(by func(p problem) int) func(*slips) {
-	return func(s *slips) {
-		s.keys = func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) }
-	}
+	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }
+
+// toBottomRight is how far from its bottom-right place a top-left band is.
+func toBottomRight(p problem) int { return only(p.Mask.IsTopLeft(), p.KVLen-p.QLen) }
 
 // seen changes the keys that a row sees.
 func seen(change func(i, lo, hi int) (int, int)) func(*slips) {
-	return func(s *slips) {
-		s.keys = func(p problem, i int) (int, int) { lo, hi := p.Keys(i); return change(i, lo, hi) }
-	}
+	return visible(func(p problem, i int) (int, int) { lo, hi := p.Keys(i); return change(i, lo, hi) })
 }
 
 // sides changes how far the band reaches.
 func sides(change func(left, right int) (int, int)) func(*slips) {
-	return func(s *slips) {
-		s.keys = func(p problem, i int) (lo, hi int) {
-			mask := flashkit.Window(change(p.Mask.Left(), p.Mask.Right()))
-			if p.Mask.IsTopLeft() {
-				mask = mask.TopLeft()
-			}
-			p.Mask = mask
-			return p.Keys(i)
-		}
-	}
+	return visible(func(p problem, i int) (lo, hi int) {
+		back := toBottomRight(p)
+		p.Mask = flashkit.Window(change(p.Mask.Left(), p.Mask.Right()))
+		return p.Keys(i - back)
+	})
 }
 
-// addressed computes offsets from the strides s and the shape n, and stays
-// inside the memory so that it is the values that give the mistake away.
+// addressed computes offsets from the strides s and the shape n, never past the memory.
 func addressed(at func(s, n [4]int, b, h, r int) int) func(*slips) {
 	return func(s *slips) {
 		s.offset = func(t tensor, b, h, r int) int {
@@ -196,33 +171,25 @@ func upTo(limit int) func(int) int { return func(x int) int { return min(x, limi
 
 func one(float32) float32 { return 1 }
 
-func failIf(condition bool, why string) error {
-	if condition {
-		return errors.New(why)
-	}
-	return nil
-}
+var refusedIf = map[bool]error{true: errors.New("refused")}
 
-func clearBoth(dk, dv [][]float32) {
-	for j := range dk {
-		clear(dk[j])
-		clear(dv[j])
+func clearRows(x [][]float32) {
+	for j := range x {
+		clear(x[j])
 	}
 }
 
 func byColumns(v [][]float32) [][]float32 {
 	t := make([][]float32, len(v))
 	for j := range v {
-		t[j] = make([]float32, len(v[j]))
-		for c := range t[j] {
-			t[j][c] = v[c%len(v)][j%len(v[j])]
+		for c := range v[j] {
+			t[j] = append(t[j], v[c%len(v)][j%len(v[j])])
 		}
 	}
 	return t
 }
 
-// expByBits puts the whole part of the binary exponent where float32 keeps it,
-// and does not ask whether it fits.
+// expByBits writes the binary exponent where float32 keeps it and never asks whether it fits.
 func expByBits(x float32) float32 {
 	y := float64(max(x, -math.MaxFloat32)) * math.Log2E
 	n := math.Floor(y)

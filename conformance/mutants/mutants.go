@@ -4,8 +4,7 @@
 // the trap's name. A mutant is the kernel with one of them; its trap must catch
 // it. The kernel without any must pass everything.
 //
-// The kernels are in kernel.go, the places where they can slip in slips.go, the
-// mistakes in mistakes.go.
+// Read kernel.go, then slips.go, then mistakes.go.
 package mutants
 
 import (
@@ -51,15 +50,13 @@ func (b *backend) Close() error { return nil }
 
 func (b *backend) Kernels() []flashkit.Kernel {
 	fits := func(problem) string { return "" }
-	cost := func(s flashkit.Pass) func(problem) time.Duration {
-		return func(p problem) time.Duration { return time.Duration(p.FLOPs(s)) } // one a nanosecond
-	}
+	cost := func(p problem) time.Duration { return time.Duration(p.FLOPs(flashkit.PassForward)) }
 	return []flashkit.Kernel{
-		{Name: "mutant/fwd_" + b.variant, Fits: fits, Cost: cost(flashkit.PassForward),
+		{Name: "mutant/fwd_" + b.variant, Fits: fits, Cost: cost,
 			RunForward: func(ctx context.Context, p problem, f *flashkit.Forward) error {
 				return newCall(b.slips, p).forward(ctx, f)
 			}},
-		{Name: "mutant/bwd_" + b.variant, Fits: fits, Cost: cost(flashkit.PassBackward),
+		{Name: "mutant/bwd_" + b.variant, Fits: fits, Cost: cost,
 			RunBackward: func(ctx context.Context, p problem, f *flashkit.Backward) error {
 				return newCall(b.slips, p).backward(ctx, f)
 			}},

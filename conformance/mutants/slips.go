@@ -1,6 +1,7 @@
 package mutants
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/flashkit-go/flashkit"
@@ -44,7 +45,7 @@ type slips struct {
 	// The backward pass.
 	delta   func(doDotO, dlse float32) float32
 	dkScale func(scale float32) float32 // the factor of dS·Q
-	share   func(dk, dv [][]float32)    // before another query head adds to them
+	share   func(sum [][]float32)       // dK or dV of a key head, before another query head adds to it
 }
 
 // correct returns the slips of nobody.
@@ -72,17 +73,12 @@ func correct() slips {
 		raise:    func(m, top float32) float32 { return max(m, top) },
 		rescaleO: itself[float32],
 		rescaleL: itself[float32],
-		divisor: func(l float32) float32 {
-			if l == 0 { // the row sees no key, and O is 0 already
-				return 1
-			}
-			return l
-		},
-		lse: func(m, l float32) float32 { return float32(float64(m) + math.Log(float64(l))) },
+		divisor:  func(l float32) float32 { return cmp.Or(l, 1) }, // the O of a row that sees no key is 0 already
+		lse:      func(m, l float32) float32 { return float32(float64(m) + math.Log(float64(l))) },
 
 		delta:   func(doDotO, dlse float32) float32 { return doDotO - dlse },
 		dkScale: itself[float32],
-		share:   func(_, _ [][]float32) {},
+		share:   func([][]float32) {},
 	}
 }
 

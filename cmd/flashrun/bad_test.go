@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/safetensors"
+)
+
+// Bad input gives one line that names the field and the value, exit status 2,
+// and nothing on stdout.
+func TestBadInput(t *testing.T) {
+	q, k, v := f32("q", 0, 1, 4, 5, 8), f32("k", 0, 1, 2, 7, 8), f32("v", 0, 1, 2, 7, 8)
+	good := writeFile(t, "good.safetensors", q, k, v)
+	file := func(tensors ...safetensors.Tensor) string { return writeFile(t, "in.safetensors", tensors...) }
+	raw := func(b []byte) string {
+		path := filepath.Join(t.TempDir(), "in.safetensors")
+		require.NoError(t, os.WriteFile(path, b, 0o644))
+		return path
+	}
+	bytesOf, err := os.ReadFile(good)
+	require.NoError(t, err)
+	lying := append([]byte(nil), bytesOf...)
+	binary.LittleEndian.PutUint64(lying, 1<<62)
+	dir := t.TempDir()
+
+	for name, test := range map[string]struct {
+		args []string
+		want []string // all of them are in the message
+	}{
+		"unknown command":      {[]string{"fly"}, []string{"fly"}},
+		"unknown flag":         {[]string{"run", "--fast"}, []string{"--fast"}},
+		"argument too many":    {[]string{"run", "x"}, []string{"x"}},
+		"bad problem":          {[]string{"run", "--problem", "b1-h8"}, []string{"b1-h8"}},
+		"heads not divisible":  {[]string{"run", "--problem", "b1-h8-g3-n5-m5-d8-f32"}, []string{"KVHeads = 3", "Heads = 8"}},
+		"overflow":             {[]string{"run", "--problem", "b1-h1-g1-n4611686018427387904-m5-d8-f32"}, []string{"Q", "4611686018427387904"}},
+		"negative":             {[]string{"run", "--problem", "b-1-h1-g1-n5-m5-d8-f32"}, []string{"b-1"}},
+		"problem and mask":     {[]string{"run", "--problem", "b1-h1-g1-n5-m5-d8-f32", "--causal"}, []string{"--causal"}},
+		"NaN scale":            {[]string{"run", "--in", good, "--scale", "NaN"}, []string{"--scale", "NaN"}},
+		"negative scale":       {[]string{"run", "--in", good, "--scale", "-1"}, []string{"--scale", "-1"}},
+		"window of one number": {[]string{"run", "--in", good, "--window", "5"}, []string{"--window", "5"}},
+		"negative window":      {[]string{"run", "--in", good, "--window", "-3,0"}, []string{"--window", "-3"}},
+		"causal and window":    {[]string{"run", "--in", good, "--causal", "--window", "1,1"}, []string{"--causal", "--window"}},
+		"unknown dtype":        {[]string{"run", "--in", good, "--dtype", "f64"}, []string{"--dtype", "f64"}},
+		"unknown layout":       {[]string{"run", "--in", good, "--layout", "sbhd"}, []string{"--layout", "sbhd"}},
+		"unknown backend":      {[]string{"run", "--in", good, "--backend", "tpu"}, []string{"backend = tpu", "simd"}},
+		"negative repeat":      {[]string{"run", "--repeat", "-1"}, []string{"--repeat -1"}},
+		"no such file":         {[]string{"run", "--in", filepath.Join(dir, "none.safetensors")}, []string{"none.safetensors"}},
+		"missing tensor":       {[]string{"run", "--in", file(q, k)}, []string{"tensor v is missing"}},
+		"missing do":           {[]string{"run", "--in", good, "--backward"}, []string{"tensor do is missing"}},
+		"rank":                 {[]string{"run", "--in", file(f32("q", 0, 4, 5, 8), k, v)}, []string{"tensor q", "rank 3", "[4 5 8]"}},
+		"head dims differ":     {[]string{"run", "--in", file(q, f32("k", 0, 1, 2, 7, 9), v)}, []string{"tensor k", "[1 2 7 9]", "[1 2 7 8]"}},
+		"batches differ":       {[]string{"run", "--in", file(q, k, f32("v", 0, 2, 2, 7, 8))}, []string{"tensor v", "[2 2 7 8]"}},
+		"key heads in file":    {[]string{"run", "--in", file(q, f32("k", 0, 1, 3, 7, 8), f32("v", 0, 1, 3, 7, 8))}, []string{"KVHeads = 3", "Heads = 4"}},
+		"types differ":         {[]string{"run", "--in", file(q, safetensors.FromUint16s("k", "F16", []int{1, 2, 7, 8}, make([]uint16, 112)), v)}, []string{"tensor k", "f16", "f32"}},
+		"type not taken":       {[]string{"run", "--in", file(safetensors.Tensor{Name: "q", DType: "I32", Shape: q.Shape, Data: q.Data}, k, v)}, []string{"tensor q", "I32"}},
+		"truncated":            {[]string{"run", "--in", raw(bytesOf[:len(bytesOf)-4])}, []string{"safetensors"}},
+		"truncated header":     {[]string{"run", "--in", raw(bytesOf[:20])}, []string{"safetensors"}},
+		"lying header":         {[]string{"run", "--in", raw(lying)}, []string{"safetensors", "4611686018427387904"}},
+		"empty file":           {[]string{"run", "--in", raw(nil)}, []string{"safetensors"}},
+		"out is in":            {[]string{"run", "--in", good, "--out", good}, []string{"overwrite", good}},
+		"out is a folder":      {[]string{"run", "--in", good, "--out", dir}, []string{"--out", dir}},
+		"out in no folder":     {[]string{"run", "--in", good, "--out", filepath.Join(dir, "none", "o.safetensors")}, []string{"--out"}},
+		"oracle too large":     {[]string{"run", "--problem", "b1-h1-g1-n65536-m65536-d8-f32", "--check"}, []string{"--check"}},
+		"explain nothing":      {[]string{"explain"}, []string{"arg"}},
+		"explain nonsense":     {[]string{"explain", "b1"}, []string{"b1"}},
+		"conformance pattern":  {[]string{"conformance", "--case", "["}, []string{"["}},
+		"conformance nothing":  {[]string{"conformance", "--case", "nothing_like_this"}, []string{"match"}},
+		"conformance sweep":    {[]string{"conformance", "--sweep", "-1"}, []string{"--sweep -1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := flashrun(t, test.args...)
+			require.Equal(t, exitUsage, code, stderr)
+			require.Empty(t, stdout)
+			require.True(t, strings.HasPrefix(stderr, "flashrun: "), stderr)
+			require.Equal(t, 1, strings.Count(stderr, "\n"), "one line: %q", stderr)
+			for _, want := range test.want {
+				require.Contains(t, stderr, want)
+			}
+		})
+	}
+	after, err := os.ReadFile(good)
+	require.NoError(t, err)
+	require.Equal(t, bytesOf, after)
+	left, err := os.ReadDir(filepath.Dir(good))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "nothing half-written is left")
+}
+
+func TestUnavailableBackendIsAFailure(t *testing.T) {
+	code, stdout, stderr := flashrun(t, "run", "--backend", "cuda")
+	if code == exitOK {
+		t.Skip("this machine has a GPU")
+	}
+	require.Equal(t, exitFailed, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "cuda")
+
+	t.Setenv("FLASHKIT_BACKEND", "cuda")
+	code, _, _ = flashrun(t, "run")
+	require.Equal(t, exitFailed, code, "the environment is an explicit choice too")
+	require.Contains(t, ok(t, "run", "--backend", "simd", "--repeat", "1"), "simd/", "and the flag overrides it")
+}
+
+func TestReadOnlyFolder(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o555))
+	if os.Geteuid() == 0 {
+		dir = "/proc" // root may write everywhere else
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Skip("no folder here that cannot be written")
+	}
+	code, _, stderr := flashrun(t, "run", "--out", filepath.Join(dir, "o.safetensors"))
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, dir)
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	out := filepath.Join(t.TempDir(), "o.safetensors")
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, exitInterrupted, execute(ctx, []string{"run", "--out", out}, &stdout, &stderr))
+	left, err := os.ReadDir(filepath.Dir(out))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// An output that exists is replaced whole.
+func TestOutputIsReplaced(t *testing.T) {
+	out := writeFile(t, "o.safetensors", f32("old", 0, 1))
+	ok(t, "run", "--out", out, "--repeat", "1")
+	require.Equal(t, "o", readFile(t, out).Tensors[0].Name)
+}
