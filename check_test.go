@@ -110,6 +110,22 @@ func TestCheckLength(t *testing.T) {
 	})
 }
 
+// With one element, or one repeated, no stride shows that the memory is empty.
+func TestCheckLengthOfOneElement(t *testing.T) {
+	for _, newCall := range passes {
+		one := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
+		for i, a := range newCall(one).args {
+			c := newCall(one)
+			*c.args[i].t = view(flashkit.Float32, nil, nil, [4]int{1, 1, 1, 1})
+			requireRefused(t, c, a.name+".len")
+		}
+		one.Batch, one.QLen = 2, 3
+		c := newCall(one)
+		*c.arg("Q") = view(flashkit.Float32, nil, nil, one.QShape()).WithStrides(0, 0, 0)
+		requireRefused(t, c, "Q.len")
+	}
+}
+
 func TestCheckNegativeStride(t *testing.T) {
 	eachArgument(t, func(t *testing.T, c *call, a argument) {
 		right := *a.t

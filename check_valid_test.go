@@ -144,6 +144,12 @@ func TestCheckTakesOutputInTheGapOfAnInput(t *testing.T) {
 	*c.arg("Q") = view(flashkit.Float32, memory, nil, p.QShape()).WithStrides(0, 0, 6) // 0 1 6 7
 	*c.arg("O") = view(flashkit.Float32, memory[2:6], nil, p.OShape())
 	requireTaken(t, c)
+
+	p = flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 2, Dim: 2, VDim: 1}
+	c = forwardCall(p)
+	*c.arg("K") = view(flashkit.Float32, memory, nil, p.KShape()).WithStrides(0, 0, 3) // 0 1 3 4
+	*c.arg("O") = view(flashkit.Float32, memory[2:3], nil, p.OShape())
+	requireTaken(t, c)
 }
 
 func TestCheckAllocatesNothing(t *testing.T) {

@@ -62,7 +62,7 @@ func TestAreaOfHugeProblems(t *testing.T) {
 // and keys exchanges the sides. Both hold for any length.
 func TestAreaLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	length := func() int { return int(r.Uint64()>>1) >> (bits.UintSize/2 + 1 + r.IntN(bits.UintSize/2)) }
+	length := func() int { return r.Int() >> (bits.UintSize/2 + 1 + r.IntN(bits.UintSize/2)) }
 	for range 10000 {
 		left, right := length(), length()
 		p := lengths(length(), length(), flashkit.Band{})

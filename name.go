@@ -126,14 +126,21 @@ func parseProblem(name string) (p Problem, err error) {
 }
 
 func parseOptions(p *Problem, next func(string) (string, bool), rest *[]string) (err error) {
-	if value, ok := next("causal"); ok && value == "" {
+	word := func(w string) bool {
+		found := len(*rest) > 0 && (*rest)[0] == w
+		if found {
+			*rest = (*rest)[1:]
+		}
+		return found
+	}
+	if word("causal") {
 		p.Mask = Causal()
 	} else if value, ok := next("window"); ok {
 		if p.Mask, err = parseWindow(value); err != nil {
 			return err
 		}
 	}
-	if value, ok := next("topleft"); ok && value == "" {
+	if word("topleft") {
 		p.Mask = p.Mask.TopLeft()
 	}
 	if value, ok := next("scale"); ok {

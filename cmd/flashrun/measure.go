@@ -13,12 +13,11 @@ import (
 
 // A measurement is what a kernel took for a problem.
 type measurement struct {
-	kernel  flashkit.Kernel
-	reason  string        // why this kernel
-	median  time.Duration // of the timed calls
-	calls   int           // how many were timed
-	bytes   int64         // allocated during the first call: workspace, above inputs and outputs
-	problem flashkit.Problem
+	kernel flashkit.Kernel
+	reason string        // why this kernel
+	median time.Duration // of the timed calls
+	calls  int           // how many were timed
+	bytes  int64         // allocated during the first call: workspace, above inputs and outputs
 }
 
 // fewCalls is how long measure goes on without a --repeat, and the most calls

@@ -2,6 +2,7 @@ package mutants
 
 import (
 	"context"
+	"math"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/half"
@@ -74,10 +75,7 @@ func (c *call) absorb(r *row, q []float32, k, v [][]float32, k0, lo, hi int) {
 		top = max(top, x)
 	}
 	m := c.raise(r.m, top)
-	shift := m
-	if m == negInf { // no score yet: exp must give 0, not exp(-Inf + Inf)
-		shift = 0
-	}
+	shift := max(m, -math.MaxFloat32) // with no score yet exp must give 0, not exp(-Inf + Inf)
 	alpha := c.exp(r.m - shift)
 	r.m = m
 	r.l *= c.rescaleL(alpha)
@@ -99,11 +97,11 @@ func (c *call) scores(q []float32, k [][]float32, k0, lo, hi int) (js []int, s [
 	c.js, c.s = c.js[:0], c.s[:0]
 	dim := c.dim(c.p.Dim)
 	for j := k0; j < min(k0+tile, c.keyEnd(len(k))); j++ {
-		score, visible := c.sum(c.p.DType, dot(q[:dim], k[j]))*c.by, true
+		score, counts := c.sum(c.p.DType, dot(q[:dim], k[j]))*c.by, true
 		if j < lo || j >= hi {
-			score, visible = c.hidden(score, j, lo)
+			score, counts = c.hidden(score, j, lo)
 		}
-		if visible {
+		if counts {
 			c.js, c.s = append(c.js, j), append(c.s, score)
 		}
 	}

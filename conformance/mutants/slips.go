@@ -28,7 +28,7 @@ type slips struct {
 	rowEnd func(n int) int                            // where the loop over n query rows stops
 	dim    func(d int) int                            // the elements of a row of Q and K that enter a score
 	vdim   func(p problem) int                        // the columns of O that are computed
-	hidden func(s float32, j, lo int) (float32, bool) // the score of a masked key j in a visited tile, and whether it takes part
+	hidden func(s float32, j, lo int) (float32, bool) // the score of a masked key j in a visited tile, and whether it counts
 	unused func(n int) []float32                      // the scores of the last n keys of a tile, which do not exist
 
 	// Softmax.

