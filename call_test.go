@@ -56,7 +56,7 @@ func view(dtype flashkit.DType, f32 []float32, u16 []uint16, s [4]int) flashkit.
 	return flashkit.F32(f32, s[0], s[1], s[2], s[3])
 }
 
-func newCall(p flashkit.Problem) *call {
+func fakeCall(p flashkit.Problem) *call {
 	c := &call{p: p}
 	c.kernel = flashkit.Kernel{
 		Fits: func(flashkit.Problem) string { return c.reason },
@@ -66,7 +66,7 @@ func newCall(p flashkit.Problem) *call {
 }
 
 func forwardCall(p flashkit.Problem) *call {
-	c := newCall(p)
+	c := fakeCall(p)
 	f := &flashkit.Forward{
 		Q: tensor(p.DType, p.QShape()), K: tensor(p.DType, p.KShape()), V: tensor(p.DType, p.VShape()),
 		O: tensor(p.DType, p.OShape()), LSE: tensor(flashkit.Float32, p.LSEShape()),
@@ -85,7 +85,7 @@ func forwardCall(p flashkit.Problem) *call {
 }
 
 func backwardCall(p flashkit.Problem) *call {
-	c := newCall(p)
+	c := fakeCall(p)
 	b := &flashkit.Backward{
 		Q: tensor(p.DType, p.QShape()), K: tensor(p.DType, p.KShape()), V: tensor(p.DType, p.VShape()),
 		O: tensor(p.DType, p.OShape()), LSE: tensor(flashkit.Float32, p.LSEShape()),
