@@ -148,8 +148,9 @@ func (a *arg) stride(d int) string { return a.name + ".strides[" + strconv.Itoa(
 
 // mustOverlap reports whether two views certainly share an element. Views may
 // interleave in one allocation, as Q, K and V packed row by row do, so a common
-// range alone proves nothing: both views must be without gaps, or begin at the
-// same element. The rest is the caller's promise.
+// range alone proves nothing. Certain are: the same first or last element, and
+// a first or last element inside a view without gaps. The rest is the caller's
+// promise.
 func mustOverlap(x, y *Tensor) bool {
 	if x.empty() || y.empty() {
 		return false
@@ -159,5 +160,7 @@ func mustOverlap(x, y *Tensor) bool {
 	if xFrom >= yTo || yFrom >= xTo {
 		return false
 	}
-	return xFrom == yFrom || x.isDense() && y.isDense()
+	return xFrom == yFrom || xTo == yTo ||
+		x.isDense() && (xFrom <= yFrom || yTo <= xTo) ||
+		y.isDense() && (yFrom <= xFrom || xTo <= yTo)
 }

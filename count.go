@@ -29,7 +29,6 @@ func (p Problem) Area() int64 {
 func sumClamped(c, n, m int) uint64 {
 	from := clamp(-c, n)  // the first i with i+c > 0, or n
 	full := clamp(m-c, n) // the first i with i+c >= m, or n
-	full = max(full, from)
 	rising := uint64(full - from)
 	sum := uint64(n-full) * uint64(m)
 	if rising > 0 {

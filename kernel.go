@@ -2,6 +2,7 @@ package flashkit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -89,6 +90,9 @@ func (k Kernel) Backward(ctx context.Context, p Problem, b *Backward) error {
 
 // ready reports whether k can run the pass s of the valid problem p now.
 func (k Kernel) ready(ctx context.Context, p Problem, s Pass) error {
+	if k.Fits == nil || (k.RunForward == nil) == (k.RunBackward == nil) {
+		return k.failed(errors.New("the kernel must have Fits and exactly one of RunForward and RunBackward"))
+	}
 	if s != k.Pass() {
 		return &UnsupportedError{k.Name, p, "it computes the " + k.Pass().String() + " pass"}
 	}

@@ -80,7 +80,7 @@ func TestEveryMutantIsCaught(t *testing.T) {
 			err := caught(t, b, trap)
 			require.Error(t, err, "the mutant survives its trap")
 			t.Log(err)
-			if testing.Short() {
+			if !testing.Verbose() {
 				return
 			}
 			others := 0

@@ -114,11 +114,12 @@ func plain(in *Inputs, t, inner flashkit.DType, by scaling, want result) (r resu
 		i, h, b := row%p.QLen, row/p.QLen%p.Heads, row/p.QLen/p.Heads
 		keys := (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen
 		q, do := in.q[row*p.Dim:][:p.Dim], in.do[row*p.VDim:][:p.VDim]
+		qScaled, sScale := by.scale(q, scale)
 		top := float32(math.Inf(-1))
 		for j := range s {
 			s[j] = float32(math.Inf(-1))
 			if oracle.Sees(p, i, j) {
-				s[j] = by.score(q, in.k[(keys+j)*p.Dim:][:p.Dim], scale)
+				s[j] = dot32(qScaled, in.k[(keys+j)*p.Dim:]) * sScale
 				top = max(top, s[j])
 			}
 		}
@@ -169,15 +170,16 @@ func plain(in *Inputs, t, inner flashkit.DType, by scaling, want result) (r resu
 	return r
 }
 
-func (by scaling) score(q, k []float32, scale float32) float32 {
+// scale returns what to multiply K with, and what to multiply the product with.
+func (by scaling) scale(q []float32, scale float32) ([]float32, float32) {
 	if by == scaleScores {
-		return dot32(q, k) * scale
+		return q, scale
 	}
 	scaled := make([]float32, len(q))
 	for c := range q {
 		scaled[c] = q[c] * by.base(scale)
 	}
-	return dot32(scaled, k)
+	return scaled, 1
 }
 
 // base converts a natural logarithm to the base in use.

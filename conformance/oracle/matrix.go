@@ -11,9 +11,18 @@ func head(x []float64, shape [4]int, b, h int) [][]float64 {
 	return m
 }
 
-// product returns x [n][k] times y [k][m]. A zero in x takes nothing from y, so
-// that a weight of 0 hides even a NaN.
+// product returns x [n][k] times y [k][m].
 func product(x, y [][]float64) [][]float64 {
+	return multiply(x, y, func(float64) bool { return true })
+}
+
+// weigh is product for weights x: a weight of 0 takes nothing from y, so that
+// it hides even a NaN.
+func weigh(x, y [][]float64) [][]float64 {
+	return multiply(x, y, func(w float64) bool { return w != 0 })
+}
+
+func multiply(x, y [][]float64, counts func(float64) bool) [][]float64 {
 	m := 0
 	if len(y) > 0 {
 		m = len(y[0])
@@ -21,7 +30,7 @@ func product(x, y [][]float64) [][]float64 {
 	z := zeros(len(x), m)
 	for i := range x {
 		for k, a := range x[i] {
-			if a == 0 {
+			if !counts(a) {
 				continue
 			}
 			for j, b := range y[k] {
@@ -67,7 +76,7 @@ func addTo(sum, x [][]float64) {
 	}
 }
 
-// flatten returns the rows of x one after the other. Rows that product left
+// flatten returns the rows of x one after the other. Rows that a product left
 // without columns, because a sum over no keys has no width, become dim zeros.
 func flatten(x [][]float64, dim int) []float64 {
 	flat := make([]float64, 0, len(x)*dim)

@@ -31,7 +31,7 @@ func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 			s := scores(p, in, b, h)
 			prob, rowLSE := softmax(s)
 			lse = append(lse, rowLSE...)
-			o = append(o, flatten(product(prob, head(in.V, p.VShape(), b, h/(p.Heads/p.KVHeads))), p.VDim)...)
+			o = append(o, flatten(weigh(prob, head(in.V, p.VShape(), b, h/(p.Heads/p.KVHeads))), p.VDim)...)
 		}
 	}
 	return o, lse
@@ -54,15 +54,17 @@ func Backward(p flashkit.Problem, in Inputs) (dq, dk, dv []float64) {
 				if in.DLSE != nil {
 					// d LSE[i] / d S[i][j] is P[i][j].
 					for i := range ds {
-						for j := range ds[i] {
-							ds[i][j] += prob[i][j] * in.DLSE[(b*p.Heads+h)*p.QLen+i]
+						for j, w := range prob[i] {
+							if w != 0 {
+								ds[i][j] += w * in.DLSE[(b*p.Heads+h)*p.QLen+i]
+							}
 						}
 					}
 				}
 				scaleAll(ds, scale)
-				dq = append(dq, flatten(product(ds, k), p.Dim)...)
-				addTo(dkHead, product(transpose(ds, p.KVLen), q))
-				addTo(dvHead, product(transpose(prob, p.KVLen), do))
+				dq = append(dq, flatten(weigh(ds, k), p.Dim)...)
+				addTo(dkHead, weigh(transpose(ds, p.KVLen), q))
+				addTo(dvHead, weigh(transpose(prob, p.KVLen), do))
 			}
 			dk = append(dk, flatten(dkHead, p.Dim)...)
 			dv = append(dv, flatten(dvHead, p.VDim)...)

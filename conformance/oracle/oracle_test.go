@@ -234,6 +234,7 @@ func TestHiddenValuesDoNotLeak(t *testing.T) {
 			spoil(in.V, p.VShape(), with, hiddenKey)
 			spoil(in.Q, p.QShape(), with, emptyRow)
 			spoil(in.DO, p.OShape(), with, emptyRow)
+			spoil(in.DLSE, p.LSEShape(), with, emptyRow)
 			o2, lse2 := oracle.Forward(p, in)
 			require.Equal(t, [][]float64{o, lse}, [][]float64{o2, lse2}, "%v, %g", p, with)
 			dq2, dk2, dv2 := oracle.Backward(p, in)
