@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -172,14 +173,13 @@ func Required(backend string) []string {
 }
 
 func envInt(t *testing.T, name string, otherwise int) int {
-	var n int
-	switch s := os.Getenv(name); {
-	case s == "":
+	s := os.Getenv(name)
+	if s == "" {
 		return otherwise
-	default:
-		if _, err := fmt.Sscanf(s, "%d", &n); err != nil || n < 0 {
-			t.Fatalf("%s=%q: want a number", name, s)
-		}
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		t.Fatalf("%s=%q: want a number, 0 or more", name, s)
 	}
 	return n
 }

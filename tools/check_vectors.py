@@ -34,7 +34,7 @@ PROBLEM = re.compile(
     r"-(f32|f16|bf16)"
     r"((?P<causal>-causal)|-window(?P<L>\d+|inf)\.(?P<R>\d+|inf))?"
     r"(?P<topleft>-topleft)?"
-    r"(-scale(?P<scale>-?\d+(\.\d+)?))?",
+    r"(-scale(?P<scale>\d+(\.\d+)?))?",
     re.ASCII,
 )
 

@@ -54,6 +54,8 @@ func TestBadInput(t *testing.T) {
 		"negative repeat":      {[]string{"run", "--repeat", "-1"}, []string{"--repeat -1"}},
 		"no such file":         {[]string{"run", "--in", filepath.Join(dir, "none.safetensors")}, []string{"none.safetensors"}},
 		"missing tensor":       {[]string{"run", "--in", file(q, k)}, []string{"tensor v is missing"}},
+		"tensor given twice":   {[]string{"run", "--in", good, "--in", good}, []string{"tensor q", good}},
+		"name for safetensors": {[]string{"run", "--in", "q=" + good}, []string{"npy", good}},
 		"missing do":           {[]string{"run", "--in", good, "--backward"}, []string{"tensor do is missing"}},
 		"rank":                 {[]string{"run", "--in", file(f32("q", 0, 4, 5, 8), k, v)}, []string{"tensor q", "rank 3", "[4 5 8]"}},
 		"head dims differ":     {[]string{"run", "--in", file(q, f32("k", 0, 1, 2, 7, 9), v)}, []string{"tensor k", "[1 2 7 9]", "[1 2 7 8]"}},

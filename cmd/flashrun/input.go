@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"math/rand/v2"
@@ -36,7 +35,9 @@ func sampleInput() (*input, error) {
 		return nil, fmt.Errorf("the embedded sample: %w", err)
 	}
 	set := tensorSet{}
-	set.addFile("the embedded sample", f)
+	if err := set.addFile("the embedded sample", f); err != nil {
+		return nil, err
+	}
 	in, err := set.input(bhsd)
 	if err != nil {
 		return nil, err
@@ -73,10 +74,14 @@ type fileTensor struct {
 	path string
 }
 
-func (s tensorSet) addFile(path string, f *safetensors.File) {
+func (s tensorSet) addFile(path string, f *safetensors.File) error {
 	for _, t := range f.Tensors {
+		if before, twice := s[t.Name]; twice {
+			return fmt.Errorf("tensor %s is in %s and in %s", t.Name, before.path, path)
+		}
 		s[t.Name] = fileTensor{t, path}
 	}
+	return nil
 }
 
 // readInputs reads the files of --in: one safetensors file, or .npy files named
@@ -84,20 +89,18 @@ func (s tensorSet) addFile(path string, f *safetensors.File) {
 func readInputs(args []string, l layout) (*input, error) {
 	set := tensorSet{}
 	for _, arg := range args {
-		name, path, named := strings.Cut(arg, "=")
-		if !named {
-			path = arg
-			name = strings.TrimSuffix(filepath.Base(path), ".npy")
-		}
+		name, path := splitArg(arg)
 		b, err := os.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("--in: %w", err)
 		}
-		f, err := parseFile(name, path, b)
+		f, err := parseFile(name, b)
 		if err != nil {
 			return nil, fmt.Errorf("--in %s: %w", path, err)
 		}
-		set.addFile(path, f)
+		if err := set.addFile(path, f); err != nil {
+			return nil, fmt.Errorf("--in: %w", err)
+		}
 	}
 	in, err := set.input(l)
 	if err != nil {
@@ -107,8 +110,20 @@ func readInputs(args []string, l layout) (*input, error) {
 	return in, nil
 }
 
-func parseFile(name, path string, b []byte) (*safetensors.File, error) {
-	if !strings.HasSuffix(path, ".npy") && !bytes.HasPrefix(b, []byte("\x93NUMPY")) {
+// splitArg parts name=path. Without a name, a .npy file is named after itself.
+func splitArg(arg string) (name, path string) {
+	if name, path, named := strings.Cut(arg, "="); named {
+		return name, path
+	}
+	if strings.HasSuffix(arg, ".npy") {
+		name = strings.TrimSuffix(filepath.Base(arg), ".npy")
+	}
+	return name, arg
+}
+
+// parseFile parses b, a .npy file if it has a name and else a safetensors file.
+func parseFile(name string, b []byte) (*safetensors.File, error) {
+	if name == "" {
 		return safetensors.Parse(b)
 	}
 	a, err := npy.Parse(b)

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,16 +93,19 @@ sense, 130 interrupted.`,
 // openDispatch returns the dispatcher for a --backend flag, or for the
 // environment when the flag is "". The caller closes it.
 func openDispatch(ctx context.Context, backend string) (*dispatch.Dispatcher, error) {
-	if backend == "" {
-		backend = os.Getenv("FLASHKIT_BACKEND")
-	}
 	all := dispatch.All(ctx)
-	chosen, err := all.With(backend)
+	chosen, err := all.With(backendChoice(backend))
 	if err != nil {
 		all.Close()
 		return nil, unavailable(err)
 	}
 	return chosen, nil
+}
+
+// backendChoice returns what the --backend flag says or, when it is "", the
+// environment; "auto" when neither says anything.
+func backendChoice(flag string) string {
+	return cmp.Or(flag, os.Getenv("FLASHKIT_BACKEND"), "auto")
 }
 
 // addBackendFlag adds --backend with completion.

@@ -20,8 +20,7 @@ type measurement struct {
 	bytes  int64         // allocated during the first call: workspace, above inputs and outputs
 }
 
-// fewCalls is how long measure goes on without a --repeat, and the most calls
-// that it makes then.
+// Without a --repeat, measure goes on for this long, or this many calls.
 const (
 	enoughTime  = time.Second
 	enoughCalls = 100

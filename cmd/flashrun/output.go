@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/safetensors"
@@ -44,10 +43,7 @@ func notAnInput(path string, inputs []string) error {
 		return fmt.Errorf("--out %s: not a regular file", path)
 	}
 	for _, arg := range inputs {
-		_, in, named := strings.Cut(arg, "=")
-		if !named {
-			in = arg
-		}
+		_, in := splitArg(arg)
 		if info, err := os.Stat(in); err == nil && os.SameFile(info, out) {
 			return fmt.Errorf("--out %s: would overwrite the input %s", path, in)
 		}
@@ -107,8 +103,11 @@ func (out *outputs) named(f func(name string, a *array)) {
 }
 
 // file returns the outputs as a safetensors file; lse has rank 3.
-func (out *outputs) file(p flashkit.Problem, kernel string, l layout) *safetensors.File {
-	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": kernel, "layout": string(l)}}
+func (out *outputs) file(p flashkit.Problem, r *report, l layout) *safetensors.File {
+	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": r.Kernel, "layout": string(l)}}
+	if r.ForwardKernel != "" {
+		f.Metadata["forward_kernel"] = r.ForwardKernel
+	}
 	out.named(func(name string, a *array) {
 		shape := l.swap(a.shape)
 		dims := shape[:]

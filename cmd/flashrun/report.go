@@ -18,27 +18,39 @@ const sampleBound = 1e-5
 
 // A report is what flashrun run has to say. The JSON names are stable.
 type report struct {
-	Problem        string   `json:"problem"`
-	Pass           string   `json:"pass"`
-	Backend        string   `json:"backend"`
-	Kernel         string   `json:"kernel"`
-	Reason         string   `json:"reason"`
-	Seconds        float64  `json:"seconds"` // median
-	Calls          int      `json:"calls"`   // how many were timed
-	GFLOPS         float64  `json:"gflops"`
-	ExtraBytes     int64    `json:"extra_bytes"`
-	ForwardKernel  string   `json:"forward_kernel,omitempty"`
-	ForwardSeconds float64  `json:"forward_seconds,omitempty"`
-	MaxAbsError    *float64 `json:"max_abs_error,omitempty"`   // against the oracle; null if an output is NaN
-	StoredMaxDiff  *float64 `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
-	Source         string   `json:"source"`
+	Problem        string    `json:"problem"`
+	Pass           string    `json:"pass"`
+	Backend        string    `json:"backend"`
+	Kernel         string    `json:"kernel"`
+	Reason         string    `json:"reason"`
+	Seconds        float64   `json:"seconds"` // median
+	Calls          int       `json:"calls"`   // how many were timed
+	GFLOPS         float64   `json:"gflops"`
+	ExtraBytes     int64     `json:"extra_bytes"`
+	ForwardKernel  string    `json:"forward_kernel,omitempty"`
+	ForwardSeconds float64   `json:"forward_seconds,omitempty"`
+	MaxAbsError    *distance `json:"max_abs_error,omitempty"`   // against the oracle
+	StoredMaxDiff  *distance `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
+	Source         string    `json:"source"`
 
 	checked []checkedOutput
 }
 
 type checkedOutput struct {
 	name  string
-	error float64
+	error distance
+}
+
+// A distance is the largest difference between two arrays: NaN, in JSON null,
+// if one of them holds a NaN, or an infinity without its twin.
+type distance float64
+
+// MarshalJSON implements json.Marshaler.
+func (d distance) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(d)) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(d))
 }
 
 // set fills in the measurement of one pass.
@@ -75,7 +87,7 @@ func (r *report) checkAgainstOracle(in *input, out *outputs) {
 		o.DO = in.do.dense(in.layout)
 		want["dq"], want["dk"], want["dv"] = oracle.Backward(in.problem, o)
 	}
-	worst := 0.0
+	worst := distance(0)
 	out.named(func(name string, a *array) {
 		e := maxError(a.dense(in.layout), want[name])
 		r.checked = append(r.checked, checkedOutput{name, e})
@@ -89,9 +101,8 @@ func (r *report) checkAgainstStored(in *input, out *outputs) {
 	r.StoredMaxDiff = &e
 }
 
-// maxError returns the largest difference; NaN if there is one, or an infinity
-// without its twin.
-func maxError(got, want []float64) float64 {
+// maxError returns the distance between two arrays.
+func maxError(got, want []float64) distance {
 	worst := 0.0
 	for i := range want {
 		if got[i] != want[i] {
@@ -99,15 +110,15 @@ func maxError(got, want []float64) float64 {
 		}
 	}
 	if math.IsInf(worst, 0) {
-		return math.NaN()
+		worst = math.NaN()
 	}
-	return worst
+	return distance(worst)
 }
 
 // verdict returns an error if what was computed is wrong beyond doubt.
 func (r *report) verdict() error {
 	for _, c := range r.checked {
-		if math.IsNaN(c.error) {
+		if math.IsNaN(float64(c.error)) {
 			return fmt.Errorf("%s holds NaN or an infinity where the oracle has none", c.name)
 		}
 	}
@@ -117,13 +128,7 @@ func (r *report) verdict() error {
 	return nil
 }
 
-func (r *report) writeJSON(w io.Writer) error {
-	c := *r
-	if c.MaxAbsError != nil && math.IsNaN(*c.MaxAbsError) {
-		c.MaxAbsError = nil
-	}
-	return json.NewEncoder(w).Encode(c)
-}
+func (r *report) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
 func (r *report) writeText(w io.Writer, out string) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)

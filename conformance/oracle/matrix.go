@@ -34,7 +34,7 @@ func multiply(x, y [][]float64, counts func(float64) bool) [][]float64 {
 				continue
 			}
 			for j, b := range y[k] {
-				z[i][j] += a * b
+				z[i][j] += float64(a * b)
 			}
 		}
 	}

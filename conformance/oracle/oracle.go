@@ -3,6 +3,9 @@
 // kernels are held to, so it shares no line and no algorithm with any of them:
 // no tiles, no running maximum, no delta from O, no band arithmetic.
 //
+// The conversions around products keep the compiler from fusing multiply and
+// add, so that the golden vectors are the same on every platform.
+//
 // All arrays are dense and row-major, in the shapes of the Problem.
 package oracle
 
@@ -56,7 +59,7 @@ func Backward(p flashkit.Problem, in Inputs) (dq, dk, dv []float64) {
 					for i := range ds {
 						for j, w := range prob[i] {
 							if w != 0 {
-								ds[i][j] += w * in.DLSE[(b*p.Heads+h)*p.QLen+i]
+								ds[i][j] += float64(w * in.DLSE[(b*p.Heads+h)*p.QLen+i])
 							}
 						}
 					}
@@ -136,7 +139,7 @@ func scoreGradient(prob, dProb [][]float64) [][]float64 {
 		var mean float64
 		for j, w := range prob[i] {
 			if w != 0 { // a hidden key may hold NaN
-				mean += w * dProb[i][j]
+				mean += float64(w * dProb[i][j])
 			}
 		}
 		ds[i] = make([]float64, len(prob[i]))
