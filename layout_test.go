@@ -178,3 +178,16 @@ func TestFileSizes(t *testing.T) {
 		}
 	}
 }
+
+// The example of README.md is the body of ExampleDefault, which runs.
+func TestReadmeExample(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	examples, err := os.ReadFile("dispatch/example_test.go")
+	require.NoError(t, err)
+	_, code, found := strings.Cut(string(readme), "```go\n")
+	require.True(t, found)
+	code, _, found = strings.Cut(code, "```")
+	require.True(t, found)
+	require.Contains(t, string(examples), "func ExampleDefault() {\n"+code)
+}

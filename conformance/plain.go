@@ -206,7 +206,7 @@ func (by scaling) lse(top, sum float32) float32 {
 }
 
 // The conversions in dot32, addScaled and their callers keep the compiler from
-// fusing multiply and add, so that bounds are the same on every platform.
+// fusing multiply and add, so that bounds do not depend on how it was told to build.
 
 func dot32(x, y []float32) (sum float32) {
 	y = y[:len(x)]

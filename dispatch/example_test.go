@@ -18,20 +18,15 @@ func ExampleDefault() {
 	}
 	defer d.Close()
 
-	// Two query rows, three keys, head dim 2; the second row sees all keys.
+	// Two query rows, three keys, head dim 2. Equal scores: O is the mean of what a row sees.
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 3, Dim: 2, VDim: 2, Mask: flashkit.Causal()}
-	o := make([]float32, 2*2)
+	q, k, v, o := make([]float32, 4), []float32{1, 2, 3, 4, 5, 6}, []float32{1, 10, 2, 20, 6, 60}, make([]float32, 4)
 	err = d.Forward(ctx, p, &flashkit.Forward{
-		Q: flashkit.F32([]float32{0, 0, 0, 0}, 1, 1, 2, 2), // equal scores: O is the mean of what is seen
-		K: flashkit.F32([]float32{1, 2, 3, 4, 5, 6}, 1, 1, 3, 2),
-		V: flashkit.F32([]float32{1, 10, 2, 20, 6, 60}, 1, 1, 3, 2),
-		O: flashkit.F32(o, 1, 1, 2, 2),
+		Q: flashkit.F32(q, 1, 1, 2, 2), K: flashkit.F32(k, 1, 1, 3, 2),
+		V: flashkit.F32(v, 1, 1, 3, 2), O: flashkit.F32(o, 1, 1, 2, 2),
 	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(o)
-	// Output: [1.5 15 3 30]
+	fmt.Println(o, err)
+	// Output: [1.5 15 3 30] <nil>
 }
 
 func ExampleNew() {

@@ -4,7 +4,7 @@
 // no tiles, no running maximum, no delta from O, no band arithmetic.
 //
 // The conversions around products keep the compiler from fusing multiply and
-// add, so that the golden vectors are the same on every platform.
+// add, so that the golden vectors do not depend on how it was told to build.
 //
 // All arrays are dense and row-major, in the shapes of the Problem.
 package oracle
