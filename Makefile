@@ -62,7 +62,8 @@ fuzz: ## every fuzz target for FUZZTIME
 	done
 
 bench: ## the portable kernels on one core and on all; the overhead of dispatch
-	$(GO) test -run '^$$' -bench . -benchtime 2s -cpu 1,$$(nproc) ./backends/simd
+	GOMAXPROCS=1 $(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd
+	$(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd
 	$(GO) test -run '^$$' -bench . ./dispatch
 
 generate: vectors ## remake everything generated

@@ -8,8 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// Run with -cpu 1,2 to see the scaling over cores, and compare causal with full
-// times to see what skipping the masked half saves.
+// Run it also with GOMAXPROCS=1 in the environment to see the scaling over cores,
+// and compare causal with full times to see what skipping the masked half saves.
+// (With -cpu 1,2 the testing package times the first case at the wrong width.)
 func BenchmarkKernels(b *testing.B) {
 	for _, name := range []string{
 		"b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f32-causal",
