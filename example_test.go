@@ -136,3 +136,54 @@ func ExampleUnsupportedError() {
 	// toy/fwd_even: does not take b1-h1-g1-n1-m1-d3-f32: Dim must be even
 	// true
 }
+
+// A training step runs the forward pass for O and LSE, then the backward pass
+// on what it wrote.
+func ExampleKernel_Backward() {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 2, Dim: 1, VDim: 1}
+	row := func(x float32) flashkit.Tensor { return flashkit.F32([]float32{x}, 1, 1, 1, 1) }
+	keys := func(x ...float32) flashkit.Tensor { return flashkit.F32(x, 1, 1, 2, 1) }
+	fwd := flashkit.Forward{Q: row(0), K: keys(3, 4), V: keys(10, 20), O: row(0), LSE: row(0)}
+	bwd := flashkit.Backward{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: row(1),
+		DQ: row(0), DK: keys(0, 0), DV: keys(0, 0)}
+	for _, k := range simd.New().Kernels() {
+		var err error
+		switch k.Name {
+		case "simd/fwd_generic":
+			err = k.Forward(context.Background(), p, &fwd)
+		case "simd/bwd_generic":
+			err = k.Backward(context.Background(), p, &bwd)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Printf("%.4f\n", fwd.LSE.Float32s()) // ln 2
+	fmt.Println(bwd.DQ.Float32s(), bwd.DK.Float32s(), bwd.DV.Float32s())
+	// Output:
+	// [0.6931]
+	// [2.5] [0 0] [0.5 0.5]
+}
+
+// Any type over uint16 can hold bfloat16 or binary16 bits.
+func ExampleBF16() {
+	type bfloat16 uint16
+	one := flashkit.BF16([]bfloat16{0x3f80}, 1, 1, 1, 1)
+	fmt.Println(one.DType(), one.Shape())
+	// Output: bf16 [1 1 1 1]
+}
+
+// Q, K and V packed row by row, [rows, 3, heads, dim], are three views of one
+// slice.
+func ExampleTensor_WithStrides() {
+	const rows, heads, dim = 5, 2, 4
+	qkv := make([]float32, rows*3*heads*dim)
+	view := func(i int) flashkit.Tensor {
+		return flashkit.F32(qkv[i*heads*dim:], 1, heads, rows, dim).WithStrides(0, dim, 3*heads*dim)
+	}
+	q, k, v := view(0), view(1), view(2)
+	p := flashkit.Problem{Batch: 1, Heads: heads, KVHeads: heads, QLen: rows, KVLen: rows, Dim: dim, VDim: dim}
+	o := flashkit.F32(make([]float32, rows*heads*dim), 1, heads, rows, dim)
+	fmt.Println(p.CheckForward(&flashkit.Forward{Q: q, K: k, V: v, O: o}))
+	// Output: <nil>
+}

@@ -93,6 +93,9 @@ func (k Kernel) ready(ctx context.Context, p Problem, s Pass) error {
 	if k.Fits == nil || (k.RunForward == nil) == (k.RunBackward == nil) {
 		return k.failed(errors.New("the kernel must have Fits and exactly one of RunForward and RunBackward"))
 	}
+	if ctx == nil {
+		return problemErr("ctx", "nil", "must be a context")
+	}
 	if s != k.Pass() {
 		return &UnsupportedError{k.Name, p, "it computes the " + k.Pass().String() + " pass"}
 	}

@@ -107,6 +107,25 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 	}
 }
 
+// Caught runs the trap of that name in every type on the kernels and returns the
+// first failure, or nil if they survive. A kernel that does not take the trap
+// is not caught by it.
+func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
+	for _, t := range dtypes {
+		for _, c := range Traps() {
+			if c.Name != trap {
+				continue
+			}
+			for r := range Results(ctx, kernels, Options{Case: c.InDType(t).FullName()}) {
+				if r.Err != nil && !r.Unsupported() {
+					return r.Err
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // Run tests a backend: every kernel, every case, in subtests named
 // kernel/case. A kernel that takes no case at all is skipped, unless
 // FLASHKIT_REQUIRE names it. The sweep has 10 random problems with -short, else

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/conformance/mutants"
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
@@ -33,6 +34,7 @@ type conformanceFlags struct {
 	options conformance.Options
 	json    bool
 	list    bool
+	mutants bool
 }
 
 func newConformance() *cobra.Command {
@@ -50,7 +52,8 @@ passes no case on this machine.`,
 		Example: `  flashrun conformance
   flashrun conformance --backend simd --sweep 500
   flashrun conformance --kernel simd/fwd_generic --case causal_tall
-  flashrun conformance --case 'gqa_*'`,
+  flashrun conformance --case 'gqa_*'
+  flashrun conformance --mutants`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -61,6 +64,7 @@ passes no case on this machine.`,
 	flags.IntVar(&f.options.Sweep, "sweep", 0, "also this many random problems for each kernel")
 	flags.Uint64Var(&f.options.Seed, "seed", 1, "seed of the sweep")
 	flags.BoolVar(&f.list, "list", false, "print the traps and what each catches, and run nothing")
+	flags.BoolVar(&f.mutants, "mutants", false, "test the suite itself: every trap must catch the mutant of its name")
 	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each kernel")
 	return cmd
 }
@@ -72,6 +76,9 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 			fmt.Fprintf(w, "%-22s %-40s %s\n", c.Name, c.Problem, c.Catches)
 		}
 		return nil
+	}
+	if f.mutants {
+		return failed(f.runMutants(cmd.Context(), w))
 	}
 	if err := f.options.Validate(); err != nil {
 		return err
@@ -94,6 +101,32 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 		err = printTallies(w, tallies)
 	}
 	return failed(errors.Join(err, f.verdict(tallies)))
+}
+
+// runMutants runs every trap on the kernel that makes just its mistake.
+func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
+	survivors := 0
+	for _, name := range mutants.Names() {
+		b, err := mutants.New(name)
+		if err != nil {
+			return err
+		}
+		how := conformance.Caught(ctx, b.Kernels(), name)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if how == nil {
+			survivors++
+			fmt.Fprintf(w, "FAIL %s survives its trap\n", name)
+			continue
+		}
+		fmt.Fprintf(w, "%-22s caught: %v\n", name, how)
+	}
+	_, err := fmt.Fprintf(w, "%d passed, %d failed\n", len(mutants.Names())-survivors, survivors)
+	if survivors > 0 {
+		err = errors.Join(err, fmt.Errorf("%d mutants survive", survivors))
+	}
+	return err
 }
 
 // runAll runs the suite on every kernel that the choice admits.

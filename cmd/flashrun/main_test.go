@@ -219,6 +219,7 @@ func TestConformanceCommand(t *testing.T) {
 	require.Contains(t, ok(t, "conformance", "--kernel", "simd/bwd_generic", "--case", "dlse"), "\n1 passed, 0 failed, 0 skipped\n")
 	require.Contains(t, ok(t, "conformance", "--kernel", "simd/fwd_generic", "--case", "sweep-00000000000000ff"), "1 passed")
 	require.Contains(t, ok(t, "conformance", "--list"), "rising_max")
+	require.Contains(t, ok(t, "conformance", "--mutants"), ", 0 failed\n")
 }
 
 func TestRequiredKernel(t *testing.T) {
