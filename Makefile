@@ -2,6 +2,7 @@
 
 GO ?= go
 FUZZTIME ?= 5s
+SHORT    ?= # set it to -short for smaller sweeps under the race detector
 
 # Pinned tools. They are fetched when a target needs them, never for run and test.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
@@ -51,7 +52,7 @@ tidy:
 	$(GO) mod tidy -diff
 
 race: ## every test under the race detector; needs a C compiler
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race $(SHORT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME
 	@for pkg in $$($(GO) list ./...); do \
