@@ -13,7 +13,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check fmt vet cross lint tidy race fuzz bench generate vectors drift verify verify-sample clean
+.PHONY: help run test build check fmt vet cross lint tidy race fuzz bench generate asm vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -67,13 +67,17 @@ bench: ## the portable kernels on one core and on all; the overhead of dispatch
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd
 	$(GO) test -run '^$$' -bench . ./dispatch
 
-generate: vectors ## remake everything generated
+generate: asm vectors ## remake everything generated
+
+asm: ## remake the assembly from the avo programs in backends/simd/_asm
+	rm -f backends/simd/*_amd64.s backends/simd/avx*_amd64.go
+	cd backends/simd/_asm && $(GO) run . -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
 
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@test -z "$$(git status --porcelain -- conformance/testdata | tee /dev/stderr)"
+	@test -z "$$(git status --porcelain -- conformance/testdata backends/simd | tee /dev/stderr)"
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)

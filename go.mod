@@ -1,10 +1,11 @@
 module github.com/flashkit-go/flashkit
 
-go 1.25
+go 1.25.0
 
 require (
 	github.com/spf13/cobra v1.10.2
 	github.com/stretchr/testify v1.12.1
+	golang.org/x/sys v0.47.0
 )
 
 require (

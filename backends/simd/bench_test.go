@@ -14,7 +14,7 @@ import (
 func BenchmarkKernels(b *testing.B) {
 	for _, name := range []string{
 		"b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f32-causal",
-		"b1-h1-g1-n1024-m1024-d128-f32", "b1-h1-g1-n1024-m1024-d128-f32-causal",
+		"b1-h8-g8-n1024-m1024-d128-f32", "b1-h8-g8-n1024-m1024-d128-f32-causal",
 	} {
 		c := newCall(b, name)
 		for _, k := range simd.New().Kernels() {

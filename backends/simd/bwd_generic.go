@@ -36,7 +36,7 @@ func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
 
 func bwdGenericCost(p flashkit.Problem) time.Duration {
 	keys, queries := bwdGenericItems(p)
-	return genericCost(p.FLOPs(flashkit.PassBackward)*7/5, keys+queries)
+	return cost(p.FLOPs(flashkit.PassBackward)*7/5, genericRate, keys+queries)
 }
 
 func bwdGenericTile(j *job, ws *arena, item int) {

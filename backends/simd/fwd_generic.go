@@ -30,7 +30,7 @@ func (b *Backend) fwdGeneric(ctx context.Context, p flashkit.Problem, f *flashki
 func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }
 
 func fwdGenericCost(p flashkit.Problem) time.Duration {
-	return genericCost(p.FLOPs(flashkit.PassForward), fwdGenericItems(p))
+	return cost(p.FLOPs(flashkit.PassForward), genericRate, fwdGenericItems(p))
 }
 
 // A queryTile is the rows [from, to) of one query head.

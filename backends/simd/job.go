@@ -2,7 +2,6 @@ package simd
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +19,7 @@ type job struct {
 	fwd   flashkit.Forward
 	bwd   flashkit.Backward
 	scale float32
+	group int // query tiles of an item, where a kernel takes several
 
 	run   func(j *job, ws *arena, item int)
 	items int64
@@ -42,7 +42,7 @@ func (b *Backend) newJob(p flashkit.Problem) *job {
 // workspace of the given number of floats, and gives j back to the pool.
 func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n, floats int) error {
 	j.run, j.items, j.done = run, int64(n), ctx.Done()
-	workers := max(1, min(runtime.GOMAXPROCS(0), n))
+	workers := max(1, min(workers(), n))
 	for len(j.spaces) < workers {
 		j.spaces = append(j.spaces, arena{})
 	}

@@ -27,10 +27,10 @@ func (b *Backend) Name() string { return "simd" }
 
 // Kernels returns the backend's kernels.
 func (b *Backend) Kernels() []flashkit.Kernel {
-	return []flashkit.Kernel{
-		{Name: "simd/fwd_generic", Fits: fitsAll, Cost: fwdGenericCost, RunForward: b.fwdGeneric},
-		{Name: "simd/bwd_generic", Fits: fitsAll, Cost: bwdGenericCost, RunBackward: b.bwdGeneric},
-	}
+	return append(b.vectorKernels(),
+		flashkit.Kernel{Name: "simd/fwd_generic", Fits: fitsAll, Cost: fwdGenericCost, RunForward: b.fwdGeneric},
+		flashkit.Kernel{Name: "simd/bwd_generic", Fits: fitsAll, Cost: bwdGenericCost, RunBackward: b.bwdGeneric},
+	)
 }
 
 // Close releases nothing: workspace belongs to the garbage collector.
@@ -45,7 +45,10 @@ const genericRate = 8e9
 // callOverhead is what a call costs before any arithmetic: waking a goroutine.
 const callOverhead = 5 * time.Microsecond
 
-func genericCost(flops float64, items int) time.Duration {
-	workers := max(1, min(runtime.GOMAXPROCS(0), items))
-	return callOverhead + time.Duration(flops/genericRate/float64(workers)*1e9)
+// cost predicts the time of a call of n items at a rate for each worker.
+func cost(flops, rate float64, n int) time.Duration {
+	return callOverhead + time.Duration(flops/rate/float64(max(1, min(workers(), n)))*1e9)
 }
+
+// workers returns how many goroutines a call may use.
+func workers() int { return runtime.GOMAXPROCS(0) }

@@ -1,0 +1,148 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// transpose emits the transpose of one 16 x 16 block.
+func transpose() {
+	routine("transposeAVX512", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)")
+	Doc("transposeAVX512 sets dst[c][r] = by[c]*src[r][c] for a block of 16 x 16 whose rows lie dstStep and",
+		"srcStep elements apart.")
+	dst, dstStep := param("dst"), bytes(param("dstStep"))
+	src, srcStep := param("src"), bytes(param("srcStep"))
+	by := param("by")
+	r := []VecPhysical{Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11, Z12, Z13, Z14, Z15}
+	t := []VecPhysical{Z16, Z17, Z18, Z19, Z20, Z21, Z22, Z23, Z24, Z25, Z26, Z27, Z28, Z29, Z30, Z31}
+	VMOVUPS(Mem{Base: by}, t[0])
+	for _, z := range r {
+		VMULPS(Mem{Base: src}, t[0], z)
+		ADDQ(srcStep, src)
+	}
+	// Pairs of rows, pairs of pairs, then whole quarters of a vector.
+	for i := 0; i < 16; i += 2 {
+		VUNPCKLPS(r[i+1], r[i], t[i])
+		VUNPCKHPS(r[i+1], r[i], t[i+1])
+	}
+	for i := 0; i < 16; i += 4 {
+		VUNPCKLPD(t[i+2], t[i], r[i])
+		VUNPCKHPD(t[i+2], t[i], r[i+1])
+		VUNPCKLPD(t[i+3], t[i+1], r[i+2])
+		VUNPCKHPD(t[i+3], t[i+1], r[i+3])
+	}
+	const even, odd = 0x88, 0xdd
+	for i := range 4 {
+		VSHUFF32X4(Imm(even), r[i+4], r[i], t[i])
+		VSHUFF32X4(Imm(odd), r[i+4], r[i], t[i+4])
+		VSHUFF32X4(Imm(even), r[i+12], r[i+8], t[i+8])
+		VSHUFF32X4(Imm(odd), r[i+12], r[i+8], t[i+12])
+	}
+	for i := range 4 {
+		VSHUFF32X4(Imm(even), t[i+8], t[i], r[i])
+		VSHUFF32X4(Imm(odd), t[i+8], t[i], r[i+8])
+		VSHUFF32X4(Imm(even), t[i+12], t[i+4], r[i+4])
+		VSHUFF32X4(Imm(odd), t[i+12], t[i+4], r[i+12])
+	}
+	for _, z := range r {
+		VMOVUPS(z, Mem{Base: dst})
+		ADDQ(dstStep, dst)
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// convert emits the conversions between float32 and the 16-bit types.
+func convert() {
+	conversion("widenF16AVX512", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i].", 2, 4,
+		func(load, store func(Op)) {
+			load(Y0)
+			VCVTPH2PS(Y0, Z1)
+			store(Z1)
+		})
+	conversion("widenBF16AVX512", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i].", 2, 4,
+		func(load, store func(Op)) {
+			load(Y0)
+			VPMOVZXWD(Y0, Z1)
+			VPSLLD(Imm(16), Z1, Z1)
+			store(Z1)
+		})
+	conversion("narrowF16AVX512", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i].", 4, 2,
+		func(load, store func(Op)) {
+			load(Z0)
+			VCVTPS2PH(Imm(0), Z0, Y1) // to nearest, ties to even
+			store(Y1)
+		})
+	one, half, quiet := Z29, Z30, Z31
+	conversion("narrowBF16AVX512", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i].", 4, 2,
+		func(load, store func(Op)) {
+			load(Z0)
+			VCMPPS(Imm(3), Z0, Z0, K2) // unordered: NaN
+			VPSRLD(Imm(16), Z0, Z1)
+			VPANDD(one, Z1, Z2)
+			VPADDD(half, Z2, Z2)
+			VPADDD(Z0, Z2, Z2)
+			VPSRLD(Imm(16), Z2, Z2) // to nearest, ties to even
+			VPORD(quiet, Z1, K2, Z2)
+			VPMOVDW(Z2, Y3)
+			store(Y3)
+		}, func() {
+			for _, c := range []struct {
+				x uint64
+				z VecPhysical
+			}{{1, one}, {0x7fff, half}, {0x40, quiet}} {
+				r := GP32()
+				MOVL(U32(uint32(c.x)), r)
+				VPBROADCASTD(r, c.z)
+			}
+		})
+}
+
+// conversion emits a loop over 16 elements at a time, with a mask for the last
+// few, so that nothing beyond them is read or written.
+func conversion(name, signature, does string, from, to int, body func(load, store func(Op)), before ...func()) {
+	routine(name, signature)
+	Doc(name + " " + does)
+	dst, src, n := param("dst"), param("src"), param("n")
+	for _, f := range before {
+		f()
+	}
+	Label("next")
+	CMPQ(n, Imm(16))
+	JL(LabelRef("tail"))
+	whole := func(m Mem, size int) (func(Op), func(Op)) {
+		if size == 4 {
+			return func(z Op) { VMOVUPS(m, z) }, func(z Op) { VMOVUPS(z, m) }
+		}
+		return func(y Op) { VMOVDQU16(m, y) }, func(y Op) { VMOVDQU16(y, m) }
+	}
+	load, _ := whole(Mem{Base: src}, from)
+	_, store := whole(Mem{Base: dst}, to)
+	body(load, store)
+	ADDQ(U32(uint32(16*from)), src)
+	ADDQ(U32(uint32(16*to)), dst)
+	SUBQ(Imm(16), n)
+	JMP(LabelRef("next"))
+	Label("tail")
+	TESTQ(n, n)
+	JZ(LabelRef("done"))
+	ones := GP32()
+	MOVQ(n, RCX)
+	MOVL(U32(0xffff), ones)
+	SHLL(CL, ones)
+	NOTL(ones) // the low n bits
+	KMOVW(ones, K1)
+	part := func(m Mem, size int) (func(Op), func(Op)) {
+		if size == 4 {
+			return func(z Op) { VMOVUPS_Z(m, K1, z) }, func(z Op) { VMOVUPS(z, K1, m) }
+		}
+		return func(y Op) { VMOVDQU16_Z(m, K1, y) }, func(y Op) { VMOVDQU16(y, K1, m) }
+	}
+	load, _ = part(Mem{Base: src}, from)
+	_, store = part(Mem{Base: dst}, to)
+	body(load, store)
+	Label("done")
+	VZEROUPPER()
+	RET()
+}

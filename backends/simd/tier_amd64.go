@@ -1,0 +1,23 @@
+//go:build !noasm && !purego
+
+package simd
+
+import "golang.org/x/sys/cpu"
+
+// A tier is a set of instructions that kernels need all of.
+type tier struct {
+	name string // as people say it
+	has  bool   // this machine has them, and the operating system saves their registers
+}
+
+// The flags are conjunctions: turning one off in GODEBUG leaves the others on.
+var avx512 = tier{"AVX-512 F, BW, DQ and VL",
+	cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL}
+
+// missing returns "" if the machine has the tier, else the reason for Fits.
+func (t tier) missing() string {
+	if t.has {
+		return ""
+	}
+	return "this CPU lacks " + t.name
+}
