@@ -197,7 +197,8 @@ func TestDefault(t *testing.T) {
 	t.Setenv("FLASHKIT_BACKEND", "")
 	d, err := dispatch.Default(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, [2]string{"simd/fwd_generic", "simd/bwd_generic"}, names(d))
+	require.Contains(t, names(d)[0], "simd/fwd_")
+	require.Contains(t, names(d)[1], "simd/bwd_")
 	require.NoError(t, d.Close())
 
 	t.Setenv("FLASHKIT_BACKEND", "simd/fwd_generic")

@@ -25,10 +25,10 @@ var lanesB = []VecPhysical{Z16, Z17}
 var broadcasts = []VecPhysical{Z18, Z19, Z20, Z21}
 
 // step multiplies one row of lanes, at b, with one element for each row of the
-// tile, and adds the products.
-func step(acc [][]VecPhysical, b GPVirtual, element func(r int) Mem, masks []VecPhysical, opmask []OpmaskPhysical) {
+// tile, and adds the products, in the lanes of opmask if there is one.
+func step(acc [][]VecPhysical, b Mem, element func(r int) Mem, opmask []OpmaskPhysical) {
 	for v, z := range lanesB {
-		VMOVUPS(Mem{Base: b, Disp: v * 64}, z)
+		VMOVUPS(b.Offset(v*64), z)
 	}
 	for r := range acc {
 		x := broadcasts[r%len(broadcasts)]
@@ -58,6 +58,33 @@ func inGroups(name string, count GPVirtual, body func(rows int, label string)) {
 		}
 		Label(label + "done")
 	}
+}
+
+// unroll is how many steps a loop takes at a time. Address arithmetic and the
+// branch compete with multiply-adds for ports on Intel processors.
+const unroll = 4
+
+// unrolled emits a loop of n steps: step(i) for i in [0, unroll) and advance
+// over that many, then the rest one by one. It destroys n.
+func unrolled(label string, n GPVirtual, step func(i int), advance func(steps int)) {
+	SUBQ(U32(unroll), n)
+	JL(LabelRef(label + "rest"))
+	Label(label)
+	for i := range unroll {
+		step(i)
+	}
+	advance(unroll)
+	SUBQ(U32(unroll), n)
+	JGE(LabelRef(label))
+	Label(label + "rest")
+	ADDQ(U32(unroll), n)
+	JZ(LabelRef(label + "end"))
+	Label(label + "one")
+	step(0)
+	advance(1)
+	DECQ(n)
+	JNZ(LabelRef(label + "one"))
+	Label(label + "end")
 }
 
 // bytes turns a number of float32 elements into bytes.
@@ -101,13 +128,15 @@ func scores() {
 		LEAQ(Mem{Base: k, Index: step0, Scale: 4}, a4)
 		MOVQ(q, b)
 		MOVQ(dim, n)
-		Label(label + "dim")
-		step(acc, b, func(r int) Mem { return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4) }, nil, nil)
-		ADDQ(Imm(4), a0)
-		ADDQ(Imm(4), a4)
-		ADDQ(U32(rowBytes), b)
-		DECQ(n)
-		JNZ(LabelRef(label + "dim"))
+		unrolled(label+"dim", n, func(i int) {
+			step(acc, Mem{Base: b, Disp: i * rowBytes}, func(r int) Mem {
+				return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4).Offset(i * 4)
+			}, nil)
+		}, func(steps int) {
+			ADDQ(U32(uint32(steps*4)), a0)
+			ADDQ(U32(uint32(steps*4)), a4)
+			ADDQ(U32(uint32(steps*rowBytes)), b)
+		})
 		for r := range acc {
 			for v, z := range acc[r] {
 				VMOVUPS(z, Mem{Base: s, Disp: r*rowBytes + v*64})
@@ -161,6 +190,8 @@ func values(name string, masked bool) {
 		masks = param("masks")
 		opmask = []OpmaskPhysical{K1, K2}
 	}
+	step3 := GP64()
+	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
 	alphas := []VecPhysical{Z28, Z29}
 	for x, z := range alphas {
 		VMOVUPS(Mem{Base: alpha, Disp: x * 64}, z)
@@ -181,17 +212,23 @@ func values(name string, masked bool) {
 			m = GP64()
 			MOVQ(masks, m)
 		}
-		Label(label + "keys")
-		if masked {
-			KMOVW(Mem{Base: m}, K1)
-			KMOVW(Mem{Base: m, Disp: 2}, K2)
-			ADDQ(Imm(4), m)
-		}
-		step(acc, b, func(r int) Mem { return Mem{Base: a, Disp: r * 4} }, nil, opmask)
-		ADDQ(step0, a)
-		ADDQ(U32(rowBytes), b)
-		DECQ(n)
-		JNZ(LabelRef(label + "keys"))
+		unrolled(label+"keys", n, func(i int) {
+			if masked {
+				KMOVW(Mem{Base: m, Disp: i * 4}, K1)
+				KMOVW(Mem{Base: m, Disp: i*4 + 2}, K2)
+			}
+			step(acc, Mem{Base: b, Disp: i * rowBytes}, func(r int) Mem { return rowAt(a, step0, step3, i).Offset(r * 4) }, opmask)
+		}, func(steps int) {
+			if steps == 1 {
+				ADDQ(step0, a)
+			} else {
+				LEAQ(Mem{Base: a, Index: step0, Scale: unroll}, a)
+			}
+			ADDQ(U32(uint32(steps*rowBytes)), b)
+			if masked {
+				ADDQ(U32(uint32(steps*4)), m)
+			}
+		})
 		for r := range acc {
 			for x, z := range acc[r] {
 				VMOVUPS(z, Mem{Base: o, Disp: r*rowBytes + x*64})
