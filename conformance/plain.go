@@ -16,8 +16,8 @@ import (
 //
 // The precision of the problem is: inputs and outputs in its dtype, P and dS
 // rounded to it before they enter a product or not, every sum in float32, LSE
-// in float32. That rounding and the three plain ways to scale the scores make
-// six plain algorithms. Which of them is luckiest depends on the case, so the
+// in float32. That rounding and the three plain ways to scale the scores, with
+// two to sum delta, make six plain algorithms. Which of them is luckiest depends on the case, so the
 // largest error of the six counts.
 
 // A result is what the passes write: named arrays, dense.
@@ -143,10 +143,10 @@ func plain(in *Inputs, t, inner flashkit.DType, by scaling, want result) (r resu
 		r.lse[row] = float64(by.lse(top, sum))
 		// Backward: P = exp(S - LSE), dS = P (dP - delta).
 		lse := float32(want.lse[row])
-		var delta float32
-		for c := range do {
-			delta += float32(do[c] * round(float32(want.o[row*p.VDim+c])))
+		for c := range o {
+			o[c] = round(float32(want.o[row*p.VDim+c]))
 		}
+		delta := by.delta(do, o)
 		if in.dlse != nil {
 			delta -= in.dlse[row]
 		}
@@ -181,6 +181,20 @@ func (by scaling) scale(q []float32, scale float32) ([]float32, float32) {
 		scaled[c] = q[c] * by.base(scale)
 	}
 	return scaled, 1
+}
+
+// delta returns rowsum(dO*O), summed in float32 in the order of dP, so that the
+// two cancel for a row that sees one key, or in full precision, so that they
+// do not: an order of its own is any kernel's right.
+func (by scaling) delta(do, o []float32) float32 {
+	if by == scaleScores {
+		return dot32(do, o)
+	}
+	var sum float64
+	for c := range do {
+		sum += float64(do[c]) * float64(o[c])
+	}
+	return float32(sum)
 }
 
 // base converts a natural logarithm to the base in use.

@@ -62,6 +62,20 @@ func narrowF16AVX512(dst *uint16, src *float32, n int)
 //go:noescape
 func narrowBF16AVX512(dst *uint16, src *float32, n int)
 
+// gradientsAVX512 sets s[j][i] = 2^(s[j][i] - lse[i]) and then dp[j][i] = s[j][i] * (scale*dp[j][i] -
+// delta[i]), and both to 0 where bit i of masks[j] is clear, whatever they held. s and dp are
+// [keys][32]. keys > 0.
+//
+//go:noescape
+func gradientsAVX512(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale *float32)
+
+// outerAVX512 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of A and
+// the 32 columns x whose bit in columns is set; of B it reads no others. Rows of C and B lie cStep and
+// bStep elements apart, a is [rows][32]. n > 0.
+//
+//go:noescape
+func outerAVX512(c *float32, cStep int, a *float32, b *float32, bStep int, rows int, n int, columns uint32)
+
 // fmaPeakAVX512 does n times 16 independent multiply-adds of 16 float32: 512 FLOP each time.
 //
 //go:noescape

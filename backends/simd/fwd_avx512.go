@@ -95,7 +95,7 @@ func fwdAVX512Item(j *job, ws *arena, item int) {
 	}
 	first, _ := p.Keys(from)
 	_, last := p.Keys(to - 1)
-	for k0 := first / blockK * blockK; k0 < last && !j.canceled(); k0 += blockK {
+	for k0 := first / blockK * blockK; first < last && k0 < last && !j.canceled(); k0 += blockK {
 		lo, hi := max(k0, first), min(k0+blockK, last)
 		k, kStep := viewAVX512(&f.K, b, kvHead, lo, hi-lo, x.k)
 		v, vStep := viewAVX512(&f.V, b, kvHead, lo, hi-lo, x.v)

@@ -26,7 +26,9 @@ type job struct {
 	next  atomic.Int64
 	done  <-chan struct{} // of the call's context
 
-	spaces []arena // one for each worker
+	spaces []arena        // one for each worker
+	shared arena          // of all workers, where a kernel needs it
+	passed []atomic.Int64 // how far each item has come, where later items wait for it
 	helper sync.WaitGroup
 }
 
@@ -38,10 +40,17 @@ func (b *Backend) newJob(p flashkit.Problem) *job {
 	return j
 }
 
-// do runs the items [0, n) on up to GOMAXPROCS goroutines, each with a
-// workspace of the given number of floats, and gives j back to the pool.
+// do runs the items [0, n) as parallel does and gives j back to the pool.
 func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n, floats int) error {
+	j.parallel(ctx, run, n, floats)
+	return b.release(ctx, j)
+}
+
+// parallel runs the items [0, n) on up to GOMAXPROCS goroutines, each with a
+// workspace of the given number of floats, until the context is done.
+func (j *job) parallel(ctx context.Context, run func(*job, *arena, int), n, floats int) {
 	j.run, j.items, j.done = run, int64(n), ctx.Done()
+	j.next.Store(0)
 	workers := max(1, min(workers(), n))
 	for len(j.spaces) < workers {
 		j.spaces = append(j.spaces, arena{})
@@ -52,12 +61,13 @@ func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n
 	}
 	j.work(&j.spaces[0], floats)
 	j.helper.Wait()
+}
 
-	err := ctx.Err()
+// release gives j back to the pool and returns how the call ended.
+func (b *Backend) release(ctx context.Context, j *job) error {
 	j.p, j.fwd, j.bwd, j.run, j.done = flashkit.Problem{}, flashkit.Forward{}, flashkit.Backward{}, nil, nil
-	j.next.Store(0)
 	b.jobs.Put(j)
-	return err
+	return ctx.Err()
 }
 
 func (j *job) help(worker, floats int) {

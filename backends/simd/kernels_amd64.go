@@ -9,6 +9,7 @@ import "github.com/flashkit-go/flashkit"
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
 		{Name: "simd/fwd_avx512", Fits: fitsAVX512, Cost: fwdAVX512Cost, RunForward: b.fwdAVX512},
+		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: bwdAVX512Cost, RunBackward: b.bwdAVX512},
 	}
 }
 

@@ -27,6 +27,8 @@ func main() {
 	values("addValuesMaskedAVX512", true)
 	transpose()
 	convert()
+	gradients()
+	outer()
 	limits()
 	Generate()
 }
