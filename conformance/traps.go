@@ -28,6 +28,7 @@ var traps = []struct {
 	{name: "window_short", catches: "a window placed by the row's number alone when N < M", problem: "b1-h1-g1-n5-m37-d8-f32-window4.2"},
 	{name: "window_topleft", catches: "the left side of a top-left window aligned to the bottom right", problem: "b1-h1-g1-n5-m17-d8-f32-window2.1-topleft"},
 	{name: "window_empty_tail", catches: "rows past the last key left with the result of an earlier row", problem: "b1-h2-g2-n17-m5-d8-f32-window1.0-topleft"},
+	{name: "rows_past_keys", catches: "a whole tile of rows past the last key that is given that key", problem: "b1-h2-g1-n200-m5-d8-f32-window1.0-topleft"},
 	{name: "window_wide", catches: "a tile of a window skipped as if it were hidden", problem: "b1-h1-g1-n200-m200-d8-f32-window70.3"},
 
 	// Rows, keys and batches that are not there.

@@ -41,6 +41,10 @@ var mistakes = []struct {
 			}
 		}
 	}},
+	{"rows_past_keys", visible(func(p problem, i int) (lo, hi int) {
+		lo, hi = p.Keys(i)
+		return lo - only(i >= 64 && lo == p.KVLen, 1), hi
+	})},
 	{"window_wide", func(s *slips) { // 64 rows share their tiles, and the last of them says which
 		s.first = func(p problem, i, _ int) int { lo, _ := p.Keys(min(i|63, p.QLen-1)); return lo }
 	}},
