@@ -105,70 +105,101 @@ func rounder(t flashkit.DType) func(float32) float32 {
 // plain computes both passes the plain way in the precision of t, with P and dS
 // rounded to inner. As in life, the backward pass gets an O in the precision of
 // t and an LSE in float32.
-func plain(in *Inputs, t, inner flashkit.DType, by scaling, want result) (r result) {
-	p, round, roundInner := in.p, rounder(t), rounder(inner)
-	r.o, r.lse = make([]float64, len(want.o)), make([]float64, len(want.lse))
-	dq, dk, dv := make([]float32, len(in.q)), make([]float32, len(in.k)), make([]float32, len(in.v))
+func plain(in *Inputs, t, inner flashkit.DType, by scaling, want result) result {
+	x := plainRun{
+		Inputs: in, by: by, round: rounder(t), roundInner: rounder(inner), want: want,
+		result: result{o: make([]float64, len(want.o)), lse: make([]float64, len(want.lse))},
+		dq:     make([]float32, len(in.q)), dk: make([]float32, len(in.k)), dv: make([]float32, len(in.v)),
+		s: make([]float32, in.p.KVLen), oRow: make([]float32, in.p.VDim),
+	}
+	for row := range in.p.Batch * in.p.Heads * in.p.QLen {
+		x.forward(row)
+		x.backward(row)
+	}
+	for i, grad := range [][]float32{x.dq, x.dk, x.dv} {
+		for c := range grad {
+			grad[c] = x.round(grad[c])
+		}
+		x.result.set(2+i, widen(grad))
+	}
+	return x.result
+}
+
+type plainRun struct {
+	*Inputs
+	by                scaling
+	round, roundInner func(float32) float32
+	want, result      result
+	dq, dk, dv        []float32
+	s, oRow           []float32 // of the row at hand: its scores and its O
+}
+
+// place returns the row's number within its head, and the first row of its K
+// and V.
+func (x *plainRun) place(row int) (i, keys int) {
+	p := x.p
+	h, b := row/p.QLen%p.Heads, row/p.QLen/p.Heads
+	return row % p.QLen, (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen
+}
+
+// forward computes P = exp(S - max) / sum and O = P V of one row.
+func (x *plainRun) forward(row int) {
+	p, by := x.p, x.by
+	i, keys := x.place(row)
+	q, scale := by.scale(x.q[row*p.Dim:][:p.Dim], float32(p.SoftmaxScale()))
+	top, sum := float32(math.Inf(-1)), float32(0)
+	for j := range x.s {
+		if oracle.Sees(p, i, j) {
+			x.s[j] = float32(dot32(q, x.k[(keys+j)*p.Dim:]) * scale)
+			top = max(top, x.s[j])
+		}
+	}
+	for j := range x.s {
+		if oracle.Sees(p, i, j) {
+			sum += by.exp(x.s[j] - top)
+		}
+	}
+	clear(x.oRow)
+	for j := range x.s {
+		if oracle.Sees(p, i, j) {
+			addScaled(x.oRow, x.roundInner(by.exp(x.s[j]-top)/sum), x.v[(keys+j)*p.VDim:])
+		}
+	}
+	for c, o := range x.oRow {
+		x.result.o[row*p.VDim+c] = float64(x.round(o))
+	}
+	x.result.lse[row] = float64(by.lse(top, sum))
+}
+
+// backward computes P = exp(S - LSE) and dS = P (dP - delta) of one row, whose
+// scores forward has left, and adds its part of the gradients.
+func (x *plainRun) backward(row int) {
+	p, by := x.p, x.by
+	i, keys := x.place(row)
+	lse := float32(x.want.lse[row])
+	if math.IsInf(float64(lse), -1) {
+		return
+	}
+	q, do := x.q[row*p.Dim:][:p.Dim], x.do[row*p.VDim:][:p.VDim]
+	for c := range x.oRow {
+		x.oRow[c] = x.round(float32(x.want.o[row*p.VDim+c]))
+	}
+	delta := by.delta(do, x.oRow)
+	if x.dlse != nil {
+		delta -= x.dlse[row]
+	}
 	scale := float32(p.SoftmaxScale())
-	s := make([]float32, p.KVLen)
-	for row := range p.Batch * p.Heads * p.QLen {
-		i, h, b := row%p.QLen, row/p.QLen%p.Heads, row/p.QLen/p.Heads
-		keys := (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen
-		q, do := in.q[row*p.Dim:][:p.Dim], in.do[row*p.VDim:][:p.VDim]
-		qScaled, sScale := by.scale(q, scale)
-		top := float32(math.Inf(-1))
-		for j := range s {
-			s[j] = float32(math.Inf(-1))
-			if oracle.Sees(p, i, j) {
-				s[j] = float32(dot32(qScaled, in.k[(keys+j)*p.Dim:]) * sScale)
-				top = max(top, s[j])
-			}
+	for j, s := range x.s {
+		if !oracle.Sees(p, i, j) {
+			continue
 		}
-		// Forward: P = exp(S - max) / sum, O = P V.
-		var sum float32
-		o := make([]float32, p.VDim)
-		for j := range s {
-			if oracle.Sees(p, i, j) {
-				sum += by.exp(s[j] - top)
-			}
-		}
-		for j := range s {
-			if oracle.Sees(p, i, j) {
-				addScaled(o, roundInner(by.exp(s[j]-top)/sum), in.v[(keys+j)*p.VDim:])
-			}
-		}
-		for c := range o {
-			r.o[row*p.VDim+c] = float64(round(o[c]))
-		}
-		r.lse[row] = float64(by.lse(top, sum))
-		// Backward: P = exp(S - LSE), dS = P (dP - delta).
-		lse := float32(want.lse[row])
-		for c := range o {
-			o[c] = round(float32(want.o[row*p.VDim+c]))
-		}
-		delta := by.delta(do, o)
-		if in.dlse != nil {
-			delta -= in.dlse[row]
-		}
-		for j := range s {
-			if !oracle.Sees(p, i, j) || math.IsInf(float64(lse), -1) {
-				continue
-			}
-			at := keys + j
-			prob := by.exp(s[j] - by.base(lse))
-			ds := roundInner(prob * (dot32(do, in.v[at*p.VDim:]) - delta))
-			addScaled(dv[at*p.VDim:][:p.VDim], roundInner(prob), do)
-			addScaled(dk[at*p.Dim:][:p.Dim], ds*scale, q)
-			addScaled(dq[row*p.Dim:][:p.Dim], ds*scale, in.k[at*p.Dim:])
-		}
+		k, v := (keys+j)*p.Dim, (keys+j)*p.VDim
+		prob := by.exp(s - by.base(lse))
+		ds := x.roundInner(prob * (dot32(do, x.v[v:]) - delta))
+		addScaled(x.dv[v:][:p.VDim], x.roundInner(prob), do)
+		addScaled(x.dk[k:][:p.Dim], ds*scale, q)
+		addScaled(x.dq[row*p.Dim:][:p.Dim], ds*scale, x.k[k:])
 	}
-	for i, x := range [][]float32{dq, dk, dv} {
-		for c := range x {
-			x[c] = round(x[c])
-		}
-		r.set(2+i, widen(x))
-	}
-	return r
 }
 
 // scale returns what to multiply K with, and what to multiply the product with.
