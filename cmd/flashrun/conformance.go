@@ -131,7 +131,7 @@ func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 
 // runAll runs the suite on every kernel that the choice admits.
 func (f *conformanceFlags) runAll(ctx context.Context, d *dispatch.Dispatcher, stderr io.Writer) ([]*tally, error) {
-	show := newProgress(stderr, f.json)
+	show := newProgress(stderr)
 	defer show.done()
 	kernels := d.Kernels()
 	total := f.options.Count(kernels)

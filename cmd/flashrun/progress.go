@@ -20,10 +20,10 @@ type progress struct {
 	ended   sync.WaitGroup
 }
 
-// newProgress returns a progress on w. quiet silences it.
-func newProgress(w io.Writer, quiet bool) *progress {
+// newProgress returns a progress on w.
+func newProgress(w io.Writer) *progress {
 	p := &progress{stop: make(chan struct{})}
-	if f, ok := w.(*os.File); ok && !quiet && isTerminal(f) {
+	if f, ok := w.(*os.File); ok && isTerminal(f) {
 		p.w = w
 		p.ended.Add(1)
 		go p.loop()

@@ -107,7 +107,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.discard()
 	}
-	rep, out, err := f.compute(ctx, d, in, newProgress(cmd.ErrOrStderr(), f.json))
+	rep, out, err := f.compute(ctx, d, in, newProgress(cmd.ErrOrStderr()))
 	if err != nil {
 		return err
 	}
