@@ -8,9 +8,13 @@ import "github.com/flashkit-go/flashkit"
 // the instructions for.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
-		{Name: "simd/fwd_avx512", Fits: fitsAVX512, Cost: fwdAVX512Cost, RunForward: b.fwdAVX512},
-		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: bwdAVX512Cost, RunBackward: b.bwdAVX512},
+		{Name: "simd/fwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.fwdCost, RunForward: b.fwdAVX512},
+		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.bwdCost, RunBackward: b.bwdAVX512},
+		{Name: "simd/fwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.fwdCost, RunForward: b.fwdAVX2},
+		{Name: "simd/bwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.bwdCost, RunBackward: b.bwdAVX2},
 	}
 }
 
 func fitsAVX512(flashkit.Problem) string { return avx512.missing() }
+
+func fitsAVX2(flashkit.Problem) string { return avx2.missing() }

@@ -11,8 +11,11 @@ type tier struct {
 }
 
 // The flags are conjunctions: turning one off in GODEBUG leaves the others on.
-var avx512 = tier{"AVX-512 F, BW, DQ and VL",
-	cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL}
+var (
+	avx512 = tier{"AVX-512 F, BW, DQ and VL",
+		cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL}
+	avx2 = tier{"AVX2, FMA and F16C", cpu.X86.HasAVX2 && cpu.X86.HasFMA && hasF16C()}
+)
 
 // missing returns "" if the machine has the tier, else the reason for Fits.
 func (t tier) missing() string {

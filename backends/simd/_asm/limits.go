@@ -1,28 +1,30 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
-	. "github.com/mmcloughlin/avo/reg"
 )
 
 // limits emits the loop that measures the machine's multiply-add peak: as many
 // independent sums as hide the latency, nothing but registers.
 func limits() {
-	routine("fmaPeakAVX512", "func(n int)")
-	Doc("fmaPeakAVX512 does n times 16 independent multiply-adds of 16 float32: 512 FLOP each time.")
-	n := param("n")
-	acc := accumulators(groupRows)
+	rows := groups[0]
+	routine("fmaPeak", "func(n int)", fmt.Sprintf("does n times %d independent multiply-adds of %d float32: %d FLOP each time.",
+		rows*vectors, vectorBytes/4, rows*lanes*2))
+	n, x := param("n"), lanesB[0]
+	acc := accumulators(rows)
 	for _, row := range acc {
 		for _, z := range row {
-			VPXORQ(z, z, z)
+			VXORPS(z, z, z)
 		}
 	}
-	VPXORQ(Z16, Z16, Z16)
+	VXORPS(x, x, x)
 	Label("loop")
 	for _, row := range acc {
 		for _, z := range row {
-			VFMADD231PS(Z16, Z16, z)
+			VFMADD231PS(x, x, z)
 		}
 	}
 	DECQ(n)

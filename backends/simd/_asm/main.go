@@ -1,32 +1,37 @@
-// Asm writes the AVX-512 routines of the CPU backend:
+// Asm writes the vector routines of the CPU backend, for one instruction set:
 //
-//	go run . -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
+//	go run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
+//	go run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
 //
-// In every routine the queries of a tile are in the lanes: 32 of them, two
-// vectors. S is [keys][32], Q transposed is [dim][32], O transposed is
-// [vdim][32], so K and V are read as they lie, one broadcast element at a time.
+// In every routine the queries of a tile are in the lanes of two vectors. S is
+// [keys][lanes], Q transposed is [dim][lanes], O transposed is [vdim][lanes], so
+// K and V are read as they lie, one broadcast element at a time.
 package main
 
 import (
+	"flag"
+
 	. "github.com/mmcloughlin/avo/build"
 )
 
-const (
-	lanes     = 32        // queries of a tile
-	rowBytes  = lanes * 4 // of S, Qᵀ and Oᵀ
-	vectors   = lanes / 16
-	groupRows = 8 // rows of the register tile: 8 x 2 accumulators, and room for the rest
-)
-
 func main() {
+	name := flag.String("isa", "AVX512", "instruction `set`: AVX512 or AVX2")
+	flag.Parse()
+	use(*name)
 	ConstraintExpr("!noasm,!purego")
 	scores()
 	maskScores()
 	weights()
-	values("addValuesAVX512", false)
-	values("addValuesMaskedAVX512", true)
-	transpose()
-	convert()
+	values(false)
+	values(true)
+	if isa == "AVX512" {
+		transposeAVX512()
+		convertAVX512()
+	} else {
+		transposeAVX2()
+		convertAVX2()
+		cpuidF16C()
+	}
 	gradients()
 	outer()
 	limits()

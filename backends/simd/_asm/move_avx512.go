@@ -6,16 +6,15 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// transpose emits the transpose of one 16 x 16 block.
-func transpose() {
-	routine("transposeAVX512", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)")
-	Doc("transposeAVX512 sets dst[c][r] = by[c]*src[r][c] for a block of 16 x 16 whose rows lie dstStep and",
+// transposeAVX512 emits the transpose of one 16 x 16 block.
+func transposeAVX512() {
+	routine("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
+		"sets dst[c][r] = by[c]*src[r][c] for a block of 16 x 16 whose rows lie dstStep and",
 		"srcStep elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
 	src, srcStep := param("src"), bytes(param("srcStep"))
 	by := param("by")
-	r := []VecPhysical{Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11, Z12, Z13, Z14, Z15}
-	t := []VecPhysical{Z16, Z17, Z18, Z19, Z20, Z21, Z22, Z23, Z24, Z25, Z26, Z27, Z28, Z29, Z30, Z31}
+	r, t := registers[:16], registers[16:]
 	VMOVUPS(Mem{Base: by}, t[0])
 	for _, z := range r {
 		VMULPS(Mem{Base: src}, t[0], z)
@@ -53,29 +52,29 @@ func transpose() {
 	RET()
 }
 
-// convert emits the conversions between float32 and the 16-bit types.
-func convert() {
-	conversion("widenF16AVX512", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i].", 2, 4,
+// convertAVX512 emits the conversions between float32 and the 16-bit types.
+func convertAVX512() {
+	conversionAVX512("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i].", 2, 4,
 		func(load, store func(Op)) {
 			load(Y0)
 			VCVTPH2PS(Y0, Z1)
 			store(Z1)
 		})
-	conversion("widenBF16AVX512", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i].", 2, 4,
+	conversionAVX512("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i].", 2, 4,
 		func(load, store func(Op)) {
 			load(Y0)
 			VPMOVZXWD(Y0, Z1)
 			VPSLLD(Imm(16), Z1, Z1)
 			store(Z1)
 		})
-	conversion("narrowF16AVX512", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i].", 4, 2,
+	conversionAVX512("narrowF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i].", 4, 2,
 		func(load, store func(Op)) {
 			load(Z0)
 			VCVTPS2PH(Imm(0), Z0, Y1) // to nearest, ties to even
 			store(Y1)
 		})
 	one, half, quiet := Z29, Z30, Z31
-	conversion("narrowBF16AVX512", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i].", 4, 2,
+	conversionAVX512("narrowBF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i].", 4, 2,
 		func(load, store func(Op)) {
 			load(Z0)
 			VCMPPS(Imm(3), Z0, Z0, K2) // unordered: NaN
@@ -88,22 +87,16 @@ func convert() {
 			VPMOVDW(Z2, Y3)
 			store(Y3)
 		}, func() {
-			for _, c := range []struct {
-				x uint64
-				z VecPhysical
-			}{{1, one}, {0x7fff, half}, {0x40, quiet}} {
-				r := GP32()
-				MOVL(U32(uint32(c.x)), r)
-				VPBROADCASTD(r, c.z)
-			}
+			word(1, one)
+			word(0x7fff, half)
+			word(0x40, quiet)
 		})
 }
 
-// conversion emits a loop over 16 elements at a time, with a mask for the last
-// few, so that nothing beyond them is read or written.
-func conversion(name, signature, does string, from, to int, body func(load, store func(Op)), before ...func()) {
-	routine(name, signature)
-	Doc(name + " " + does)
+// conversionAVX512 emits a loop over 16 elements at a time, with a mask for the
+// last few, so that nothing beyond them is read or written.
+func conversionAVX512(name, signature, does string, from, to int, body func(load, store func(Op)), before ...func()) {
+	routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")
 	for _, f := range before {
 		f()

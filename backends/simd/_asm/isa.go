@@ -1,0 +1,74 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+const vectors = 2 // of a row of S, Qᵀ and Oᵀ
+
+// What the chosen instruction set makes of the routines. use sets it.
+var (
+	isa         string
+	vectorBytes int
+	lanes       int   // queries of a tile
+	rowBytes    int   // of S, Qᵀ and Oᵀ
+	groups      []int // rows of the register tile, then of its remainders
+
+	registers  []VecPhysical // the accumulators first
+	lanesB     []VecPhysical // one row of the operand that has the queries in its lanes
+	broadcasts []VecPhysical // they take turns, so that the load of one row overlaps the products of another
+)
+
+// use chooses the instruction set.
+func use(name string) {
+	isa = name
+	switch name {
+	case "AVX512":
+		vectorBytes = 64
+		groups = []int{8, 4, 2, 1}
+		registers = []VecPhysical{
+			Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11, Z12, Z13, Z14, Z15,
+			Z16, Z17, Z18, Z19, Z20, Z21, Z22, Z23, Z24, Z25, Z26, Z27, Z28, Z29, Z30, Z31,
+		}
+		lanesB, broadcasts = registers[16:18], registers[18:22]
+	case "AVX2":
+		vectorBytes = 32
+		groups = []int{6, 4, 2, 1}
+		registers = []VecPhysical{Y0, Y1, Y2, Y3, Y4, Y5, Y6, Y7, Y8, Y9, Y10, Y11, Y12, Y13, Y14, Y15}
+		lanesB, broadcasts = registers[12:14], registers[14:16]
+	default:
+		panic("no such instruction set: " + name)
+	}
+	lanes = vectors * vectorBytes / 4
+	rowBytes = lanes * 4
+}
+
+// part returns vector v of the row at m.
+func part(m Mem, v int) Mem { return m.Offset(v * vectorBytes) }
+
+// routine begins a routine that keeps none of its pointers. In its comment,
+// LANES stands for the number of queries of a tile.
+func routine(name, signature string, does ...string) {
+	TEXT(name+isa, NOSPLIT, signature)
+	Pragma("noescape")
+	does[0] = name + isa + " " + does[0]
+	for i := range does {
+		does[i] = strings.ReplaceAll(does[i], "LANES", strconv.Itoa(lanes))
+	}
+	Doc(does...)
+}
+
+// param loads a pointer or int argument.
+func param(name string) GPVirtual { return Load(Param(name), GP64()).(GPVirtual) }
+
+// bytes turns a number of float32 elements into bytes.
+func bytes(elements Register) GPVirtual {
+	r := elements.(GPVirtual)
+	SHLQ(Imm(2), r)
+	return r
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// transposeAVX2 emits the transpose of one 8 x 8 block.
+func transposeAVX2() {
+	routine("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
+		"sets dst[c][r] = by[c]*src[r][c] for a block of 8 x 8 whose rows lie dstStep and",
+		"srcStep elements apart.")
+	dst, dstStep := param("dst"), bytes(param("dstStep"))
+	src, srcStep := param("src"), bytes(param("srcStep"))
+	by := param("by")
+	r, t := registers[:8], registers[8:]
+	VMOVUPS(Mem{Base: by}, t[0])
+	for _, y := range r {
+		VMULPS(Mem{Base: src}, t[0], y)
+		ADDQ(srcStep, src)
+	}
+	// Pairs of rows, pairs of pairs, then the halves of a vector.
+	for i := 0; i < 8; i += 2 {
+		VUNPCKLPS(r[i+1], r[i], t[i])
+		VUNPCKHPS(r[i+1], r[i], t[i+1])
+	}
+	for i := 0; i < 8; i += 4 {
+		VUNPCKLPD(t[i+2], t[i], r[i])
+		VUNPCKHPD(t[i+2], t[i], r[i+1])
+		VUNPCKLPD(t[i+3], t[i+1], r[i+2])
+		VUNPCKHPD(t[i+3], t[i+1], r[i+3])
+	}
+	const low, high = 0x20, 0x31
+	for i := range 4 {
+		VPERM2F128(Imm(low), r[i+4], r[i], t[i])
+		VPERM2F128(Imm(high), r[i+4], r[i], t[i+4])
+	}
+	for _, y := range t {
+		VMOVUPS(y, Mem{Base: dst})
+		ADDQ(dstStep, dst)
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// convertAVX2 emits the conversions between float32 and the 16-bit types.
+func convertAVX2() {
+	conversionAVX2("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i]. n >= 8.", 2, 4,
+		func(src, dst Mem) {
+			VCVTPH2PS(src, Y0)
+			VMOVUPS(Y0, dst)
+		})
+	conversionAVX2("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i]. n >= 8.", 2, 4,
+		func(src, dst Mem) {
+			VPMOVZXWD(src, Y0)
+			VPSLLD(Imm(16), Y0, Y0)
+			VMOVUPS(Y0, dst)
+		})
+	conversionAVX2("narrowF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.", 4, 2,
+		func(src, dst Mem) {
+			VMOVUPS(src, Y0)
+			VCVTPS2PH(Imm(0), Y0, dst) // to nearest, ties to even
+		})
+	one, half, quiet := Y13, Y14, Y15
+	conversionAVX2("narrowBF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.", 4, 2,
+		func(src, dst Mem) {
+			VMOVUPS(src, Y0)
+			VPSRLD(Imm(16), Y0, Y1)
+			VPAND(one, Y1, Y2)
+			VPADDD(half, Y2, Y2)
+			VPADDD(Y0, Y2, Y2)
+			VPSRLD(Imm(16), Y2, Y2) // to nearest, ties to even
+			VPOR(quiet, Y1, Y1)
+			VCMPPS(Imm(3), Y0, Y0, Y0) // unordered: NaN
+			VBLENDVPS(Y0, Y1, Y2, Y2)
+			VEXTRACTI128(Imm(1), Y2, X3)
+			VPACKUSDW(X3, X2, X2)
+			VMOVDQU(X2, dst)
+		}, func() {
+			word(1, one)
+			word(0x7fff, half)
+			word(0x40, quiet)
+		})
+}
+
+// conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap
+// those before them, so that nothing beyond them is read or written.
+func conversionAVX2(name, signature, does string, from, to uint8, body func(src, dst Mem), before ...func()) {
+	routine(name, signature, does)
+	dst, src, n := param("dst"), param("src"), param("n")
+	for _, f := range before {
+		f()
+	}
+	i := GP64()
+	XORQ(i, i)
+	SUBQ(Imm(8), n)
+	Label("next")
+	CMPQ(i, n)
+	JGE(LabelRef("last"))
+	at := func(i GPVirtual) (Mem, Mem) {
+		return Mem{Base: src, Index: i, Scale: from}, Mem{Base: dst, Index: i, Scale: to}
+	}
+	body(at(i))
+	ADDQ(Imm(8), i)
+	JMP(LabelRef("next"))
+	Label("last")
+	body(at(n))
+	VZEROUPPER()
+	RET()
+}
+
+// cpuidF16C emits the question that golang.org/x/sys/cpu does not answer.
+func cpuidF16C() {
+	TEXT("hasF16C", NOSPLIT, "func() bool")
+	Doc("hasF16C reports whether the processor has F16C. Its registers are those of AVX.")
+	MOVL(U32(1), EAX)
+	XORL(ECX, ECX)
+	CPUID()
+	SHRL(Imm(29), ECX)
+	ANDL(Imm(1), ECX)
+	Store(CL, ReturnIndex(0))
+	RET()
+}

@@ -1,0 +1,18 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// bwd_avx2 is bwdLanes with 16 query rows in the lanes.
+func (b *Backend) bwdAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
+	return b.bwdLanes(ctx, p, f, &avx2Lanes, bwdAVX2Prepare, bwdAVX2Block, bwdAVX2Finish)
+}
+
+func bwdAVX2Prepare(j *job, ws *arena, item int) { avx2Lanes.bwdPrepare(j, ws, item) }
+func bwdAVX2Block(j *job, ws *arena, item int)   { avx2Lanes.bwdBlock(j, ws, item) }
+func bwdAVX2Finish(j *job, ws *arena, item int)  { avx2Lanes.bwdFinish(j, ws, item) }

@@ -1,0 +1,25 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+var avx2Lanes = laneISA{
+	lanes: 16, block: 8, convert: 8, rate: 75e9,
+
+	scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2,
+	addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, transpose: transposeAVX2,
+	gradients: gradientsAVX2, outer: outerAVX2,
+	widenF16: widenF16AVX2, widenBF16: widenBF16AVX2, narrowF16: narrowF16AVX2, narrowBF16: narrowBF16AVX2,
+}
+
+// fwd_avx2 is fwdLanes with 16 query rows in the lanes.
+func (b *Backend) fwdAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+	return b.fwdLanes(ctx, p, f, &avx2Lanes, fwdAVX2Item)
+}
+
+func fwdAVX2Item(j *job, ws *arena, item int) { avx2Lanes.fwdItem(j, ws, item) }

@@ -1,0 +1,188 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The kernels fwd_avx512 and fwd_avx2 compute what fwd_generic computes, with
+// the query rows of a tile in the lanes of two vectors. Then a key is one row of
+// everything: S, P [keys][lanes] and O transposed [vdim][lanes] are products of
+// broadcast elements of K and V, read as they lie, with vectors of queries;
+// maximum and sum need no shuffle. Only the query tile and its output are
+// transposed.
+//
+// Scores are in base 2: log2(e) is folded into the softmax scale.
+//
+// An item is up to four tiles of one head that share each block of keys while it
+// is in cache, and share the widening of 16-bit keys. Blocks begin at multiples
+// of blockK wherever a tile's keys begin, so the bits of a tile do not depend on
+// its neighbors in the item.
+func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *laneISA, run func(*job, *arena, int)) error {
+	j := b.newJob(p)
+	j.fwd = *f
+	j.group = isa.group(p)
+	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
+	perTile := isa.lanes * (dims + 2)
+	shared := blockK*(isa.lanes+1+dims) + isa.lanes*(widest+3)
+	return b.do(ctx, j, run, p.Batch*p.Heads*tiles(p.QLen, j.group*isa.lanes), j.group*perTile+shared)
+}
+
+const (
+	blockK   = 128 // keys of a block
+	maxGroup = 4   // tiles of an item
+)
+
+func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
+	return cost(p.FLOPs(flashkit.PassForward), isa.rate, p.Batch*p.Heads*tiles(p.QLen, isa.lanes))
+}
+
+// group returns how many tiles make an item: as many as leave each worker
+// several items.
+func (isa *laneISA) group(p flashkit.Problem) int {
+	const itemsPerWorker = 8
+	return max(1, min(maxGroup, p.Batch*p.Heads*tiles(p.QLen, isa.lanes)/(itemsPerWorker*workers())))
+}
+
+// A laneTile is query rows, one in each lane.
+type laneTile struct {
+	from, n int       // its rows; lanes from n on are idle
+	q       []float32 // [dim][lanes], scaled
+	o       []float32 // [vdim][lanes]
+	m, l    []float32 // [lanes]; m in base 2
+}
+
+// A laneScratch is the workspace that the tiles of an item share.
+type laneScratch struct {
+	s       []float32 // [blockK][lanes]
+	masks   []uint32  // [blockK]
+	k, v    []float32 // a block of keys, if it must be widened
+	rows    []float32 // [lanes][dim], query rows or output rows
+	top     []float32 // [lanes] each
+	hidden  []float32
+	factors []float32
+}
+
+func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
+	p, f := &j.p, &j.fwd
+	heads, lanes := p.Batch*p.Heads, isa.lanes
+	rows := j.group * lanes
+	from := (tiles(p.QLen, rows) - 1 - item/heads) * rows
+	to := min(from+rows, p.QLen)
+	b, h := item%heads/p.Heads, item%p.Heads
+	kvHead := h / (p.Heads / p.KVHeads)
+
+	x := laneScratch{
+		s: ws.take(blockK * lanes), masks: takeWords(ws, blockK),
+		k: ws.take(blockK * pad(p.Dim)), v: ws.take(blockK * pad(p.VDim)),
+		rows: ws.take(lanes * max(pad(p.Dim), pad(p.VDim))),
+		top:  ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
+	}
+	var group [maxGroup]laneTile
+	n := 0
+	for r := from; r < to; r += lanes {
+		group[n] = isa.newTile(j, ws, &x, b, h, r, min(lanes, to-r))
+		n++
+	}
+	first, _ := p.Keys(from)
+	_, last := p.Keys(to - 1)
+	for k0 := first / blockK * blockK; first < last && k0 < last && !j.canceled(); k0 += blockK {
+		lo, hi := max(k0, first), min(k0+blockK, last)
+		k, kStep := isa.view(&f.K, b, kvHead, lo, hi-lo, x.k)
+		v, vStep := isa.view(&f.V, b, kvHead, lo, hi-lo, x.v)
+		for t := range n {
+			isa.absorb(p, &group[t], &x, k, kStep, v, vStep, lo, hi)
+		}
+	}
+	for t := range n {
+		isa.finish(j, &group[t], &x, b, h)
+	}
+}
+
+// newTile loads, scales and transposes n query rows.
+func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int) laneTile {
+	dim, padded, lanes := j.p.Dim, pad(j.p.Dim), isa.lanes
+	t := laneTile{from: from, n: n,
+		q: ws.take(lanes * padded), o: ws.take(lanes * pad(j.p.VDim)), m: ws.take(lanes), l: ws.take(lanes)}
+	clear(t.o)
+	clear(t.l)
+	for i := range t.m {
+		t.m[i] = float32(math.Inf(-1))
+	}
+	q := &j.fwd.Q
+	rows, step := x.rows, padded
+	if q.DType() == flashkit.Float32 && n == lanes && dim == padded {
+		rows, step = q.Float32s()[q.Offset(b, h, from):], rowStep(q)
+	} else {
+		clear(rows[:lanes*padded])
+		for i := range n {
+			isa.load(rows[i*padded:][:dim], q, q.Offset(b, h, from+i))
+		}
+	}
+	for i := range x.factors {
+		x.factors[i] = j.scale * math.Log2E
+	}
+	isa.toLanes(t.q, rows, step, padded, x.factors)
+	return t
+}
+
+// absorb takes the keys [lo, hi), which begin at k and v, into the tile.
+func (isa *laneISA) absorb(p *flashkit.Problem, t *laneTile, x *laneScratch, k []float32, kStep int, v []float32, vStep, lo, hi int) {
+	first, allUntil := p.Keys(t.from) // of the first row, and of the last one
+	allFrom, last := p.Keys(t.from + t.n - 1)
+	skip := max(first-lo, 0)
+	lo, hi = lo+skip, min(hi, last)
+	if lo >= hi {
+		return
+	}
+	kp, vp, keys := &k[skip*kStep], &v[skip*vStep], hi-lo
+	copy(x.top, t.m)
+	if lo >= allFrom && hi <= allUntil {
+		isa.scores(&x.s[0], kp, kStep, &t.q[0], p.Dim, keys, &x.top[0])
+		isa.weights(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0])
+		isa.addValues(&t.o[0], vp, vStep, &x.s[0], keys, p.VDim, &x.factors[0])
+		return
+	}
+	for c := range keys {
+		from, to := p.Queries(lo + c)
+		x.masks[c] = laneMask(from-t.from, to-t.from, t.n)
+	}
+	isa.scores(&x.s[0], kp, kStep, &t.q[0], p.Dim, keys, &x.hidden[0]) // its maximum counts hidden keys
+	isa.maskScores(&x.s[0], &x.masks[0], keys, &x.top[0])
+	isa.weights(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0])
+	isa.addValuesMasked(&t.o[0], vp, vStep, &x.s[0], keys, p.VDim, &x.factors[0], &x.masks[0])
+}
+
+// finish divides once, transposes back and writes the rows of the tile.
+func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
+	o, lse := &j.fwd.O, &j.fwd.LSE
+	for i, l := range t.l {
+		x.factors[i] = 0 // no key, or none with a score above -Inf
+		y := math.Inf(-1)
+		if l != 0 {
+			x.factors[i] = 1 / l
+			y = (float64(t.m[i]) + math.Log2(float64(l))) * math.Ln2
+		}
+		if i < t.n && !lse.IsZero() {
+			lse.Float32s()[lse.Offset(b, h, t.from+i)] = float32(y)
+		}
+	}
+	vdim, padded := j.p.VDim, pad(j.p.VDim)
+	rows, step := x.rows, padded
+	direct := o.DType() == flashkit.Float32 && t.n == isa.lanes && vdim == padded
+	if direct {
+		rows, step = o.Float32s()[o.Offset(b, h, t.from):], rowStep(o)
+	}
+	isa.fromLanes(rows, step, t.o, padded, x.factors)
+	if direct {
+		return
+	}
+	for i := range t.n {
+		isa.store(o, o.Offset(b, h, t.from+i), rows[i*step:][:vdim])
+	}
+}

@@ -1,0 +1,108 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A laneISA is an instruction set for kernels that have query rows in the lanes
+// of two vectors. The routines are documented where they are declared.
+//
+// What a routine is given escapes, because it is called through a variable: it
+// must be workspace or the caller's memory.
+type laneISA struct {
+	lanes   int     // query rows of a tile
+	block   int     // rows and columns that transpose takes
+	convert int     // elements that widen and narrow take at least
+	rate    float64 // multiply-adds of one core, in FLOP/s; it only has to rank kernels
+
+	scores                func(s, k *float32, step int, q *float32, dim, keys int, top *float32)
+	maskScores            func(s *float32, masks *uint32, keys int, top *float32)
+	weights               func(s *float32, keys int, m, top, l, alpha *float32)
+	addValues             func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)
+	addValuesMasked       func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
+	transpose             func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
+	gradients             func(s, dp *float32, masks *uint32, keys int, lse, delta, scale *float32)
+	outer                 func(c *float32, cStep int, a, b *float32, bStep, rows, n int, columns uint32)
+	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
+	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
+}
+
+// pad rounds a head dim up to whole vectors and whole blocks.
+func pad(dim int) int { return (dim + 15) &^ 15 }
+
+// laneMask returns the bits from up to but not including to, as far as they lie
+// in [0, n).
+func laneMask(from, to, n int) uint32 {
+	from, to = max(from, 0), min(to, n)
+	if from >= to {
+		return 0
+	}
+	return uint32(1<<to - 1<<from)
+}
+
+// takeWords returns workspace as n words.
+func takeWords(ws *arena, n int) []uint32 {
+	return unsafe.Slice((*uint32)(unsafe.Pointer(&ws.take(n)[0])), n)
+}
+
+// toLanes sets dst, [padded][lanes], to the transpose of lanes rows of padded
+// elements, times by, which has an element for each of a block's columns.
+func (isa *laneISA) toLanes(dst, rows []float32, step, padded int, by []float32) {
+	for c := 0; c < padded; c += isa.block {
+		for i := 0; i < isa.lanes; i += isa.block {
+			isa.transpose(&dst[c*isa.lanes+i], isa.lanes, &rows[i*step+c], step, &by[0])
+		}
+	}
+}
+
+// fromLanes sets lanes rows of padded elements to the transpose of src,
+// [padded][lanes], row i times by[i].
+func (isa *laneISA) fromLanes(rows []float32, step int, src []float32, padded int, by []float32) {
+	for c := 0; c < padded; c += isa.block {
+		for i := 0; i < isa.lanes; i += isa.block {
+			isa.transpose(&rows[i*step+c], step, &src[c*isa.lanes+i], isa.lanes, &by[i])
+		}
+	}
+}
+
+// view is view with vector conversions.
+func (isa *laneISA) view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+	if t.DType() == flashkit.Float32 {
+		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	dim := t.Shape()[3]
+	for i := range n {
+		isa.load(buf[i*dim:][:dim], t, t.Offset(b, h, r+i))
+	}
+	return buf, dim
+}
+
+// load is load with vector conversions.
+func (isa *laneISA) load(dst []float32, t *flashkit.Tensor, from int) {
+	if t.DType() == flashkit.Float32 || len(dst) < isa.convert {
+		load(dst, t, from)
+		return
+	}
+	widen := isa.widenF16
+	if t.DType() == flashkit.BFloat16 {
+		widen = isa.widenBF16
+	}
+	widen(&dst[0], &t.Uint16s()[from:][:len(dst)][0], len(dst))
+}
+
+// store is store with vector conversions.
+func (isa *laneISA) store(t *flashkit.Tensor, to int, src []float32) {
+	if t.DType() == flashkit.Float32 || len(src) < isa.convert {
+		store(t, to, src)
+		return
+	}
+	narrow := isa.narrowF16
+	if t.DType() == flashkit.BFloat16 {
+		narrow = isa.narrowBF16
+	}
+	narrow(&t.Uint16s()[to:][:len(src)][0], &src[0], len(src))
+}
