@@ -13,7 +13,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check fmt vet cross lint tidy race fuzz bench generate asm vectors drift verify verify-sample clean
+.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench generate asm vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -61,6 +61,22 @@ fuzz: ## every fuzz target for FUZZTIME
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
 	done
+
+# Every trap and one shape of the grid: the whole suite takes minutes under
+# emulation. What invalid_arguments asks does not depend on the processor.
+EMULATED = -test.short -test.run 'Conformance/$(1)/(_|^b4-h5-g5-n31-)' -test.skip invalid_arguments
+
+emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; needs qemu-user-static
+	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) test -c -o bin/simd.arm64.test ./backends/simd
+	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_generic,simd/bwd_generic \
+		qemu-x86_64-static -cpu Nehalem ../../bin/simd.amd64.test $(call EMULATED,)
+	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_generic,simd/bwd_generic \
+		qemu-aarch64-static ../../bin/simd.arm64.test $(call EMULATED,)
+	if $(GO) run ./cmd/flashrun list | grep -q '^simd/fwd_avx2 '; then \
+		cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2 \
+			qemu-x86_64-static -cpu Haswell ../../bin/simd.amd64.test $(call EMULATED,avx); \
+	fi
 
 bench: ## the portable kernels on one core and on all; the overhead of dispatch
 	GOMAXPROCS=1 $(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd

@@ -1,0 +1,121 @@
+//go:build linux && !js
+
+package simd_test
+
+import (
+	"fmt"
+	"runtime/debug"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/backends/simd"
+)
+
+// A guarded memory is readable and writable between two parts that are not
+// mapped.
+type guarded []byte
+
+func newGuarded(t testing.TB, bytes int) guarded {
+	page := syscall.Getpagesize()
+	bytes = (bytes + page - 1) / page * page
+	all, err := syscall.Mmap(-1, 0, bytes+2*page, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, syscall.Munmap(all)) })
+	inside := all[page : page+bytes : page+bytes]
+	require.NoError(t, syscall.Mprotect(inside, syscall.PROT_READ|syscall.PROT_WRITE))
+	return inside
+}
+
+// Kernels must not touch a byte outside the tensors, not even read it: it may
+// belong to a page that is not mapped. A kernel that does crashes this test,
+// and the whole binary with it: debug.SetPanicOnFault would turn the fault into
+// a panic on the goroutine of the test alone, not on the kernel's workers. Run
+// with -v to see the case, which is named before it runs.
+func TestNothingOutsideTensorsIsTouched(t *testing.T) {
+	const tensors, largest = 10, 1 << 18
+	var memory [tensors]guarded
+	for i := range memory {
+		memory[i] = newGuarded(t, largest)
+	}
+	placements := []struct {
+		name string
+		in   space
+		l    layout
+	}{
+		{"end", atEnd(memory[:]), bhsd},
+		{"start", atStart(memory[:], 0), bhsd},
+		{"element1", atStart(memory[:], 1), bhsd}, // vectors are never aligned
+		{"end-bshd", atEnd(memory[:]), bshd},
+		{"end-gaps", atEnd(memory[:]), gaps}, // the last row ends the memory, without its gap
+		{"start-gaps", atStart(memory[:], 0), gaps},
+	}
+	for _, dim := range []string{"d1", "d3", "d15", "d17", "d40", "d40-dv17", "d65", "d16-dv1", "d64"} {
+		for _, shape := range guardShapes {
+			for _, dtype := range dtypes {
+				p := problem(t, fmt.Sprintf(shape, dim), dtype)
+				for _, k := range simd.New().Kernels() {
+					if k.Fits(p) != "" {
+						continue
+					}
+					free := newOperands(p, heap, bhsd)
+					free.run(t, k)
+					for _, place := range placements {
+						t.Run(k.Name+"/"+p.String()+"/"+place.name, func(t *testing.T) {
+							a := newOperands(p, place.in, place.l)
+							a.run(t, k)
+							if place.l.name != bhsd.name {
+								return
+							}
+							got := a.outputs(k)
+							for name, want := range free.outputs(k) {
+								sameBits(t, got[name], want, 1, everywhere, "%s differs by where the tensors lie", name)
+							}
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// N, M = 1, M = 127 and their neighbors, every mask, heads that share keys.
+var guardShapes = []string{
+	"b1-h1-g1-n1-m1-%s-f32",
+	"b1-h2-g1-n33-m1-%s-f32",
+	"b1-h1-g1-n1-m127-%s-f32-causal",
+	"b1-h2-g1-n31-m127-%s-f32",
+	"b1-h1-g1-n33-m127-%s-f32-causal",
+	"b1-h4-g2-n33-m31-%s-f32-window5.3",
+	"b2-h2-g1-n31-m33-%s-f32-causal-topleft",
+	"b1-h1-g1-n65-m129-%s-f32-window33.0",
+	"b1-h1-g1-n3-m0-%s-f32",
+	"b1-h1-g1-n0-m3-%s-f32",
+}
+
+func atEnd(memory []guarded) space {
+	return func(slot, n, size int) []byte {
+		m := memory[slot]
+		return m[len(m)-n*size:]
+	}
+}
+
+func atStart(memory []guarded, element int) space {
+	return func(slot, n, size int) []byte {
+		return memory[slot][element*size:][: n*size : n*size]
+	}
+}
+
+// The pages around a guarded memory must fault, or the test above proves nothing.
+func TestGuardsFault(t *testing.T) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	m := newGuarded(t, 1)
+	for _, at := range []int{-1, len(m)} {
+		require.Panics(t, func() { sink = *(*byte)(unsafe.Add(unsafe.Pointer(&m[0]), at)) }, "byte %d", at)
+	}
+	sink = m[0] + m[len(m)-1]
+}
+
+var sink byte
