@@ -1,0 +1,49 @@
+//go:build !noasm && !purego
+
+package simd_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tierFeatures says, for each prefix of assembly files, what the tier of its
+// kernels checks before it runs them. The names are those of avo.
+var tierFeatures = map[string][]string{
+	"avx2":       {"AVX", "AVX2", "FMA3", "F16C"},
+	"avx512":     {"AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"},
+	"avx512bf16": {"AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16"},
+}
+
+// Every instruction must belong to the tier of its file, or it would fault on a
+// processor that has the tier and nothing more.
+func TestInstructionsBelongToTheirTier(t *testing.T) {
+	const maxBytes = 200 << 10 // of code that nobody reads
+	files, err := filepath.Glob("*.s")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		prefix, _, _ := strings.Cut(file, "_")
+		features, ok := tierFeatures[prefix]
+		require.True(t, ok && strings.HasSuffix(file, "_amd64.s"), "%s: want <tier>_..._amd64.s with a tier of the table", file)
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(text), maxBytes, file)
+		lines := 0
+		for line := range strings.Lines(string(text)) {
+			list, ok := strings.CutPrefix(strings.TrimSpace(line), "// Requires: ")
+			if !ok {
+				continue
+			}
+			lines++
+			for _, feature := range strings.Split(list, ", ") {
+				require.Contains(t, features, feature, file)
+			}
+		}
+		require.NotZero(t, lines, "%s says nowhere what it requires", file)
+	}
+}
