@@ -5,6 +5,7 @@ package simd
 import (
 	"context"
 	"math"
+	"math/bits"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -182,8 +183,13 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	isa.scores(&x.s[0], k, x.kStep, &x.q[0], p.Dim, keys, &x.hidden[0])
 	isa.scores(&x.dp[0], v, x.vStep, &x.do[0], p.VDim, keys, &x.hidden[0])
 	isa.gradients(&x.s[0], &x.dp[0], &x.masks[0], keys, &stats.lse[0], &stats.delta[0], &j.scale)
-	isa.outerAll(x.dv[skip*pad(p.VDim):], x.s, doRows, doStep, keys, n, p.VDim)
-	isa.outerAll(x.dk[skip*pad(p.Dim):], x.dp, qRows, qStep, keys, n, p.Dim)
+	if whole || finite(qRows, qStep, n, p.Dim) && finite(doRows, doStep, n, p.VDim) {
+		isa.outerAll(x.dv[skip*pad(p.VDim):], x.s, doRows, doStep, keys, n, p.VDim)
+		isa.outerAll(x.dk[skip*pad(p.Dim):], x.dp, qRows, qStep, keys, n, p.Dim)
+	} else {
+		isa.outerSeen(x.dv[skip*pad(p.VDim):], x.s, doRows, doStep, x.masks[:keys], p.VDim)
+		isa.outerSeen(x.dk[skip*pad(p.Dim):], x.dp, qRows, qStep, x.masks[:keys], p.Dim)
+	}
 
 	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
 		return // canceled
@@ -220,6 +226,31 @@ func (isa *laneISA) outerAll(c, a, b []float32, bStep, keys, n, dim int) {
 	for x := 0; x < dim; x += isa.lanes {
 		isa.outer(&c[x], pad(dim), &a[0], &b[x], bStep, keys, n, laneMask(0, isa.lanes, dim-x))
 	}
+}
+
+// outerSeen is outerAll for rows that hold NaN or an infinity: it multiplies no
+// row with a key that the row does not see, not even with a weight of 0.
+func (isa *laneISA) outerSeen(c, a, b []float32, bStep int, masks []uint32, dim int) {
+	for r, mask := range masks {
+		if mask == 0 {
+			continue
+		}
+		from := bits.TrailingZeros32(mask)
+		for x := 0; x < dim; x += isa.lanes {
+			isa.outer(&c[r*pad(dim)+x], pad(dim), &a[r*isa.lanes+from], &b[from*bStep+x], bStep, 1, bits.OnesCount32(mask), laneMask(0, isa.lanes, dim-x))
+		}
+	}
+}
+
+// finite reports whether n rows of dim elements hold neither NaN nor infinity.
+func finite(rows []float32, step, n, dim int) bool {
+	var sum float32
+	for r := range n {
+		for _, x := range rows[r*step:][:dim] {
+			sum += x * 0 // NaN if x is not finite
+		}
+	}
+	return sum == 0
 }
 
 // transposed sets dst to by times n rows of t, transposed, and returns the rows.
