@@ -41,7 +41,9 @@ func TestInstructionsBelongToTheirTier(t *testing.T) {
 			}
 			lines++
 			for _, feature := range strings.Split(list, ", ") {
-				require.Contains(t, features, feature, file)
+				if feature != "CPUID" { // which every processor has: a tier asks with it
+					require.Contains(t, features, feature, file)
+				}
 			}
 		}
 		require.NotZero(t, lines, "%s says nowhere what it requires", file)

@@ -182,3 +182,11 @@ func problem(t testing.TB, name string, as flashkit.DType) flashkit.Problem {
 }
 
 var dtypes = []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
+
+// someTypes returns every type, or with -short the i-th alone, going round.
+func someTypes(i int) []flashkit.DType {
+	if testing.Short() {
+		return dtypes[i%len(dtypes):][:1]
+	}
+	return dtypes
+}
