@@ -74,7 +74,7 @@ emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; n
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_generic,simd/bwd_generic \
 		qemu-aarch64-static ../../bin/simd.arm64.test $(call EMULATED,)
 	if $(GO) run ./cmd/flashrun list | grep -q '^simd/fwd_avx2 '; then \
-		cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2 \
+		cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2,simd/bwd_avx2 \
 			qemu-x86_64-static -cpu Haswell ../../bin/simd.amd64.test $(call EMULATED,avx); \
 	fi
 
