@@ -146,31 +146,45 @@ func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int
 	return t
 }
 
-// absorb takes the keys [lo, hi), which begin at k and v, into the tile.
+// absorb takes the keys [lo, hi), which begin at k and v, into the tile. Of
+// those at the edges of the band some rows do not see.
 func (isa *laneISA) absorb(p *flashkit.Problem, t *laneTile, x *laneScratch, k []float32, kStep int, v []float32, vStep, lo, hi int) {
 	first, allUntil := p.Keys(t.from) // of the first row, and of the last one
 	allFrom, last := p.Keys(t.from + t.n - 1)
-	skip := max(first-lo, 0)
-	lo, hi = lo+skip, min(hi, last)
-	if lo >= hi {
-		return
+	from, to := max(lo, first), min(hi, last)
+	for from < to {
+		until, masked := to, true
+		switch {
+		case allFrom >= allUntil: // no key that all rows see
+		case from < allFrom:
+			until = min(to, allFrom)
+		case from < allUntil:
+			until, masked = min(to, allUntil), false
+		}
+		isa.absorbPart(p, t, x, &k[(from-lo)*kStep], kStep, &v[(from-lo)*vStep], vStep, from, until-from, masked)
+		from = until
 	}
-	kp, vp, keys := &k[skip*kStep], &v[skip*vStep], hi-lo
+}
+
+// absorbPart takes keys into the tile, from a given one on.
+func (isa *laneISA) absorbPart(p *flashkit.Problem, t *laneTile, x *laneScratch, k *float32, kStep int, v *float32, vStep, from, keys int, masked bool) {
+	s, q, o, alpha := &x.s[0], &t.q[0], &t.o[0], &x.factors[0]
+	m, top, l := &t.m[0], &x.top[0], &t.l[0]
 	copy(x.top, t.m)
-	if lo >= allFrom && hi <= allUntil {
-		isa.scores(&x.s[0], kp, kStep, &t.q[0], p.Dim, keys, &x.top[0])
-		isa.weights(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0])
-		isa.addValues(&t.o[0], vp, vStep, &x.s[0], keys, p.VDim, &x.factors[0])
+	if !masked {
+		isa.scores(s, k, kStep, q, p.Dim, keys, top)
+		isa.weights(s, keys, m, top, l, alpha)
+		isa.addValues(o, v, vStep, s, keys, p.VDim, alpha)
 		return
 	}
 	for c := range keys {
-		from, to := p.Queries(lo + c)
-		x.masks[c] = laneMask(from-t.from, to-t.from, t.n)
+		first, last := p.Queries(from + c)
+		x.masks[c] = laneMask(first-t.from, last-t.from, t.n)
 	}
-	isa.scores(&x.s[0], kp, kStep, &t.q[0], p.Dim, keys, &x.hidden[0]) // its maximum counts hidden keys
-	isa.maskScores(&x.s[0], &x.masks[0], keys, &x.top[0])
-	isa.weights(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0])
-	isa.addValuesMasked(&t.o[0], vp, vStep, &x.s[0], keys, p.VDim, &x.factors[0], &x.masks[0])
+	isa.scores(s, k, kStep, q, p.Dim, keys, &x.hidden[0]) // its maximum counts hidden keys
+	isa.maskScores(s, &x.masks[0], keys, top)
+	isa.weights(s, keys, m, top, l, alpha)
+	isa.addValuesMasked(o, v, vStep, s, keys, p.VDim, alpha, &x.masks[0])
 }
 
 // finish divides once, transposes back and writes the rows of the tile.
