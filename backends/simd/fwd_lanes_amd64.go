@@ -19,14 +19,14 @@ import (
 //
 // Scores are in base 2: log2(e) is folded into the softmax scale.
 //
-// An item is up to four tiles of one head that share each block of keys while it
-// is in cache, and share the widening of 16-bit keys. Blocks begin at multiples
-// of blockK wherever a tile's keys begin, so the bits of a tile do not depend on
-// its neighbors in the item.
+// An item is up to itemRows rows of one head, whose tiles share each block of
+// keys while it is in cache, and share the widening of 16-bit keys. Blocks begin
+// at multiples of blockK wherever a tile's keys begin, so the bits of a tile do
+// not depend on its neighbors in the item.
 func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *laneISA, run func(*job, *arena, int)) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	j.group = isa.group(p)
+	isa.plan(j)
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
 	perTile := isa.lanes * (dims + 2)
 	shared := blockK*(isa.lanes+1+dims) + isa.lanes*(widest+3)
@@ -35,18 +35,34 @@ func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 
 const (
 	blockK   = 128 // keys of a block
-	maxGroup = 4   // tiles of an item
+	itemRows = 128 // query rows of an item
+	maxGroup = 8   // tiles of an item
 )
 
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
 	return cost(p.FLOPs(flashkit.PassForward), isa.rate, p.Batch*p.Heads*tiles(p.QLen, isa.lanes))
 }
 
-// group returns how many tiles make an item: as many as leave each worker
-// several items.
-func (isa *laneISA) group(p flashkit.Problem) int {
+// plan sets how many tiles make an item: as many as leave each worker several.
+// Then it takes as few heads at a time as give each worker several items, so
+// that their keys stay in cache from item to item, while the long items of these
+// heads still come before the short ones.
+func (isa *laneISA) plan(j *job) {
 	const itemsPerWorker = 8
-	return max(1, min(maxGroup, p.Batch*p.Heads*tiles(p.QLen, isa.lanes)/(itemsPerWorker*workers())))
+	p := &j.p
+	heads, enough := p.Batch*p.Heads, itemsPerWorker*workers()
+	j.group = max(1, min(itemRows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
+	j.heads = min(heads, tiles(enough, max(1, tiles(p.QLen, j.group*isa.lanes))))
+}
+
+// laneItem returns the first row and the head, counted over all batches, of an
+// item.
+func (j *job) laneItem(item, rows int) (from, head int) {
+	heads, perHead := j.p.Batch*j.p.Heads, tiles(j.p.QLen, rows)
+	first := item / (j.heads * perHead) * j.heads
+	item -= first * perHead
+	turns := min(j.heads, heads-first)
+	return (perHead - 1 - item/turns) * rows, first + item%turns
 }
 
 // A laneTile is query rows, one in each lane.
@@ -70,11 +86,10 @@ type laneScratch struct {
 
 func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 	p, f := &j.p, &j.fwd
-	heads, lanes := p.Batch*p.Heads, isa.lanes
-	rows := j.group * lanes
-	from := (tiles(p.QLen, rows) - 1 - item/heads) * rows
-	to := min(from+rows, p.QLen)
-	b, h := item%heads/p.Heads, item%p.Heads
+	lanes := isa.lanes
+	from, head := j.laneItem(item, j.group*lanes)
+	to := min(from+j.group*lanes, p.QLen)
+	b, h := head/p.Heads, head%p.Heads
 	kvHead := h / (p.Heads / p.KVHeads)
 
 	x := laneScratch{
@@ -131,31 +146,45 @@ func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int
 	return t
 }
 
-// absorb takes the keys [lo, hi), which begin at k and v, into the tile.
+// absorb takes the keys [lo, hi), which begin at k and v, into the tile. Of
+// those at the edges of the band some rows do not see.
 func (isa *laneISA) absorb(p *flashkit.Problem, t *laneTile, x *laneScratch, k []float32, kStep int, v []float32, vStep, lo, hi int) {
 	first, allUntil := p.Keys(t.from) // of the first row, and of the last one
 	allFrom, last := p.Keys(t.from + t.n - 1)
-	skip := max(first-lo, 0)
-	lo, hi = lo+skip, min(hi, last)
-	if lo >= hi {
-		return
+	from, to := max(lo, first), min(hi, last)
+	for from < to {
+		until, masked := to, true
+		switch {
+		case allFrom >= allUntil: // no key that all rows see
+		case from < allFrom:
+			until = min(to, allFrom)
+		case from < allUntil:
+			until, masked = min(to, allUntil), false
+		}
+		isa.absorbPart(p, t, x, &k[(from-lo)*kStep], kStep, &v[(from-lo)*vStep], vStep, from, until-from, masked)
+		from = until
 	}
-	kp, vp, keys := &k[skip*kStep], &v[skip*vStep], hi-lo
+}
+
+// absorbPart takes keys into the tile, from a given one on.
+func (isa *laneISA) absorbPart(p *flashkit.Problem, t *laneTile, x *laneScratch, k *float32, kStep int, v *float32, vStep, from, keys int, masked bool) {
+	s, q, o, alpha := &x.s[0], &t.q[0], &t.o[0], &x.factors[0]
+	m, top, l := &t.m[0], &x.top[0], &t.l[0]
 	copy(x.top, t.m)
-	if lo >= allFrom && hi <= allUntil {
-		isa.scores(&x.s[0], kp, kStep, &t.q[0], p.Dim, keys, &x.top[0])
-		isa.weights(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0])
-		isa.addValues(&t.o[0], vp, vStep, &x.s[0], keys, p.VDim, &x.factors[0])
+	if !masked {
+		isa.scores(s, k, kStep, q, p.Dim, keys, top)
+		isa.weights(s, keys, m, top, l, alpha)
+		isa.addValues(o, v, vStep, s, keys, p.VDim, alpha)
 		return
 	}
 	for c := range keys {
-		from, to := p.Queries(lo + c)
-		x.masks[c] = laneMask(from-t.from, to-t.from, t.n)
+		first, last := p.Queries(from + c)
+		x.masks[c] = laneMask(first-t.from, last-t.from, t.n)
 	}
-	isa.scores(&x.s[0], kp, kStep, &t.q[0], p.Dim, keys, &x.hidden[0]) // its maximum counts hidden keys
-	isa.maskScores(&x.s[0], &x.masks[0], keys, &x.top[0])
-	isa.weights(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0])
-	isa.addValuesMasked(&t.o[0], vp, vStep, &x.s[0], keys, p.VDim, &x.factors[0], &x.masks[0])
+	isa.scores(s, k, kStep, q, p.Dim, keys, &x.hidden[0]) // its maximum counts hidden keys
+	isa.maskScores(s, &x.masks[0], keys, top)
+	isa.weights(s, keys, m, top, l, alpha)
+	isa.addValuesMasked(o, v, vStep, s, keys, p.VDim, alpha, &x.masks[0])
 }
 
 // finish divides once, transposes back and writes the rows of the tile.

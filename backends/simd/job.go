@@ -20,6 +20,7 @@ type job struct {
 	bwd   flashkit.Backward
 	scale float32
 	group int // query tiles of an item, where a kernel takes several
+	heads int // query heads whose items take turns, where a kernel limits them
 
 	run   func(j *job, ws *arena, item int)
 	items int64
