@@ -118,6 +118,42 @@ func TestHiddenKey(t *testing.T) {
 	})
 }
 
+// A query row may hold anything without a trace in the other rows, or in dK and
+// dV of keys that it does not see.
+func TestHiddenRow(t *testing.T) {
+	forHidden(t, func(t *testing.T, k flashkit.Kernel, p flashkit.Problem) {
+		a := newOperands(p, heap, bhsd)
+		a.run(t, k)
+		want := a.outputs(k)
+		for _, i := range hiddenAt(p.QLen) {
+			seenFrom, seenTo := p.Keys(i)
+			otherRow := func(row int) bool { return row != i }
+			unseenKey := func(row int) bool { return row/p.KVLen >= 1 || !within(row%p.KVLen, seenFrom, seenTo) }
+			where := map[string]func(int) bool{"o": otherRow, "lse": otherRow, "dq": otherRow, "dk": unseenKey, "dv": unseenKey}
+			for _, with := range []float32{nan32, inf32, -inf32, 1000} {
+				for in, tensors := range map[string][]flashkit.Tensor{"q": {a.fwd.Q}, "do": {a.bwd.DO}, "dlse": {a.bwd.DLSE}} {
+					if k.Pass() == flashkit.PassForward && in != "q" {
+						continue
+					}
+					undo := spoil(tensors[0], i, with)
+					a.run(t, k)
+					got := a.outputs(k)
+					undo()
+					for name := range want {
+						sameBits(t, got[name], want[name], rowLen(p, name), where[name], "%s with %g in row %d of %s", name, with, i, in)
+					}
+					if with != with && seenFrom < seenTo && in == "q" {
+						for name := range want {
+							at := map[bool]int{true: seenFrom, false: i}[name == "dk" || name == "dv"] * rowLen(p, name)
+							require.True(t, got[name][at] != got[name][at], "%s: NaN in row %d of %s must show where it counts", name, i, in)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
 // rowLen returns the length of a row of the named output.
 func rowLen(p flashkit.Problem, name string) int {
 	switch name {
