@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
 // Run it also with GOMAXPROCS=1 in the environment to see the scaling over cores,
@@ -17,7 +15,7 @@ func BenchmarkKernels(b *testing.B) {
 		"b1-h8-g8-n1024-m1024-d128-f32", "b1-h8-g8-n1024-m1024-d128-f32-causal",
 	} {
 		c := newCall(b, name)
-		for _, k := range simd.New().Kernels() {
+		for _, k := range c.kernels() {
 			b.Run(k.Name+"/"+name, func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
