@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
 // The checks of this file are about how a kernel behaves, not what it computes.
@@ -23,34 +24,36 @@ func conductProblem(k flashkit.Kernel) (flashkit.Problem, bool) {
 	return flashkit.Problem{}, false
 }
 
-// prepare returns arguments for the kernel, one set for each of n callers.
-func prepare(k flashkit.Kernel, n int) ([]*arguments, error) {
+// prepare returns a function that makes arguments for the kernel, as often as it
+// is called.
+func prepare(k flashkit.Kernel) (func() *arguments, error) {
 	p, ok := conductProblem(k)
 	if !ok {
 		return nil, &flashkit.UnsupportedError{Kernel: k.Name, Problem: p, Reason: "it takes no type of the conduct problem"}
 	}
 	in := Case{Name: "conduct", Problem: p}.Inputs()
-	want := truth(in)
-	args := make([]*arguments, n)
-	for i := range args {
-		args[i] = newArguments(in, bhsd, k.Pass(), want)
+	var want result
+	if k.Pass() == flashkit.PassBackward { // it reads O and LSE
+		want.o, want.lse = oracle.Forward(p, in.oracle())
 	}
-	return args, nil
+	return func() *arguments { return newArguments(in, bhsd, k.Pass(), want) }, nil
 }
 
 // concurrentCalls checks that calls at the same time give the bits of a call alone.
 func concurrentCalls(ctx context.Context, k flashkit.Kernel) error {
-	args, err := prepare(k, 5)
+	newArgs, err := prepare(k)
 	if err != nil {
 		return err
 	}
-	if err := args[0].run(ctx, k); err != nil {
+	first := newArgs()
+	if err := first.run(ctx, k); err != nil {
 		return err
 	}
-	alone := args[0].bits(args[0].outputs)
-	errs := make([]error, len(args))
+	alone := first.bits(first.outputs)
+	errs := make([]error, 4)
 	var wait sync.WaitGroup
-	for i, a := range args[1:] {
+	for i := range errs {
+		a := newArgs()
 		wait.Add(1)
 		go func() {
 			defer wait.Done()
@@ -70,27 +73,28 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel) error {
 
 // canceledContext checks that a canceled call says so and that the next works.
 func canceledContext(ctx context.Context, k flashkit.Kernel) error {
-	args, err := prepare(k, 1)
+	newArgs, err := prepare(k)
 	if err != nil {
 		return err
 	}
+	a := newArgs()
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := args[0].run(canceled, k); !errors.Is(err, context.Canceled) {
+	if err := a.run(canceled, k); !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("a canceled context gave %v, want an error that wraps context.Canceled", err)
 	}
-	return args[0].run(ctx, k)
+	return a.run(ctx, k)
 }
 
 // invalidArguments checks that what nobody could do is refused with a
 // *flashkit.ProblemError and leaves the outputs alone.
 func invalidArguments(ctx context.Context, k flashkit.Kernel) error {
+	newArgs, err := prepare(k)
+	if err != nil {
+		return err
+	}
 	for _, mistake := range mistakes {
-		args, err := prepare(k, 1)
-		if err != nil {
-			return err
-		}
-		a := args[0]
+		a := newArgs()
 		before := a.bits(a.outputs)
 		mistake.make(a)
 		var wrong *flashkit.ProblemError
