@@ -12,6 +12,9 @@ import (
 
 const sweepPrefix = "sweep-"
 
+// sweepRuns is how many runs of the plain algorithm bound a random problem.
+const sweepRuns = 4
+
 // A sweepCase is a random problem at the boundaries where kernels err, with
 // random inputs and layout, all from one seed; the oracle is asked on the spot.
 type sweepCase uint64
@@ -78,7 +81,7 @@ func (s sweepCase) check(ctx context.Context, k flashkit.Kernel) error {
 		return &flashkit.UnsupportedError{Kernel: k.Name, Problem: in.p, Reason: reason}
 	}
 	want := truth(in)
-	if err := check(ctx, k, in, l, want, bounds(in, in.p.DType, want)); err != nil {
+	if err := check(ctx, k, in, l, want, bounds(in, in.p.DType, want, sweepRuns)); err != nil {
 		return fmt.Errorf("%s: %w", in.p, err)
 	}
 	return nil

@@ -64,7 +64,7 @@ func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) [5]float64 {
 	if c.Catches == "" && t == flashkit.Float32 {
 		return [5]float64{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}
 	}
-	return bounds(in, t, want)
+	return bounds(in, t, want, 1)
 }
 
 // expect returns what the stored vector of the case says: the results and the

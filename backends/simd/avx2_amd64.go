@@ -16,12 +16,12 @@ func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int,
 //go:noescape
 func maskScoresAVX2(s *float32, masks *uint32, keys int, top *float32)
 
-// weightsAVX2 sets s[j][i] = 2^(s[j][i] - top[i]), alpha[i] = 2^(m[i] - top[i]), m[i] = top[i] and
-// l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as the lowest
-// finite number. s is [keys][16]. keys > 0.
+// weightsAVX2 sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =
+// top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as
+// the lowest finite number. s is [keys][16]. keys > 0.
 //
 //go:noescape
-func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32)
+func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 
 // addValuesAVX2 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
 // apart, of v[j][c]*p[j][i]. o is [vdim][16], p is [keys][16]. keys > 0.
@@ -65,12 +65,17 @@ func narrowBF16AVX2(dst *uint16, src *float32, n int)
 // hasF16C reports whether the processor has F16C. Its registers are those of AVX.
 func hasF16C() bool
 
-// gradientsAVX2 sets s[j][i] = 2^(s[j][i] - lse[i]) and then dp[j][i] = s[j][i] * (scale*dp[j][i] -
-// delta[i]), and both to 0 where bit i of masks[j] is clear, whatever they held. s and dp are
-// [keys][16]. keys > 0.
+// dotsAVX2 sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][16]. dim > 0.
 //
 //go:noescape
-func gradientsAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale *float32)
+func dotsAVX2(sum *float32, a *float32, b *float32, dim int)
+
+// gradientsAVX2 sets s[j][i] = e^(scale*s[j][i] - lse[i]) and then dp[j][i] = s[j][i] * (dp[j][i] - delta[i]),
+// and both to 0 where bit i of masks[j] is clear, whatever they held. s and dp are [keys][16].
+// keys > 0.
+//
+//go:noescape
+func gradientsAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
 
 // outerAVX2 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of A and
 // 16 columns x. Rows of C and B lie cStep and bStep elements apart, a is [rows][16]. n > 0.

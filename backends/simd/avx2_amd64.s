@@ -553,9 +553,9 @@ DATA laneBits<>+56(SB)/4, $0x00004000
 DATA laneBits<>+60(SB)/4, $0x00008000
 GLOBL laneBits<>(SB), RODATA|NOPTR, $64
 
-// func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32)
+// func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·weightsAVX2(SB), NOSPLIT, $0-48
+TEXT ·weightsAVX2(SB), NOSPLIT, $0-52
 	MOVQ         s+0(FP), AX
 	MOVQ         keys+8(FP), CX
 	MOVQ         m+16(FP), DX
@@ -586,6 +586,7 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $0-48
 	MOVL         $0x4b40007f, R8
 	VMOVD        R8, X15
 	VPBROADCASTD X15, Y15
+	VBROADCASTSS scale+48(FP), Y7
 	VMOVUPS      (BX), Y3
 	VMOVUPS      (DX), Y0
 	VMOVUPS      Y3, (DX)
@@ -594,6 +595,7 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $0-48
 	VPBROADCASTD X1, Y1
 	VMAXPS       Y3, Y1, Y3
 	VSUBPS       Y3, Y0, Y0
+	VMULPS       Y7, Y0, Y0
 	VMAXPS       Y0, Y14, Y0
 	VADDPS       Y15, Y0, Y1
 	VSUBPS       Y15, Y1, Y2
@@ -616,6 +618,7 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $0-48
 	VPBROADCASTD X1, Y1
 	VMAXPS       Y4, Y1, Y4
 	VSUBPS       Y4, Y0, Y0
+	VMULPS       Y7, Y0, Y0
 	VMAXPS       Y0, Y14, Y0
 	VADDPS       Y15, Y0, Y1
 	VSUBPS       Y15, Y1, Y2
@@ -634,6 +637,7 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $0-48
 key:
 	VMOVUPS     (AX), Y0
 	VSUBPS      Y3, Y0, Y0
+	VMULPS      Y7, Y0, Y0
 	VMAXPS      Y0, Y14, Y0
 	VADDPS      Y15, Y0, Y1
 	VSUBPS      Y15, Y1, Y2
@@ -650,6 +654,7 @@ key:
 	VADDPS      Y0, Y5, Y5
 	VMOVUPS     32(AX), Y0
 	VSUBPS      Y4, Y0, Y0
+	VMULPS      Y7, Y0, Y0
 	VMAXPS      Y0, Y14, Y0
 	VADDPS      Y15, Y0, Y1
 	VSUBPS      Y15, Y1, Y2
@@ -1981,45 +1986,72 @@ TEXT ·hasF16C(SB), NOSPLIT, $0-1
 	MOVB CL, ret+0(FP)
 	RET
 
-// func gradientsAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale *float32)
+// func dotsAVX2(sum *float32, a *float32, b *float32, dim int)
+// Requires: AVX, FMA3
+TEXT ·dotsAVX2(SB), NOSPLIT, $0-32
+	MOVQ   sum+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
+	MOVQ   dim+24(FP), BX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+
+column:
+	VMOVUPS     (CX), Y2
+	VFMADD231PS (DX), Y2, Y0
+	VMOVUPS     32(CX), Y2
+	VFMADD231PS 32(DX), Y2, Y1
+	ADDQ        $0x00000040, CX
+	ADDQ        $0x00000040, DX
+	DECQ        BX
+	JNZ         column
+	VMOVUPS     Y0, (AX)
+	VMOVUPS     Y1, 32(AX)
+	VZEROUPPER
+	RET
+
+// func gradientsAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·gradientsAVX2(SB), NOSPLIT, $0-56
+TEXT ·gradientsAVX2(SB), NOSPLIT, $0-52
 	MOVQ         s+0(FP), AX
 	MOVQ         dp+8(FP), CX
 	MOVQ         masks+16(FP), DX
 	MOVQ         keys+24(FP), BX
 	MOVQ         lse+32(FP), SI
 	MOVQ         delta+40(FP), DI
-	MOVQ         scale+48(FP), R8
-	MOVL         $0x3f800000, R9
-	VMOVD        R9, X8
+	MOVL         $0x3f800000, R8
+	VMOVD        R8, X8
 	VPBROADCASTD X8, Y8
-	MOVL         $0x3f317215, R9
-	VMOVD        R9, X9
+	MOVL         $0x3f317215, R8
+	VMOVD        R8, X9
 	VPBROADCASTD X9, Y9
-	MOVL         $0x3e75fcde, R9
-	VMOVD        R9, X10
+	MOVL         $0x3e75fcde, R8
+	VMOVD        R8, X10
 	VPBROADCASTD X10, Y10
-	MOVL         $0x3d635ba9, R9
-	VMOVD        R9, X11
+	MOVL         $0x3d635ba9, R8
+	VMOVD        R8, X11
 	VPBROADCASTD X11, Y11
-	MOVL         $0x3c1e7544, R9
-	VMOVD        R9, X12
+	MOVL         $0x3c1e7544, R8
+	VMOVD        R8, X12
 	VPBROADCASTD X12, Y12
-	MOVL         $0x3aaddd0a, R9
-	VMOVD        R9, X13
+	MOVL         $0x3aaddd0a, R8
+	VMOVD        R8, X13
 	VPBROADCASTD X13, Y13
-	MOVL         $0xc2fe0000, R9
-	VMOVD        R9, X14
+	MOVL         $0xc2fe0000, R8
+	VMOVD        R8, X14
 	VPBROADCASTD X14, Y14
-	MOVL         $0x4b40007f, R9
-	VMOVD        R9, X15
+	MOVL         $0x4b40007f, R8
+	VMOVD        R8, X15
 	VPBROADCASTD X15, Y15
-	VBROADCASTSS (R8), Y5
+	VBROADCASTSS scale+48(FP), Y5
+	MOVL         $0x3fb8aa3b, R8
+	VMOVD        R8, X6
+	VPBROADCASTD X6, Y6
 
 key:
 	VMOVUPS      (AX), Y0
-	VSUBPS       (SI), Y0, Y0
+	VFMSUB213PS  (SI), Y5, Y0
+	VMULPS       Y6, Y0, Y0
 	VMAXPS       Y0, Y14, Y0
 	VADDPS       Y15, Y0, Y1
 	VSUBPS       Y15, Y1, Y2
@@ -2033,7 +2065,7 @@ key:
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y0
 	VMOVUPS      (CX), Y3
-	VFMSUB213PS  (DI), Y5, Y3
+	VSUBPS       (DI), Y3, Y3
 	VPBROADCASTD (DX), Y4
 	VPAND        laneBits<>+0(SB), Y4, Y4
 	VPCMPEQD     laneBits<>+0(SB), Y4, Y4
@@ -2043,7 +2075,8 @@ key:
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y3, (CX)
 	VMOVUPS      32(AX), Y0
-	VSUBPS       32(SI), Y0, Y0
+	VFMSUB213PS  32(SI), Y5, Y0
+	VMULPS       Y6, Y0, Y0
 	VMAXPS       Y0, Y14, Y0
 	VADDPS       Y15, Y0, Y1
 	VSUBPS       Y15, Y1, Y2
@@ -2057,7 +2090,7 @@ key:
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y0
 	VMOVUPS      32(CX), Y3
-	VFMSUB213PS  32(DI), Y5, Y3
+	VSUBPS       32(DI), Y3, Y3
 	VPBROADCASTD (DX), Y4
 	VPAND        laneBits<>+32(SB), Y4, Y4
 	VPCMPEQD     laneBits<>+32(SB), Y4, Y4

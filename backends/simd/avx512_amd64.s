@@ -572,9 +572,9 @@ key:
 	VZEROUPPER
 	RET
 
-// func weightsAVX512(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32)
+// func weightsAVX512(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 // Requires: AVX, AVX512F
-TEXT ·weightsAVX512(SB), NOSPLIT, $0-48
+TEXT ·weightsAVX512(SB), NOSPLIT, $0-52
 	MOVQ         s+0(FP), AX
 	MOVQ         keys+8(FP), CX
 	MOVQ         m+16(FP), DX
@@ -595,6 +595,7 @@ TEXT ·weightsAVX512(SB), NOSPLIT, $0-48
 	VPBROADCASTD R8, Z29
 	MOVL         $0xc3480000, R8
 	VPBROADCASTD R8, Z30
+	VBROADCASTSS scale+48(FP), Z7
 	VMOVUPS      (BX), Z3
 	VMOVUPS      (DX), Z0
 	VMOVUPS      Z3, (DX)
@@ -602,6 +603,7 @@ TEXT ·weightsAVX512(SB), NOSPLIT, $0-48
 	VPBROADCASTD R8, Z1
 	VMAXPS       Z3, Z1, Z3
 	VSUBPS       Z3, Z0, Z0
+	VMULPS       Z7, Z0, Z0
 	VMAXPS       Z0, Z30, Z0
 	VRNDSCALEPS  $0x00, Z0, Z1
 	VSUBPS       Z1, Z0, Z0
@@ -621,6 +623,7 @@ TEXT ·weightsAVX512(SB), NOSPLIT, $0-48
 	VPBROADCASTD DX, Z1
 	VMAXPS       Z4, Z1, Z4
 	VSUBPS       Z4, Z0, Z0
+	VMULPS       Z7, Z0, Z0
 	VMAXPS       Z0, Z30, Z0
 	VRNDSCALEPS  $0x00, Z0, Z1
 	VSUBPS       Z1, Z0, Z0
@@ -637,6 +640,7 @@ TEXT ·weightsAVX512(SB), NOSPLIT, $0-48
 key:
 	VMOVUPS     (AX), Z0
 	VSUBPS      Z3, Z0, Z0
+	VMULPS      Z7, Z0, Z0
 	VMAXPS      Z0, Z30, Z0
 	VRNDSCALEPS $0x00, Z0, Z1
 	VSUBPS      Z1, Z0, Z0
@@ -651,6 +655,7 @@ key:
 	VADDPS      Z0, Z5, Z5
 	VMOVUPS     64(AX), Z0
 	VSUBPS      Z4, Z0, Z0
+	VMULPS      Z7, Z0, Z0
 	VMAXPS      Z0, Z30, Z0
 	VRNDSCALEPS $0x00, Z0, Z1
 	VSUBPS      Z1, Z0, Z0
@@ -1974,35 +1979,61 @@ done:
 	VZEROUPPER
 	RET
 
-// func gradientsAVX512(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale *float32)
+// func dotsAVX512(sum *float32, a *float32, b *float32, dim int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·dotsAVX512(SB), NOSPLIT, $0-32
+	MOVQ   sum+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
+	MOVQ   dim+24(FP), BX
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+
+column:
+	VMOVUPS     (CX), Z2
+	VFMADD231PS (DX), Z2, Z0
+	VMOVUPS     64(CX), Z2
+	VFMADD231PS 64(DX), Z2, Z1
+	ADDQ        $0x00000080, CX
+	ADDQ        $0x00000080, DX
+	DECQ        BX
+	JNZ         column
+	VMOVUPS     Z0, (AX)
+	VMOVUPS     Z1, 64(AX)
+	VZEROUPPER
+	RET
+
+// func gradientsAVX512(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
 // Requires: AVX, AVX512F
-TEXT ·gradientsAVX512(SB), NOSPLIT, $0-56
+TEXT ·gradientsAVX512(SB), NOSPLIT, $0-52
 	MOVQ         s+0(FP), AX
 	MOVQ         dp+8(FP), CX
 	MOVQ         masks+16(FP), DX
 	MOVQ         keys+24(FP), BX
 	MOVQ         lse+32(FP), SI
 	MOVQ         delta+40(FP), DI
-	MOVQ         scale+48(FP), R8
-	MOVL         $0x3f800000, R9
-	VPBROADCASTD R9, Z24
-	MOVL         $0x3f317215, R9
-	VPBROADCASTD R9, Z25
-	MOVL         $0x3e75fcde, R9
-	VPBROADCASTD R9, Z26
-	MOVL         $0x3d635ba9, R9
-	VPBROADCASTD R9, Z27
-	MOVL         $0x3c1e7544, R9
-	VPBROADCASTD R9, Z28
-	MOVL         $0x3aaddd0a, R9
-	VPBROADCASTD R9, Z29
-	MOVL         $0xc3480000, R9
-	VPBROADCASTD R9, Z30
-	VBROADCASTSS (R8), Z5
+	MOVL         $0x3f800000, R8
+	VPBROADCASTD R8, Z24
+	MOVL         $0x3f317215, R8
+	VPBROADCASTD R8, Z25
+	MOVL         $0x3e75fcde, R8
+	VPBROADCASTD R8, Z26
+	MOVL         $0x3d635ba9, R8
+	VPBROADCASTD R8, Z27
+	MOVL         $0x3c1e7544, R8
+	VPBROADCASTD R8, Z28
+	MOVL         $0x3aaddd0a, R8
+	VPBROADCASTD R8, Z29
+	MOVL         $0xc3480000, R8
+	VPBROADCASTD R8, Z30
+	VBROADCASTSS scale+48(FP), Z5
+	MOVL         $0x3fb8aa3b, R8
+	VPBROADCASTD R8, Z6
 
 key:
 	VMOVUPS     (AX), Z0
-	VSUBPS      (SI), Z0, Z0
+	VFMSUB213PS (SI), Z5, Z0
+	VMULPS      Z6, Z0, Z0
 	VMAXPS      Z0, Z30, Z0
 	VRNDSCALEPS $0x00, Z0, Z1
 	VSUBPS      Z1, Z0, Z0
@@ -2014,14 +2045,15 @@ key:
 	VFMADD213PS Z24, Z0, Z2
 	VSCALEFPS   Z1, Z2, Z0
 	VMOVUPS     (CX), Z3
-	VFMSUB213PS (DI), Z5, Z3
+	VSUBPS      (DI), Z3, Z3
 	KMOVW       (DX), K1
 	VMOVAPS.Z   Z0, K1, Z0
 	VMULPS.Z    Z3, Z0, K1, Z3
 	VMOVUPS     Z0, (AX)
 	VMOVUPS     Z3, (CX)
 	VMOVUPS     64(AX), Z0
-	VSUBPS      64(SI), Z0, Z0
+	VFMSUB213PS 64(SI), Z5, Z0
+	VMULPS      Z6, Z0, Z0
 	VMAXPS      Z0, Z30, Z0
 	VRNDSCALEPS $0x00, Z0, Z1
 	VSUBPS      Z1, Z0, Z0
@@ -2033,7 +2065,7 @@ key:
 	VFMADD213PS Z24, Z0, Z2
 	VSCALEFPS   Z1, Z2, Z0
 	VMOVUPS     64(CX), Z3
-	VFMSUB213PS 64(DI), Z5, Z3
+	VSUBPS      64(DI), Z3, Z3
 	KMOVW       2(DX), K1
 	VMOVAPS.Z   Z0, K1, Z0
 	VMULPS.Z    Z3, Z0, K1, Z3

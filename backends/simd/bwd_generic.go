@@ -84,11 +84,12 @@ func (j *job) keyGradients(ws *arena, item int) {
 				if lo < hi {
 					at := lo*tileK + c
 					mix(dv[c*p.VDim:][:p.VDim], prob[at:], tileK, hi-lo, qt.do[lo*qt.doStep:], qt.doStep)
-					mix(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*p.Dim:], p.Dim)
+					mix(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*qt.qStep:], qt.qStep)
 				}
 			}
 		}
 	}
+	scale(dk, float32(j.scale))
 	for c := range k1 - k0 {
 		store(&f.DK, f.DK.Offset(b, g, k0+c), dk[c*p.Dim:][:p.Dim])
 		store(&f.DV, f.DV.Offset(b, g, k0+c), dv[c*p.VDim:][:p.VDim])
@@ -122,7 +123,7 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 			}
 		}
 	}
-	scale(dq, j.scale)
+	scale(dq, float32(j.scale))
 	for i := range rows {
 		store(&f.DQ, f.DQ.Offset(t.b, t.h, t.from+i), dq[i*p.Dim:][:p.Dim])
 	}
@@ -131,29 +132,30 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 // A gradTile is what the backward pass needs of a tile of query rows.
 type gradTile struct {
 	dim, vdim int
-	q         []float32 // times the softmax scale, so dS times it is dK
-	do        []float32
+	scale     float64
+	q, do     []float32
+	qStep     int
 	doStep    int
 	lse       []float32
 	delta     []float32 // dO·O - dLSE
 
-	doBuf, oBuf []float32
+	qBuf, doBuf, oBuf []float32
 }
 
 func gradTileFloats(p flashkit.Problem) int { return tileQ*(p.Dim+p.VDim+2) + p.VDim }
 
 func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
 	return gradTile{
-		dim: p.Dim, vdim: p.VDim,
-		q: ws.take(tileQ * p.Dim), lse: ws.take(tileQ), delta: ws.take(tileQ),
-		doBuf: ws.take(tileQ * p.VDim), oBuf: ws.take(p.VDim),
+		dim: p.Dim, vdim: p.VDim, scale: p.SoftmaxScale(),
+		lse: ws.take(tileQ), delta: ws.take(tileQ),
+		qBuf: ws.take(tileQ * p.Dim), doBuf: ws.take(tileQ * p.VDim), oBuf: ws.take(p.VDim),
 	}
 }
 
 // load fills t with n rows of query head h, from row r on.
 func (t *gradTile) load(j *job, b, h, r, n int) {
 	f := &j.bwd
-	j.scaledQueries(&f.Q, b, h, r, n, t.q)
+	t.q, t.qStep = view(&f.Q, b, h, r, n, t.qBuf)
 	t.do, t.doStep = view(&f.DO, b, h, r, n, t.doBuf)
 	for i := range n {
 		t.lse[i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)]
@@ -168,16 +170,16 @@ func (t *gradTile) load(j *job, b, h, r, n int) {
 // scoreGradient sets prob and ds to P and dS of row i and the keys that begin
 // at k and v.
 func (t *gradTile) scoreGradient(i int, prob, ds, k []float32, kStep int, v []float32, vStep int) {
-	lse := t.lse[i]
-	if math.IsInf(float64(lse), -1) { // every score is -Inf: no weight anywhere
+	lse := float64(t.lse[i])
+	if math.IsInf(lse, -1) { // every score is -Inf: no weight anywhere
 		clear(prob)
 		clear(ds)
 		return
 	}
-	dots(prob, t.q[i*t.dim:][:t.dim], k, kStep)
+	dots(prob, t.q[i*t.qStep:][:t.dim], k, kStep)
 	dots(ds, t.do[i*t.doStep:][:t.vdim], v, vStep)
 	for c, s := range prob {
-		prob[c] = exp(s - lse)
+		prob[c] = exp(float64(s)*t.scale - lse)
 		ds[c] = prob[c] * (ds[c] - t.delta[i])
 	}
 }

@@ -13,14 +13,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with five products instead of
-// seven. An item is a block of keys. It owns their dK and dV and walks the tiles
-// of query rows that see them, from the last one down:
+// The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with
+// five products instead of seven. An item is a block of keys. It owns their dK
+// and dV and walks the tiles of query rows that see them, from the last one down:
 //
 //	S  = K Qᵀ; dP = V dOᵀ        [keys][lanes], queries in the lanes
-//	P  = 2^(S - LSE); dS = scale * P (dP - delta)
+//	P  = exp(scale * S - LSE); dS = P (dP - delta)
 //	dV += P dO; dK += dS Q       columns in the lanes
 //	dQᵀ += Kᵀ dS                 queries in the lanes
+//
+// and multiplies dK and dQ with the scale at the end.
 //
 // All blocks of a head add to the same dQ. They do so in the order of the keys:
 // a block adds to a tile only after the block before it has passed that tile.
@@ -44,8 +46,8 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 		j.passed[i].Store(0)
 	}
 	rows := lanes * (pad(p.Dim) + pad(p.VDim))
-	j.parallel(ctx, prepare, queryTiles, rows)
-	j.parallel(ctx, block, blocks, 2*rows+2*bwdBlockK*(lanes+pad(p.Dim)+pad(p.VDim))+bwdBlockK+3*lanes)
+	j.parallel(ctx, prepare, queryTiles, 3*lanes*pad(p.VDim))
+	j.parallel(ctx, block, blocks, 2*rows+2*bwdBlockK*(lanes+pad(p.Dim)+pad(p.VDim))+bwdBlockK+lanes)
 	j.parallel(ctx, finish, queryTiles, rows+lanes)
 	return b.release(ctx, j)
 }
@@ -59,8 +61,8 @@ func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
 
 // A rowStats is what the backward pass keeps of a tile of query rows.
 type rowStats struct {
-	lse   []float32 // [lanes], base 2; the largest float32 where a row has no weight anywhere
-	delta []float32 // [lanes], times the softmax scale
+	lse   []float32 // [lanes]; the largest float32 where a row has no weight anywhere
+	delta []float32 // [lanes], dO·O - dLSE
 	dq    []float32 // [dim][lanes]
 }
 
@@ -79,23 +81,22 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	b, h, t := item/n/p.Heads, item/n%p.Heads, item%n
 	x := isa.stats(j, b, h, t)
 	clear(x.dq)
-	do, o := ws.take(pad(p.VDim))[:p.VDim], ws.take(pad(p.VDim))[:p.VDim]
+	size, rows := lanes*pad(p.VDim), min(lanes, p.QLen-t*lanes)
+	do, o, buf := ws.take(size), ws.take(size), ws.take(size)
+	isa.queries(do, buf, &f.DO, b, h, t*lanes, rows)
+	isa.queries(o, buf, &f.O, b, h, t*lanes, rows)
+	isa.dots(&x.delta[0], &do[0], &o[0], p.VDim)
 	for i := range lanes {
-		x.lse[i], x.delta[i] = math.MaxFloat32, 0
-		r := t*lanes + i
-		if r >= p.QLen {
+		x.lse[i] = math.MaxFloat32
+		if i >= rows {
 			continue
 		}
-		if lse := f.LSE.Float32s()[f.LSE.Offset(b, h, r)]; !math.IsInf(float64(lse), -1) {
-			x.lse[i] = lse * math.Log2E
+		if lse := f.LSE.Float32s()[f.LSE.Offset(b, h, t*lanes+i)]; !math.IsInf(float64(lse), -1) {
+			x.lse[i] = lse
 		}
-		isa.load(do, &f.DO, f.DO.Offset(b, h, r))
-		isa.load(o, &f.O, f.O.Offset(b, h, r))
-		delta := dot(do, o)
 		if !f.DLSE.IsZero() {
-			delta -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r)]
+			x.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, t*lanes+i)]
 		}
-		x.delta[i] = delta * j.scale
 	}
 }
 
@@ -107,10 +108,9 @@ type keyBlock struct {
 	dk, dv         []float32 // [keys][padded dim]
 	s, dp          []float32 // [keys][lanes]
 	masks          []uint32
-	q, do          []float32 // a tile, [dim][lanes]; q in base 2
+	q, do          []float32 // a tile, [dim][lanes]
 	qRows, doRows  []float32 // the tile as rows, if they cannot be read where they lie
-	ones, hidden   []float32
-	factors        []float32
+	hidden         []float32
 }
 
 // bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
@@ -129,10 +129,7 @@ func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
 	x.s, x.dp = ws.take(bwdBlockK*lanes), ws.take(bwdBlockK*lanes)
 	x.q, x.do = ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim))
 	x.qRows, x.doRows = ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim))
-	x.ones, x.hidden, x.factors = ws.take(lanes), ws.take(lanes), ws.take(lanes)
-	for i := range x.ones {
-		x.ones[i] = 1
-	}
+	x.hidden = ws.take(lanes)
 
 	first, _ := p.Queries(from)
 	_, last := p.Queries(x.to - 1)
@@ -148,6 +145,7 @@ func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
 		}
 	}
 	j.passed[item].Store(math.MaxInt64)
+	scale(x.dk, float32(j.scale))
 	for r := range keys {
 		isa.store(&f.DK, f.DK.Offset(x.b, x.g, from+r), x.dk[r*pad(p.Dim):][:p.Dim])
 		isa.store(&f.DV, f.DV.Offset(x.b, x.g, from+r), x.dv[r*pad(p.VDim):][:p.VDim])
@@ -176,13 +174,13 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 		}
 	}
 	stats := isa.stats(j, x.b, h, t)
-	qRows, qStep := isa.transposed(x, x.q, x.qRows, &f.Q, h, from, n, j.scale*math.Log2E)
-	doRows, doStep := isa.transposed(x, x.do, x.doRows, &f.DO, h, from, n, 1)
+	qRows, qStep := isa.queries(x.q, x.qRows, &f.Q, x.b, h, from, n)
+	doRows, doStep := isa.queries(x.do, x.doRows, &f.DO, x.b, h, from, n)
 	k, v := &x.k[skip*x.kStep], &x.v[skip*x.vStep]
 
 	isa.scores(&x.s[0], k, x.kStep, &x.q[0], p.Dim, keys, &x.hidden[0])
 	isa.scores(&x.dp[0], v, x.vStep, &x.do[0], p.VDim, keys, &x.hidden[0])
-	isa.gradients(&x.s[0], &x.dp[0], &x.masks[0], keys, &stats.lse[0], &stats.delta[0], &j.scale)
+	isa.gradients(&x.s[0], &x.dp[0], &x.masks[0], keys, &stats.lse[0], &stats.delta[0], float32(j.scale))
 	if whole || finite(qRows, qStep, n, p.Dim) && finite(doRows, doStep, n, p.VDim) {
 		isa.outerAll(x.dv[skip*pad(p.VDim):], x.s, doRows, doStep, keys, n, p.VDim)
 		isa.outerAll(x.dk[skip*pad(p.Dim):], x.dp, qRows, qStep, keys, n, p.Dim)
@@ -195,9 +193,9 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 		return // canceled
 	}
 	if whole {
-		isa.addValues(&stats.dq[0], k, x.kStep, &x.dp[0], keys, p.Dim, &x.ones[0])
+		isa.addValues(&stats.dq[0], k, x.kStep, &x.dp[0], keys, p.Dim, &ones[0])
 	} else {
-		isa.addValuesMasked(&stats.dq[0], k, x.kStep, &x.dp[0], keys, p.Dim, &x.ones[0], &x.masks[0])
+		isa.addValuesMasked(&stats.dq[0], k, x.kStep, &x.dp[0], keys, p.Dim, &ones[0], &x.masks[0])
 	}
 	j.passed[item].Store(at + 1)
 }
@@ -253,38 +251,18 @@ func finite(rows []float32, step, n, dim int) bool {
 	return sum == 0
 }
 
-// transposed sets dst to by times n rows of t, transposed, and returns the rows.
-func (isa *laneISA) transposed(x *keyBlock, dst, buf []float32, t *flashkit.Tensor, h, from, n int, by float32) (rows []float32, step int) {
-	dim := t.Shape()[3]
-	padded := pad(dim)
-	rows, step = buf, padded
-	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
-		rows, step = t.Float32s()[t.Offset(x.b, h, from):], rowStep(t)
-	} else {
-		clear(rows)
-		for i := range n {
-			isa.load(rows[i*padded:][:dim], t, t.Offset(x.b, h, from+i))
-		}
-	}
-	for i := range x.factors {
-		x.factors[i] = by
-	}
-	isa.toLanes(dst, rows, step, padded, x.factors)
-	return rows, step
-}
-
 // bwdFinish writes dQ of one tile of query rows.
 func (isa *laneISA) bwdFinish(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, &j.bwd, isa.lanes
 	count := tiles(p.QLen, lanes)
 	b, h, t := item/count/p.Heads, item/count%p.Heads, item%count
 	dim, padded := p.Dim, pad(p.Dim)
-	rows, ones := ws.take(lanes*padded), ws.take(lanes)
-	for i := range ones {
-		ones[i] = 1
+	rows, factors := ws.take(lanes*padded), ws.take(lanes)
+	for i := range factors {
+		factors[i] = float32(j.scale)
 	}
 	dq := isa.stats(j, b, h, t).dq
-	isa.fromLanes(rows, padded, dq, padded, ones)
+	isa.fromLanes(rows, padded, dq, padded, factors)
 	for i := range min(lanes, p.QLen-t*lanes) {
 		isa.store(&f.DQ, f.DQ.Offset(b, h, t*lanes+i), rows[i*padded:][:dim])
 	}

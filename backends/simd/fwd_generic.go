@@ -12,11 +12,11 @@ import (
 //
 //	m, l, o = -Inf, 0, 0
 //	for each tile of keys that row i sees:
-//		s = scale * K·q
-//		if max(s) > m: o, l = o*exp(m-max(s)), l*exp(m-max(s)); m = max(s)
-//		w = exp(s - m)
+//		s = K·q
+//		if max(s) > m: a = exp(scale*(m-max(s))); o, l, m = a*o, a*l, max(s)
+//		w = exp(scale * (s - m))
 //		l += sum(w); o += w·V
-//	O[i] = o / l; LSE[i] = m + ln(l)
+//	O[i] = o / l; LSE[i] = scale*m + ln(l)
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
 // item is one tile of query rows of one head. Every row walks exactly the keys
@@ -49,7 +49,7 @@ func (j *job) queryTile(item int) queryTile {
 func fwdGenericTile(j *job, ws *arena, item int) {
 	p, f, t := &j.p, &j.fwd, j.queryTile(item)
 	rows := t.to - t.from
-	q := j.scaledQueries(&f.Q, t.b, t.h, t.from, rows, ws.take(tileQ*p.Dim))
+	q, qStep := view(&f.Q, t.b, t.h, t.from, rows, ws.take(tileQ*p.Dim))
 	o := ws.take(rows * p.VDim)
 	m, l := ws.take(rows), ws.take(rows)
 	clear(o)
@@ -72,8 +72,8 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 				continue
 			}
 			s, oRow := w[:hi-lo], o[i*p.VDim:][:p.VDim]
-			dots(s, q[i*p.Dim:][:p.Dim], k[(lo-k0)*kStep:], kStep)
-			m[i], l[i] = absorb(s, m[i], l[i], oRow)
+			dots(s, q[i*qStep:][:p.Dim], k[(lo-k0)*kStep:], kStep)
+			m[i], l[i] = j.absorb(s, m[i], l[i], oRow)
 			mix(oRow, s, 1, hi-lo, v[(lo-k0)*vStep:], vStep)
 		}
 	}
@@ -84,8 +84,9 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 
 // absorb turns the scores s into weights relative to the running maximum m,
 // raising m first and rescaling o and l where s tops it. It returns the new m
-// and l.
-func absorb(s []float32, m, l float32, o []float32) (float32, float32) {
+// and l. The softmax scale comes after the difference, so that large scores
+// lose nothing.
+func (j *job) absorb(s []float32, m, l float32, o []float32) (float32, float32) {
 	top := m
 	for _, x := range s {
 		if x > top {
@@ -93,7 +94,7 @@ func absorb(s []float32, m, l float32, o []float32) (float32, float32) {
 		}
 	}
 	if top > m {
-		alpha := exp(m - top)
+		alpha := exp(float64(m-top) * j.scale)
 		l *= alpha
 		scale(o, alpha)
 	}
@@ -103,7 +104,7 @@ func absorb(s []float32, m, l float32, o []float32) (float32, float32) {
 	}
 	var sum float32
 	for i, x := range s {
-		s[i] = exp(x - shift)
+		s[i] = exp(float64(x-shift) * j.scale)
 		sum += s[i]
 	}
 	return top, l + sum
@@ -116,20 +117,10 @@ func (j *job) finishRow(t queryTile, i int, m, l float32, o []float32) {
 		clear(o)
 	} else {
 		scale(o, 1/l)
-		lse = float32(float64(m) + math.Log(float64(l)))
+		lse = float32(j.scale*float64(m) + math.Log(float64(l)))
 	}
 	store(&j.fwd.O, j.fwd.O.Offset(t.b, t.h, i), o)
 	if !j.fwd.LSE.IsZero() {
 		j.fwd.LSE.Float32s()[j.fwd.LSE.Offset(t.b, t.h, i)] = lse
 	}
-}
-
-// scaledQueries loads n rows of Q, times the softmax scale, into buf.
-func (j *job) scaledQueries(q *flashkit.Tensor, b, h, r, n int, buf []float32) []float32 {
-	dim := j.p.Dim
-	for i := range n {
-		load(buf[i*dim:][:dim], q, q.Offset(b, h, r+i))
-	}
-	scale(buf[:n*dim], j.scale)
-	return buf
 }

@@ -17,8 +17,6 @@ import (
 // maximum and sum need no shuffle. Only the query tile and its output are
 // transposed.
 //
-// Scores are in base 2: log2(e) is folded into the softmax scale.
-//
 // An item is up to itemRows rows of one head, whose tiles share each block of
 // keys while it is in cache, and share the widening of 16-bit keys. Blocks begin
 // at multiples of blockK wherever a tile's keys begin, so the bits of a tile do
@@ -111,7 +109,7 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 		k, kStep := isa.view(&f.K, b, kvHead, lo, hi-lo, x.k)
 		v, vStep := isa.view(&f.V, b, kvHead, lo, hi-lo, x.v)
 		for t := range n {
-			isa.absorb(p, &group[t], &x, k, kStep, v, vStep, lo, hi)
+			isa.absorb(j, &group[t], &x, k, kStep, v, vStep, lo, hi)
 		}
 	}
 	for t := range n {
@@ -119,36 +117,24 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 	}
 }
 
-// newTile loads, scales and transposes n query rows.
+// newTile loads and transposes n query rows.
 func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int) laneTile {
-	dim, padded, lanes := j.p.Dim, pad(j.p.Dim), isa.lanes
+	lanes := isa.lanes
 	t := laneTile{from: from, n: n,
-		q: ws.take(lanes * padded), o: ws.take(lanes * pad(j.p.VDim)), m: ws.take(lanes), l: ws.take(lanes)}
+		q: ws.take(lanes * pad(j.p.Dim)), o: ws.take(lanes * pad(j.p.VDim)), m: ws.take(lanes), l: ws.take(lanes)}
 	clear(t.o)
 	clear(t.l)
 	for i := range t.m {
 		t.m[i] = float32(math.Inf(-1))
 	}
-	q := &j.fwd.Q
-	rows, step := x.rows, padded
-	if q.DType() == flashkit.Float32 && n == lanes && dim == padded {
-		rows, step = q.Float32s()[q.Offset(b, h, from):], rowStep(q)
-	} else {
-		clear(rows[:lanes*padded])
-		for i := range n {
-			isa.load(rows[i*padded:][:dim], q, q.Offset(b, h, from+i))
-		}
-	}
-	for i := range x.factors {
-		x.factors[i] = j.scale * math.Log2E
-	}
-	isa.toLanes(t.q, rows, step, padded, x.factors)
+	isa.queries(t.q, x.rows, &j.fwd.Q, b, h, from, n)
 	return t
 }
 
 // absorb takes the keys [lo, hi), which begin at k and v, into the tile. Of
 // those at the edges of the band some rows do not see.
-func (isa *laneISA) absorb(p *flashkit.Problem, t *laneTile, x *laneScratch, k []float32, kStep int, v []float32, vStep, lo, hi int) {
+func (isa *laneISA) absorb(j *job, t *laneTile, x *laneScratch, k []float32, kStep int, v []float32, vStep, lo, hi int) {
+	p := &j.p
 	first, allUntil := p.Keys(t.from) // of the first row, and of the last one
 	allFrom, last := p.Keys(t.from + t.n - 1)
 	from, to := max(lo, first), min(hi, last)
@@ -161,19 +147,20 @@ func (isa *laneISA) absorb(p *flashkit.Problem, t *laneTile, x *laneScratch, k [
 		case from < allUntil:
 			until, masked = min(to, allUntil), false
 		}
-		isa.absorbPart(p, t, x, &k[(from-lo)*kStep], kStep, &v[(from-lo)*vStep], vStep, from, until-from, masked)
+		isa.absorbPart(j, t, x, &k[(from-lo)*kStep], kStep, &v[(from-lo)*vStep], vStep, from, until-from, masked)
 		from = until
 	}
 }
 
 // absorbPart takes keys into the tile, from a given one on.
-func (isa *laneISA) absorbPart(p *flashkit.Problem, t *laneTile, x *laneScratch, k *float32, kStep int, v *float32, vStep, from, keys int, masked bool) {
+func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, k *float32, kStep int, v *float32, vStep, from, keys int, masked bool) {
+	p := &j.p
 	s, q, o, alpha := &x.s[0], &t.q[0], &t.o[0], &x.factors[0]
 	m, top, l := &t.m[0], &x.top[0], &t.l[0]
 	copy(x.top, t.m)
 	if !masked {
 		isa.scores(s, k, kStep, q, p.Dim, keys, top)
-		isa.weights(s, keys, m, top, l, alpha)
+		isa.weights(s, keys, m, top, l, alpha, j.base2)
 		isa.addValues(o, v, vStep, s, keys, p.VDim, alpha)
 		return
 	}
@@ -183,7 +170,7 @@ func (isa *laneISA) absorbPart(p *flashkit.Problem, t *laneTile, x *laneScratch,
 	}
 	isa.scores(s, k, kStep, q, p.Dim, keys, &x.hidden[0]) // its maximum counts hidden keys
 	isa.maskScores(s, &x.masks[0], keys, top)
-	isa.weights(s, keys, m, top, l, alpha)
+	isa.weights(s, keys, m, top, l, alpha, j.base2)
 	isa.addValuesMasked(o, v, vStep, s, keys, p.VDim, alpha, &x.masks[0])
 }
 
@@ -195,7 +182,7 @@ func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
 		y := math.Inf(-1)
 		if l != 0 {
 			x.factors[i] = 1 / l
-			y = (float64(t.m[i]) + math.Log2(float64(l))) * math.Ln2
+			y = j.scale*float64(t.m[i]) + math.Log(float64(l))
 		}
 		if i < t.n && !lse.IsZero() {
 			lse.Float32s()[lse.Offset(b, h, t.from+i)] = float32(y)

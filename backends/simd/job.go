@@ -2,6 +2,7 @@ package simd
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -18,9 +19,10 @@ type job struct {
 	p     flashkit.Problem
 	fwd   flashkit.Forward
 	bwd   flashkit.Backward
-	scale float32
-	group int // query tiles of an item, where a kernel takes several
-	heads int // query heads whose items take turns, where a kernel limits them
+	scale float64 // of the scores
+	base2 float32 // scale * log2(e)
+	group int     // query tiles of an item, where a kernel takes several
+	heads int     // query heads whose items take turns, where a kernel limits them
 
 	run   func(j *job, ws *arena, item int)
 	items int64
@@ -37,7 +39,8 @@ type job struct {
 func (b *Backend) newJob(p flashkit.Problem) *job {
 	j := b.jobs.Get().(*job)
 	j.p = p
-	j.scale = float32(p.SoftmaxScale())
+	j.scale = p.SoftmaxScale()
+	j.base2 = float32(j.scale * math.Log2E)
 	return j
 }
 

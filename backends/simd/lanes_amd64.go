@@ -21,11 +21,12 @@ type laneISA struct {
 
 	scores                func(s, k *float32, step int, q *float32, dim, keys int, top *float32)
 	maskScores            func(s *float32, masks *uint32, keys int, top *float32)
-	weights               func(s *float32, keys int, m, top, l, alpha *float32)
+	weights               func(s *float32, keys int, m, top, l, alpha *float32, scale float32)
 	addValues             func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)
 	addValuesMasked       func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
 	transpose             func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
-	gradients             func(s, dp *float32, masks *uint32, keys int, lse, delta, scale *float32)
+	dots                  func(sum, a, b *float32, dim int)
+	gradients             func(s, dp *float32, masks *uint32, keys int, lse, delta *float32, scale float32)
 	outer                 func(c *float32, cStep int, a, b *float32, bStep, rows, n int, columns uint32)
 	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
 	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
@@ -50,11 +51,11 @@ func takeWords(ws *arena, n int) []uint32 {
 }
 
 // toLanes sets dst, [padded][lanes], to the transpose of lanes rows of padded
-// elements, times by, which has an element for each of a block's columns.
-func (isa *laneISA) toLanes(dst, rows []float32, step, padded int, by []float32) {
+// elements.
+func (isa *laneISA) toLanes(dst, rows []float32, step, padded int) {
 	for c := 0; c < padded; c += isa.block {
 		for i := 0; i < isa.lanes; i += isa.block {
-			isa.transpose(&dst[c*isa.lanes+i], isa.lanes, &rows[i*step+c], step, &by[0])
+			isa.transpose(&dst[c*isa.lanes+i], isa.lanes, &rows[i*step+c], step, &ones[0])
 		}
 	}
 }
@@ -67,6 +68,28 @@ func (isa *laneISA) fromLanes(rows []float32, step int, src []float32, padded in
 			isa.transpose(&rows[i*step+c], step, &src[c*isa.lanes+i], isa.lanes, &by[i])
 		}
 	}
+}
+
+// ones are factors that change nothing, as many as any instruction set has lanes.
+var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+
+// queries sets dst, [padded dim][lanes], to n rows of t, transposed, and 0 in
+// the lanes beyond them. It returns the rows, which are in buf if they cannot be
+// read where they lie.
+func (isa *laneISA) queries(dst, buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
+	dim := t.Shape()[3]
+	padded := pad(dim)
+	rows, step = buf[:isa.lanes*padded], padded
+	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
+		rows, step = t.Float32s()[t.Offset(b, h, from):], rowStep(t)
+	} else {
+		clear(rows)
+		for i := range n {
+			isa.load(rows[i*padded:][:dim], t, t.Offset(b, h, from+i))
+		}
+	}
+	isa.toLanes(dst, rows, step, padded)
+	return rows, step
 }
 
 // view is view with vector conversions.

@@ -75,11 +75,13 @@ func scale(x []float32, by float32) {
 }
 
 // exp returns e^x to within 0.6 ulp, 0 where that underflows, and NaN for NaN.
+// The argument is float64 for the sake of large scores: a difference of two of
+// them, rounded to float32, would show in e^x.
 //
 // With x*log2(e) = n + f, n whole and |f| <= 1/2, it is 2^n times the Taylor
 // polynomial of e^(f ln 2), in float64 throughout so that the only rounding
 // that shows is the last one.
-func exp(x float32) float32 {
+func exp(x float64) float32 {
 	const (
 		c1 = math.Ln2 // ln(2)^k / k!
 		c2 = c1 * math.Ln2 / 2
@@ -95,9 +97,9 @@ func exp(x float32) float32 {
 		return 0
 	}
 	if !(x < 89) { // infinite, or NaN
-		return x * float32(math.Inf(1))
+		return float32(x * math.Inf(1))
 	}
-	y := float64(x) * math.Log2E
+	y := x * math.Log2E
 	n := y + round
 	f := y - (n - round)
 	f2 := f * f

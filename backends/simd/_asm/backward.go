@@ -1,30 +1,34 @@
 package main
 
 import (
+	"math"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// gradients emits P = 2^(S - LSE) and dS = P (scale dP - delta), both in place.
+// gradients emits P = e^(scale S - LSE) and dS = P (dP - delta), both in place.
 func gradients() {
-	routine("gradients", "func(s, dp *float32, masks *uint32, keys int, lse, delta, scale *float32)",
-		"sets s[j][i] = 2^(s[j][i] - lse[i]) and then dp[j][i] = s[j][i] * (scale*dp[j][i] -",
-		"delta[i]), and both to 0 where bit i of masks[j] is clear, whatever they held. s and dp are",
-		"[keys][LANES]. keys > 0.")
+	routine("gradients", "func(s, dp *float32, masks *uint32, keys int, lse, delta *float32, scale float32)",
+		"sets s[j][i] = e^(scale*s[j][i] - lse[i]) and then dp[j][i] = s[j][i] * (dp[j][i] - delta[i]),",
+		"and both to 0 where bit i of masks[j] is clear, whatever they held. s and dp are [keys][LANES].",
+		"keys > 0.")
 	s, dp, masks, keys := param("s"), param("dp"), param("masks"), param("keys")
-	lse, delta, scale := param("lse"), param("delta"), param("scale")
+	lse, delta := param("lse"), param("delta")
 	exp2Constants()
-	x, n, p, d, visible, by := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5]
-	VBROADCASTSS(Mem{Base: scale}, by)
+	x, n, p, d, visible, by, base2 := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5], registers[6]
+	floatParam("scale", by)
+	constant(math.Log2E, base2)
 	Label("key")
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
 		VMOVUPS(at(s), x)
-		VSUBPS(at(lse), x, x)
+		VFMSUB213PS(at(lse), by, x)
+		VMULPS(base2, x, x) // after the difference, so that large scores lose nothing
 		exp2(x, n, p)
 		VMOVUPS(at(dp), d)
-		VFMSUB213PS(at(delta), by, d)
+		VSUBPS(at(delta), d, d)
 		if isa == "AVX512" {
 			KMOVW(Mem{Base: masks, Disp: v * 2}, K1)
 			VMOVAPS_Z(x, K1, x)
@@ -43,6 +47,32 @@ func gradients() {
 	ADDQ(Imm(4), masks)
 	DECQ(keys)
 	JNZ(LabelRef("key"))
+	VZEROUPPER()
+	RET()
+}
+
+// dots emits delta. It adds in the order of scores, so that dP - delta is 0 for
+// a row that sees one key.
+func dots() {
+	routine("dots", "func(sum, a, b *float32, dim int)",
+		"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][LANES]. dim > 0.")
+	sum, a, b, dim := param("sum"), param("a"), param("b"), param("dim")
+	acc, x := registers[:vectors], registers[vectors]
+	for _, z := range acc {
+		VXORPS(z, z, z)
+	}
+	Label("column")
+	for v, z := range acc {
+		VMOVUPS(part(Mem{Base: a}, v), x)
+		VFMADD231PS(part(Mem{Base: b}, v), x, z)
+	}
+	ADDQ(U32(uint32(rowBytes)), a)
+	ADDQ(U32(uint32(rowBytes)), b)
+	DECQ(dim)
+	JNZ(LabelRef("column"))
+	for v, z := range acc {
+		VMOVUPS(z, part(Mem{Base: sum}, v))
+	}
 	VZEROUPPER()
 	RET()
 }

@@ -66,6 +66,15 @@ func routine(name, signature string, does ...string) {
 // param loads a pointer or int argument.
 func param(name string) GPVirtual { return Load(Param(name), GP64()).(GPVirtual) }
 
+// floatParam loads a float32 argument into every lane of z.
+func floatParam(name string, z VecPhysical) {
+	p, err := Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	VBROADCASTSS(p.Addr, z)
+}
+
 // bytes turns a number of float32 elements into bytes.
 func bytes(elements Register) GPVirtual {
 	r := elements.(GPVirtual)

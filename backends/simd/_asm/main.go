@@ -32,6 +32,7 @@ func main() {
 		convertAVX2()
 		cpuidF16C()
 	}
+	dots()
 	gradients()
 	outer()
 	limits()

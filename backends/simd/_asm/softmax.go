@@ -134,13 +134,14 @@ func maskScores() {
 
 // weights emits P = 2^(S - max), in place, with the running maximum and sum.
 func weights() {
-	routine("weights", "func(s *float32, keys int, m, top, l, alpha *float32)",
-		"sets s[j][i] = 2^(s[j][i] - top[i]), alpha[i] = 2^(m[i] - top[i]), m[i] = top[i] and",
-		"l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as the lowest",
-		"finite number. s is [keys][LANES]. keys > 0.")
+	routine("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
+		"sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
+		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
+		"the lowest finite number. s is [keys][LANES]. keys > 0.")
 	s, keys, m, top, l, alpha := param("s"), param("keys"), param("m"), param("top"), param("l"), param("alpha")
 	exp2Constants()
-	x, n, p, shift, sum := registers[0], registers[1], registers[2], registers[3:5], registers[5:7]
+	x, n, p, shift, sum, scale := registers[0], registers[1], registers[2], registers[3:5], registers[5:7], registers[7]
+	floatParam("scale", scale)
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
 		VMOVUPS(at(top), shift[v])
@@ -149,6 +150,7 @@ func weights() {
 		constant(-math.MaxFloat32, n)
 		VMAXPS(shift[v], n, shift[v])
 		VSUBPS(shift[v], x, x)
+		VMULPS(scale, x, x)
 		exp2(x, n, p)
 		VMOVUPS(x, at(alpha))
 		VMULPS(at(l), x, sum[v])
@@ -157,7 +159,8 @@ func weights() {
 	for v := range vectors { // the same scratch: the processor renames it
 		score := part(Mem{Base: s}, v)
 		VMOVUPS(score, x)
-		VSUBPS(shift[v], x, x)
+		VSUBPS(shift[v], x, x) // first, so that large scores lose nothing
+		VMULPS(scale, x, x)
 		exp2(x, n, p)
 		VMOVUPS(x, score)
 		VADDPS(x, sum[v], sum[v])
