@@ -87,6 +87,7 @@ asm: ## remake the assembly from the avo programs in backends/simd/_asm
 	rm -f backends/simd/*_amd64.s backends/simd/avx*_amd64.go
 	cd backends/simd/_asm && $(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
 	cd backends/simd/_asm && $(GO) run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
+	cd backends/simd/_asm && $(GO) test . && $(GO) run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd
 
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata

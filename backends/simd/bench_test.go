@@ -13,6 +13,8 @@ func BenchmarkKernels(b *testing.B) {
 	for _, name := range []string{
 		"b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f32-causal",
 		"b1-h8-g8-n1024-m1024-d128-f32", "b1-h8-g8-n1024-m1024-d128-f32-causal",
+		"b1-h8-g8-n1024-m1024-d64-bf16", "b1-h8-g8-n1024-m1024-d64-bf16-causal",
+		"b1-h8-g8-n1024-m1024-d128-bf16", "b1-h8-g8-n1024-m1024-d128-bf16-causal",
 	} {
 		c := newCall(b, name)
 		for _, k := range c.kernels() {

@@ -7,17 +7,19 @@ import (
 	"testing"
 )
 
-// BenchmarkLimits measures the FMA peak on as many cores as GOMAXPROCS, so that
-// the kernels' rates can be given as a fraction of it.
+// BenchmarkLimits measures the peak of multiply-adds, in float32 and of bf16 pairs,
+// on as many cores as GOMAXPROCS, so that the kernels' rates can be given as a
+// fraction of it.
 func BenchmarkLimits(b *testing.B) {
 	for _, limit := range []struct {
 		name  string
 		tier  tier
-		fma   func(n int)
+		loop  func(n int)
 		flops float64 // of a round
 	}{
 		{"fma=avx512", avx512, fmaPeakAVX512, 512},
 		{"fma=avx2", avx2, fmaPeakAVX2, 192},
+		{"bf16dot=avx512bf16", avx512bf16, dotPeakAVX512BF16, 1024},
 	} {
 		b.Run(limit.name, func(b *testing.B) {
 			if reason := limit.tier.missing(); reason != "" {
@@ -30,7 +32,7 @@ func BenchmarkLimits(b *testing.B) {
 					wait.Add(1)
 					go func() {
 						defer wait.Done()
-						limit.fma(rounds)
+						limit.loop(rounds)
 					}()
 				}
 				wait.Wait()

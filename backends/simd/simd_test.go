@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/half"
 )
 
 // A call is a problem with random inputs, ready to run on any kernel.
@@ -18,14 +20,14 @@ type call struct {
 	p   flashkit.Problem
 	fwd flashkit.Forward
 	bwd flashkit.Backward
-	out map[flashkit.Pass][][]float32 // what each pass writes
+	out map[flashkit.Pass][]flashkit.Tensor // what each pass writes
 }
 
-// newCall returns the call of a named float32 problem.
+// newCall returns the call of a named problem in float32 or bf16.
 func newCall(t testing.TB, name string) *call {
 	p, err := flashkit.ParseProblem(name)
 	require.NoError(t, err)
-	require.Equal(t, flashkit.Float32, p.DType)
+	require.NotEqual(t, flashkit.Float16, p.DType)
 	state := uint32(1)
 	tensor := func(s [4]int, random bool) flashkit.Tensor {
 		x := make([]float32, s[0]*s[1]*s[2]*s[3])
@@ -34,6 +36,13 @@ func newCall(t testing.TB, name string) *call {
 				state = state*1664525 + 1013904223
 				x[i] = float32(state>>8)/(1<<23) - 1
 			}
+		}
+		if p.DType == flashkit.BFloat16 && s[3] > 1 { // LSE stays float32
+			y := make([]uint16, len(x))
+			for i := range x {
+				y[i] = half.ToBF16(x[i])
+			}
+			return flashkit.BF16(y, s[0], s[1], s[2], s[3])
 		}
 		return flashkit.F32(x, s[0], s[1], s[2], s[3])
 	}
@@ -46,12 +55,15 @@ func newCall(t testing.TB, name string) *call {
 		Q: c.fwd.Q, K: c.fwd.K, V: c.fwd.V, O: c.fwd.O, LSE: c.fwd.LSE, DO: tensor(p.OShape(), true),
 		DQ: tensor(p.QShape(), false), DK: tensor(p.KShape(), false), DV: tensor(p.VShape(), false),
 	}
-	c.out = map[flashkit.Pass][][]float32{
-		flashkit.PassForward:  {c.fwd.O.Float32s(), c.fwd.LSE.Float32s()},
-		flashkit.PassBackward: {c.bwd.DQ.Float32s(), c.bwd.DK.Float32s(), c.bwd.DV.Float32s()},
+	c.out = map[flashkit.Pass][]flashkit.Tensor{
+		flashkit.PassForward:  {c.fwd.O, c.fwd.LSE},
+		flashkit.PassBackward: {c.bwd.DQ, c.bwd.DK, c.bwd.DV},
 	}
 	return c
 }
+
+// bothTypes are what newCall takes: some kernels take only one of them.
+var bothTypes = []string{"f32", "bf16"}
 
 // kernels returns the kernels that take the call on this machine.
 func (c *call) kernels() []flashkit.Kernel {
@@ -69,7 +81,7 @@ func (c *call) run(ctx context.Context, k flashkit.Kernel) error {
 func (c *call) bits(k flashkit.Kernel) [][]float32 {
 	var all [][]float32
 	for _, x := range c.out[k.Pass()] {
-		all = append(all, append([]float32(nil), x...))
+		all = append(all, values(x))
 	}
 	return all
 }
@@ -83,7 +95,10 @@ func withProcs(t testing.TB, n int) {
 // backward kernel runs.
 
 func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
-	for _, name := range []string{"b1-h1-g1-n300-m300-d32-f32-causal", "b2-h6-g2-n130-m200-d24-dv40-f32-window50.7"} {
+	for _, name := range []string{
+		"b1-h1-g1-n300-m300-d32-f32-causal", "b2-h6-g2-n130-m200-d24-dv40-f32-window50.7",
+		"b1-h1-g1-n300-m300-d32-bf16-causal", "b2-h6-g2-n130-m200-d25-dv40-bf16-window50.7",
+	} {
 		c := newCall(t, name)
 		for _, k := range c.kernels() {
 			var want [][]float32
@@ -107,22 +122,24 @@ func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("under the race detector sync.Pool drops objects at random")
 	}
-	c := newCall(t, "b1-h4-g2-n256-m256-d64-f32-causal")
-	for _, k := range c.kernels() {
-		run := func() { require.NoError(t, c.run(t.Context(), k)) }
-		run()
-		require.Zero(t, testing.AllocsPerRun(20, run), "%s with one worker", k.Name)
-
-		const procs, runs = 4, 50
-		withProcs(t, procs)
-		run()
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range runs {
+	for _, dtype := range bothTypes {
+		c := newCall(t, "b1-h4-g2-n256-m256-d64-"+dtype+"-causal")
+		for _, k := range c.kernels() {
+			run := func() { require.NoError(t, c.run(t.Context(), k)) }
 			run()
+			require.Zero(t, testing.AllocsPerRun(20, run), "%s with one worker", k.Name)
+
+			const procs, runs = 4, 50
+			withProcs(t, procs)
+			run()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range runs {
+				run()
+			}
+			runtime.ReadMemStats(&after)
+			require.LessOrEqual(t, after.Mallocs-before.Mallocs, uint64(3*runs*2*(procs-1)), "%s with %d workers", k.Name, procs)
 		}
-		runtime.ReadMemStats(&after)
-		require.LessOrEqual(t, after.Mallocs-before.Mallocs, uint64(3*runs*2*(procs-1)), "%s with %d workers", k.Name, procs)
 	}
 }
 
@@ -130,27 +147,31 @@ func TestAllocations(t *testing.T) {
 // product: a few times Q for a backward pass that gathers dQ, and otherwise
 // nothing but tiles for each worker.
 func TestWorkspace(t *testing.T) {
-	c := newCall(t, "b1-h1-g1-n65536-m65536-d64-f32-window64.0")
-	for _, k := range c.kernels() {
-		limit := uint64(runtime.GOMAXPROCS(0)) << 20
-		if k.Name == "simd/bwd_avx512" || k.Name == "simd/bwd_avx2" {
-			limit += uint64(c.p.QLen * (c.p.Dim + 2) * 4)
+	for _, dtype := range bothTypes {
+		c := newCall(t, "b1-h1-g1-n65536-m65536-d64-"+dtype+"-window64.0")
+		for _, k := range c.kernels() {
+			limit := uint64(runtime.GOMAXPROCS(0)) << 20
+			if strings.HasPrefix(k.Name, "simd/bwd_avx") {
+				limit += uint64(c.p.QLen * (c.p.Dim + 2) * 4)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			require.NoError(t, c.run(t.Context(), k))
+			runtime.ReadMemStats(&after)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, limit, k.Name)
 		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		require.NoError(t, c.run(t.Context(), k))
-		runtime.ReadMemStats(&after)
-		require.Less(t, after.TotalAlloc-before.TotalAlloc, limit, k.Name)
 	}
 }
 
 func TestCancelMidway(t *testing.T) {
-	c := newCall(t, "b1-h8-g8-n2048-m2048-d64-f32")
 	goroutines := runtime.NumGoroutine()
-	for _, k := range c.kernels() {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-		require.ErrorIs(t, c.run(ctx, k), context.DeadlineExceeded, k.Name)
-		cancel()
+	for _, dtype := range bothTypes {
+		c := newCall(t, "b1-h8-g8-n2048-m2048-d64-"+dtype)
+		for _, k := range c.kernels() {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			require.ErrorIs(t, c.run(ctx, k), context.DeadlineExceeded, k.Name)
+			cancel()
+		}
 	}
 	for range 1000 { // a goroutine that has nothing left to do may not have ended yet
 		if runtime.NumGoroutine() <= goroutines {

@@ -14,6 +14,8 @@ type tier struct {
 var (
 	avx512 = tier{"AVX-512 F, BW, DQ and VL",
 		cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL}
+	avx512bf16 = tier{"AVX-512 F, BW, DQ, VL and BF16", avx512.has && cpu.X86.HasAVX512BF16}
+
 	avx2 = tier{"AVX2, FMA and F16C", cpu.X86.HasAVX2 && cpu.X86.HasFMA && hasF16C()}
 )
 

@@ -54,17 +54,30 @@ func gradients() {
 // dots emits delta. It adds in the order of scores, so that dP - delta is 0 for
 // a row that sees one key.
 func dots() {
-	routine("dots", "func(sum, a, b *float32, dim int)",
-		"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][LANES]. dim > 0.")
-	sum, a, b, dim := param("sum"), param("a"), param("b"), param("dim")
-	acc, x := registers[:vectors], registers[vectors]
+	rows := "dim"
+	if bf16 {
+		rows = "pairs"
+		routine("dots", "func(sum *float32, a, b *uint32, pairs int)",
+			"sets sum[i] to the sum over c of a[c][i]*b[c][i], products of pairs. a and b are",
+			"[pairs][LANES]. pairs > 0.")
+	} else {
+		routine("dots", "func(sum, a, b *float32, dim int)",
+			"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][LANES]. dim > 0.")
+	}
+	sum, a, b, dim := param("sum"), param("a"), param("b"), param(rows)
+	acc, x, y := registers[:vectors], registers[vectors], registers[vectors+1]
 	for _, z := range acc {
 		VXORPS(z, z, z)
 	}
 	Label("column")
 	for v, z := range acc {
 		VMOVUPS(part(Mem{Base: a}, v), x)
-		VFMADD231PS(part(Mem{Base: b}, v), x, z)
+		if bf16 {
+			VMOVUPS(part(Mem{Base: b}, v), y)
+			VDPBF16PS(x, y, z)
+		} else {
+			VFMADD231PS(part(Mem{Base: b}, v), x, z)
+		}
 	}
 	ADDQ(U32(uint32(rowBytes)), a)
 	ADDQ(U32(uint32(rowBytes)), b)
@@ -79,22 +92,28 @@ func dots() {
 
 // outer emits C += A B with columns of B and C in the lanes.
 func outer() {
-	if isa == "AVX512" {
+	rowsOfB, rowBytesA := "n", rowBytes
+	switch {
+	case bf16:
+		rowsOfB, rowBytesA = "pairs", rowBytes/2
+		routine("outer", "func(c *float32, cStep int, a *uint16, b *uint32, bStep, rows, pairs int, columns uint32)",
+			"adds to c[r][x] the sum over pairs i of a[r][2i]*b[i][x] and its neighbors a[r][2i+1] and the",
+			"other half of b[i][x], for rows rows of A and the LANES columns x whose bit in columns is set; of B it",
+			"reads no others. Rows of C and B lie cStep float32 and bStep pairs apart, a is [rows][LANES]. pairs > 0.")
+		opmaskParam("columns")
+	case isa == "AVX512":
 		routine("outer", "func(c *float32, cStep int, a, b *float32, bStep, rows, n int, columns uint32)",
 			"adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of A and",
 			"the LANES columns x whose bit in columns is set; of B it reads no others. Rows of C and B lie",
 			"cStep and bStep elements apart, a is [rows][LANES]. n > 0.")
-		columns := Load(Param("columns"), GP32()).(GPVirtual)
-		KMOVW(columns, K1)
-		SHRL(Imm(16), columns)
-		KMOVW(columns, K2)
-	} else {
+		opmaskParam("columns")
+	default:
 		routine("outer", "func(c *float32, cStep int, a, b *float32, bStep, rows, n int, _ uint32)",
 			"adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of A and",
 			"LANES columns x. Rows of C and B lie cStep and bStep elements apart, a is [rows][LANES]. n > 0.")
 	}
 	c, cStep, a, b, bStep := param("c"), bytes(param("cStep")), param("a"), param("b"), bytes(param("bStep"))
-	rows, n := param("rows"), param("n")
+	rows, n := param("rows"), param(rowsOfB)
 	bStep3 := GP64()
 	LEAQ(Mem{Base: bStep, Index: bStep, Scale: 2}, bStep3)
 	inGroups("rows", rows, func(rows int, label string) {
@@ -114,7 +133,7 @@ func outer() {
 			for v, z := range lanesB {
 				loadColumns(part(rowAt(rowB, bStep, bStep3, i), v), v, z)
 			}
-			multiply(acc, func(r int) Mem { return Mem{Base: rowA, Disp: r*rowBytes + i*4} })
+			multiply(acc, func(r int) Mem { return Mem{Base: rowA, Disp: r*rowBytesA + i*4} })
 		}, func(steps int) {
 			if steps == 1 {
 				ADDQ(bStep, rowB)
@@ -129,10 +148,18 @@ func outer() {
 			}
 			ADDQ(cStep, c)
 		}
-		ADDQ(U32(uint32(rows*rowBytes)), a)
+		ADDQ(U32(uint32(rows*rowBytesA)), a)
 	})
 	VZEROUPPER()
 	RET()
+}
+
+// opmaskParam loads a word of lanes into K1 and K2.
+func opmaskParam(name string) {
+	word := Load(Param(name), GP32()).(GPVirtual)
+	KMOVW(word, K1)
+	SHRL(Imm(16), word)
+	KMOVW(word, K2)
 }
 
 // loadColumns loads vector v of a row of columns.

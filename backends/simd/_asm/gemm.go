@@ -33,8 +33,17 @@ func multiply(acc [][]VecPhysical, element func(r int) Mem) {
 		x := broadcasts[r%len(broadcasts)]
 		VBROADCASTSS(element(r), x)
 		for v, z := range lanesB {
-			VFMADD231PS(x, z, acc[r][v])
+			multiplyAdd(x, z, acc[r][v])
 		}
+	}
+}
+
+// multiplyAdd adds x*y to sum, in the type of the routines.
+func multiplyAdd(x, y, sum VecPhysical) {
+	if bf16 {
+		VDPBF16PS(x, y, sum)
+	} else {
+		VFMADD231PS(x, y, sum)
 	}
 }
 
@@ -122,10 +131,19 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 
 // scores emits S = K Qᵀ with the running maximum in the store.
 func scores() {
-	routine("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-		"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0.")
-	s, k, step0 := param("s"), param("k"), bytes(param("step"))
+	toBytes := bytes
+	if bf16 {
+		toBytes = bytes16
+		routine("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
+			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
+			"and raises top[i] to the largest of them. q is [dim/2][LANES] of pairs, with 0 in the last half pair",
+			"of an odd dim. s is [keys][LANES]. dim > 0.")
+	} else {
+		routine("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
+			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
+			"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0.")
+	}
+	s, k, step0 := param("s"), param("k"), toBytes(param("step"))
 	q, dim, keys, top := param("q"), param("dim"), param("keys"), param("top")
 	step3 := GP64()
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
@@ -141,15 +159,20 @@ func scores() {
 		LEAQ(Mem{Base: k, Index: step0, Scale: 4}, a4)
 		MOVQ(q, b)
 		MOVQ(dim, n)
+		if bf16 {
+			SHRQ(Imm(1), n)
+		}
+		element := func(r int) Mem { return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4) }
 		unrolled(label+"dim", n, func(i int) {
-			step(acc, Mem{Base: b, Disp: i * rowBytes}, func(r int) Mem {
-				return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4).Offset(i * 4)
-			})
+			step(acc, Mem{Base: b, Disp: i * rowBytes}, func(r int) Mem { return element(r).Offset(i * 4) })
 		}, func(steps int) {
 			ADDQ(U32(uint32(steps*4)), a0)
 			ADDQ(U32(uint32(steps*4)), a4)
 			ADDQ(U32(uint32(steps*rowBytes)), b)
 		})
+		if bf16 {
+			halfStep(label, dim, acc, Mem{Base: b}, element)
+		}
 		max := lanesB
 		for v, z := range max {
 			VMOVUPS(part(Mem{Base: top}, v), z)
@@ -188,19 +211,26 @@ func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 // values emits Oᵀ = alpha Oᵀ + Vᵀ P.
 func values(masked bool) {
 	var masks GPVirtual
-	if masked {
+	rowsOfP := "keys"
+	switch {
+	case bf16:
+		rowsOfP = "pairs"
+		routine("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
+			"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
+			"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.")
+	case masked:
 		routine("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
 			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
 		masks = param("masks")
-	} else {
+	default:
 		routine("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
 	}
 	o, v, step0, p := param("o"), param("v"), bytes(param("step")), param("p")
-	keys, vdim, alpha := param("keys"), param("vdim"), param("alpha")
+	keys, vdim, alpha := param(rowsOfP), param("vdim"), param("alpha")
 	step3 := GP64()
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
 	inGroups("dims", vdim, func(rows int, label string) {

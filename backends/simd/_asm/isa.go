@@ -13,7 +13,9 @@ const vectors = 2 // of a row of S, Qᵀ and Oᵀ
 
 // What the chosen instruction set makes of the routines. use sets it.
 var (
-	isa         string
+	suffix      string // of the routines' names
+	isa         string // AVX512 or AVX2
+	bf16        bool   // products are of pairs of bf16, see bf16.go
 	vectorBytes int
 	lanes       int   // queries of a tile
 	rowBytes    int   // of S, Qᵀ and Oᵀ
@@ -26,9 +28,10 @@ var (
 
 // use chooses the instruction set.
 func use(name string) {
-	isa = name
+	suffix, isa = name, name
 	switch name {
-	case "AVX512":
+	case "AVX512", "AVX512BF16":
+		isa, bf16 = "AVX512", name == "AVX512BF16"
 		vectorBytes = 64
 		groups = []int{8, 4, 2, 1}
 		registers = []VecPhysical{
@@ -54,9 +57,9 @@ func part(m Mem, v int) Mem { return m.Offset(v * vectorBytes) }
 // routine begins a routine that keeps none of its pointers. In its comment,
 // LANES stands for the number of queries of a tile.
 func routine(name, signature string, does ...string) {
-	TEXT(name+isa, NOSPLIT, signature)
+	TEXT(name+suffix, NOSPLIT, signature)
 	Pragma("noescape")
-	does[0] = name + isa + " " + does[0]
+	does[0] = name + suffix + " " + does[0]
 	for i := range does {
 		does[i] = strings.ReplaceAll(does[i], "LANES", strconv.Itoa(lanes))
 	}

@@ -11,8 +11,13 @@ import (
 // independent sums as hide the latency, nothing but registers.
 func limits() {
 	rows := groups[0]
-	routine("fmaPeak", "func(n int)", fmt.Sprintf("does n times %d independent multiply-adds of %d float32: %d FLOP each time.",
-		rows*vectors, vectorBytes/4, rows*lanes*2))
+	if bf16 {
+		routine("dotPeak", "func(n int)", fmt.Sprintf("does n times %d independent multiply-adds of %d bf16 pairs: %d FLOP each time.",
+			rows*vectors, vectorBytes/4, rows*lanes*4))
+	} else {
+		routine("fmaPeak", "func(n int)", fmt.Sprintf("does n times %d independent multiply-adds of %d float32: %d FLOP each time.",
+			rows*vectors, vectorBytes/4, rows*lanes*2))
+	}
 	n, x := param("n"), lanesB[0]
 	acc := accumulators(rows)
 	for _, row := range acc {
@@ -24,7 +29,7 @@ func limits() {
 	Label("loop")
 	for _, row := range acc {
 		for _, z := range row {
-			VFMADD231PS(x, x, z)
+			multiplyAdd(x, x, z)
 		}
 	}
 	DECQ(n)

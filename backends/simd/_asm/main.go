@@ -2,6 +2,7 @@
 //
 //	go run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
 //	go run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
+//	go run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd
 //
 // In every routine the queries of a tile are in the lanes of two vectors. S is
 // [keys][lanes], Q transposed is [dim][lanes], O transposed is [vdim][lanes], so
@@ -15,10 +16,15 @@ import (
 )
 
 func main() {
-	name := flag.String("isa", "AVX512", "instruction `set`: AVX512 or AVX2")
+	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2 or AVX512BF16")
 	flag.Parse()
 	use(*name)
 	ConstraintExpr("!noasm,!purego")
+	if bf16 {
+		bf16Routines()
+		Generate()
+		return
+	}
 	scores()
 	maskScores()
 	weights()

@@ -20,7 +20,18 @@ func transposeAVX512() {
 		VMULPS(Mem{Base: src}, t[0], z)
 		ADDQ(srcStep, src)
 	}
-	// Pairs of rows, pairs of pairs, then whole quarters of a vector.
+	transpose16(r, t)
+	for _, z := range r {
+		VMOVUPS(z, Mem{Base: dst})
+		ADDQ(dstStep, dst)
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// transpose16 transposes 16 vectors of 32-bit elements: pairs of rows, pairs of
+// pairs, then whole quarters of a vector. t is scratch.
+func transpose16(r, t []VecPhysical) {
 	for i := 0; i < 16; i += 2 {
 		VUNPCKLPS(r[i+1], r[i], t[i])
 		VUNPCKHPS(r[i+1], r[i], t[i+1])
@@ -44,12 +55,6 @@ func transposeAVX512() {
 		VSHUFF32X4(Imm(even), t[i+12], t[i+4], r[i+4])
 		VSHUFF32X4(Imm(odd), t[i+12], t[i+4], r[i+12])
 	}
-	for _, z := range r {
-		VMOVUPS(z, Mem{Base: dst})
-		ADDQ(dstStep, dst)
-	}
-	VZEROUPPER()
-	RET()
 }
 
 // convertAVX512 emits the conversions between float32 and the 16-bit types.

@@ -1,0 +1,168 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// The products of AVX512-BF16 are of pairs: two neighbors of one row, or two
+// rows of one column. A pair is a 32-bit word, with the first one in the low half,
+// so that broadcasts, loads and loops are those of float32.
+
+// bf16Routines emits the routines on pairs. For all else the kernels take those
+// of AVX512.
+func bf16Routines() {
+	scores()
+	values(false)
+	dots()
+	outer()
+	transposePairs()
+	pairRows()
+	pairKeys()
+	narrowKeys()
+	limits()
+}
+
+// bytes16 turns a number of 16-bit elements into bytes.
+func bytes16(elements Register) GPVirtual {
+	r := elements.(GPVirtual)
+	SHLQ(Imm(1), r)
+	return r
+}
+
+// halfStep is step for the last column of rows of odd length, which is all that
+// it reads. The other half of the pair is 0, in b too.
+func halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b Mem, element func(r int) Mem) {
+	TESTQ(U32(1), dim)
+	JZ(LabelRef(label + "even"))
+	lowHalves := GP32()
+	MOVL(U32(0x55555555), lowHalves)
+	KMOVD(lowHalves, K1)
+	for v, z := range lanesB {
+		VMOVUPS(part(b, v), z)
+	}
+	for r := range acc {
+		x := broadcasts[r%len(broadcasts)]
+		VPBROADCASTW_Z(element(r), K1, x)
+		for v, z := range lanesB {
+			multiplyAdd(x, z, acc[r][v])
+		}
+	}
+	Label(label + "even")
+}
+
+// transposePairs emits the transpose of one block of 16 x 16 pairs.
+func transposePairs() {
+	routine("transposePairs", "func(dst *uint32, dstStep int, src *uint16, srcStep int)",
+		"sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for a block of 16 rows of 32",
+		"elements. Rows lie dstStep pairs and srcStep elements apart.")
+	dst, dstStep := param("dst"), bytes(param("dstStep"))
+	src, srcStep := param("src"), bytes16(param("srcStep"))
+	r, t := registers[:16], registers[16:]
+	for _, z := range r {
+		VMOVUPS(Mem{Base: src}, z)
+		ADDQ(srcStep, src)
+	}
+	transpose16(r, t)
+	for _, z := range r {
+		VMOVUPS(z, Mem{Base: dst})
+		ADDQ(dstStep, dst)
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// pairRows emits the packing of V, and of what the backward pass sums over.
+func pairRows() {
+	routine("pairRows", "func(dst *uint32, src *uint16, step, n, pairs int)",
+		"sets dst[j][c] to the pair src[2j][c], src[2j+1][c] for pairs pairs of rows of n",
+		"elements, step elements apart. dst is [pairs][n]. pairs > 0, n > 0.")
+	dst, src, step, n, pairs := param("dst"), param("src"), bytes16(param("step")), param("n"), param("pairs")
+	x, y := registers[0], registers[1]
+	tail, ones := GP32(), GP32()
+	MOVQ(n, RCX)
+	ANDL(Imm(15), ECX)
+	MOVL(U32(0xffff), tail)
+	SHLL(CL, tail)
+	NOTL(tail)
+	KMOVW(tail, K1) // the low n%16 bits
+	MOVL(U32(0xffff), ones)
+	Label("pair")
+	a, b, left := GP64(), GP64(), GP64()
+	MOVQ(src, a)
+	LEAQ(Mem{Base: src, Index: step, Scale: 1}, b)
+	MOVQ(n, left)
+	KMOVW(ones, K2)
+	Label("columns")
+	SUBQ(Imm(16), left)
+	JGE(LabelRef("some"))
+	KMOVW(K1, K2)
+	Label("some")
+	VMOVDQU16_Z(Mem{Base: a}, K2, x.AsY())
+	VMOVDQU16_Z(Mem{Base: b}, K2, y.AsY())
+	VPMOVZXWD(x.AsY(), x)
+	VPMOVZXWD(y.AsY(), y)
+	VPSLLD(Imm(16), y, y)
+	VPORD(x, y, x)
+	VMOVDQU32(x, K2, Mem{Base: dst})
+	ADDQ(Imm(32), a)
+	ADDQ(Imm(32), b)
+	ADDQ(Imm(64), dst)
+	TESTQ(left, left)
+	JG(LabelRef("columns"))
+	LEAQ(Mem{Base: dst, Index: left, Scale: 4}, dst) // back by what the last vector went too far
+	LEAQ(Mem{Base: src, Index: step, Scale: 2}, src)
+	DECQ(pairs)
+	JNZ(LabelRef("pair"))
+	VZEROUPPER()
+	RET()
+}
+
+// pairKeys emits the packing of P and dS for sums over keys.
+func pairKeys() {
+	order := GLOBL("lanesOfPairs", RODATA|NOPTR)
+	for i := range 16 {
+		DATA(4*i, U32(uint32(i|(i+16)<<16)))
+	}
+	routine("pairKeys", "func(dst *uint32, src *float32, pairs int)",
+		"sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is",
+		"[pairs][LANES], src is [2 pairs][LANES]. pairs > 0.")
+	dst, src, pairs := param("dst"), param("src"), param("pairs")
+	lanesOfPairs := registers[4]
+	VMOVDQU32(order, lanesOfPairs)
+	Label("pair")
+	for v := range vectors {
+		x, y := registers[v], registers[2+v]
+		VMOVUPS(part(Mem{Base: src}, v), x)
+		VMOVUPS(part(Mem{Base: src, Disp: rowBytes}, v), y)
+		VCVTNE2PS2BF16(x, y, x)
+		VPERMW(x, lanesOfPairs, x)
+		VMOVDQU32(x, part(Mem{Base: dst}, v))
+	}
+	ADDQ(U32(uint32(2*rowBytes)), src)
+	ADDQ(U32(uint32(rowBytes)), dst)
+	DECQ(pairs)
+	JNZ(LabelRef("pair"))
+	VZEROUPPER()
+	RET()
+}
+
+// narrowKeys emits the rounding of P and dS for sums over queries.
+func narrowKeys() {
+	routine("narrowKeys", "func(dst *uint16, src *float32, keys int)",
+		"sets dst[j][i] to src[j][i], rounded to bf16. Both are [keys][LANES]. keys > 0.")
+	dst, src, keys := param("dst"), param("src"), param("keys")
+	x, y := registers[0], registers[1]
+	Label("key")
+	VMOVUPS(part(Mem{Base: src}, 0), x)
+	VMOVUPS(part(Mem{Base: src}, 1), y)
+	VCVTNE2PS2BF16(x, y, x)
+	VMOVDQU32(x, Mem{Base: dst})
+	ADDQ(U32(uint32(rowBytes)), src)
+	ADDQ(U32(uint32(rowBytes/2)), dst)
+	DECQ(keys)
+	JNZ(LabelRef("key"))
+	VZEROUPPER()
+	RET()
+}

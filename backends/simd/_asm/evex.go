@@ -1,0 +1,53 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/ir"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// Neither avo nor Go's assembler knows the instructions of AVX512-BF16, so they
+// are written as data. Operands are in the order of Go: the destination last.
+
+// VDPBF16PS adds the two products of each pair of bf16 in y and x to the float32
+// in sum.
+func VDPBF16PS(x, y, sum VecPhysical) { bf16Instruction("VDPBF16PS", prefixF3, 0x52, x, y, sum) }
+
+// VCVTNE2PS2BF16 rounds low into the lower half of z and high into the upper.
+func VCVTNE2PS2BF16(low, high, z VecPhysical) {
+	bf16Instruction("VCVTNE2PS2BF16", prefixF2, 0x72, low, high, z)
+}
+
+// The two bits that stand for a prefix.
+const (
+	prefixF3 = 2
+	prefixF2 = 3
+)
+
+func bf16Instruction(name string, prefix, opcode byte, x, y, z VecPhysical) {
+	code := evex(prefix, opcode, x.PhysicalIndex(), y.PhysicalIndex(), z.PhysicalIndex())
+	Comment(fmt.Sprintf("%s %s, %s, %s", name, x.Asm(), y.Asm(), z.Asm()))
+	isa := []string{"AVX512BF16"}
+	Instruction(&ir.Instruction{Opcode: "LONG", Operands: []Op{U32(binary.LittleEndian.Uint32(code[:]))}, ISA: isa})
+	Instruction(&ir.Instruction{Opcode: "WORD", Operands: []Op{U16(binary.LittleEndian.Uint16(code[4:]))}, ISA: isa})
+}
+
+// evex encodes an instruction of the map 0F38, with W0, on three 512-bit
+// registers. In the manuals' order these are z, y, x: fields reg, vvvv and rm.
+// Their upper bits are stored inverted.
+func evex(prefix, opcode byte, x, y, z Index) [6]byte {
+	bit := func(r Index, n int) byte { return byte(r>>n) & 1 }
+	const map0F38, length512, registers = 2, 2, 3
+	return [6]byte{
+		0x62,
+		(^(bit(z, 3)<<7 | bit(x, 4)<<6 | bit(x, 3)<<5 | bit(z, 4)<<4))&0xf0 | map0F38,
+		(^(byte(y) << 3))&0x78 | 1<<2 | prefix,
+		length512<<5 | (1^bit(y, 4))<<3,
+		opcode,
+		registers<<6 | byte(z)&7<<3 | byte(x)&7,
+	}
+}

@@ -1,0 +1,150 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// fwd_avx512bf16 computes what fwd_avx512 computes, in the same tiles, with
+// VDPBF16PS: each product is of two pairs of bf16, added to a float32.
+//
+//	S = K Qᵀ          pairs of columns; K is read as it lies, Q is [dim/2][lanes]
+//	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
+//	Oᵀ += Vᵀ P        pairs of keys; V is packed for each item, [keys/2][vdim]
+//
+// A pair of keys is one product, so the rows of a tile must see both or neither.
+// At the edges of the band, where they do not, P stays in float32 and O gets the
+// masked product of fwd_avx512, with those rows of V widened.
+//
+// The instruction takes denormal numbers for 0.
+func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+	j := b.newJob(p)
+	j.fwd = *f
+	avx512Lanes.plan(j)
+	vdim, words := pad(p.VDim), pairWords(p.Dim)
+	perTile := pairLanes * (words + vdim + 2)
+	shared := blockK*(pairLanes+1+vdim) + blockK/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
+	return b.do(ctx, j, fwdAVX512BF16Item, p.Batch*p.Heads*tiles(p.QLen, j.group*pairLanes), j.group*perTile+shared)
+}
+
+func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
+	return cost(p.FLOPs(flashkit.PassForward), dotRate(), p.Batch*p.Heads*tiles(p.QLen, pairLanes))
+}
+
+// A pairTile is a laneTile whose Q is in pairs.
+type pairTile struct {
+	laneTile
+	qPairs []uint32 // [dim/2][lanes]
+}
+
+// A pairScratch is the workspace that the tiles of an item share.
+type pairScratch struct {
+	laneScratch
+	b, h, kvHead int
+	pPairs       []uint32 // [blockK/2][lanes]
+	vPairs       []uint32 // [blockK/2][vdim], from the even key vFrom on
+	vFrom        int
+	buf          []uint32 // rows of Q
+}
+
+func fwdAVX512BF16Item(j *job, ws *arena, item int) {
+	p, f := &j.p, &j.fwd
+	from, head := j.laneItem(item, j.group*pairLanes)
+	to := min(from+j.group*pairLanes, p.QLen)
+	vdim := pad(p.VDim)
+	x := pairScratch{
+		laneScratch: laneScratch{
+			s: ws.take(blockK * pairLanes), masks: takeWords(ws, blockK),
+			v: ws.take(blockK * vdim), rows: ws.take(pairLanes * vdim),
+			top: ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
+		},
+		b: head / p.Heads, h: head % p.Heads, kvHead: head % p.Heads / (p.Heads / p.KVHeads),
+		pPairs: takeWords(ws, blockK/2*pairLanes), vPairs: takeWords(ws, blockK/2*vdim),
+		buf: takeWords(ws, pairLanes*pairWords(p.Dim)),
+	}
+	var group [maxGroup]pairTile
+	n := 0
+	for r := from; r < to; r += pairLanes {
+		group[n] = x.newTile(j, ws, r, min(pairLanes, to-r))
+		n++
+	}
+	first, _ := p.Keys(from)
+	_, last := p.Keys(to - 1)
+	for k0 := first / blockK * blockK; first < last && k0 < last && !j.canceled(); k0 += blockK {
+		lo, hi := max(k0, first), min(k0+blockK, last)
+		x.vFrom = lo &^ 1
+		pairRows(x.vPairs, &f.V, x.b, x.kvHead, x.vFrom, hi-x.vFrom)
+		for t := range n {
+			x.absorb(j, &group[t], lo, hi)
+		}
+	}
+	for t := range n {
+		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)
+	}
+}
+
+// newTile loads and packs n query rows.
+func (x *pairScratch) newTile(j *job, ws *arena, from, n int) pairTile {
+	t := pairTile{
+		laneTile: laneTile{from: from, n: n, o: ws.take(pairLanes * pad(j.p.VDim)), m: ws.take(pairLanes), l: ws.take(pairLanes)},
+		qPairs:   takeWords(ws, pairLanes*pairWords(j.p.Dim)),
+	}
+	clear(t.o)
+	clear(t.l)
+	for i := range t.m {
+		t.m[i] = float32(math.Inf(-1))
+	}
+	pairColumns(t.qPairs, x.buf, &j.fwd.Q, x.b, x.h, from, n)
+	return t
+}
+
+// absorb takes the keys [lo, hi) into the tile.
+func (x *pairScratch) absorb(j *job, t *pairTile, lo, hi int) {
+	p, k := &j.p, &j.fwd.K
+	first, _ := p.Keys(t.from)
+	_, last := p.Keys(t.from + t.n - 1)
+	for from, to := max(lo, first), min(hi, last); from < to; {
+		until, whole := wholePart(p, t.from, t.n, from, to)
+		copy(x.top, t.m)
+		top := x.top
+		if !whole {
+			top = x.hidden // its maximum counts hidden keys
+		}
+		scoresAVX512BF16(&x.s[0], &k.Uint16s()[k.Offset(x.b, x.kvHead, from)], rowStep(k), &t.qPairs[0], p.Dim, until-from, &top[0])
+		if whole {
+			x.addWhole(j, t, from, until-from)
+		} else {
+			x.addMasked(j, t, from, until-from)
+		}
+		from = until
+	}
+}
+
+// addWhole turns the scores of keys that all rows see into P and adds P V.
+func (x *pairScratch) addWhole(j *job, t *pairTile, from, keys int) {
+	vdim, pairs := j.p.VDim, (keys+1)/2
+	weightsAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	if keys%2 == 1 {
+		clear(x.s[keys*pairLanes:][:pairLanes])
+	}
+	pairKeysAVX512BF16(&x.pPairs[0], &x.s[0], pairs)
+	addValuesAVX512BF16(&t.o[0], &x.vPairs[(from-x.vFrom)/2*vdim], vdim, &x.pPairs[0], pairs, vdim, &x.factors[0])
+}
+
+// addMasked does the same with keys that some rows do not see, in float32.
+func (x *pairScratch) addMasked(j *job, t *pairTile, from, keys int) {
+	p := &j.p
+	for c := range keys {
+		first, last := p.Queries(from + c)
+		x.masks[c] = laneMask(first-t.from, last-t.from, t.n)
+	}
+	maskScoresAVX512(&x.s[0], &x.masks[0], keys, &x.top[0])
+	weightsAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	v, step := avx512Lanes.view(&j.fwd.V, x.b, x.kvHead, from, keys, x.v)
+	addValuesMaskedAVX512(&t.o[0], &v[0], step, &x.s[0], keys, p.VDim, &x.factors[0], &x.masks[0])
+}
