@@ -80,22 +80,27 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	n := tiles(p.QLen, lanes)
 	b, h, t := item/n/p.Heads, item/n%p.Heads, item%n
 	x := isa.stats(j, b, h, t)
-	clear(x.dq)
 	size, rows := lanes*pad(p.VDim), min(lanes, p.QLen-t*lanes)
 	do, o, buf := ws.take(size), ws.take(size), ws.take(size)
 	isa.queries(do, buf, &f.DO, b, h, t*lanes, rows)
 	isa.queries(o, buf, &f.O, b, h, t*lanes, rows)
 	isa.dots(&x.delta[0], &do[0], &o[0], p.VDim)
-	for i := range lanes {
+	x.begin(f, b, h, t*lanes, rows)
+}
+
+// begin completes the stats of n query rows, whose delta is so far dO·O.
+func (x *rowStats) begin(f *flashkit.Backward, b, h, from, n int) {
+	clear(x.dq)
+	for i := range x.lse {
 		x.lse[i] = math.MaxFloat32
-		if i >= rows {
+		if i >= n {
 			continue
 		}
-		if lse := f.LSE.Float32s()[f.LSE.Offset(b, h, t*lanes+i)]; !math.IsInf(float64(lse), -1) {
+		if lse := f.LSE.Float32s()[f.LSE.Offset(b, h, from+i)]; !math.IsInf(float64(lse), -1) {
 			x.lse[i] = lse
 		}
 		if !f.DLSE.IsZero() {
-			x.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, t*lanes+i)]
+			x.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, from+i)]
 		}
 	}
 }
@@ -113,25 +118,40 @@ type keyBlock struct {
 	hidden         []float32
 }
 
-// bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
-func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
-	p, f, lanes := &j.p, &j.bwd, isa.lanes
+// newKeyBlock returns the block of an item, without what belongs to a kernel.
+func (isa *laneISA) newKeyBlock(j *job, ws *arena, item int) keyBlock {
+	p, lanes := &j.p, isa.lanes
 	heads := p.Batch * p.KVHeads
 	from := item / heads * bwdBlockK
 	x := keyBlock{b: item % heads / p.KVHeads, g: item % p.KVHeads, from: from, to: min(from+bwdBlockK, p.KVLen),
 		masks: takeWords(ws, bwdBlockK)}
 	keys := x.to - x.from
-	x.k, x.kStep = isa.view(&f.K, x.b, x.g, from, keys, ws.take(bwdBlockK*pad(p.Dim)))
-	x.v, x.vStep = isa.view(&f.V, x.b, x.g, from, keys, ws.take(bwdBlockK*pad(p.VDim)))
 	x.dk, x.dv = ws.take(keys*pad(p.Dim)), ws.take(keys*pad(p.VDim))
 	clear(x.dk)
 	clear(x.dv)
 	x.s, x.dp = ws.take(bwdBlockK*lanes), ws.take(bwdBlockK*lanes)
+	x.hidden = ws.take(lanes)
+	return x
+}
+
+// bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
+func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
+	p, f, lanes := &j.p, &j.bwd, isa.lanes
+	x := isa.newKeyBlock(j, ws, item)
+	keys := x.to - x.from
+	x.k, x.kStep = isa.view(&f.K, x.b, x.g, x.from, keys, ws.take(bwdBlockK*pad(p.Dim)))
+	x.v, x.vStep = isa.view(&f.V, x.b, x.g, x.from, keys, ws.take(bwdBlockK*pad(p.VDim)))
 	x.q, x.do = ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim))
 	x.qRows, x.doRows = ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim))
-	x.hidden = ws.take(lanes)
+	isa.walk(j, &x, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
+	isa.storeBlock(j, &x)
+}
 
-	first, _ := p.Queries(from)
+// walk calls add for each tile of query rows that see keys of the block, in the
+// order of all blocks. at is the tile's place in it.
+func (isa *laneISA) walk(j *job, x *keyBlock, item int, add func(h, t int, at int64)) {
+	p, lanes := &j.p, isa.lanes
+	first, _ := p.Queries(x.from)
 	_, last := p.Queries(x.to - 1)
 	group, perHead := p.Heads/p.KVHeads, tiles(p.QLen, lanes)
 	for c := range group {
@@ -141,19 +161,24 @@ func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
 		top := (last - 1) / lanes
 		j.passed[item].Store(int64(c*perHead + perHead - 1 - top))
 		for t := top; t >= first/lanes && !j.canceled(); t-- {
-			isa.addTile(j, &x, item, x.g*group+c, t, int64(c*perHead+perHead-1-t))
+			add(x.g*group+c, t, int64(c*perHead+perHead-1-t))
 		}
 	}
 	j.passed[item].Store(math.MaxInt64)
+}
+
+// storeBlock writes dK and dV of the block.
+func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
+	p, f := &j.p, &j.bwd
 	scale(x.dk, float32(j.scale))
-	for r := range keys {
-		isa.store(&f.DK, f.DK.Offset(x.b, x.g, from+r), x.dk[r*pad(p.Dim):][:p.Dim])
-		isa.store(&f.DV, f.DV.Offset(x.b, x.g, from+r), x.dv[r*pad(p.VDim):][:p.VDim])
+	for r := range x.to - x.from {
+		isa.store(&f.DK, f.DK.Offset(x.b, x.g, x.from+r), x.dk[r*pad(p.Dim):][:p.Dim])
+		isa.store(&f.DV, f.DV.Offset(x.b, x.g, x.from+r), x.dv[r*pad(p.VDim):][:p.VDim])
 	}
 }
 
 // addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order of all blocks.
+// tile's place in the order.
 func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f, lanes := &j.p, &j.bwd, isa.lanes
 	from := t * lanes

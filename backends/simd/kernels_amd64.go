@@ -11,6 +11,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		{Name: "simd/fwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.fwdCost, RunForward: b.fwdAVX512},
 		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.bwdCost, RunBackward: b.bwdAVX512},
 		{Name: "simd/fwd_avx512bf16", Fits: fitsAVX512BF16, Cost: fwdAVX512BF16Cost, RunForward: b.fwdAVX512BF16},
+		{Name: "simd/bwd_avx512bf16", Fits: fitsAVX512BF16, Cost: bwdAVX512BF16Cost, RunBackward: b.bwdAVX512BF16},
 		{Name: "simd/fwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.fwdCost, RunForward: b.fwdAVX2},
 		{Name: "simd/bwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.bwdCost, RunBackward: b.bwdAVX2},
 	}
