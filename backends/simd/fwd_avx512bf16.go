@@ -25,7 +25,7 @@ import (
 func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	avx512Lanes.plan(j)
+	avx512Lanes.plan(j, maxGroup*pairLanes) // each item packs V once more
 	vdim, words := pad(p.VDim), pairWords(p.Dim)
 	perTile := pairLanes * (words + vdim + 2)
 	shared := blockK*(pairLanes+1+vdim) + blockK/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)

@@ -24,7 +24,7 @@ import (
 func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *laneISA, run func(*job, *arena, int)) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	isa.plan(j)
+	isa.plan(j, itemRows)
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
 	perTile := isa.lanes * (dims + 2)
 	shared := blockK*(isa.lanes+1+dims) + isa.lanes*(widest+3)
@@ -41,15 +41,16 @@ func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
 	return cost(p.FLOPs(flashkit.PassForward), isa.rate, p.Batch*p.Heads*tiles(p.QLen, isa.lanes))
 }
 
-// plan sets how many tiles make an item: as many as leave each worker several.
-// Then it takes as few heads at a time as give each worker several items, so
-// that their keys stay in cache from item to item, while the long items of these
-// heads still come before the short ones.
-func (isa *laneISA) plan(j *job) {
+// plan sets how many tiles make an item: those of the given number of rows, or
+// as many as leave each worker several items. Then it takes as few heads at a
+// time as give each worker several items, so that their keys stay in cache from
+// item to item, while the long items of these heads still come before the short
+// ones.
+func (isa *laneISA) plan(j *job, rows int) {
 	const itemsPerWorker = 8
 	p := &j.p
 	heads, enough := p.Batch*p.Heads, itemsPerWorker*workers()
-	j.group = max(1, min(itemRows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
+	j.group = max(1, min(rows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
 	j.heads = min(heads, tiles(enough, max(1, tiles(p.QLen, j.group*isa.lanes))))
 }
 
