@@ -37,7 +37,8 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 	j.bwd = *f
 	lanes := isa.lanes
 	queryTiles := p.Batch * p.Heads * tiles(p.QLen, lanes)
-	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, bwdBlockK)
+	j.planBlocks()
+	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, j.keys)
 	j.shared.reserve(queryTiles * (2*lanes + lanes*pad(p.Dim)))
 	if len(j.passed) < blocks {
 		j.passed = make([]atomic.Int64, blocks)
@@ -47,13 +48,22 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 	}
 	rows := lanes * (pad(p.Dim) + pad(p.VDim))
 	j.parallel(ctx, prepare, queryTiles, 3*lanes*pad(p.VDim))
-	j.parallel(ctx, block, blocks, 2*rows+2*bwdBlockK*(lanes+pad(p.Dim)+pad(p.VDim))+bwdBlockK+lanes)
+	j.parallel(ctx, block, blocks, 2*rows+2*j.keys*(lanes+pad(p.Dim)+pad(p.VDim))+j.keys+lanes)
 	j.parallel(ctx, finish, queryTiles, rows+lanes)
 	return b.release(ctx, j)
 }
 
 // bwdBlockK is the keys of a block: their dK and dV stay in the second-level cache.
 const bwdBlockK = 128
+
+// planBlocks halves the blocks where there are few for each worker. It does not
+// change the bits: every sum still goes over keys or rows in the same order.
+func (j *job) planBlocks() {
+	j.keys = bwdBlockK
+	if j.workers > 1 && j.p.Batch*j.p.KVHeads*tiles(j.p.KVLen, bwdBlockK) < 8*j.workers {
+		j.keys /= 2
+	}
+}
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
 	return cost(p.FLOPs(flashkit.PassBackward), isa.rate, p.Batch*p.KVHeads*tiles(p.KVLen, bwdBlockK))
@@ -117,16 +127,16 @@ type keyBlock struct {
 func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, &j.bwd, isa.lanes
 	heads := p.Batch * p.KVHeads
-	from := item / heads * bwdBlockK
-	x := keyBlock{b: item % heads / p.KVHeads, g: item % p.KVHeads, from: from, to: min(from+bwdBlockK, p.KVLen),
-		masks: takeWords(ws, bwdBlockK)}
+	from := item / heads * j.keys
+	x := keyBlock{b: item % heads / p.KVHeads, g: item % p.KVHeads, from: from, to: min(from+j.keys, p.KVLen),
+		masks: takeWords(ws, j.keys)}
 	keys := x.to - x.from
-	x.k, x.kStep = isa.view(&f.K, x.b, x.g, from, keys, ws.take(bwdBlockK*pad(p.Dim)))
-	x.v, x.vStep = isa.view(&f.V, x.b, x.g, from, keys, ws.take(bwdBlockK*pad(p.VDim)))
+	x.k, x.kStep = isa.view(&f.K, x.b, x.g, from, keys, ws.take(j.keys*pad(p.Dim)))
+	x.v, x.vStep = isa.view(&f.V, x.b, x.g, from, keys, ws.take(j.keys*pad(p.VDim)))
 	x.dk, x.dv = ws.take(keys*pad(p.Dim)), ws.take(keys*pad(p.VDim))
 	clear(x.dk)
 	clear(x.dv)
-	x.s, x.dp = ws.take(bwdBlockK*lanes), ws.take(bwdBlockK*lanes)
+	x.s, x.dp = ws.take(j.keys*lanes), ws.take(j.keys*lanes)
 	x.q, x.do = ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim))
 	x.qRows, x.doRows = ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim))
 	x.hidden = ws.take(lanes)
@@ -207,12 +217,16 @@ func (j *job) waitFor(before int, at int64) bool {
 	if before < 0 {
 		return true
 	}
+	const spin, yield = 1 << 10, 1 << 7 // a block is rarely far behind; then others may need the processor
 	for polls := 0; j.passed[before].Load() <= at; polls++ {
-		if polls%256 == 255 {
-			if j.canceled() {
-				return false
-			}
+		switch {
+		case polls < spin:
+		case j.canceled():
+			return false
+		case polls < spin+yield:
 			runtime.Gosched()
+		default:
+			time.Sleep(20 * time.Microsecond)
 		}
 	}
 	return true

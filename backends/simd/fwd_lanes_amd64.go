@@ -48,9 +48,10 @@ func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
 func (isa *laneISA) plan(j *job) {
 	const itemsPerWorker = 8
 	p := &j.p
-	heads, enough := p.Batch*p.Heads, itemsPerWorker*workers()
+	heads, enough := p.Batch*p.Heads, itemsPerWorker*j.workers
 	j.group = max(1, min(itemRows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
-	j.heads = min(heads, tiles(enough, max(1, tiles(p.QLen, j.group*isa.lanes))))
+	wanted := tiles(enough, max(1, tiles(p.QLen, j.group*isa.lanes)))
+	j.heads = tiles(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 
 // laneItem returns the first row and the head, counted over all batches, of an
@@ -66,9 +67,9 @@ func (j *job) laneItem(item, rows int) (from, head int) {
 // A laneTile is query rows, one in each lane.
 type laneTile struct {
 	from, n int       // its rows; lanes from n on are idle
-	q       []float32 // [dim][lanes], scaled
+	q       []float32 // [dim][lanes]
 	o       []float32 // [vdim][lanes]
-	m, l    []float32 // [lanes]; m in base 2
+	m, l    []float32 // [lanes]
 }
 
 // A laneScratch is the workspace that the tiles of an item share.
@@ -104,11 +105,14 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 	}
 	first, _ := p.Keys(from)
 	_, last := p.Keys(to - 1)
-	for k0 := first / blockK * blockK; first < last && k0 < last && !j.canceled(); k0 += blockK {
+	for k0 := first / blockK * blockK; first < last && k0 < last; k0 += blockK {
 		lo, hi := max(k0, first), min(k0+blockK, last)
 		k, kStep := isa.view(&f.K, b, kvHead, lo, hi-lo, x.k)
 		v, vStep := isa.view(&f.V, b, kvHead, lo, hi-lo, x.v)
 		for t := range n {
+			if j.canceled() {
+				return
+			}
 			isa.absorb(j, &group[t], &x, k, kStep, v, vStep, lo, hi)
 		}
 	}
