@@ -32,9 +32,9 @@ func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 }
 
 const (
-	blockK   = 128 // keys of a block
-	itemRows = 128 // query rows of an item
-	maxGroup = 8   // tiles of an item
+	blockK   = 192 // keys of a block
+	itemRows = 256 // query rows of an item
+	maxGroup = 16  // tiles of an item
 )
 
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
@@ -131,7 +131,7 @@ func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int
 	for i := range t.m {
 		t.m[i] = float32(math.Inf(-1))
 	}
-	isa.queries(t.q, x.rows, &j.fwd.Q, b, h, from, n)
+	isa.transposed(t.q, x.rows, &j.fwd.Q, b, h, from, n)
 	return t
 }
 
