@@ -70,18 +70,24 @@ func hasF16C() bool
 //go:noescape
 func dotsAVX2(sum *float32, a *float32, b *float32, dim int)
 
-// gradientsAVX2 sets s[j][i] = e^(scale*s[j][i] - lse[i]) and then dp[j][i] = s[j][i] * (dp[j][i] - delta[i]),
-// and both to 0 where bit i of masks[j] is clear, whatever they held. s and dp are [keys][16].
-// keys > 0.
+// gradientsAVX2 sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = scale*s[i][j] * (dp[i][j] - delta[i]),
+// and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][16],
+// rows of ds lie dsStep elements apart. rows > 0.
 //
 //go:noescape
-func gradientsAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
+func gradientsAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
-// outerAVX2 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of A and
-// 16 columns x. Rows of C and B lie cStep and bStep elements apart, a is [rows][16]. n > 0.
+// addProductAVX2 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of C
+// and 16 columns x. A is [rows][n]. Rows lie the steps apart, in elements. n > 0.
 //
 //go:noescape
-func outerAVX2(c *float32, cStep int, a *float32, b *float32, bStep int, rows int, n int, _ uint32)
+func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+
+// addProductTAVX2 adds to c[r][x] the sum over n rows i of B of a[i][r]*b[i][x], for rows rows of C
+// and 16 columns x. A is [n][rows]. Rows lie the steps apart, in elements. n > 0.
+//
+//go:noescape
+func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
 // fmaPeakAVX2 does n times 12 independent multiply-adds of 8 float32: 192 FLOP each time.
 //

@@ -67,19 +67,36 @@ func narrowBF16AVX512(dst *uint16, src *float32, n int)
 //go:noescape
 func dotsAVX512(sum *float32, a *float32, b *float32, dim int)
 
-// gradientsAVX512 sets s[j][i] = e^(scale*s[j][i] - lse[i]) and then dp[j][i] = s[j][i] * (dp[j][i] - delta[i]),
-// and both to 0 where bit i of masks[j] is clear, whatever they held. s and dp are [keys][32].
-// keys > 0.
+// gradientsAVX512 sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = scale*s[i][j] * (dp[i][j] - delta[i]),
+// and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][32],
+// rows of ds lie dsStep elements apart. rows > 0.
 //
 //go:noescape
-func gradientsAVX512(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
+func gradientsAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
-// outerAVX512 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of A and
-// the 32 columns x whose bit in columns is set; of B it reads no others. Rows of C and B lie
-// cStep and bStep elements apart, a is [rows][32]. n > 0.
+// addProductAVX512 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of C
+// and 32 columns x. A is [rows][n]. Rows lie the steps apart, in elements. n > 0.
 //
 //go:noescape
-func outerAVX512(c *float32, cStep int, a *float32, b *float32, bStep int, rows int, n int, columns uint32)
+func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+
+// addProductMaskedAVX512 is addProductAVX512 for those columns whose bit in columns is set; of B it reads no others,
+// and of C it leaves them.
+//
+//go:noescape
+func addProductMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
+
+// addProductTAVX512 adds to c[r][x] the sum over n rows i of B of a[i][r]*b[i][x], for rows rows of C
+// and 32 columns x. A is [n][rows]. Rows lie the steps apart, in elements. n > 0.
+//
+//go:noescape
+func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+
+// addProductTMaskedAVX512 is addProductTAVX512 for those columns whose bit in columns is set; of B it reads no others,
+// and of C it leaves them.
+//
+//go:noescape
+func addProductTMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
 
 // fmaPeakAVX512 does n times 16 independent multiply-adds of 16 float32: 512 FLOP each time.
 //

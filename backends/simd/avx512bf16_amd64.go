@@ -23,12 +23,36 @@ func addValuesAVX512BF16(o *float32, v *uint32, step int, p *uint32, pairs int, 
 //go:noescape
 func dotsAVX512BF16(sum *float32, a *uint32, b *uint32, pairs int)
 
-// outerAVX512BF16 adds to c[r][x] the sum over pairs i of a[r][2i]*b[i][x] and its neighbors a[r][2i+1] and the
-// other half of b[i][x], for rows rows of A and the 32 columns x whose bit in columns is set; of B it
-// reads no others. Rows of C and B lie cStep float32 and bStep pairs apart, a is [rows][32]. pairs > 0.
+// gradientsAVX512BF16 sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = s[i][j] * (dp[i][j] - delta[i]),
+// and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][32],
+// rows of ds lie dsStep elements apart. rows > 0.
 //
 //go:noescape
-func outerAVX512BF16(c *float32, cStep int, a *uint16, b *uint32, bStep int, rows int, pairs int, columns uint32)
+func gradientsAVX512BF16(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
+
+// addProductAVX512BF16 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of C
+// and 32 columns x. A is [rows][n]. Rows lie the steps apart, in elements. Elements of A and B are pairs. Rows of A lie aStep halves apart. n > 0.
+//
+//go:noescape
+func addProductAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int)
+
+// addProductMaskedAVX512BF16 is addProductAVX512BF16 for those columns whose bit in columns is set; of B it reads no others,
+// and of C it leaves them.
+//
+//go:noescape
+func addProductMaskedAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
+
+// addProductTAVX512BF16 adds to c[r][x] the sum over n rows i of B of a[i][r]*b[i][x], for rows rows of C
+// and 32 columns x. A is [n][rows]. Rows lie the steps apart, in elements. Elements of A and B are pairs. n > 0.
+//
+//go:noescape
+func addProductTAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int)
+
+// addProductTMaskedAVX512BF16 is addProductTAVX512BF16 for those columns whose bit in columns is set; of B it reads no others,
+// and of C it leaves them.
+//
+//go:noescape
+func addProductTMaskedAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
 
 // transposePairsAVX512BF16 sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for a block of 16 rows of 32
 // elements. Rows lie dstStep pairs and srcStep elements apart.
@@ -42,16 +66,17 @@ func transposePairsAVX512BF16(dst *uint32, dstStep int, src *uint16, srcStep int
 //go:noescape
 func pairRowsAVX512BF16(dst *uint32, src *uint16, step int, n int, pairs int)
 
-// pairKeysAVX512BF16 sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is
-// [pairs][32], src is [2 pairs][32]. pairs > 0.
+// narrowPairsAVX512BF16 sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is
+// [pairs][32], rows of src lie step elements apart. pairs > 0.
 //
 //go:noescape
-func pairKeysAVX512BF16(dst *uint32, src *float32, pairs int)
+func narrowPairsAVX512BF16(dst *uint32, src *float32, step int, pairs int)
 
-// narrowKeysAVX512BF16 sets dst[j][i] to src[j][i], rounded to bf16. Both are [keys][32]. keys > 0.
+// narrowRowsAVX512BF16 sets dst[j][i] to src[j][i], rounded to bf16, for 32 columns i. Rows of both lie
+// step elements apart. rows > 0.
 //
 //go:noescape
-func narrowKeysAVX512BF16(dst *uint16, src *float32, keys int)
+func narrowRowsAVX512BF16(dst *uint16, src *float32, step int, rows int)
 
 // dotPeakAVX512BF16 does n times 16 independent multiply-adds of 16 bf16 pairs: 1024 FLOP each time.
 //

@@ -4,205 +4,194 @@ package simd
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
 
-// bwd_avx512bf16 computes what bwd_avx512 computes, in the same blocks, tiles and
-// order, with VDPBF16PS: each product is of two pairs of bf16, added to a float32.
+// bwd_avx512bf16 computes what bwd_avx512 computes, in the same blocks, panels,
+// tiles and order, with VDPBF16PS: each product is of two pairs of bf16, added to
+// a float32.
 //
-//	S  = K Qᵀ; dP = V dOᵀ        pairs of columns; K and V are read as they lie
-//	P  = exp(scale * S - LSE); dS = P (dP - delta), in float32, then rounded
-//	dV += P dO; dK += dS Q       pairs of query rows
-//	dQᵀ += Kᵀ dS                 pairs of keys
+//	for each panel:
+//		S  = Q Kᵀ; dP = dO Vᵀ                  pairs of columns of Q and dO
+//		P  = exp(scale * S - LSE); dS = P (dP - delta)
+//		dV += Pᵀ dO; dK += dSᵀ Q               pairs of rows of Q and dO
+//	dQ += dS K                                 pairs of keys
 //
-// Q and dO are packed once, by columns [dim/2][lanes] and by rows [lanes/2][dim]:
-// workspace that has twice their size. K is packed for each block, [keys/2][dim].
-// delta is summed by the same instruction in the same order as dP, so that a row
-// that sees one key has dS = 0.
+// P and dS are float32, then rounded; the scale of dS comes at the end. Q and dO are read as they lie in the first
+// two products, and packed by rows for the others. K and V are packed once for a
+// block: by columns, and K by rows. delta is summed by the same instruction in the
+// same order as dP, so that a row that sees one key has dS = 0.
 //
-// A pair is one product, so the last three are taken where all rows of a tile see
-// all keys. At the edges of the band they are those of bwd_avx512, in float32,
-// with the rows there widened.
+// A pair is one product, so the last three are taken in panels that all rows of
+// the tile see. At the edges of the band they are those of bwd_avx512, in float32.
 //
 // The instruction takes denormal numbers for 0.
 func (b *Backend) bwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	j := b.newJob(p)
-	j.bwd = *f
-	dim, vdim, vwords := pad(p.Dim), pad(p.VDim), pairWords(p.VDim)
-	queryTiles := p.Batch * p.Heads * tiles(p.QLen, pairLanes)
-	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, bwdBlockK)
-	j.shared.reserve(queryTiles * (pairLanes*(2+dim) + packedQueries(&p)))
-	if len(j.passed) < blocks {
-		j.passed = make([]atomic.Int64, blocks)
-	}
-	for i := range blocks {
-		j.passed[i].Store(0)
-	}
-	j.parallel(ctx, bwdAVX512BF16Prepare, queryTiles, pairLanes*(vwords+max(pairWords(p.Dim), vwords)))
-	perKey := 1 + dim + vdim + 2*pairLanes + dim + dim/2 + pairLanes + pairLanes/2
-	j.parallel(ctx, bwdAVX512BF16Block, blocks, bwdBlockK*perKey+pairLanes*(1+dim+vdim))
-	j.parallel(ctx, bwdAVX512Finish, queryTiles, pairLanes*(dim+vdim+1))
-	return b.release(ctx, j)
+	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
+	packed := bwdBlockK*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords)
+	tile := bwdRows/2*(p.Dim+p.VDim+2*pairLanes) + bwdRows*(bwdBlockK+16)/2
+	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish, packed+tile)
 }
 
 func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
 	return cost(p.FLOPs(flashkit.PassBackward), dotRate(), p.Batch*p.KVHeads*tiles(p.KVLen, bwdBlockK))
 }
 
-// A pairQueries is a tile of query rows in pairs.
-type pairQueries struct {
-	q, do         []uint32 // pairs of columns, [dim/2][lanes]
-	qRows, doRows []uint32 // pairs of rows, [lanes/2][dim]
-}
-
-// packedQueries returns the words of a pairQueries.
-func packedQueries(p *flashkit.Problem) int {
-	return pairLanes * (pairWords(p.Dim) + pairWords(p.VDim) + (p.Dim+p.VDim+1)/2)
-}
-
-// pairsOf returns the place of tile t of query head h, behind the stats of all.
-func pairsOf(j *job, b, h, t int) (x pairQueries) {
-	p := &j.p
-	perHead, size := tiles(p.QLen, pairLanes), packedQueries(p)
-	stats := p.Batch * p.Heads * perHead * pairLanes * (2 + pad(p.Dim))
-	ws := arena{free: j.shared.all[stats+((b*p.Heads+h)*perHead+t)*size:]}
-	x.q, x.do = takeWords(&ws, pairLanes*pairWords(p.Dim)), takeWords(&ws, pairLanes*pairWords(p.VDim))
-	x.qRows, x.doRows = takeWords(&ws, pairLanes/2*p.Dim), takeWords(&ws, pairLanes/2*p.VDim)
-	return x
-}
-
-// bwdAVX512BF16Prepare packs one tile of query rows and sets its stats.
+// bwdAVX512BF16Prepare sets the stats of one tile of query rows.
 func bwdAVX512BF16Prepare(j *job, ws *arena, item int) {
+	avx512Lanes.bwdPrepare(j, ws, item)
+	ws.reset()
 	p, f := &j.p, &j.bwd
-	perHead := tiles(p.QLen, pairLanes)
-	b, h, t := item/perHead/p.Heads, item/perHead%p.Heads, item%perHead
-	from := t * pairLanes
-	n := min(pairLanes, p.QLen-from)
-	x, stats := pairsOf(j, b, h, t), avx512Lanes.stats(j, b, h, t)
-	o, buf := takeWords(ws, pairLanes*pairWords(p.VDim)), takeWords(ws, pairLanes*max(pairWords(p.Dim), pairWords(p.VDim)))
-	pairColumns(x.q, buf, &f.Q, b, h, from, n)
-	pairColumns(x.do, buf, &f.DO, b, h, from, n)
-	pairColumns(o, buf, &f.O, b, h, from, n)
-	pairRows(x.qRows, &f.Q, b, h, from, n)
-	pairRows(x.doRows, &f.DO, b, h, from, n)
-	dotsAVX512BF16(&stats.delta[0], &x.do[0], &o[0], (p.VDim+1)/2)
-	stats.begin(f, b, h, from, n)
+	b, h, t := j.queryTileOf(item)
+	x := avx512Lanes.stats(j, b, h, t)
+	size := pairLanes * pairWords(p.VDim)
+	do, o, buf := takeWords(ws, size), takeWords(ws, size), takeWords(ws, size)
+	for r := t * bwdRows; r < min((t+1)*bwdRows, p.QLen); r += pairLanes {
+		n, delta := min(pairLanes, p.QLen-r), x.delta[r-t*bwdRows:]
+		pairColumns(do, buf, &f.DO, b, h, r, n)
+		pairColumns(o, buf, &f.O, b, h, r, n)
+		dotsAVX512BF16(&delta[0], &do[0], &o[0], (p.VDim+1)/2)
+		if !f.DLSE.IsZero() {
+			for i := range n {
+				delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
+			}
+		}
+	}
 }
 
 // A pairBlock is a keyBlock whose products are of pairs.
 type pairBlock struct {
 	keyBlock
-	kPairs  []uint32 // [keys/2][dim]
-	p, ds   []uint16 // [keys][lanes]
-	dsPairs []uint32 // [keys/2][lanes]
-	wideK   []float32
+	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
+	kPairs             []uint32 // [keys/2][dim]
+	qPairs, doPairs    []uint32 // a tile, [rows/2][dim]
+	pPairs, dsPairs    []uint32 // a panel, [rows/2][lanes]
+	ds16               []uint16 // [bwdRows][dsStep]
 }
 
 func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 	p, f := &j.p, &j.bwd
-	x := pairBlock{keyBlock: avx512Lanes.newKeyBlock(j, ws, item)}
-	x.kPairs = takeWords(ws, bwdBlockK/2*pad(p.Dim))
-	x.p, x.ds = halves(takeWords(ws, bwdBlockK*pairLanes/2)), halves(takeWords(ws, bwdBlockK*pairLanes/2))
-	x.dsPairs = takeWords(ws, bwdBlockK/2*pairLanes)
-	x.wideK = ws.take(bwdBlockK * pad(p.Dim))
-	x.qRows, x.doRows = ws.take(pairLanes*pad(p.Dim)), ws.take(pairLanes*pad(p.VDim))
+	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
+	x := pairBlock{
+		keyBlock: avx512Lanes.newBlock(j, ws, item),
+		kColumns: takeWords(ws, j.keys*words), vColumns: takeWords(ws, j.keys*vwords),
+		kPairs: takeWords(ws, j.keys/2*pad(p.Dim)),
+		qPairs: takeWords(ws, bwdRows/2*p.Dim), doPairs: takeWords(ws, bwdRows/2*p.VDim),
+		pPairs: takeWords(ws, bwdRows/2*pairLanes), dsPairs: takeWords(ws, bwdRows/2*pairLanes),
+		ds16: halves(takeWords(ws, bwdRows*dsStep(j)/2)),
+	}
+	buf := takeWords(ws, pairLanes*max(words, vwords))
+	for k := x.from; k < x.to; k += pairLanes {
+		n, at := min(pairLanes, x.to-k), k-x.from
+		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.b, x.g, k, n)
+		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.b, x.g, k, n)
+	}
 	pairRows(x.kPairs, &f.K, x.b, x.g, x.from, x.to-x.from)
 	avx512Lanes.walk(j, &x.keyBlock, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	scale(x.dk, float32(j.scale))
 	avx512Lanes.storeBlock(j, &x.keyBlock)
 }
 
+// bwdAVX512BF16Finish writes dQ of one tile of query rows.
+func bwdAVX512BF16Finish(j *job, ws *arena, item int) {
+	b, h, t := j.queryTileOf(item)
+	n := min(bwdRows, j.p.QLen-t*bwdRows)
+	scale(avx512Lanes.stats(j, b, h, t).dq[:n*pad(j.p.Dim)], float32(j.scale))
+	avx512Lanes.bwdFinish(j, ws, item)
+}
+
 // addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order.
+// tile's place in the order of all blocks.
 func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
-	p := &j.p
-	row := t * pairLanes
-	n := min(pairLanes, p.QLen-row)
-	lo, _ := p.Keys(row)
-	_, hi := p.Keys(row + n - 1)
-	lo, hi = max(lo, x.from), min(hi, x.to)
-	if lo >= hi {
-		return
+	p, f, isa := &j.p, &j.bwd, &avx512Lanes
+	from := t * bwdRows
+	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+bwdRows, p.QLen), group: edgeGroup}
+	if y.wild[0] != 0 || x.wild {
+		y.group = 1
 	}
-	y, stats := pairsOf(j, x.b, h, t), avx512Lanes.stats(j, x.b, h, t)
-	for from := lo; from < hi; {
-		until, whole := wholePart(p, row, n, from, hi)
-		x.gradients(j, &y, &stats, row, n, from, until-from, whole)
-		// dQ is last: the block before this one may still be at it.
-		if whole {
-			x.addWhole(p, &y, from, until-from, n)
-		} else {
-			x.addMasked(j, h, row, n, from, until-from)
-		}
-		if !j.waitFor(item-p.Batch*p.KVHeads, at) {
-			return // canceled
-		}
-		x.addQueries(j, &stats, from, until-from, whole)
-		from = until
+	n := y.to - from
+	wholeFrom, wholeTo := x.wholePanels(p, &y)
+	if wholeFrom < wholeTo {
+		pairRows(x.qPairs, &f.Q, x.b, h, from, n)
+		pairRows(x.doPairs, &f.DO, x.b, h, from, n)
 	}
+	if x.from < wholeFrom || wholeTo < x.to {
+		y.q, y.qStep = isa.rows(&f.Q, x.b, h, from, n, x.q)
+		y.do, y.doStep = isa.rows(&f.DO, x.b, h, from, n, x.do)
+	}
+	for k := x.from; k < x.to; k += pairLanes {
+		y.whole = wholeFrom <= k && k < wholeTo
+		x.addPanel(j, &y, h, k, min(pairLanes, x.to-k))
+	}
+	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
+		return // canceled
+	}
+	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t)
+	isa.addRows(j, &x.keyBlock, &y, dq, step, x.from, wholeFrom, y.group)
+	if lo := wholeFrom - x.from; wholeFrom < wholeTo {
+		pairs := (wholeTo - wholeFrom + 1) / 2
+		for c := 0; c < p.Dim; c += pairLanes {
+			addProductMaskedAVX512BF16(&dq[c], step, &x.ds16[lo], dsStep(j), &x.kPairs[lo/2*p.Dim+c], p.Dim, n, pairs, laneMask(0, pairLanes, p.Dim-c))
+		}
+	}
+	isa.addRows(j, &x.keyBlock, &y, dq, step, wholeTo, x.to, y.group)
 	j.passed[item].Store(at + 1)
 }
 
-// gradients sets s to P and dp to dS, for keys from a given one on.
-func (x *pairBlock) gradients(j *job, y *pairQueries, stats *rowStats, row, n, from, keys int, whole bool) {
-	p, k, v := &j.p, &j.bwd.K, &j.bwd.V
-	for c := range keys {
-		x.masks[c] = laneMask(0, n, pairLanes)
-		if !whole {
-			first, last := p.Queries(from + c)
-			x.masks[c] = laneMask(first-row, last-row, n)
-		}
+// wholePanels returns the keys of the panels that all rows of the tile see. They
+// do not depend on how many panels a block has.
+func (x *pairBlock) wholePanels(p *flashkit.Problem, y *rowTile) (from, to int) {
+	_, to = p.Keys(y.from)
+	from, _ = p.Keys(y.to - 1)
+	from = tiles(from, pairLanes) * pairLanes
+	if to < p.KVLen {
+		to = to / pairLanes * pairLanes
 	}
-	scoresAVX512BF16(&x.s[0], &k.Uint16s()[k.Offset(x.b, x.g, from)], rowStep(k), &y.q[0], p.Dim, keys, &x.hidden[0])
-	scoresAVX512BF16(&x.dp[0], &v.Uint16s()[v.Offset(x.b, x.g, from)], rowStep(v), &y.do[0], p.VDim, keys, &x.hidden[0])
-	gradientsAVX512(&x.s[0], &x.dp[0], &x.masks[0], keys, &stats.lse[0], &stats.delta[0], float32(j.scale))
-}
-
-// addWhole adds to dK and dV of keys that all n rows see.
-func (x *pairBlock) addWhole(p *flashkit.Problem, y *pairQueries, from, keys, n int) {
-	narrowKeysAVX512BF16(&x.p[0], &x.s[0], keys)
-	narrowKeysAVX512BF16(&x.ds[0], &x.dp[0], keys)
-	outerPairs(x.dv[(from-x.from)*pad(p.VDim):], x.p, y.doRows, keys, n, p.VDim)
-	outerPairs(x.dk[(from-x.from)*pad(p.Dim):], x.ds, y.qRows, keys, n, p.Dim)
-}
-
-// outerPairs adds the product of a, [keys][lanes], and n rows of B, [n/2][dim] in
-// pairs, to c, [keys][padded dim].
-func outerPairs(c []float32, a []uint16, b []uint32, keys, n, dim int) {
-	for x := 0; x < dim; x += pairLanes {
-		outerAVX512BF16(&c[x], pad(dim), &a[0], &b[x], dim, keys, (n+1)/2, laneMask(0, pairLanes, dim-x))
+	if from, to = max(from, x.from), min(to, x.to); from < to {
+		return from, to
 	}
+	return x.to, x.to
 }
 
-// addMasked does the same with keys that some rows do not see, in float32.
-func (x *pairBlock) addMasked(j *job, h, row, n, from, keys int) {
-	p, isa := &j.p, &avx512Lanes
-	q, qStep := isa.view(&j.bwd.Q, x.b, h, row, n, x.qRows)
-	do, doStep := isa.view(&j.bwd.DO, x.b, h, row, n, x.doRows)
-	dv, dk := x.dv[(from-x.from)*pad(p.VDim):], x.dk[(from-x.from)*pad(p.Dim):]
-	if finite(q, qStep, n, p.Dim) && finite(do, doStep, n, p.VDim) {
-		isa.outerAll(dv, x.s, do, doStep, keys, n, p.VDim)
-		isa.outerAll(dk, x.dp, q, qStep, keys, n, p.Dim)
-	} else {
-		isa.outerSeen(dv, x.s, do, doStep, x.masks[:keys], p.VDim)
-		isa.outerSeen(dk, x.dp, q, qStep, x.masks[:keys], p.Dim)
-	}
-}
-
-// addQueries adds to dQ.
-func (x *pairBlock) addQueries(j *job, stats *rowStats, from, keys int, whole bool) {
-	p := &j.p
-	if !whole {
-		k, step := avx512Lanes.view(&j.bwd.K, x.b, x.g, from, keys, x.wideK)
-		addValuesMaskedAVX512(&stats.dq[0], &k[0], step, &x.dp[0], keys, p.Dim, &ones[0], &x.masks[0])
+// addPanel computes P and dS of a tile and the keys from k on, and adds to their
+// dK and dV.
+func (x *pairBlock) addPanel(j *job, y *rowTile, h, k, keys int) {
+	p, q, do := &j.p, &j.bwd.Q, &j.bwd.DO
+	lo, hi := avx512Lanes.seen(p, &x.keyBlock, y, k, keys)
+	if lo >= hi {
 		return
 	}
-	if keys%2 == 1 {
-		clear(x.dp[keys*pairLanes:][:pairLanes])
+	at := k - x.from
+	s, dp, ds := x.s[lo*pairLanes:], x.dp[lo*pairLanes:], x.ds[lo*dsStep(j)+at:]
+	scoresAVX512BF16(&s[0], &q.Uint16s()[q.Offset(x.b, h, y.from+lo)], rowStep(q), &x.kColumns[at*pairWords(p.Dim)], p.Dim, hi-lo, &x.top[0])
+	scoresAVX512BF16(&dp[0], &do.Uint16s()[do.Offset(x.b, h, y.from+lo)], rowStep(do), &x.vColumns[at*pairWords(p.VDim)], p.VDim, hi-lo, &x.top[0])
+	gradientsAVX512BF16(&s[0], &dp[0], &ds[0], dsStep(j), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	if !y.whole {
+		avx512Lanes.addKeys(j, &x.keyBlock, y, k, keys, y.group)
+		return
 	}
-	pairs := (keys + 1) / 2
-	pairKeysAVX512BF16(&x.dsPairs[0], &x.dp[0], pairs)
-	addValuesAVX512BF16(&stats.dq[0], &x.kPairs[(from-x.from)/2*p.Dim], p.Dim, &x.dsPairs[0], pairs, p.Dim, &ones[0])
+	n := y.to - y.from // lo is 0 and hi is n
+	if n%2 == 1 {
+		clear(s[n*pairLanes:][:pairLanes])
+		clear(ds[n*dsStep(j):][:pairLanes])
+	}
+	narrowPairsAVX512BF16(&x.pPairs[0], &s[0], pairLanes, (n+1)/2)
+	narrowPairsAVX512BF16(&x.dsPairs[0], &ds[0], dsStep(j), (n+1)/2)
+	narrowRowsAVX512BF16(&x.ds16[at], &ds[0], dsStep(j), n)
+	addPairs(x.dv[at*pad(p.VDim):], x.pPairs, x.doPairs, keys, (n+1)/2, p.VDim)
+	addPairs(x.dk[at*pad(p.Dim):], x.dsPairs, x.qPairs, keys, (n+1)/2, p.Dim)
+}
+
+// addPairs adds the product of the transpose of a, [pairs][lanes], and b,
+// [pairs][columns], to c, [rows][padded columns].
+func addPairs(c []float32, a, b []uint32, rows, pairs, columns int) {
+	for x := 0; x < columns; x += pairLanes {
+		if columns-x < pairLanes {
+			addProductTMaskedAVX512BF16(&c[x], pad(columns), &a[0], pairLanes, &b[x], columns, rows, pairs, laneMask(0, pairLanes, columns-x))
+		} else {
+			addProductTAVX512BF16(&c[x], pad(columns), &a[0], pairLanes, &b[x], columns, rows, pairs)
+		}
+	}
 }

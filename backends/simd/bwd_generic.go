@@ -67,13 +67,16 @@ func (j *job) keyGradients(ws *arena, item int) {
 	_, last := p.Queries(k1 - 1)
 	group := p.Heads / p.KVHeads
 	for h := g * group; h < (g+1)*group; h++ {
-		for q0 := first; q0 < last && !j.canceled(); q0 += tileQ {
+		for q0 := first; q0 < last; q0 += tileQ {
 			q1 := min(q0+tileQ, last)
 			qt.load(j, b, h, q0, q1-q0)
 			for i := range q1 - q0 {
 				lo, hi := p.Keys(q0 + i)
 				lo, hi = max(lo, k0)-k0, min(hi, k1)-k0
 				if lo < hi {
+					if j.canceled() {
+						return
+					}
 					at := i * tileK
 					qt.scoreGradient(i, prob[at+lo:at+hi], ds[at+lo:at+hi], k[lo*kStep:], kStep, v[lo*vStep:], vStep)
 				}
@@ -109,7 +112,7 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.to - 1)
-	for k0 := first; k0 < last && !j.canceled(); k0 += tileK {
+	for k0 := first; k0 < last; k0 += tileK {
 		k1 := min(k0+tileK, last)
 		k, kStep := view(&f.K, t.b, t.kvHead, k0, k1-k0, kbuf)
 		v, vStep := view(&f.V, t.b, t.kvHead, k0, k1-k0, vbuf)
@@ -117,6 +120,9 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 			lo, hi := p.Keys(t.from + i)
 			lo, hi = max(lo, k0)-k0, min(hi, k1)-k0
 			if lo < hi {
+				if j.canceled() {
+					return
+				}
 				row := ds[:hi-lo]
 				qt.scoreGradient(i, prob[:hi-lo], row, k[lo*kStep:], kStep, v[lo*vStep:], vStep)
 				mix(dq[i*p.Dim:][:p.Dim], row, 1, hi-lo, k[lo*kStep:], kStep)

@@ -5,7 +5,6 @@ package simd
 import (
 	"context"
 	"math"
-	"math/bits"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -14,15 +13,18 @@ import (
 )
 
 // The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with
-// five products instead of seven. An item is a block of keys. It owns their dK
-// and dV and walks the tiles of query rows that see them, from the last one down:
+// five products instead of seven. An item is a block of keys, cut into panels of
+// as many as there are lanes. It owns their dK and dV and walks the tiles of
+// query rows that see them, from the last one down:
 //
-//	S  = K Qᵀ; dP = V dOᵀ        [keys][lanes], queries in the lanes
-//	P  = exp(scale * S - LSE); dS = P (dP - delta)
-//	dV += P dO; dK += dS Q       columns in the lanes
-//	dQᵀ += Kᵀ dS                 queries in the lanes
+//	for each panel:
+//		S  = Q Kᵀ; dP = dO Vᵀ                  [rows][lanes], keys in the lanes
+//		P  = exp(scale * S - LSE)
+//		dS = scale * P (dP - delta)
+//		dV += Pᵀ dO; dK += dSᵀ Q               columns in the lanes
+//	dQ += dS K                                 columns in the lanes
 //
-// and multiplies dK and dQ with the scale at the end.
+// Only K and V of a block are transposed, once; all else is read as it lies.
 //
 // All blocks of a head add to the same dQ. They do so in the order of the keys:
 // a block adds to a tile only after the block before it has passed that tile.
@@ -30,199 +32,295 @@ import (
 // are taken in order, hence the lowest one never waits, and walking down keeps a
 // causal block behind the one before it, which has more rows to walk.
 //
-// dQ is kept transposed in float32 until all blocks are done. That workspace
-// has the size of Q; LSE and delta take two floats for each row.
-func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Backward, isa *laneISA, prepare, block, finish func(*job, *arena, int)) error {
+// At the edges of the band the products are cut into groups of edgeGroup rows,
+// each over what some row of it sees; the rest of a group has weight 0. Where an
+// operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
+//
+// LSE and delta take two floats for each row. dQ is gathered where it belongs,
+// or in float32 workspace of its size if it has another type. Another kernel of
+// the same schedule may need more floats for an item.
+func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Backward, isa *laneISA, prepare, block, finish func(*job, *arena, int), more int) error {
 	j := b.newJob(p)
 	j.bwd = *f
-	lanes := isa.lanes
-	queryTiles := p.Batch * p.Heads * tiles(p.QLen, lanes)
-	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, bwdBlockK)
-	j.shared.reserve(queryTiles * (2*lanes + lanes*pad(p.Dim)))
+	j.planBlocks()
+	queryTiles := p.Batch * p.Heads * tiles(p.QLen, bwdRows)
+	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, j.keys)
+	j.shared.reserve(queryTiles * isa.statsSize(j))
 	if len(j.passed) < blocks {
 		j.passed = make([]atomic.Int64, blocks)
 	}
 	for i := range blocks {
 		j.passed[i].Store(0)
 	}
-	rows := lanes * (pad(p.Dim) + pad(p.VDim))
-	j.parallel(ctx, prepare, queryTiles, 3*lanes*pad(p.VDim))
-	j.parallel(ctx, block, blocks, 2*rows+2*bwdBlockK*(lanes+pad(p.Dim)+pad(p.VDim))+bwdBlockK+lanes)
-	j.parallel(ctx, finish, queryTiles, rows+lanes)
+	dim, vdim := pad(p.Dim), pad(p.VDim)
+	j.parallel(ctx, prepare, queryTiles, isa.lanes*(dim+2*vdim+max(dim, vdim)+1)+more)
+	j.parallel(ctx, block, blocks, j.keys*(3*dim+2*vdim)+bwdRows*(dim+vdim)+isa.lanes*max(dim, vdim)+bwdRows*(2*isa.lanes+dsStep(j)+1)+isa.lanes+more)
+	if !isa.direct(&f.DQ) {
+		j.parallel(ctx, finish, queryTiles, 0)
+	}
 	return b.release(ctx, j)
 }
 
-// bwdBlockK is the keys of a block: their dK and dV stay in the second-level cache.
-const bwdBlockK = 128
+const (
+	bwdRows   = 64  // query rows of a tile
+	bwdBlockK = 128 // keys of a block: their dK and dV stay in the second-level cache
+	edgeGroup = 8   // rows of a register tile
+)
+
+// planBlocks halves the blocks where there are few for each worker. It does not
+// change the bits: every sum still goes over keys or rows in the same order.
+func (j *job) planBlocks() {
+	j.keys = bwdBlockK
+	if j.workers > 1 && j.p.Batch*j.p.KVHeads*tiles(j.p.KVLen, bwdBlockK) < 8*j.workers {
+		j.keys /= 2
+	}
+}
+
+// dsStep is the distance between rows of dS: no power of two, so that the rows
+// of a column do not fall on the same cache lines.
+func dsStep(j *job) int { return j.keys + 16 }
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
 	return cost(p.FLOPs(flashkit.PassBackward), isa.rate, p.Batch*p.KVHeads*tiles(p.KVLen, bwdBlockK))
 }
 
-// A rowStats is what the backward pass keeps of a tile of query rows.
-type rowStats struct {
-	lse   []float32 // [lanes]; the largest float32 where a row has no weight anywhere
-	delta []float32 // [lanes], dO·O - dLSE
-	dq    []float32 // [dim][lanes]
+// direct reports whether rows of t can take the place of padded float32 rows.
+func (isa *laneISA) direct(t *flashkit.Tensor) bool {
+	dim := t.Shape()[3]
+	return t.DType() == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
+}
+
+// rows returns n rows of head h of t, from row r on, as float32. They are in buf
+// if they cannot be used where they lie.
+func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+	if isa.direct(t) {
+		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	dim := t.Shape()[3]
+	for i := range n {
+		row := buf[i*pad(dim):][:pad(dim)]
+		isa.load(row[:dim], t, t.Offset(b, h, r+i))
+		clear(row[dim:])
+	}
+	return buf, pad(dim)
+}
+
+// A tileStats is what the backward pass keeps of a tile of query rows.
+type tileStats struct {
+	lse   []float32 // [bwdRows]; the largest float32 where a row has no weight anywhere
+	delta []float32 // [bwdRows], dO·O - dLSE
+	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite
+	dq    []float32 // [bwdRows][padded dim], if it cannot be gathered where it belongs
+}
+
+func (isa *laneISA) statsSize(j *job) int {
+	size := 2*bwdRows + 16
+	if !isa.direct(&j.bwd.DQ) {
+		size += bwdRows * pad(j.p.Dim)
+	}
+	return size
 }
 
 // stats returns the place of tile t of query head h.
-func (isa *laneISA) stats(j *job, b, h, t int) rowStats {
-	p, lanes := &j.p, isa.lanes
-	size := 2*lanes + lanes*pad(p.Dim)
-	x := j.shared.all[((b*p.Heads+h)*tiles(p.QLen, lanes)+t)*size:][:size]
-	return rowStats{x[:lanes], x[lanes : 2*lanes], x[2*lanes:]}
+func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
+	size := isa.statsSize(j)
+	x := j.shared.all[((b*j.p.Heads+h)*tiles(j.p.QLen, bwdRows)+t)*size:][:size]
+	return tileStats{x[:bwdRows], x[bwdRows : 2*bwdRows], x[2*bwdRows:][:1], x[2*bwdRows+16:]}
 }
 
-// bwdPrepare sets the stats of one tile of query rows.
+// queryTileOf returns the batch, head and number of a tile of query rows.
+func (j *job) queryTileOf(item int) (b, h, t int) {
+	n := tiles(j.p.QLen, bwdRows)
+	return item / n / j.p.Heads, item / n % j.p.Heads, item % n
+}
+
+// bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
 func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, &j.bwd, isa.lanes
-	n := tiles(p.QLen, lanes)
-	b, h, t := item/n/p.Heads, item/n%p.Heads, item%n
+	b, h, t := j.queryTileOf(item)
 	x := isa.stats(j, b, h, t)
-	size, rows := lanes*pad(p.VDim), min(lanes, p.QLen-t*lanes)
-	do, o, buf := ws.take(size), ws.take(size), ws.take(size)
-	isa.queries(do, buf, &f.DO, b, h, t*lanes, rows)
-	isa.queries(o, buf, &f.O, b, h, t*lanes, rows)
-	isa.dots(&x.delta[0], &do[0], &o[0], p.VDim)
-	x.begin(f, b, h, t*lanes, rows)
-}
-
-// begin completes the stats of n query rows, whose delta is so far dO·O.
-func (x *rowStats) begin(f *flashkit.Backward, b, h, from, n int) {
-	clear(x.dq)
-	for i := range x.lse {
-		x.lse[i] = math.MaxFloat32
-		if i >= n {
-			continue
+	dq, dqStep := isa.gathered(j, &x, b, h, t)
+	q, do, o := ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim)), ws.take(lanes*pad(p.VDim))
+	buf, sums := ws.take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.take(lanes)
+	x.wild[0] = 0
+	for r := t * bwdRows; r < min((t+1)*bwdRows, p.QLen); r += lanes {
+		n, at := min(lanes, p.QLen-r), r-t*bwdRows
+		isa.transposed(do, buf, &f.DO, b, h, r, n)
+		isa.transposed(o, buf, &f.O, b, h, r, n)
+		isa.dots(&x.delta[at], &do[0], &o[0], p.VDim)
+		for i := range n {
+			x.lse[at+i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)]
+			if math.IsInf(float64(x.lse[at+i]), -1) {
+				x.lse[at+i] = math.MaxFloat32
+			}
+			if !f.DLSE.IsZero() {
+				x.delta[at+i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
+			}
+			clear(dq[(at+i)*dqStep:][:p.Dim])
 		}
-		if lse := f.LSE.Float32s()[f.LSE.Offset(b, h, from+i)]; !math.IsInf(float64(lse), -1) {
-			x.lse[i] = lse
-		}
-		if !f.DLSE.IsZero() {
-			x.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, from+i)]
+		isa.transposed(q, buf, &f.Q, b, h, r, n)
+		if isa.wild(q, p.Dim, sums) || isa.wild(do, p.VDim, sums) {
+			x.wild[0] = 1
 		}
 	}
+}
+
+// gathered returns where the rows of dQ of a tile are added up, and their distance.
+func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t int) (dq []float32, step int) {
+	f := &j.bwd
+	if isa.direct(&f.DQ) {
+		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*bwdRows):], rowStep(&f.DQ)
+	}
+	return x.dq, pad(j.p.Dim)
+}
+
+// wild reports whether x, [dim][lanes], may hold NaN or an infinity: whether the
+// square of a lane is neither.
+func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
+	isa.dots(&sums[0], &x[0], &x[0], dim)
+	for _, sum := range sums {
+		if !(sum <= math.MaxFloat32) {
+			return true
+		}
+	}
+	return false
 }
 
 // A keyBlock is the workspace and the state of one item.
 type keyBlock struct {
 	b, g, from, to int
-	k, v           []float32 // its keys and values
-	kStep, vStep   int
+	k              []float32 // its keys, as rows
+	kStep          int
+	kT, vT         []float32 // [panels][padded dim][lanes]
 	dk, dv         []float32 // [keys][padded dim]
-	s, dp          []float32 // [keys][lanes]
-	masks          []uint32
-	q, do          []float32 // a tile, [dim][lanes]
-	qRows, doRows  []float32 // the tile as rows, if they cannot be read where they lie
-	hidden         []float32
+	wild           bool      // its keys may hold what is not finite
+	q, do          []float32 // a tile of query rows, if they cannot be used where they lie
+	s, dp          []float32 // [bwdRows][lanes]
+	ds             []float32 // [bwdRows][dsStep]
+	masks          []uint32  // [bwdRows]
+	top            []float32 // [lanes], of no use
 }
 
-// newKeyBlock returns the block of an item, without what belongs to a kernel.
-func (isa *laneISA) newKeyBlock(j *job, ws *arena, item int) keyBlock {
-	p, lanes := &j.p, isa.lanes
+// newBlock loads the keys of an item.
+func (isa *laneISA) newBlock(j *job, ws *arena, item int) keyBlock {
+	p, f, lanes := &j.p, &j.bwd, isa.lanes
 	heads := p.Batch * p.KVHeads
-	from := item / heads * bwdBlockK
-	x := keyBlock{b: item % heads / p.KVHeads, g: item % p.KVHeads, from: from, to: min(from+bwdBlockK, p.KVLen),
-		masks: takeWords(ws, bwdBlockK)}
-	keys := x.to - x.from
-	x.dk, x.dv = ws.take(keys*pad(p.Dim)), ws.take(keys*pad(p.VDim))
+	from := item / heads * j.keys
+	dim, vdim := pad(p.Dim), pad(p.VDim)
+	x := keyBlock{
+		b: item % heads / p.KVHeads, g: item % p.KVHeads, from: from, to: min(from+j.keys, p.KVLen),
+		kT: ws.take(j.keys * dim), vT: ws.take(j.keys * vdim),
+		dk: ws.take(j.keys * dim), dv: ws.take(j.keys * vdim),
+		q: ws.take(bwdRows * dim), do: ws.take(bwdRows * vdim),
+		s: ws.take(bwdRows * lanes), dp: ws.take(bwdRows * lanes), ds: ws.take(bwdRows * dsStep(j)),
+		masks: takeWords(ws, bwdRows), top: ws.take(lanes),
+	}
 	clear(x.dk)
 	clear(x.dv)
-	x.s, x.dp = ws.take(bwdBlockK*lanes), ws.take(bwdBlockK*lanes)
-	x.hidden = ws.take(lanes)
+	x.k, x.kStep = isa.rows(&f.K, x.b, x.g, from, x.to-from, ws.take(j.keys*dim))
+	buf := ws.take(lanes * max(dim, vdim))
+	for k := from; k < x.to; k += lanes {
+		n, panel := min(lanes, x.to-k), x.kT[(k-from)*dim:]
+		isa.transposed(panel, buf, &f.K, x.b, x.g, k, n)
+		isa.transposed(x.vT[(k-from)*vdim:], buf, &f.V, x.b, x.g, k, n)
+		x.wild = x.wild || isa.wild(panel, p.Dim, x.top)
+	}
 	return x
 }
 
 // bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
 func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
-	p, f, lanes := &j.p, &j.bwd, isa.lanes
-	x := isa.newKeyBlock(j, ws, item)
-	keys := x.to - x.from
-	x.k, x.kStep = isa.view(&f.K, x.b, x.g, x.from, keys, ws.take(bwdBlockK*pad(p.Dim)))
-	x.v, x.vStep = isa.view(&f.V, x.b, x.g, x.from, keys, ws.take(bwdBlockK*pad(p.VDim)))
-	x.q, x.do = ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim))
-	x.qRows, x.doRows = ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim))
+	x := isa.newBlock(j, ws, item)
 	isa.walk(j, &x, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
 	isa.storeBlock(j, &x)
 }
 
-// walk calls add for each tile of query rows that see keys of the block, in the
-// order of all blocks. at is the tile's place in it.
+// walk calls add for the tiles of query rows that see keys of the block, in the
+// order of all blocks, of which at is the place.
 func (isa *laneISA) walk(j *job, x *keyBlock, item int, add func(h, t int, at int64)) {
-	p, lanes := &j.p, isa.lanes
+	p := &j.p
 	first, _ := p.Queries(x.from)
 	_, last := p.Queries(x.to - 1)
-	group, perHead := p.Heads/p.KVHeads, tiles(p.QLen, lanes)
+	group, perHead := p.Heads/p.KVHeads, tiles(p.QLen, bwdRows)
 	for c := range group {
 		if first >= last {
 			break
 		}
-		top := (last - 1) / lanes
+		top := (last - 1) / bwdRows
 		j.passed[item].Store(int64(c*perHead + perHead - 1 - top))
-		for t := top; t >= first/lanes && !j.canceled(); t-- {
+		for t := top; t >= first/bwdRows && !j.canceled(); t-- {
 			add(x.g*group+c, t, int64(c*perHead+perHead-1-t))
 		}
 	}
 	j.passed[item].Store(math.MaxInt64)
 }
 
-// storeBlock writes dK and dV of the block.
+// storeBlock writes dK and dV.
 func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
 	p, f := &j.p, &j.bwd
-	scale(x.dk, float32(j.scale))
 	for r := range x.to - x.from {
 		isa.store(&f.DK, f.DK.Offset(x.b, x.g, x.from+r), x.dk[r*pad(p.Dim):][:p.Dim])
 		isa.store(&f.DV, f.DV.Offset(x.b, x.g, x.from+r), x.dv[r*pad(p.VDim):][:p.VDim])
 	}
 }
 
+// A rowTile is a tile of query rows on its way through a block of keys.
+type rowTile struct {
+	tileStats
+	from, to      int
+	q, do         []float32
+	qStep, doStep int
+	whole         bool // every row sees every key of the block
+	group         int  // rows or keys of a product, where not whole
+}
+
 // addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order.
+// tile's place in the order of all blocks.
 func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
-	p, f, lanes := &j.p, &j.bwd, isa.lanes
-	from := t * lanes
-	n := min(lanes, p.QLen-from)
-	lo, allUntil := p.Keys(from)
-	allFrom, hi := p.Keys(from + n - 1)
-	lo, hi = max(lo, x.from), min(hi, x.to)
-	if lo >= hi {
-		return
+	p, f := &j.p, &j.bwd
+	from := t * bwdRows
+	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+bwdRows, p.QLen), group: edgeGroup}
+	_, allUntil := p.Keys(from)
+	allFrom, _ := p.Keys(y.to - 1)
+	y.whole = x.from >= allFrom && x.to <= allUntil
+	if y.wild[0] != 0 || x.wild {
+		y.group = 1
 	}
-	keys, skip := hi-lo, lo-x.from
-	whole := lo >= allFrom && hi <= allUntil
-	for c := range keys {
-		x.masks[c] = math.MaxUint32
-		if !whole {
-			from, to := p.Queries(lo + c)
-			x.masks[c] = laneMask(from-t*lanes, to-t*lanes, n)
-		}
+	y.q, y.qStep = isa.rows(&f.Q, x.b, h, from, y.to-from, x.q)
+	y.do, y.doStep = isa.rows(&f.DO, x.b, h, from, y.to-from, x.do)
+	for k := x.from; k < x.to; k += isa.lanes {
+		isa.addPanel(j, x, &y, k, min(isa.lanes, x.to-k))
 	}
-	stats := isa.stats(j, x.b, h, t)
-	qRows, qStep := isa.queries(x.q, x.qRows, &f.Q, x.b, h, from, n)
-	doRows, doStep := isa.queries(x.do, x.doRows, &f.DO, x.b, h, from, n)
-	k, v := &x.k[skip*x.kStep], &x.v[skip*x.vStep]
-
-	isa.scores(&x.s[0], k, x.kStep, &x.q[0], p.Dim, keys, &x.hidden[0])
-	isa.scores(&x.dp[0], v, x.vStep, &x.do[0], p.VDim, keys, &x.hidden[0])
-	isa.gradients(&x.s[0], &x.dp[0], &x.masks[0], keys, &stats.lse[0], &stats.delta[0], float32(j.scale))
-	if whole || finite(qRows, qStep, n, p.Dim) && finite(doRows, doStep, n, p.VDim) {
-		isa.outerAll(x.dv[skip*pad(p.VDim):], x.s, doRows, doStep, keys, n, p.VDim)
-		isa.outerAll(x.dk[skip*pad(p.Dim):], x.dp, qRows, qStep, keys, n, p.Dim)
-	} else {
-		isa.outerSeen(x.dv[skip*pad(p.VDim):], x.s, doRows, doStep, x.masks[:keys], p.VDim)
-		isa.outerSeen(x.dk[skip*pad(p.Dim):], x.dp, qRows, qStep, x.masks[:keys], p.Dim)
-	}
-
 	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
 		return // canceled
 	}
-	if whole {
-		isa.addValues(&stats.dq[0], k, x.kStep, &x.dp[0], keys, p.Dim, &ones[0])
-	} else {
-		isa.addValuesMasked(&stats.dq[0], k, x.kStep, &x.dp[0], keys, p.Dim, &ones[0], &x.masks[0])
+	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t)
+	group := y.group
+	if y.whole {
+		group = bwdRows
 	}
+	isa.addRows(j, x, &y, dq, step, x.from, x.to, group)
 	j.passed[item].Store(at + 1)
+}
+
+// addPanel computes P and dS of a tile and the keys from k on, and adds to their
+// dK and dV.
+func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
+	p, lanes := &j.p, isa.lanes
+	lo, hi := isa.seen(p, x, y, k, keys)
+	if lo >= hi {
+		return
+	}
+	s, dp := x.s[lo*lanes:], x.dp[lo*lanes:]
+	at := k - x.from
+	isa.scores(&s[0], &y.q[lo*y.qStep], y.qStep, &x.kT[at*pad(p.Dim)], p.Dim, hi-lo, &x.top[0])
+	isa.scores(&dp[0], &y.do[lo*y.doStep], y.doStep, &x.vT[at*pad(p.VDim)], p.VDim, hi-lo, &x.top[0])
+	isa.gradients(&s[0], &dp[0], &x.ds[lo*dsStep(j)+at], dsStep(j), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	group := y.group
+	if y.whole {
+		group = lanes
+	}
+	isa.addKeys(j, x, y, k, keys, group)
 }
 
 // waitFor returns when the item before in the order of keys has passed the
@@ -232,63 +330,27 @@ func (j *job) waitFor(before int, at int64) bool {
 	if before < 0 {
 		return true
 	}
+	const spin, yield = 1 << 10, 1 << 7 // a block is rarely far behind; then others may need the processor
 	for polls := 0; j.passed[before].Load() <= at; polls++ {
-		if polls%256 == 255 {
-			if j.canceled() {
-				return false
-			}
+		switch {
+		case polls < spin:
+		case j.canceled():
+			return false
+		case polls < spin+yield:
 			runtime.Gosched()
+		default:
+			time.Sleep(20 * time.Microsecond)
 		}
 	}
 	return true
 }
 
-// outerAll adds the product of a, [keys][lanes], and n rows of B to c,
-// [keys][padded dim], as many columns at a time as there are lanes.
-func (isa *laneISA) outerAll(c, a, b []float32, bStep, keys, n, dim int) {
-	for x := 0; x < dim; x += isa.lanes {
-		isa.outer(&c[x], pad(dim), &a[0], &b[x], bStep, keys, n, laneMask(0, isa.lanes, dim-x))
-	}
-}
-
-// outerSeen is outerAll for rows that hold NaN or an infinity: it multiplies no
-// row with a key that the row does not see, not even with a weight of 0.
-func (isa *laneISA) outerSeen(c, a, b []float32, bStep int, masks []uint32, dim int) {
-	for r, mask := range masks {
-		if mask == 0 {
-			continue
-		}
-		from := bits.TrailingZeros32(mask)
-		for x := 0; x < dim; x += isa.lanes {
-			isa.outer(&c[r*pad(dim)+x], pad(dim), &a[r*isa.lanes+from], &b[from*bStep+x], bStep, 1, bits.OnesCount32(mask), laneMask(0, isa.lanes, dim-x))
-		}
-	}
-}
-
-// finite reports whether n rows of dim elements hold neither NaN nor infinity.
-func finite(rows []float32, step, n, dim int) bool {
-	var sum float32
-	for r := range n {
-		for _, x := range rows[r*step:][:dim] {
-			sum += x * 0 // NaN if x is not finite
-		}
-	}
-	return sum == 0
-}
-
-// bwdFinish writes dQ of one tile of query rows.
-func (isa *laneISA) bwdFinish(j *job, ws *arena, item int) {
-	p, f, lanes := &j.p, &j.bwd, isa.lanes
-	count := tiles(p.QLen, lanes)
-	b, h, t := item/count/p.Heads, item/count%p.Heads, item%count
-	dim, padded := p.Dim, pad(p.Dim)
-	rows, factors := ws.take(lanes*padded), ws.take(lanes)
-	for i := range factors {
-		factors[i] = float32(j.scale)
-	}
+// bwdFinish writes dQ of one tile of query rows that was gathered elsewhere.
+func (isa *laneISA) bwdFinish(j *job, _ *arena, item int) {
+	p, f := &j.p, &j.bwd
+	b, h, t := j.queryTileOf(item)
 	dq := isa.stats(j, b, h, t).dq
-	isa.fromLanes(rows, padded, dq, padded, factors)
-	for i := range min(lanes, p.QLen-t*lanes) {
-		isa.store(&f.DQ, f.DQ.Offset(b, h, t*lanes+i), rows[i*padded:][:dim])
+	for i := range min(bwdRows, p.QLen-t*bwdRows) {
+		isa.store(&f.DQ, f.DQ.Offset(b, h, t*bwdRows+i), dq[i*pad(p.Dim):][:p.Dim])
 	}
 }

@@ -13,7 +13,8 @@ var avx2Lanes = laneISA{
 
 	scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2,
 	addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, transpose: transposeAVX2,
-	dots: dotsAVX2, gradients: gradientsAVX2, outer: outerAVX2,
+	dots: dotsAVX2, gradients: gradientsAVX2,
+	addProduct: addProductAVX2, addProductT: addProductTAVX2,
 	widenF16: widenF16AVX2, widenBF16: widenBF16AVX2, narrowF16: narrowF16AVX2, narrowBF16: narrowBF16AVX2,
 }
 

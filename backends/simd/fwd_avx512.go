@@ -13,7 +13,9 @@ var avx512Lanes = laneISA{
 
 	scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512,
 	addValues: addValuesAVX512, addValuesMasked: addValuesMaskedAVX512, transpose: transposeAVX512,
-	dots: dotsAVX512, gradients: gradientsAVX512, outer: outerAVX512,
+	dots: dotsAVX512, gradients: gradientsAVX512,
+	addProduct: addProductAVX512, addProductMasked: addProductMaskedAVX512,
+	addProductT: addProductTAVX512, addProductTMasked: addProductTMaskedAVX512,
 	widenF16: widenF16AVX512, widenBF16: widenBF16AVX512, narrowF16: narrowF16AVX512, narrowBF16: narrowBF16AVX512,
 }
 

@@ -25,7 +25,7 @@ import (
 func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	avx512Lanes.plan(j, maxGroup*pairLanes) // each item packs V once more
+	avx512Lanes.plan(j)
 	vdim, words := pad(p.VDim), pairWords(p.Dim)
 	perTile := pairLanes * (words + vdim + 2)
 	shared := blockK*(pairLanes+1+vdim) + blockK/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
@@ -75,11 +75,14 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	}
 	first, _ := p.Keys(from)
 	_, last := p.Keys(to - 1)
-	for k0 := first / blockK * blockK; first < last && k0 < last && !j.canceled(); k0 += blockK {
+	for k0 := first / blockK * blockK; first < last && k0 < last; k0 += blockK {
 		lo, hi := max(k0, first), min(k0+blockK, last)
 		x.vFrom = lo &^ 1
 		pairRows(x.vPairs, &f.V, x.b, x.kvHead, x.vFrom, hi-x.vFrom)
 		for t := range n {
+			if j.canceled() {
+				return
+			}
 			x.absorb(j, &group[t], lo, hi)
 		}
 	}
@@ -132,7 +135,7 @@ func (x *pairScratch) addWhole(j *job, t *pairTile, from, keys int) {
 	if keys%2 == 1 {
 		clear(x.s[keys*pairLanes:][:pairLanes])
 	}
-	pairKeysAVX512BF16(&x.pPairs[0], &x.s[0], pairs)
+	narrowPairsAVX512BF16(&x.pPairs[0], &x.s[0], pairLanes, pairs)
 	addValuesAVX512BF16(&t.o[0], &x.vPairs[(from-x.vFrom)/2*vdim], vdim, &x.pPairs[0], pairs, vdim, &x.factors[0])
 }
 

@@ -61,7 +61,7 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.to - 1)
-	for k0 := first; k0 < last && !j.canceled(); k0 += tileK {
+	for k0 := first; k0 < last; k0 += tileK {
 		k1 := min(k0+tileK, last)
 		k, kStep := view(&f.K, t.b, t.kvHead, k0, k1-k0, kbuf)
 		v, vStep := view(&f.V, t.b, t.kvHead, k0, k1-k0, vbuf)
@@ -70,6 +70,9 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 			lo, hi = max(lo, k0), min(hi, k1)
 			if lo >= hi {
 				continue
+			}
+			if j.canceled() {
+				return
 			}
 			s, oRow := w[:hi-lo], o[i*p.VDim:][:p.VDim]
 			dots(s, q[i*qStep:][:p.Dim], k[(lo-k0)*kStep:], kStep)

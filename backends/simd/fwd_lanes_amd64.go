@@ -24,7 +24,7 @@ import (
 func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *laneISA, run func(*job, *arena, int)) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	isa.plan(j, itemRows)
+	isa.plan(j)
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
 	perTile := isa.lanes * (dims + 2)
 	shared := blockK*(isa.lanes+1+dims) + isa.lanes*(widest+3)
@@ -32,26 +32,26 @@ func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 }
 
 const (
-	blockK   = 128 // keys of a block
-	itemRows = 128 // query rows of an item
-	maxGroup = 8   // tiles of an item
+	blockK   = 192 // keys of a block
+	itemRows = 256 // query rows of an item
+	maxGroup = 16  // tiles of an item
 )
 
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
 	return cost(p.FLOPs(flashkit.PassForward), isa.rate, p.Batch*p.Heads*tiles(p.QLen, isa.lanes))
 }
 
-// plan sets how many tiles make an item: those of the given number of rows, or
-// as many as leave each worker several items. Then it takes as few heads at a
-// time as give each worker several items, so that their keys stay in cache from
-// item to item, while the long items of these heads still come before the short
-// ones.
-func (isa *laneISA) plan(j *job, rows int) {
+// plan sets how many tiles make an item: as many as leave each worker several.
+// Then it takes as few heads at a time as give each worker several items, so
+// that their keys stay in cache from item to item, while the long items of these
+// heads still come before the short ones.
+func (isa *laneISA) plan(j *job) {
 	const itemsPerWorker = 8
 	p := &j.p
-	heads, enough := p.Batch*p.Heads, itemsPerWorker*workers()
-	j.group = max(1, min(rows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
-	j.heads = min(heads, tiles(enough, max(1, tiles(p.QLen, j.group*isa.lanes))))
+	heads, enough := p.Batch*p.Heads, itemsPerWorker*j.workers
+	j.group = max(1, min(itemRows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
+	wanted := tiles(enough, max(1, tiles(p.QLen, j.group*isa.lanes)))
+	j.heads = tiles(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 
 // laneItem returns the first row and the head, counted over all batches, of an
@@ -67,9 +67,9 @@ func (j *job) laneItem(item, rows int) (from, head int) {
 // A laneTile is query rows, one in each lane.
 type laneTile struct {
 	from, n int       // its rows; lanes from n on are idle
-	q       []float32 // [dim][lanes], scaled
+	q       []float32 // [dim][lanes]
 	o       []float32 // [vdim][lanes]
-	m, l    []float32 // [lanes]; m in base 2
+	m, l    []float32 // [lanes]
 }
 
 // A laneScratch is the workspace that the tiles of an item share.
@@ -105,11 +105,14 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 	}
 	first, _ := p.Keys(from)
 	_, last := p.Keys(to - 1)
-	for k0 := first / blockK * blockK; first < last && k0 < last && !j.canceled(); k0 += blockK {
+	for k0 := first / blockK * blockK; first < last && k0 < last; k0 += blockK {
 		lo, hi := max(k0, first), min(k0+blockK, last)
 		k, kStep := isa.view(&f.K, b, kvHead, lo, hi-lo, x.k)
 		v, vStep := isa.view(&f.V, b, kvHead, lo, hi-lo, x.v)
 		for t := range n {
+			if j.canceled() {
+				return
+			}
 			isa.absorb(j, &group[t], &x, k, kStep, v, vStep, lo, hi)
 		}
 	}
@@ -128,7 +131,7 @@ func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int
 	for i := range t.m {
 		t.m[i] = float32(math.Inf(-1))
 	}
-	isa.queries(t.q, x.rows, &j.fwd.Q, b, h, from, n)
+	isa.transposed(t.q, x.rows, &j.fwd.Q, b, h, from, n)
 	return t
 }
 

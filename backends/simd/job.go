@@ -16,13 +16,15 @@ import (
 //
 // Jobs are pooled for their workspace. A job is cleared before it returns.
 type job struct {
-	p     flashkit.Problem
-	fwd   flashkit.Forward
-	bwd   flashkit.Backward
-	scale float64 // of the scores
-	base2 float32 // scale * log2(e)
-	group int     // query tiles of an item, where a kernel takes several
-	heads int     // query heads whose items take turns, where a kernel limits them
+	p       flashkit.Problem
+	fwd     flashkit.Forward
+	bwd     flashkit.Backward
+	scale   float64 // of the scores
+	base2   float32 // scale * log2(e)
+	workers int     // goroutines that the call may use
+	group   int     // query tiles of an item, where a kernel takes several
+	heads   int     // query heads whose items take turns, where a kernel limits them
+	keys    int     // keys of an item, where a kernel chooses
 
 	run   func(j *job, ws *arena, item int)
 	items int64
@@ -32,12 +34,19 @@ type job struct {
 	spaces []arena        // one for each worker
 	shared arena          // of all workers, where a kernel needs it
 	passed []atomic.Int64 // how far each item has come, where later items wait for it
-	helper sync.WaitGroup
+
+	crew    *crew
+	seats   int            // for helpers that have not come; of crew.mu
+	helpers sync.WaitGroup // that have
 }
 
 // newJob returns a job for p. Set its arguments, then call do.
 func (b *Backend) newJob(p flashkit.Problem) *job {
-	j := b.jobs.Get().(*job)
+	j := b.last.Swap(nil)
+	if j == nil {
+		j = b.jobs.Get().(*job)
+	}
+	j.crew, j.workers = b.crew, workers()
 	j.p = p
 	j.scale = p.SoftmaxScale()
 	j.base2 = float32(j.scale * math.Log2E)
@@ -55,32 +64,28 @@ func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n
 func (j *job) parallel(ctx context.Context, run func(*job, *arena, int), n, floats int) {
 	j.run, j.items, j.done = run, int64(n), ctx.Done()
 	j.next.Store(0)
-	workers := max(1, min(workers(), n))
+	workers := max(1, min(j.workers, n))
 	for len(j.spaces) < workers {
 		j.spaces = append(j.spaces, arena{})
 	}
-	j.helper.Add(workers - 1)
-	for w := 1; w < workers; w++ {
-		go j.help(w, floats)
+	for w := range workers { // here, not by the worker, so that a second call allocates nothing
+		j.spaces[w].reserve(floats)
 	}
-	j.work(&j.spaces[0], floats)
-	j.helper.Wait()
+	j.crew.run(j, workers-1)
 }
 
 // release gives j back to the pool and returns how the call ended.
 func (b *Backend) release(ctx context.Context, j *job) error {
 	j.p, j.fwd, j.bwd, j.run, j.done = flashkit.Problem{}, flashkit.Forward{}, flashkit.Backward{}, nil, nil
-	b.jobs.Put(j)
+	if !b.last.CompareAndSwap(nil, j) {
+		b.jobs.Put(j)
+	}
 	return ctx.Err()
 }
 
-func (j *job) help(worker, floats int) {
-	defer j.helper.Done()
-	j.work(&j.spaces[worker], floats)
-}
-
-func (j *job) work(ws *arena, floats int) {
-	ws.reserve(floats)
+// work takes items until none is left. Each worker has a space of its own.
+func (j *job) work(space int) {
+	ws := &j.spaces[space]
 	for !j.canceled() {
 		item := j.next.Add(1) - 1
 		if item >= j.items {
@@ -91,7 +96,8 @@ func (j *job) work(ws *arena, floats int) {
 	}
 }
 
-// canceled reports whether the call's context is done. Kernels ask once a tile.
+// canceled reports whether the call's context is done. Kernels ask often enough
+// to end within 200 microseconds.
 func (j *job) canceled() bool {
 	select {
 	case <-j.done:

@@ -26,11 +26,19 @@ type laneISA struct {
 	addValuesMasked       func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
 	transpose             func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
 	dots                  func(sum, a, b *float32, dim int)
-	gradients             func(s, dp *float32, masks *uint32, keys int, lse, delta *float32, scale float32)
-	outer                 func(c *float32, cStep int, a, b *float32, bStep, rows, n int, columns uint32)
+	gradients             func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
+	addProduct            productFunc
+	addProductT           productFunc
+	addProductMasked      maskedProductFunc // nil: it takes whole vectors of columns, and rows must be padded
+	addProductTMasked     maskedProductFunc
 	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
 	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
 }
+
+type (
+	productFunc       func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
+	maskedProductFunc func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)
+)
 
 // pad rounds a head dim up to whole vectors and whole blocks.
 func pad(dim int) int { return (dim + 15) &^ 15 }
@@ -73,10 +81,10 @@ func (isa *laneISA) fromLanes(rows []float32, step int, src []float32, padded in
 // ones are factors that change nothing, as many as any instruction set has lanes.
 var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 
-// queries sets dst, [padded dim][lanes], to n rows of t, transposed, and 0 in
+// transposed sets dst, [padded dim][lanes], to n rows of t, transposed, and 0 in
 // the lanes beyond them. It returns the rows, which are in buf if they cannot be
 // read where they lie.
-func (isa *laneISA) queries(dst, buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
+func (isa *laneISA) transposed(dst, buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
 	dim := t.Shape()[3]
 	padded := pad(dim)
 	rows, step = buf[:isa.lanes*padded], padded

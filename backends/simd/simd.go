@@ -6,20 +6,26 @@ package simd
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
 
 // A Backend runs attention on the CPU. It is safe for concurrent use. A call
-// uses up to GOMAXPROCS goroutines and leaves none behind.
+// uses up to GOMAXPROCS goroutines: the caller's, and helpers that live as long as
+// the backend and sleep between calls.
 type Backend struct {
-	jobs sync.Pool // *job, with the workspace of earlier calls
+	last atomic.Pointer[job] // with the workspace of the last call, so that the next one allocates nothing
+	jobs sync.Pool           // *job, of calls that ran at the same time
+	crew *crew
 }
 
 // New returns the CPU backend. It is available on every machine.
 func New() *Backend {
-	return &Backend{jobs: sync.Pool{New: func() any { return new(job) }}}
+	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, crew: newCrew()}
+	runtime.AddCleanup(b, (*crew).close, b.crew)
+	return b
 }
 
 // Name returns "simd".
@@ -33,8 +39,13 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	)
 }
 
-// Close releases nothing: workspace belongs to the garbage collector.
-func (b *Backend) Close() error { return nil }
+// Close lets the helpers end. Calls in progress finish; a later call runs on the
+// caller's goroutine alone. A backend that is collected needs no Close.
+func (b *Backend) Close() error {
+	b.crew.close()
+	b.last.Store(nil)
+	return nil
+}
 
 func fitsAll(flashkit.Problem) string { return "" }
 
@@ -49,6 +60,3 @@ const callOverhead = 5 * time.Microsecond
 func cost(flops, rate float64, n int) time.Duration {
 	return callOverhead + time.Duration(flops/rate/float64(max(1, min(workers(), n)))*1e9)
 }
-
-// workers returns how many goroutines a call may use.
-func workers() int { return runtime.GOMAXPROCS(0) }

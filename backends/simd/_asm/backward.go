@@ -2,51 +2,65 @@ package main
 
 import (
 	"math"
+	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// gradients emits P = e^(scale S - LSE) and dS = P (dP - delta), both in place.
+// gradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta), or without
+// the scale where dS will be rounded.
 func gradients() {
-	routine("gradients", "func(s, dp *float32, masks *uint32, keys int, lse, delta *float32, scale float32)",
-		"sets s[j][i] = e^(scale*s[j][i] - lse[i]) and then dp[j][i] = s[j][i] * (dp[j][i] - delta[i]),",
-		"and both to 0 where bit i of masks[j] is clear, whatever they held. s and dp are [keys][LANES].",
-		"keys > 0.")
-	s, dp, masks, keys := param("s"), param("dp"), param("masks"), param("keys")
-	lse, delta := param("lse"), param("delta")
+	scaled := "scale*"
+	if bf16 {
+		scaled = ""
+	}
+	routine("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
+		"sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = "+scaled+"s[i][j] * (dp[i][j] - delta[i]),",
+		"and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][LANES],",
+		"rows of ds lie dsStep elements apart. rows > 0.")
+	s, dp, ds, dsStep := param("s"), param("dp"), param("ds"), bytes(param("dsStep"))
+	masks, rows, lse, delta := param("masks"), param("rows"), param("lse"), param("delta")
 	exp2Constants()
-	x, n, p, d, visible, by, base2 := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5], registers[6]
+	x, n, p, d, y, by, base2 := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5], registers[6]
 	floatParam("scale", by)
 	constant(math.Log2E, base2)
-	Label("key")
+	Label("row")
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
 		VMOVUPS(at(s), x)
-		VFMSUB213PS(at(lse), by, x)
+		VBROADCASTSS(Mem{Base: lse}, y)
+		VFMSUB213PS(y, by, x)
 		VMULPS(base2, x, x) // after the difference, so that large scores lose nothing
 		exp2(x, n, p)
 		VMOVUPS(at(dp), d)
-		VSUBPS(at(delta), d, d)
+		VBROADCASTSS(Mem{Base: delta}, y)
+		VSUBPS(y, d, d)
+		if !bf16 {
+			VMULPS(by, d, d)
+		}
 		if isa == "AVX512" {
 			KMOVW(Mem{Base: masks, Disp: v * 2}, K1)
 			VMOVAPS_Z(x, K1, x)
 			VMULPS_Z(d, x, K1, d)
 		} else {
-			laneMask(Mem{Base: masks}, v, visible)
-			VANDPS(visible, x, x)
+			laneMask(Mem{Base: masks}, v, y)
+			VANDPS(y, x, x)
 			VMULPS(d, x, d)
-			VANDPS(visible, d, d)
+			VANDPS(y, d, d)
 		}
 		VMOVUPS(x, at(s))
-		VMOVUPS(d, at(dp))
+		VMOVUPS(d, at(ds))
 	}
 	ADDQ(U32(uint32(rowBytes)), s)
 	ADDQ(U32(uint32(rowBytes)), dp)
-	ADDQ(Imm(4), masks)
-	DECQ(keys)
-	JNZ(LabelRef("key"))
+	ADDQ(dsStep, ds)
+	for _, p := range []GPVirtual{masks, lse, delta} {
+		ADDQ(Imm(4), p)
+	}
+	DECQ(rows)
+	JNZ(LabelRef("row"))
 	VZEROUPPER()
 	RET()
 }
@@ -90,92 +104,115 @@ func dots() {
 	RET()
 }
 
-// outer emits C += A B with columns of B and C in the lanes.
-func outer() {
-	rowsOfB, rowBytesA := "n", rowBytes
-	switch {
-	case bf16:
-		rowsOfB, rowBytesA = "pairs", rowBytes/2
-		routine("outer", "func(c *float32, cStep int, a *uint16, b *uint32, bStep, rows, pairs int, columns uint32)",
-			"adds to c[r][x] the sum over pairs i of a[r][2i]*b[i][x] and its neighbors a[r][2i+1] and the",
-			"other half of b[i][x], for rows rows of A and the LANES columns x whose bit in columns is set; of B it",
-			"reads no others. Rows of C and B lie cStep float32 and bStep pairs apart, a is [rows][LANES]. pairs > 0.")
-		opmaskParam("columns")
-	case isa == "AVX512":
-		routine("outer", "func(c *float32, cStep int, a, b *float32, bStep, rows, n int, columns uint32)",
-			"adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of A and",
-			"the LANES columns x whose bit in columns is set; of B it reads no others. Rows of C and B lie",
-			"cStep and bStep elements apart, a is [rows][LANES]. n > 0.")
-		opmaskParam("columns")
-	default:
-		routine("outer", "func(c *float32, cStep int, a, b *float32, bStep, rows, n int, _ uint32)",
-			"adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of A and",
-			"LANES columns x. Rows of C and B lie cStep and bStep elements apart, a is [rows][LANES]. n > 0.")
+// product emits C += A B, or with A transposed, with columns of B and C in the
+// lanes: whole vectors of them or with opmasks. A masked load takes the ports of
+// a multiply-add.
+func product(transposed, masked bool) {
+	name, element, shape := "addProduct", "a[r][i]", "[rows][n]"
+	if transposed {
+		name, element, shape = "addProductT", "a[i][r]", "[n][rows]"
 	}
-	c, cStep, a, b, bStep := param("c"), bytes(param("cStep")), param("a"), param("b"), bytes(param("bStep"))
-	rows, n := param("rows"), param(rowsOfB)
-	bStep3 := GP64()
+	signature, does, toBytesA := "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int", "", bytes
+	if bf16 {
+		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "Elements of A and B are pairs. "
+		if !transposed {
+			signature, does, toBytesA = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"Rows of A lie aStep halves apart. ", bytes16
+		}
+	}
+	if masked {
+		routine(name+"Masked", "func("+signature+", columns uint32)",
+			"is "+name+suffix+" for those columns whose bit in columns is set; of B it reads no others,",
+			"and of C it leaves them.")
+		columns := Load(Param("columns"), GP32()).(GPVirtual)
+		KMOVW(columns, K1)
+		SHRL(Imm(16), columns)
+		KMOVW(columns, K2)
+	} else {
+		routine(name, "func("+signature+")",
+			"adds to c[r][x] the sum over n rows i of B of "+element+"*b[i][x], for rows rows of C",
+			"and LANES columns x. A is "+shape+". Rows lie the steps apart, in elements. "+does+"n > 0.")
+	}
+	c, cStep, a, aStep := param("c"), bytes(param("cStep")), param("a"), toBytesA(param("aStep"))
+	b, bStep, rows, n := param("b"), bytes(param("bStep")), param("rows"), param("n")
+	aStep3, bStep3 := GP64(), GP64()
+	LEAQ(Mem{Base: aStep, Index: aStep, Scale: 2}, aStep3)
 	LEAQ(Mem{Base: bStep, Index: bStep, Scale: 2}, bStep3)
 	inGroups("rows", rows, func(rows int, label string) {
 		acc := accumulators(rows)
-		at, rowA, rowB, k := GP64(), GP64(), GP64(), GP64()
+		at, a0, a4, rowB, k := GP64(), GP64(), GP64(), GP64(), GP64()
 		MOVQ(c, at)
 		for _, row := range acc {
 			for v, z := range row {
-				loadColumns(part(Mem{Base: at}, v), v, z)
+				loadColumns(Mem{Base: at}, v, z, masked)
 			}
 			ADDQ(cStep, at)
 		}
-		MOVQ(a, rowA)
+		MOVQ(a, a0)
+		if !transposed {
+			LEAQ(Mem{Base: a, Index: aStep, Scale: 4}, a4)
+		}
 		MOVQ(b, rowB)
 		MOVQ(n, k)
 		unrolled(label+"i", k, func(i int) {
 			for v, z := range lanesB {
-				loadColumns(part(rowAt(rowB, bStep, bStep3, i), v), v, z)
+				loadColumns(rowAt(rowB, bStep, bStep3, i), v, z, masked)
 			}
-			multiply(acc, func(r int) Mem { return Mem{Base: rowA, Disp: r*rowBytesA + i*4} })
+			multiply(acc, func(r int) Mem {
+				if transposed {
+					return rowAt(a0, aStep, aStep3, i).Offset(r * 4)
+				}
+				return rowAt([]GPVirtual{a0, a4}[r/4], aStep, aStep3, r%4).Offset(i * 4)
+			})
 		}, func(steps int) {
-			if steps == 1 {
-				ADDQ(bStep, rowB)
-			} else {
-				LEAQ(Mem{Base: rowB, Index: bStep, Scale: unroll}, rowB)
+			advance(rowB, bStep, steps)
+			if transposed {
+				advance(a0, aStep, steps)
+				return
 			}
-			ADDQ(U32(uint32(steps*4)), rowA)
+			ADDQ(U32(uint32(steps*4)), a0)
+			ADDQ(U32(uint32(steps*4)), a4)
 		})
 		for _, row := range acc {
 			for v, z := range row {
-				storeColumns(z, v, part(Mem{Base: c}, v))
+				storeColumns(z, v, Mem{Base: c}, masked)
 			}
 			ADDQ(cStep, c)
 		}
-		ADDQ(U32(uint32(rows*rowBytesA)), a)
+		if transposed {
+			ADDQ(U32(uint32(rows*4)), a)
+			return
+		}
+		for range rows {
+			ADDQ(aStep, a)
+		}
 	})
 	VZEROUPPER()
 	RET()
 }
 
-// opmaskParam loads a word of lanes into K1 and K2.
-func opmaskParam(name string) {
-	word := Load(Param(name), GP32()).(GPVirtual)
-	KMOVW(word, K1)
-	SHRL(Imm(16), word)
-	KMOVW(word, K2)
-}
-
-// loadColumns loads vector v of a row of columns.
-func loadColumns(m Mem, v int, z VecPhysical) {
-	if isa == "AVX512" {
-		VMOVUPS_Z(m, []OpmaskPhysical{K1, K2}[v], z)
+// advance moves a pointer by one or unroll steps.
+func advance(p, step GPVirtual, steps int) {
+	if steps == 1 {
+		ADDQ(step, p)
 	} else {
-		VMOVUPS(m, z)
+		LEAQ(Mem{Base: p, Index: step, Scale: unroll}, p)
 	}
 }
 
-// storeColumns stores vector v of a row of columns.
-func storeColumns(z VecPhysical, v int, m Mem) {
-	if isa == "AVX512" {
-		VMOVUPS(z, []OpmaskPhysical{K1, K2}[v], m)
+// loadColumns loads vector v of the row of columns at m.
+func loadColumns(m Mem, v int, z VecPhysical, masked bool) {
+	if masked {
+		VMOVUPS_Z(part(m, v), []OpmaskPhysical{K1, K2}[v], z)
 	} else {
-		VMOVUPS(z, m)
+		VMOVUPS(part(m, v), z)
+	}
+}
+
+// storeColumns stores vector v of the row of columns at m.
+func storeColumns(z VecPhysical, v int, m Mem, masked bool) {
+	if masked {
+		VMOVUPS(z, []OpmaskPhysical{K1, K2}[v], part(m, v))
+	} else {
+		VMOVUPS(z, part(m, v))
 	}
 }

@@ -16,11 +16,15 @@ func bf16Routines() {
 	scores()
 	values(false)
 	dots()
-	outer()
+	gradients()
+	for _, transposed := range []bool{false, true} {
+		product(transposed, false)
+		product(transposed, true)
+	}
 	transposePairs()
 	pairRows()
-	pairKeys()
-	narrowKeys()
+	narrowPairs()
+	narrowRows()
 	limits()
 }
 
@@ -119,28 +123,28 @@ func pairRows() {
 	RET()
 }
 
-// pairKeys emits the packing of P and dS for sums over keys.
-func pairKeys() {
+// narrowPairs emits the packing of P and dS for sums over their rows.
+func narrowPairs() {
 	order := GLOBL("lanesOfPairs", RODATA|NOPTR)
 	for i := range 16 {
 		DATA(4*i, U32(uint32(i|(i+16)<<16)))
 	}
-	routine("pairKeys", "func(dst *uint32, src *float32, pairs int)",
+	routine("narrowPairs", "func(dst *uint32, src *float32, step, pairs int)",
 		"sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is",
-		"[pairs][LANES], src is [2 pairs][LANES]. pairs > 0.")
-	dst, src, pairs := param("dst"), param("src"), param("pairs")
+		"[pairs][LANES], rows of src lie step elements apart. pairs > 0.")
+	dst, src, step, pairs := param("dst"), param("src"), bytes(param("step")), param("pairs")
 	lanesOfPairs := registers[4]
 	VMOVDQU32(order, lanesOfPairs)
 	Label("pair")
 	for v := range vectors {
 		x, y := registers[v], registers[2+v]
 		VMOVUPS(part(Mem{Base: src}, v), x)
-		VMOVUPS(part(Mem{Base: src, Disp: rowBytes}, v), y)
+		VMOVUPS(part(Mem{Base: src, Index: step, Scale: 1}, v), y)
 		VCVTNE2PS2BF16(x, y, x)
 		VPERMW(x, lanesOfPairs, x)
 		VMOVDQU32(x, part(Mem{Base: dst}, v))
 	}
-	ADDQ(U32(uint32(2*rowBytes)), src)
+	LEAQ(Mem{Base: src, Index: step, Scale: 2}, src)
 	ADDQ(U32(uint32(rowBytes)), dst)
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))
@@ -148,21 +152,25 @@ func pairKeys() {
 	RET()
 }
 
-// narrowKeys emits the rounding of P and dS for sums over queries.
-func narrowKeys() {
-	routine("narrowKeys", "func(dst *uint16, src *float32, keys int)",
-		"sets dst[j][i] to src[j][i], rounded to bf16. Both are [keys][LANES]. keys > 0.")
-	dst, src, keys := param("dst"), param("src"), param("keys")
+// narrowRows emits the rounding of dS for sums over its columns.
+func narrowRows() {
+	routine("narrowRows", "func(dst *uint16, src *float32, step, rows int)",
+		"sets dst[j][i] to src[j][i], rounded to bf16, for LANES columns i. Rows of both lie",
+		"step elements apart. rows > 0.")
+	dst, src, step4, rows := param("dst"), param("src"), bytes(param("step")), param("rows")
+	step2 := GP64()
+	MOVQ(step4, step2)
+	SHRQ(Imm(1), step2)
 	x, y := registers[0], registers[1]
-	Label("key")
+	Label("row")
 	VMOVUPS(part(Mem{Base: src}, 0), x)
 	VMOVUPS(part(Mem{Base: src}, 1), y)
 	VCVTNE2PS2BF16(x, y, x)
 	VMOVDQU32(x, Mem{Base: dst})
-	ADDQ(U32(uint32(rowBytes)), src)
-	ADDQ(U32(uint32(rowBytes/2)), dst)
-	DECQ(keys)
-	JNZ(LabelRef("key"))
+	ADDQ(step4, src)
+	ADDQ(step2, dst)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
 	VZEROUPPER()
 	RET()
 }

@@ -260,11 +260,7 @@ func values(masked bool) {
 				step(acc, lanes, element)
 			}
 		}, func(steps int) {
-			if steps == 1 {
-				ADDQ(step0, a)
-			} else {
-				LEAQ(Mem{Base: a, Index: step0, Scale: unroll}, a)
-			}
+			advance(a, step0, steps)
 			ADDQ(U32(uint32(steps*rowBytes)), b)
 			if masked {
 				ADDQ(U32(uint32(steps*4)), m)

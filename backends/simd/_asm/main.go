@@ -40,7 +40,12 @@ func main() {
 	}
 	dots()
 	gradients()
-	outer()
+	for _, transposed := range []bool{false, true} {
+		product(transposed, false)
+		if isa == "AVX512" {
+			product(transposed, true)
+		}
+	}
 	limits()
 	Generate()
 }

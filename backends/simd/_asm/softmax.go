@@ -24,7 +24,7 @@ func word(x uint32, z VecPhysical) {
 }
 
 // Registers of exp2, set by exp2Constants: the polynomial's coefficients c0 to
-// c5, the lowest argument, and without VRNDSCALEPS the number that rounds.
+// c5, and without VREDUCEPS the lowest argument and the number that rounds.
 var (
 	expC        []VecPhysical
 	expLow      VecPhysical
@@ -32,46 +32,53 @@ var (
 )
 
 // exp2Constants loads the constants of exp2 into the last registers. The
-// polynomial is the minimax fit of degree 5 to 2^f on [-1/2, 1/2] with c0 = 1,
-// relative error 1e-7.
+// polynomials are minimax fits of degree 5 to 2^f with c0 = 1, relative error
+// 1e-7: on [0, 1), and on [-1/2, 1/2].
 func exp2Constants() {
+	coefficients := []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}
+	if isa != "AVX512" {
+		coefficients = []float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149}
+	}
 	last := registers[len(registers)-8:]
-	expC, expLow, expRounding = last[:6], last[6], last[7]
-	for i, c := range []float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149} {
+	expC = last[:6]
+	for i, c := range coefficients {
 		constant(c, expC[i])
 	}
-	if isa == "AVX512" {
-		constant(-200, expLow) // 2^-200 is 0 in float32
-		return
+	if isa != "AVX512" {
+		expLow, expRounding = last[6], last[7]
+		constant(-127, expLow)
+		constant(0x1.8p23+127, expRounding)
 	}
-	constant(-127, expLow)
-	constant(0x1.8p23+127, expRounding)
 }
 
-// exp2 sets x to 2^x for x <= 0: x = n + f, n whole, |f| <= 1/2, 2^f by
-// polynomial, then scaled by 2^n. It is 0 for -Inf and keeps a NaN. n and p are
-// scratch.
+// exp2 sets x to 2^x for x <= 0: x = n + f, n whole, 2^f by polynomial, then
+// scaled by 2^n. It is 0 for -Inf and keeps a NaN. n and p are scratch.
 //
-// The unit in the last place of expRounding is 1, so adding it rounds to a whole
-// number, and leaves n + 127 in the last bits: shifted up, these are 2^n as a
-// float32, or 0 for n = -127. It is multiplied with, not added to the exponent,
-// for the sake of NaN.
+// With AVX-512 n is the floor of x: VREDUCEPS gives f, which it defines as 0 for
+// an infinity, and VSCALEFPS takes the floor itself.
+//
+// Without, the unit in the last place of expRounding is 1, so adding it rounds
+// to a whole number, and leaves n + 127 in the last bits: shifted up, these are
+// 2^n as a float32, or 0 for n = -127. It is multiplied with, not added to the
+// exponent, for the sake of NaN.
 func exp2(x, n, p VecPhysical) {
-	VMAXPS(x, expLow, x) // in this order it returns x when x is NaN
+	f := x
 	if isa == "AVX512" {
-		VRNDSCALEPS(Imm(0), x, n)
-		VSUBPS(n, x, x)
+		const floor = 1
+		f = n
+		VREDUCEPS(Imm(floor), x, f)
 	} else {
+		VMAXPS(x, expLow, x) // in this order it returns x when x is NaN
 		VADDPS(expRounding, x, n)
 		VSUBPS(expRounding, n, p)
 		VSUBPS(p, x, x)
 	}
 	VMOVAPS(expC[5], p)
 	for i := 4; i >= 0; i-- {
-		VFMADD213PS(expC[i], x, p)
+		VFMADD213PS(expC[i], f, p)
 	}
 	if isa == "AVX512" {
-		VSCALEFPS(n, p, x)
+		VSCALEFPS(x, p, x)
 	} else {
 		VPSLLD(Imm(23), n, n)
 		VMULPS(n, p, x)

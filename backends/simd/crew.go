@@ -1,0 +1,101 @@
+package simd
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+)
+
+// A crew is the goroutines that help the callers of a backend: up to
+// GOMAXPROCS - 1, whatever the number of calls. They are started when a call has
+// no idle one, sleep between calls, and end with the backend.
+//
+// A caller works on its own call, so a call never depends on the crew having
+// time for it. A crew must not refer to its backend, which could then never be
+// collected.
+type crew struct {
+	mu     sync.Mutex
+	wake   *sync.Cond // signaled when a call asks for help
+	calls  []*job     // that ask for help, the oldest first
+	size   int
+	idle   int
+	closed bool
+}
+
+func newCrew() *crew {
+	c := new(crew)
+	c.wake = sync.NewCond(&c.mu)
+	return c
+}
+
+// run works on j with up to the given number of helpers and returns when all of
+// them have left it.
+func (c *crew) run(j *job, helpers int) {
+	c.ask(j, helpers)
+	j.work(0)
+	c.mu.Lock()
+	c.remove(j)
+	c.mu.Unlock()
+	j.helpers.Wait()
+}
+
+func (c *crew) ask(j *job, helpers int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	j.seats = helpers
+	if helpers == 0 || c.closed {
+		return
+	}
+	c.calls = append(c.calls, j)
+	for range min(helpers, c.idle) {
+		c.wake.Signal()
+	}
+	for range min(helpers-c.idle, workers()-1-c.size) {
+		c.size++
+		go c.serve()
+	}
+}
+
+// remove takes j off the calls that ask for help. The caller holds mu.
+func (c *crew) remove(j *job) {
+	if i := slices.Index(c.calls, j); i >= 0 {
+		c.calls = slices.Delete(c.calls, i, i+1)
+	}
+}
+
+func (c *crew) serve() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.closed {
+		if len(c.calls) == 0 {
+			c.idle++
+			c.wake.Wait()
+			c.idle--
+			continue
+		}
+		j := c.calls[0]
+		seat := j.seats
+		if j.seats--; j.seats == 0 {
+			c.remove(j)
+		}
+		j.helpers.Add(1)
+		c.mu.Unlock()
+		j.work(seat)
+		j.helpers.Done()
+		c.mu.Lock()
+	}
+	c.size--
+}
+
+// close lets the goroutines end. Calls in progress finish, and later ones have
+// no help.
+func (c *crew) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.calls = nil
+	c.wake.Broadcast()
+}
+
+// workers returns how many goroutines a call may use.
+func workers() int { return runtime.GOMAXPROCS(0) }
