@@ -131,10 +131,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t)
 	isa.addRows(j, &x.keyBlock, &y, dq, step, x.from, wholeFrom, y.group)
 	if lo := wholeFrom - x.from; wholeFrom < wholeTo {
-		pairs := (wholeTo - wholeFrom + 1) / 2
-		for c := 0; c < p.Dim; c += pairLanes {
-			addProductMaskedAVX512BF16(&dq[c], step, &x.ds16[lo], dsStep(j), &x.kPairs[lo/2*p.Dim+c], p.Dim, n, pairs, laneMask(0, pairLanes, p.Dim-c))
-		}
+		addPairs(addProductAVX512BF16, addProductMaskedAVX512BF16, dq, x.ds16[lo:], dsStep(j), x.kPairs[lo/2*p.Dim:], n, (wholeTo-wholeFrom+1)/2, p.Dim)
 	}
 	isa.addRows(j, &x.keyBlock, &y, dq, step, wholeTo, x.to, y.group)
 	j.passed[item].Store(at + 1)
@@ -180,18 +177,23 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, h, k, keys int) {
 	narrowPairsAVX512BF16(&x.pPairs[0], &s[0], pairLanes, (n+1)/2)
 	narrowPairsAVX512BF16(&x.dsPairs[0], &ds[0], dsStep(j), (n+1)/2)
 	narrowRowsAVX512BF16(&x.ds16[at], &ds[0], dsStep(j), n)
-	addPairs(x.dv[at*pad(p.VDim):], x.pPairs, x.doPairs, keys, (n+1)/2, p.VDim)
-	addPairs(x.dk[at*pad(p.Dim):], x.dsPairs, x.qPairs, keys, (n+1)/2, p.Dim)
+	whole, masked := addProductTAVX512BF16, addProductTMaskedAVX512BF16
+	addPairs(whole, masked, x.dv[at*pad(p.VDim):], x.pPairs, pairLanes, x.doPairs, keys, (n+1)/2, p.VDim)
+	addPairs(whole, masked, x.dk[at*pad(p.Dim):], x.dsPairs, pairLanes, x.qPairs, keys, (n+1)/2, p.Dim)
 }
 
-// addPairs adds the product of the transpose of a, [pairs][lanes], and b,
-// [pairs][columns], to c, [rows][padded columns].
-func addPairs(c []float32, a, b []uint32, rows, pairs, columns int) {
+// addPairs calls a product of pairs for all columns, as many at a time as there
+// are lanes. b is [pairs][columns].
+func addPairs[T uint16 | uint32](
+	whole func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int),
+	masked func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int, columns uint32),
+	c []float32, a []T, aStep int, b []uint32, rows, pairs, columns int,
+) {
 	for x := 0; x < columns; x += pairLanes {
 		if columns-x < pairLanes {
-			addProductTMaskedAVX512BF16(&c[x], pad(columns), &a[0], pairLanes, &b[x], columns, rows, pairs, laneMask(0, pairLanes, columns-x))
+			masked(&c[x], pad(columns), &a[0], aStep, &b[x], columns, rows, pairs, laneMask(0, pairLanes, columns-x))
 		} else {
-			addProductTAVX512BF16(&c[x], pad(columns), &a[0], pairLanes, &b[x], columns, rows, pairs)
+			whole(&c[x], pad(columns), &a[0], aStep, &b[x], columns, rows, pairs)
 		}
 	}
 }
