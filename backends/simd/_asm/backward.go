@@ -104,33 +104,44 @@ func dots() {
 	RET()
 }
 
-// product emits C += A B, or with A transposed, with columns of B and C in the
-// lanes: whole vectors of them or with opmasks. A masked load takes the ports of
-// a multiply-add.
-func product(transposed, masked bool) {
+// declareProduct begins product.
+func declareProduct(transposed, masked bool) {
 	name, element, shape := "addProduct", "a[r][i]", "[rows][n]"
 	if transposed {
 		name, element, shape = "addProductT", "a[i][r]", "[n][rows]"
 	}
-	signature, does, toBytesA := "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int", "", bytes
+	signature, does := "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int", ""
 	if bf16 {
 		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "Elements of A and B are pairs. "
 		if !transposed {
-			signature, does, toBytesA = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"Rows of A lie aStep halves apart. ", bytes16
+			signature, does = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"Rows of A lie aStep halves apart. "
 		}
 	}
 	if masked {
 		routine(name+"Masked", "func("+signature+", columns uint32)",
 			"is "+name+suffix+" for those columns whose bit in columns is set; of B it reads no others,",
 			"and of C it leaves them.")
-		columns := Load(Param("columns"), GP32()).(GPVirtual)
-		KMOVW(columns, K1)
-		SHRL(Imm(16), columns)
-		KMOVW(columns, K2)
 	} else {
 		routine(name, "func("+signature+")",
 			"adds to c[r][x] the sum over n rows i of B of "+element+"*b[i][x], for rows rows of C",
 			"and LANES columns x. A is "+shape+". Rows lie the steps apart, in elements. "+does+"n > 0.")
+	}
+}
+
+// product emits C += A B, or with A transposed, with columns of B and C in the
+// lanes: whole vectors of them or with opmasks. A masked load takes the ports of
+// a multiply-add.
+func product(transposed, masked bool) {
+	declareProduct(transposed, masked)
+	if masked {
+		columns := Load(Param("columns"), GP32()).(GPVirtual)
+		KMOVW(columns, K1)
+		SHRL(Imm(16), columns)
+		KMOVW(columns, K2)
+	}
+	toBytesA := bytes
+	if bf16 && !transposed {
+		toBytesA = bytes16
 	}
 	c, cStep, a, aStep := param("c"), bytes(param("cStep")), param("a"), toBytesA(param("aStep"))
 	b, bStep, rows, n := param("b"), bytes(param("bStep")), param("rows"), param("n")

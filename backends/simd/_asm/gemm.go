@@ -129,20 +129,24 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 	Label(label + "end")
 }
 
-// scores emits S = K Qᵀ with the running maximum in the store.
-func scores() {
-	toBytes := bytes
+// declareScores begins scores. It returns how to count steps of K.
+func declareScores() (toBytes func(Register) GPVirtual) {
 	if bf16 {
-		toBytes = bytes16
 		routine("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
 			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 			"and raises top[i] to the largest of them. q is [dim/2][LANES] of pairs, with 0 in the last half pair",
 			"of an odd dim. s is [keys][LANES]. dim > 0.")
-	} else {
-		routine("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
-			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-			"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0.")
+		return bytes16
 	}
+	routine("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
+		"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0.")
+	return bytes
+}
+
+// scores emits S = K Qᵀ with the running maximum in the store.
+func scores() {
+	toBytes := declareScores()
 	s, k, step0 := param("s"), param("k"), toBytes(param("step"))
 	q, dim, keys, top := param("q"), param("dim"), param("keys"), param("top")
 	step3 := GP64()
@@ -208,26 +212,33 @@ func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 	return Mem{Base: base}
 }
 
-// values emits Oᵀ = alpha Oᵀ + Vᵀ P.
-func values(masked bool) {
-	var masks GPVirtual
-	rowsOfP := "keys"
+// declareValues begins values. It returns what the rows of P are.
+func declareValues(masked bool) (rowsOfP string) {
 	switch {
 	case bf16:
-		rowsOfP = "pairs"
 		routine("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
 			"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.")
+		return "pairs"
 	case masked:
 		routine("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
 			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
-		masks = param("masks")
 	default:
 		routine("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
+	}
+	return "keys"
+}
+
+// values emits Oᵀ = alpha Oᵀ + Vᵀ P.
+func values(masked bool) {
+	rowsOfP := declareValues(masked)
+	var masks GPVirtual
+	if masked {
+		masks = param("masks")
 	}
 	o, v, step0, p := param("o"), param("v"), bytes(param("step")), param("p")
 	keys, vdim, alpha := param(rowsOfP), param("vdim"), param("alpha")
