@@ -4,38 +4,65 @@ package simd
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
-// BenchmarkLimits measures the FMA peak on as many cores as GOMAXPROCS, so that
-// the kernels' rates can be given as a fraction of it.
+// BenchmarkLimits measures what the machine can do at most, on as many cores as
+// GOMAXPROCS, so that the kernels' rates can be given as a fraction of it:
+// multiply-adds in registers, and the exponential over data in the first-level
+// cache.
 func BenchmarkLimits(b *testing.B) {
-	for _, limit := range []struct {
+	for _, isa := range []struct {
 		name  string
 		tier  tier
+		lanes *laneISA
 		fma   func(n int)
 		flops float64 // of a round
 	}{
-		{"fma=avx512", avx512, fmaPeakAVX512, 512},
-		{"fma=avx2", avx2, fmaPeakAVX2, 192},
+		{"avx512", avx512, &avx512Lanes, fmaPeakAVX512, 512},
+		{"avx2", avx2, &avx2Lanes, fmaPeakAVX2, 192},
 	} {
-		b.Run(limit.name, func(b *testing.B) {
-			if reason := limit.tier.missing(); reason != "" {
-				b.Skip(reason)
-			}
-			const rounds = 1 << 20 // about a millisecond or more
-			for b.Loop() {
-				var wait sync.WaitGroup
-				for range workers() {
-					wait.Add(1)
-					go func() {
-						defer wait.Done()
-						limit.fma(rounds)
-					}()
+		limit := func(kind, unit string, each float64, f func()) {
+			b.Run(kind+"="+isa.name, func(b *testing.B) {
+				if reason := isa.tier.missing(); reason != "" {
+					b.Skip(reason)
 				}
-				wait.Wait()
+				for b.Loop() {
+					onAll(f)
+				}
+				b.ReportMetric(each*chunks*float64(workers())*float64(b.N)/b.Elapsed().Seconds()/1e9, unit)
+			})
+		}
+		const rounds = 1 << 14
+		limit("fma", "GFLOP/s", isa.flops*rounds, func() { isa.fma(rounds) })
+		const keys, times = 64, 256
+		limit("exp", "Gexp/s", float64(keys*times*isa.lanes.lanes), func() {
+			n := isa.lanes.lanes
+			var s [keys * 32]float32
+			var state [4 * 32]float32
+			for range times {
+				isa.lanes.weights(&s[0], keys, &state[0], &state[n], &state[2*n], &state[3*n], 1)
 			}
-			b.ReportMetric(limit.flops*rounds*float64(workers())*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		})
 	}
+}
+
+// Work is taken in chunks, as kernels take theirs, so that a core that the
+// machine lends to others for a while does not hold up the rest.
+const chunks = 64
+
+// onAll calls f chunks times for each core.
+func onAll(f func()) {
+	var wait sync.WaitGroup
+	var next atomic.Int64
+	total := int64(chunks * workers())
+	for range workers() {
+		wait.Go(func() {
+			for next.Add(1) <= total {
+				f()
+			}
+		})
+	}
+	wait.Wait()
 }

@@ -84,7 +84,7 @@ func withProcs(t testing.TB, n int) {
 // backward kernel runs.
 
 func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
-	for _, name := range []string{"b1-h1-g1-n300-m300-d32-f32-causal", "b2-h6-g2-n130-m200-d24-dv40-f32-window50.7"} {
+	for _, name := range []string{"b1-h1-g1-n300-m300-d32-f32-causal", "b2-h6-g2-n130-m200-d24-dv40-f32-window50.7", "b1-h2-g1-n1500-m700-d64-f32-causal"} {
 		c := newCall(t, name)
 		for _, k := range c.kernels() {
 			var want [][]float32
