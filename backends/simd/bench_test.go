@@ -1,6 +1,8 @@
 package simd_test
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,13 +11,17 @@ import (
 // Run it also with GOMAXPROCS=1 in the environment to see the scaling over cores,
 // and compare causal with full times to see what skipping the masked half saves.
 // (With -cpu 1,2 the testing package times the first case at the wrong width.)
+// FLASHKIT_BENCH, problem names with commas, replaces the problems.
 func BenchmarkKernels(b *testing.B) {
-	for _, name := range []string{
+	names := []string{
 		"b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f32-causal",
 		"b1-h8-g8-n1024-m1024-d128-f32", "b1-h8-g8-n1024-m1024-d128-f32-causal",
-		"b1-h8-g8-n1024-m1024-d64-bf16", "b1-h8-g8-n1024-m1024-d64-bf16-causal",
-		"b1-h8-g8-n1024-m1024-d128-bf16", "b1-h8-g8-n1024-m1024-d128-bf16-causal",
-	} {
+		"b1-h8-g8-n1024-m1024-d64-bf16", "b1-h8-g8-n1024-m1024-d128-bf16-causal",
+	}
+	if list := os.Getenv("FLASHKIT_BENCH"); list != "" {
+		names = strings.Split(list, ",")
+	}
+	for _, name := range names {
 		c := newCall(b, name)
 		for _, k := range c.kernels() {
 			b.Run(k.Name+"/"+name, func(b *testing.B) {

@@ -10,7 +10,7 @@ import (
 
 // bwd_avx2 is bwdLanes with 16 query rows in the lanes.
 func (b *Backend) bwdAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx2Lanes, bwdAVX2Prepare, bwdAVX2Block, bwdAVX2Finish, 0)
+	return b.bwdLanes(ctx, p, f, &avx2Lanes, bwdAVX2Prepare, bwdAVX2Block, bwdAVX2Finish, noMore)
 }
 
 func bwdAVX2Prepare(j *job, ws *arena, item int) { avx2Lanes.bwdPrepare(j, ws, item) }

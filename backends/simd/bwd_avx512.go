@@ -10,7 +10,7 @@ import (
 
 // bwd_avx512 is bwdLanes with 32 query rows in the lanes.
 func (b *Backend) bwdAVX512(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512Prepare, bwdAVX512Block, bwdAVX512Finish, 0)
+	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512Prepare, bwdAVX512Block, bwdAVX512Finish, noMore)
 }
 
 func bwdAVX512Prepare(j *job, ws *arena, item int) { avx512Lanes.bwdPrepare(j, ws, item) }

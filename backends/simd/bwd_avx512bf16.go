@@ -30,9 +30,11 @@ import (
 // The instruction takes denormal numbers for 0.
 func (b *Backend) bwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
-	packed := bwdBlockK*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords)
-	tile := bwdRows/2*(p.Dim+p.VDim+2*pairLanes) + bwdRows*(bwdBlockK+16)/2
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish, packed+tile)
+	more := func(keys int) int {
+		block := keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords)
+		return block + bwdRows/2*(p.Dim+p.VDim+2*pairLanes+keys+16)
+	}
+	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish, more)
 }
 
 func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {

@@ -37,9 +37,9 @@ import (
 // operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
 //
 // LSE and delta take two floats for each row. dQ is gathered where it belongs,
-// or in float32 workspace of its size if it has another type. Another kernel of
-// the same schedule may need more floats for an item.
-func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Backward, isa *laneISA, prepare, block, finish func(*job, *arena, int), more int) error {
+// or in float32 workspace of its size if it has another type. A kernel that has
+// more for an item than this one says how many floats, by the keys of a block.
+func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Backward, isa *laneISA, prepare, block, finish func(*job, *arena, int), more func(keys int) int) error {
 	j := b.newJob(p)
 	j.bwd = *f
 	j.planBlocks()
@@ -53,26 +53,41 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 		j.passed[i].Store(0)
 	}
 	dim, vdim := pad(p.Dim), pad(p.VDim)
-	j.parallel(ctx, prepare, queryTiles, isa.lanes*(dim+2*vdim+max(dim, vdim)+1)+more)
-	j.parallel(ctx, block, blocks, j.keys*(3*dim+2*vdim)+bwdRows*(dim+vdim)+isa.lanes*max(dim, vdim)+bwdRows*(2*isa.lanes+dsStep(j)+1)+isa.lanes+more)
+	j.parallel(ctx, prepare, queryTiles, isa.lanes*(dim+2*vdim+max(dim, vdim)+1)+more(j.keys))
+	j.parallel(ctx, block, blocks, j.keys*(3*dim+2*vdim)+bwdRows*(dim+vdim)+isa.lanes*max(dim, vdim)+bwdRows*(2*isa.lanes+dsStep(j)+1)+isa.lanes+more(j.keys))
 	if !isa.direct(&f.DQ) {
 		j.parallel(ctx, finish, queryTiles, 0)
 	}
 	return b.release(ctx, j)
 }
 
+func noMore(int) int { return 0 }
+
 const (
 	bwdRows   = 64  // query rows of a tile
 	bwdBlockK = 128 // keys of a block: their dK and dV stay in the second-level cache
-	edgeGroup = 8   // rows of a register tile
+	minBlockK = 64
+	edgeGroup = 8 // rows of a register tile
 )
 
-// planBlocks halves the blocks where there are few for each worker. It does not
-// change the bits: every sum still goes over keys or rows in the same order.
+// planBlocks sets the keys of a block. It does not change the bits: every sum
+// goes over keys or rows in the same order.
+//
+// Every block reads Q and dO and updates dQ. Where these outgrow the
+// second-level cache, large blocks do so less often. Small ones balance better:
+// without a mask whole rounds of blocks will do, else it takes many.
 func (j *job) planBlocks() {
+	const cache = 1 << 20
+	p := &j.p
 	j.keys = bwdBlockK
-	if j.workers > 1 && j.p.Batch*j.p.KVHeads*tiles(j.p.KVLen, bwdBlockK) < 8*j.workers {
-		j.keys /= 2
+	if 4*p.QLen*(2*p.Dim+p.VDim) > cache {
+		j.keys *= 2
+	}
+	for ; j.workers > 1 && j.keys > minBlockK; j.keys /= 2 {
+		blocks := p.Batch * p.KVHeads * tiles(p.KVLen, j.keys)
+		if blocks >= 8*j.workers || p.Mask == (flashkit.Band{}) && blocks%j.workers == 0 {
+			return
+		}
 	}
 }
 
@@ -330,7 +345,7 @@ func (j *job) waitFor(before int, at int64) bool {
 	if before < 0 {
 		return true
 	}
-	const spin, yield = 1 << 10, 1 << 7 // a block is rarely far behind; then others may need the processor
+	const spin, yield = 1 << 14, 1 << 14 // a block is rarely far behind; if it is, others may need the processor
 	for polls := 0; j.passed[before].Load() <= at; polls++ {
 		switch {
 		case polls < spin:

@@ -4,40 +4,68 @@ package simd
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
-// BenchmarkLimits measures the peak of multiply-adds, in float32 and of bf16 pairs,
-// on as many cores as GOMAXPROCS, so that the kernels' rates can be given as a
-// fraction of it.
+// BenchmarkLimits measures what the machine can do at most, on as many cores as
+// GOMAXPROCS, so that the kernels' rates can be given as a fraction of it:
+// multiply-adds in registers, of float32 and of bf16 pairs, and the exponential
+// over data in the first-level cache.
 func BenchmarkLimits(b *testing.B) {
-	for _, limit := range []struct {
+	const rounds = 1 << 14
+	for _, isa := range []struct {
 		name  string
 		tier  tier
-		loop  func(n int)
+		lanes *laneISA
+		fma   func(n int)
 		flops float64 // of a round
 	}{
-		{"fma=avx512", avx512, fmaPeakAVX512, 512},
-		{"fma=avx2", avx2, fmaPeakAVX2, 192},
-		{"bf16dot=avx512bf16", avx512bf16, dotPeakAVX512BF16, 1024},
+		{"avx512", avx512, &avx512Lanes, fmaPeakAVX512, 512},
+		{"avx2", avx2, &avx2Lanes, fmaPeakAVX2, 192},
 	} {
-		b.Run(limit.name, func(b *testing.B) {
-			if reason := limit.tier.missing(); reason != "" {
-				b.Skip(reason)
+		limit(b, "fma="+isa.name, isa.tier, "GFLOP/s", isa.flops*rounds, func() { isa.fma(rounds) })
+		const keys, times = 64, 256
+		limit(b, "exp="+isa.name, isa.tier, "Gexp/s", float64(keys*times*isa.lanes.lanes), func() {
+			n := isa.lanes.lanes
+			var s [keys * 32]float32
+			var state [4 * 32]float32
+			for range times {
+				isa.lanes.weights(&s[0], keys, &state[0], &state[n], &state[2*n], &state[3*n], 1)
 			}
-			const rounds = 1 << 20 // about a millisecond or more
-			for b.Loop() {
-				var wait sync.WaitGroup
-				for range workers() {
-					wait.Add(1)
-					go func() {
-						defer wait.Done()
-						limit.loop(rounds)
-					}()
-				}
-				wait.Wait()
-			}
-			b.ReportMetric(limit.flops*rounds*float64(workers())*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		})
 	}
+	limit(b, "dot=avx512bf16", avx512bf16, "GFLOP/s", 1024*rounds, func() { dotPeakAVX512BF16(rounds) })
+}
+
+// limit measures f, which does a number of things, on all cores.
+func limit(b *testing.B, name string, t tier, unit string, number float64, f func()) {
+	b.Run(name, func(b *testing.B) {
+		if reason := t.missing(); reason != "" {
+			b.Skip(reason)
+		}
+		for b.Loop() {
+			onAll(f)
+		}
+		b.ReportMetric(number*chunks*float64(workers())*float64(b.N)/b.Elapsed().Seconds()/1e9, unit)
+	})
+}
+
+// Work is taken in chunks, as kernels take theirs, so that a core that the
+// machine lends to others for a while does not hold up the rest.
+const chunks = 64
+
+// onAll calls f chunks times for each core.
+func onAll(f func()) {
+	var wait sync.WaitGroup
+	var next atomic.Int64
+	total := int64(chunks * workers())
+	for range workers() {
+		wait.Go(func() {
+			for next.Add(1) <= total {
+				f()
+			}
+		})
+	}
+	wait.Wait()
 }

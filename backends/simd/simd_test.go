@@ -98,6 +98,7 @@ func withProcs(t testing.TB, n int) {
 func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 	for _, name := range []string{
 		"b1-h1-g1-n300-m300-d32-f32-causal", "b2-h6-g2-n130-m200-d24-dv40-f32-window50.7",
+		"b1-h2-g1-n1500-m700-d64-f32-causal", "b1-h2-g1-n1500-m700-d64-bf16-causal",
 		"b1-h1-g1-n300-m300-d32-bf16-causal", "b2-h6-g2-n130-m200-d25-dv40-bf16-window50.7",
 	} {
 		c := newCall(t, name)
