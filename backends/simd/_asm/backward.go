@@ -10,7 +10,7 @@ import (
 
 // gradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta).
 func gradients() {
-	routine("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
+	arithmetic("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
 		"sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = scale*s[i][j] * (dp[i][j] - delta[i]),",
 		"and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][LANES],",
 		"rows of ds lie dsStep elements apart. rows > 0.")
@@ -53,14 +53,13 @@ func gradients() {
 	}
 	DECQ(rows)
 	JNZ(LabelRef("row"))
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // dots emits delta. It adds in the order of scores, so that dP - delta is 0 for
 // a row that sees one key.
 func dots() {
-	routine("dots", "func(sum, a, b *float32, dim int)",
+	arithmetic("dots", "func(sum, a, b *float32, dim int)",
 		"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][LANES]. dim > 0.")
 	sum, a, b, dim := param("sum"), param("a"), param("b"), param("dim")
 	acc, x := registers[:vectors], registers[vectors]
@@ -79,8 +78,7 @@ func dots() {
 	for v, z := range acc {
 		VMOVUPS(z, part(Mem{Base: sum}, v))
 	}
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // product emits C += A B, or with A transposed, with columns of B and C in the
@@ -92,7 +90,7 @@ func product(transposed, masked bool) {
 		name, element, shape = "addProductT", "a[i][r]", "[n][rows]"
 	}
 	if masked {
-		routine(name+"Masked", "func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)",
+		arithmetic(name+"Masked", "func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)",
 			"is "+name+isa+" for those columns whose bit in columns is set; of B it reads no others,",
 			"and of C it leaves them.")
 		columns := Load(Param("columns"), GP32()).(GPVirtual)
@@ -100,7 +98,7 @@ func product(transposed, masked bool) {
 		SHRL(Imm(16), columns)
 		KMOVW(columns, K2)
 	} else {
-		routine(name, "func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)",
+		arithmetic(name, "func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)",
 			"adds to c[r][x] the sum over n rows i of B of "+element+"*b[i][x], for rows rows of C",
 			"and LANES columns x. A is "+shape+". Rows lie the steps apart, in elements. n > 0.")
 	}
@@ -158,8 +156,7 @@ func product(transposed, masked bool) {
 			ADDQ(aStep, a)
 		}
 	})
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // advance moves a pointer by one or unroll steps.

@@ -122,7 +122,7 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 
 // scores emits S = K Qᵀ with the running maximum in the store.
 func scores() {
-	routine("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
+	arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 		"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0.")
 	s, k, step0 := param("s"), param("k"), bytes(param("step"))
@@ -168,8 +168,7 @@ func scores() {
 			ADDQ(step0, k)
 		}
 	})
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // rowAt returns the address of row r of 0 to 3.
@@ -189,13 +188,13 @@ func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 func values(masked bool) {
 	var masks GPVirtual
 	if masked {
-		routine("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
+		arithmetic("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
 			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
 		masks = param("masks")
 	} else {
-		routine("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
+		arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
 	}
@@ -244,6 +243,5 @@ func values(masked bool) {
 		ADDQ(U32(uint32(rows*rowBytes)), o)
 		ADDQ(U32(uint32(rows*4)), v)
 	})
-	VZEROUPPER()
-	RET()
+	done()
 }

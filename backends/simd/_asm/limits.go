@@ -29,6 +29,5 @@ func limits() {
 	}
 	DECQ(n)
 	JNZ(LabelRef("loop"))
-	VZEROUPPER()
-	RET()
+	done()
 }

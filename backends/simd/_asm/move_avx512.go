@@ -8,7 +8,7 @@ import (
 
 // transposeAVX512 emits the transpose of one 16 x 16 block.
 func transposeAVX512() {
-	routine("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
+	arithmetic("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
 		"sets dst[c][r] = by[c]*src[r][c] for a block of 16 x 16 whose rows lie dstStep and",
 		"srcStep elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
@@ -48,8 +48,7 @@ func transposeAVX512() {
 		VMOVUPS(z, Mem{Base: dst})
 		ADDQ(dstStep, dst)
 	}
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // convertAVX512 emits the conversions between float32 and the 16-bit types.
@@ -136,6 +135,5 @@ func conversionAVX512(name, signature, does string, from, to int, body func(load
 	_, store = part(Mem{Base: dst}, to)
 	body(load, store)
 	Label("done")
-	VZEROUPPER()
-	RET()
+	done()
 }
