@@ -5,17 +5,20 @@
 #include "textflag.h"
 
 // func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32)
-// Requires: AVX, FMA3
-TEXT ·scoresAVX2(SB), NOSPLIT, $0-56
-	MOVQ s+0(FP), AX
-	MOVQ k+8(FP), CX
-	MOVQ step+16(FP), DX
-	SHLQ $0x02, DX
-	MOVQ q+24(FP), BX
-	MOVQ dim+32(FP), SI
-	MOVQ keys+40(FP), DI
-	MOVQ top+48(FP), R8
-	LEAQ (DX)(DX*2), R9
+// Requires: AVX, FMA3, SSE
+TEXT ·scoresAVX2(SB), NOSPLIT, $8-56
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    s+0(FP), AX
+	MOVQ    k+8(FP), CX
+	MOVQ    step+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    q+24(FP), BX
+	MOVQ    dim+32(FP), SI
+	MOVQ    keys+40(FP), DI
+	MOVQ    top+48(FP), R8
+	LEAQ    (DX)(DX*2), R9
 
 keys6:
 	CMPQ   DI, $0x06
@@ -497,12 +500,16 @@ keys1dimend:
 	JMP     keys1
 
 keys1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func maskScoresAVX2(s *float32, masks *uint32, keys int, top *float32)
-// Requires: AVX, AVX2
-TEXT ·maskScoresAVX2(SB), NOSPLIT, $0-32
+// Requires: AVX, AVX2, SSE
+TEXT ·maskScoresAVX2(SB), NOSPLIT, $8-32
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         masks+8(FP), CX
 	MOVQ         keys+16(FP), DX
@@ -532,6 +539,7 @@ key:
 	JNZ          key
 	VMOVUPS      Y4, (BX)
 	VMOVUPS      Y5, 32(BX)
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
@@ -554,8 +562,11 @@ DATA laneBits<>+60(SB)/4, $0x00008000
 GLOBL laneBits<>(SB), RODATA|NOPTR, $64
 
 // func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
-// Requires: AVX, AVX2, FMA3
-TEXT ·weightsAVX2(SB), NOSPLIT, $0-52
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·weightsAVX2(SB), NOSPLIT, $8-52
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         keys+8(FP), CX
 	MOVQ         m+16(FP), DX
@@ -674,21 +685,25 @@ key:
 	JNZ         key
 	VMOVUPS     Y5, (SI)
 	VMOVUPS     Y6, 32(SI)
+	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
 
 // func addValuesAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32)
-// Requires: AVX, FMA3
-TEXT ·addValuesAVX2(SB), NOSPLIT, $0-56
-	MOVQ o+0(FP), AX
-	MOVQ v+8(FP), CX
-	MOVQ step+16(FP), DX
-	SHLQ $0x02, DX
-	MOVQ p+24(FP), BX
-	MOVQ keys+32(FP), SI
-	MOVQ vdim+40(FP), DI
-	MOVQ alpha+48(FP), R8
-	LEAQ (DX)(DX*2), R9
+// Requires: AVX, FMA3, SSE
+TEXT ·addValuesAVX2(SB), NOSPLIT, $8-56
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    o+0(FP), AX
+	MOVQ    v+8(FP), CX
+	MOVQ    step+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    p+24(FP), BX
+	MOVQ    keys+32(FP), SI
+	MOVQ    vdim+40(FP), DI
+	MOVQ    alpha+48(FP), R8
+	LEAQ    (DX)(DX*2), R9
 
 dims6:
 	CMPQ    DI, $0x06
@@ -1115,22 +1130,26 @@ dims1keysend:
 	JMP     dims1
 
 dims1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addValuesMaskedAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
-// Requires: AVX, AVX2, FMA3
-TEXT ·addValuesMaskedAVX2(SB), NOSPLIT, $0-64
-	MOVQ masks+56(FP), AX
-	MOVQ o+0(FP), CX
-	MOVQ v+8(FP), DX
-	MOVQ step+16(FP), BX
-	SHLQ $0x02, BX
-	MOVQ p+24(FP), SI
-	MOVQ keys+32(FP), DI
-	MOVQ vdim+40(FP), R8
-	MOVQ alpha+48(FP), R9
-	LEAQ (BX)(BX*2), R10
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·addValuesMaskedAVX2(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    masks+56(FP), AX
+	MOVQ    o+0(FP), CX
+	MOVQ    v+8(FP), DX
+	MOVQ    step+16(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    p+24(FP), SI
+	MOVQ    keys+32(FP), DI
+	MOVQ    vdim+40(FP), R8
+	MOVQ    alpha+48(FP), R9
+	LEAQ    (BX)(BX*2), R10
 
 dims6:
 	CMPQ    R8, $0x06
@@ -1779,12 +1798,16 @@ dims1keysend:
 	JMP     dims1
 
 dims1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func transposeAVX2(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
-// Requires: AVX
-TEXT ·transposeAVX2(SB), NOSPLIT, $0-40
+// Requires: AVX, SSE
+TEXT ·transposeAVX2(SB), NOSPLIT, $8-40
+	STMXCSR    (SP)
+	MOVL       $0x00009fc0, 4(SP)
+	LDMXCSR    4(SP)
 	MOVQ       dst+0(FP), AX
 	MOVQ       dstStep+8(FP), CX
 	SHLQ       $0x02, CX
@@ -1849,6 +1872,7 @@ TEXT ·transposeAVX2(SB), NOSPLIT, $0-40
 	ADDQ       CX, AX
 	VMOVUPS    Y15, (AX)
 	ADDQ       CX, AX
+	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
@@ -1987,14 +2011,17 @@ TEXT ·hasF16C(SB), NOSPLIT, $0-1
 	RET
 
 // func dotsAVX2(sum *float32, a *float32, b *float32, dim int)
-// Requires: AVX, FMA3
-TEXT ·dotsAVX2(SB), NOSPLIT, $0-32
-	MOVQ   sum+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	MOVQ   dim+24(FP), BX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
+// Requires: AVX, FMA3, SSE
+TEXT ·dotsAVX2(SB), NOSPLIT, $8-32
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    a+8(FP), CX
+	MOVQ    b+16(FP), DX
+	MOVQ    dim+24(FP), BX
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
 
 column:
 	VMOVUPS     (CX), Y2
@@ -2007,12 +2034,16 @@ column:
 	JNZ         column
 	VMOVUPS     Y0, (AX)
 	VMOVUPS     Y1, 32(AX)
+	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
 
 // func gradientsAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
-// Requires: AVX, AVX2, FMA3
-TEXT ·gradientsAVX2(SB), NOSPLIT, $0-68
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·gradientsAVX2(SB), NOSPLIT, $8-68
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         dp+8(FP), CX
 	MOVQ         ds+16(FP), DX
@@ -2116,25 +2147,29 @@ row:
 	ADDQ         $0x04, R9
 	DECQ         DI
 	JNZ          row
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
-// Requires: AVX, FMA3
-TEXT ·addProductAVX2(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ cStep+8(FP), CX
-	SHLQ $0x02, CX
-	MOVQ a+16(FP), DX
-	MOVQ aStep+24(FP), BX
-	SHLQ $0x02, BX
-	MOVQ b+32(FP), SI
-	MOVQ bStep+40(FP), DI
-	SHLQ $0x02, DI
-	MOVQ rows+48(FP), R8
-	MOVQ n+56(FP), R9
-	LEAQ (BX)(BX*2), R10
-	LEAQ (DI)(DI*2), R11
+// Requires: AVX, FMA3, SSE
+TEXT ·addProductAVX2(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows6:
 	CMPQ    R8, $0x06
@@ -2600,25 +2635,29 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
-// Requires: AVX, FMA3
-TEXT ·addProductTAVX2(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ cStep+8(FP), CX
-	SHLQ $0x02, CX
-	MOVQ a+16(FP), DX
-	MOVQ aStep+24(FP), BX
-	SHLQ $0x02, BX
-	MOVQ b+32(FP), SI
-	MOVQ bStep+40(FP), DI
-	SHLQ $0x02, DI
-	MOVQ rows+48(FP), R8
-	MOVQ n+56(FP), R9
-	LEAQ (BX)(BX*2), R10
-	LEAQ (DI)(DI*2), R11
+// Requires: AVX, FMA3, SSE
+TEXT ·addProductTAVX2(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows6:
 	CMPQ    R8, $0x06
@@ -3063,6 +3102,7 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 

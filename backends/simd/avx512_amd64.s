@@ -5,17 +5,20 @@
 #include "textflag.h"
 
 // func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·scoresAVX512(SB), NOSPLIT, $0-56
-	MOVQ s+0(FP), AX
-	MOVQ k+8(FP), CX
-	MOVQ step+16(FP), DX
-	SHLQ $0x02, DX
-	MOVQ q+24(FP), BX
-	MOVQ dim+32(FP), SI
-	MOVQ keys+40(FP), DI
-	MOVQ top+48(FP), R8
-	LEAQ (DX)(DX*2), R9
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·scoresAVX512(SB), NOSPLIT, $8-56
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    s+0(FP), AX
+	MOVQ    k+8(FP), CX
+	MOVQ    step+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    q+24(FP), BX
+	MOVQ    dim+32(FP), SI
+	MOVQ    keys+40(FP), DI
+	MOVQ    top+48(FP), R8
+	LEAQ    (DX)(DX*2), R9
 
 keys8:
 	CMPQ   DI, $0x08
@@ -539,12 +542,16 @@ keys1dimend:
 	JMP     keys1
 
 keys1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func maskScoresAVX512(s *float32, masks *uint32, keys int, top *float32)
-// Requires: AVX, AVX512F
-TEXT ·maskScoresAVX512(SB), NOSPLIT, $0-32
+// Requires: AVX, AVX512F, SSE
+TEXT ·maskScoresAVX512(SB), NOSPLIT, $8-32
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         masks+8(FP), CX
 	MOVQ         keys+16(FP), DX
@@ -569,12 +576,16 @@ key:
 	JNZ       key
 	VMOVUPS   Z4, (BX)
 	VMOVUPS   Z5, 64(BX)
+	LDMXCSR   (SP)
 	VZEROUPPER
 	RET
 
 // func weightsAVX512(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·weightsAVX512(SB), NOSPLIT, $0-52
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·weightsAVX512(SB), NOSPLIT, $8-52
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         keys+8(FP), CX
 	MOVQ         m+16(FP), DX
@@ -663,21 +674,25 @@ key:
 	JNZ         key
 	VMOVUPS     Z5, (SI)
 	VMOVUPS     Z6, 64(SI)
+	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
 
 // func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32)
-// Requires: AVX, AVX512F
-TEXT ·addValuesAVX512(SB), NOSPLIT, $0-56
-	MOVQ o+0(FP), AX
-	MOVQ v+8(FP), CX
-	MOVQ step+16(FP), DX
-	SHLQ $0x02, DX
-	MOVQ p+24(FP), BX
-	MOVQ keys+32(FP), SI
-	MOVQ vdim+40(FP), DI
-	MOVQ alpha+48(FP), R8
-	LEAQ (DX)(DX*2), R9
+// Requires: AVX, AVX512F, SSE
+TEXT ·addValuesAVX512(SB), NOSPLIT, $8-56
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    o+0(FP), AX
+	MOVQ    v+8(FP), CX
+	MOVQ    step+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    p+24(FP), BX
+	MOVQ    keys+32(FP), SI
+	MOVQ    vdim+40(FP), DI
+	MOVQ    alpha+48(FP), R8
+	LEAQ    (DX)(DX*2), R9
 
 dims8:
 	CMPQ    DI, $0x08
@@ -1140,22 +1155,26 @@ dims1keysend:
 	JMP     dims1
 
 dims1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addValuesMaskedAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
-// Requires: AVX, AVX512F
-TEXT ·addValuesMaskedAVX512(SB), NOSPLIT, $0-64
-	MOVQ masks+56(FP), AX
-	MOVQ o+0(FP), CX
-	MOVQ v+8(FP), DX
-	MOVQ step+16(FP), BX
-	SHLQ $0x02, BX
-	MOVQ p+24(FP), SI
-	MOVQ keys+32(FP), DI
-	MOVQ vdim+40(FP), R8
-	MOVQ alpha+48(FP), R9
-	LEAQ (BX)(BX*2), R10
+// Requires: AVX, AVX512F, SSE
+TEXT ·addValuesMaskedAVX512(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    masks+56(FP), AX
+	MOVQ    o+0(FP), CX
+	MOVQ    v+8(FP), DX
+	MOVQ    step+16(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    p+24(FP), SI
+	MOVQ    keys+32(FP), DI
+	MOVQ    vdim+40(FP), R8
+	MOVQ    alpha+48(FP), R9
+	LEAQ    (BX)(BX*2), R10
 
 dims8:
 	CMPQ    R8, $0x08
@@ -1670,12 +1689,16 @@ dims1keysend:
 	JMP     dims1
 
 dims1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func transposeAVX512(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
-// Requires: AVX, AVX512F
-TEXT ·transposeAVX512(SB), NOSPLIT, $0-40
+// Requires: AVX, AVX512F, SSE
+TEXT ·transposeAVX512(SB), NOSPLIT, $8-40
+	STMXCSR    (SP)
+	MOVL       $0x00009fc0, 4(SP)
+	LDMXCSR    4(SP)
 	MOVQ       dst+0(FP), AX
 	MOVQ       dstStep+8(FP), CX
 	SHLQ       $0x02, CX
@@ -1812,6 +1835,7 @@ TEXT ·transposeAVX512(SB), NOSPLIT, $0-40
 	ADDQ       CX, AX
 	VMOVUPS    Z15, (AX)
 	ADDQ       CX, AX
+	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
@@ -1970,14 +1994,17 @@ done:
 	RET
 
 // func dotsAVX512(sum *float32, a *float32, b *float32, dim int)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·dotsAVX512(SB), NOSPLIT, $0-32
-	MOVQ   sum+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	MOVQ   dim+24(FP), BX
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·dotsAVX512(SB), NOSPLIT, $8-32
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    a+8(FP), CX
+	MOVQ    b+16(FP), DX
+	MOVQ    dim+24(FP), BX
+	VXORPS  Z0, Z0, Z0
+	VXORPS  Z1, Z1, Z1
 
 column:
 	VMOVUPS     (CX), Z2
@@ -1990,12 +2017,16 @@ column:
 	JNZ         column
 	VMOVUPS     Z0, (AX)
 	VMOVUPS     Z1, 64(AX)
+	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
 
 // func gradientsAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·gradientsAVX512(SB), NOSPLIT, $0-68
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·gradientsAVX512(SB), NOSPLIT, $8-68
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         dp+8(FP), CX
 	MOVQ         ds+16(FP), DX
@@ -2072,25 +2103,29 @@ row:
 	ADDQ         $0x04, R9
 	DECQ         DI
 	JNZ          row
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
-// Requires: AVX, AVX512F
-TEXT ·addProductAVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ cStep+8(FP), CX
-	SHLQ $0x02, CX
-	MOVQ a+16(FP), DX
-	MOVQ aStep+24(FP), BX
-	SHLQ $0x02, BX
-	MOVQ b+32(FP), SI
-	MOVQ bStep+40(FP), DI
-	SHLQ $0x02, DI
-	MOVQ rows+48(FP), R8
-	MOVQ n+56(FP), R9
-	LEAQ (BX)(BX*2), R10
-	LEAQ (DI)(DI*2), R11
+// Requires: AVX, AVX512F, SSE
+TEXT ·addProductAVX512(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows8:
 	CMPQ    R8, $0x08
@@ -2598,29 +2633,33 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addProductMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
-// Requires: AVX, AVX512F
-TEXT ·addProductMaskedAVX512(SB), NOSPLIT, $0-68
-	MOVL  columns+64(FP), AX
-	KMOVW AX, K1
-	SHRL  $0x10, AX
-	KMOVW AX, K2
-	MOVQ  c+0(FP), AX
-	MOVQ  cStep+8(FP), CX
-	SHLQ  $0x02, CX
-	MOVQ  a+16(FP), DX
-	MOVQ  aStep+24(FP), BX
-	SHLQ  $0x02, BX
-	MOVQ  b+32(FP), SI
-	MOVQ  bStep+40(FP), DI
-	SHLQ  $0x02, DI
-	MOVQ  rows+48(FP), R8
-	MOVQ  n+56(FP), R9
-	LEAQ  (BX)(BX*2), R10
-	LEAQ  (DI)(DI*2), R11
+// Requires: AVX, AVX512F, SSE
+TEXT ·addProductMaskedAVX512(SB), NOSPLIT, $8-68
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVL    columns+64(FP), AX
+	KMOVW   AX, K1
+	SHRL    $0x10, AX
+	KMOVW   AX, K2
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows8:
 	CMPQ      R8, $0x08
@@ -3128,25 +3167,29 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
-// Requires: AVX, AVX512F
-TEXT ·addProductTAVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ cStep+8(FP), CX
-	SHLQ $0x02, CX
-	MOVQ a+16(FP), DX
-	MOVQ aStep+24(FP), BX
-	SHLQ $0x02, BX
-	MOVQ b+32(FP), SI
-	MOVQ bStep+40(FP), DI
-	SHLQ $0x02, DI
-	MOVQ rows+48(FP), R8
-	MOVQ n+56(FP), R9
-	LEAQ (BX)(BX*2), R10
-	LEAQ (DI)(DI*2), R11
+// Requires: AVX, AVX512F, SSE
+TEXT ·addProductTAVX512(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows8:
 	CMPQ    R8, $0x08
@@ -3631,29 +3674,33 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addProductTMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
-// Requires: AVX, AVX512F
-TEXT ·addProductTMaskedAVX512(SB), NOSPLIT, $0-68
-	MOVL  columns+64(FP), AX
-	KMOVW AX, K1
-	SHRL  $0x10, AX
-	KMOVW AX, K2
-	MOVQ  c+0(FP), AX
-	MOVQ  cStep+8(FP), CX
-	SHLQ  $0x02, CX
-	MOVQ  a+16(FP), DX
-	MOVQ  aStep+24(FP), BX
-	SHLQ  $0x02, BX
-	MOVQ  b+32(FP), SI
-	MOVQ  bStep+40(FP), DI
-	SHLQ  $0x02, DI
-	MOVQ  rows+48(FP), R8
-	MOVQ  n+56(FP), R9
-	LEAQ  (BX)(BX*2), R10
-	LEAQ  (DI)(DI*2), R11
+// Requires: AVX, AVX512F, SSE
+TEXT ·addProductTMaskedAVX512(SB), NOSPLIT, $8-68
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVL    columns+64(FP), AX
+	KMOVW   AX, K1
+	SHRL    $0x10, AX
+	KMOVW   AX, K2
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows8:
 	CMPQ      R8, $0x08
@@ -4138,6 +4185,7 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 

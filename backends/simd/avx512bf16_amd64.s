@@ -5,17 +5,20 @@
 #include "textflag.h"
 
 // func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys int, top *float32)
-// Requires: AVX, AVX512BF16, AVX512BW, AVX512DQ, AVX512F
-TEXT ·scoresAVX512BF16(SB), NOSPLIT, $0-56
-	MOVQ s+0(FP), AX
-	MOVQ k+8(FP), CX
-	MOVQ step+16(FP), DX
-	SHLQ $0x01, DX
-	MOVQ q+24(FP), BX
-	MOVQ dim+32(FP), SI
-	MOVQ keys+40(FP), DI
-	MOVQ top+48(FP), R8
-	LEAQ (DX)(DX*2), R9
+// Requires: AVX, AVX512BF16, AVX512BW, AVX512DQ, AVX512F, SSE
+TEXT ·scoresAVX512BF16(SB), NOSPLIT, $8-56
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    s+0(FP), AX
+	MOVQ    k+8(FP), CX
+	MOVQ    step+16(FP), DX
+	SHLQ    $0x01, DX
+	MOVQ    q+24(FP), BX
+	MOVQ    dim+32(FP), SI
+	MOVQ    keys+40(FP), DI
+	MOVQ    top+48(FP), R8
+	LEAQ    (DX)(DX*2), R9
 
 keys8:
 	CMPQ   DI, $0x08
@@ -1160,21 +1163,25 @@ keys1even:
 	JMP     keys1
 
 keys1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addValuesAVX512BF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32)
-// Requires: AVX, AVX512BF16, AVX512F
-TEXT ·addValuesAVX512BF16(SB), NOSPLIT, $0-56
-	MOVQ o+0(FP), AX
-	MOVQ v+8(FP), CX
-	MOVQ step+16(FP), DX
-	SHLQ $0x02, DX
-	MOVQ p+24(FP), BX
-	MOVQ pairs+32(FP), SI
-	MOVQ vdim+40(FP), DI
-	MOVQ alpha+48(FP), R8
-	LEAQ (DX)(DX*2), R9
+// Requires: AVX, AVX512BF16, AVX512F, SSE
+TEXT ·addValuesAVX512BF16(SB), NOSPLIT, $8-56
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    o+0(FP), AX
+	MOVQ    v+8(FP), CX
+	MOVQ    step+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    p+24(FP), BX
+	MOVQ    pairs+32(FP), SI
+	MOVQ    vdim+40(FP), DI
+	MOVQ    alpha+48(FP), R8
+	LEAQ    (DX)(DX*2), R9
 
 dims8:
 	CMPQ    DI, $0x08
@@ -2087,18 +2094,22 @@ dims1keysend:
 	JMP     dims1
 
 dims1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func dotsAVX512BF16(sum *float32, a *uint32, b *uint32, pairs int)
-// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F
-TEXT ·dotsAVX512BF16(SB), NOSPLIT, $0-32
-	MOVQ   sum+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	MOVQ   pairs+24(FP), BX
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
+// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, SSE
+TEXT ·dotsAVX512BF16(SB), NOSPLIT, $8-32
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    a+8(FP), CX
+	MOVQ    b+16(FP), DX
+	MOVQ    pairs+24(FP), BX
+	VXORPS  Z0, Z0, Z0
+	VXORPS  Z1, Z1, Z1
 
 column:
 	VMOVUPS (CX), Z2
@@ -2119,12 +2130,16 @@ column:
 	JNZ     column
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func gradientsAVX512BF16(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·gradientsAVX512BF16(SB), NOSPLIT, $0-68
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·gradientsAVX512BF16(SB), NOSPLIT, $8-68
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         dp+8(FP), CX
 	MOVQ         ds+16(FP), DX
@@ -2199,25 +2214,29 @@ row:
 	ADDQ         $0x04, R9
 	DECQ         DI
 	JNZ          row
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func addProductAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int)
-// Requires: AVX, AVX512BF16, AVX512F
-TEXT ·addProductAVX512BF16(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ cStep+8(FP), CX
-	SHLQ $0x02, CX
-	MOVQ a+16(FP), DX
-	MOVQ aStep+24(FP), BX
-	SHLQ $0x01, BX
-	MOVQ b+32(FP), SI
-	MOVQ bStep+40(FP), DI
-	SHLQ $0x02, DI
-	MOVQ rows+48(FP), R8
-	MOVQ n+56(FP), R9
-	LEAQ (BX)(BX*2), R10
-	LEAQ (DI)(DI*2), R11
+// Requires: AVX, AVX512BF16, AVX512F, SSE
+TEXT ·addProductAVX512BF16(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x01, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows8:
 	CMPQ    R8, $0x08
@@ -3175,29 +3194,33 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addProductMaskedAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
-// Requires: AVX, AVX512BF16, AVX512F
-TEXT ·addProductMaskedAVX512BF16(SB), NOSPLIT, $0-68
-	MOVL  columns+64(FP), AX
-	KMOVW AX, K1
-	SHRL  $0x10, AX
-	KMOVW AX, K2
-	MOVQ  c+0(FP), AX
-	MOVQ  cStep+8(FP), CX
-	SHLQ  $0x02, CX
-	MOVQ  a+16(FP), DX
-	MOVQ  aStep+24(FP), BX
-	SHLQ  $0x01, BX
-	MOVQ  b+32(FP), SI
-	MOVQ  bStep+40(FP), DI
-	SHLQ  $0x02, DI
-	MOVQ  rows+48(FP), R8
-	MOVQ  n+56(FP), R9
-	LEAQ  (BX)(BX*2), R10
-	LEAQ  (DI)(DI*2), R11
+// Requires: AVX, AVX512BF16, AVX512F, SSE
+TEXT ·addProductMaskedAVX512BF16(SB), NOSPLIT, $8-68
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVL    columns+64(FP), AX
+	KMOVW   AX, K1
+	SHRL    $0x10, AX
+	KMOVW   AX, K2
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x01, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows8:
 	CMPQ      R8, $0x08
@@ -4155,25 +4178,29 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addProductTAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int)
-// Requires: AVX, AVX512BF16, AVX512F
-TEXT ·addProductTAVX512BF16(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ cStep+8(FP), CX
-	SHLQ $0x02, CX
-	MOVQ a+16(FP), DX
-	MOVQ aStep+24(FP), BX
-	SHLQ $0x02, BX
-	MOVQ b+32(FP), SI
-	MOVQ bStep+40(FP), DI
-	SHLQ $0x02, DI
-	MOVQ rows+48(FP), R8
-	MOVQ n+56(FP), R9
-	LEAQ (BX)(BX*2), R10
-	LEAQ (DI)(DI*2), R11
+// Requires: AVX, AVX512BF16, AVX512F, SSE
+TEXT ·addProductTAVX512BF16(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows8:
 	CMPQ    R8, $0x08
@@ -5108,29 +5135,33 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func addProductTMaskedAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
-// Requires: AVX, AVX512BF16, AVX512F
-TEXT ·addProductTMaskedAVX512BF16(SB), NOSPLIT, $0-68
-	MOVL  columns+64(FP), AX
-	KMOVW AX, K1
-	SHRL  $0x10, AX
-	KMOVW AX, K2
-	MOVQ  c+0(FP), AX
-	MOVQ  cStep+8(FP), CX
-	SHLQ  $0x02, CX
-	MOVQ  a+16(FP), DX
-	MOVQ  aStep+24(FP), BX
-	SHLQ  $0x02, BX
-	MOVQ  b+32(FP), SI
-	MOVQ  bStep+40(FP), DI
-	SHLQ  $0x02, DI
-	MOVQ  rows+48(FP), R8
-	MOVQ  n+56(FP), R9
-	LEAQ  (BX)(BX*2), R10
-	LEAQ  (DI)(DI*2), R11
+// Requires: AVX, AVX512BF16, AVX512F, SSE
+TEXT ·addProductTMaskedAVX512BF16(SB), NOSPLIT, $8-68
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVL    columns+64(FP), AX
+	KMOVW   AX, K1
+	SHRL    $0x10, AX
+	KMOVW   AX, K2
+	MOVQ    c+0(FP), AX
+	MOVQ    cStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    a+16(FP), DX
+	MOVQ    aStep+24(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    b+32(FP), SI
+	MOVQ    bStep+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    rows+48(FP), R8
+	MOVQ    n+56(FP), R9
+	LEAQ    (BX)(BX*2), R10
+	LEAQ    (DI)(DI*2), R11
 
 rows8:
 	CMPQ      R8, $0x08
@@ -6065,6 +6096,7 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 

@@ -26,8 +26,6 @@ import (
 //
 // A pair is one product, so the last three are taken in panels that all rows of
 // the tile see. At the edges of the band they are those of bwd_avx512, in float32.
-//
-// The instruction takes denormal numbers for 0.
 func (b *Backend) bwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
 	more := func(keys int) int {

@@ -20,8 +20,6 @@ import (
 // A pair of keys is one product, so the rows of a tile must see both or neither.
 // At the edges of the band, where they do not, P stays in float32 and O gets the
 // masked product of fwd_avx512, with those rows of V widened.
-//
-// The instruction takes denormal numbers for 0.
 func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 	j := b.newJob(p)
 	j.fwd = *f

@@ -14,9 +14,9 @@ import (
 // tierFeatures says, for each prefix of assembly files, what the tier of its
 // kernels checks before it runs them. The names are those of avo.
 var tierFeatures = map[string][]string{
-	"avx2":       {"AVX", "AVX2", "FMA3", "F16C", "CPUID"},
-	"avx512":     {"AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"},
-	"avx512bf16": {"AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16"},
+	"avx2":       {"SSE", "AVX", "AVX2", "FMA3", "F16C", "CPUID"},
+	"avx512":     {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"},
+	"avx512bf16": {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16"},
 }
 
 // Every instruction must belong to the tier of its file, or it would fault on a

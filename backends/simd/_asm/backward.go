@@ -16,7 +16,7 @@ func gradients() {
 	if bf16 {
 		scaled = ""
 	}
-	routine("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
+	arithmetic("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
 		"sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = "+scaled+"s[i][j] * (dp[i][j] - delta[i]),",
 		"and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][LANES],",
 		"rows of ds lie dsStep elements apart. rows > 0.")
@@ -61,8 +61,7 @@ func gradients() {
 	}
 	DECQ(rows)
 	JNZ(LabelRef("row"))
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // dots emits delta. It adds in the order of scores, so that dP - delta is 0 for
@@ -71,11 +70,11 @@ func dots() {
 	rows := "dim"
 	if bf16 {
 		rows = "pairs"
-		routine("dots", "func(sum *float32, a, b *uint32, pairs int)",
+		arithmetic("dots", "func(sum *float32, a, b *uint32, pairs int)",
 			"sets sum[i] to the sum over c of a[c][i]*b[c][i], products of pairs. a and b are",
 			"[pairs][LANES]. pairs > 0.")
 	} else {
-		routine("dots", "func(sum, a, b *float32, dim int)",
+		arithmetic("dots", "func(sum, a, b *float32, dim int)",
 			"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][LANES]. dim > 0.")
 	}
 	sum, a, b, dim := param("sum"), param("a"), param("b"), param(rows)
@@ -100,8 +99,7 @@ func dots() {
 	for v, z := range acc {
 		VMOVUPS(z, part(Mem{Base: sum}, v))
 	}
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // declareProduct begins product.
@@ -118,11 +116,11 @@ func declareProduct(transposed, masked bool) {
 		}
 	}
 	if masked {
-		routine(name+"Masked", "func("+signature+", columns uint32)",
+		arithmetic(name+"Masked", "func("+signature+", columns uint32)",
 			"is "+name+suffix+" for those columns whose bit in columns is set; of B it reads no others,",
 			"and of C it leaves them.")
 	} else {
-		routine(name, "func("+signature+")",
+		arithmetic(name, "func("+signature+")",
 			"adds to c[r][x] the sum over n rows i of B of "+element+"*b[i][x], for rows rows of C",
 			"and LANES columns x. A is "+shape+". Rows lie the steps apart, in elements. "+does+"n > 0.")
 	}
@@ -197,8 +195,7 @@ func product(transposed, masked bool) {
 			ADDQ(aStep, a)
 		}
 	})
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // advance moves a pointer by one or unroll steps.

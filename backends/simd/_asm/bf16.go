@@ -73,8 +73,7 @@ func transposePairs() {
 		VMOVUPS(z, Mem{Base: dst})
 		ADDQ(dstStep, dst)
 	}
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // pairRows emits the packing of V, and of what the backward pass sums over.
@@ -119,8 +118,7 @@ func pairRows() {
 	LEAQ(Mem{Base: src, Index: step, Scale: 2}, src)
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // narrowPairs emits the packing of P and dS for sums over their rows.
@@ -148,8 +146,7 @@ func narrowPairs() {
 	ADDQ(U32(uint32(rowBytes)), dst)
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // narrowRows emits the rounding of dS for sums over its columns.
@@ -171,6 +168,5 @@ func narrowRows() {
 	ADDQ(step2, dst)
 	DECQ(rows)
 	JNZ(LabelRef("row"))
-	VZEROUPPER()
-	RET()
+	done()
 }

@@ -132,13 +132,13 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 // declareScores begins scores. It returns how to count steps of K.
 func declareScores() (toBytes func(Register) GPVirtual) {
 	if bf16 {
-		routine("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
+		arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
 			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 			"and raises top[i] to the largest of them. q is [dim/2][LANES] of pairs, with 0 in the last half pair",
 			"of an odd dim. s is [keys][LANES]. dim > 0.")
 		return bytes16
 	}
-	routine("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
+	arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 		"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0.")
 	return bytes
@@ -195,8 +195,7 @@ func scores() {
 			ADDQ(step0, k)
 		}
 	})
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // rowAt returns the address of row r of 0 to 3.
@@ -216,17 +215,17 @@ func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 func declareValues(masked bool) (rowsOfP string) {
 	switch {
 	case bf16:
-		routine("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
+		arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
 			"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.")
 		return "pairs"
 	case masked:
-		routine("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
+		arithmetic("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
 			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
 	default:
-		routine("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
+		arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
 	}
@@ -285,6 +284,5 @@ func values(masked bool) {
 		ADDQ(U32(uint32(rows*rowBytes)), o)
 		ADDQ(U32(uint32(rows*4)), v)
 	})
-	VZEROUPPER()
-	RET()
+	done()
 }

@@ -34,6 +34,5 @@ func limits() {
 	}
 	DECQ(n)
 	JNZ(LabelRef("loop"))
-	VZEROUPPER()
-	RET()
+	done()
 }

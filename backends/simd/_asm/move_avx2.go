@@ -8,7 +8,7 @@ import (
 
 // transposeAVX2 emits the transpose of one 8 x 8 block.
 func transposeAVX2() {
-	routine("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
+	arithmetic("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
 		"sets dst[c][r] = by[c]*src[r][c] for a block of 8 x 8 whose rows lie dstStep and",
 		"srcStep elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
@@ -40,8 +40,7 @@ func transposeAVX2() {
 		VMOVUPS(y, Mem{Base: dst})
 		ADDQ(dstStep, dst)
 	}
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // convertAVX2 emits the conversions between float32 and the 16-bit types.
@@ -106,8 +105,7 @@ func conversionAVX2(name, signature, does string, from, to uint8, body func(src,
 	JMP(LabelRef("next"))
 	Label("last")
 	body(at(n))
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // cpuidF16C emits the question that golang.org/x/sys/cpu does not answer.

@@ -8,7 +8,7 @@ import (
 
 // transposeAVX512 emits the transpose of one 16 x 16 block.
 func transposeAVX512() {
-	routine("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
+	arithmetic("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
 		"sets dst[c][r] = by[c]*src[r][c] for a block of 16 x 16 whose rows lie dstStep and",
 		"srcStep elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
@@ -25,8 +25,7 @@ func transposeAVX512() {
 		VMOVUPS(z, Mem{Base: dst})
 		ADDQ(dstStep, dst)
 	}
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // transpose16 transposes 16 vectors of 32-bit elements: pairs of rows, pairs of
@@ -141,6 +140,5 @@ func conversionAVX512(name, signature, does string, from, to int, body func(load
 	_, store = part(Mem{Base: dst}, to)
 	body(load, store)
 	Label("done")
-	VZEROUPPER()
-	RET()
+	done()
 }

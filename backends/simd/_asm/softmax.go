@@ -106,7 +106,7 @@ func laneMask(mask Mem, v int, z VecPhysical) {
 
 // maskScores emits the masking of an edge block.
 func maskScores() {
-	routine("maskScores", "func(s *float32, masks *uint32, keys int, top *float32)",
+	arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, top *float32)",
 		"sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the",
 		"largest of the others. s is [keys][LANES]. keys > 0.")
 	s, masks, keys, top := param("s"), param("masks"), param("keys"), param("top")
@@ -135,13 +135,12 @@ func maskScores() {
 	for v, z := range max {
 		VMOVUPS(z, part(Mem{Base: top}, v))
 	}
-	VZEROUPPER()
-	RET()
+	done()
 }
 
 // weights emits P = 2^(S - max), in place, with the running maximum and sum.
 func weights() {
-	routine("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
+	arithmetic("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
 		"sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
 		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
 		"the lowest finite number. s is [keys][LANES]. keys > 0.")
@@ -178,6 +177,5 @@ func weights() {
 	for v := range vectors {
 		VMOVUPS(sum[v], part(Mem{Base: l}, v))
 	}
-	VZEROUPPER()
-	RET()
+	done()
 }

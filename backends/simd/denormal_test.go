@@ -1,0 +1,32 @@
+package simd_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// BenchmarkDenormal shows what denormal inputs cost the vector kernels: compare
+// with the ordinary ones. The portable kernels leave them to the processor.
+func BenchmarkDenormal(b *testing.B) {
+	c := newCall(b, "b1-h1-g1-n512-m512-d64-f32")
+	for _, by := range []struct {
+		name   string
+		factor float32
+	}{{"ordinary", 1}, {"denormal", 1e-39}} {
+		for _, x := range [][]float32{c.fwd.Q.Float32s(), c.fwd.K.Float32s(), c.fwd.V.Float32s(), c.bwd.DO.Float32s()} {
+			for i := range x {
+				x[i] *= by.factor
+			}
+		}
+		for _, k := range c.kernels() {
+			if strings.HasSuffix(k.Name, "generic") {
+				continue
+			}
+			b.Run(k.Name+"/"+by.name, func(b *testing.B) {
+				for b.Loop() {
+					c.run(b.Context(), k)
+				}
+			})
+		}
+	}
+}
