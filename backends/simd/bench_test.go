@@ -1,9 +1,12 @@
 package simd_test
 
 import (
+	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -30,6 +33,32 @@ func BenchmarkKernels(b *testing.B) {
 					require.NoError(b, c.run(b.Context(), k))
 				}
 				b.ReportMetric(c.p.FLOPs(k.Pass())*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
+	}
+}
+
+// BenchmarkCancel measures how long after its context is canceled a call returns.
+func BenchmarkCancel(b *testing.B) {
+	for _, name := range []string{"b1-h8-g8-n4096-m4096-d128-f32", "b1-h2-g2-n2048-m2048-d512-f32-causal"} {
+		c := newCall(b, name)
+		for _, k := range c.kernels() {
+			b.Run(k.Name+"/"+name, func(b *testing.B) {
+				var delays []time.Duration
+				for b.Loop() {
+					ctx, cancel := context.WithCancel(b.Context())
+					var at time.Time
+					timer := time.AfterFunc(2*time.Millisecond, func() {
+						at = time.Now()
+						cancel()
+					})
+					require.ErrorIs(b, c.run(ctx, k), context.Canceled)
+					delays = append(delays, time.Since(at))
+					timer.Stop()
+				}
+				slices.Sort(delays)
+				b.ReportMetric(float64(delays[len(delays)/2].Microseconds()), "median-µs")
+				b.ReportMetric(float64(delays[len(delays)*99/100].Microseconds()), "p99-µs")
 			})
 		}
 	}

@@ -85,6 +85,9 @@ func (j *job) keyGradients(ws *arena, item int) {
 				lo, hi := p.Queries(k0 + c)
 				lo, hi = max(lo, q0)-q0, min(hi, q1)-q0
 				if lo < hi {
+					if j.canceled() {
+						return
+					}
 					at := lo*tileK + c
 					mix(dv[c*p.VDim:][:p.VDim], prob[at:], tileK, hi-lo, qt.do[lo*qt.doStep:], qt.doStep)
 					mix(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*qt.qStep:], qt.qStep)

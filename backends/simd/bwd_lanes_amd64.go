@@ -274,6 +274,9 @@ func (isa *laneISA) walk(j *job, x *keyBlock, item int, add func(h, t int, at in
 func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
 	p, f := &j.p, &j.bwd
 	for r := range x.to - x.from {
+		if j.canceled() {
+			return
+		}
 		isa.store(&f.DK, f.DK.Offset(x.b, x.g, x.from+r), x.dk[r*pad(p.Dim):][:p.Dim])
 		isa.store(&f.DV, f.DV.Offset(x.b, x.g, x.from+r), x.dv[r*pad(p.VDim):][:p.VDim])
 	}
@@ -304,6 +307,9 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	y.q, y.qStep = isa.rows(&f.Q, x.b, h, from, y.to-from, x.q)
 	y.do, y.doStep = isa.rows(&f.DO, x.b, h, from, y.to-from, x.do)
 	for k := x.from; k < x.to; k += isa.lanes {
+		if j.canceled() {
+			return
+		}
 		isa.addPanel(j, x, &y, k, min(isa.lanes, x.to-k))
 	}
 	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
