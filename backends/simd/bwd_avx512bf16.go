@@ -122,6 +122,9 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		y.do, y.doStep = isa.rows(&f.DO, x.b, h, from, n, x.do)
 	}
 	for k := x.from; k < x.to; k += pairLanes {
+		if j.canceled() {
+			return
+		}
 		y.whole = wholeFrom <= k && k < wholeTo
 		x.addPanel(j, &y, h, k, min(pairLanes, x.to-k))
 	}
