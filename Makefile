@@ -74,7 +74,7 @@ emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; n
 		qemu-x86_64-static -cpu Nehalem ../../bin/simd.amd64.test $(call EMULATED,)
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_generic,simd/bwd_generic \
 		qemu-aarch64-static ../../bin/simd.arm64.test $(call EMULATED,)
-	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2,simd/bwd_avx2 \
+	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2,simd/decode_avx2,simd/bwd_avx2 \
 		qemu-x86_64-static -cpu Haswell ../../bin/simd.amd64.test $(call EMULATED,avx)
 
 bench: ## the portable kernels on one core and on all; the overhead of dispatch
@@ -97,6 +97,8 @@ asm: ## remake the assembly from the avo programs in backends/simd/_asm
 	cd backends/simd/_asm && $(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
 	cd backends/simd/_asm && $(GO) run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
 	cd backends/simd/_asm && $(GO) test . && $(GO) run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd
+	cd backends/simd/_asm && $(GO) run . -isa AVX512 -decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd
+	cd backends/simd/_asm && $(GO) run . -isa AVX2 -decode -out ../avx2_decode_amd64.s -stubs ../avx2_decode_amd64.go -pkg simd
 
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata

@@ -31,7 +31,7 @@ func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flas
 }
 
 func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
-	return cost(p.FLOPs(flashkit.PassForward), dotRate(), p.Batch*p.Heads*tiles(p.QLen, pairLanes))
+	return cost(laneFLOPs(p, pairLanes), dotRate(), p.Batch*p.Heads*tiles(p.QLen, pairLanes))
 }
 
 // A pairTile is a laneTile whose Q is in pairs.

@@ -38,7 +38,12 @@ const (
 )
 
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
-	return cost(p.FLOPs(flashkit.PassForward), isa.rate, p.Batch*p.Heads*tiles(p.QLen, isa.lanes))
+	return cost(laneFLOPs(p, isa.lanes), isa.rate, p.Batch*p.Heads*tiles(p.QLen, isa.lanes))
+}
+
+// laneFLOPs counts idle lanes of the forward pass too: they take their time.
+func laneFLOPs(p flashkit.Problem, lanes int) float64 {
+	return p.FLOPs(flashkit.PassForward) * float64(tiles(p.QLen, lanes)*lanes) / float64(max(1, p.QLen))
 }
 
 // plan sets how many tiles make an item: as many as leave each worker several.

@@ -9,10 +9,12 @@ import "github.com/flashkit-go/flashkit"
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
 		{Name: "simd/fwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.fwdCost, RunForward: b.fwdAVX512},
+		{Name: "simd/decode_avx512", Fits: fitsDecodeAVX512, Cost: avx512Decode.cost, RunForward: b.decodeAVX512},
 		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.bwdCost, RunBackward: b.bwdAVX512},
 		{Name: "simd/fwd_avx512bf16", Fits: fitsAVX512BF16, Cost: fwdAVX512BF16Cost, RunForward: b.fwdAVX512BF16},
 		{Name: "simd/bwd_avx512bf16", Fits: fitsAVX512BF16, Cost: bwdAVX512BF16Cost, RunBackward: b.bwdAVX512BF16},
 		{Name: "simd/fwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.fwdCost, RunForward: b.fwdAVX2},
+		{Name: "simd/decode_avx2", Fits: fitsDecodeAVX2, Cost: avx2Decode.cost, RunForward: b.decodeAVX2},
 		{Name: "simd/bwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.bwdCost, RunBackward: b.bwdAVX2},
 	}
 }
@@ -20,3 +22,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 func fitsAVX512(flashkit.Problem) string { return avx512.missing() }
 
 func fitsAVX2(flashkit.Problem) string { return avx2.missing() }
+
+func fitsDecodeAVX512(p flashkit.Problem) string { return fitsDecode(avx512, p) }
+
+func fitsDecodeAVX2(p flashkit.Problem) string { return fitsDecode(avx2, p) }

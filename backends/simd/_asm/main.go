@@ -4,6 +4,8 @@
 //	go run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
 //	go run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd
 //
+// and with -decode those of the decode kernels, which are in decode.go.
+//
 // In every routine the queries of a tile are in the lanes of two vectors. S is
 // [keys][lanes], Q transposed is [dim][lanes], O transposed is [vdim][lanes], so
 // K and V are read as they lie, one broadcast element at a time.
@@ -17,9 +19,15 @@ import (
 
 func main() {
 	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2 or AVX512BF16")
+	few := flag.Bool("decode", false, "write the routines for few query rows")
 	flag.Parse()
 	use(*name)
 	ConstraintExpr("!noasm,!purego")
+	if *few {
+		decode()
+		Generate()
+		return
+	}
 	if bf16 {
 		bf16Routines()
 		Generate()

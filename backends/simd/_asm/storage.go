@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// A storage is a type of K and V.
+type storage struct {
+	name  string
+	bytes int
+}
+
+var storages = []storage{{"F32", 4}, {"F16", 2}, {"BF16", 2}}
+
+// vectorLen returns the float32 elements of a vector.
+func vectorLen() int { return vectorBytes / 4 }
+
+// halves returns the vectors of float32 that a vector of elements makes.
+func (t storage) halves() int { return 4 / t.bytes }
+
+// step returns the elements of a vector of elements.
+func (t storage) step() int { return vectorBytes / t.bytes }
+
+// tails reports whether the routines take rows that are no whole vectors.
+func (t storage) tails() bool { return isa == "AVX512" || t.bytes == 4 }
+
+// order says in a comment how a row of float32 goes with a row of elements.
+func (t storage) order() string {
+	if t.name != "BF16" {
+		return ""
+	}
+	return fmt.Sprintf(" in the order of split%d,", t.step())
+}
+
+// A rowEnd is what selects the elements of a row that follow its last whole vector.
+type rowEnd struct {
+	masks  [2]OpmaskPhysical // of the two halves of a vector, the first also of all of it
+	vector VecPhysical       // the same without opmasks
+}
+
+// upperWords selects the elements with odd numbers of a bfloat16 vector. constants
+// sets it.
+var upperWords VecPhysical
+
+// load sets z to one half of a vector of elements as float32. At the end of a row
+// it reads no element beyond, and puts 0 in place of them. In bf16 one half is
+// the elements with even numbers, the other those with odd ones: a bf16 is the
+// upper half of a float32, so either takes one instruction.
+func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
+	avx512 := isa == "AVX512"
+	switch t.name {
+	case "F32":
+		switch {
+		case end == nil:
+			VMOVUPS(m, z)
+		case avx512:
+			VMOVUPS_Z(m, end.masks[0], z)
+		default:
+			VMASKMOVPS(m, end.vector, z)
+		}
+	case "F16":
+		m = m.Offset(half * vectorBytes / 2)
+		if end != nil {
+			VCVTPH2PS_Z(m, end.masks[half], z)
+		} else {
+			VCVTPH2PS(m, z)
+		}
+	case "BF16":
+		var from Op = m
+		switch {
+		case end != nil:
+			VMOVDQU16_Z(m, end.masks[0], z)
+			from = z
+		case !avx512 && half == 0:
+			VMOVDQU(m, z)
+			from = z
+		}
+		switch {
+		case half == 0:
+			VPSLLD(Imm(16), from, z)
+		case avx512:
+			VPANDD(from, upperWords, z)
+		default:
+			VPAND(from, upperWords, z)
+		}
+	}
+}
+
+// laneNumbers has i in element i.
+var laneNumbers *Mem
+
+// constants loads what load needs for rows of two lengths.
+func (t storage) constants(dims [2]string) [2]rowEnd {
+	last := registers[len(registers)-2:]
+	if t.name == "BF16" {
+		upperWords = last[1]
+		word(0xffff0000, upperWords)
+	}
+	ends := [2]rowEnd{
+		{[2]OpmaskPhysical{K1, K2}, last[0]},
+		{[2]OpmaskPhysical{K3, K4}, last[1]},
+	}
+	for i, end := range ends {
+		n := param(dims[i])
+		switch {
+		case isa == "AVX512":
+			ones := GP32()
+			ANDL(Imm(uint64(t.step()-1)), n.As32())
+			MOVQ(n, RCX)
+			MOVL(I32(-1), ones)
+			SHLL(CL, ones)
+			NOTL(ones) // the low n bits
+			KMOVD(ones, end.masks[0])
+			KSHIFTRD(Imm(16), end.masks[0], end.masks[1])
+		case t.tails():
+			if laneNumbers == nil {
+				m := GLOBL("laneNumbers", RODATA|NOPTR)
+				for i := range vectorLen() {
+					DATA(i*4, U32(i))
+				}
+				laneNumbers = &m
+			}
+			ANDL(Imm(uint64(t.step()-1)), n.As32())
+			VMOVD(n.As32(), end.vector.AsX())
+			VPBROADCASTD(end.vector.AsX(), end.vector)
+			VPCMPGTD(*laneNumbers, end.vector, end.vector)
+		}
+	}
+	return ends
+}
+
+// alongRow emits a loop over the vectors of a row of n elements, of which the
+// last may be a part. It destroys n.
+func (t storage) alongRow(label string, n GPVirtual, end *rowEnd, vector func(end *rowEnd), advance func()) {
+	step := Imm(uint64(t.step()))
+	SUBQ(step, n)
+	JL(LabelRef(label + "tail"))
+	Label(label)
+	vector(nil)
+	advance()
+	SUBQ(step, n)
+	JGE(LabelRef(label))
+	Label(label + "tail")
+	if t.tails() {
+		ADDQ(step, n)
+		JZ(LabelRef(label + "end"))
+		vector(end)
+		Label(label + "end")
+	}
+}

@@ -1,0 +1,24 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+var avx2Decode = decodeISA{
+	laneISA: &avx2Lanes, rows: 2, split: 16, rate: 50e9,
+
+	attend:  [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
+	weights: decodeWeightsAVX2,
+}
+
+// decode_avx2 is decode with 8 elements of a row in the lanes.
+func (b *Backend) decodeAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+	return b.decode(ctx, p, f, &avx2Decode, decodeAVX2Chunk, decodeAVX2Merge)
+}
+
+func decodeAVX2Chunk(j *job, ws *arena, item int) { avx2Decode.chunk(j, ws, item) }
+func decodeAVX2Merge(j *job, ws *arena, item int) { avx2Decode.merge(j, ws, item) }

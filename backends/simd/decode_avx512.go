@@ -1,0 +1,24 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+var avx512Decode = decodeISA{
+	laneISA: &avx512Lanes, rows: 4, split: 32, tails: true, rate: 100e9,
+
+	attend:  [...]attendFunc{attendF32AVX512, attendF16AVX512, attendBF16AVX512},
+	weights: decodeWeightsAVX512,
+}
+
+// decode_avx512 is decode with 16 elements of a row in the lanes.
+func (b *Backend) decodeAVX512(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+	return b.decode(ctx, p, f, &avx512Decode, decodeAVX512Chunk, decodeAVX512Merge)
+}
+
+func decodeAVX512Chunk(j *job, ws *arena, item int) { avx512Decode.chunk(j, ws, item) }
+func decodeAVX512Merge(j *job, ws *arena, item int) { avx512Decode.merge(j, ws, item) }

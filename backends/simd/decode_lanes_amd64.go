@@ -1,0 +1,251 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"context"
+	"math"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The kernels decode_avx512 and decode_avx2 are for few query rows. Their time
+// is that of reading K and V, so they read them once. The query heads that share
+// a KV head are rows of one problem, r = i*group + h for row i of head h of the
+// group. For each KV head and each chunk of the keys that any row sees,
+//
+//	m, l, o = -Inf, 0, 0                        [rows], [rows], [rows][vdim]
+//	for each block of keys that the same rows see, and these rows:
+//		S = Q Kᵀ; a, m = m, max(m, S)       [rows][keys]
+//		P, a = exp(scale * (S-m)), exp(scale * (a-m))
+//		l = a*l + sum(P); o = a*o + P V
+//
+// and then for each row the same once more, with the chunks for keys, their m
+// for scores, and their o and l for values. (Dao et al. 2023, Flash-Decoding.)
+//
+// The head dim is in the lanes. A band hides a key from whole rows, and the rows
+// that see it are neighbors: blocks are cut where the rows change, so nothing is
+// masked, and a row that does not see a key never meets it. The scores of a block
+// and the values of the block before are computed in turns, four keys each, so
+// that K and V keep coming whatever is computed.
+//
+// How keys are cut into chunks depends on the problem alone, and chunks are
+// merged in their order: the bits do not depend on the number of workers.
+func (b *Backend) decode(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *decodeISA, chunk, merge func(*job, *arena, int)) error {
+	j := b.newJob(p)
+	j.fwd = *f
+	d := planDecode(&p)
+	heads := p.Batch * p.KVHeads
+	j.shared.reserve(heads * d.chunks * d.part)
+	rows := (d.rows + decodePad) * (2*decodeStep + d.qStep)
+	j.parallel(ctx, chunk, heads*d.chunks, rows+decodeBlock*(p.Dim+p.VDim)+d.rows+d.oStep)
+	j.parallel(ctx, merge, heads*d.rows, (1+decodePad)*decodeStep+2*d.oStep+2)
+	return b.release(ctx, j)
+}
+
+// A decodeISA is an instruction set for kernels that have the head dim in the
+// lanes. The routines are documented where they are declared. They may be given
+// workspace and the caller's memory only, as those of a laneISA.
+type decodeISA struct {
+	*laneISA
+	rows  int     // of a register tile
+	split int     // elements of a bfloat16 vector, of which the even ones come first
+	tails bool    // rows of 16-bit elements need not be whole vectors
+	rate  float64 // multiply-adds of one core, in FLOP/s; it only has to rank kernels
+
+	attend  [3]attendFunc // by the type that K and V are read in
+	weights func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
+}
+
+type attendFunc func(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int,
+	o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
+
+// A decodeItem is the state of a chunk of the keys of a KV head.
+type decodeItem struct {
+	decodePlan
+	b, g int
+	as   flashkit.DType // that K and V are read in
+	q    []float32      // [rows][qStep]
+	s    [2][]float32   // [rows][decodeStep]; a block and the one before have one each
+	k, v []float32      // a block of keys, if it must be widened
+	m, l []float32      // [rows]
+	o    []float32      // [rows][oStep]
+	idle []float32      // [oStep]
+}
+
+func (isa *decodeISA) chunk(j *job, ws *arena, item int) {
+	p := &j.p
+	d := planDecode(p)
+	x := isa.newItem(j, ws, &d, item)
+	from := d.first + item%d.chunks*d.chunk
+	to := min(from+d.chunk, d.last)
+	var before seenKeys
+	for from < to && !j.canceled() {
+		block := d.cut(p, from, to)
+		from += block.n
+		if block.rows == 0 {
+			continue
+		}
+		block.s, x.s[0], x.s[1] = x.s[0], x.s[1], x.s[0]
+		isa.step(j, &x, block, before)
+		isa.weigh(block.s, block.rows, block.n, &x.m[block.row], &x.l[block.row], j.base2, &x.o[block.row*d.oStep], d.oStep)
+		before = block
+	}
+	if before.n > 0 {
+		isa.step(j, &x, seenKeys{}, before)
+	}
+	for r, l := range x.l {
+		x.o[r*d.oStep+d.lColumn] = l
+	}
+}
+
+// newItem loads the query rows of an item.
+func (isa *decodeISA) newItem(j *job, ws *arena, d *decodePlan, item int) decodeItem {
+	p, q, head := &j.p, &j.fwd.Q, item/d.chunks
+	x := decodeItem{
+		decodePlan: *d, b: head / p.KVHeads, g: head % p.KVHeads, as: isa.storage(p),
+		q: ws.take((d.rows + decodePad) * d.qStep),
+		k: ws.take(decodeBlock * p.Dim), v: ws.take(decodeBlock * p.VDim),
+		l: ws.take(d.rows), idle: ws.take(d.oStep),
+	}
+	for i := range x.s {
+		x.s[i] = ws.take((d.rows + decodePad) * decodeStep)
+	}
+	x.m, x.o = d.result(j, item)
+	clear(x.o)
+	clear(x.l)
+	for r := range x.m {
+		x.m[r] = float32(math.Inf(-1))
+	}
+	clear(x.q)
+	for r := range d.rows {
+		row := x.q[r*d.qStep:][:d.qStep]
+		isa.load(row[:p.Dim], q, q.Offset(x.b, x.g*d.group+r%d.group, r/d.group))
+		if x.as == flashkit.BFloat16 {
+			split(row, x.idle, isa.split)
+		}
+	}
+	return x
+}
+
+// step computes the scores of one block and takes the values of the one before
+// into O. Either may have no keys.
+func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
+	p, f := &j.p, &j.fwd
+	var k, v keyRows
+	var s, w *float32
+	if next.n > 0 {
+		k, s = isa.keyRows(x, &f.K, next, x.k), &next.s[0]
+	}
+	if before.n > 0 {
+		v, w = isa.keyRows(x, &f.V, before, x.v), &before.s[0]
+	}
+	isa.attend[x.as](s, k.first, k.step, k.ahead, &x.q[next.row*x.qStep], x.qStep, p.Dim, next.rows, next.n,
+		&x.o[before.row*x.oStep], x.oStep, &x.idle[0], w, v.first, v.step, v.ahead, p.VDim, before.rows, before.n)
+}
+
+// A keyRows is rows of K or V that are step bytes apart.
+type keyRows struct {
+	first       *byte
+	step, ahead int
+}
+
+// keyRows returns a block of keys, where they lie or widened into buf.
+func (isa *decodeISA) keyRows(x *decodeItem, t *flashkit.Tensor, block seenKeys, buf []float32) keyRows {
+	var rows keyRows
+	if x.as == flashkit.Float32 {
+		elements, step := isa.view(t, x.b, x.g, block.from, block.n, buf)
+		rows.first, rows.step = (*byte)(unsafe.Pointer(&elements[0])), step*4
+	} else {
+		rows.first, rows.step = (*byte)(unsafe.Pointer(&t.Uint16s()[t.Offset(x.b, x.g, block.from)])), rowStep(t)*2
+	}
+	// It pays to prefetch about a page ahead, so that the translation of its
+	// address begins early, and half a register tile more than whole tiles.
+	const page, tile = 4096, 4
+	rows.ahead = (page/(t.Shape()[3]*x.as.Size())/tile*tile + tile/2) * rows.step
+	return rows
+}
+
+// storage returns the type that K and V are read in: their own, unless they have
+// to be widened before.
+func (isa *decodeISA) storage(p *flashkit.Problem) flashkit.DType {
+	if !isa.tails && (p.Dim%isa.split != 0 || p.VDim%isa.split != 0) {
+		return flashkit.Float32
+	}
+	return p.DType
+}
+
+// split puts the even ones of each n elements before the odd ones.
+func split(row, buf []float32, n int) {
+	for ; len(row) >= n; row = row[n:] {
+		copy(buf, row[:n])
+		for i := range n / 2 {
+			row[i], row[n/2+i] = buf[2*i], buf[2*i+1]
+		}
+	}
+}
+
+// unsplit undoes split.
+func unsplit(row, buf []float32, n int) {
+	for ; len(row) >= n; row = row[n:] {
+		copy(buf, row[:n])
+		for i := range n / 2 {
+			row[2*i], row[2*i+1] = buf[i], buf[n/2+i]
+		}
+	}
+}
+
+// weigh is weights for any number of keys: it fills the last vector of each row.
+func (isa *decodeISA) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
+	for r := range rows {
+		for i := keys; i < pad(keys); i++ {
+			s[r*decodeStep+i] = float32(math.Inf(-1))
+		}
+	}
+	isa.weights(&s[0], rows, keys, m, l, scale, o, oStep)
+}
+
+// merge writes one row of O and LSE.
+func (isa *decodeISA) merge(j *job, ws *arena, item int) {
+	d := planDecode(&j.p)
+	head, r := item/d.rows, item%d.rows
+	o, idle, s := ws.take(d.oStep), ws.take(d.oStep), ws.take((1+decodePad)*decodeStep)
+	m, l := ws.take(1), ws.take(1) // l is of the chunks; that of the keys is in o
+	clear(o)
+	m[0], l[0] = float32(math.Inf(-1)), 0
+	for c := 0; c < d.chunks; c += decodeBlock {
+		n := min(decodeBlock, d.chunks-c)
+		for i := range n {
+			tops, _ := d.result(j, head*d.chunks+c+i)
+			s[i] = tops[r]
+		}
+		isa.weigh(s, 1, n, &m[0], &l[0], j.base2, &o[0], d.oStep)
+		_, first := d.result(j, head*d.chunks+c)
+		v := (*byte)(unsafe.Pointer(&first[r*d.oStep]))
+		isa.attend[flashkit.Float32](nil, nil, 0, 0, nil, 0, 0, 0, 0,
+			&o[0], d.oStep, &idle[0], &s[0], v, d.part*4, d.part*4*n, d.oStep, 1, n)
+	}
+	isa.finishDecode(j, &d, head, r, m[0], o, idle)
+}
+
+// finishDecode divides once and writes a row.
+func (isa *decodeISA) finishDecode(j *job, d *decodePlan, head, r int, m float32, o, buf []float32) {
+	p, f, sum := &j.p, &j.fwd, o[d.lColumn]
+	if isa.storage(p) == flashkit.BFloat16 {
+		unsplit(o[:d.lColumn], buf, isa.split)
+	}
+	o = o[:p.VDim]
+	lse := float32(math.Inf(-1))
+	if sum == 0 { // no key, or none with a score above -Inf
+		clear(o)
+	} else {
+		scale(o, 1/sum)
+		lse = float32(j.scale*float64(m) + math.Log(float64(sum)))
+	}
+	b, h, i := head/p.KVHeads, head%p.KVHeads*d.group+r%d.group, r/d.group
+	isa.store(&f.O, f.O.Offset(b, h, i), o)
+	if !f.LSE.IsZero() {
+		f.LSE.Float32s()[f.LSE.Offset(b, h, i)] = lse
+	}
+}

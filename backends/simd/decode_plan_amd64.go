@@ -1,0 +1,113 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+const (
+	decodeRows  = 64 // query rows of a KV head, at most
+	decodeBlock = 64 // keys of a block, at most
+	decodeStep  = 80 // elements from one row of scores to the next
+	decodePad   = 3  // rows beyond the last that a register tile may reach
+
+	decodeWidest = 32 // elements of a vector, at most
+)
+
+// fitsDecode limits the rows: with many of them memory is not what a call waits
+// for, and the state of a block no longer stays in the first-level cache.
+func fitsDecode(t tier, p flashkit.Problem) string {
+	if reason := t.missing(); reason != "" {
+		return reason
+	}
+	if rows := p.Heads / p.KVHeads * p.QLen; rows > decodeRows {
+		return fmt.Sprintf("it takes at most %d query rows for each KV head, not %d", decodeRows, rows)
+	}
+	return ""
+}
+
+// What one core reads, in bytes per second, and the time to begin and end a row,
+// in seconds. They only have to rank kernels.
+const (
+	decodeBandwidth = 15e9
+	decodeRowTime   = 150e-9
+)
+
+// cost predicts the time of the arithmetic, of whole register tiles, or that of
+// reading the keys, whichever is longer.
+func (isa *decodeISA) cost(p flashkit.Problem) time.Duration {
+	d := planDecode(&p)
+	elements := float64(p.Batch*p.KVHeads) * float64(d.last-d.first) * float64(p.Dim+p.VDim)
+	flops := 2 * elements * float64(tiles(d.rows, isa.rows)*isa.rows)
+	bytes := elements * float64(p.DType.Size())
+	seconds := max(flops/isa.rate, bytes/decodeBandwidth) + float64(p.Batch*p.KVHeads*d.rows)*decodeRowTime
+	return cost(seconds, 1, p.Batch*p.KVHeads*d.chunks)
+}
+
+// A decodePlan says how a problem is cut.
+type decodePlan struct {
+	group       int // query heads of a KV head
+	rows        int // query rows of a KV head
+	first, last int // keys that any row sees
+	chunk       int // keys of a chunk
+	chunks      int // of a KV head, at least one
+	qStep       int // from one row of Q to the next
+	lColumn     int // where l is in a row of O, beyond its end
+	oStep       int // from one row of O to the next
+	part        int // floats of the result of a chunk: m, then O
+}
+
+// planDecode cuts the keys into chunks that are long, since each begins and ends
+// with waiting for memory, unless that makes too few of them for many workers.
+// The shortest ones are still long beside their result.
+func planDecode(p *flashkit.Problem) decodePlan {
+	const shortest, longest, enough = 2 * decodeBlock, 16 * decodeBlock, 256
+	d := decodePlan{group: p.Heads / p.KVHeads}
+	d.rows = d.group * p.QLen
+	if p.QLen > 0 {
+		d.first, _ = p.Keys(0)
+		_, d.last = p.Keys(p.QLen - 1)
+	}
+	d.last = max(d.first, d.last)
+	keys := d.last - d.first
+	wanted := tiles(p.Batch*p.KVHeads*keys, enough*decodeBlock) * decodeBlock
+	d.chunk = max(shortest, tiles(8*d.rows, decodeBlock)*decodeBlock, min(wanted, longest))
+	d.chunks = max(1, tiles(keys, d.chunk))
+	d.qStep, d.lColumn = tiles(p.Dim, decodeWidest)*decodeWidest, tiles(p.VDim, decodeWidest)*decodeWidest
+	d.oStep = d.lColumn + decodeWidest
+	d.part = pad(d.rows) + d.rows*d.oStep
+	return d
+}
+
+// result returns m and O with l, [rows][oStep], of a chunk.
+func (d *decodePlan) result(j *job, item int) (m, o []float32) {
+	x := j.shared.all[item*d.part:][:d.part]
+	return x[:d.rows], x[pad(d.rows):]
+}
+
+// A seenKeys is a block of keys that are all seen by the same rows.
+type seenKeys struct {
+	from, n   int
+	row, rows int
+	s         []float32 // [rows][decodeStep], scores and then weights
+}
+
+// cut returns the keys from a given one on, up to the first that other rows see.
+func (d *decodePlan) cut(p *flashkit.Problem, from, to int) seenKeys {
+	first, last := p.Queries(from)
+	to = min(to, from+decodeBlock)
+	if first < last {
+		_, end := p.Keys(first)
+		to = min(to, end)
+	}
+	if last < p.QLen {
+		if begin, _ := p.Keys(last); begin > from {
+			to = min(to, begin)
+		}
+	}
+	return seenKeys{from: from, n: to - from, row: first * d.group, rows: max(0, last-first) * d.group}
+}
