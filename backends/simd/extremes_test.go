@@ -131,6 +131,7 @@ var extremeProblems = []string{
 	"b1-h2-g2-n150-m150-d17-dv40-f32-causal",
 	"b1-h2-g1-n70-m70-d1-f32-window20.3",
 	"b1-h1-g1-n5-m200-d64-f32",
+	"b1-h6-g2-n3-m300-d17-dv40-f32-causal",
 }
 
 func TestExtremes(t *testing.T) {

@@ -26,6 +26,8 @@ var hiddenProblems = []string{
 	"b1-h2-g1-n150-m70-d17-f32-causal-topleft",
 	"b1-h2-g1-n150-m150-d24-dv32-f32-window20.0",
 	"b1-h2-g2-n140-m170-d33-f32-window5.9",
+	"b1-h4-g2-n20-m150-d24-dv20-f32-causal",
+	"b1-h3-g1-n12-m150-d33-f32-window40.4",
 }
 
 // hiddenAt are the keys and rows that are spoiled: those at the edges of usual

@@ -1,0 +1,104 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// BenchmarkDecode measures the decode kernels where K and V come from memory.
+// After each call it reads the same bytes with a loop that does nothing else, on
+// as many cores: %read is the kernel's rate as a fraction of that.
+func BenchmarkDecode(b *testing.B) {
+	backend := New()
+	for _, name := range []string{
+		"b1-h32-g8-n1-m32768-d128-f32", "b1-h32-g8-n1-m131072-d128-f32",
+		"b1-h32-g8-n1-m32768-d128-bf16", "b1-h32-g8-n1-m131072-d128-bf16",
+		"b1-h32-g8-n1-m32768-d128-f16",
+		"b1-h8-g8-n1-m32768-d128-f32", "b1-h64-g8-n1-m32768-d128-f32", "b1-h64-g8-n2-m32768-d128-f32",
+	} {
+		p, err := flashkit.ParseProblem(name)
+		require.NoError(b, err)
+		f, memory := decodeCall(p)
+		for _, k := range backend.Kernels() {
+			read := map[string]func(x *byte, n int){"simd/decode_avx512": readPeakAVX512, "simd/decode_avx2": readPeakAVX2}[k.Name]
+			if read == nil {
+				continue
+			}
+			b.Run(k.Name+"/"+name, func(b *testing.B) {
+				if reason := k.Fits(p); reason != "" {
+					b.Skip(reason)
+				}
+				var reading time.Duration
+				b.ReportAllocs()
+				for b.Loop() {
+					require.NoError(b, k.Forward(b.Context(), p, f))
+					b.StopTimer()
+					start := time.Now()
+					readAll(read, memory)
+					reading += time.Since(start)
+					b.StartTimer()
+				}
+				bytes := float64(len(memory)) * float64(b.N)
+				b.ReportMetric(bytes/b.Elapsed().Seconds()/1e9, "GB/s")
+				b.ReportMetric(100*reading.Seconds()/b.Elapsed().Seconds(), "%read")
+			})
+		}
+	}
+}
+
+// decodeCall returns arguments for p and the memory that K and V lie in.
+func decodeCall(p flashkit.Problem) (f *flashkit.Forward, memory []byte) {
+	k := p.Batch * p.KVHeads * p.KVLen * p.Dim
+	words := make([]uint32, (k+k/p.Dim*p.VDim)*p.DType.Size()/4)
+	for i := range words {
+		words[i] = 0x3c003c00 + uint32(i)*0x00110007&0x81ff81ff // small numbers of both signs in every type
+	}
+	memory = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*4)
+	tensor := func(s [4]int, in []byte) flashkit.Tensor {
+		n := s[0] * s[1] * s[2] * s[3]
+		if in == nil {
+			in = make([]byte, n*p.DType.Size())
+		}
+		switch p.DType {
+		case flashkit.Float16:
+			return flashkit.F16(unsafe.Slice((*uint16)(unsafe.Pointer(&in[0])), n), s[0], s[1], s[2], s[3])
+		case flashkit.BFloat16:
+			return flashkit.BF16(unsafe.Slice((*uint16)(unsafe.Pointer(&in[0])), n), s[0], s[1], s[2], s[3])
+		}
+		return flashkit.F32(unsafe.Slice((*float32)(unsafe.Pointer(&in[0])), n), s[0], s[1], s[2], s[3])
+	}
+	return &flashkit.Forward{
+		Q: tensor(p.QShape(), nil), O: tensor(p.OShape(), nil),
+		K: tensor(p.KShape(), memory), V: tensor(p.VShape(), memory[k*p.DType.Size():]),
+	}, memory
+}
+
+// readAll reads memory on all cores, piece by piece.
+func readAll(read func(x *byte, n int), memory []byte) {
+	const piece = 1 << 20
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range workers() {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for {
+				from := int(next.Add(piece)) - piece
+				if from >= len(memory) {
+					return
+				}
+				read(&memory[from], min(piece, len(memory)-from)&^511)
+			}
+		}()
+	}
+	wait.Wait()
+}

@@ -1,0 +1,133 @@
+package simd_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+)
+
+// forDecode calls f with every decode kernel that takes p on this machine.
+func forDecode(p flashkit.Problem, f func(k flashkit.Kernel)) {
+	for _, k := range simd.New().Kernels() {
+		if strings.HasPrefix(k.Name, "simd/decode_") && k.Fits(p) == "" {
+			f(k)
+		}
+	}
+}
+
+// decodeHeads are batch, query heads, KV heads and query rows: 1 to 64 rows for
+// each KV head, whole register tiles and not.
+var decodeHeads = []string{
+	"b1-h1-g1-n1", "b1-h2-g2-n1", "b2-h6-g2-n1", "b1-h4-g1-n1", "b1-h32-g1-n2", "b1-h64-g1-n1",
+	"b1-h5-g1-n3", "b1-h2-g1-n9", "b2-h1-g1-n16", "b1-h1-g1-n63",
+}
+
+var decodeMasks = []string{"", "-causal", "-causal-topleft", "-window100.0", "-window2.3", "-window130.1-topleft"}
+
+var decodeDims = []string{"d8", "d16-dv64", "d33-dv7", "d64-dv31", "d1", "d40"}
+
+// Chunks have at least 128 keys, blocks 64, register tiles 4.
+var decodeKeys = []int{1, 3, 4, 63, 65, 127, 128, 129, 191, 257, 385, 1030}
+
+// A decode kernel must agree with the portable one, wherever the keys are cut.
+func TestDecode(t *testing.T) {
+	n := 0
+	check := func(name string, l layout) {
+		n++
+		for _, dtype := range someTypes(n) {
+			p := problem(t, name, dtype)
+			forDecode(p, func(k flashkit.Kernel) {
+				a := newOperands(p, heap, l)
+				a.run(t, kernel(t, "simd/fwd_generic"))
+				want := a.outputs(k)
+				a.run(t, k)
+				for output, got := range a.outputs(k) {
+					near(t, p.DType, got, want[output], rowLen(p, output), "%s %s %s %s", k.Name, p, l.name, output)
+				}
+			})
+		}
+	}
+	for i, heads := range decodeHeads {
+		for j, mask := range decodeMasks {
+			for x, keys := range decodeKeys {
+				dims := decodeDims[(i+j+x)%len(decodeDims)]
+				check(fmt.Sprintf("%s-m%d-%s-f32%s", heads, keys, dims, mask), []layout{bhsd, bshd, gaps}[(i+x)%3])
+			}
+		}
+	}
+	check("b1-h2-g1-n1-m8400-d8-f32", bhsd)            // more chunks than a block has keys
+	check("b1-h2-g1-n2-m8400-d8-f32-causal", gaps)     // and cut at the end
+	check("b8-h16-g16-n1-m2100-d8-dv4-f32", bshd)      // long chunks
+	check("b8-h16-g16-n2-m1100-d4-f32-causal", bhsd)   // of a length in between
+	check("b1-h4-g1-n16-m2000-d8-f32-window9.4", gaps) // no key that all rows see
+}
+
+// near fails unless got is as close to want as rounding explains.
+func near(t *testing.T, dtype flashkit.DType, got, want []float32, rowLen int, about string, args ...any) {
+	t.Helper()
+	relative := map[flashkit.DType]float64{flashkit.Float32: 2e-6, flashkit.Float16: 1e-3, flashkit.BFloat16: 8e-3}[dtype]
+	for i, w := range want {
+		row := want[i/rowLen*rowLen:][:rowLen]
+		bound := relative * max(1, largest(row))
+		if g := got[i]; kind(float64(g)) != kind(float64(w)) || kind(float64(w)) == "finite" && max(g-w, w-g) > float32(bound) {
+			t.Fatalf("%s: row %d, element %d is %g, want %g", fmt.Sprintf(about, args...), i/rowLen, i%rowLen, g, w)
+		}
+	}
+}
+
+// The bits depend on the problem alone, and a second call allocates nothing.
+func TestDecodeBitsAndAllocations(t *testing.T) {
+	for _, name := range []string{
+		"b1-h8-g2-n1-m3000-d64-f32", "b1-h1-g1-n1-m9000-d8-f32", "b2-h6-g2-n5-m700-d24-dv40-f32-window300.2", "b8-h16-g16-n1-m1200-d8-f32",
+	} {
+		c := newCall(t, name)
+		forDecode(c.p, func(k flashkit.Kernel) {
+			run := func() { require.NoError(t, c.run(t.Context(), k)) }
+			run()
+			want := c.bits(k)
+			for _, procs := range []int{1, 2, 7} {
+				withProcs(t, procs)
+				run()
+				require.Equal(t, want, c.bits(k), "%s %s with %d workers", k.Name, name, procs)
+			}
+			if !raceEnabled {
+				require.Zero(t, testing.AllocsPerRun(20, run), "%s %s", k.Name, name)
+			}
+		})
+	}
+}
+
+// Of the kernels for a tier, cost must choose decode for few rows, and not for
+// many.
+func TestDecodeIsChosenForFewRows(t *testing.T) {
+	for name, want := range map[string]string{
+		"b1-h32-g8-n1-m32768-d128-bf16":           "decode",
+		"b1-h32-g8-n1-m16-d128-f32":               "decode",
+		"b1-h8-g8-n11-m11-d64-f32":                "fwd",
+		"b1-h8-g8-n8-m1024-d64-f32":               "decode",
+		"b1-h32-g1-n2-m4096-d128-f32":             "decode",
+		"b1-h8-g8-n32-m1024-d64-f32":              "fwd",
+		"b1-h8-g8-n64-m1024-d64-f32":              "fwd",
+		"b1-h8-g8-n1024-m1024-d128-f32":           "fwd",
+		"b4-h32-g8-n1-m4096-d128-f16-window256.0": "decode",
+	} {
+		p, err := flashkit.ParseProblem(name)
+		require.NoError(t, err)
+		for _, tier := range []string{"avx512", "avx2"} {
+			decode, fwd := kernel(t, "simd/decode_"+tier), kernel(t, "simd/fwd_"+tier)
+			if fwd.Fits(p) != "" {
+				continue
+			}
+			got := "fwd"
+			if decode.Fits(p) == "" && decode.Cost(p) < fwd.Cost(p) {
+				got = "decode"
+			}
+			require.Equal(t, want, got, "%s of %s", name, tier)
+		}
+	}
+}
