@@ -101,33 +101,3 @@ func TestDecodeBitsAndAllocations(t *testing.T) {
 		})
 	}
 }
-
-// Of the kernels for a tier, cost must choose decode for few rows, and not for
-// many.
-func TestDecodeIsChosenForFewRows(t *testing.T) {
-	for name, want := range map[string]string{
-		"b1-h32-g8-n1-m32768-d128-bf16":           "decode",
-		"b1-h32-g8-n1-m16-d128-f32":               "decode",
-		"b1-h8-g8-n11-m11-d64-f32":                "fwd",
-		"b1-h8-g8-n8-m1024-d64-f32":               "decode",
-		"b1-h32-g1-n2-m4096-d128-f32":             "decode",
-		"b1-h8-g8-n32-m1024-d64-f32":              "fwd",
-		"b1-h8-g8-n64-m1024-d64-f32":              "fwd",
-		"b1-h8-g8-n1024-m1024-d128-f32":           "fwd",
-		"b4-h32-g8-n1-m4096-d128-f16-window256.0": "decode",
-	} {
-		p, err := flashkit.ParseProblem(name)
-		require.NoError(t, err)
-		for _, tier := range []string{"avx512", "avx2"} {
-			decode, fwd := kernel(t, "simd/decode_"+tier), kernel(t, "simd/fwd_"+tier)
-			if fwd.Fits(p) != "" {
-				continue
-			}
-			got := "fwd"
-			if decode.Fits(p) == "" && decode.Cost(p) < fwd.Cost(p) {
-				got = "decode"
-			}
-			require.Equal(t, want, got, "%s of %s", name, tier)
-		}
-	}
-}
