@@ -65,7 +65,7 @@ type decodePlan struct {
 // with waiting for memory, unless that makes too few of them for many workers.
 // The shortest ones are still long beside their result.
 func planDecode(p *flashkit.Problem) decodePlan {
-	const shortest, longest, enough = 2 * decodeBlock, 16 * decodeBlock, 256
+	const shortest, longest, enough = 2 * decodeBlock, 64 * decodeBlock, 128
 	d := decodePlan{group: p.Heads / p.KVHeads}
 	d.rows = d.group * p.QLen
 	if p.QLen > 0 {

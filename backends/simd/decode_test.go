@@ -62,8 +62,8 @@ func TestDecode(t *testing.T) {
 	}
 	check("b1-h2-g1-n1-m8400-d8-f32", bhsd)            // more chunks than a block has keys
 	check("b1-h2-g1-n2-m8400-d8-f32-causal", gaps)     // and cut at the end
-	check("b8-h16-g16-n1-m2100-d8-dv4-f32", bshd)      // long chunks
-	check("b8-h16-g16-n2-m1100-d4-f32-causal", bhsd)   // of a length in between
+	check("b16-h16-g16-n1-m4100-d2-dv3-f32", bshd)     // the longest chunks
+	check("b1-h32-g16-n2-m2100-d4-f32-causal", bhsd)   // of a length in between
 	check("b1-h4-g1-n16-m2000-d8-f32-window9.4", gaps) // no key that all rows see
 }
 
