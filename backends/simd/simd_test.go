@@ -24,11 +24,10 @@ type call struct {
 	out map[flashkit.Pass][]flashkit.Tensor // what each pass writes
 }
 
-// newCall returns the call of a named problem in float32 or bf16.
+// newCall returns the call of a named problem.
 func newCall(t testing.TB, name string) *call {
 	p, err := flashkit.ParseProblem(name)
 	require.NoError(t, err)
-	require.NotEqual(t, flashkit.Float16, p.DType)
 	state := uint32(1)
 	tensor := func(s [4]int, random bool) flashkit.Tensor {
 		x := make([]float32, s[0]*s[1]*s[2]*s[3])
@@ -38,12 +37,16 @@ func newCall(t testing.TB, name string) *call {
 				x[i] = float32(state>>8)/(1<<23) - 1
 			}
 		}
-		if p.DType == flashkit.BFloat16 && s[3] > 1 { // LSE stays float32
+		narrow, as := half.ToBF16, flashkit.BF16
+		if p.DType == flashkit.Float16 {
+			narrow, as = half.ToF16, flashkit.F16
+		}
+		if p.DType != flashkit.Float32 && s != p.LSEShape() {
 			y := make([]uint16, len(x))
 			for i := range x {
-				y[i] = half.ToBF16(x[i])
+				y[i] = narrow(x[i])
 			}
-			return flashkit.BF16(y, s[0], s[1], s[2], s[3])
+			return as(y, s[0], s[1], s[2], s[3])
 		}
 		return flashkit.F32(x, s[0], s[1], s[2], s[3])
 	}
