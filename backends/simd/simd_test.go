@@ -37,18 +37,20 @@ func newCall(t testing.TB, name string) *call {
 				x[i] = float32(state>>8)/(1<<23) - 1
 			}
 		}
-		narrow, as := half.ToBF16, flashkit.BF16
+		if p.DType == flashkit.Float32 || s == p.LSEShape() {
+			return flashkit.F32(x, s[0], s[1], s[2], s[3])
+		}
+		y := make([]uint16, len(x))
 		if p.DType == flashkit.Float16 {
-			narrow, as = half.ToF16, flashkit.F16
-		}
-		if p.DType != flashkit.Float32 && s != p.LSEShape() {
-			y := make([]uint16, len(x))
 			for i := range x {
-				y[i] = narrow(x[i])
+				y[i] = half.ToF16(x[i])
 			}
-			return as(y, s[0], s[1], s[2], s[3])
+			return flashkit.F16(y, s[0], s[1], s[2], s[3])
 		}
-		return flashkit.F32(x, s[0], s[1], s[2], s[3])
+		for i := range x {
+			y[i] = half.ToBF16(x[i])
+		}
+		return flashkit.BF16(y, s[0], s[1], s[2], s[3])
 	}
 	c := &call{p: p}
 	c.fwd = flashkit.Forward{
