@@ -10,7 +10,8 @@ import (
 const (
 	magic   = 0x4b484c46
 	version = 1
-	tile    = 64 // rows of the stage, and keys of a block
+	tile    = 128 // rows of the stage, and keys of a block
+	strip   = 64  // keys that the backward pass takes at a time
 	maxDim  = 1 << 20
 	maxRow  = 1 << 30
 
@@ -43,7 +44,11 @@ func newPlan(v *variant, p flashkit.Problem) *plan {
 		pair *= 2.5
 	}
 	x := &plan{p: p, v: v}
-	x.rows = min(tile, max(8, int(v.callFlops()/pair/tile)/8*8))
+	rows, keys := tile, tile
+	if v.pass == flashkit.PassBackward {
+		rows, keys = strip, strip
+	}
+	x.rows = min(rows, max(8, int(v.callFlops()/pair/float64(keys))/8*8))
 	x.step = max(1, int(v.callFlops()/pair/float64(x.rows*tile))) * tile
 	x.chunk = roundUp(p.KVLen, tile)
 	if v.pass == flashkit.PassBackward {
@@ -149,7 +154,7 @@ func (x *plan) scratch() uint64 {
 	if x.v.pass == flashkit.PassBackward {
 		floats = keys*(9*d8+5*dv8) + (keys/tile+3)&^3 + // K twice, V, dK, dV, finite
 			tile*(3*d8+2*dv8) + 2*tile + 4 + // Q and dO twice, dQ, LSE, delta, finite
-			8*tile + 32*tile + tile*tile // S, dP, P, dS, dS'
+			8*tile + 32*tile + tile*strip // S, dP, P, dS, dS'
 	}
 	return 4 * floats
 }

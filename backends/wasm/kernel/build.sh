@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 out=${1:-kernel.wasm}
 object=$(mktemp)
 trap 'rm -f "$object"' EXIT
-clang-14 --target=wasm32 -O2 -std=c11 -Wall -Wextra -Werror -ffreestanding -fno-builtin -fno-ident \
+clang-14 --target=wasm32 -O3 -std=c11 -Wall -Wextra -Werror -ffreestanding -fno-builtin -fno-ident \
 	-msimd128 -mbulk-memory -mnontrapping-fptoint -msign-ext -mmutable-globals \
 	-fno-unroll-loops -fno-vectorize -fno-slp-vectorize ${CFLAGS-} -c kernel.c -o "$object"
 # The stack comes first, so that an overflow leaves the memory and traps.

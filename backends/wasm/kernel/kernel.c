@@ -19,6 +19,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 typedef float v4 __attribute__((vector_size(16)));
+typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 typedef int i4 __attribute__((vector_size(16)));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -51,7 +52,7 @@ INLINE v4 max4(v4 a, v4 b) { return (v4)_mm_max_ps((__m128)b, (__m128)a); }
 
 // ---- The block ----
 
-enum { MAGIC = 0x4b484c46, VERSION = 1, TILE = 64, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
+enum { MAGIC = 0x4b484c46, VERSION = 1, TILE = 128, STRIP = 64, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
 enum { FIRST = 1, LAST = 2, SCALED = 4 };  // flags of rows: begin the tile; write the tile; dQ times the scale
 enum { OK, BAD_BLOCK, BAD_VERSION, BAD_SHAPE, BAD_TENSOR, BAD_SCRATCH, BAD_RANGE };
 
@@ -86,13 +87,32 @@ static int check(u32 at, int backward) {
 
 // ---- Small things ----
 
+// What the compiler must take as it is: a value, two pointers. See multiply.
+#define PIN(x) __asm__ volatile("" : REGISTER(x))
+#define HIDE(a, b) __asm__("" : "+r"(a), "+r"(b))
+
 INLINE v4 load(const float *p) { return *(const v4 *)p; }
 INLINE void store(float *p, v4 x) { *(v4 *)p = x; }
 INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
 INLINE u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
 
+// spread stores each number of x splatted, four numbers of p apart times step.
+// PIN keeps it from becoming a shuffle of bytes, which is slow.
+INLINE void spread(float *p, int step, v4 x) {
+  UNROLLED for (int e = 3; e >= 0; e--) {
+    float one = x[e];
+    PIN(one);
+    store(p + e * step, splat(one));
+  }
+}
+
 static void fill(float *p, u64 n, float x) {
   while (n--) *p++ = x;
+}
+
+// fill4 does so in fours.
+static void fill4(float *p, u64 n, float x) {
+  for (const float *end = p + n; p < end; p += 4) store(p, splat(x));
 }
 
 // take returns n floats at *at and moves on.
@@ -118,7 +138,9 @@ INLINE v4 exp2(v4 x) {
   p = p * f + 6.93147242e-1f;
   p = p * f + 1.0f;
   p *= (v4)((i4)t << 23);
-  return (v4)((i4)p & ~(x < splat(-126)));  // not "x >= -126", which would hide a NaN
+  i4 low = x < splat(-126);  // not "x >= -126", which would hide a NaN
+  PIN(low);
+  return (v4)((i4)p & ~low);
 }
 
 static float exp2_1(float x) { return exp2(splat(x))[0]; }
@@ -186,7 +208,7 @@ typedef struct {
   // of four keys, and of a block
   float *s, *dp;         // [4][TILE]
   float *p, *ds;         // [TILE][4] splatted
-  float *dst;            // [TILE/8][TILE][8]: dS', query rows in columns
+  float *dst;            // [TILE/8][STRIP][8]: dS', query rows in columns
 } backward;
 
 static u64 place_bwd(const block *p, backward *w) {
@@ -210,7 +232,7 @@ static u64 place_bwd(const block *p, backward *w) {
   w->dp = take(&at, TILE * 4);
   w->p = take(&at, TILE * 16);
   w->ds = take(&at, TILE * 16);
-  w->dst = take(&at, TILE * TILE);
+  w->dst = take(&at, TILE * STRIP);
   return at - p->scratch;
 }
 
@@ -338,8 +360,6 @@ static void bwd_scalar_grads(const block *p, const backward *w, u64 key, u32 n) 
 #ifndef UNROLL
 #define UNROLL 8  // a power of two up to 8
 #endif
-#define PIN(x) __asm__ volatile("" : REGISTER(x))
-#define HIDE(a, b) __asm__("" : "+r"(a), "+r"(b))
 
 INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
   const float *end = b + n * 8;
@@ -421,51 +441,50 @@ INLINE void span_product(const float *a, const float *b, const span *s, u32 fini
 // ---- Packing ----
 //
 // From rows x [n][dim] into what products read, padded with zeros to 8 rows and
-// 8 elements. Once splatted, elements are rows of a product, else columns.
+// 8 elements. Splatted, they become rows of a product, else columns. Each
+// returns whether all numbers are finite: 0 times any other is NaN.
 
-static float element(const float *x, u32 n, u32 dim, u32 r, u32 d) { return r < n && d < dim ? x[(u64)r * dim + d] : 0; }
+enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS, TRANSPOSED };
 
-// to [TILE/8][D8][8]: rows in columns
-APART void pack_rows(const float *x, u32 n, u32 dim, float *to) {
-  for (u32 r = 0; r < n; r += 8)
-    for (u32 d = 0; d < round_up(dim, 8); d++)
-      UNROLLED for (u32 e = 0; e < 8; e++) *to++ = element(x, n, dim, r + e, d);
+// four returns the numbers at p of which `left` are there, and zeros.
+INLINE v4 four(const float *p, int left) {
+  if (left >= 4) return *(const v4_any *)p;
+  return (v4){left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0};
 }
 
-// to [D8/8][TILE][8]: elements in columns
-APART void pack_elements(const float *x, u32 n, u32 dim, float *to) {
-  for (u32 d = 0; d < dim; d += 8)
-    for (u32 r = 0; r < round_up(n, 8); r++)
-      UNROLLED for (u32 e = 0; e < 8; e++) to[(d * TILE) + r * 8 + e] = element(x, n, dim, r, d + e);
+INLINE void scatter(float *p, u32 step, v4 x) {
+  UNROLLED for (int e = 3; e >= 0; e--) p[e * step] = x[e];
 }
 
-// to [TILE/4][D8][4] splatted: rows in rows
-APART void splat_rows(const float *x, u32 n, u32 dim, float *to) {
-  for (u32 r = 0; r < round_up(n, 8); r += 4)
-    for (u32 d = 0; d < round_up(dim, 8); d++)
-      UNROLLED for (u32 e = 0; e < 4; e++, to += 4) store(to, splat(element(x, n, dim, r + e, d)));
+INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
+  u32 d8 = round_up(dim, 8);
+  v4 none = splat(0);
+  for (u32 r = 0; r < round_up(n, 8); r++, x += dim)
+    for (u32 d = 0; d < d8; d += 4) {
+      v4 v = four(x + d, r < n ? (int)(dim - d) : 0);
+      none += v * 0;
+      if (how == ROWS) scatter(to + (r / 8 * d8 + d) * 8 + r % 8, 8, v);
+      if (how == ELEMENTS) store(to + d / 8 * TILE * 8 + r * 8 + d % 8, v);
+      if (how == SPLAT_ROWS) spread(to + (r / 4 * d8 + d) * 16 + r % 4 * 4, 16, v);
+      if (how == SPLAT_ELEMENTS) spread(to + (d / 4 * TILE + r) * 16, 4, v);
+      if (how == TRANSPOSED) scatter(to + d * TILE + r, TILE, v);
+    }
+  return none[0] + none[1] + none[2] + none[3] == 0;
 }
 
-// to [D8/4][TILE][4] splatted: elements in rows
-APART void splat_elements(const float *x, u32 n, u32 dim, float *to) {
-  for (u32 d = 0; d < round_up(dim, 8); d += 4)
-    for (u32 r = 0; r < round_up(n, 8); r++)
-      UNROLLED for (u32 e = 0; e < 4; e++) store(to + (d / 4 * TILE + r) * 16 + e * 4, splat(element(x, n, dim, r, d + e)));
-}
-
-// is_finite reports whether all n numbers are: 0 times any other is NaN.
-static u32 is_finite(const float *x, u64 n) {
-  float sum = 0;
-  while (n--) sum += *x++ * 0;
-  return sum == 0;
-}
+#define PACK(name, how) \
+  APART u32 name(const float *x, u32 n, u32 dim, float *to) { return pack(x, n, dim, to, how); }
+PACK(pack_rows, ROWS)                      // to [TILE/8][D8][8]
+PACK(pack_elements, ELEMENTS)              // to [D8/8][TILE][8]
+PACK(splat_rows, SPLAT_ROWS)               // to [TILE/4][D8][4] splatted
+PACK(splat_elements, SPLAT_ELEMENTS)       // to [D8/4][TILE][4] splatted
+PACK(transpose, TRANSPOSED)                // to [D8][TILE]
 
 // ---- Forward ----
 
 static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
   pack_rows(AT(p->k), n, p->dim, w->k + key * w->d8);
-  pack_elements(AT(p->v), n, p->vdim, w->v + key * w->dv8);
-  w->finite[key / TILE] = is_finite(AT(p->v), (u64)n * p->vdim);
+  w->finite[key / TILE] = pack_elements(AT(p->v), n, p->vdim, w->v + key * w->dv8);
 }
 
 // soften turns the scores s of one row of a span into weights, splatted into p
@@ -481,10 +500,12 @@ APART float soften(const span *n, u32 r, float *s, float *p, float *m, float *l,
   for (int e = 1; e < 4; e++) top = top4[e] > top ? top4[e] : top;
   float alpha = top > *m ? exp2_1((*m - top) * scale2) : 1;
   v4 shift = splat(top == NONE ? 0 : top), sum = splat(0);  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
-  for (u32 j = n->from; j < n->to; j += 4) {
-    v4 w = exp2((load(s + j) - shift) * scale2);
+  const float *end = s + n->to;
+  for (s += n->from, p += n->from * 16; s < end; s += 4, p += 64) {
+    HIDE(s, p);
+    v4 w = exp2((load(s) - shift) * scale2);
     sum += w;
-    UNROLLED for (int e = 3; e >= 0; e--) store(p + (j + e) * 16, splat(w[e]));
+    spread(p, 16, w);
   }
   *m = top;
   *l = *l * alpha + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
@@ -513,7 +534,7 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
   u32 rows = i1 - i0;
   if (flags & FIRST) {
     splat_rows(AT(p->q), rows, p->dim, w->q);
-    fill(w->o, TILE * w->dv8, 0);
+    fill4(w->o, TILE * w->dv8, 0);
     fill(w->m, TILE, NONE);
     fill(w->l, TILE, 0);
   }
@@ -533,10 +554,9 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
 static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) {
   splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4);
   splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
-  splat_elements(AT(p->k), n, p->dim, w->kt + key * w->d8 * 4);
-  w->finite[key / TILE] = is_finite(AT(p->k), (u64)n * p->dim);
-  fill(w->dk + key * w->d8, TILE * w->d8, 0);
-  fill(w->dv + key * w->dv8, TILE * w->dv8, 0);
+  w->finite[key / TILE] = splat_elements(AT(p->k), n, p->dim, w->kt + key * w->d8 * 4);
+  fill4(w->dk + key * w->d8, TILE * w->d8, 0);
+  fill4(w->dv + key * w->dv8, TILE * w->dv8, 0);
 }
 
 static void bwd_simd128_grads(const block *p, const backward *w, u64 key, u32 n) {
@@ -557,22 +577,24 @@ static float delta(const block *p, const backward *w, u32 r) {
 
 static void begin_tile(const block *p, const backward *w, u32 rows) {
   const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse), *dq = AT(p->dq);
-  pack_rows(q, rows, p->dim, w->q);
-  pack_rows(dout, rows, p->vdim, w->dout);
+  u32 finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
+  *w->tile_finite = finite;
   pack_elements(q, rows, p->dim, w->qe);
   pack_elements(dout, rows, p->vdim, w->doute);
-  *w->tile_finite = is_finite(q, (u64)rows * p->dim) && is_finite(dout, (u64)rows * p->vdim);
-  for (u32 r = 0; r < TILE; r++) {
+  transpose(dq, rows, p->dim, w->dq);
+  for (u32 r = 0; r < round_up(rows, 8); r++) {
     w->lse[r] = r < rows && lse[r] != NONE ? lse[r] : -NONE;
     w->delta[r] = r < rows ? delta(p, w, r) : 0;
-    for (u32 d = 0; d < w->d8; d++) w->dq[d * TILE + r] = element(dq, rows, p->dim, r, d);
   }
 }
 
 static void end_tile(const block *p, const backward *w, u32 rows, float scale) {
   float *dq = AT(p->dq);
-  for (u32 r = 0; r < rows; r++)
-    for (u32 d = 0; d < p->dim; d++) *dq++ = w->dq[d * TILE + r] * scale;
+  for (u32 r = 0; r < rows; r += 4)
+    for (u32 d = 0; d < p->dim; d++) {
+      v4 v = load(w->dq + d * TILE + r) * scale;
+      for (u32 e = 0; e < 4 && r + e < rows; e++) dq[(r + e) * p->dim + d] = v[e];
+    }
 }
 
 // score_gradient turns S and dP of key c of four into P and dS.
@@ -589,9 +611,11 @@ APART void score_gradient(const backward *w, const span *n, u32 c, float scale, 
       if (i < n->lo[c] || i >= n->hi[c]) s[i] = dp[i] = 0;
   for (u32 i = n->from; i < n->to; i += 4) {
     v4 weight = load(s + i), ds = load(dp + i);
-    store(dst + i / 8 * 8 * TILE + i % 8, ds);
-    UNROLLED for (int e = 3; e >= 0; e--) store(w->p + (i + e) * 16 + c * 4, splat(weight[e]));
-    UNROLLED for (int e = 3; e >= 0; e--) store(w->ds + (i + e) * 16 + c * 4, splat(ds[e]));
+    store(dst + i / 8 * 8 * STRIP + i % 8, ds);
+    float *p = w->p + i * 16 + c * 4, *g = w->ds + i * 16 + c * 4;
+    HIDE(p, g);
+    spread(p, 16, weight);
+    spread(g, 16, ds);
   }
 }
 
@@ -600,7 +624,7 @@ APART void score_gradient(const backward *w, const span *n, u32 c, float scale, 
 static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 key = j - p->key0, b = key / TILE;
   u32 finite = *w->tile_finite != 0;
-  fill(w->dst, TILE * TILE, 0);
+  fill4(w->dst, round_up(rows, 8) * STRIP, 0);
   for (u32 g = 0; g < n; g += 4) {  // key j is seen by the rows from j-last to j-first
     span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
     if (s.from >= s.to) continue;
@@ -613,17 +637,17 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
     for (u64 d = 0; d < w->dv8; d += 8) span_product(w->p, w->doute + d * TILE, &s, finite, 0, dv + d, w->dv8);
     for (u64 d = 0; d < w->d8; d += 8) span_product(w->ds, w->qe + d * TILE, &s, finite, 0, dk + d, w->d8);
   }
-  const float *kt = w->kt + b * TILE * w->d8 * 4;
+  const float *kt = w->kt + b * TILE * w->d8 * 4 + key % TILE * 16;
   for (u32 i = 0; i < rows; i += 8) {
     span s = spans(8, rows - i, (i64)i0 + i - j, p->first, p->last, n);
     if (s.from >= s.to) continue;
-    for (u64 d = 0; d < w->d8; d += 4) span_product(kt + d * TILE * 4, w->dst + i * TILE, &s, w->finite[b] != 0, 1, w->dq + d * TILE + i, TILE);
+    for (u64 d = 0; d < w->d8; d += 4) span_product(kt + d * TILE * 4, w->dst + i * STRIP, &s, w->finite[b] != 0, 1, w->dq + d * TILE + i, TILE);
   }
 }
 
 static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   if (flags & FIRST) begin_tile(p, w, i1 - i0);
-  for (u32 j = j0; j < j1; j += TILE) bwd_block(p, w, i0, i1 - i0, j, j1 - j < TILE ? j1 - j : TILE);
+  for (u32 j = j0; j < j1; j += STRIP) bwd_block(p, w, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP);
   if (flags & LAST) end_tile(p, w, i1 - i0, flags & SCALED ? p->scale : 1);
 }
 
