@@ -2,7 +2,6 @@ package wasm
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,5 +32,3 @@ func BenchmarkKernels(b *testing.B) {
 		}
 	}
 }
-
-var _ = time.Now

@@ -77,13 +77,7 @@ func (j *job) work(s *sandbox, x *instance) {
 	defer s.release(x)
 	err := x.reserve(j.places.end)
 	if err == nil {
-		err = recovered(func() {
-			if j.v.grads == "" {
-				err = j.forward(x)
-			} else {
-				err = j.backward(x)
-			}
-		})
+		err = j.run(x)
 	}
 	if err != nil {
 		j.once.Do(func() { j.err = err })
@@ -91,9 +85,24 @@ func (j *job) work(s *sandbox, x *instance) {
 	}
 }
 
+// run is the pass. A panic, which only a bug can bring, costs the instance.
+func (j *job) run(x *instance) (err error) {
+	pass := j.forward
+	if j.v.pass == flashkit.PassBackward {
+		pass = j.backward
+	}
+	if panicked := recovered(func() { err = pass(x) }); panicked != nil {
+		x.failed = true
+		return panicked
+	}
+	return err
+}
+
 // stopped reports whether there is no use in going on: the context is done, or
-// a worker failed.
+// a worker failed. Workers ask before each call of the module, and first let
+// others run: nobody can interrupt them inside.
 func (j *job) stopped() bool {
+	runtime.Gosched()
 	select {
 	case <-j.ctx.Done():
 		return true

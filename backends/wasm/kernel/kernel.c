@@ -1,14 +1,13 @@
 // Attention and its gradients in a sandbox: the whole of kernel.wasm.
 //
-// The module imports nothing, allocates nothing and keeps no pointers. The
-// host writes a block of parameters and up to TILE rows of each tensor into
-// linear memory ("the stage"), and calls. What lies between calls, such as
-// packed keys and running sums, is in scratch memory that the block names.
-// Only numbers of the block and of the call become addresses, and both are
-// checked before use. A call is short: the host decides how many keys.
+// The module imports nothing, allocates nothing and keeps no pointers. The host
+// writes a block of parameters and up to TILE rows of each tensor into memory
+// ("the stage"), and calls. What lasts between calls is in scratch memory that
+// the block names. Only numbers of the block and of the call become addresses,
+// and both are checked before use. A call is short: the host says how many keys.
 //
-//	fwd:  keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
-//	bwd:  keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
+//	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
+//	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
 //
 // Each pass comes twice: _scalar is the plain loop and says what is computed;
 // _simd128 computes the same in tiles. Letters are those of the papers: Q K V O,
@@ -16,8 +15,7 @@
 // Shapes stand beside pointers. The file also compiles natively; see native.c.
 
 typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
+typedef unsigned long long u64; typedef long long i64;
 typedef float v4 __attribute__((vector_size(16)));
 typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 typedef int i4 __attribute__((vector_size(16)));
@@ -25,7 +23,6 @@ typedef int i4 __attribute__((vector_size(16)));
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
 #define UNROLLED _Pragma("GCC unroll 16")
-#define EXPORT(name) __attribute__((export_name(name)))
 
 #ifdef __wasm__
 #include <wasm_simd128.h>
@@ -34,26 +31,18 @@ extern char __heap_base;
 #define MEMORY ((u64)__builtin_wasm_memory_size(0) << 16)
 #define AT(offset) ((void *)(unsigned long)(offset))
 #define REGISTER "+r"
-INLINE v4 min4(v4 a, v4 b) { return (v4)wasm_f32x4_pmin((v128_t)a, (v128_t)b); }  // a where b is NaN or a is
-INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }
+#define EXPORT(name) __attribute__((export_name(name)))
+INLINE v4 min4(v4 a, v4 b) { return (v4)wasm_f32x4_pmin((v128_t)a, (v128_t)b); }  // b < a ? b : a
+INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }  // a < b ? b : a
 #else
-#include <xmmintrin.h>
-extern char *native_memory;
-extern u64 native_bytes;
-#define LOWEST 64
-#define MEMORY native_bytes
-#define AT(offset) ((void *)(native_memory + (offset)))
-#define REGISTER "+x"
-#undef EXPORT
-#define EXPORT(name)
-INLINE v4 min4(v4 a, v4 b) { return (v4)_mm_min_ps((__m128)b, (__m128)a); }
-INLINE v4 max4(v4 a, v4 b) { return (v4)_mm_max_ps((__m128)b, (__m128)a); }
+#include "../peers/native.h"
 #endif
 
 // ---- The block ----
 
 enum { MAGIC = 0x4b484c46, VERSION = 1, TILE = 128, STRIP = 64, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
 enum { FIRST = 1, LAST = 2, SCALED = 4 };  // flags of rows: begin the tile; write the tile; dQ times the scale
+enum { is_forward, is_backward };
 enum { OK, BAD_BLOCK, BAD_VERSION, BAD_SHAPE, BAD_TENSOR, BAD_SCRATCH, BAD_RANGE };
 
 typedef struct {
@@ -65,7 +54,7 @@ typedef struct {
   u32 q, k, v, o, lse;    // the stage: offsets of [TILE][D], [TILE][D], [TILE][DV], [TILE][DV], [TILE]
   u32 dout, dlse, dq;     // [TILE][DV], [TILE], [TILE][D]; backward only
   u32 scratch, scratch_bytes;
-  u32 reserved[13];       // zero
+  u32 reserved[13];
 } block;
 
 static int inside(u32 offset, u64 bytes) { return offset % 16 == 0 && offset >= LOWEST && offset + bytes <= MEMORY; }
@@ -75,8 +64,6 @@ static int check(u32 at, int backward) {
   const block *p = AT(at);
   if (!inside(at, sizeof *p)) return BAD_BLOCK;
   if (p->magic != MAGIC || p->version != VERSION) return BAD_VERSION;
-  for (int i = 0; i < 13; i++)
-    if (p->reserved[i]) return BAD_VERSION;
   if (!p->dim || !p->vdim || p->dim > MAX_DIM || p->vdim > MAX_DIM) return BAD_SHAPE;
   if ((u64)p->key0 + p->keys > MAX_ROW || !(p->scale > 0 && p->scale <= 3.40282347e38f)) return BAD_SHAPE;
   u64 row = TILE * 4, d = row * p->dim, dv = row * p->vdim;
@@ -106,27 +93,13 @@ INLINE void spread(float *p, int step, v4 x) {
   }
 }
 
-static void fill(float *p, u64 n, float x) {
-  while (n--) *p++ = x;
-}
+static void zero(float *p, u64 n) { __builtin_memset(p, 0, n * 4); }
+static void copy(float *to, const float *from, u64 n) { __builtin_memcpy(to, from, n * 4); }
 
-// fill4 does so in fours.
-static void fill4(float *p, u64 n, float x) {
-  for (const float *end = p + n; p < end; p += 4) store(p, splat(x));
-}
-
-// take returns n floats at *at and moves on.
-static float *take(u64 *at, u64 n) {
-  float *p = AT(*at);
-  *at += round_up(n * 4, 16);
-  return p;
-}
-
-// exp2 returns 2^x for x <= 128 to about an ulp: exactly 1 at 0, exactly 0
-// below -126 (no denormals), NaN for NaN. With x = n + f, n whole and
-// |f| <= 1/2, it is 2^n times a minimax polynomial of 2^f whose constant is 1.
-// Adding a number whose unit in the last place is 1 rounds x to n, and leaves
-// n+127, the exponent of 2^n, in the lowest bits.
+// exp2 returns 2^x for x <= 128 to about an ulp: exactly 1 at 0, 0 below -126, NaN
+// for NaN. With x = n + f, n whole and |f| <= 1/2, it is 2^n times a minimax
+// polynomial of 2^f. Adding a number whose last place counts 1 rounds x to n, and
+// leaves n+127, the exponent of 2^n, in the lowest bits.
 INLINE v4 exp2(v4 x) {
   const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
   v4 t = x + unit, f = x - (t - unit);
@@ -145,7 +118,6 @@ INLINE v4 exp2(v4 x) {
 
 static float exp2_1(float x) { return exp2(splat(x))[0]; }
 
-static const double LN2 = 0.6931471805599453;
 #define LOG2E 1.44269504f
 #define NONE (-__builtin_inff())  // the score and LSE of nothing
 
@@ -161,80 +133,48 @@ static double ln(float x) {
   if (u.f > 1.41421356f) u.f *= 0.5f, e++;
   double z = (u.f - 1.0) / (u.f + 1.0), z2 = z * z, sum = 0;
   for (int k = 17; k > 0; k -= 2) sum = sum * z2 + 1.0 / k;
-  return e * LN2 + 2 * z * sum;
+  return e * 0.6931471805599453 + 2 * z * sum;
 }
 
 // ---- Scratch ----
 //
-// The plain loops use K and V as [keys][D] and [keys][DV] rows, and the sums.
+// Each area once: its name, how many floats, its shape. [n]x4 is splatted. The
+// plain loops keep K, V and sums there as rows of D and DV. blocks is keys/TILE.
 
-typedef struct {
-  u64 d8, dv8;
-  float *k, *v;      // [blocks][TILE/8][D8][8], [blocks][DV8/8][TILE][8]
-  float *finite;     // [blocks]: not 0 if K and V of the block are finite
-  float *q;          // [TILE/4][D8][4] splatted
-  float *o, *m, *l;  // [TILE][DV8], [TILE], [TILE]
-  float *s, *p;      // [4][TILE]; [TILE][4] splatted
-} forward;
+#define FORWARD(AREA)                                                                      \
+  AREA(k, blocks * TILE * d8)          /* [blocks][TILE/8][D8][8] */                       \
+  AREA(v, blocks * TILE * dv8)         /* [blocks][DV8/8][TILE][8] */                      \
+  AREA(finite, blocks)                 /* not 0 if V of the block is finite */             \
+  AREA(q, TILE * d8 * 4)               /* [TILE/4][D8][4]x4 */                             \
+  AREA(o, TILE * dv8) AREA(m, TILE) AREA(l, TILE) /* [TILE][DV8], [TILE], [TILE] */        \
+  AREA(s, 4 * TILE) AREA(p, TILE * 16) /* [4][TILE], [TILE][4]x4: of four query rows */
 
-static u64 place_fwd(const block *p, forward *w) {
-  u64 at = p->scratch, blocks = round_up(p->keys, TILE) / TILE;
-  w->d8 = round_up(p->dim, 8), w->dv8 = round_up(p->vdim, 8);
-  w->k = take(&at, blocks * TILE * w->d8);
-  w->v = take(&at, blocks * TILE * w->dv8);
-  w->finite = take(&at, blocks);
-  w->q = take(&at, TILE * w->d8 * 4);
-  w->o = take(&at, TILE * w->dv8);
-  w->m = take(&at, TILE);
-  w->l = take(&at, TILE);
-  w->s = take(&at, TILE * 4);
-  w->p = take(&at, TILE * 16);
-  return at - p->scratch;
-}
+#define BACKWARD(AREA)                                                                     \
+  AREA(k, blocks * TILE * d8 * 4)      /* [blocks][TILE/4][D8][4]x4 */                     \
+  AREA(v, blocks * TILE * dv8 * 4)     /* [blocks][TILE/4][DV8][4]x4 */                    \
+  AREA(kt, blocks * TILE * d8 * 4)     /* [blocks][D8/4][TILE][4]x4 */                     \
+  AREA(dk, blocks * TILE * d8) AREA(dv, blocks * TILE * dv8) /* [..][D8], [..][DV8] */     \
+  AREA(finite, blocks)                 /* not 0 if K of the block is finite */             \
+  AREA(q, TILE * d8) AREA(dout, TILE * dv8)   /* [TILE/8][D8][8], [TILE/8][DV8][8] */      \
+  AREA(qe, TILE * d8) AREA(doute, TILE * dv8) /* [D8/8][TILE][8], [DV8/8][TILE][8] */      \
+  AREA(dq, TILE * d8)                  /* [D8][TILE] */                                    \
+  AREA(lse, TILE) AREA(delta, TILE)    /* LSE is +Inf for a row without weights */         \
+  AREA(tile_finite, 1)                 /* not 0 if Q and dO of the tile are finite */      \
+  AREA(s, 4 * TILE) AREA(dp, 4 * TILE) /* [4][TILE]: of four keys */                       \
+  AREA(p, TILE * 16) AREA(ds, TILE * 16) /* [TILE][4]x4 */                                 \
+  AREA(dst, TILE * STRIP)              /* [TILE/8][STRIP][8]: dS' of a strip */
 
-typedef struct {
-  u64 d8, dv8;
-  // of the keys at hand
-  float *k, *v;          // [blocks][TILE/4][D8][4], [blocks][TILE/4][DV8][4] splatted
-  float *kt;             // [blocks][D8/4][TILE][4] splatted
-  float *dk, *dv;        // [blocks*TILE][D8], [blocks*TILE][DV8]
-  float *finite;         // [blocks]: not 0 if K of the block is finite
-  // of the query tile
-  float *q, *dout;       // [TILE/8][D8][8], [TILE/8][DV8][8]
-  float *qe, *doute;     // [D8/8][TILE][8], [DV8/8][TILE][8]
-  float *dq;             // [D8][TILE]
-  float *lse, *delta;    // [TILE]; LSE is +Inf for a row without weights
-  float *tile_finite;    // not 0 if Q and dO of the tile are finite
-  // of four keys, and of a block
-  float *s, *dp;         // [4][TILE]
-  float *p, *ds;         // [TILE][4] splatted
-  float *dst;            // [TILE/8][STRIP][8]: dS', query rows in columns
-} backward;
-
-static u64 place_bwd(const block *p, backward *w) {
-  u64 at = p->scratch, blocks = round_up(p->keys, TILE) / TILE;
-  w->d8 = round_up(p->dim, 8), w->dv8 = round_up(p->vdim, 8);
-  w->k = take(&at, blocks * TILE * w->d8 * 4);
-  w->v = take(&at, blocks * TILE * w->dv8 * 4);
-  w->kt = take(&at, blocks * TILE * w->d8 * 4);
-  w->dk = take(&at, blocks * TILE * w->d8);
-  w->dv = take(&at, blocks * TILE * w->dv8);
-  w->finite = take(&at, blocks);
-  w->q = take(&at, TILE * w->d8);
-  w->dout = take(&at, TILE * w->dv8);
-  w->qe = take(&at, TILE * w->d8);
-  w->doute = take(&at, TILE * w->dv8);
-  w->dq = take(&at, TILE * w->d8);
-  w->lse = take(&at, TILE);
-  w->delta = take(&at, TILE);
-  w->tile_finite = take(&at, 1);
-  w->s = take(&at, TILE * 4);
-  w->dp = take(&at, TILE * 4);
-  w->p = take(&at, TILE * 16);
-  w->ds = take(&at, TILE * 16);
-  w->dst = take(&at, TILE * STRIP);
-  return at - p->scratch;
-}
+#define DECLARE(name, floats) float *name;
+#define PLACE(name, floats) w->name = AT(at), at += round_up((u64)(floats) * 4, 16);
+#define SCRATCH(type, areas)                                                               \
+  typedef struct { u64 d8, dv8; areas(DECLARE) } type;                                     \
+  static u64 place_##type(const block *p, type *w) { /* returns the bytes */               \
+    u64 at = p->scratch, blocks = round_up(p->keys, TILE) / TILE;                          \
+    u64 d8 = w->d8 = round_up(p->dim, 8), dv8 = w->dv8 = round_up(p->vdim, 8);             \
+    areas(PLACE) return at - p->scratch;                                                   \
+  }
+SCRATCH(forward, FORWARD)
+SCRATCH(backward, BACKWARD)
 
 // ---- The plain loops ----
 
@@ -248,35 +188,28 @@ static void add_scaled(float *to, float by, const float *x, u32 n) {
   for (u32 i = 0; i < n; i++) to[i] += by * x[i];
 }
 
-static void copy(float *to, const float *from, u64 n) {
-  while (n--) *to++ = *from++;
-}
-
 INLINE i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 
-// finish writes row r of O, whose sums are o, and of LSE.
+// finish writes row r of O, whose sums are o, and of LSE. l is 0 without a key,
+// or without one whose score is above -Inf.
 static void finish(const block *p, u32 r, const float *o, float m, float l) {
   float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r;
-  if (l == 0) {  // no key, or none with a score above -Inf
-    fill(out, p->vdim, 0);
-    *lse = NONE;
-    return;
-  }
-  for (u32 d = 0; d < p->vdim; d++) out[d] = o[d] * (1 / l);
-  *lse = (float)((double)p->scale * m + ln(l));
+  for (u32 d = 0; d < p->vdim; d++) out[d] = l == 0 ? 0 : o[d] * (1 / l);
+  *lse = l == 0 ? NONE : (float)((double)p->scale * m + ln(l));
 }
 
-static void fwd_scalar_keys(const block *p, const forward *w, u64 key, u32 n) {
-  copy(w->k + key * p->dim, AT(p->k), (u64)n * p->dim);
-  copy(w->v + key * p->vdim, AT(p->v), (u64)n * p->vdim);
+static void keep(const block *p, float *k, float *v, u64 key, u64 n) {
+  copy(k + key * p->dim, AT(p->k), n * p->dim), copy(v + key * p->vdim, AT(p->v), n * p->vdim);
 }
+
+static void fwd_scalar_keys(const block *p, const forward *w, u64 key, u32 n) { keep(p, w->k, w->v, key, n); }
 
 static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   const float *q = AT(p->q);
   for (u32 i = i0; i < i1; i++, q += p->dim) {
     u32 r = i - i0;
     float *o = w->o + (u64)r * p->vdim, m = w->m[r], l = w->l[r];
-    if (flags & FIRST) fill(o, p->vdim, 0), m = NONE, l = 0;
+    if (flags & FIRST) zero(o, p->vdim), m = NONE, l = 0;
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
@@ -297,10 +230,8 @@ static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u3
 }
 
 static void bwd_scalar_keys(const block *p, const backward *w, u64 key, u32 n) {
-  copy(w->k + key * p->dim, AT(p->k), (u64)n * p->dim);
-  copy(w->v + key * p->vdim, AT(p->v), (u64)n * p->vdim);
-  fill(w->dk + key * p->dim, (u64)n * p->dim, 0);
-  fill(w->dv + key * p->vdim, (u64)n * p->vdim, 0);
+  keep(p, w->k, w->v, key, n);
+  zero(w->dk + key * p->dim, (u64)n * p->dim), zero(w->dv + key * p->vdim, (u64)n * p->vdim);
 }
 
 static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
@@ -347,16 +278,11 @@ static void bwd_scalar_grads(const block *p, const backward *w, u64 key, u32 n) 
 //
 // with a [k][4] splatted, each number four times in a row, and b [k][8]. It is
 // the shape of sixteen registers: eight sums, two of b, one of a. How it is
-// written decides the speed under wazero, which translates one instruction at a
-// time and keeps their order:
-//
-//	- UNROLL steps for each pass of the loop, from the highest address down: one
-//	  bounds check for each pointer covers the steps below;
-//	- PIN after each sum: else the compiler first loads all, then sums, and spills;
-//	- HIDE the pointers: else it replaces constant offsets with additions, each
-//	  with a bounds check of its own;
-//	- a is splatted in memory, where a splat is a load.
-
+// written decides the speed under wazero, which keeps the order of instructions:
+// UNROLL steps go from the highest address down, so that one bounds check for
+// each pointer covers all; PIN after each sum, else the compiler loads first,
+// sums later, and spills; HIDE the pointers, else it replaces constant offsets
+// with additions, each with a check; a is splatted, as only a load is cheap.
 #ifndef UNROLL
 #define UNROLL 8  // a power of two up to 8
 #endif
@@ -379,19 +305,13 @@ INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
   } while (b != end);
 }
 
-// product sets c [4][8], whose rows are step apart, for n steps, a positive
+// product sets c [4][8], whose rows are step apart, or adds to it. n is a positive
 // multiple of 8.
-APART void product(const float *a, const float *b, u32 n, float *c, u32 step) {
+APART void product(const float *a, const float *b, u32 n, float *c, u32 step, int add) {
   v4 sum[4][2] = {{splat(0)}};
-  multiply(a, b, n, sum);
-  UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, sum[r][0]), store(c + 4, sum[r][1]);
-}
-
-// add_product adds to c instead.
-APART void add_product(const float *a, const float *b, u32 n, float *c, u32 step) {
-  v4 sum[4][2];
   float *row = c;
-  UNROLLED for (int r = 0; r < 4; r++, row += step) sum[r][0] = load(row), sum[r][1] = load(row + 4);
+  if (add)
+    UNROLLED for (int r = 0; r < 4; r++, row += step) sum[r][0] = load(row), sum[r][1] = load(row + 4);
   multiply(a, b, n, sum);
   UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, sum[r][0]), store(c + 4, sum[r][1]);
 }
@@ -417,7 +337,7 @@ static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   return s;
 }
 
-// careful_product is add_product over the span, without touching a number that a
+// careful_product adds the product over the span, without touching a number that a
 // row (or, by column, a column) must not see: there the weight is 0, but what it
 // multiplies may be NaN. The order is that of multiply, hence so are the bits.
 static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
@@ -435,7 +355,7 @@ INLINE void span_product(const float *a, const float *b, const span *s, u32 fini
   if (s->partial && !finite)
     careful_product(a, b, s, by_column, c, step);
   else
-    add_product(a + s->from * 16, b + s->from * 8, s->to - s->from, c, step);
+    product(a + s->from * 16, b + s->from * 8, s->to - s->from, c, step, 1);
 }
 
 // ---- Packing ----
@@ -472,8 +392,7 @@ INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
   return none[0] + none[1] + none[2] + none[3] == 0;
 }
 
-#define PACK(name, how) \
-  APART u32 name(const float *x, u32 n, u32 dim, float *to) { return pack(x, n, dim, to, how); }
+#define PACK(name, how) APART u32 name(const float *x, u32 n, u32 dim, float *to) { return pack(x, n, dim, to, how); }
 PACK(pack_rows, ROWS)                      // to [TILE/8][D8][8]
 PACK(pack_elements, ELEMENTS)              // to [D8/8][TILE][8]
 PACK(splat_rows, SPLAT_ROWS)               // to [TILE/4][D8][4] splatted
@@ -492,8 +411,8 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
 // what was summed before, and adds to l. The scale comes after the difference,
 // so that large scores lose nothing.
 APART float soften(const span *n, u32 r, float *s, float *p, float *m, float *l, float scale2) {
-  fill(s + n->from, n->lo[r] > n->from ? (n->lo[r] < n->to ? n->lo[r] : n->to) - n->from : 0, NONE);
-  for (u32 j = n->hi[r] > n->from ? n->hi[r] : n->from; j < n->to; j++) s[j] = NONE;
+  for (u32 j = n->from; n->partial && j < n->to; j++)
+    if (j < n->lo[r] || j >= n->hi[r]) s[j] = NONE;
   v4 top4 = splat(*m);
   for (u32 j = n->from; j < n->to; j += 4) top4 = max4(top4, load(s + j));
   float top = top4[0];
@@ -512,14 +431,14 @@ APART float soften(const span *n, u32 r, float *s, float *p, float *m, float *l,
   return alpha;
 }
 
-// forward_block adds what `rows` query rows see of one block of n keys, from key j on.
+// fwd_block adds what `rows` query rows see of one block of n keys, from key j on.
 static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 b = (j - p->key0) / TILE;
   const float *k = w->k + b * TILE * w->d8, *v = w->v + b * TILE * w->dv8;
   for (u32 g = 0; g < rows; g += 4) {
     span s = spans(4, rows - g, (i64)i0 + g - j, p->first, p->last, n);
     if (s.from >= s.to) continue;
-    for (u32 c = s.from; c < s.to; c += 8) product(w->q + g * w->d8 * 4, k + c * w->d8, w->d8, w->s + c, TILE);
+    for (u32 c = s.from; c < s.to; c += 8) product(w->q + g * w->d8 * 4, k + c * w->d8, w->d8, w->s + c, TILE, 0);
     float *o = w->o + g * w->dv8;
     for (u32 r = 0; r < 4; r++) {
       float a = soften(&s, r, w->s + r * TILE, w->p + r * 4, w->m + g + r, w->l + g + r, per2(p->scale));
@@ -531,12 +450,11 @@ static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j,
 }
 
 static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
-  u32 rows = i1 - i0;
+  const u32 rows = i1 - i0;
   if (flags & FIRST) {
     splat_rows(AT(p->q), rows, p->dim, w->q);
-    fill4(w->o, TILE * w->dv8, 0);
-    fill(w->m, TILE, NONE);
-    fill(w->l, TILE, 0);
+    zero(w->o, TILE * w->dv8), zero(w->l, TILE);
+    for (u32 r = 0; r < TILE; r++) w->m[r] = NONE;
   }
   for (u32 j = j0; j < j1; j += TILE) fwd_block(p, w, i0, rows, j, j1 - j < TILE ? j1 - j : TILE);
   if (flags & LAST)
@@ -555,8 +473,7 @@ static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) 
   splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4);
   splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
   w->finite[key / TILE] = splat_elements(AT(p->k), n, p->dim, w->kt + key * w->d8 * 4);
-  fill4(w->dk + key * w->d8, TILE * w->d8, 0);
-  fill4(w->dv + key * w->dv8, TILE * w->dv8, 0);
+  zero(w->dk + key * w->d8, TILE * w->d8), zero(w->dv + key * w->dv8, TILE * w->dv8);
 }
 
 static void bwd_simd128_grads(const block *p, const backward *w, u64 key, u32 n) {
@@ -577,8 +494,7 @@ static float delta(const block *p, const backward *w, u32 r) {
 
 static void begin_tile(const block *p, const backward *w, u32 rows) {
   const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse), *dq = AT(p->dq);
-  u32 finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
-  *w->tile_finite = finite;
+  *w->tile_finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
   pack_elements(q, rows, p->dim, w->qe);
   pack_elements(dout, rows, p->vdim, w->doute);
   transpose(dq, rows, p->dim, w->dq);
@@ -590,11 +506,8 @@ static void begin_tile(const block *p, const backward *w, u32 rows) {
 
 static void end_tile(const block *p, const backward *w, u32 rows, float scale) {
   float *dq = AT(p->dq);
-  for (u32 r = 0; r < rows; r += 4)
-    for (u32 d = 0; d < p->dim; d++) {
-      v4 v = load(w->dq + d * TILE + r) * scale;
-      for (u32 e = 0; e < 4 && r + e < rows; e++) dq[(r + e) * p->dim + d] = v[e];
-    }
+  for (u32 r = 0; r < rows; r++)
+    for (u32 d = 0; d < p->dim; d++) *dq++ = w->dq[d * TILE + r] * scale;
 }
 
 // score_gradient turns S and dP of key c of four into P and dS.
@@ -606,9 +519,8 @@ APART void score_gradient(const backward *w, const span *n, u32 c, float scale, 
     store(s + i, weight);
     store(dp + i, weight * (load(dp + i) - load(w->delta + i)));
   }
-  if (n->partial)
-    for (u32 i = n->from; i < n->to; i++)
-      if (i < n->lo[c] || i >= n->hi[c]) s[i] = dp[i] = 0;
+  for (u32 i = n->from; n->partial && i < n->to; i++)
+    if (i < n->lo[c] || i >= n->hi[c]) s[i] = dp[i] = 0;
   for (u32 i = n->from; i < n->to; i += 4) {
     v4 weight = load(s + i), ds = load(dp + i);
     store(dst + i / 8 * 8 * STRIP + i % 8, ds);
@@ -619,18 +531,18 @@ APART void score_gradient(const backward *w, const span *n, u32 c, float scale, 
   }
 }
 
-// backward_block adds what `rows` query rows give to one block of n keys, from
+// bwd_block adds what `rows` query rows give to one block of n keys, from
 // key j on, and it to them.
 static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 key = j - p->key0, b = key / TILE;
   u32 finite = *w->tile_finite != 0;
-  fill4(w->dst, round_up(rows, 8) * STRIP, 0);
+  zero(w->dst, round_up(rows, 8) * STRIP);
   for (u32 g = 0; g < n; g += 4) {  // key j is seen by the rows from j-last to j-first
     span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
     if (s.from >= s.to) continue;
     for (u32 i = s.from; i < s.to; i += 8) {
-      product(w->k + (key + g) * w->d8 * 4, w->q + i * w->d8, w->d8, w->s + i, TILE);
-      product(w->v + (key + g) * w->dv8 * 4, w->dout + i * w->dv8, w->dv8, w->dp + i, TILE);
+      product(w->k + (key + g) * w->d8 * 4, w->q + i * w->d8, w->d8, w->s + i, TILE, 0);
+      product(w->v + (key + g) * w->dv8 * 4, w->dout + i * w->dv8, w->dv8, w->dp + i, TILE, 0);
     }
     for (u32 c = 0; c < 4; c++) score_gradient(w, &s, c, p->scale, w->dst + (g + c) * 8);
     float *dk = w->dk + (key + g) * w->d8, *dv = w->dv + (key + g) * w->dv8;
@@ -657,45 +569,31 @@ static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, 
 // plus a multiple of TILE. rows takes the query rows [i0, i1) against the keys
 // [j0, j1). grads puts dK and dV of the keys [j0, j1) where K and V were staged.
 
-// ready checks what a call says beyond the block. need is the scratch in use.
-static int ready(const block *p, u64 need, u32 rows, u32 i1, u32 j0, u32 j1, u32 keys) {
+// ready checks what a call says beyond the block, and the scratch that it uses.
+static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 keys) {
   if (p->scratch_bytes < need || !inside(p->scratch, p->scratch_bytes)) return BAD_SCRATCH;
-  if (rows > TILE || i1 > MAX_ROW) return BAD_RANGE;
-  if (j0 < p->key0 || j0 > j1 || j1 - p->key0 > p->keys || j1 - j0 > keys || (j0 - p->key0) % TILE) return BAD_RANGE;
+  if (i0 > i1 || i1 - i0 > TILE || i1 > MAX_ROW || j0 < p->key0 || (j0 - p->key0) % TILE) return BAD_RANGE;
+  if (j0 > j1 || j1 - j0 > keys || j1 - p->key0 > p->keys) return BAD_RANGE;
   return OK;
 }
 
-#define BEGIN(type, pass, rows, i1, keys)                                         \
-  const block *p = AT(at);                                                        \
-  type w;                                                                         \
-  int code = check(at, sizeof w == sizeof(backward));                             \
-  if (!code) code = ready(p, place_##pass(p, &w), rows, i1, j0, j1, keys);        \
-  if (code) return code
-
-#define KEYS(type, pass, kernel, step)                                            \
-  EXPORT(#kernel "_" #step) int export_##kernel##_##step(u32 at, u32 j0, u32 j1) { \
-    BEGIN(type, pass, 0, 0, TILE);                                                \
-    kernel##_##step(p, &w, j0 - p->key0, j1 - j0);                                \
-    return OK;                                                                    \
+#define WHEN_READY(type, i0, i1, keys, call)                                               \
+  type w;                                                                                  \
+  const block *p = AT(at);                                                                 \
+  int code = check(at, is_##type);                                                         \
+  if (!code) code = ready(p, place_##type(p, &w), i0, i1, j0, j1, keys);                   \
+  if (!code) call;                                                                         \
+  return code
+#define KEYS(type, name)                                                                   \
+  EXPORT(#name) int export_##name(u32 at, u32 j0, u32 j1) {                                \
+    WHEN_READY(type, 0, 0, TILE, name(p, &w, j0 - p->key0, j1 - j0));                      \
   }
-
-#define ROWS(type, pass, kernel)                                                  \
-  EXPORT(#kernel "_rows")                                                         \
-  int export_##kernel##_rows(u32 at, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) { \
-    BEGIN(type, pass, i1 - i0, i1, MAX_ROW);                                      \
-    kernel##_rows(p, &w, i0, i1, j0, j1, flags);                                  \
-    return OK;                                                                    \
+#define ROWS(type, name)                                                                   \
+  EXPORT(#name) int export_##name(u32 at, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {     \
+    WHEN_READY(type, i0, i1, MAX_ROW, name(p, &w, i0, i1, j0, j1, flags));                 \
   }
-
-KEYS(forward, fwd, fwd_scalar, keys)
-ROWS(forward, fwd, fwd_scalar)
-KEYS(forward, fwd, fwd_simd128, keys)
-ROWS(forward, fwd, fwd_simd128)
-KEYS(backward, bwd, bwd_scalar, keys)
-ROWS(backward, bwd, bwd_scalar)
-KEYS(backward, bwd, bwd_scalar, grads)
-KEYS(backward, bwd, bwd_simd128, keys)
-ROWS(backward, bwd, bwd_simd128)
-KEYS(backward, bwd, bwd_simd128, grads)
-
+KEYS(forward, fwd_scalar_keys) ROWS(forward, fwd_scalar_rows)
+KEYS(forward, fwd_simd128_keys) ROWS(forward, fwd_simd128_rows)
+KEYS(backward, bwd_scalar_keys) ROWS(backward, bwd_scalar_rows) KEYS(backward, bwd_scalar_grads)
+KEYS(backward, bwd_simd128_keys) ROWS(backward, bwd_simd128_rows) KEYS(backward, bwd_simd128_grads)
 EXPORT("abi") u32 abi(void) { return VERSION; }

@@ -3,7 +3,7 @@
 // smaller calls; the bits are the same.
 import fs from 'node:fs';
 
-const MAGIC = 0x4b484c46, VERSION = 1, TILE = 64, FIRST = 1, LAST = 2, SCALED = 4;
+const MAGIC = 0x4b484c46, VERSION = 1, TILE = 128, FIRST = 1, LAST = 2, SCALED = 4;
 const up = (n, to) => Math.ceil(n / to) * to;
 
 export const compile = (path) => new WebAssembly.Module(fs.readFileSync(path));
