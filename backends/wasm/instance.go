@@ -25,8 +25,7 @@ type instance struct {
 	stack     [6]uint64
 	failed    bool // it trapped or broke a rule: what it holds is not known
 
-	packed  []bool // which blocks of the head at hand the module has
-	current int    // the head at hand
+	packed []bool // which blocks of the head at hand the module has
 }
 
 func (s *sandbox) instantiate(ctx context.Context) (*instance, error) {

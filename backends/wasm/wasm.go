@@ -89,8 +89,8 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 
 // fits refuses what the 4 GiB of a module's memory cannot hold.
 func (v *variant) fits(p flashkit.Problem) string {
-	if p.QLen > maxRow || p.KVLen > maxRow || p.QLen+p.KVLen > maxRow {
-		return fmt.Sprintf("its row numbers end at %d", maxRow)
+	if p.QLen > maxRow || p.KVLen > maxRow-p.QLen {
+		return fmt.Sprintf("its row and key numbers together end at %d", maxRow)
 	}
 	if p.Dim > maxDim || p.VDim > maxDim {
 		return fmt.Sprintf("its head dims end at %d", maxDim)
