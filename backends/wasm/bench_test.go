@@ -15,7 +15,7 @@ func BenchmarkKernels(b *testing.B) {
 	defer x.Close()
 	for _, name := range []string{
 		"b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f32-causal", "b1-h8-g8-n1024-m1024-d64-f16",
-		"b1-h8-g8-n1024-m1024-d64-bf16", "b1-h8-g8-n1024-m1024-d128-f32",
+		"b1-h8-g8-n1024-m1024-d64-bf16", "b1-h8-g8-n1024-m1024-d128-f32", "b1-h1-g1-n1024-m1024-d64-f32",
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(b, err)
