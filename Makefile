@@ -14,7 +14,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate asm vectors drift verify verify-sample clean
+.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate asm wasm toolchain vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -90,7 +90,7 @@ peers: $(VENV)/peers ## our CPU kernels beside PyTorch and ONNX Runtime, which i
 	CGO_ENABLED=0 $(GO) test -c -o bin/simd.test ./backends/simd
 	$(VENV)/bin/python bench/peers/cpu.py bin/simd.test
 
-generate: asm vectors ## remake everything generated
+generate: asm wasm vectors ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
 	rm -f backends/simd/*_amd64.s backends/simd/avx*_amd64.go
@@ -100,11 +100,21 @@ asm: ## remake the assembly from the avo programs in backends/simd/_asm
 	cd backends/simd/_asm && $(GO) run . -isa AVX512 -decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd
 	cd backends/simd/_asm && $(GO) run . -isa AVX2 -decode -out ../avx2_decode_amd64.s -stubs ../avx2_decode_amd64.go -pkg simd
 
+# The pinned compiler of kernel.wasm: Debian's packages of that name.
+toolchain:
+	@command -v clang-14 wasm-ld-14 >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends clang-14 lld-14; } || \
+		{ echo "kernel.wasm is built by clang-14 and lld-14, packages of Debian 12"; exit 1; }
+
+wasm: toolchain ## remake kernel.wasm and its hashes from kernel.c, with clang-14 and lld-14
+	rm -f backends/wasm/kernel/kernel.wasm
+	backends/wasm/kernel/build.sh
+	cd backends/wasm/kernel && sha256sum kernel.c build.sh kernel.wasm > kernel.sum
+
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@test -z "$$(git status --porcelain -- conformance/testdata backends/simd | tee /dev/stderr)"
+	@test -z "$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm | tee /dev/stderr)"
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)

@@ -16,6 +16,7 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		conformance.Unavailable(t, "wasm", err)
 	}
+	defer b.Close()
 	conformance.Run(t, b)
 }
 
@@ -24,5 +25,14 @@ func ExampleNew() {
 	if errors.Is(err, flashkit.ErrUnavailable) {
 		return // use another backend, and say so
 	}
-	fmt.Println(b.Name(), err)
+	defer b.Close()
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 2, QLen: 128, KVLen: 128, Dim: 64, VDim: 64, DType: flashkit.BFloat16}
+	for _, k := range b.Kernels() {
+		fmt.Println(k.Name, k.Pass(), k.Fits(p) == "")
+	}
+	// Output:
+	// wasm/fwd_simd128 forward true
+	// wasm/bwd_simd128 backward true
+	// wasm/fwd_scalar forward true
+	// wasm/bwd_scalar backward true
 }

@@ -1,29 +1,116 @@
 // Package wasm computes attention in a sandbox: one C file compiled to
-// WebAssembly, embedded, and run without any import. Its kernels are still to
-// come; New says so.
+// WebAssembly, embedded, and run by wazero without any import. A kernel cannot
+// touch the host, can be audited in one sitting, and gives the same bits on
+// every platform.
 package wasm
 
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"sync"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Backend runs attention in a WebAssembly sandbox.
-type Backend struct{}
+// A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent
+// use. All its calls together use up to GOMAXPROCS instances of the module, as
+// it was when the backend was made; an instance keeps the memory of the largest
+// head that it has seen until Close.
+type Backend struct {
+	box  *sandbox
+	jobs sync.Pool // *job, with the workspace of earlier calls
+}
 
-// New returns the sandboxed backend, or an error that wraps
-// flashkit.ErrUnavailable.
-func New(context.Context) (*Backend, error) {
-	return nil, fmt.Errorf("wasm: %w: this version has no WebAssembly kernel", flashkit.ErrUnavailable)
+// New returns the sandboxed backend. The module is compiled when a kernel first
+// runs. Where wazero has no compiler for the platform it interprets, and Cost
+// says how slow that is. The error wraps flashkit.ErrUnavailable.
+func New(ctx context.Context) (*Backend, error) {
+	return open(ctx, kernelWasm, compiler)
+}
+
+func open(ctx context.Context, module []byte, e engine) (*Backend, error) {
+	box, err := newSandbox(ctx, module, e, runtime.GOMAXPROCS(0))
+	if err != nil {
+		return nil, fmt.Errorf("wasm: %w: %w", flashkit.ErrUnavailable, err)
+	}
+	return &Backend{box: box, jobs: sync.Pool{New: func() any { return new(job) }}}, nil
 }
 
 // Name returns "wasm".
 func (b *Backend) Name() string { return "wasm" }
 
-// Kernels returns no kernel.
-func (b *Backend) Kernels() []flashkit.Kernel { return nil }
+// Close frees the instances and the compiled code.
+func (b *Backend) Close() error { return b.box.close() }
 
-// Close does nothing.
-func (b *Backend) Close() error { return nil }
+// A variant is one way of kernel.c to compute one pass.
+type variant struct {
+	stem string
+	pass flashkit.Pass
+	rate float64 // FLOP/s of one worker, roughly; it ranks kernels and sizes calls
+
+	keys, rows, grads string // its functions; grads only in the backward pass
+}
+
+var variants = [...]variant{
+	{"fwd_simd128", flashkit.PassForward, 24e9, "fwd_simd128_keys", "fwd_simd128_rows", ""},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_simd128_grads"},
+	{"fwd_scalar", flashkit.PassForward, 1e9, "fwd_scalar_keys", "fwd_scalar_rows", ""},
+	{"bwd_scalar", flashkit.PassBackward, 1e9, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_scalar_grads"},
+}
+
+// interpreted is how many times slower a kernel is where wazero interprets it.
+const interpreted = 200
+
+// Kernels returns the backend's kernels.
+func (b *Backend) Kernels() []flashkit.Kernel {
+	var list []flashkit.Kernel
+	for i := range variants {
+		v := &variants[i]
+		k := flashkit.Kernel{Name: "wasm/" + v.stem, Fits: v.fits, Cost: func(p flashkit.Problem) time.Duration { return b.cost(v, p) }}
+		if v.pass == flashkit.PassForward {
+			k.RunForward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+				j := b.newJob(v, p)
+				j.fwd = *f
+				return b.do(ctx, j)
+			}
+		} else {
+			k.RunBackward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
+				j := b.newJob(v, p)
+				j.bwd = *f
+				return b.do(ctx, j)
+			}
+		}
+		list = append(list, k)
+	}
+	return list
+}
+
+// fits refuses what the 4 GiB of a module's memory cannot hold.
+func (v *variant) fits(p flashkit.Problem) string {
+	if p.QLen > maxRow || p.KVLen > maxRow-p.QLen {
+		return fmt.Sprintf("its row and key numbers together end at %d", maxRow)
+	}
+	if p.Dim > maxDim || p.VDim > maxDim {
+		return fmt.Sprintf("its head dims end at %d", maxDim)
+	}
+	if need := newPlan(v, p).place(lowest).end; need > maxMemory {
+		return fmt.Sprintf("one head needs %d bytes of the sandbox, which has %d", need, uint64(maxMemory))
+	}
+	return ""
+}
+
+// callOverhead is what a call costs before any arithmetic.
+const callOverhead = 20 * time.Microsecond
+
+func (b *Backend) cost(v *variant, p flashkit.Problem) time.Duration {
+	rate := v.rate
+	if b.box.engine == interpreter {
+		rate /= interpreted
+	}
+	workers := max(1, min(cap(b.box.slots), newPlan(v, p).items()))
+	// Packing a key, and copying a row, costs about as much as a few of the other.
+	flops := p.FLOPs(v.pass) + 16*p.Bytes(v.pass)
+	return callOverhead + time.Duration(flops/rate/float64(workers)*1e9)
+}

@@ -1,0 +1,154 @@
+package wasm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The module gives the same bits wherever it runs: on wazero's compiler and
+// interpreter, on any platform, for any number of workers, and in V8.
+
+var update = flag.Bool("update", false, "write testdata/golden.txt anew")
+
+const goldenFile = "testdata/golden.txt"
+
+var goldenProblems = []string{
+	"b1-h1-g1-n70-m70-d64-f32-causal",
+	"b1-h1-g1-n33-m150-d40-dv24-f32-window70.9",
+	"b1-h1-g1-n150-m300-d8-f32",
+	"b1-h1-g1-n20-m9-d17-dv3-f32-window4.1-topleft",
+}
+
+// outputHashes runs a problem on both pairs of kernels and returns a line for
+// each.
+func outputHashes(t *testing.T, b *Backend, p flashkit.Problem) (lines []string) {
+	for _, variant := range []string{"simd128", "scalar"} {
+		c := newCall(p)
+		for _, k := range b.Kernels() {
+			if strings.HasSuffix(k.Name, variant) {
+				require.NoError(t, c.run(t.Context(), k))
+			}
+		}
+		var line []string
+		for _, x := range []flashkit.Tensor{c.fwd.O, c.fwd.LSE, c.bwd.DQ, c.bwd.DK, c.bwd.DV} {
+			h := sha256.New()
+			for _, f := range x.Float32s() {
+				var word [4]byte
+				put(word[:], 0, f)
+				h.Write(word[:])
+			}
+			line = append(line, hex.EncodeToString(h.Sum(nil)))
+		}
+		lines = append(lines, strings.Join(line, " "))
+	}
+	return lines
+}
+
+func newBackend(t testing.TB, e engine) *Backend {
+	b, err := open(context.Background(), kernelWasm, e)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+// golden returns the stored lines of a problem.
+func golden(t *testing.T, name string) []string {
+	text, err := os.ReadFile(goldenFile)
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), name+"\n")
+	require.True(t, found, "%s is not in %s; run go test -run Golden -update", name, goldenFile)
+	return strings.SplitN(rest, "\n", 3)[:2]
+}
+
+func TestGolden(t *testing.T) {
+	if *update {
+		var text strings.Builder
+		for _, name := range goldenProblems {
+			fmt.Fprintln(&text, name)
+			for _, line := range outputHashes(t, newBackend(t, compiler), problem(t, name)) {
+				fmt.Fprintln(&text, line)
+			}
+		}
+		require.NoError(t, os.WriteFile(goldenFile, []byte(text.String()), 0o666))
+	}
+	for name, e := range map[string]engine{"compiler": compiler, "interpreter": interpreter} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(t, e)
+			for _, name := range goldenProblems {
+				require.Equal(t, golden(t, name), outputHashes(t, b, problem(t, name)), name)
+			}
+		})
+	}
+}
+
+func TestGoldenInNode(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("no node on this machine")
+	}
+	for _, name := range goldenProblems {
+		p := problem(t, name)
+		x := newPlan(&variants[0], p)
+		first, last := x.diagonals()
+		args, err := json.Marshal(map[string]any{
+			"N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "first": first, "last": last, "scale": float64(x.scale()),
+		})
+		require.NoError(t, err)
+		out, err := exec.CommandContext(t.Context(), node, "peers/golden.mjs", "kernel/kernel.wasm", string(args)).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, golden(t, name), strings.Split(strings.TrimSpace(string(out)), "\n"), name)
+	}
+}
+
+func problem(t testing.TB, name string) flashkit.Problem {
+	p, err := flashkit.ParseProblem(name)
+	require.NoError(t, err)
+	return p
+}
+
+// Bits do not depend on how many workers there are.
+func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
+	for _, name := range []string{"b1-h1-g1-n300-m600-d32-f32-causal", "b2-h6-g2-n130-m300-d24-dv40-bf16-window50.7"} {
+		var want [][]uint32
+		for _, workers := range []int{1, 2, 7} {
+			box, err := newSandbox(t.Context(), kernelWasm, compiler, workers)
+			require.NoError(t, err)
+			b := &Backend{box: box}
+			b.jobs.New = func() any { return new(job) }
+			c := newCall(problem(t, name))
+			var got [][]uint32
+			for _, k := range b.Kernels() {
+				require.NoError(t, c.run(t.Context(), k))
+				got = append(got, bits(c.fwd.O), bits(c.fwd.LSE), bits(c.bwd.DQ), bits(c.bwd.DK), bits(c.bwd.DV))
+			}
+			require.NoError(t, b.Close())
+			if want == nil {
+				want = got
+			}
+			require.Equal(t, want, got, "%s with %d workers", name, workers)
+		}
+	}
+}
+
+func bits(t flashkit.Tensor) (all []uint32) {
+	for _, f := range t.Float32s() {
+		all = append(all, math.Float32bits(f))
+	}
+	for _, u := range t.Uint16s() {
+		all = append(all, uint32(u))
+	}
+	return all
+}

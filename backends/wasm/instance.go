@@ -1,0 +1,174 @@
+package wasm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// An instance is one copy of the module with a memory of its own. One goroutine
+// uses it at a time.
+type instance struct {
+	module    api.Module
+	base      uint64 // the first free byte of its memory
+	functions map[string]api.Function
+	memory    []byte // a view of all of it, from the last reserve on
+	stack     [6]uint64
+	failed    bool // it trapped or broke a rule: what it holds is not known
+
+	packed []bool // which blocks of the head at hand the module has
+}
+
+func (s *sandbox) instantiate(ctx context.Context) (*instance, error) {
+	if err := s.compile(ctx); err != nil {
+		return nil, err
+	}
+	module, err := s.runtime.InstantiateModule(ctx, s.code, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	if err != nil {
+		return nil, fmt.Errorf("kernel.wasm: %w", err)
+	}
+	x := &instance{module: module, functions: map[string]api.Function{}}
+	for name := range functions() {
+		x.functions[name] = module.ExportedFunction(name)
+	}
+	if err := x.greet(ctx); err != nil {
+		module.Close(ctx)
+		return nil, err
+	}
+	return x, nil
+}
+
+// greet asks for the ABI version and the first free byte.
+func (x *instance) greet(ctx context.Context) error {
+	base := x.module.ExportedGlobal("__heap_base")
+	if base == nil || base.Type() != api.ValueTypeI32 || base.Get() > lowest {
+		return fmt.Errorf("kernel.wasm: its __heap_base must be at most %d", lowest)
+	}
+	x.base = base.Get()
+	x.memory, _ = x.module.Memory().Read(0, x.module.Memory().Size())
+	x.stack[0] = 0
+	if err := x.functions["abi"].CallWithStack(ctx, x.stack[:]); err != nil {
+		return fmt.Errorf("kernel.wasm: abi: %w", err)
+	}
+	if v := uint32(x.stack[0]); v != version {
+		return fmt.Errorf("kernel.wasm: its ABI is %d, want %d", v, version)
+	}
+	return nil
+}
+
+// reserve makes sure that the memory has n bytes.
+func (x *instance) reserve(n uint64) error {
+	if n > uint64(len(x.memory)) {
+		m := x.module.Memory()
+		if _, ok := m.Grow(uint32((n - uint64(len(x.memory)) + 0xffff) >> 16)); !ok {
+			return fmt.Errorf("kernel.wasm: no memory of %d bytes", n)
+		}
+		x.memory, _ = m.Read(0, m.Size())
+	}
+	return nil
+}
+
+var codes = [...]string{"ok", "bad block", "bad version", "bad shape", "bad tensor", "bad scratch", "bad range"}
+
+// call calls a function with the block and the arguments. A code other than 0, a
+// trap and a memory that grew by itself are errors, and the instance is lost.
+func (x *instance) call(ctx context.Context, name string, args ...int) error {
+	for i, a := range args {
+		x.stack[i] = uint64(uint32(a))
+	}
+	err := x.functions[name].CallWithStack(ctx, x.stack[:])
+	switch code := uint32(x.stack[0]); {
+	case err != nil:
+	case code >= uint32(len(codes)):
+		err = fmt.Errorf("unknown code %d", code)
+	case code != 0:
+		err = errors.New(codes[code])
+	case uint64(x.module.Memory().Size()) != uint64(len(x.memory)):
+		err = errors.New("its memory grew by itself")
+	default:
+		return nil
+	}
+	x.failed = true
+	return fmt.Errorf("kernel.wasm: %s%v: %w", name, slices.Clone(args), err)
+}
+
+// Numbers lie in memory as float32, little-endian. f32, f16 and bf16 rows are
+// widened on the way in and rounded on the way out.
+
+func (x *instance) at(offset uint64, n int) []byte { return x.memory[offset:][:4*n] }
+
+func put(to []byte, i int, v float32) { binary.LittleEndian.PutUint32(to[4*i:], math.Float32bits(v)) }
+
+func get(from []byte, i int) float32 {
+	return math.Float32frombits(binary.LittleEndian.Uint32(from[4*i:]))
+}
+
+// load copies n rows of head h of batch b of t, from row r on, to offset.
+func (x *instance) load(offset uint64, t *flashkit.Tensor, b, h, r, n int) {
+	dim := t.Shape()[3]
+	for i := range n {
+		to, from := x.at(offset+uint64(4*i*dim), dim), t.Offset(b, h, r+i)
+		switch t.DType() {
+		case flashkit.Float32:
+			for c, v := range t.Float32s()[from:][:dim] {
+				put(to, c, v)
+			}
+		case flashkit.Float16:
+			for c, v := range t.Uint16s()[from:][:dim] {
+				put(to, c, half.FromF16(v))
+			}
+		case flashkit.BFloat16:
+			for c, v := range t.Uint16s()[from:][:dim] {
+				put(to, c, half.FromBF16(v))
+			}
+		}
+	}
+}
+
+// store copies n rows from offset into head h of batch b of t, from row r on.
+func (x *instance) store(offset uint64, t *flashkit.Tensor, b, h, r, n int) {
+	dim := t.Shape()[3]
+	for i := range n {
+		from, to := x.at(offset+uint64(4*i*dim), dim), t.Offset(b, h, r+i)
+		switch t.DType() {
+		case flashkit.Float32:
+			for c := range t.Float32s()[to:][:dim] {
+				t.Float32s()[to+c] = get(from, c)
+			}
+		case flashkit.Float16:
+			for c := range t.Uint16s()[to:][:dim] {
+				t.Uint16s()[to+c] = half.ToF16(get(from, c))
+			}
+		case flashkit.BFloat16:
+			for c := range t.Uint16s()[to:][:dim] {
+				t.Uint16s()[to+c] = half.ToBF16(get(from, c))
+			}
+		}
+	}
+}
+
+// zero clears n floats at offset.
+func (x *instance) zero(offset uint64, n int) { clear(x.at(offset, n)) }
+
+// writeBlock writes the block of a plan whose keys at hand are [key0, key0+keys).
+func (x *instance) writeBlock(n *plan, w *places, key0, keys int) {
+	first, last := n.diagonals()
+	to := x.at(w.block, blockWords)
+	for i, word := range [blockWords]uint32{
+		magic, version, uint32(n.p.Dim), uint32(n.p.VDim), uint32(key0), uint32(keys),
+		uint32(int32(first)), uint32(int32(last)), math.Float32bits(n.scale()),
+		uint32(w.q), uint32(w.k), uint32(w.v), uint32(w.o), uint32(w.lse),
+		uint32(w.dout), uint32(w.dlse), uint32(w.dq), uint32(w.scratch), uint32(w.scratchBytes),
+	} {
+		binary.LittleEndian.PutUint32(to[4*i:], word)
+	}
+}

@@ -1,0 +1,186 @@
+package wasm
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A job is one call in progress. Jobs are pooled for their workspace.
+type job struct {
+	plan
+	fwd    flashkit.Forward
+	bwd    flashkit.Backward
+	places places
+	ctx    context.Context
+
+	next   atomic.Int64   // the next head, or item, that nobody has begun
+	begun  []atomic.Int64 // forward: how many tiles of each head somebody has begun
+	passed []atomic.Int64 // backward: how far each item has come, where later ones wait for it
+	dq     []float32      // backward: sums of dQ, where DQ has 16 bits and takes several chunks
+
+	failed atomic.Bool
+	once   sync.Once
+	err    error // of the first worker that failed
+	helper sync.WaitGroup
+}
+
+func (b *Backend) newJob(v *variant, p flashkit.Problem) *job {
+	j := b.jobs.Get().(*job)
+	j.plan = *newPlan(v, p)
+	return j
+}
+
+// do runs the job on as many instances as are free, at least one, and gives it
+// back to the pool.
+func (b *Backend) do(ctx context.Context, j *job) error {
+	j.ctx, j.err, j.once = ctx, nil, sync.Once{}
+	j.failed.Store(false)
+	j.prepare()
+	err := j.parallel(b.box)
+	j.plan, j.fwd, j.bwd, j.ctx = plan{}, flashkit.Forward{}, flashkit.Backward{}, nil
+	b.jobs.Put(j)
+	return err
+}
+
+func (j *job) parallel(s *sandbox) error {
+	first, err := s.acquire(j.ctx)
+	if err != nil {
+		return err
+	}
+	j.places = j.place(first.base)
+	for range min(cap(s.slots), j.items()) - 1 {
+		x := s.tryAcquire(j.ctx)
+		if x == nil {
+			break
+		}
+		j.helper.Add(1)
+		go func() {
+			defer j.helper.Done()
+			j.work(s, x)
+		}()
+	}
+	j.work(s, first)
+	j.helper.Wait()
+	if j.err != nil {
+		return j.err
+	}
+	return j.ctx.Err()
+}
+
+// work runs items on x until there are none, and releases x.
+func (j *job) work(s *sandbox, x *instance) {
+	defer s.release(x)
+	err := x.reserve(j.places.end)
+	if err == nil {
+		err = j.run(x)
+	}
+	if err != nil {
+		j.once.Do(func() { j.err = err })
+		j.failed.Store(true)
+	}
+}
+
+// run is the pass. A panic, which only a bug can bring, costs the instance.
+func (j *job) run(x *instance) (err error) {
+	pass := j.forward
+	if j.v.pass == flashkit.PassBackward {
+		pass = j.backward
+	}
+	if panicked := recovered(func() { err = pass(x) }); panicked != nil {
+		x.failed = true
+		return panicked
+	}
+	return err
+}
+
+// stopped reports whether there is no use in going on: the context is done, or
+// a worker failed. Workers ask before each call of the module, and first let
+// others run: nobody can interrupt them inside.
+func (j *job) stopped() bool {
+	runtime.Gosched()
+	select {
+	case <-j.ctx.Done():
+		return true
+	default:
+		return j.failed.Load()
+	}
+}
+
+// prepare resets the counters.
+func (j *job) prepare() {
+	j.next.Store(0)
+	j.begun = counters(j.begun, j.heads())
+	j.passed = counters(j.passed, j.heads()*j.chunks())
+	if n := j.p.Batch * j.p.Heads * j.p.QLen * j.p.Dim; j.gathers() && len(j.dq) < n {
+		j.dq = make([]float32, n)
+	}
+}
+
+// counters returns n counters at 0, in the memory of old if it is enough.
+func counters(old []atomic.Int64, n int) []atomic.Int64 {
+	if cap(old) < n {
+		return make([]atomic.Int64, n)
+	}
+	old = old[:n]
+	for i := range old {
+		old[i].Store(0)
+	}
+	return old
+}
+
+// takeTile returns the next tile of the head at hand, of one that nobody has
+// begun, or, when there is none, of one that others are at. Staying with a head
+// saves packing its keys.
+func (j *job) takeTile(current int) (head, item int) {
+	perHead := j.group() * j.tiles()
+	try := func(head int) (int, bool) {
+		item := int(j.begun[head].Add(1) - 1)
+		return item, item < perHead
+	}
+	if current >= 0 {
+		if item, ok := try(current); ok {
+			return current, item
+		}
+	}
+	for {
+		if head := int(j.next.Add(1) - 1); head < j.heads() {
+			if item, ok := try(head); ok {
+				return head, item
+			}
+			continue
+		}
+		head, left := -1, int64(0)
+		for h := range j.begun {
+			if n := int64(perHead) - j.begun[h].Load(); n > left {
+				head, left = h, n
+			}
+		}
+		if head < 0 {
+			return -1, 0
+		}
+		if item, ok := try(head); ok {
+			return head, item
+		}
+	}
+}
+
+// waitFor returns when the item has passed the place at, or false when the call
+// has stopped.
+func (j *job) waitFor(item int, at int64) bool {
+	for polls := 0; j.passed[item].Load() < at; polls++ {
+		if polls%64 == 63 {
+			if j.stopped() {
+				return false
+			}
+			runtime.Gosched()
+		}
+	}
+	return true
+}
+
+const passedAll = math.MaxInt64

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Builds kernel.wasm from kernel.c beside it, or to the path given. The compiler
+# is pinned: another version makes other bytes, and 19 cannot compile PIN.
+#
+# Two commands on purpose: in one, clang runs whatever wasm-opt it finds after
+# linking, which changes the bytes and undoes the order of instructions.
+set -eu
+cd "$(dirname "$0")"
+out=${1:-kernel.wasm}
+object=$(mktemp)
+trap 'rm -f "$object"' EXIT
+clang-14 --target=wasm32 -O3 -std=c11 -Wall -Wextra -Werror -ffreestanding -fno-builtin -fno-ident \
+	-fno-unroll-loops -fno-vectorize -fno-slp-vectorize \
+	-msimd128 -mbulk-memory -mnontrapping-fptoint -msign-ext -mmutable-globals \
+	${CFLAGS-} -c kernel.c -o "$object"
+# The stack comes first, so that an overflow leaves the memory and traps.
+wasm-ld-14 --no-entry --strip-all --stack-first -z stack-size=16384 \
+	--max-memory=4294901760 --export=__heap_base "$object" -o "$out"
+# For the sake of inline assembly the linker adds a table of one empty slot, in a
+# section before all code. Nothing refers to it.
+perl -0777 -pi -e 's/\x04\x05\x01\x70\x01\x01\x01// or die "no table section to drop\n"' "$out"
+chmod 644 "$out"

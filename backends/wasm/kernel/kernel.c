@@ -1,0 +1,599 @@
+// Attention and its gradients in a sandbox: the whole of kernel.wasm.
+//
+// The module imports nothing, allocates nothing and keeps no pointers. The host
+// writes a block of parameters and up to TILE rows of each tensor into memory
+// ("the stage"), and calls. What lasts between calls is in scratch memory that
+// the block names. Only numbers of the block and of the call become addresses,
+// and both are checked before use. A call is short: the host says how many keys.
+//
+//	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
+//	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
+//
+// Each pass comes twice: _scalar is the plain loop and says what is computed;
+// _simd128 computes the same in tiles. Letters are those of the papers: Q K V O,
+// scores S, weights P, running maximum m and sum l. D8 is D rounded up to 8.
+// Shapes stand beside pointers. The file also compiles natively; see native.c.
+
+typedef unsigned int u32;
+typedef unsigned long long u64; typedef long long i64;
+typedef float v4 __attribute__((vector_size(16)));
+typedef float v4_any __attribute__((vector_size(16), aligned(4)));
+typedef int i4 __attribute__((vector_size(16)));
+
+#define INLINE static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline))
+#define UNROLLED _Pragma("GCC unroll 16")
+
+#ifdef __wasm__
+#include <wasm_simd128.h>
+extern char __heap_base;
+#define LOWEST ((u64)(unsigned long)&__heap_base)  // below lies the stack
+#define MEMORY ((u64)__builtin_wasm_memory_size(0) << 16)
+#define AT(offset) ((void *)(unsigned long)(offset))
+#define REGISTER "+r"
+#define EXPORT(name) __attribute__((export_name(name)))
+INLINE v4 min4(v4 a, v4 b) { return (v4)wasm_f32x4_pmin((v128_t)a, (v128_t)b); }  // b < a ? b : a
+INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }  // a < b ? b : a
+#else
+#include "../peers/native.h"
+#endif
+
+// ---- The block ----
+
+enum { MAGIC = 0x4b484c46, VERSION = 1, TILE = 128, STRIP = 64, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
+enum { FIRST = 1, LAST = 2, SCALED = 4 };  // flags of rows: begin the tile; write the tile; dQ times the scale
+enum { is_forward, is_backward };
+enum { OK, BAD_BLOCK, BAD_VERSION, BAD_SHAPE, BAD_TENSOR, BAD_SCRATCH, BAD_RANGE };
+
+typedef struct {
+  u32 magic, version;
+  u32 dim, vdim;          // D, DV
+  u32 key0, keys;         // the keys at hand are [key0, key0+keys)
+  int first, last;        // row i sees key j when i+first <= j <= i+last
+  float scale;            // of the scores; positive
+  u32 q, k, v, o, lse;    // the stage: offsets of [TILE][D], [TILE][D], [TILE][DV], [TILE][DV], [TILE]
+  u32 dout, dlse, dq;     // [TILE][DV], [TILE], [TILE][D]; backward only
+  u32 scratch, scratch_bytes;
+  u32 reserved[13];
+} block;
+
+static int inside(u32 offset, u64 bytes) { return offset % 16 == 0 && offset >= LOWEST && offset + bytes <= MEMORY; }
+
+// check returns OK or what is wrong with the block, before anything else is touched.
+static int check(u32 at, int backward) {
+  const block *p = AT(at);
+  if (!inside(at, sizeof *p)) return BAD_BLOCK;
+  if (p->magic != MAGIC || p->version != VERSION) return BAD_VERSION;
+  if (!p->dim || !p->vdim || p->dim > MAX_DIM || p->vdim > MAX_DIM) return BAD_SHAPE;
+  if ((u64)p->key0 + p->keys > MAX_ROW || !(p->scale > 0 && p->scale <= 3.40282347e38f)) return BAD_SHAPE;
+  u64 row = TILE * 4, d = row * p->dim, dv = row * p->vdim;
+  if (!inside(p->q, d) || !inside(p->k, d) || !inside(p->v, dv) || !inside(p->o, dv) || !inside(p->lse, row)) return BAD_TENSOR;
+  if (backward && (!inside(p->dout, dv) || !inside(p->dlse, row) || !inside(p->dq, d))) return BAD_TENSOR;
+  return OK;
+}
+
+// ---- Small things ----
+
+// What the compiler must take as it is: a value, two pointers. See multiply.
+#define PIN(x) __asm__ volatile("" : REGISTER(x))
+#define HIDE(a, b) __asm__("" : "+r"(a), "+r"(b))
+
+INLINE v4 load(const float *p) { return *(const v4 *)p; }
+INLINE void store(float *p, v4 x) { *(v4 *)p = x; }
+INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
+INLINE u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
+
+// spread stores each number of x splatted, four numbers of p apart times step.
+// PIN keeps it from becoming a shuffle of bytes, which is slow.
+INLINE void spread(float *p, int step, v4 x) {
+  UNROLLED for (int e = 3; e >= 0; e--) {
+    float one = x[e];
+    PIN(one);
+    store(p + e * step, splat(one));
+  }
+}
+
+static void zero(float *p, u64 n) { __builtin_memset(p, 0, n * 4); }
+static void copy(float *to, const float *from, u64 n) { __builtin_memcpy(to, from, n * 4); }
+
+// exp2 returns 2^x for x <= 128 to about an ulp: exactly 1 at 0, 0 below -126, NaN
+// for NaN. With x = n + f, n whole and |f| <= 1/2, it is 2^n times a minimax
+// polynomial of 2^f. Adding a number whose last place counts 1 rounds x to n, and
+// leaves n+127, the exponent of 2^n, in the lowest bits.
+INLINE v4 exp2(v4 x) {
+  const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
+  v4 t = x + unit, f = x - (t - unit);
+  v4 p = splat(1.55946778e-4f);
+  p = p * f + 1.34066434e-3f;
+  p = p * f + 9.61769279e-3f;
+  p = p * f + 5.55031039e-2f;
+  p = p * f + 2.40226522e-1f;
+  p = p * f + 6.93147242e-1f;
+  p = p * f + 1.0f;
+  p *= (v4)((i4)t << 23);
+  i4 low = x < splat(-126);  // not "x >= -126", which would hide a NaN
+  PIN(low);
+  return (v4)((i4)p & ~low);
+}
+
+static float exp2_1(float x) { return exp2(splat(x))[0]; }
+
+#define LOG2E 1.44269504f
+#define NONE (-__builtin_inff())  // the score and LSE of nothing
+
+// per2 returns scale*log2(e), so that 2^(x*per2) is e^(x*scale). It stays finite.
+static float per2(float scale) { return scale < 2e38f ? scale * LOG2E : 3.4e38f; }
+
+// ln returns the natural logarithm of a positive float, and x for a NaN.
+static double ln(float x) {
+  if (!(x > 0)) return x;
+  union { float f; u32 bits; } u = {x};
+  int e = (int)(u.bits >> 23) - 127;
+  u.bits = (u.bits & 0x7fffff) | 127 << 23;
+  if (u.f > 1.41421356f) u.f *= 0.5f, e++;
+  double z = (u.f - 1.0) / (u.f + 1.0), z2 = z * z, sum = 0;
+  for (int k = 17; k > 0; k -= 2) sum = sum * z2 + 1.0 / k;
+  return e * 0.6931471805599453 + 2 * z * sum;
+}
+
+// ---- Scratch ----
+//
+// Each area once: its name, how many floats, its shape. [n]x4 is splatted. The
+// plain loops keep K, V and sums there as rows of D and DV. blocks is keys/TILE.
+
+#define FORWARD(AREA)                                                                      \
+  AREA(k, blocks * TILE * d8)          /* [blocks][TILE/8][D8][8] */                       \
+  AREA(v, blocks * TILE * dv8)         /* [blocks][DV8/8][TILE][8] */                      \
+  AREA(finite, blocks)                 /* not 0 if V of the block is finite */             \
+  AREA(q, TILE * d8 * 4)               /* [TILE/4][D8][4]x4 */                             \
+  AREA(o, TILE * dv8) AREA(m, TILE) AREA(l, TILE) /* [TILE][DV8], [TILE], [TILE] */        \
+  AREA(s, 4 * TILE) AREA(p, TILE * 16) /* [4][TILE], [TILE][4]x4: of four query rows */
+
+#define BACKWARD(AREA)                                                                     \
+  AREA(k, blocks * TILE * d8 * 4)      /* [blocks][TILE/4][D8][4]x4 */                     \
+  AREA(v, blocks * TILE * dv8 * 4)     /* [blocks][TILE/4][DV8][4]x4 */                    \
+  AREA(kt, blocks * TILE * d8 * 4)     /* [blocks][D8/4][TILE][4]x4 */                     \
+  AREA(dk, blocks * TILE * d8) AREA(dv, blocks * TILE * dv8) /* [..][D8], [..][DV8] */     \
+  AREA(finite, blocks)                 /* not 0 if K of the block is finite */             \
+  AREA(q, TILE * d8) AREA(dout, TILE * dv8)   /* [TILE/8][D8][8], [TILE/8][DV8][8] */      \
+  AREA(qe, TILE * d8) AREA(doute, TILE * dv8) /* [D8/8][TILE][8], [DV8/8][TILE][8] */      \
+  AREA(dq, TILE * d8)                  /* [D8][TILE] */                                    \
+  AREA(lse, TILE) AREA(delta, TILE)    /* LSE is +Inf for a row without weights */         \
+  AREA(tile_finite, 1)                 /* not 0 if Q and dO of the tile are finite */      \
+  AREA(s, 4 * TILE) AREA(dp, 4 * TILE) /* [4][TILE]: of four keys */                       \
+  AREA(p, TILE * 16) AREA(ds, TILE * 16) /* [TILE][4]x4 */                                 \
+  AREA(dst, TILE * STRIP)              /* [TILE/8][STRIP][8]: dS' of a strip */
+
+#define DECLARE(name, floats) float *name;
+#define PLACE(name, floats) w->name = AT(at), at += round_up((u64)(floats) * 4, 16);
+#define SCRATCH(type, areas)                                                               \
+  typedef struct { u64 d8, dv8; areas(DECLARE) } type;                                     \
+  static u64 place_##type(const block *p, type *w) { /* returns the bytes */               \
+    u64 at = p->scratch, blocks = round_up(p->keys, TILE) / TILE;                          \
+    u64 d8 = w->d8 = round_up(p->dim, 8), dv8 = w->dv8 = round_up(p->vdim, 8);             \
+    areas(PLACE) return at - p->scratch;                                                   \
+  }
+SCRATCH(forward, FORWARD)
+SCRATCH(backward, BACKWARD)
+
+// ---- The plain loops ----
+
+static float dot(const float *a, const float *b, u32 n) {
+  float sum = 0;
+  for (u32 i = 0; i < n; i++) sum += a[i] * b[i];
+  return sum;
+}
+
+static void add_scaled(float *to, float by, const float *x, u32 n) {
+  for (u32 i = 0; i < n; i++) to[i] += by * x[i];
+}
+
+INLINE i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
+
+// finish writes row r of O, whose sums are o, and of LSE. l is 0 without a key,
+// or without one whose score is above -Inf.
+static void finish(const block *p, u32 r, const float *o, float m, float l) {
+  float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r;
+  for (u32 d = 0; d < p->vdim; d++) out[d] = l == 0 ? 0 : o[d] * (1 / l);
+  *lse = l == 0 ? NONE : (float)((double)p->scale * m + ln(l));
+}
+
+static void keep(const block *p, float *k, float *v, u64 key, u64 n) {
+  copy(k + key * p->dim, AT(p->k), n * p->dim), copy(v + key * p->vdim, AT(p->v), n * p->vdim);
+}
+
+static void fwd_scalar_keys(const block *p, const forward *w, u64 key, u32 n) { keep(p, w->k, w->v, key, n); }
+
+static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  const float *q = AT(p->q);
+  for (u32 i = i0; i < i1; i++, q += p->dim) {
+    u32 r = i - i0;
+    float *o = w->o + (u64)r * p->vdim, m = w->m[r], l = w->l[r];
+    if (flags & FIRST) zero(o, p->vdim), m = NONE, l = 0;
+    i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
+    for (i64 j = lo; j < hi; j++) {
+      u64 at = j - p->key0;
+      float s = dot(q, w->k + at * p->dim, p->dim);
+      if (s > m) {
+        float a = exp2_1((m - s) * per2(p->scale));
+        for (u32 d = 0; d < p->vdim; d++) o[d] *= a;
+        l *= a, m = s;
+      }
+      float shift = m == NONE ? 0 : m;  // exp must give 0 or NaN, not exp(-Inf + Inf)
+      float weight = exp2_1((s - shift) * per2(p->scale));
+      l += weight;
+      add_scaled(o, weight, w->v + at * p->vdim, p->vdim);
+    }
+    w->m[r] = m, w->l[r] = l;
+    if (flags & LAST) finish(p, r, o, m, l);
+  }
+}
+
+static void bwd_scalar_keys(const block *p, const backward *w, u64 key, u32 n) {
+  keep(p, w->k, w->v, key, n);
+  zero(w->dk + key * p->dim, (u64)n * p->dim), zero(w->dv + key * p->vdim, (u64)n * p->vdim);
+}
+
+static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  for (u32 i = i0; i < i1; i++) {
+    u32 r = i - i0;
+    const float *q = (float *)AT(p->q) + (u64)r * p->dim, *o = (float *)AT(p->o) + (u64)r * p->vdim;
+    const float *dout = (float *)AT(p->dout) + (u64)r * p->vdim;
+    float *dq = (float *)AT(p->dq) + (u64)r * p->dim, lse = ((float *)AT(p->lse))[r];
+    float delta = dot(dout, o, p->vdim) - ((float *)AT(p->dlse))[r];
+    i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
+    if (lse == NONE) hi = lo;  // every score is -Inf: no weight anywhere
+    for (i64 j = lo; j < hi; j++) {
+      u64 at = j - p->key0;
+      float x = (dot(q, w->k + at * p->dim, p->dim) * p->scale - lse) * LOG2E;
+      float weight = exp2_1(x > 128 ? 128 : x);
+      float ds = weight * (dot(dout, w->v + at * p->vdim, p->vdim) - delta);
+      add_scaled(w->dv + at * p->vdim, weight, dout, p->vdim);
+      add_scaled(w->dk + at * p->dim, ds, q, p->dim);
+      add_scaled(dq, ds, w->k + at * p->dim, p->dim);
+    }
+    if (flags & SCALED)
+      for (u32 d = 0; d < p->dim; d++) dq[d] *= p->scale;
+  }
+}
+
+// write_grads writes n rows of dK and dV, whose rows are k_step and v_step apart.
+static void write_grads(const block *p, const float *dk, u64 k_step, const float *dv, u64 v_step, u32 n) {
+  float *k = AT(p->k), *v = AT(p->v);
+  for (u32 r = 0; r < n; r++) {
+    for (u32 d = 0; d < p->dim; d++) *k++ = dk[r * k_step + d] * p->scale;
+    copy(v + (u64)r * p->vdim, dv + r * v_step, p->vdim);
+  }
+}
+
+static void bwd_scalar_grads(const block *p, const backward *w, u64 key, u32 n) {
+  write_grads(p, w->dk + key * p->dim, p->dim, w->dv + key * p->vdim, p->vdim, n);
+}
+
+// ---- The product of tiles ----
+//
+// Both passes are made of one loop: four rows by eight columns,
+//
+//	c[r][n] += sum over k of a[k][r] * b[k][n]
+//
+// with a [k][4] splatted, each number four times in a row, and b [k][8]. It is
+// the shape of sixteen registers: eight sums, two of b, one of a. How it is
+// written decides the speed under wazero, which keeps the order of instructions:
+// UNROLL steps go from the highest address down, so that one bounds check for
+// each pointer covers all; PIN after each sum, else the compiler loads first,
+// sums later, and spills; HIDE the pointers, else it replaces constant offsets
+// with additions, each with a check; a is splatted, as only a load is cheap.
+#ifndef UNROLL
+#define UNROLL 8  // a power of two up to 8
+#endif
+
+INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
+  const float *end = b + n * 8;
+  do {
+    HIDE(a, b);
+    UNROLLED for (int u = UNROLL - 1; u >= 0; u--) {
+      v4 b1 = load(b + u * 8 + 4), b0 = load(b + u * 8);
+      UNROLLED for (int r = 3; r >= 0; r--) {
+        v4 x = load(a + u * 16 + r * 4);
+        c[r][0] += x * b0;
+        PIN(c[r][0]);
+        c[r][1] += x * b1;
+        PIN(c[r][1]);
+      }
+    }
+    a += UNROLL * 16, b += UNROLL * 8;
+  } while (b != end);
+}
+
+// product sets c [4][8], whose rows are step apart, or adds to it. n is a positive
+// multiple of 8.
+APART void product(const float *a, const float *b, u32 n, float *c, u32 step, int add) {
+  v4 sum[4][2] = {{splat(0)}};
+  float *row = c;
+  if (add)
+    UNROLLED for (int r = 0; r < 4; r++, row += step) sum[r][0] = load(row), sum[r][1] = load(row + 4);
+  multiply(a, b, n, sum);
+  UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, sum[r][0]), store(c + 4, sum[r][1]);
+}
+
+// A span says which of n steps each of up to 8 rows (or columns) of a product
+// takes: [lo, hi). All of them lie in [from, to), rounded outwards to 8. partial
+// says that not all take all of it.
+typedef struct { u32 lo[8], hi[8], from, to, partial; } span;
+
+// spans returns what `count` rows take, of `of` that there are: row r takes the
+// steps from at+r+first to at+r+last, both included, that lie in [0, n).
+static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
+  span s = {.from = n, .to = 0};
+  for (u32 r = 0; r < count; r++) {
+    s.lo[r] = r < of ? clamp(at + r + first, 0, n) : 0;
+    s.hi[r] = r < of ? clamp(at + r + last + 1, 0, n) : 0;
+    if (s.lo[r] >= s.hi[r]) continue;
+    if (s.lo[r] < s.from) s.from = s.lo[r];
+    if (s.hi[r] > s.to) s.to = s.hi[r];
+  }
+  s.from = s.from / 8 * 8, s.to = round_up(s.to, 8);
+  for (u32 r = 0; r < count; r++) s.partial |= s.lo[r] > s.from || s.hi[r] < s.to;
+  return s;
+}
+
+// careful_product adds the product over the span, without touching a number that a
+// row (or, by column, a column) must not see: there the weight is 0, but what it
+// multiplies may be NaN. The order is that of multiply, hence so are the bits.
+static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
+  for (u32 r = 0; r < 4; r++)
+    for (u32 n = 0; n < 8; n++)
+      for (u32 x = s->from; x < s->to; x++) {
+        u32 k = x ^ (UNROLL - 1), who = by_column ? n : r;
+        if (s->lo[who] <= k && k < s->hi[who]) c[r * step + n] += a[k * 16 + r * 4] * b[k * 8 + n];
+      }
+}
+
+// span_product adds the product over the span. finite says that all of what the
+// weights multiply is.
+INLINE void span_product(const float *a, const float *b, const span *s, u32 finite, int by_column, float *c, u32 step) {
+  if (s->partial && !finite)
+    careful_product(a, b, s, by_column, c, step);
+  else
+    product(a + s->from * 16, b + s->from * 8, s->to - s->from, c, step, 1);
+}
+
+// ---- Packing ----
+//
+// From rows x [n][dim] into what products read, padded with zeros to 8 rows and
+// 8 elements. Splatted, they become rows of a product, else columns. Each
+// returns whether all numbers are finite: 0 times any other is NaN.
+
+enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS, TRANSPOSED };
+
+// four returns the numbers at p of which `left` are there, and zeros.
+INLINE v4 four(const float *p, int left) {
+  if (left >= 4) return *(const v4_any *)p;
+  return (v4){left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0};
+}
+
+INLINE void scatter(float *p, u32 step, v4 x) {
+  UNROLLED for (int e = 3; e >= 0; e--) p[e * step] = x[e];
+}
+
+INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
+  u32 d8 = round_up(dim, 8);
+  v4 none = splat(0);
+  for (u32 r = 0; r < round_up(n, 8); r++, x += dim)
+    for (u32 d = 0; d < d8; d += 4) {
+      v4 v = four(x + d, r < n ? (int)(dim - d) : 0);
+      none += v * 0;
+      if (how == ROWS) scatter(to + (r / 8 * d8 + d) * 8 + r % 8, 8, v);
+      if (how == ELEMENTS) store(to + d / 8 * TILE * 8 + r * 8 + d % 8, v);
+      if (how == SPLAT_ROWS) spread(to + (r / 4 * d8 + d) * 16 + r % 4 * 4, 16, v);
+      if (how == SPLAT_ELEMENTS) spread(to + (d / 4 * TILE + r) * 16, 4, v);
+      if (how == TRANSPOSED) scatter(to + d * TILE + r, TILE, v);
+    }
+  return none[0] + none[1] + none[2] + none[3] == 0;
+}
+
+#define PACK(name, how) APART u32 name(const float *x, u32 n, u32 dim, float *to) { return pack(x, n, dim, to, how); }
+PACK(pack_rows, ROWS)                      // to [TILE/8][D8][8]
+PACK(pack_elements, ELEMENTS)              // to [D8/8][TILE][8]
+PACK(splat_rows, SPLAT_ROWS)               // to [TILE/4][D8][4] splatted
+PACK(splat_elements, SPLAT_ELEMENTS)       // to [D8/4][TILE][4] splatted
+PACK(transpose, TRANSPOSED)                // to [D8][TILE]
+
+// ---- Forward ----
+
+static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
+  pack_rows(AT(p->k), n, p->dim, w->k + key * w->d8);
+  w->finite[key / TILE] = pack_elements(AT(p->v), n, p->vdim, w->v + key * w->dv8);
+}
+
+// soften turns the scores s of one row of a span into weights, splatted into p
+// every 4th place, and raises the running maximum m. It returns the factor for
+// what was summed before, and adds to l. The scale comes after the difference,
+// so that large scores lose nothing.
+APART float soften(const span *n, u32 r, float *s, float *p, float *m, float *l, float scale2) {
+  for (u32 j = n->from; n->partial && j < n->to; j++)
+    if (j < n->lo[r] || j >= n->hi[r]) s[j] = NONE;
+  v4 top4 = splat(*m);
+  for (u32 j = n->from; j < n->to; j += 4) top4 = max4(top4, load(s + j));
+  float top = top4[0];
+  for (int e = 1; e < 4; e++) top = top4[e] > top ? top4[e] : top;
+  float alpha = top > *m ? exp2_1((*m - top) * scale2) : 1;
+  v4 shift = splat(top == NONE ? 0 : top), sum = splat(0);  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
+  const float *end = s + n->to;
+  for (s += n->from, p += n->from * 16; s < end; s += 4, p += 64) {
+    HIDE(s, p);
+    v4 w = exp2((load(s) - shift) * scale2);
+    sum += w;
+    spread(p, 16, w);
+  }
+  *m = top;
+  *l = *l * alpha + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  return alpha;
+}
+
+// fwd_block adds what `rows` query rows see of one block of n keys, from key j on.
+static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j, u32 n) {
+  u64 b = (j - p->key0) / TILE;
+  const float *k = w->k + b * TILE * w->d8, *v = w->v + b * TILE * w->dv8;
+  for (u32 g = 0; g < rows; g += 4) {
+    span s = spans(4, rows - g, (i64)i0 + g - j, p->first, p->last, n);
+    if (s.from >= s.to) continue;
+    for (u32 c = s.from; c < s.to; c += 8) product(w->q + g * w->d8 * 4, k + c * w->d8, w->d8, w->s + c, TILE, 0);
+    float *o = w->o + g * w->dv8;
+    for (u32 r = 0; r < 4; r++) {
+      float a = soften(&s, r, w->s + r * TILE, w->p + r * 4, w->m + g + r, w->l + g + r, per2(p->scale));
+      if (a != 1)
+        for (u64 d = 0; d < w->dv8; d += 4) store(o + r * w->dv8 + d, load(o + r * w->dv8 + d) * a);
+    }
+    for (u64 d = 0; d < w->dv8; d += 8) span_product(w->p, v + d * TILE, &s, w->finite[b] != 0, 0, o + d, w->dv8);
+  }
+}
+
+static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  const u32 rows = i1 - i0;
+  if (flags & FIRST) {
+    splat_rows(AT(p->q), rows, p->dim, w->q);
+    zero(w->o, TILE * w->dv8), zero(w->l, TILE);
+    for (u32 r = 0; r < TILE; r++) w->m[r] = NONE;
+  }
+  for (u32 j = j0; j < j1; j += TILE) fwd_block(p, w, i0, rows, j, j1 - j < TILE ? j1 - j : TILE);
+  if (flags & LAST)
+    for (u32 r = 0; r < rows; r++) finish(p, r, w->o + r * w->dv8, w->m[r], w->l[r]);
+}
+
+// ---- Backward ----
+//
+// Four keys are the rows of products, query rows their columns:
+//
+//	S' = K Q', dP' = V dO';  P = exp(scale*S - LSE), dS = P*(dP - delta);  dV += P' dO, dK += dS' Q
+//
+// and once for each block of keys dQ' += K' dS', with elements of K in rows.
+
+static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) {
+  splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4);
+  splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
+  w->finite[key / TILE] = splat_elements(AT(p->k), n, p->dim, w->kt + key * w->d8 * 4);
+  zero(w->dk + key * w->d8, TILE * w->d8), zero(w->dv + key * w->dv8, TILE * w->dv8);
+}
+
+static void bwd_simd128_grads(const block *p, const backward *w, u64 key, u32 n) {
+  write_grads(p, w->dk + key * w->d8, w->d8, w->dv + key * w->dv8, w->dv8, n);
+}
+
+// delta is dO·O - dLSE of row r, summed in the order of dP: for a row that sees
+// one key the two are then equal, and dS is 0.
+static float delta(const block *p, const backward *w, u32 r) {
+  const float *dout = AT(p->dout), *o = AT(p->o), *dlse = AT(p->dlse);
+  float sum = 0;
+  for (u32 x = 0; x < w->dv8; x++) {
+    u32 d = x ^ (UNROLL - 1);
+    if (d < p->vdim) sum += dout[r * p->vdim + d] * o[r * p->vdim + d];
+  }
+  return sum - dlse[r];
+}
+
+static void begin_tile(const block *p, const backward *w, u32 rows) {
+  const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse), *dq = AT(p->dq);
+  *w->tile_finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
+  pack_elements(q, rows, p->dim, w->qe);
+  pack_elements(dout, rows, p->vdim, w->doute);
+  transpose(dq, rows, p->dim, w->dq);
+  for (u32 r = 0; r < round_up(rows, 8); r++) {
+    w->lse[r] = r < rows && lse[r] != NONE ? lse[r] : -NONE;
+    w->delta[r] = r < rows ? delta(p, w, r) : 0;
+  }
+}
+
+static void end_tile(const block *p, const backward *w, u32 rows, float scale) {
+  float *dq = AT(p->dq);
+  for (u32 r = 0; r < rows; r++)
+    for (u32 d = 0; d < p->dim; d++) *dq++ = w->dq[d * TILE + r] * scale;
+}
+
+// score_gradient turns S and dP of key c of four into P and dS.
+APART void score_gradient(const backward *w, const span *n, u32 c, float scale, float *dst) {
+  float *s = w->s + c * TILE, *dp = w->dp + c * TILE;
+  for (u32 i = n->from; i < n->to; i += 4) {
+    v4 x = (load(s + i) * scale - load(w->lse + i)) * LOG2E;
+    v4 weight = exp2(min4(x, splat(128)));
+    store(s + i, weight);
+    store(dp + i, weight * (load(dp + i) - load(w->delta + i)));
+  }
+  for (u32 i = n->from; n->partial && i < n->to; i++)
+    if (i < n->lo[c] || i >= n->hi[c]) s[i] = dp[i] = 0;
+  for (u32 i = n->from; i < n->to; i += 4) {
+    v4 weight = load(s + i), ds = load(dp + i);
+    store(dst + i / 8 * 8 * STRIP + i % 8, ds);
+    float *p = w->p + i * 16 + c * 4, *g = w->ds + i * 16 + c * 4;
+    HIDE(p, g);
+    spread(p, 16, weight);
+    spread(g, 16, ds);
+  }
+}
+
+// bwd_block adds what `rows` query rows give to one block of n keys, from
+// key j on, and it to them.
+static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j, u32 n) {
+  u64 key = j - p->key0, b = key / TILE;
+  u32 finite = *w->tile_finite != 0;
+  zero(w->dst, round_up(rows, 8) * STRIP);
+  for (u32 g = 0; g < n; g += 4) {  // key j is seen by the rows from j-last to j-first
+    span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
+    if (s.from >= s.to) continue;
+    for (u32 i = s.from; i < s.to; i += 8) {
+      product(w->k + (key + g) * w->d8 * 4, w->q + i * w->d8, w->d8, w->s + i, TILE, 0);
+      product(w->v + (key + g) * w->dv8 * 4, w->dout + i * w->dv8, w->dv8, w->dp + i, TILE, 0);
+    }
+    for (u32 c = 0; c < 4; c++) score_gradient(w, &s, c, p->scale, w->dst + (g + c) * 8);
+    float *dk = w->dk + (key + g) * w->d8, *dv = w->dv + (key + g) * w->dv8;
+    for (u64 d = 0; d < w->dv8; d += 8) span_product(w->p, w->doute + d * TILE, &s, finite, 0, dv + d, w->dv8);
+    for (u64 d = 0; d < w->d8; d += 8) span_product(w->ds, w->qe + d * TILE, &s, finite, 0, dk + d, w->d8);
+  }
+  const float *kt = w->kt + b * TILE * w->d8 * 4 + key % TILE * 16;
+  for (u32 i = 0; i < rows; i += 8) {
+    span s = spans(8, rows - i, (i64)i0 + i - j, p->first, p->last, n);
+    if (s.from >= s.to) continue;
+    for (u64 d = 0; d < w->d8; d += 4) span_product(kt + d * TILE * 4, w->dst + i * STRIP, &s, w->finite[b] != 0, 1, w->dq + d * TILE + i, TILE);
+  }
+}
+
+static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  if (flags & FIRST) begin_tile(p, w, i1 - i0);
+  for (u32 j = j0; j < j1; j += STRIP) bwd_block(p, w, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP);
+  if (flags & LAST) end_tile(p, w, i1 - i0, flags & SCALED ? p->scale : 1);
+}
+
+// ---- Exports ----
+//
+// Each returns a code. keys takes the keys [j0, j1) from the stage; j0 is key0
+// plus a multiple of TILE. rows takes the query rows [i0, i1) against the keys
+// [j0, j1). grads puts dK and dV of the keys [j0, j1) where K and V were staged.
+
+// ready checks what a call says beyond the block, and the scratch that it uses.
+static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 keys) {
+  if (p->scratch_bytes < need || !inside(p->scratch, p->scratch_bytes)) return BAD_SCRATCH;
+  if (i0 > i1 || i1 - i0 > TILE || i1 > MAX_ROW || j0 < p->key0 || (j0 - p->key0) % TILE) return BAD_RANGE;
+  if (j0 > j1 || j1 - j0 > keys || j1 - p->key0 > p->keys) return BAD_RANGE;
+  return OK;
+}
+
+#define WHEN_READY(type, i0, i1, keys, call)                                               \
+  type w;                                                                                  \
+  const block *p = AT(at);                                                                 \
+  int code = check(at, is_##type);                                                         \
+  if (!code) code = ready(p, place_##type(p, &w), i0, i1, j0, j1, keys);                   \
+  if (!code) call;                                                                         \
+  return code
+#define KEYS(type, name)                                                                   \
+  EXPORT(#name) int export_##name(u32 at, u32 j0, u32 j1) {                                \
+    WHEN_READY(type, 0, 0, TILE, name(p, &w, j0 - p->key0, j1 - j0));                      \
+  }
+#define ROWS(type, name)                                                                   \
+  EXPORT(#name) int export_##name(u32 at, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {     \
+    WHEN_READY(type, i0, i1, MAX_ROW, name(p, &w, i0, i1, j0, j1, flags));                 \
+  }
+KEYS(forward, fwd_scalar_keys) ROWS(forward, fwd_scalar_rows)
+KEYS(forward, fwd_simd128_keys) ROWS(forward, fwd_simd128_rows)
+KEYS(backward, bwd_scalar_keys) ROWS(backward, bwd_scalar_rows) KEYS(backward, bwd_scalar_grads)
+KEYS(backward, bwd_simd128_keys) ROWS(backward, bwd_simd128_rows) KEYS(backward, bwd_simd128_grads)
+EXPORT("abi") u32 abi(void) { return VERSION; }

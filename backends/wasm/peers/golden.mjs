@@ -1,0 +1,12 @@
+// node golden.mjs MODULE PROBLEM: prints the SHA-256 of O, LSE, dQ, dK and dV of
+// both kernels of a problem, given as JSON, on V8.
+import crypto from 'node:crypto';
+import { compile, prepare, tensors } from './host.mjs';
+const [, , path, json] = process.argv, p = JSON.parse(json), module = compile(path);
+const hash = (x) => crypto.createHash('sha256').update(new Uint8Array(x.buffer, x.byteOffset, x.byteLength)).digest('hex');
+const x = tensors(p);
+for (const variant of ['simd128', 'scalar']) {
+  prepare(module, p).forward(`fwd_${variant}`, x);
+  prepare(module, p).backward(`bwd_${variant}`, x);
+  console.log([x.O, x.LSE, x.DQ, x.DK, x.DV].map(hash).join(' '));
+}

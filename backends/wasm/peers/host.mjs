@@ -1,0 +1,76 @@
+// A second host for kernel.wasm, in a few lines of JavaScript: one head, float32,
+// dense rows, everything in memory at once. The Go host cuts the same work in
+// smaller calls; the bits are the same.
+import fs from 'node:fs';
+
+const MAGIC = 0x4b484c46, VERSION = 1, TILE = 128, FIRST = 1, LAST = 2, SCALED = 4;
+const up = (n, to) => Math.ceil(n / to) * to;
+
+export const compile = (path) => new WebAssembly.Module(fs.readFileSync(path));
+
+// noise fills a new array with the numbers that the Go tests use.
+let state = 1;
+export const seed = (n) => { state = n; };
+export function noise(n) {
+  return Float32Array.from({ length: n }, () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return (state >>> 8) / (1 << 23) - 1;
+  });
+}
+
+// prepare lays out the memory for N rows, M keys and dims D and DV whose mask
+// lets row i see the keys from i+first to i+last. It returns how to run a kernel.
+export function prepare(module, { N, M, D, DV, first, last, scale }, backward) {
+  const { exports } = new WebAssembly.Instance(module, {});
+  const d8 = up(D, 8), dv8 = up(DV, 8), keys = up(M, TILE);
+  let at = exports.__heap_base.value;
+  const take = (floats) => { const here = up(at, 64); at = here + 4 * floats; return here; };
+  const block = take(32), q = take(TILE * D), k = take(TILE * D), v = take(TILE * DV), o = take(TILE * DV), lse = take(TILE);
+  const dout = take(TILE * DV), dlse = take(TILE), dq = take(TILE * D);
+  const bytes = 4 * (keys * 9 * (d8 + dv8) + keys + TILE * 4 * (d8 + dv8) + TILE * TILE * 3);
+  const scratch = take(bytes / 4);
+  exports.memory.grow(Math.ceil((at - exports.memory.buffer.byteLength) / 65536));
+  const f32 = new Float32Array(exports.memory.buffer);
+  new Uint32Array(exports.memory.buffer, block, 32).set(
+    [MAGIC, VERSION, D, DV, 0, M, first, last, 0, q, k, v, o, lse, dout, dlse, dq, scratch, bytes]);
+  f32[block / 4 + 8] = scale;
+
+  const put = (to, x, row, rows, dim) => f32.set(x.subarray(row * dim, (row + rows) * dim), to / 4);
+  const get = (from, x, row, rows, dim) => x.set(f32.subarray(from / 4, from / 4 + rows * dim), row * dim);
+  const call = (name, ...args) => { const code = exports[name](block, ...args); if (code) throw Error(`${name}(${args}): code ${code}`); };
+  const tiles = (n, f) => { for (let i = 0; i < n; i += TILE) f(i, Math.min(i + TILE, n), Math.min(TILE, n - i)); };
+  const stageKeys = (kernel, x) => tiles(M, (j0, j1, n) => {
+    put(k, x.K, j0, n, D); put(v, x.V, j0, n, DV);
+    call(`${kernel}_keys`, j0, j1);
+  });
+
+  return {
+    forward(kernel, x) {
+      stageKeys(kernel, x);
+      tiles(N, (i0, i1, n) => {
+        put(q, x.Q, i0, n, D);
+        call(`${kernel}_rows`, i0, i1, 0, M, FIRST | LAST);
+        get(o, x.O, i0, n, DV); get(lse, x.LSE, i0, n, 1);
+      });
+    },
+    backward(kernel, x) {
+      stageKeys(kernel, x);
+      f32.fill(0, dlse / 4, dlse / 4 + TILE);
+      tiles(N, (i0, i1, n) => {
+        put(q, x.Q, i0, n, D); put(o, x.O, i0, n, DV); put(dout, x.DO, i0, n, DV); put(lse, x.LSE, i0, n, 1);
+        f32.fill(0, dq / 4, dq / 4 + n * D);
+        call(`${kernel}_rows`, i0, i1, 0, M, FIRST | LAST | SCALED);
+        get(dq, x.DQ, i0, n, D);
+      });
+      tiles(M, (j0, j1, n) => {
+        call(`${kernel}_grads`, j0, j1);
+        get(k, x.DK, j0, n, D); get(v, x.DV, j0, n, DV);
+      });
+    },
+  };
+}
+
+export function tensors({ N, M, D, DV }) {
+  const x = { Q: noise(N * D), K: noise(M * D), V: noise(M * DV), O: new Float32Array(N * DV), LSE: new Float32Array(N) };
+  return Object.assign(x, { DO: noise(N * DV), DQ: new Float32Array(N * D), DK: new Float32Array(M * D), DV: new Float32Array(M * DV) });
+}

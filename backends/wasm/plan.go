@@ -1,0 +1,166 @@
+package wasm
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What kernel.c says of itself.
+const (
+	magic   = 0x4b484c46
+	version = 1
+	tile    = 128 // rows of the stage, and keys of a block
+	strip   = 64  // keys that the backward pass takes at a time
+	maxDim  = 1 << 20
+	maxRow  = 1 << 30
+
+	flagFirst, flagLast, flagScaled = 1, 2, 4
+)
+
+const (
+	maxMemory  = 65535 << 16 // bytes; the module declares the same
+	blockWords = 32
+	lowest     = 1 << 16 // an instance's first free byte lies below
+)
+
+// A plan is how a problem is cut into calls. It depends on the problem and the
+// kernel alone, not on the number of workers, and so do the bits of the result.
+type plan struct {
+	p     flashkit.Problem
+	v     *variant
+	rows  int // query rows of a tile
+	step  int // keys of a call, a multiple of tile
+	chunk int // keys that are in memory at a time, a multiple of tile
+}
+
+// callFlops keeps a call under a millisecond: while one runs, neither the
+// garbage collector nor a canceled context gets its turn.
+func (v *variant) callFlops() float64 { return v.rate / 2000 }
+
+func newPlan(v *variant, p flashkit.Problem) *plan {
+	pair := 2 * float64(p.Dim+p.VDim) // FLOPs of a row and a key
+	if v.pass == flashkit.PassBackward {
+		pair *= 2.5
+	}
+	x := &plan{p: p, v: v}
+	rows, keys := tile, tile
+	if v.pass == flashkit.PassBackward {
+		rows, keys = strip, strip
+	}
+	x.rows = min(rows, max(8, int(v.callFlops()/pair/float64(keys))/8*8))
+	x.step = max(1, int(v.callFlops()/pair/float64(x.rows*tile))) * tile
+	x.chunk = roundUp(p.KVLen, tile)
+	if v.pass == flashkit.PassBackward {
+		x.chunk = min(x.chunk, max(minChunk, min(maxChunk, roundUp(p.KVLen*p.Batch*p.KVHeads/minItems, tile))))
+	}
+	return x
+}
+
+// The backward pass keeps a chunk of the keys in memory with their gradients,
+// and walks the query rows. Small chunks give several workers something to do
+// when there are few heads; large ones pack the query rows less often.
+const (
+	minChunk = 128
+	maxChunk = 512
+	minItems = 16
+)
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+func ceil(n, by int) int { return (n + by - 1) / by }
+
+func (x *plan) heads() int { return x.p.Batch * x.p.KVHeads }
+
+func (x *plan) group() int { return x.p.Heads / x.p.KVHeads }
+
+func (x *plan) tiles() int { return ceil(x.p.QLen, x.rows) }
+
+func (x *plan) chunks() int {
+	if x.chunk == 0 {
+		return 0
+	}
+	return ceil(x.p.KVLen, x.chunk)
+}
+
+// items is how many workers could find something to do.
+func (x *plan) items() int {
+	if x.v.pass == flashkit.PassBackward {
+		return x.heads() * x.chunks()
+	}
+	return x.heads() * x.group() * x.tiles()
+}
+
+// tileRows returns the rows of query tile t, and the keys that they see.
+func (x *plan) tileRows(t int) (i0, i1, lo, hi int) {
+	i0 = t * x.rows
+	i1 = min(i0+x.rows, x.p.QLen)
+	lo, _ = x.p.Keys(i0)
+	_, hi = x.p.Keys(i1 - 1)
+	return i0, i1, lo, max(lo, hi)
+}
+
+// diagonals returns the mask in plain numbers: row i sees the keys from i+first
+// to i+last.
+func (x *plan) diagonals() (first, last int) {
+	p, reach := &x.p, x.p.QLen+x.p.KVLen
+	side := func(n int) int {
+		if n == flashkit.Unlimited {
+			return reach
+		}
+		return min(n, reach)
+	}
+	off := p.KVLen - p.QLen
+	if p.Mask.IsTopLeft() {
+		off = 0
+	}
+	return off - side(p.Mask.Left()), off + side(p.Mask.Right())
+}
+
+// places are the offsets of the block in memory, of the stage and of scratch.
+type places struct {
+	block                           uint64
+	q, k, v, o, lse, dout, dlse, dq uint64
+	scratch, scratchBytes           uint64
+	end                             uint64
+}
+
+// place lays out the memory from the first free byte on.
+func (x *plan) place(from uint64) places {
+	at := from
+	take := func(floats uint64) uint64 {
+		here := (at + 63) &^ 63
+		at = here + 4*floats
+		return here
+	}
+	d, dv := uint64(x.p.Dim), uint64(x.p.VDim)
+	w := places{block: take(blockWords), q: take(tile * d), k: take(tile * d), v: take(tile * dv), o: take(tile * dv), lse: take(tile)}
+	if x.v.pass == flashkit.PassBackward {
+		w.dout, w.dlse, w.dq = take(tile*dv), take(tile), take(tile*d)
+	}
+	w.scratchBytes = x.scratch()
+	w.scratch = take(w.scratchBytes / 4)
+	w.end = at
+	return w
+}
+
+// scratch returns the bytes that kernel.c takes: place_fwd and place_bwd there.
+func (x *plan) scratch() uint64 {
+	d8, dv8 := uint64(roundUp(x.p.Dim, 8)), uint64(roundUp(x.p.VDim, 8))
+	keys := uint64(x.chunk)
+	floats := keys*(d8+dv8) + (keys/tile+3)&^3 + // K, V, finite
+		tile*(4*d8+dv8) + 2*tile + // Q, O, m, l
+		4*tile + 16*tile // S, P
+	if x.v.pass == flashkit.PassBackward {
+		floats = keys*(9*d8+5*dv8) + (keys/tile+3)&^3 + // K twice, V, dK, dV, finite
+			tile*(3*d8+2*dv8) + 2*tile + 4 + // Q and dO twice, dQ, LSE, delta, finite
+			8*tile + 32*tile + tile*strip // S, dP, P, dS, dS'
+	}
+	return 4 * floats
+}
+
+// scale returns the factor of the scores as the kernel takes it: the smallest
+// positive number rather than 0, the largest rather than infinity.
+func (x *plan) scale() float32 {
+	return float32(min(max(x.p.SoftmaxScale(), math.SmallestNonzeroFloat32), math.MaxFloat32))
+}

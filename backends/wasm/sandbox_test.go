@@ -1,0 +1,201 @@
+package wasm
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A hostile module has our exports, and one function that does what it likes.
+type hostile struct {
+	name  string
+	where string // the function that misbehaves
+	code  []byte // its body
+	want  string // in the error
+
+	imports bool // it asks for a function of the host
+}
+
+const (
+	opLoop, opEnd, opBr, opDrop, opConst, opStore, opGrow, opUnreachable = 0x03, 0x0b, 0x0c, 0x1a, 0x41, 0x36, 0x40, 0x00
+	noResult                                                             = 0x40
+)
+
+var hostiles = []hostile{
+	{name: "infinite loop", where: "fwd_simd128_rows", code: []byte{opLoop, noResult, opBr, 0, opEnd, opConst, 0, opEnd}, want: "deadline exceeded"},
+	{name: "infinite loop in abi", where: "abi", code: []byte{opLoop, noResult, opBr, 0, opEnd, opConst, 0, opEnd}, want: "deadline exceeded"},
+	{name: "write out of bounds", where: "fwd_simd128_rows", code: []byte{opConst, 0x7f, opConst, 0, opStore, 2, 0, opConst, 0, opEnd}, want: "out of bounds memory access"},
+	{name: "memory growth", where: "fwd_simd128_rows", code: []byte{opConst, 1, opGrow, 0, opDrop, opConst, 0, opEnd}, want: "grew by itself"},
+	{name: "trap", where: "fwd_simd128_rows", code: []byte{opUnreachable, opEnd}, want: "unreachable"},
+	{name: "unknown code", where: "fwd_simd128_keys", code: []byte{opConst, 42, opEnd}, want: "unknown code 42"},
+	{name: "error code", where: "fwd_simd128_keys", code: []byte{opConst, 4, opEnd}, want: "bad tensor"},
+	{name: "unexpected import", imports: true, want: "it has imports"},
+	{name: "wrong ABI", where: "abi", code: []byte{opConst, 9, opEnd}, want: "its ABI is 9, want 1"},
+	{name: "missing function", where: "-abi", want: "it has no function abi"},
+}
+
+// module returns the bytes of h.
+func (h *hostile) module() []byte {
+	section := func(id byte, content ...byte) []byte {
+		return append(append([]byte{id}, uleb(len(content))...), content...)
+	}
+	sig := func(n int) []byte {
+		return append(append([]byte{0x60, byte(n)}, slices.Repeat([]byte{0x7f}, n)...), 1, 0x7f)
+	}
+	var names []string
+	for name := range functions() {
+		if "-"+name != h.where {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	types := slices.Concat([]byte{3}, sig(0), sig(3), sig(6))
+	typeOf := map[int]byte{0: 0, 3: 1, 6: 2}
+	funcs, exports, bodies := []byte{byte(len(names))}, []byte{byte(len(names) + 2)}, []byte{byte(len(names))}
+	first := 0
+	var imports []byte
+	if h.imports {
+		imports, first = section(2, 1, 1, 'm', 1, 'f', 0, 0), 1
+	}
+	export := func(name string, kind, index byte) {
+		exports = append(append(append(exports, byte(len(name))), name...), kind, index)
+	}
+	for i, name := range names {
+		funcs = append(funcs, typeOf[functions()[name]])
+		export(name, 0, byte(first+i))
+		body := []byte{opConst, 0, opEnd}
+		if name == "abi" {
+			body[1] = version
+		}
+		if name == h.where {
+			body = h.code
+		}
+		bodies = append(append(append(bodies, uleb(len(body)+1)...), 0), body...)
+	}
+	export("memory", 2, 0)
+	export("__heap_base", 3, 0)
+	return slices.Concat([]byte("\x00asm\x01\x00\x00\x00"),
+		section(1, types...), imports, section(3, funcs...), section(5, 1, 1, 1, 0xff, 0xff, 3),
+		section(6, 1, 0x7f, 0, opConst, 0x80, 0x08, opEnd), section(7, exports...), section(10, bodies...))
+}
+
+func uleb(n int) (b []byte) {
+	for ; n >= 0x80; n >>= 7 {
+		b = append(b, byte(n)|0x80)
+	}
+	return append(b, byte(n))
+}
+
+// A module that is not ours is refused or stopped, and nothing is left of it.
+func TestHostileModules(t *testing.T) {
+	for _, e := range []engine{compiler, interpreter} {
+		for _, h := range hostiles {
+			t.Run(map[engine]string{compiler: "compiler/", interpreter: "interpreter/"}[e]+h.name, func(t *testing.T) {
+				goroutines := runtime.NumGoroutine()
+				b, err := open(t.Context(), h.module(), e)
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				c := newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32"))
+				for range 3 { // the first failure does not take the backend down
+					err = c.run(ctx, b.Kernels()[0])
+					require.ErrorContains(t, err, h.want)
+				}
+				require.Empty(t, b.box.idle, "the instance is dropped")
+				require.Empty(t, b.box.slots)
+				require.NoError(t, b.Close())
+				settle(t, goroutines)
+			})
+		}
+	}
+}
+
+// The same bytes without a fault are taken: the tests above fail for the reason
+// that they say.
+func TestHarmlessModule(t *testing.T) {
+	b, err := open(t.Context(), (&hostile{}).module(), compiler)
+	require.NoError(t, err)
+	require.NoError(t, newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32")).run(t.Context(), b.Kernels()[0]))
+	require.NoError(t, b.Close())
+}
+
+func settle(t *testing.T, goroutines int) {
+	t.Helper()
+	for range 2000 {
+		if runtime.NumGoroutine() <= goroutines {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("%d goroutines, were %d", runtime.NumGoroutine(), goroutines)
+}
+
+// A wrong block or range gives a code, never a trap.
+func TestBadBlocks(t *testing.T) {
+	b := newBackend(t, compiler)
+	x, err := b.box.acquire(t.Context())
+	require.NoError(t, err)
+	defer b.box.release(x)
+	for v := range variants {
+		n := newPlan(&variants[v], problem(t, "b1-h1-g1-n100-m300-d40-dv24-f32"))
+		w := n.place(x.base)
+		require.NoError(t, x.reserve(w.end))
+		rows := func(args ...int) error { return x.call(t.Context(), n.v.rows, append([]int{int(w.block)}, args...)...) }
+		good := func() { x.writeBlock(n, &w, 0, n.chunk); x.failed = false }
+		for _, f := range []string{n.v.keys, n.v.rows, n.v.grads} {
+			if f == "" {
+				continue
+			}
+			for word := range 19 {
+				for _, value := range []uint32{0, 1, 0x7fffffff, 0x80000000, 0xfffffff0, 0xffffffff} {
+					good()
+					for i := range 4 {
+						x.at(w.block+uint64(4*word), 1)[i] = byte(value >> (8 * i))
+					}
+					args := []int{int(w.block), 0, 64, 0, 64, 3}
+					if f != n.v.rows {
+						args = []int{int(w.block), 0, 64}
+					}
+					if err := x.call(t.Context(), f, args...); err != nil {
+						require.Regexp(t, ": bad (block|version|shape|tensor|scratch|range)$", err.Error(), "%s with word %d = %#x", f, word, value)
+					}
+				}
+			}
+		}
+		good()
+		require.NoError(t, rows(0, 64, 0, 128, flagFirst|flagLast))
+		for _, c := range [][]int{{0, 129, 0, 128}, {5, 4, 0, 128}, {0, 64, 1, 128}, {0, 64, 128, 0}, {0, 64, 0, 1 << 20}, {0, -1, 0, 128}, {-1, -1, 0, 128}, {0, 64, 0, -1}} {
+			require.ErrorContains(t, rows(c[0], c[1], c[2], c[3], 3), "bad range", "%v", c)
+		}
+		for _, at := range []int{0, 8, int(w.block) + 4, -16, int(w.end), len(x.memory) - 16} {
+			require.ErrorContains(t, x.call(t.Context(), n.v.rows, at, 0, 64, 0, 128, 3), "bad ", "a block at %d", at)
+		}
+		// What the host sets aside as scratch is exactly what the module needs.
+		less := w
+		less.scratchBytes -= 16
+		x.writeBlock(n, &less, 0, n.chunk)
+		require.ErrorContains(t, rows(0, 64, 0, 128, 3), "bad scratch")
+	}
+	x.failed = false
+}
+
+// Nothing is unsupported but what the memory of a module cannot hold.
+func TestFits(t *testing.T) {
+	b := newBackend(t, compiler)
+	for name, want := range map[string]string{
+		"b2-h4-g2-n128-m4096-d512-f32":            "",
+		"b1-h1-g1-n1-m4000000-d128-bf16":          "",
+		"b1-h1-g1-n1-m5000000-d128-bf16":          "one head needs",
+		"b1-h1-g1-n2000000000-m1-d8-f32":          "row and key numbers together end",
+		"b1-h1-g1-n1-m1-d2000000-f32":             "head dims end",
+		"b1-h1-g1-n1000000-m1000000-d1-dv513-f32": "",
+	} {
+		reason := b.Kernels()[0].Fits(problem(t, name))
+		require.Contains(t, reason, want, name)
+		require.Equal(t, want == "", reason == "", name)
+	}
+}
