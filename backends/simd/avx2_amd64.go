@@ -36,11 +36,11 @@ func addValuesAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim 
 //go:noescape
 func addValuesMaskedAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 
-// transposeAVX2 sets dst[c][r] = by[c]*src[r][c] for a block of 8 x 8 whose rows lie dstStep and
-// srcStep elements apart.
+// transposeAVX2 sets dst[c][r] = by[c]*src[r][c] for as many blocks of 8 rows and columns as it is
+// told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
-func transposeAVX2(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
+func transposeAVX2(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
 // widenF16AVX2 sets dst[i] to the value of the binary16 bits src[i]. n >= 8.
 //

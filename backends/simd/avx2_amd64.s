@@ -1802,36 +1802,44 @@ dims1done:
 	VZEROUPPER
 	RET
 
-// func transposeAVX2(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
+// func transposeAVX2(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 // Requires: AVX, SSE
-TEXT ·transposeAVX2(SB), NOSPLIT, $8-40
-	STMXCSR    (SP)
-	MOVL       $0x00009fc0, 4(SP)
-	LDMXCSR    4(SP)
-	MOVQ       dst+0(FP), AX
-	MOVQ       dstStep+8(FP), CX
-	SHLQ       $0x02, CX
-	MOVQ       src+16(FP), DX
-	MOVQ       srcStep+24(FP), BX
-	SHLQ       $0x02, BX
-	MOVQ       by+32(FP), SI
-	VMOVUPS    (SI), Y8
-	VMULPS     (DX), Y8, Y0
-	ADDQ       BX, DX
-	VMULPS     (DX), Y8, Y1
-	ADDQ       BX, DX
-	VMULPS     (DX), Y8, Y2
-	ADDQ       BX, DX
-	VMULPS     (DX), Y8, Y3
-	ADDQ       BX, DX
-	VMULPS     (DX), Y8, Y4
-	ADDQ       BX, DX
-	VMULPS     (DX), Y8, Y5
-	ADDQ       BX, DX
-	VMULPS     (DX), Y8, Y6
-	ADDQ       BX, DX
-	VMULPS     (DX), Y8, Y7
-	ADDQ       BX, DX
+TEXT ·transposeAVX2(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    dst+0(FP), AX
+	MOVQ    dstStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    dstNext+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    src+24(FP), BX
+	MOVQ    srcStep+32(FP), SI
+	SHLQ    $0x02, SI
+	MOVQ    srcNext+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    by+48(FP), R8
+	MOVQ    blocks+56(FP), R9
+
+block:
+	MOVQ       BX, R10
+	VMOVUPS    (R8), Y8
+	VMULPS     (R10), Y8, Y0
+	ADDQ       SI, R10
+	VMULPS     (R10), Y8, Y1
+	ADDQ       SI, R10
+	VMULPS     (R10), Y8, Y2
+	ADDQ       SI, R10
+	VMULPS     (R10), Y8, Y3
+	ADDQ       SI, R10
+	VMULPS     (R10), Y8, Y4
+	ADDQ       SI, R10
+	VMULPS     (R10), Y8, Y5
+	ADDQ       SI, R10
+	VMULPS     (R10), Y8, Y6
+	ADDQ       SI, R10
+	VMULPS     (R10), Y8, Y7
+	ADDQ       SI, R10
 	VUNPCKLPS  Y1, Y0, Y8
 	VUNPCKHPS  Y1, Y0, Y9
 	VUNPCKLPS  Y3, Y2, Y10
@@ -1856,22 +1864,27 @@ TEXT ·transposeAVX2(SB), NOSPLIT, $8-40
 	VPERM2F128 $0x31, Y6, Y2, Y14
 	VPERM2F128 $0x20, Y7, Y3, Y11
 	VPERM2F128 $0x31, Y7, Y3, Y15
-	VMOVUPS    Y8, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Y9, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Y10, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Y11, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Y12, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Y13, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Y14, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Y15, (AX)
-	ADDQ       CX, AX
+	MOVQ       AX, R10
+	VMOVUPS    Y8, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Y9, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Y10, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Y11, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Y12, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Y13, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Y14, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Y15, (R10)
+	ADDQ       CX, R10
+	ADDQ       DI, BX
+	ADDQ       DX, AX
+	DECQ       R9
+	JNZ        block
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET

@@ -36,11 +36,11 @@ func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdi
 //go:noescape
 func addValuesMaskedAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 
-// transposeAVX512 sets dst[c][r] = by[c]*src[r][c] for a block of 16 x 16 whose rows lie dstStep and
-// srcStep elements apart.
+// transposeAVX512 sets dst[c][r] = by[c]*src[r][c] for as many blocks of 16 rows and columns as it is
+// told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
-func transposeAVX512(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
+func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
 // widenF16AVX512 sets dst[i] to the value of the binary16 bits src[i].
 //

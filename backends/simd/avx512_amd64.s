@@ -1693,52 +1693,60 @@ dims1done:
 	VZEROUPPER
 	RET
 
-// func transposeAVX512(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
+// func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 // Requires: AVX, AVX512F, SSE
-TEXT ·transposeAVX512(SB), NOSPLIT, $8-40
-	STMXCSR    (SP)
-	MOVL       $0x00009fc0, 4(SP)
-	LDMXCSR    4(SP)
-	MOVQ       dst+0(FP), AX
-	MOVQ       dstStep+8(FP), CX
-	SHLQ       $0x02, CX
-	MOVQ       src+16(FP), DX
-	MOVQ       srcStep+24(FP), BX
-	SHLQ       $0x02, BX
-	MOVQ       by+32(FP), SI
-	VMOVUPS    (SI), Z16
-	VMULPS     (DX), Z16, Z0
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z1
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z2
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z3
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z4
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z5
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z6
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z7
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z8
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z9
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z10
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z11
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z12
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z13
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z14
-	ADDQ       BX, DX
-	VMULPS     (DX), Z16, Z15
-	ADDQ       BX, DX
+TEXT ·transposeAVX512(SB), NOSPLIT, $8-64
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    dst+0(FP), AX
+	MOVQ    dstStep+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    dstNext+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    src+24(FP), BX
+	MOVQ    srcStep+32(FP), SI
+	SHLQ    $0x02, SI
+	MOVQ    srcNext+40(FP), DI
+	SHLQ    $0x02, DI
+	MOVQ    by+48(FP), R8
+	MOVQ    blocks+56(FP), R9
+
+block:
+	MOVQ       BX, R10
+	VMOVUPS    (R8), Z16
+	VMULPS     (R10), Z16, Z0
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z1
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z2
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z3
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z4
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z5
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z6
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z7
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z8
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z9
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z10
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z11
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z12
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z13
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z14
+	ADDQ       SI, R10
+	VMULPS     (R10), Z16, Z15
+	ADDQ       SI, R10
 	VUNPCKLPS  Z1, Z0, Z16
 	VUNPCKHPS  Z1, Z0, Z17
 	VUNPCKLPS  Z3, Z2, Z18
@@ -1803,38 +1811,43 @@ TEXT ·transposeAVX512(SB), NOSPLIT, $8-40
 	VSHUFF32X4 $0xdd, Z27, Z19, Z11
 	VSHUFF32X4 $0x88, Z31, Z23, Z7
 	VSHUFF32X4 $0xdd, Z31, Z23, Z15
-	VMOVUPS    Z0, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z1, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z2, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z3, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z4, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z5, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z6, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z7, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z8, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z9, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z10, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z11, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z12, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z13, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z14, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z15, (AX)
-	ADDQ       CX, AX
+	MOVQ       AX, R10
+	VMOVUPS    Z0, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z1, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z2, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z3, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z4, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z5, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z6, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z7, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z8, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z9, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z10, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z11, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z12, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z13, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z14, (R10)
+	ADDQ       CX, R10
+	VMOVUPS    Z15, (R10)
+	ADDQ       CX, R10
+	ADDQ       DI, BX
+	ADDQ       DX, AX
+	DECQ       R9
+	JNZ        block
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET

@@ -24,7 +24,7 @@ type laneISA struct {
 	weights               func(s *float32, keys int, m, top, l, alpha *float32, scale float32)
 	addValues             func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)
 	addValuesMasked       func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
-	transpose             func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)
+	transpose             func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 	dots                  func(sum, a, b *float32, dim int)
 	gradients             func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
 	addProduct            productFunc
@@ -61,20 +61,16 @@ func takeWords(ws *arena, n int) []uint32 {
 // toLanes sets dst, [padded][lanes], to the transpose of lanes rows of padded
 // elements.
 func (isa *laneISA) toLanes(dst, rows []float32, step, padded int) {
-	for c := 0; c < padded; c += isa.block {
-		for i := 0; i < isa.lanes; i += isa.block {
-			isa.transpose(&dst[c*isa.lanes+i], isa.lanes, &rows[i*step+c], step, &ones[0])
-		}
+	for i := 0; i < isa.lanes; i += isa.block {
+		isa.transpose(&dst[i], isa.lanes, isa.block*isa.lanes, &rows[i*step], step, isa.block, &ones[0], padded/isa.block)
 	}
 }
 
 // fromLanes sets lanes rows of padded elements to the transpose of src,
 // [padded][lanes], row i times by[i].
 func (isa *laneISA) fromLanes(rows []float32, step int, src []float32, padded int, by []float32) {
-	for c := 0; c < padded; c += isa.block {
-		for i := 0; i < isa.lanes; i += isa.block {
-			isa.transpose(&rows[i*step+c], step, &src[c*isa.lanes+i], isa.lanes, &by[i])
-		}
+	for i := 0; i < isa.lanes; i += isa.block {
+		isa.transpose(&rows[i*step], step, isa.block, &src[i], isa.lanes, isa.block*isa.lanes, &by[i], padded/isa.block)
 	}
 }
 

@@ -112,3 +112,35 @@ func bytes(elements Register) GPVirtual {
 	SHLQ(Imm(2), r)
 	return r
 }
+
+// blocks emits transpose: a loop over square blocks as wide as a vector. body
+// takes the rows in r, scratch in t, and returns where it left the columns.
+func blocks(body func(r, t []VecPhysical) []VecPhysical) {
+	n := vectorBytes / 4
+	arithmetic("transpose", "func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)",
+		"sets dst[c][r] = by[c]*src[r][c] for as many blocks of "+strconv.Itoa(n)+" rows and columns as it is",
+		"told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.")
+	dst, dstStep, dstNext := param("dst"), bytes(param("dstStep")), bytes(param("dstNext"))
+	src, srcStep, srcNext := param("src"), bytes(param("srcStep")), bytes(param("srcNext"))
+	by, count := param("by"), param("blocks")
+	r, t := registers[:n], registers[n:2*n]
+	Label("block")
+	at := GP64()
+	MOVQ(src, at)
+	VMOVUPS(Mem{Base: by}, t[0])
+	for _, z := range r {
+		VMULPS(Mem{Base: at}, t[0], z)
+		ADDQ(srcStep, at)
+	}
+	columns := body(r, t)
+	MOVQ(dst, at)
+	for _, z := range columns {
+		VMOVUPS(z, Mem{Base: at})
+		ADDQ(dstStep, at)
+	}
+	ADDQ(srcNext, src)
+	ADDQ(dstNext, dst)
+	DECQ(count)
+	JNZ(LabelRef("block"))
+	done()
+}

@@ -6,41 +6,27 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// transposeAVX2 emits the transpose of one 8 x 8 block.
+// transposeAVX2 emits the transpose of blocks of 8 x 8.
 func transposeAVX2() {
-	arithmetic("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
-		"sets dst[c][r] = by[c]*src[r][c] for a block of 8 x 8 whose rows lie dstStep and",
-		"srcStep elements apart.")
-	dst, dstStep := param("dst"), bytes(param("dstStep"))
-	src, srcStep := param("src"), bytes(param("srcStep"))
-	by := param("by")
-	r, t := registers[:8], registers[8:]
-	VMOVUPS(Mem{Base: by}, t[0])
-	for _, y := range r {
-		VMULPS(Mem{Base: src}, t[0], y)
-		ADDQ(srcStep, src)
-	}
-	// Pairs of rows, pairs of pairs, then the halves of a vector.
-	for i := 0; i < 8; i += 2 {
-		VUNPCKLPS(r[i+1], r[i], t[i])
-		VUNPCKHPS(r[i+1], r[i], t[i+1])
-	}
-	for i := 0; i < 8; i += 4 {
-		VUNPCKLPD(t[i+2], t[i], r[i])
-		VUNPCKHPD(t[i+2], t[i], r[i+1])
-		VUNPCKLPD(t[i+3], t[i+1], r[i+2])
-		VUNPCKHPD(t[i+3], t[i+1], r[i+3])
-	}
-	const low, high = 0x20, 0x31
-	for i := range 4 {
-		VPERM2F128(Imm(low), r[i+4], r[i], t[i])
-		VPERM2F128(Imm(high), r[i+4], r[i], t[i+4])
-	}
-	for _, y := range t {
-		VMOVUPS(y, Mem{Base: dst})
-		ADDQ(dstStep, dst)
-	}
-	done()
+	blocks(func(r, t []VecPhysical) []VecPhysical {
+		// Pairs of rows, pairs of pairs, then the halves of a vector.
+		for i := 0; i < 8; i += 2 {
+			VUNPCKLPS(r[i+1], r[i], t[i])
+			VUNPCKHPS(r[i+1], r[i], t[i+1])
+		}
+		for i := 0; i < 8; i += 4 {
+			VUNPCKLPD(t[i+2], t[i], r[i])
+			VUNPCKHPD(t[i+2], t[i], r[i+1])
+			VUNPCKLPD(t[i+3], t[i+1], r[i+2])
+			VUNPCKHPD(t[i+3], t[i+1], r[i+3])
+		}
+		const low, high = 0x20, 0x31
+		for i := range 4 {
+			VPERM2F128(Imm(low), r[i+4], r[i], t[i])
+			VPERM2F128(Imm(high), r[i+4], r[i], t[i+4])
+		}
+		return t
+	})
 }
 
 // convertAVX2 emits the conversions between float32 and the 16-bit types.

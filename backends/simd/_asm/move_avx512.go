@@ -6,26 +6,12 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// transposeAVX512 emits the transpose of one 16 x 16 block.
+// transposeAVX512 emits the transpose of blocks of 16 x 16.
 func transposeAVX512() {
-	arithmetic("transpose", "func(dst *float32, dstStep int, src *float32, srcStep int, by *float32)",
-		"sets dst[c][r] = by[c]*src[r][c] for a block of 16 x 16 whose rows lie dstStep and",
-		"srcStep elements apart.")
-	dst, dstStep := param("dst"), bytes(param("dstStep"))
-	src, srcStep := param("src"), bytes(param("srcStep"))
-	by := param("by")
-	r, t := registers[:16], registers[16:]
-	VMOVUPS(Mem{Base: by}, t[0])
-	for _, z := range r {
-		VMULPS(Mem{Base: src}, t[0], z)
-		ADDQ(srcStep, src)
-	}
-	transpose16(r, t)
-	for _, z := range r {
-		VMOVUPS(z, Mem{Base: dst})
-		ADDQ(dstStep, dst)
-	}
-	done()
+	blocks(func(r, t []VecPhysical) []VecPhysical {
+		transpose16(r, t)
+		return r
+	})
 }
 
 // transpose16 transposes 16 vectors of 32-bit elements: pairs of rows, pairs of
