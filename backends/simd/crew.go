@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // A crew is the goroutines that help the callers of a backend: up to
@@ -20,6 +21,7 @@ type crew struct {
 	size   int
 	idle   int
 	closed bool
+	asked  atomic.Int64 // how often a call asked for help
 }
 
 func newCrew() *crew {
@@ -36,6 +38,7 @@ func (c *crew) run(j *job, helpers int) {
 	c.mu.Lock()
 	c.remove(j)
 	c.mu.Unlock()
+	poll(func() bool { return j.present.Load() == 0 })
 	j.helpers.Wait()
 }
 
@@ -47,6 +50,7 @@ func (c *crew) ask(j *job, helpers int) {
 		return
 	}
 	c.calls = append(c.calls, j)
+	c.asked.Add(1)
 	for range min(helpers, c.idle) {
 		c.wake.Signal()
 	}
@@ -67,10 +71,12 @@ func (c *crew) serve() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.closed {
-		if len(c.calls) == 0 {
+		if len(c.calls) == 0 && !c.linger() {
 			c.idle++
 			c.wake.Wait()
 			c.idle--
+		}
+		if len(c.calls) == 0 {
 			continue
 		}
 		j := c.calls[0]
@@ -79,12 +85,36 @@ func (c *crew) serve() {
 			c.remove(j)
 		}
 		j.helpers.Add(1)
+		j.present.Add(1)
 		c.mu.Unlock()
 		j.work(seat)
+		j.present.Add(-1)
 		j.helpers.Done()
 		c.mu.Lock()
 	}
 	c.size--
+}
+
+// linger waits a little for the next call or phase, which often follows at once,
+// and reports whether there is one, or none will come: waking a sleeping goroutine takes longer
+// than a small problem. Others may have the processor meanwhile. The caller
+// holds mu.
+func (c *crew) linger() bool {
+	seen := c.asked.Load()
+	c.mu.Unlock()
+	poll(func() bool { return c.asked.Load() != seen })
+	c.mu.Lock()
+	return len(c.calls) > 0 || c.closed
+}
+
+// poll waits until ready, but not for long.
+func poll(ready func() bool) {
+	for range 200 {
+		if ready() {
+			return
+		}
+		runtime.Gosched()
+	}
 }
 
 // close lets the goroutines end. Calls in progress finish, and later ones have

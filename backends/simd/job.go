@@ -38,6 +38,7 @@ type job struct {
 	crew    *crew
 	seats   int            // for helpers that have not come; of crew.mu
 	helpers sync.WaitGroup // that have
+	present atomic.Int64   // how many of these are still at work
 }
 
 // newJob returns a job for p. Set its arguments, then call do.
