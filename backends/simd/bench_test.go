@@ -2,6 +2,7 @@ package simd_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -35,6 +36,38 @@ func BenchmarkKernels(b *testing.B) {
 				b.ReportMetric(c.p.FLOPs(k.Pass())*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 			})
 		}
+	}
+}
+
+// BenchmarkTileCosts measures, for the simulated schedules, what a tile of query
+// rows costs beside its keys, in units of one key: the intercept over the slope of
+// the time of few and many keys. Run it with GOMAXPROCS=1.
+func BenchmarkTileCosts(b *testing.B) {
+	for _, x := range []struct {
+		kernel    string
+		n         int // query rows
+		few, many int // keys
+	}{
+		{"simd/fwd_avx512", 2048, 192, 1536}, {"simd/fwd_avx2", 2048, 192, 1536},
+		{"simd/bwd_avx512", 2048, 64, 128}, {"simd/bwd_avx2", 2048, 64, 128},
+	} {
+		b.Run(x.kernel, func(b *testing.B) {
+			took := [2]time.Duration{time.Hour, time.Hour} // the least of all calls
+			calls := [2]*call{newCall(b, fmt.Sprintf("b1-h1-g1-n%d-m%d-d64-f32", x.n, x.few)), newCall(b, fmt.Sprintf("b1-h1-g1-n%d-m%d-d64-f32", x.n, x.many))}
+			for b.Loop() {
+				for i, c := range calls {
+					for _, k := range c.kernels() {
+						if k.Name == x.kernel {
+							start := time.Now()
+							require.NoError(b, c.run(b.Context(), k))
+							took[i] = min(took[i], time.Since(start))
+						}
+					}
+				}
+			}
+			slope := float64(took[1]-took[0]) / float64(x.many-x.few)
+			b.ReportMetric(float64(took[0])/slope-float64(x.few), "keys")
+		})
 	}
 }
 

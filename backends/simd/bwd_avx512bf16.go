@@ -19,10 +19,11 @@ import (
 //		dV += Pᵀ dO; dK += dSᵀ Q               pairs of rows of Q and dO
 //	dQ += dS K                                 pairs of keys
 //
-// P and dS are float32, then rounded; the scale of dS comes at the end. Q and dO are read as they lie in the first
-// two products, and packed by rows for the others. K and V are packed once for a
-// block: by columns, and K by rows. delta is summed by the same instruction in the
-// same order as dP, so that a row that sees one key has dS = 0.
+// P and dS are float32, then rounded; the scale of dS comes at the end. Q and dO
+// are read as they lie in the first two products, and packed by rows for the
+// others. K and V are packed once for a block: by columns, and K by rows. delta is
+// summed by the same instruction in the same order as dP, so that a row that sees
+// one key has dS = 0.
 //
 // A pair is one product, so the last three are taken in panels that all rows of
 // the tile see. At the edges of the band they are those of bwd_avx512, in float32.

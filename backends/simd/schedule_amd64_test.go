@@ -17,8 +17,8 @@ import (
 // some keys more for loading, transposing and storing. The figures come from the
 // slope and the intercept of BenchmarkTileCosts.
 const (
-	fwdTileCost = 30
-	bwdTileCost = 15 // of a block of keys, for each tile that it visits
+	fwdTileCost = 50
+	bwdTileCost = 35 // of a block of keys, for each tile that it visits
 )
 
 // simulateForward returns what part of their time workers are idle.
