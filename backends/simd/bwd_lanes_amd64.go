@@ -124,7 +124,7 @@ func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 type tileStats struct {
 	lse   []float32 // [bwdRows]; the largest float32 where a row has no weight anywhere
 	delta []float32 // [bwdRows], dO·O - dLSE
-	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite
+	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite and the mask has edges
 	dq    []float32 // [bwdRows][padded dim], if it cannot be gathered where it belongs
 }
 
@@ -172,6 +172,9 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 				x.delta[at+i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
 			}
 			clear(dq[(at+i)*dqStep:][:p.Dim])
+		}
+		if p.Mask == (flashkit.Band{}) {
+			continue // no edges, so nobody asks
 		}
 		isa.transposed(q, buf, &f.Q, b, h, r, n)
 		if isa.wild(q, p.Dim, sums) || isa.wild(do, p.VDim, sums) {

@@ -96,9 +96,9 @@ func (c *crew) serve() {
 }
 
 // linger waits a little for the next call or phase, which often follows at once,
-// and reports whether there is one, or none will come: waking a sleeping goroutine takes longer
-// than a small problem. Others may have the processor meanwhile. The caller
-// holds mu.
+// and reports whether there is one, or none will come: waking a sleeping
+// goroutine takes longer than a small problem. Others may have the processor
+// meanwhile. The caller holds mu.
 func (c *crew) linger() bool {
 	seen := c.asked.Load()
 	c.mu.Unlock()

@@ -236,16 +236,8 @@ func (isa *decodeISA) finishDecode(j *job, d *decodePlan, head, r int, m float32
 		unsplit(o[:d.lColumn], buf, isa.split)
 	}
 	o = o[:p.VDim]
-	lse := float32(math.Inf(-1))
-	if sum == 0 { // no key, or none with a score above -Inf
-		clear(o)
-	} else {
-		scale(o, 1/sum)
-		lse = float32(j.scale*float64(m) + math.Log(float64(sum)))
-	}
+	lse := j.normalize(o, m, sum)
 	b, h, i := head/p.KVHeads, head%p.KVHeads*d.group+r%d.group, r/d.group
 	isa.store(&f.O, f.O.Offset(b, h, i), o)
-	if !f.LSE.IsZero() {
-		f.LSE.Float32s()[f.LSE.Offset(b, h, i)] = lse
-	}
+	j.storeLSE(b, h, i, lse)
 }

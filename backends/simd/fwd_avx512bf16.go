@@ -4,7 +4,6 @@ package simd
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -92,13 +91,8 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 // newTile loads and packs n query rows.
 func (x *pairScratch) newTile(j *job, ws *arena, from, n int) pairTile {
 	t := pairTile{
-		laneTile: laneTile{from: from, n: n, o: ws.take(pairLanes * pad(j.p.VDim)), m: ws.take(pairLanes), l: ws.take(pairLanes)},
+		laneTile: avx512Lanes.emptyTile(j, ws, from, n),
 		qPairs:   takeWords(ws, pairLanes*pairWords(j.p.Dim)),
-	}
-	clear(t.o)
-	clear(t.l)
-	for i := range t.m {
-		t.m[i] = float32(math.Inf(-1))
 	}
 	pairColumns(t.qPairs, x.buf, &j.fwd.Q, x.b, x.h, from, n)
 	return t
@@ -140,10 +134,7 @@ func (x *pairScratch) addWhole(j *job, t *pairTile, from, keys int) {
 // addMasked does the same with keys that some rows do not see, in float32.
 func (x *pairScratch) addMasked(j *job, t *pairTile, from, keys int) {
 	p := &j.p
-	for c := range keys {
-		first, last := p.Queries(from + c)
-		x.masks[c] = laneMask(first-t.from, last-t.from, t.n)
-	}
+	x.setMasks(p, &t.laneTile, from, keys)
 	maskScoresAVX512(&x.s[0], &x.masks[0], keys, &x.top[0])
 	weightsAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	v, step := avx512Lanes.view(&j.fwd.V, x.b, x.kvHead, from, keys, x.v)

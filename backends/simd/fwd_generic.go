@@ -115,15 +115,24 @@ func (j *job) absorb(s []float32, m, l float32, o []float32) (float32, float32) 
 
 // finishRow divides once and writes row i of the head of t.
 func (j *job) finishRow(t queryTile, i int, m, l float32, o []float32) {
-	lse := float32(math.Inf(-1))
+	lse := j.normalize(o, m, l)
+	store(&j.fwd.O, j.fwd.O.Offset(t.b, t.h, i), o)
+	j.storeLSE(t.b, t.h, i, lse)
+}
+
+// normalize divides o by l and returns the row's LSE.
+func (j *job) normalize(o []float32, m, l float32) float32 {
 	if l == 0 { // no key, or none with a score above -Inf
 		clear(o)
-	} else {
-		scale(o, 1/l)
-		lse = float32(j.scale*float64(m) + math.Log(float64(l)))
+		return float32(math.Inf(-1))
 	}
-	store(&j.fwd.O, j.fwd.O.Offset(t.b, t.h, i), o)
-	if !j.fwd.LSE.IsZero() {
-		j.fwd.LSE.Float32s()[j.fwd.LSE.Offset(t.b, t.h, i)] = lse
+	scale(o, 1/l)
+	return float32(j.scale*float64(m) + math.Log(float64(l)))
+}
+
+// storeLSE writes the LSE of row i of head h, if it is wanted.
+func (j *job) storeLSE(b, h, i int, lse float32) {
+	if t := &j.fwd.LSE; !t.IsZero() {
+		t.Float32s()[t.Offset(b, h, i)] = lse
 	}
 }

@@ -128,15 +128,22 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 
 // newTile loads and transposes n query rows.
 func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int) laneTile {
+	t := isa.emptyTile(j, ws, from, n)
+	t.q = ws.take(isa.lanes * pad(j.p.Dim))
+	isa.transposed(t.q, x.rows, &j.fwd.Q, b, h, from, n)
+	return t
+}
+
+// emptyTile returns a tile of n query rows that has seen no key. Its Q is left to
+// the caller.
+func (isa *laneISA) emptyTile(j *job, ws *arena, from, n int) laneTile {
 	lanes := isa.lanes
-	t := laneTile{from: from, n: n,
-		q: ws.take(lanes * pad(j.p.Dim)), o: ws.take(lanes * pad(j.p.VDim)), m: ws.take(lanes), l: ws.take(lanes)}
+	t := laneTile{from: from, n: n, o: ws.take(lanes * pad(j.p.VDim)), m: ws.take(lanes), l: ws.take(lanes)}
 	clear(t.o)
 	clear(t.l)
 	for i := range t.m {
 		t.m[i] = float32(math.Inf(-1))
 	}
-	isa.transposed(t.q, x.rows, &j.fwd.Q, b, h, from, n)
 	return t
 }
 
@@ -173,19 +180,25 @@ func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, k *float32, 
 		isa.addValues(o, v, vStep, s, keys, p.VDim, alpha)
 		return
 	}
-	for c := range keys {
-		first, last := p.Queries(from + c)
-		x.masks[c] = laneMask(first-t.from, last-t.from, t.n)
-	}
+	x.setMasks(p, t, from, keys)
 	isa.scores(s, k, kStep, q, p.Dim, keys, &x.hidden[0]) // its maximum counts hidden keys
 	isa.maskScores(s, &x.masks[0], keys, top)
 	isa.weights(s, keys, m, top, l, alpha, j.base2)
 	isa.addValuesMasked(o, v, vStep, s, keys, p.VDim, alpha, &x.masks[0])
 }
 
+// setMasks sets the masks of keys, from a given one on: the rows of the tile that
+// see each.
+func (x *laneScratch) setMasks(p *flashkit.Problem, t *laneTile, from, keys int) {
+	for c := range keys {
+		first, last := p.Queries(from + c)
+		x.masks[c] = laneMask(first-t.from, last-t.from, t.n)
+	}
+}
+
 // finish divides once, transposes back and writes the rows of the tile.
 func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
-	o, lse := &j.fwd.O, &j.fwd.LSE
+	o := &j.fwd.O
 	for i, l := range t.l {
 		x.factors[i] = 0 // no key, or none with a score above -Inf
 		y := math.Inf(-1)
@@ -193,8 +206,8 @@ func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
 			x.factors[i] = 1 / l
 			y = j.scale*float64(t.m[i]) + math.Log(float64(l))
 		}
-		if i < t.n && !lse.IsZero() {
-			lse.Float32s()[lse.Offset(b, h, t.from+i)] = float32(y)
+		if i < t.n {
+			j.storeLSE(b, h, t.from+i, float32(y))
 		}
 	}
 	vdim, padded := j.p.VDim, pad(j.p.VDim)

@@ -177,7 +177,6 @@ func (j *job) waitFor(item int, at int64) bool {
 			if j.stopped() {
 				return false
 			}
-			runtime.Gosched()
 		}
 	}
 	return true
