@@ -3,6 +3,8 @@ module github.com/flashkit-go/flashkit
 go 1.25.0
 
 require (
+	github.com/ebitengine/purego v0.11.3
+	github.com/klauspost/compress v1.18.1
 	github.com/spf13/cobra v1.10.2
 	github.com/stretchr/testify v1.12.1
 	github.com/tetratelabs/wazero v1.12.0

@@ -48,6 +48,11 @@ type Kernel struct {
 	// included.
 	Cost func(p Problem) time.Duration
 
+	// DeviceMemory returns the bytes of a device's memory that the problem's
+	// tensors take there and those that a call needs beside them. It is nil for
+	// kernels that work in the host's memory.
+	DeviceMemory func(p Problem) (tensors, workspace int64)
+
 	// Exactly one of the two is set. It is called by the methods below only,
 	// with a problem that fits and arguments that have passed the check. It
 	// returns ctx.Err() soon after ctx is done; the outputs are then undefined.

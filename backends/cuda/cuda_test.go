@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -15,6 +16,7 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		conformance.Unavailable(t, "cuda", err)
 	}
+	defer b.Close()
 	conformance.Run(t, b)
 }
 
@@ -23,5 +25,62 @@ func ExampleOpen() {
 	if errors.Is(err, flashkit.ErrUnavailable) {
 		return // use another backend, and say so
 	}
-	fmt.Println(b.Name(), err)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer b.Close()
+	fmt.Println(b.Device().Name)
+}
+
+// Attention on memory of the device: what a trainer keeps there anyway.
+func ExampleBackend_Forward() {
+	b, err := cuda.Open()
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	if err := attend(b); err != nil {
+		fmt.Println(err)
+	}
+}
+
+func attend(b *cuda.Backend) error {
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 1024, KVLen: 1024, Dim: 64, VDim: 64, DType: flashkit.BFloat16, Mask: flashkit.Causal()}
+	n := p.Batch * p.Heads * p.QLen * p.Dim
+	s, err := b.NewStream()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	m, err := b.Alloc(4 * n * p.DType.Size()) // Q, K, V and O, one after the other
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	host := make([]uint16, n)
+	for i := range 3 {
+		if err := cuda.Upload(s, m, i*n*p.DType.Size(), host); err != nil {
+			return err
+		}
+	}
+	tensor := func(i int) cuda.Tensor { return m.Tensor(p.DType, i*n, p.Batch, p.Heads, p.QLen, p.Dim) }
+	err = b.Forward(context.Background(), s, p, &cuda.Forward{Q: tensor(0), K: tensor(1), V: tensor(2), O: tensor(3)})
+	if err != nil {
+		return err
+	}
+	return cuda.Download(s, host, m, 3*n*p.DType.Size()) // waits for the stream
+}
+
+func ExampleBackend_Backward() {
+	b, err := cuda.Open()
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 1024, KVLen: 1024, Dim: 64, VDim: 64, DType: flashkit.BFloat16}
+	n, err := b.Workspace(p, flashkit.PassBackward, "") // what Backward takes beside its tensors
+	if err != nil || n == 0 {
+		fmt.Println(n, err)
+	}
 }

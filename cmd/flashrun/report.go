@@ -27,6 +27,7 @@ type report struct {
 	Calls          int       `json:"calls"`   // how many were timed
 	GFLOPS         float64   `json:"gflops"`
 	ExtraBytes     int64     `json:"extra_bytes"`
+	Device         *device   `json:"device_bytes,omitempty"`
 	ForwardKernel  string    `json:"forward_kernel,omitempty"`
 	ForwardSeconds float64   `json:"forward_seconds,omitempty"`
 	MaxAbsError    *distance `json:"max_abs_error,omitempty"`   // against the oracle
@@ -34,6 +35,12 @@ type report struct {
 	Source         string    `json:"source"`
 
 	checked []checkedOutput
+}
+
+// A device is the bytes of a device's memory that a call takes.
+type device struct {
+	Tensors   int64 `json:"tensors"`
+	Workspace int64 `json:"workspace"`
 }
 
 type checkedOutput struct {
@@ -59,6 +66,10 @@ func (r *report) set(p flashkit.Problem, m measurement) {
 	r.Pass, r.Kernel, r.Reason = pass.String(), m.kernel.Name, m.reason
 	r.Backend = backendOf(m.kernel.Name)
 	r.Seconds, r.Calls, r.ExtraBytes = m.median.Seconds(), m.calls, max(r.ExtraBytes, m.bytes)
+	if m.kernel.DeviceMemory != nil {
+		r.Device = new(device)
+		r.Device.Tensors, r.Device.Workspace = m.kernel.DeviceMemory(p)
+	}
 	if r.Seconds > 0 {
 		r.GFLOPS = p.FLOPs(pass) / r.Seconds / 1e9
 	}
@@ -140,6 +151,9 @@ func (r *report) writeText(w io.Writer, out string) error {
 	fmt.Fprintf(t, "kernel\t%s: %s\n", r.Kernel, r.Reason)
 	fmt.Fprintf(t, "time\t%s, median of %d, %.2f GFLOP/s\n", formatSeconds(r.Seconds), r.Calls, r.GFLOPS)
 	fmt.Fprintf(t, "memory\t%s besides input and output\n", formatBytes(float64(r.ExtraBytes)))
+	if r.Device != nil {
+		fmt.Fprintf(t, "device\t%s of tensors, %s besides them\n", formatBytes(float64(r.Device.Tensors)), formatBytes(float64(r.Device.Workspace)))
+	}
 	for _, c := range r.checked {
 		fmt.Fprintf(t, "%s\tmaximum error %.3g against the float64 oracle\n", c.name, c.error)
 	}

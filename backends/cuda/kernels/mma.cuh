@@ -69,3 +69,91 @@ __device__ __forceinline__ float exp2_approx(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+
+// Copies 16 bytes to shared memory, or zeros if there are none.
+__device__ __forceinline__ void copy_async16_if(uint32_t to, const void *from, bool there) {
+    asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(to), "l"(from),
+                 "r"((uint32_t)there) : "memory");
+}
+
+// Stores eight 16-bit elements.
+__device__ __forceinline__ void store_shared16x8(uint32_t to, const uint32_t (&x)[4]) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+
+// Four 8x8 matrices of 16-bit elements, the inverse of load_matrix.
+__device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+#else
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++)
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(__shfl_sync(~0u, address, 8 * i + lane / 4) + lane % 4 * 4), "r"(r[i]) : "memory");
+#endif
+}
+
+// Adds four floats to 16 aligned bytes of global memory, each of them atomically.
+__device__ __forceinline__ void add_global4(float *to, const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+#else
+    for (int i = 0; i < 4; i++) asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + i), "f"(x[i]) : "memory");
+#endif
+}
+
+// A counter in global memory that blocks wait for. The add comes after all
+// that the thread has written, and after what it has seen written at a barrier.
+__device__ __forceinline__ int load_counter(const int *from) {
+    int x;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
+__device__ __forceinline__ void add_counter_release(int *to) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory"); }
+
+// Copies 16 bytes to shared memory.
+__device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Copies one float to shared memory, or a zero when bytes is 0.
+__device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+// d += a b, a 16x8 by rows, b 8x8 by columns, of tf32 (float32 whose last 13 bits
+// are not read), float32 sums.
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// x = hi + lo for mma_tf32: hi is x rounded to tf32, lo the exact rest, of which
+// mma_tf32 reads all bits but at most one.
+__device__ __forceinline__ void split_tf32(float x, uint32_t &hi, uint32_t &lo) {
+    hi = (__float_as_uint(x) + 0x1000) & 0xffffe000;
+    lo = __float_as_uint(x - __uint_as_float(hi));
+}
+
+// The largest x, or the sum of x, of the lanes that differ from this one in the bits from `from` up to `to`.
+template <int from, int to> __device__ __forceinline__ float butterfly_max(float x) {
+#pragma unroll
+    for (int bit = from; bit < to; bit *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, bit));
+    return x;
+}
+template <int from, int to> __device__ __forceinline__ float butterfly_sum(float x) {
+#pragma unroll
+    for (int bit = from; bit < to; bit *= 2) x += __shfl_xor_sync(~0u, x, bit);
+    return x;
+}
+
+// As copy_async16, but at once, by elements of `size` bytes: `from` need not be aligned.
+template <int size> __device__ __forceinline__ void copy_elements16(uint32_t to, const void *from, int bytes) {
+    uint32_t x[4] = {};
+#pragma unroll
+    for (int e = 0; e < 16; e += size) {
+        if (e >= bytes) continue;
+        if constexpr (size == 4) x[e / 4] = *(const uint32_t *)((const char *)from + e);
+        else x[e / 4] |= (uint32_t)*(const uint16_t *)((const char *)from + e) << e % 4 * 8;
+    }
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}

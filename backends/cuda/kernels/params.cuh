@@ -17,11 +17,11 @@ struct Params {
     View dq, dk, dv;
 
     // Workspace, each row-major.
-    float *delta;     // [batch, heads, q_len] of backward
+    float *delta;     // backward: rowsum(dO * O) - dLSE; each kernel says in which shape
     float *dq_sum;    // backward: dQ before it is rounded; its layout is the kernel's
-    int *turn;        // backward: counters
-    float *part_o;    // decode: [splits, batch, heads, q_len, v_dim]
-    float *part_lse;  // decode: [splits, batch, heads, q_len]
+    int *turn;        // counters
+    float *part_o;    // decode: [splits, batch, heads, q_len, padded dim]
+    float *part_lse;  // decode: [splits, batch, heads, q_len, 2], maximum and sum
 
     int batch, heads, kv_heads, q_len, kv_len, dim, v_dim;
     int lo, hi;        // row i sees the keys from max(0, i+lo) to min(kv_len-1, i+hi), both included; |lo|, |hi| <= 2^30

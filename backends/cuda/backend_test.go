@@ -1,0 +1,378 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// openFake opens a backend on a fake driver and sees at the end that nothing
+// leaks.
+func openFake(t *testing.T) (*Backend, *fakeDriver) {
+	f := newFake()
+	b, err := OpenWith(&f.Driver, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, b.Close())
+		require.Empty(t, f.leaks())
+	})
+	return b, f
+}
+
+// The whole suite, with the fake's arithmetic: packing, chunks, launches,
+// workspace and errors are the real ones.
+func TestHostSide(t *testing.T) {
+	b, _ := openFake(t)
+	b.lanes.chunk = 3000 // several chunks for most cases
+	conformance.Run(t, b)
+}
+
+func TestOpenUnavailable(t *testing.T) {
+	for reason, spoil := range map[string]func(*fakeDriver){
+		"no device: cuInit: CUDA_ERROR_FAKE (100)":                              func(f *fakeDriver) { f.failures["cuInit"] = f.fail("cuInit", codeNoDevice) },
+		"no device: number 0 of 0":                                              func(f *fakeDriver) { f.devices = 0 },
+		"driver too old: it speaks CUDA 12.8, the kernels need 13.0":            func(f *fakeDriver) { f.version = 12080 },
+		"architecture below sm_70: Fake GPU has compute capability 6.1":         func(f *fakeDriver) { f.attributes[attrMajor], f.attributes[attrMinor] = 6, 1 },
+		"Fake GPU has no memory pools or no unified addresses":                  func(f *fakeDriver) { f.attributes[attrMemoryPools] = 0 },
+		"no context on Fake GPU: cuDevicePrimaryCtxRetain: CUDA_ERROR_FAKE (2)": func(f *fakeDriver) { f.failures["cuDevicePrimaryCtxRetain"] = f.fail("cuDevicePrimaryCtxRetain", 2) },
+		"cuMemPoolSetAttribute: CUDA_ERROR_FAKE (801)":                          func(f *fakeDriver) { f.failures["cuMemPoolSetAttribute"] = f.fail("cuMemPoolSetAttribute", 801) },
+	} {
+		f := newFake()
+		spoil(f)
+		_, err := OpenWith(&f.Driver, 0)
+		require.ErrorIs(t, err, flashkit.ErrUnavailable)
+		require.EqualError(t, err, "cuda: unavailable on this machine: "+reason)
+		require.Empty(t, f.leaks(), reason)
+	}
+}
+
+// An older GPU keeps the backend and says in Fits what its kernels lack.
+func TestFitsOlderGPU(t *testing.T) {
+	f := newFake()
+	f.attributes[attrMajor], f.attributes[attrMinor] = 7, 5
+	b, err := OpenWith(&f.Driver, 0)
+	require.NoError(t, err)
+	defer b.Close()
+	require.Equal(t, "it needs compute capability 8.0, Fake GPU has 7.5", b.Kernels()[0].Fits(problem(t, "b1-h1-g1-n4-m4-d8-bf16")))
+}
+
+func TestFits(t *testing.T) {
+	b, _ := openFake(t)
+	for _, c := range []struct{ kernel, problem, reason string }{
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-f32", "it takes [f16 bf16], not f32"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d257-bf16", "it takes head dims up to 256, not 257"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-dv300-bf16", "it takes head dims up to 256, not 300"},
+		{"cuda/decode_sm80", "b1-h8-g1-n9-m4-d8-bf16", "it takes at most 64 query rows for each KV head, not 72"},
+		{"cuda/bwd_f32", "b1-h1-g1-n4-m4-d512-f32", ""},
+		{"cuda/fwd_sm80", "b1-h1-g1-n1-m2000000000-d8-bf16", "it takes sequences up to 1073741824, not 2000000000"},
+		{"cuda/fwd_sm80", "b4000-h4000-g4000-n4096-m1-d8-bf16", "it takes up to 2147483647 blocks, not 4112000000"},
+	} {
+		for _, k := range b.Kernels() {
+			if k.Name == c.kernel {
+				require.Equal(t, c.reason, k.Fits(problem(t, c.problem)), c.problem)
+			}
+		}
+	}
+}
+
+func problem(t testing.TB, name string) flashkit.Problem {
+	p, err := flashkit.ParseProblem(name)
+	require.NoError(t, err)
+	return p
+}
+
+// A deviceCall is a problem's tensors in the device's memory.
+type deviceCall struct {
+	b       *Backend
+	p       flashkit.Problem
+	s       *Stream
+	buffers []*Buffer
+	fwd     Forward
+	bwd     Backward
+}
+
+func newDeviceCall(t testing.TB, b *Backend, name string) *deviceCall {
+	c := &deviceCall{b: b, p: problem(t, name)}
+	var err error
+	c.s, err = b.NewStream()
+	require.NoError(t, err)
+	tensor := func(dtype flashkit.DType, s [4]int) Tensor {
+		n := s[0] * s[1] * s[2] * s[3]
+		m, err := b.Alloc(n * dtype.Size())
+		require.NoError(t, err)
+		c.buffers = append(c.buffers, m)
+		require.NoError(t, fillRandom(c.s, m, dtype, n))
+		return m.Tensor(dtype, 0, s[0], s[1], s[2], s[3])
+	}
+	p := c.p
+	f := Forward{Q: tensor(p.DType, p.QShape()), K: tensor(p.DType, p.KShape()), V: tensor(p.DType, p.VShape()),
+		O: tensor(p.DType, p.OShape()), LSE: tensor(flashkit.Float32, p.LSEShape())}
+	c.fwd = f
+	c.bwd = Backward{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: f.LSE, DO: tensor(p.DType, p.OShape()),
+		DQ: tensor(p.DType, p.QShape()), DK: tensor(p.DType, p.KShape()), DV: tensor(p.DType, p.VShape())}
+	return c
+}
+
+// fillRandom makes n elements of the buffer normally distributed. Long ones repeat
+// a block of a million.
+func fillRandom(s *Stream, m *Buffer, dtype flashkit.DType, n int) error {
+	const block = 1 << 20
+	wide, narrow := make([]float32, min(n, block)), make([]uint16, min(n, block))
+	for i := range wide {
+		if wide[i] = float32(rand.NormFloat64()); dtype == flashkit.Float16 {
+			narrow[i] = half.ToF16(wide[i])
+		} else {
+			narrow[i] = half.ToBF16(wide[i])
+		}
+	}
+	for from := 0; from < n; from += block {
+		var err error
+		if k := min(block, n-from); dtype == flashkit.Float32 {
+			err = Upload(s, m, 4*from, wide[:k])
+		} else {
+			err = Upload(s, m, 2*from, narrow[:k])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *deviceCall) forward() error  { return c.b.Forward(context.Background(), c.s, c.p, &c.fwd) }
+func (c *deviceCall) backward() error { return c.b.Backward(context.Background(), c.s, c.p, &c.bwd) }
+
+func (c *deviceCall) close(t testing.TB) {
+	for _, m := range c.buffers {
+		require.NoError(t, m.Free())
+	}
+	require.NoError(t, c.s.Close())
+}
+
+// Both ways in compute the same.
+func TestDeviceMemory(t *testing.T) {
+	b, _ := openFake(t)
+	c := newDeviceCall(t, b, "b2-h4-g2-n33-m70-d24-dv40-f32-causal")
+	defer c.close(t)
+	require.NoError(t, c.forward())
+	require.NoError(t, c.backward())
+	p := c.p
+	host := func(x Tensor) flashkit.Tensor {
+		s := x.Shape()
+		h := make([]float32, s[0]*s[1]*s[2]*s[3])
+		require.NoError(t, Download(c.s, h, x.memory, 0))
+		return flashkit.F32(h, s[0], s[1], s[2], s[3])
+	}
+	empty := func(s [4]int) flashkit.Tensor {
+		return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
+	}
+	fwd := &flashkit.Forward{Q: host(c.fwd.Q), K: host(c.fwd.K), V: host(c.fwd.V), O: empty(p.OShape()), LSE: empty(p.LSEShape())}
+	bwd := &flashkit.Backward{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: host(c.bwd.DO),
+		DQ: empty(p.QShape()), DK: empty(p.KShape()), DV: empty(p.VShape())}
+	for _, k := range b.Kernels() {
+		switch k.Name {
+		case "cuda/fwd_f32":
+			require.NoError(t, k.Forward(context.Background(), p, fwd))
+		case "cuda/bwd_f32":
+			require.NoError(t, k.Backward(context.Background(), p, bwd))
+		}
+	}
+	for _, pair := range [][2]flashkit.Tensor{{host(c.fwd.O), fwd.O}, {host(c.fwd.LSE), fwd.LSE}, {host(c.bwd.DQ), bwd.DQ}, {host(c.bwd.DK), bwd.DK}, {host(c.bwd.DV), bwd.DV}} {
+		require.Equal(t, pair[1].Float32s(), pair[0].Float32s())
+	}
+}
+
+// What is launched, for one problem of each shape of call.
+func TestLaunches(t *testing.T) {
+	b, f := openFake(t)
+	for _, c := range []struct {
+		problem, kernel string
+		want            []string
+	}{
+		{"b2-h3-g3-n100-m50-d40-bf16", "cuda/fwd_sm80", []string{"fwd_sm80_bf16_d64"}},
+		{"b2-h3-g3-n100-m50-d40-f32", "", []string{"fwd_f32_d64"}},
+		{"b1-h8-g2-n1-m5000-d128-f16", "", []string{"decode_sm80_f16_d128"}},
+		{"b1-h8-g2-n1-m50-d128-f16", "cuda/decode_sm80", []string{"decode_sm80_f16_d128"}},
+	} {
+		call := newDeviceCall(t, b, c.problem)
+		call.fwd.Kernel = c.kernel
+		f.launches = nil
+		require.NoError(t, call.forward())
+		var got []string
+		for _, l := range f.launches {
+			got = append(got, l.name)
+			require.Equal(t, call.s.handle, l.stream)
+		}
+		require.Equal(t, c.want, got, c.problem)
+		call.close(t)
+	}
+}
+
+func TestBadDeviceArguments(t *testing.T) {
+	b, f := openFake(t)
+	other, _ := openFake(t)
+	elsewhere := newDeviceCall(t, other, "b1-h2-g1-n8-m8-d8-f32")
+	defer elsewhere.close(t)
+	for field, spoil := range map[string]func(*deviceCall){
+		"flashkit: Q = none: the tensor is missing":                                             func(c *deviceCall) { c.fwd.Q = Tensor{} },
+		"flashkit: K = GPU 0 (Fake GPU): the tensor is not on GPU 0 (Fake GPU) of this backend": func(c *deviceCall) { c.fwd.K = elsewhere.fwd.K },
+		"flashkit: Stream = of another backend: must belong to the same one":                    func(c *deviceCall) { c.s = elsewhere.s },
+		"flashkit: V.shape = [1 1 8 4]: must be [1 1 8 8]":                                      func(c *deviceCall) { c.fwd.V = c.fwd.V.memory.Tensor(flashkit.Float32, 0, 1, 1, 8, 4) },
+		"flashkit: V.len = 60: is too short for shape [1 1 8 8] with strides [64 64 8 1]":       func(c *deviceCall) { c.fwd.V = c.fwd.V.memory.Tensor(flashkit.Float32, 4, 1, 1, 8, 8) },
+		"flashkit: V.len = 0: is too short for shape [1 1 8 8] with strides [64 64 8 1]":        func(c *deviceCall) { c.fwd.V = c.fwd.V.memory.Tensor(flashkit.Float32, 1000, 1, 1, 8, 8) },
+		"flashkit: O = output: shares memory with K": func(c *deviceCall) {
+			c.fwd.O = c.fwd.Q.memory.Tensor(flashkit.Float32, 0, 1, 2, 8, 8)
+			c.fwd.K = c.fwd.Q.memory.Tensor(flashkit.Float32, 0, 1, 1, 8, 8)
+			c.fwd.Q = c.fwd.V.memory.Tensor(flashkit.Float32, 0, 1, 2, 8, 8).WithStrides(0, 0, 8)
+		},
+		"flashkit: Kernel = cuda/fwd_sm12: is no forward kernel of cuda":                   func(c *deviceCall) { c.fwd.Kernel = "cuda/fwd_sm12" },
+		"cuda/fwd_sm80: does not take b1-h2-g1-n8-m8-d8-f32: it takes [f16 bf16], not f32": func(c *deviceCall) { c.fwd.Kernel = "cuda/fwd_sm80" },
+		"flashkit: KVHeads = 3: must divide Heads = 2":                                     func(c *deviceCall) { c.p.KVHeads = 3 },
+	} {
+		c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
+		own := c.s
+		spoil(c)
+		require.EqualError(t, c.forward(), field)
+		c.s = own
+		c.close(t)
+	}
+	c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
+	require.NoError(t, c.fwd.Q.memory.Free())
+	require.EqualError(t, c.forward(), "flashkit: Q = freed: its buffer is freed")
+	require.EqualError(t, c.backward(), "flashkit: Q = freed: its buffer is freed")
+	require.Error(t, c.fwd.Q.memory.Free())
+	require.ErrorContains(t, Upload(c.s, c.fwd.Q.memory, 0, []float32{1}), "freed")
+	require.ErrorContains(t, Upload(c.s, c.fwd.K.memory, 8, make([]float32, 63)), "Buffer.bytes = 256: is too small for 252 bytes from byte 8")
+	c.buffers = c.buffers[1:]
+	c.close(t)
+	_, err := b.Alloc(-1)
+	require.EqualError(t, err, "flashkit: bytes = -1: must not be negative")
+	require.Empty(t, f.launches)
+}
+
+// Out of memory is an error like any other; the device goes on.
+func TestOutOfMemory(t *testing.T) {
+	b, f := openFake(t)
+	f.limit = 1 << 20
+	_, err := b.Alloc(2 << 20)
+	require.True(t, isOutOfMemory(err), err)
+	p := problem(t, "b1-h1-g1-n4096-m4096-d64-f32")
+	x := func(s [4]int) flashkit.Tensor {
+		return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
+	}
+	err = b.hostForward(context.Background(), fwdF32, p, &flashkit.Forward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())})
+	require.True(t, isOutOfMemory(err), err)
+	f.limit = 0
+	c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
+	f.failures["cuMemAllocAsync"] = f.fail("cuMemAllocAsync", codeOutOfMemory)
+	require.True(t, isOutOfMemory(c.backward()))
+	delete(f.failures, "cuMemAllocAsync")
+	require.NoError(t, c.backward())
+	c.close(t)
+}
+
+// A sticky error loses the device; every later call says so and why.
+func TestLostDevice(t *testing.T) {
+	f := newFake()
+	b, err := OpenWith(&f.Driver, 0)
+	require.NoError(t, err)
+	c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
+	f.failures["cuStreamSynchronize"] = f.fail("cuStreamSynchronize", 700)
+	require.EqualError(t, c.s.Sync(), "cuStreamSynchronize: CUDA_ERROR_FAKE (700)")
+	clear(f.failures)
+	for _, err := range []error{c.s.Sync(), c.forward(), c.backward(), c.buffers[0].Free()} {
+		require.ErrorContains(t, err, "the device is lost since an earlier error: cuStreamSynchronize: CUDA_ERROR_FAKE (700)")
+		var driver *Error
+		require.True(t, errors.As(err, &driver))
+	}
+	require.NoError(t, b.Close())
+	require.ErrorIs(t, c.s.Sync(), errClosed)
+}
+
+// A call that fails on the way leaves nothing behind; openFake looks.
+func TestNothingLeaksOnFailure(t *testing.T) {
+	for _, call := range []string{"cuLaunchKernel", "cuMemAllocAsync", "cuMemHostAlloc", "cuMemAlloc", "cuStreamCreate", "cuStreamSynchronize", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuModuleLoadDataEx", "cuFuncSetAttribute"} {
+		b, f := openFake(t)
+		f.failures[call] = f.fail(call, 1)
+		p := problem(t, "b2-h2-g2-n8-m8-d8-f32")
+		x := func(s [4]int) flashkit.Tensor {
+			return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
+		}
+		arg := &flashkit.Backward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape()), LSE: x(p.LSEShape()), DO: x(p.OShape()), DQ: x(p.QShape()), DK: x(p.KShape()), DV: x(p.VShape())}
+		require.Error(t, b.hostBackward(context.Background(), bwdF32, p, arg), call)
+		clear(f.failures)
+		require.NoError(t, b.hostBackward(context.Background(), bwdF32, p, arg), call)
+	}
+}
+
+// A call that is canceled between chunks stops there.
+func TestCanceledBetweenChunks(t *testing.T) {
+	b, f := openFake(t)
+	b.lanes.chunk = 1
+	ctx, cancel := context.WithCancel(context.Background())
+	launch := f.LaunchKernel
+	once := sync.OnceFunc(cancel)
+	b.drv.LaunchKernel = launch
+	copyIn := b.drv.MemcpyHtoDAsync
+	var copies int
+	var mu sync.Mutex
+	b.drv.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, n int, s StreamHandle) error {
+		once()
+		mu.Lock()
+		copies++
+		mu.Unlock()
+		return copyIn(to, from, n, s)
+	}
+	p := problem(t, "b200-h1-g1-n8-m8-d8-f32")
+	x := func(s [4]int) flashkit.Tensor {
+		return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
+	}
+	err := b.hostForward(ctx, fwdF32, p, &flashkit.Forward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())})
+	require.ErrorIs(t, err, context.Canceled)
+	require.LessOrEqual(t, copies, cap(b.lanes.free))
+}
+
+// Calls on the device's memory do not allocate.
+func TestDeviceAllocations(t *testing.T) {
+	b, f := openFake(t)
+	c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
+	defer c.close(t)
+	require.NoError(t, c.forward())
+	require.NoError(t, c.backward())
+	memory := f.MemAllocAsync
+	b.drv.LaunchKernel = func(Function, int, int, int, StreamHandle, unsafe.Pointer) error { return nil }
+	b.drv.MemAllocAsync = func(int, StreamHandle) (Pointer, error) { return 1 << 45, nil }
+	b.drv.MemFreeAsync = func(Pointer, StreamHandle) error { return nil }
+	_ = memory
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if c.forward() != nil || c.backward() != nil {
+			t.Error("failed")
+		}
+	}))
+}
+
+func TestConcurrentCalls(t *testing.T) {
+	b, _ := openFake(t)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			c := newDeviceCall(t, b, "b1-h2-g1-n20-m20-d8-f32-causal")
+			for range 5 {
+				if err := errors.Join(c.forward(), c.backward(), c.s.Sync()); err != nil {
+					t.Error(err)
+				}
+			}
+			c.close(t)
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,129 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// The handles of the CUDA driver, as it gives them out.
+type (
+	Context      uintptr
+	Module       uintptr
+	Function     uintptr
+	StreamHandle uintptr // 0 is the context's default stream
+	EventHandle  uintptr
+	Pointer      uintptr // an address in device memory
+)
+
+// A Driver is every call of the CUDA driver that the backend makes, one field
+// each, named after the call without its prefix and its version. Open fills one
+// from the library that it finds at run time; the module gorgoniacu from
+// gorgonia.org/cu; tests from a fake. A call that fails returns an *Error.
+// Every function may be called from several goroutines at once. Those below
+// SetCurrent act on the context that is current on the calling thread; the
+// backend sees to that.
+type Driver struct {
+	Init             func() error
+	DriverGetVersion func() (int, error) // 13000 is 13.0
+	DeviceGetCount   func() (int, error)
+	DeviceGetName    func(device int) (string, error)
+	DeviceTotalMem   func(device int) (int, error)
+	DeviceAttribute  func(device int, attribute Attribute) (int, error)
+
+	DevicePrimaryCtxRetain  func(device int) (Context, error)
+	DevicePrimaryCtxRelease func(device int) error
+	CtxPushCurrent          func(Context) error
+	CtxPopCurrent           func() error
+
+	MemGetInfo    func() (free, total int, err error)
+	MemAlloc      func(bytes int) (Pointer, error)
+	MemFree       func(Pointer) error
+	MemAllocAsync func(bytes int, s StreamHandle) (Pointer, error)
+	MemFreeAsync  func(p Pointer, s StreamHandle) error
+	KeepFreed     func(device int) error // sets the release threshold of the device's memory pool to the maximum
+	MemHostAlloc  func(bytes int) (unsafe.Pointer, error)
+	MemFreeHost   func(unsafe.Pointer) error
+
+	MemcpyHtoDAsync func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error
+	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error
+	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error
+
+	ModuleLoadData    func(image []byte) (Module, error)
+	ModuleUnload      func(Module) error
+	ModuleGetFunction func(m Module, name string) (Function, error)
+	ModuleGetGlobal   func(m Module, name string) (Pointer, int, error)
+	FuncSetShared     func(f Function, bytes int) error // the limit of dynamic shared memory
+	FuncBlocksPerSM   func(f Function, threads, shared int) (int, error)
+
+	// LaunchKernel runs a grid of blocks in one dimension. The kernel's one
+	// parameter lies at params, on the heap, and is copied by the call.
+	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
+
+	StreamCreate      func() (StreamHandle, error) // does not wait for the default stream
+	StreamDestroy     func(StreamHandle) error
+	StreamSynchronize func(StreamHandle) error
+	StreamWaitEvent   func(s StreamHandle, e EventHandle) error
+	EventCreate       func() (EventHandle, error)
+	EventDestroy      func(EventHandle) error
+	EventRecord       func(e EventHandle, s StreamHandle) error
+	EventSynchronize  func(EventHandle) error
+	EventElapsedTime  func(from, to EventHandle) (milliseconds float32, err error)
+}
+
+// An Attribute is a number of the driver's enumeration CUdevice_attribute.
+type Attribute int
+
+const (
+	attrClockRate   Attribute = 13 // kHz
+	attrSMs         Attribute = 16
+	attrMemoryClock Attribute = 36 // kHz
+	attrMemoryBus   Attribute = 37 // bits
+	attrL2          Attribute = 38 // bytes
+	attrMajor       Attribute = 75
+	attrMinor       Attribute = 76
+	attrMemoryPools Attribute = 115
+
+	attrUnifiedAddressing Attribute = 41
+)
+
+// An Error is a failed call of the CUDA driver.
+type Error struct {
+	Call string // the driver's function, such as cuLaunchKernel
+	Code int    // its CUresult
+	Name string // the code's name, such as CUDA_ERROR_OUT_OF_MEMORY
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
+
+// The codes that the backend reacts to.
+const (
+	codeOutOfMemory = 2
+	codeNoDevice    = 100
+)
+
+// isOutOfMemory reports whether the device, or pinned host memory, is full. The
+// device remains usable.
+func isOutOfMemory(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code == codeOutOfMemory
+}
+
+// isSticky reports whether the error has left the context unusable: every later
+// call returns it again until the process ends.
+func isSticky(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code {
+	case 214, // ECC_UNCORRECTABLE
+		220, 226, // NVLINK_UNCORRECTABLE, CONTAINED
+		700, 702, // ILLEGAL_ADDRESS, LAUNCH_TIMEOUT
+		709,                               // CONTEXT_IS_DESTROYED
+		710,                               // ASSERT
+		714, 715, 716, 717, 718, 719, 721: // HARDWARE_STACK_ERROR to LAUNCH_FAILED, TENSOR_MEMORY_LEAK
+		return true
+	}
+	return false
+}

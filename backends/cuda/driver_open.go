@@ -1,0 +1,320 @@
+//go:build ((linux && (amd64 || arm64)) || (windows && amd64)) && !nocuda
+
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// openDriver loads the driver's library and looks its functions up. The names
+// carry the version of the call whose arguments are used here; without a header
+// nothing maps them.
+func openDriver() (*Driver, error) {
+	l, err := openLibrary()
+	if err != nil {
+		return nil, fmt.Errorf("no driver library: %w", err)
+	}
+	var c calls
+	if err := c.bind(l); err != nil {
+		return nil, fmt.Errorf("driver too old: %w", err)
+	}
+	return c.driver(), nil
+}
+
+// A symbol is a function of the library: its name is the field's tag, its
+// address what the library says.
+type symbol struct {
+	name    string
+	address uintptr
+}
+
+// calls are the functions of the library, as it exports them.
+type calls struct {
+	init          symbol `cu:"cuInit"`
+	errorName     symbol `cu:"cuGetErrorName"`
+	version       symbol `cu:"cuDriverGetVersion"`
+	count         symbol `cu:"cuDeviceGetCount"`
+	deviceName    symbol `cu:"cuDeviceGetName"`
+	totalMem      symbol `cu:"cuDeviceTotalMem_v2"`
+	attribute     symbol `cu:"cuDeviceGetAttribute"`
+	defaultPool   symbol `cu:"cuDeviceGetDefaultMemPool"`
+	poolAttribute symbol `cu:"cuMemPoolSetAttribute"`
+	retain        symbol `cu:"cuDevicePrimaryCtxRetain"`
+	release       symbol `cu:"cuDevicePrimaryCtxRelease_v2"`
+	push          symbol `cu:"cuCtxPushCurrent_v2"`
+	pop           symbol `cu:"cuCtxPopCurrent_v2"`
+	memInfo       symbol `cu:"cuMemGetInfo_v2"`
+	alloc         symbol `cu:"cuMemAlloc_v2"`
+	free          symbol `cu:"cuMemFree_v2"`
+	allocAsync    symbol `cu:"cuMemAllocAsync"`
+	freeAsync     symbol `cu:"cuMemFreeAsync"`
+	hostAlloc     symbol `cu:"cuMemHostAlloc"`
+	hostFree      symbol `cu:"cuMemFreeHost"`
+	toDevice      symbol `cu:"cuMemcpyHtoDAsync_v2"`
+	toHost        symbol `cu:"cuMemcpyDtoHAsync_v2"`
+	set32         symbol `cu:"cuMemsetD32Async"`
+	load          symbol `cu:"cuModuleLoadDataEx"`
+	unload        symbol `cu:"cuModuleUnload"`
+	function      symbol `cu:"cuModuleGetFunction"`
+	global        symbol `cu:"cuModuleGetGlobal_v2"`
+	setAttribute  symbol `cu:"cuFuncSetAttribute"`
+	occupancy     symbol `cu:"cuOccupancyMaxActiveBlocksPerMultiprocessor"`
+	launch        symbol `cu:"cuLaunchKernel"`
+	streamNew     symbol `cu:"cuStreamCreate"`
+	streamEnd     symbol `cu:"cuStreamDestroy_v2"`
+	streamSync    symbol `cu:"cuStreamSynchronize"`
+	streamWait    symbol `cu:"cuStreamWaitEvent"`
+	eventNew      symbol `cu:"cuEventCreate"`
+	eventEnd      symbol `cu:"cuEventDestroy_v2"`
+	eventRecord   symbol `cu:"cuEventRecord"`
+	eventSync     symbol `cu:"cuEventSynchronize"`
+	eventElapsed  symbol `cu:"cuEventElapsedTime"`
+}
+
+func (c *calls) bind(l library) error {
+	v := reflect.ValueOf(c).Elem()
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Tag.Get("cu")
+		address, err := l.lookup(name)
+		if err != nil {
+			return fmt.Errorf("it lacks %s", name)
+		}
+		*(*symbol)(v.Field(i).Addr().UnsafePointer()) = symbol{name, address}
+	}
+	return nil
+}
+
+// call calls s. The garbage collector neither frees nor moves what the
+// arguments point to before it returns.
+//
+//go:uintptrescapes
+func (c *calls) call(s *symbol, args ...uintptr) error {
+	r, _, _ := purego.SyscallN(s.address, args...)
+	return c.check(s, r)
+}
+
+func (c *calls) check(s *symbol, result uintptr) error {
+	code := int32(result)
+	if code == 0 {
+		return nil
+	}
+	return c.fail(s, code)
+}
+
+func (c *calls) fail(s *symbol, code int32) error {
+	e := &Error{Call: s.name, Code: int(code), Name: "unknown error"}
+	text := new(*byte)
+	if r, _, _ := purego.SyscallN(c.errorName.address, uintptr(code), uintptr(unsafe.Pointer(text))); int32(r) == 0 && *text != nil {
+		e.Name = goString(*text)
+	}
+	runtime.KeepAlive(text)
+	return e
+}
+
+func goString(p *byte) string {
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(p, n))
+}
+
+func cString(s string) unsafe.Pointer { return unsafe.Pointer(unsafe.StringData(s + "\x00")) }
+
+// A frame is the memory of a call that must not allocate: its arguments, and
+// the array of pointers to a kernel's parameters.
+type frame struct {
+	args   [11]uintptr
+	params [1]unsafe.Pointer
+}
+
+// call calls s with the first n arguments of the frame.
+func (f *frame) call(c *calls, s *symbol, n int) error {
+	r, _, _ := purego.SyscallN(s.address, f.args[:n]...)
+	return c.check(s, r)
+}
+
+// hot returns the calls that must not allocate.
+func (c *calls) hot(d *Driver) {
+	frames := &sync.Pool{New: func() any { return new(frame) }}
+	do := func(s *symbol, args ...uintptr) error {
+		f := frames.Get().(*frame)
+		n := copy(f.args[:], args)
+		err := f.call(c, s, n)
+		frames.Put(f)
+		return err
+	}
+	d.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
+		f := frames.Get().(*frame)
+		f.params[0] = params
+		f.args = [11]uintptr{uintptr(fn), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&f.params)), 0}
+		err := f.call(c, &c.launch, 11)
+		f.params[0] = nil
+		frames.Put(f)
+		return err
+	}
+	d.CtxPushCurrent = func(x Context) error { return do(&c.push, uintptr(x)) }
+	d.CtxPopCurrent = func() error {
+		f := frames.Get().(*frame)
+		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // where it writes the popped context
+		err := f.call(c, &c.pop, 1)
+		frames.Put(f)
+		return err
+	}
+	d.MemAllocAsync = func(bytes int, s StreamHandle) (Pointer, error) {
+		f := frames.Get().(*frame)
+		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.args[3])), uintptr(bytes), uintptr(s)}
+		err := f.call(c, &c.allocAsync, 3)
+		p := Pointer(f.args[3])
+		frames.Put(f)
+		return p, err
+	}
+	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return do(&c.freeAsync, uintptr(p), uintptr(s)) }
+	d.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error {
+		err := do(&c.toDevice, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
+		runtime.KeepAlive(from)
+		return err
+	}
+	d.MemcpyDtoHAsync = func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error {
+		err := do(&c.toHost, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
+		runtime.KeepAlive(to)
+		return err
+	}
+	d.MemsetD32Async = func(to Pointer, value uint32, words int, s StreamHandle) error {
+		return do(&c.set32, uintptr(to), uintptr(value), uintptr(words), uintptr(s))
+	}
+	d.StreamSynchronize = func(s StreamHandle) error { return do(&c.streamSync, uintptr(s)) }
+	d.StreamWaitEvent = func(s StreamHandle, e EventHandle) error {
+		return do(&c.streamWait, uintptr(s), uintptr(e), 0)
+	}
+	d.EventRecord = func(e EventHandle, s StreamHandle) error { return do(&c.eventRecord, uintptr(e), uintptr(s)) }
+	d.EventSynchronize = func(e EventHandle) error { return do(&c.eventSync, uintptr(e)) }
+}
+
+// Arguments of the driver's enumerations.
+const (
+	streamNonBlocking    = 1
+	hostPortable         = 1
+	poolReleaseThreshold = 4
+	maxDynamicShared     = 8
+)
+
+func (c *calls) driver() *Driver {
+	d := &Driver{
+		Init: func() error { return c.call(&c.init, 0) },
+		DriverGetVersion: func() (int, error) {
+			v := new(int32)
+			err := c.call(&c.version, uintptr(unsafe.Pointer(v)))
+			return int(*v), err
+		},
+		DeviceGetCount: func() (int, error) {
+			n := new(int32)
+			err := c.call(&c.count, uintptr(unsafe.Pointer(n)))
+			return int(*n), err
+		},
+		DeviceGetName: func(device int) (string, error) {
+			name := make([]byte, 256)
+			err := c.call(&c.deviceName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)-1), uintptr(device))
+			return goString(&name[0]), err
+		},
+		DeviceTotalMem: func(device int) (int, error) {
+			n := new(uintptr)
+			err := c.call(&c.totalMem, uintptr(unsafe.Pointer(n)), uintptr(device))
+			return int(*n), err
+		},
+		DeviceAttribute: func(device int, a Attribute) (int, error) {
+			v := new(int32)
+			err := c.call(&c.attribute, uintptr(unsafe.Pointer(v)), uintptr(a), uintptr(device))
+			return int(*v), err
+		},
+		KeepFreed: func(device int) error {
+			pool, most := new(uintptr), new(uint64)
+			*most = math.MaxUint64
+			if err := c.call(&c.defaultPool, uintptr(unsafe.Pointer(pool)), uintptr(device)); err != nil {
+				return err
+			}
+			return c.call(&c.poolAttribute, *pool, poolReleaseThreshold, uintptr(unsafe.Pointer(most)))
+		},
+		DevicePrimaryCtxRetain: func(device int) (Context, error) {
+			x := new(Context)
+			err := c.call(&c.retain, uintptr(unsafe.Pointer(x)), uintptr(device))
+			return *x, err
+		},
+		DevicePrimaryCtxRelease: func(device int) error { return c.call(&c.release, uintptr(device)) },
+		MemGetInfo: func() (free, total int, err error) {
+			n := new([2]uintptr)
+			err = c.call(&c.memInfo, uintptr(unsafe.Pointer(&n[0])), uintptr(unsafe.Pointer(&n[1])))
+			return int(n[0]), int(n[1]), err
+		},
+		MemAlloc: func(bytes int) (Pointer, error) {
+			p := new(Pointer)
+			err := c.call(&c.alloc, uintptr(unsafe.Pointer(p)), uintptr(bytes))
+			return *p, err
+		},
+		MemFree: func(p Pointer) error { return c.call(&c.free, uintptr(p)) },
+		MemHostAlloc: func(bytes int) (unsafe.Pointer, error) {
+			p := new(unsafe.Pointer)
+			err := c.call(&c.hostAlloc, uintptr(unsafe.Pointer(p)), uintptr(bytes), hostPortable)
+			return *p, err
+		},
+		MemFreeHost: func(p unsafe.Pointer) error { return c.call(&c.hostFree, uintptr(p)) },
+	}
+	c.modules(d)
+	c.streams(d)
+	c.hot(d)
+	return d
+}
+
+func (c *calls) modules(d *Driver) {
+	d.ModuleLoadData = func(image []byte) (Module, error) {
+		m := new(Module)
+		err := c.call(&c.load, uintptr(unsafe.Pointer(m)), uintptr(unsafe.Pointer(unsafe.SliceData(image))), 0, 0, 0)
+		return *m, err
+	}
+	d.ModuleUnload = func(m Module) error { return c.call(&c.unload, uintptr(m)) }
+	d.ModuleGetFunction = func(m Module, name string) (Function, error) {
+		f := new(Function)
+		err := c.call(&c.function, uintptr(unsafe.Pointer(f)), uintptr(m), uintptr(cString(name)))
+		return *f, err
+	}
+	d.ModuleGetGlobal = func(m Module, name string) (Pointer, int, error) {
+		p, n := new(Pointer), new(uintptr)
+		err := c.call(&c.global, uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(n)), uintptr(m), uintptr(cString(name)))
+		return *p, int(*n), err
+	}
+	d.FuncSetShared = func(f Function, bytes int) error {
+		return c.call(&c.setAttribute, uintptr(f), maxDynamicShared, uintptr(bytes))
+	}
+	d.FuncBlocksPerSM = func(f Function, threads, shared int) (int, error) {
+		n := new(int32)
+		err := c.call(&c.occupancy, uintptr(unsafe.Pointer(n)), uintptr(f), uintptr(threads), uintptr(shared))
+		return int(*n), err
+	}
+}
+
+func (c *calls) streams(d *Driver) {
+	d.StreamCreate = func() (StreamHandle, error) {
+		s := new(StreamHandle)
+		err := c.call(&c.streamNew, uintptr(unsafe.Pointer(s)), streamNonBlocking)
+		return *s, err
+	}
+	d.StreamDestroy = func(s StreamHandle) error { return c.call(&c.streamEnd, uintptr(s)) }
+	d.EventCreate = func() (EventHandle, error) {
+		e := new(EventHandle)
+		err := c.call(&c.eventNew, uintptr(unsafe.Pointer(e)), 0)
+		return *e, err
+	}
+	d.EventDestroy = func(e EventHandle) error { return c.call(&c.eventEnd, uintptr(e)) }
+	d.EventElapsedTime = func(from, to EventHandle) (float32, error) {
+		ms := new(float32)
+		err := c.call(&c.eventElapsed, uintptr(unsafe.Pointer(ms)), uintptr(from), uintptr(to))
+		return *ms, err
+	}
+}

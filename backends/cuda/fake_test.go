@@ -1,0 +1,386 @@
+package cuda
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// A fakeDriver stands in for the CUDA driver and a GPU. It keeps device memory in
+// the host's, refuses what a real driver would refuse or suffer from, counts what
+// is not given back, and computes what the kernels would: see fakeKernel.
+type fakeDriver struct {
+	Driver
+	version, devices int
+	attributes       map[Attribute]int
+
+	mu        sync.Mutex
+	memory    map[Pointer][]byte
+	next      Pointer
+	pinned    map[unsafe.Pointer][]byte
+	handles   map[uintptr]string // contexts, streams, events and modules that are open
+	functions map[Function]*fakeFunction
+	images    map[Module]*fakeImage
+	made      uintptr
+	depth     int              // of pushed contexts
+	limit     int              // bytes of device memory; 0 is no limit
+	failures  map[string]error // by call
+	launches  []fakeLaunch
+}
+
+type fakeImage struct {
+	functions map[string]bool
+	plans     map[string][]byte
+	addresses map[string]Pointer
+}
+
+type fakeFunction struct {
+	name   string
+	shared int
+	plan   [4]int32
+}
+
+type fakeLaunch struct {
+	name                    string
+	blocks, threads, shared int
+	stream                  StreamHandle
+	params                  params
+}
+
+func newFake() *fakeDriver {
+	f := &fakeDriver{
+		version: 13000, devices: 1,
+		attributes: map[Attribute]int{attrMajor: 9, attrSMs: 132, attrL2: 60 << 20, attrClockRate: 1980000, attrMemoryClock: 3201000,
+			attrMemoryBus: 6016, attrMemoryPools: 1, attrUnifiedAddressing: 1},
+		memory: map[Pointer][]byte{}, next: 1 << 46, pinned: map[unsafe.Pointer][]byte{},
+		handles: map[uintptr]string{}, functions: map[Function]*fakeFunction{}, images: map[Module]*fakeImage{},
+		failures: map[string]error{},
+	}
+	f.Driver = Driver{
+		Init:             func() error { return f.call("cuInit") },
+		DriverGetVersion: func() (int, error) { return f.version, f.call("cuDriverGetVersion") },
+		DeviceGetCount:   func() (int, error) { return f.devices, f.call("cuDeviceGetCount") },
+		DeviceGetName:    func(int) (string, error) { return "Fake GPU", nil },
+		DeviceTotalMem:   func(int) (int, error) { return 80 << 30, nil },
+		DeviceAttribute:  func(_ int, a Attribute) (int, error) { return f.attributes[a], nil },
+		KeepFreed:        func(int) error { return f.call("cuMemPoolSetAttribute") },
+		DevicePrimaryCtxRetain: func(int) (Context, error) {
+			h, err := f.open("cuDevicePrimaryCtxRetain", "context")
+			return Context(h), err
+		},
+		DevicePrimaryCtxRelease: func(int) error { return f.release() },
+		CtxPushCurrent:          func(Context) error { return f.push(1) },
+		CtxPopCurrent:           func() error { return f.push(-1) },
+		MemGetInfo:              func() (int, int, error) { return 79 << 30, 80 << 30, f.inContext("cuMemGetInfo") },
+	}
+	f.memoryCalls()
+	f.moduleCalls()
+	f.streamCalls()
+	return f
+}
+
+func (f *fakeDriver) call(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failures[name]
+}
+
+func (f *fakeDriver) fail(name string, code int) error {
+	return &Error{Call: name, Code: code, Name: "CUDA_ERROR_FAKE"}
+}
+
+// inContext is call for the functions that need a current context.
+func (f *fakeDriver) inContext(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.depth == 0 {
+		return f.fail(name, 201)
+	}
+	return f.failures[name]
+}
+
+func (f *fakeDriver) push(by int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.depth += by
+	return nil
+}
+
+func (f *fakeDriver) open(call, what string) (uintptr, error) {
+	if err := f.call(call); err != nil {
+		return 0, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.made++
+	f.handles[f.made] = what
+	return f.made, nil
+}
+
+func (f *fakeDriver) shut(call, what string, h uintptr) error {
+	if err := f.inContext(call); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.handles[h] != what {
+		return f.fail(call, 400)
+	}
+	delete(f.handles, h)
+	return nil
+}
+
+func (f *fakeDriver) release() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for h, what := range f.handles {
+		if what == "context" {
+			delete(f.handles, h)
+			return nil
+		}
+	}
+	return f.fail("cuDevicePrimaryCtxRelease", 201)
+}
+
+// leaks says what was not given back.
+func (f *fakeDriver) leaks() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []string
+	for _, what := range f.handles {
+		all = append(all, what)
+	}
+	if n := len(f.memory); n > 0 {
+		all = append(all, fmt.Sprintf("%d pieces of device memory", n))
+	}
+	if n := len(f.pinned); n > 0 {
+		all = append(all, fmt.Sprintf("%d pieces of pinned memory", n))
+	}
+	if f.depth != 0 {
+		all = append(all, fmt.Sprintf("%d pushed contexts", f.depth))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// at returns the device memory from p to the end of its piece.
+func (f *fakeDriver) at(p Pointer) ([]byte, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for base, m := range f.memory {
+		if p >= base && p <= base+Pointer(len(m)) {
+			return m[p-base:], true
+		}
+	}
+	return nil, false
+}
+
+func (f *fakeDriver) memoryCalls() {
+	alloc := func(name string, n int) (Pointer, error) {
+		if err := f.inContext(name); err != nil {
+			return 0, err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		used := n
+		for _, m := range f.memory {
+			used += len(m)
+		}
+		if f.limit > 0 && used > f.limit {
+			return 0, f.fail(name, codeOutOfMemory)
+		}
+		p := f.next
+		f.next += Pointer(n+1<<20) &^ 0xff
+		f.memory[p] = bytes.Repeat([]byte{0xff}, n) // NaN
+		return p, nil
+	}
+	free := func(name string, p Pointer) error {
+		if err := f.inContext(name); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if _, ok := f.memory[p]; !ok {
+			return f.fail(name, 1)
+		}
+		delete(f.memory, p)
+		return nil
+	}
+	f.MemAlloc = func(n int) (Pointer, error) { return alloc("cuMemAlloc", n) }
+	f.MemFree = func(p Pointer) error { return free("cuMemFree", p) }
+	f.MemAllocAsync = func(n int, _ StreamHandle) (Pointer, error) { return alloc("cuMemAllocAsync", n) }
+	f.MemFreeAsync = func(p Pointer, _ StreamHandle) error { return free("cuMemFreeAsync", p) }
+	f.MemHostAlloc = func(n int) (unsafe.Pointer, error) {
+		if err := f.inContext("cuMemHostAlloc"); err != nil {
+			return nil, err
+		}
+		m := bytes.Repeat([]byte{0xff}, n)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.pinned[unsafe.Pointer(&m[0])] = m
+		return unsafe.Pointer(&m[0]), nil
+	}
+	f.MemFreeHost = func(p unsafe.Pointer) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.pinned, p)
+		return nil
+	}
+	move := func(name string, device Pointer, host unsafe.Pointer, n int, upload bool) error {
+		if err := f.inContext(name); err != nil {
+			return err
+		}
+		m, ok := f.at(device)
+		if !ok || n > len(m) {
+			return f.fail(name, 1)
+		}
+		if h := unsafe.Slice((*byte)(host), n); upload {
+			copy(m, h)
+		} else {
+			copy(h, m)
+		}
+		return nil
+	}
+	f.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, n int, _ StreamHandle) error {
+		return move("cuMemcpyHtoDAsync", to, from, n, true)
+	}
+	f.MemcpyDtoHAsync = func(to unsafe.Pointer, from Pointer, n int, _ StreamHandle) error {
+		return move("cuMemcpyDtoHAsync", from, to, n, false)
+	}
+	f.MemsetD32Async = func(to Pointer, value uint32, words int, _ StreamHandle) error {
+		m, ok := f.at(to)
+		if !ok || 4*words > len(m) {
+			return f.fail("cuMemsetD32Async", 1)
+		}
+		for i := range words {
+			binary.LittleEndian.PutUint32(m[4*i:], value)
+		}
+		return nil
+	}
+}
+
+func (f *fakeDriver) moduleCalls() {
+	f.ModuleLoadData = func(image []byte) (Module, error) {
+		parsed, err := parseImage(image)
+		if err != nil {
+			return 0, f.fail("cuModuleLoadDataEx", 200)
+		}
+		h, err := f.open("cuModuleLoadDataEx", "module")
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.images[Module(h)] = parsed
+		return Module(h), err
+	}
+	f.ModuleUnload = func(m Module) error {
+		f.mu.Lock()
+		for _, p := range f.images[m].addresses {
+			delete(f.memory, p)
+		}
+		f.mu.Unlock()
+		return f.shut("cuModuleUnload", "module", uintptr(m))
+	}
+	f.ModuleGetFunction = func(m Module, name string) (Function, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		image := f.images[m]
+		if image == nil || !image.functions[name] {
+			return 0, f.fail("cuModuleGetFunction", 500)
+		}
+		fn := &fakeFunction{name: name}
+		if plan := image.plans[name+"_plan"]; len(plan) == 16 {
+			for i := range fn.plan {
+				fn.plan[i] = int32(binary.LittleEndian.Uint32(plan[4*i:]))
+			}
+		}
+		f.made++
+		f.functions[Function(f.made)] = fn
+		return Function(f.made), nil
+	}
+	f.ModuleGetGlobal = func(m Module, name string) (Pointer, int, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		image := f.images[m]
+		if image == nil || image.plans[name] == nil {
+			return 0, 0, f.fail("cuModuleGetGlobal", 500)
+		}
+		if image.addresses[name] == 0 {
+			image.addresses[name] = f.next
+			f.memory[f.next] = image.plans[name]
+			f.next += 1 << 20
+		}
+		return image.addresses[name], len(image.plans[name]), nil
+	}
+	f.FuncSetShared = func(fn Function, n int) error {
+		f.functions[fn].shared = n
+		return f.inContext("cuFuncSetAttribute")
+	}
+	f.FuncBlocksPerSM = func(Function, int, int) (int, error) { return 2, f.inContext("cuOccupancy") }
+	f.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, a unsafe.Pointer) error {
+		if err := f.inContext("cuLaunchKernel"); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		k := f.functions[fn]
+		if s != 0 && f.handles[uintptr(s)] != "stream" || k == nil || blocks < 1 || shared > k.shared || threads != int(k.plan[0]) {
+			f.mu.Unlock()
+			return f.fail("cuLaunchKernel", 1)
+		}
+		l := fakeLaunch{k.name, blocks, threads, shared, s, *(*params)(a)}
+		f.launches = append(f.launches, l)
+		f.mu.Unlock()
+		return f.compute(k, l)
+	}
+}
+
+// parseImage reads the kernels and the plans that a cubin holds.
+func parseImage(image []byte) (*fakeImage, error) {
+	file, err := elf.NewFile(bytes.NewReader(image))
+	if err != nil {
+		return nil, err
+	}
+	symbols, err := file.Symbols()
+	if err != nil {
+		return nil, err
+	}
+	parsed := &fakeImage{map[string]bool{}, map[string][]byte{}, map[string]Pointer{}}
+	for _, s := range symbols {
+		switch {
+		case elf.ST_TYPE(s.Info) == elf.STT_FUNC:
+			parsed.functions[s.Name] = true
+		case strings.HasSuffix(s.Name, "_plan"):
+			data, err := file.Sections[s.Section].Data()
+			if err != nil {
+				return nil, err
+			}
+			parsed.plans[s.Name] = data[s.Value:][:s.Size]
+		}
+	}
+	if len(parsed.functions) == 0 {
+		return nil, errors.New("no kernel")
+	}
+	return parsed, nil
+}
+
+func (f *fakeDriver) streamCalls() {
+	f.StreamCreate = func() (StreamHandle, error) {
+		h, err := f.open("cuStreamCreate", "stream")
+		return StreamHandle(h), err
+	}
+	f.StreamDestroy = func(s StreamHandle) error { return f.shut("cuStreamDestroy", "stream", uintptr(s)) }
+	f.StreamSynchronize = func(StreamHandle) error { return f.inContext("cuStreamSynchronize") }
+	f.StreamWaitEvent = func(StreamHandle, EventHandle) error { return f.inContext("cuStreamWaitEvent") }
+	f.EventCreate = func() (EventHandle, error) {
+		h, err := f.open("cuEventCreate", "event")
+		return EventHandle(h), err
+	}
+	f.EventDestroy = func(e EventHandle) error { return f.shut("cuEventDestroy", "event", uintptr(e)) }
+	f.EventRecord = func(EventHandle, StreamHandle) error { return f.inContext("cuEventRecord") }
+	f.EventSynchronize = func(EventHandle) error { return f.inContext("cuEventSynchronize") }
+	f.EventElapsedTime = func(_, _ EventHandle) (float32, error) { return 1.5, f.inContext("cuEventElapsedTime") }
+}

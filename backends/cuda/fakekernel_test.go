@@ -1,0 +1,355 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// What the kernels compute, the plain way, from the argument block alone: so
+// that everything on the host's side of a launch is tested without a GPU, by the
+// whole conformance suite. A row or a key that the grid does not cover stays
+// unwritten.
+
+// A fakeView reads and writes a view in the fake's memory.
+type fakeView struct {
+	memory []byte
+	view   view
+	dtype  flashkit.DType
+}
+
+func (v *fakeView) at(b, h, r, c int) int {
+	return (int(v.view.batch)*b + int(v.view.head)*h + int(v.view.row)*r + c) * v.dtype.Size()
+}
+
+func (v *fakeView) get(b, h, r, c int) float64 {
+	m := v.memory[v.at(b, h, r, c):]
+	switch v.dtype {
+	case flashkit.Float16:
+		return float64(half.FromF16(binary.LittleEndian.Uint16(m)))
+	case flashkit.BFloat16:
+		return float64(half.FromBF16(binary.LittleEndian.Uint16(m)))
+	}
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32(m)))
+}
+
+func (v *fakeView) set(b, h, r, c int, x float64) {
+	m := v.memory[v.at(b, h, r, c):]
+	switch v.dtype {
+	case flashkit.Float16:
+		binary.LittleEndian.PutUint16(m, half.ToF16(float32(x)))
+	case flashkit.BFloat16:
+		binary.LittleEndian.PutUint16(m, half.ToBF16(float32(x)))
+	default:
+		binary.LittleEndian.PutUint32(m, math.Float32bits(float32(x)))
+	}
+}
+
+// A fakeKernel is one launch at work.
+type fakeKernel struct {
+	params
+	views  [len(params{}.views)]fakeView
+	plan   [4]int32
+	blocks int
+	flat   bool
+	arrays map[Pointer]*fakeView // workspace
+}
+
+const (
+	vQ = iota
+	vK
+	vV
+	vO
+	vLSE
+	vDO
+	vDLSE
+	vDQ
+	vDK
+	vDV
+)
+
+func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch) error {
+	k := &fakeKernel{params: l.params, plan: fn.plan, blocks: l.blocks, flat: fn.name == "bwd_f32_delta", arrays: map[Pointer]*fakeView{}}
+	dtype := flashkit.Float32
+	for _, t := range dtypes[1:] {
+		if strings.Contains(fn.name, "_"+t.String()) {
+			dtype = t
+		}
+	}
+	for i := range k.views {
+		t := dtype
+		if i == vLSE || i == vDLSE {
+			t = flashkit.Float32
+		}
+		m, ok := f.at(l.params.views[i].data)
+		if !ok && l.params.views[i].data != 0 {
+			return f.fail("cuLaunchKernel", 700)
+		}
+		k.views[i] = fakeView{m, l.params.views[i], t}
+	}
+	for _, p := range []Pointer{k.delta, k.dqSum, k.turn, k.partO, k.partLSE} {
+		if m, ok := f.at(p); ok {
+			k.arrays[p] = &fakeView{memory: m}
+		}
+	}
+	switch {
+	case strings.HasPrefix(fn.name, "fwd_f32"):
+		k.blocks /= k.parts(fn.name, k.vDim, 256)
+		k.forward()
+	case strings.HasPrefix(fn.name, "fwd_"):
+		k.forward()
+	case strings.Contains(fn.name, "_merge"):
+		k.merge()
+	case strings.HasPrefix(fn.name, "decode_"):
+		if k.decode(); k.splits > 1 && k.turn != 0 {
+			k.merge()
+		}
+	case strings.Contains(fn.name, "_delta"):
+		k.doDelta()
+	case strings.Contains(fn.name, "_finish"):
+		k.finish()
+	case strings.HasPrefix(fn.name, "bwd_f32_d"):
+		k.backwardF32(fn.name)
+	default:
+		k.backward()
+	}
+	return nil
+}
+
+func (k *fakeKernel) sees(i, j int) bool { return j >= i+int(k.lo) && j <= i+int(k.hi) }
+
+// seesOne reports whether the row sees a single key, so that P is 1 whatever its
+// score and no gradient but that of LSE goes through it.
+func (k *fakeKernel) seesOne(i int) bool {
+	return min(i+int(k.hi), int(k.kvLen)-1) == max(i+int(k.lo), 0)
+}
+
+func (k *fakeKernel) dlse(b, h, i int) float64 {
+	if k.views[vDLSE].view.data == 0 {
+		return 0
+	}
+	return k.views[vDLSE].get(b, h, i, 0)
+}
+
+func (k *fakeKernel) score(b, h, i, j int) float64 {
+	s, g := 0.0, h/int(k.heads/k.kvHeads)
+	for c := range int(k.dim) {
+		s += k.views[vQ].get(b, h, i, c) * k.views[vK].get(b, g, j, c)
+	}
+	return s * float64(k.scale)
+}
+
+// attend returns O and LSE of a row over some of the keys.
+func (k *fakeKernel) attend(b, h, i, from, to int) (o []float64, lse float64) {
+	o = make([]float64, k.vDim)
+	top, sum := math.Inf(-1), 0.0
+	scores := make([]float64, to)
+	for j := from; j < to; j++ {
+		if k.sees(i, j) {
+			scores[j] = k.score(b, h, i, j)
+			top = max(top, scores[j])
+		}
+	}
+	for j := from; j < to; j++ {
+		if !k.sees(i, j) {
+			continue
+		}
+		p := math.Exp(scores[j] - top)
+		sum += p
+		for c := range o {
+			o[c] += p * k.views[vV].get(b, h/int(k.heads/k.kvHeads), j, c)
+		}
+	}
+	if math.IsInf(top, -1) {
+		return o, top
+	}
+	for c := range o {
+		o[c] /= sum
+	}
+	return o, top + math.Log(sum)
+}
+
+func (k *fakeKernel) write(b, h, i int, o []float64, lse float64) {
+	for c, x := range o {
+		k.views[vO].set(b, h, i, c, x)
+	}
+	if k.views[vLSE].view.data != 0 {
+		k.views[vLSE].set(b, h, i, 0, lse)
+	}
+}
+
+// eachRow calls f for the rows that the grid of row tiles covers. Some kernels'
+// tiles go on from one head to the next.
+func (k *fakeKernel) eachRow(f func(b, h, i int)) {
+	rows := int(k.plan[2])
+	if k.flat {
+		for at := range min(k.blocks*rows, int(k.batch*k.heads*k.qLen)) {
+			f(at/int(k.qLen*k.heads), at/int(k.qLen)%int(k.heads), at%int(k.qLen))
+		}
+		return
+	}
+	perHead := tiles(int(k.qLen), rows)
+	for block := range min(k.blocks, perHead*int(k.batch*k.heads)) {
+		bh := block / perHead
+		for i := block % perHead * rows; i < min(block%perHead*rows+rows, int(k.qLen)); i++ {
+			f(bh/int(k.heads), bh%int(k.heads), i)
+		}
+	}
+}
+
+func (k *fakeKernel) forward() {
+	k.eachRow(func(b, h, i int) {
+		o, lse := k.attend(b, h, i, 0, int(k.kvLen))
+		k.write(b, h, i, o, lse)
+	})
+}
+
+func (k *fakeKernel) index(b, h, i int) int {
+	return (b*int(k.heads)+h)*int(k.qLen) + i
+}
+
+func (k *fakeKernel) decode() {
+	group := int(k.heads / k.kvHeads)
+	packed := tiles(group*int(k.qLen), int(k.plan[2]))
+	all := int(k.batch * k.heads * k.qLen)
+	for block := range k.blocks {
+		split, unit := block%int(k.splits), block/int(k.splits)
+		b, g, tile := unit/packed/int(k.kvHeads), unit/packed%int(k.kvHeads), unit%packed
+		from, to := split*int(k.kvLen)/int(k.splits), (split+1)*int(k.kvLen)/int(k.splits)
+		for r := tile * int(k.plan[2]); r < min((tile+1)*int(k.plan[2]), group*int(k.qLen)); r++ {
+			h, i := g*group+r/int(k.qLen), r%int(k.qLen)
+			o, lse := k.attend(b, h, i, from, to)
+			if k.splits == 1 {
+				k.write(b, h, i, o, lse)
+				continue
+			}
+			at := split*all + k.index(b, h, i)
+			k.arrays[k.partLSE].set(0, 0, 0, at, lse)
+			for c, x := range o {
+				k.arrays[k.partO].set(0, 0, 0, at*int(k.vDim)+c, x)
+			}
+		}
+	}
+}
+
+func (k *fakeKernel) merge() {
+	all := int(k.batch * k.heads * k.qLen)
+	for at := range all {
+		o, top, sum := make([]float64, k.vDim), math.Inf(-1), 0.0
+		for s := range int(k.splits) {
+			top = max(top, k.arrays[k.partLSE].get(0, 0, 0, s*all+at))
+		}
+		for s := range int(k.splits) {
+			if math.IsInf(top, -1) {
+				break
+			}
+			w := math.Exp(k.arrays[k.partLSE].get(0, 0, 0, s*all+at) - top)
+			sum += w
+			for c := range o {
+				o[c] += w * k.arrays[k.partO].get(0, 0, 0, (s*all+at)*int(k.vDim)+c)
+			}
+		}
+		lse := top
+		if sum > 0 {
+			lse = top + math.Log(sum)
+			for c := range o {
+				o[c] /= sum
+			}
+		}
+		k.write(at/int(k.qLen)/int(k.heads), at/int(k.qLen)%int(k.heads), at%int(k.qLen), o, lse)
+	}
+}
+
+func (k *fakeKernel) doDelta() {
+	k.eachRow(func(b, h, i int) {
+		d := 0.0
+		for c := range int(k.vDim) {
+			d += k.views[vO].get(b, h, i, c) * k.views[vDO].get(b, h, i, c)
+		}
+		k.arrays[k.delta].set(0, 0, 0, k.index(b, h, i), d-k.dlse(b, h, i))
+		for c := range int(k.dim) {
+			if k.dqSum != 0 {
+				k.arrays[k.dqSum].set(0, 0, 0, k.index(b, h, i)*int(k.dim)+c, 0)
+			}
+		}
+	})
+}
+
+func (k *fakeKernel) finish() {
+	k.eachRow(func(b, h, i int) {
+		for c := range int(k.dim) {
+			k.views[vDQ].set(b, h, i, c, k.arrays[k.dqSum].get(0, 0, 0, k.index(b, h, i)*int(k.dim)+c)*float64(k.scale))
+		}
+	})
+}
+
+func (k *fakeKernel) backward() {
+	keys := int(k.plan[3])
+	perHead := tiles(int(k.kvLen), keys)
+	for block := range min(k.blocks, perHead*int(k.batch*k.kvHeads)) {
+		bg := block / perHead
+		for j := block % perHead * keys; j < min(block%perHead*keys+keys, int(k.kvLen)); j++ {
+			k.backwardKey(bg/int(k.kvHeads), bg%int(k.kvHeads), j)
+		}
+	}
+}
+
+// parts returns among how many blocks a float32 kernel for wide heads deals out
+// the columns of a result.
+func (k *fakeKernel) parts(name string, columns int32, each int) int {
+	padded, err := strconv.Atoi(name[strings.LastIndex(name, "_d")+2:])
+	if err != nil || padded <= each {
+		return 1
+	}
+	return tiles(int(columns), each)
+}
+
+// backwardF32 keeps dQ to itself: blocks of keys, then blocks of rows.
+func (k *fakeKernel) backwardF32(name string) {
+	rowParts := k.parts(name, k.dim, 256)
+	rows := tiles(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
+	k.dqSum = 1
+	k.arrays[k.dqSum] = &fakeView{memory: make([]byte, 4*k.batch*k.heads*k.qLen*k.dim)}
+	k.blocks = (k.blocks - rows*rowParts) / k.parts(name, max(k.dim, k.vDim), 128)
+	k.backward()
+	k.blocks = rows
+	k.finish()
+}
+
+func (k *fakeKernel) backwardKey(b, g, j int) {
+	group := int(k.heads / k.kvHeads)
+	dk, dv := make([]float64, k.dim), make([]float64, k.vDim)
+	for h := g * group; h < (g+1)*group; h++ {
+		for i := range int(k.qLen) {
+			if !k.sees(i, j) {
+				continue
+			}
+			p := math.Exp(k.score(b, h, i, j) - k.views[vLSE].get(b, h, i, 0))
+			dp := 0.0
+			for c := range dv {
+				do := k.views[vDO].get(b, h, i, c)
+				dp += do * k.views[vV].get(b, g, j, c)
+				dv[c] += p * do
+			}
+			ds := p * (dp - k.arrays[k.delta].get(0, 0, 0, k.index(b, h, i)))
+			if k.seesOne(i) { // dp - delta without the rounding
+				ds = k.dlse(b, h, i)
+			}
+			for c := range dk {
+				dk[c] += ds * k.views[vQ].get(b, h, i, c)
+				at := k.index(b, h, i)*int(k.dim) + c
+				k.arrays[k.dqSum].set(0, 0, 0, at, k.arrays[k.dqSum].get(0, 0, 0, at)+ds*k.views[vK].get(b, g, j, c))
+			}
+		}
+	}
+	for c, x := range dk {
+		k.views[vDK].set(b, g, j, c, x*float64(k.scale))
+	}
+	for c, x := range dv {
+		k.views[vDV].set(b, g, j, c, x)
+	}
+}

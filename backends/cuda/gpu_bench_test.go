@@ -1,0 +1,227 @@
+//go:build ((linux && (amd64 || arm64)) || (windows && amd64)) && !nocuda
+
+package cuda
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The benchmarks below need a GPU. They print lines of JSON for
+// bench/peers/gpu.py, which times PyTorch on the same problems in the same run.
+
+// A timing is one line.
+type timing struct {
+	Problem string  `json:"problem"`
+	Kernel  string  `json:"kernel"`
+	Pass    string  `json:"pass"`
+	MS      float64 `json:"ms"`
+}
+
+// flushBytes is more than any cache of a GPU holds.
+const flushBytes = 256 << 20
+
+// BenchmarkDevice times each kernel that takes a problem on the device's memory,
+// by the device's events, with a cold cache: medians. FLASHKIT_BENCH names the
+// problems.
+func BenchmarkDevice(b *testing.B) {
+	gpu := benchGPU(b)
+	for _, name := range gpuProblems("b4-h16-g16-n4096-m4096-d128-bf16", "b4-h16-g16-n4096-m4096-d128-bf16-causal") {
+		p := problem(b, name)
+		for i := range stems {
+			s := &stems[i]
+			if s.fits(&gpu.dev, p) != "" {
+				continue
+			}
+			variants := []string{""}
+			if s.pass == flashkit.PassBackward {
+				variants = append(variants, " fast")
+			}
+			for _, variant := range variants {
+				b.Run(s.name+variant+"/"+name, func(b *testing.B) {
+					c := newDeviceCall(b, gpu, name)
+					defer c.close(b)
+					c.fwd.Kernel, c.bwd.Kernel, c.bwd.Fast = "cuda/"+s.name, "cuda/"+s.name, variant != ""
+					call := c.forward
+					if s.pass == flashkit.PassBackward {
+						c.fwd.Kernel = ""
+						require.NoError(b, c.forward())
+						call = c.backward
+					}
+					ms := deviceMedian(b, c, call)
+					b.ReportMetric(p.FLOPs(s.pass)/ms/1e9, "TFLOP/s")
+					b.ReportMetric(ms*1e6, "ns/op")
+					report(timing{name, "cuda/" + s.name + variant, s.pass.String(), ms})
+				})
+			}
+		}
+	}
+}
+
+func benchGPU(b *testing.B) *Backend {
+	gpu, err := Open()
+	if err != nil {
+		b.Skip(err)
+	}
+	b.Cleanup(func() { require.NoError(b, gpu.Close()) })
+	return gpu
+}
+
+func report(t timing) {
+	line, err := json.Marshal(t)
+	if err == nil {
+		os.Stdout.Write(append(line, '\n'))
+	}
+}
+
+// deviceMedian returns the median of the device's milliseconds of a call, over
+// about a tenth of a second.
+func deviceMedian(b *testing.B, c *deviceCall, call func() error) float64 {
+	flush, err := c.b.Alloc(flushBytes)
+	require.NoError(b, err)
+	defer flush.Free()
+	from, err := c.b.NewEvent()
+	require.NoError(b, err)
+	defer from.Close()
+	to, err := c.b.NewEvent()
+	require.NoError(b, err)
+	defer to.Close()
+	var times []time.Duration
+	for total := time.Duration(0); len(times) < 13 || total < 100*time.Millisecond && len(times) < 500; {
+		require.NoError(b, c.b.do(func() error { return c.b.drv.MemsetD32Async(flush.address, 0, flushBytes/4, c.s.handle) }))
+		require.NoError(b, c.s.Record(from))
+		require.NoError(b, call())
+		require.NoError(b, c.s.Record(to))
+		require.NoError(b, to.Sync())
+		t, err := to.Since(from)
+		require.NoError(b, err)
+		times = append(times, t)
+		total += t
+	}
+	times = times[3:] // warm-up
+	slices.Sort(times)
+	return times[len(times)/2].Seconds() * 1e3
+}
+
+// BenchmarkSmallCalls times calls that are all overhead: a loop of 1000, one wait
+// at the end.
+func BenchmarkSmallCalls(b *testing.B) {
+	gpu := benchGPU(b)
+	const name = "b4-h8-g8-n128-m128-d64-bf16"
+	c := newDeviceCall(b, gpu, name)
+	defer c.close(b)
+	var times []time.Duration
+	for range 15 {
+		start := time.Now()
+		for range 1000 {
+			require.NoError(b, c.forward())
+		}
+		require.NoError(b, c.s.Sync())
+		times = append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	ms := times[len(times)/2].Seconds()
+	b.ReportMetric(ms*1e6, "ns/op")
+	report(timing{name, "cuda", "forward, loop of 1000", ms})
+}
+
+// BenchmarkHost times host tensors end to end, beside their copies and the
+// kernel alone.
+func BenchmarkHost(b *testing.B) {
+	gpu := benchGPU(b)
+	for _, name := range []string{"b4-h32-g32-n1024-m1024-d64-bf16", "b2-h16-g16-n2048-m2048-d64-f32-causal"} {
+		p := problem(b, name)
+		var k flashkit.Kernel
+		for _, x := range gpu.Kernels() {
+			if k.Name == "" && x.Pass() == flashkit.PassForward && x.Fits(p) == "" {
+				k = x
+			}
+		}
+		tensor := func(s [4]int) flashkit.Tensor {
+			n := s[0] * s[1] * s[2] * s[3]
+			if p.DType == flashkit.Float32 {
+				x := make([]float32, n)
+				for i := range x {
+					x[i] = float32(i%13) - 6
+				}
+				return flashkit.F32(x, s[0], s[1], s[2], s[3])
+			}
+			x := make([]uint16, n)
+			for i := range x {
+				x[i] = 0x3f80 + uint16(i%13)
+			}
+			return flashkit.BF16(x, s[0], s[1], s[2], s[3])
+		}
+		f := &flashkit.Forward{Q: tensor(p.QShape()), K: tensor(p.KShape()), V: tensor(p.VShape()), O: tensor(p.OShape())}
+		end := medianOf(func() { require.NoError(b, k.Forward(context.Background(), p, f)) })
+		in := (f.Q.Len() + f.K.Len() + f.V.Len()) * p.DType.Size()
+		out := f.O.Len() * p.DType.Size()
+		copies := copyTime(b, gpu, in, true) + copyTime(b, gpu, out, false)
+		c := newDeviceCall(b, gpu, name)
+		kernel := deviceMedian(b, c, c.forward)
+		c.close(b)
+		sum := copies + time.Duration(kernel*1e6)
+		fmt.Printf("%s: %.0f MiB, end to end %v, copies %v, kernel %.3f ms: %.2f of their sum\n",
+			name, float64(in+out)/(1<<20), end, copies, kernel, float64(end)/float64(sum))
+	}
+}
+
+func medianOf(f func()) time.Duration {
+	var times []time.Duration
+	for range 23 {
+		start := time.Now()
+		f()
+		times = append(times, time.Since(start))
+	}
+	times = times[2:]
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// copyTime is the time of one copy from or to pinned memory.
+func copyTime(b *testing.B, gpu *Backend, n int, upload bool) (t time.Duration) {
+	require.NoError(b, gpu.do(func() error {
+		host, err := gpu.drv.MemHostAlloc(n)
+		require.NoError(b, err)
+		device, err := gpu.drv.MemAlloc(n)
+		require.NoError(b, err)
+		t = medianOf(func() {
+			if upload {
+				require.NoError(b, gpu.drv.MemcpyHtoDAsync(device, host, n, 0))
+			} else {
+				require.NoError(b, gpu.drv.MemcpyDtoHAsync(host, device, n, 0))
+			}
+			require.NoError(b, gpu.drv.StreamSynchronize(0))
+		})
+		require.NoError(b, gpu.drv.MemFreeHost(host))
+		return gpu.drv.MemFree(device)
+	}))
+	return t
+}
+
+// BenchmarkFirstCall times what a program waits for before its first result:
+// the driver, the context, the image, the call.
+func BenchmarkFirstCall(b *testing.B) {
+	start := time.Now()
+	gpu, err := Open()
+	if err != nil {
+		b.Skip(err)
+	}
+	opened := time.Since(start)
+	c := newDeviceCall(b, gpu, "b4-h8-g8-n128-m128-d64-bf16")
+	call := time.Now()
+	require.NoError(b, c.forward())
+	require.NoError(b, c.s.Sync())
+	fmt.Printf("open %v, first call %v\n", opened, time.Since(call))
+	c.close(b)
+	require.NoError(b, gpu.Close())
+}

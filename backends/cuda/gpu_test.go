@@ -1,0 +1,293 @@
+//go:build ((linux && (amd64 || arm64)) || (windows && amd64)) && !nocuda
+
+package cuda
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// The tests below need a GPU. make gpu-test builds a binary of them that runs on
+// a machine without Go.
+
+func openGPU(t testing.TB) *Backend {
+	b, err := Open()
+	if err != nil {
+		conformance.Unavailable(t.(*testing.T), "cuda", err)
+	}
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+// Workspace that holds NaN changes nothing: whatever is read of it was written.
+func TestPoisonedWorkspace(t *testing.T) {
+	b := openGPU(t)
+	b.poison = true
+	conformance.Run(t, b)
+}
+
+// repeats is how often a pass must give the same bits; FLASHKIT_REPEATS changes it.
+func repeats() int {
+	if n, err := strconv.Atoi(os.Getenv("FLASHKIT_REPEATS")); err == nil {
+		return n
+	}
+	return 200
+}
+
+// The same bits from run to run, for shapes whose blocks outnumber what the
+// device holds at once and for shapes that leave it half empty.
+func TestRepeatsAreBitEqual(t *testing.T) {
+	b := openGPU(t)
+	for _, name := range []string{
+		"b2-h8-g8-n2000-m2000-d64-bf16-causal", "b4-h16-g4-n1024-m1111-d128-f16", "b1-h2-g1-n777-m900-d256-bf16-window300.20",
+		"b2-h4-g4-n1000-m1000-d64-f32-causal", "b1-h4-g2-n500-m600-d128-f32", "b1-h32-g8-n1-m9000-d128-bf16", "b3-h8-g2-n4-m5000-d64-f32-causal",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newDeviceCall(t, b, name)
+			defer c.close(t)
+			outputs := []Tensor{c.fwd.O, c.fwd.LSE, c.bwd.DQ, c.bwd.DK, c.bwd.DV}
+			var first [5][]uint16
+			for run := range repeats() {
+				require.NoError(t, c.forward())
+				require.NoError(t, c.backward())
+				for i, x := range outputs {
+					got := make([]uint16, x.memory.bytes/2)
+					require.NoError(t, Download(c.s, got, x.memory, 0))
+					if run == 0 {
+						first[i] = got
+					} else if !slices.Equal(got, first[i]) {
+						t.Fatalf("output %d differs in run %d", i, run)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The variant that sums in any order gives what the ordered one gives, but for
+// rounding.
+func TestFastBackward(t *testing.T) {
+	b := openGPU(t)
+	for _, name := range []string{"b2-h8-g4-n500-m700-d64-bf16-causal", "b1-h4-g4-n300-m300-d128-f32"} {
+		c := newDeviceCall(t, b, name)
+		require.NoError(t, c.forward())
+		require.NoError(t, c.backward())
+		want := c.download(t, c.bwd.DQ)
+		c.bwd.Fast = true
+		require.NoError(t, c.backward())
+		got := c.download(t, c.bwd.DQ)
+		for i := range want {
+			require.InDelta(t, want[i], got[i], 0.02*(1+float64(max(want[i], -want[i]))), name)
+		}
+		c.close(t)
+	}
+}
+
+// download returns a dense tensor's elements.
+func (c *deviceCall) download(t testing.TB, x Tensor) []float32 {
+	s := x.Shape()
+	n := s[0] * s[1] * s[2] * s[3]
+	out := make([]float32, n)
+	if x.view.DType() == flashkit.Float32 {
+		require.NoError(t, Download(c.s, out, x.memory, 0))
+		return out
+	}
+	bits := make([]uint16, n)
+	require.NoError(t, Download(c.s, bits, x.memory, 0))
+	for i, b := range bits {
+		if out[i] = half.FromBF16(b); x.view.DType() == flashkit.Float16 {
+			out[i] = half.FromF16(b)
+		}
+	}
+	return out
+}
+
+// Offsets beyond 31 bits: a row stride so large that few rows suffice.
+func TestLargeStrides(t *testing.T) {
+	b := openGPU(t)
+	c := newDeviceCall(t, b, "b1-h2-g2-n70-m70-d16-f16")
+	defer c.close(t)
+	require.NoError(t, c.forward())
+	require.NoError(t, c.backward())
+	want := [][]float32{c.download(t, c.fwd.O), c.download(t, c.bwd.DQ), c.download(t, c.bwd.DK), c.download(t, c.bwd.DV)}
+
+	const row = 1<<25 + 8 // 70 of them are 2.3e9 elements
+	far, err := b.Alloc(2 * (70*row + 2*16*10))
+	if isOutOfMemory(err) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	defer far.Free()
+	spread := func(x Tensor, slot int) Tensor { // two heads side by side, 70 rows far apart
+		y := far.Tensor(flashkit.Float16, 32*slot, 1, 2, 70, 16).WithStrides(0, 16, row)
+		bits := make([]uint16, 2*70*16)
+		require.NoError(t, Download(c.s, bits, x.memory, 0))
+		for h := range 2 {
+			for r := range 70 {
+				require.NoError(t, Upload(c.s, far, 2*(32*slot+16*h+row*r), bits[(70*h+r)*16:][:16]))
+			}
+		}
+		return y
+	}
+	fetch := func(slot int) []float32 {
+		out, bits := make([]float32, 0, 2*70*16), make([]uint16, 16)
+		for h := range 2 {
+			for r := range 70 {
+				require.NoError(t, Download(c.s, bits, far, 2*(32*slot+16*h+row*r)))
+				for _, x := range bits {
+					out = append(out, half.FromF16(x))
+				}
+			}
+		}
+		return out
+	}
+	c.bwd.O, c.bwd.DO = spread(c.fwd.O, 3), spread(c.bwd.DO, 4)
+	c.fwd.Q, c.fwd.K, c.fwd.V, c.fwd.O = spread(c.fwd.Q, 0), spread(c.fwd.K, 1), spread(c.fwd.V, 2), spread(c.fwd.O, 5)
+	c.bwd.Q, c.bwd.K, c.bwd.V = c.fwd.Q, c.fwd.K, c.fwd.V
+	c.bwd.DQ, c.bwd.DK, c.bwd.DV = spread(c.bwd.DQ, 6), spread(c.bwd.DK, 7), spread(c.bwd.DV, 8)
+	require.NoError(t, c.forward())
+	require.NoError(t, c.backward())
+	for i, slot := range []int{5, 6, 7, 8} {
+		require.Equal(t, want[i], fetch(slot), slot)
+	}
+}
+
+// A pass can be captured in a CUDA graph and replayed.
+func TestGraphCapture(t *testing.T) {
+	b := openGPU(t)
+	lib, err := openLibrary()
+	require.NoError(t, err)
+	var c calls
+	require.NoError(t, c.bind(lib))
+	call := func(name string, args ...uintptr) {
+		address, err := lib.lookup(name)
+		require.NoError(t, err)
+		require.NoError(t, c.call(&symbol{name, address}, args...))
+	}
+	for _, name := range []string{"b2-h4-g2-n300-m300-d64-bf16-causal", "b1-h8-g2-n1-m5000-d128-f16", "b1-h2-g2-n100-m100-d64-f32"} {
+		d := newDeviceCall(t, b, name)
+		require.NoError(t, d.forward())
+		require.NoError(t, d.backward())
+		want := [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}
+		require.NoError(t, b.within(func() error {
+			graph, exec := new(uintptr), new(uintptr)
+			call("cuStreamBeginCapture_v2", uintptr(d.s.handle), 0)
+			require.NoError(t, d.forward())
+			require.NoError(t, d.backward())
+			call("cuStreamEndCapture", uintptr(d.s.handle), uintptr(unsafe.Pointer(graph)))
+			call("cuGraphInstantiateWithFlags", uintptr(unsafe.Pointer(exec)), *graph, 0)
+			for _, x := range []Tensor{d.fwd.O, d.bwd.DQ, d.bwd.DK} {
+				require.NoError(t, b.drv.MemsetD32Async(x.memory.address, 0xffffffff, x.memory.bytes/4, d.s.handle))
+			}
+			for range 3 {
+				call("cuGraphLaunch", *exec, uintptr(d.s.handle))
+			}
+			require.NoError(t, d.s.Sync())
+			call("cuGraphExecDestroy", *exec)
+			call("cuGraphDestroy", *graph)
+			return nil
+		}))
+		require.Equal(t, want, [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}, name)
+		d.close(t)
+	}
+}
+
+// A request for more than the device has leaves it usable.
+func TestDeviceFull(t *testing.T) {
+	b := openGPU(t)
+	_, err := b.Alloc(b.dev.Memory * 2)
+	require.True(t, isOutOfMemory(err), err)
+	c := newDeviceCall(t, b, "b1-h2-g2-n100-m100-d64-f32")
+	require.NoError(t, c.forward())
+	require.NoError(t, c.s.Sync())
+	c.close(t)
+}
+
+// What the kernels' plans promise holds on the device: every instance loads and
+// launches.
+func TestEveryInstance(t *testing.T) {
+	b := openGPU(t)
+	for i := range stems {
+		s := &stems[i]
+		for _, dtype := range s.dtypes {
+			for _, dim := range s.dims {
+				p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 20 + rand.IntN(10), KVLen: 300, Dim: dim, VDim: dim, DType: dtype}
+				c := newDeviceCall(t, b, p.String())
+				if c.fwd.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
+					require.NoError(t, c.forward(), p)
+				} else {
+					c.bwd.Kernel = c.fwd.Kernel
+					require.NoError(t, c.backward(), p)
+				}
+				require.NoError(t, c.s.Sync(), p)
+				c.close(t)
+			}
+		}
+	}
+}
+
+// The device calls do not allocate.
+func TestGPUAllocations(t *testing.T) {
+	b := openGPU(t)
+	for _, name := range []string{"b1-h2-g2-n100-m100-d64-f32", "b1-h2-g2-n100-m100-d64-bf16-causal", "b1-h8-g2-n1-m5000-d128-f16"} {
+		c := newDeviceCall(t, b, name)
+		require.NoError(t, c.forward())
+		require.NoError(t, c.backward())
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			if c.forward() != nil || c.backward() != nil {
+				t.Error("failed")
+			}
+		}), name)
+		require.NoError(t, c.s.Sync())
+		c.close(t)
+	}
+}
+
+// Host calls from many goroutines share the lanes.
+func TestManyHostCalls(t *testing.T) {
+	b := openGPU(t)
+	p := problem(t, "b4-h4-g4-n200-m200-d64-f32-causal")
+	x := func(s [4]int) []float32 {
+		h := make([]float32, s[0]*s[1]*s[2]*s[3])
+		for i := range h {
+			h[i] = float32(rand.NormFloat64())
+		}
+		return h
+	}
+	q, k, v := x(p.QShape()), x(p.KShape()), x(p.VShape())
+	outs := make([][]float32, 20)
+	errs := make(chan error, len(outs))
+	for i := range outs {
+		outs[i] = make([]float32, len(q))
+		go func() {
+			errs <- b.hostForward(context.Background(), fwdF32, p, &flashkit.Forward{
+				Q: flashkit.F32(q, 4, 4, 200, 64), K: flashkit.F32(k, 4, 4, 200, 64), V: flashkit.F32(v, 4, 4, 200, 64), O: flashkit.F32(outs[i], 4, 4, 200, 64)})
+		}()
+	}
+	for range outs {
+		require.NoError(t, <-errs)
+	}
+	for _, o := range outs {
+		require.Equal(t, outs[0], o)
+	}
+}
+
+// gpuProblems returns the problems that FLASHKIT_BENCH names.
+func gpuProblems(fallback ...string) []string {
+	if names := os.Getenv("FLASHKIT_BENCH"); names != "" {
+		return strings.Fields(strings.ReplaceAll(names, ",", " "))
+	}
+	return fallback
+}

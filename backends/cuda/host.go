@@ -1,0 +1,327 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Host tensors stream through the device. The work is cut into units, one KV
+// head of one batch with the query heads of its group; a chunk is some units. A
+// lane takes a chunk through packing into pinned memory, the copy to the device,
+// the kernels, the copy back and unpacking, in a stream of its own. Several lanes
+// overlap all of it. Chunks depend on the problem alone, so results do too.
+
+// chunkBytes is what a chunk carries both ways, if its units are smaller: enough
+// for the bus, and little beside a problem whose copies matter.
+const chunkBytes = 4 << 20
+
+// rowAlignment is what the kernels' fast copies want of a row's address, in bytes.
+const rowAlignment = 16
+
+// An array is a tensor argument, and where its units lie in a lane.
+type array struct {
+	t      flashkit.Tensor
+	step   int // elements from one row to the next in a lane
+	heads  int // of a unit
+	output bool
+	bytes  int // of a unit
+	offset int // of the chunk's first unit
+}
+
+// A hostCall is a pass on host tensors.
+type hostCall struct {
+	b      *Backend
+	stem   stemID
+	p      flashkit.Problem // the whole one
+	chunk  int              // units
+	arrays []array          // in the order of params.views
+	inputs int              // bytes of a chunk's inputs, which come first
+	bytes  int              // of a chunk
+
+	next atomic.Int64 // unit
+	mu   sync.Mutex
+	err  error // the first
+}
+
+func (b *Backend) hostForward(ctx context.Context, id stemID, p flashkit.Problem, f *flashkit.Forward) error {
+	return b.runHost(ctx, id, p, []array{{t: f.Q}, {t: f.K}, {t: f.V}, {t: f.O, output: true}, {t: f.LSE, output: true}})
+}
+
+func (b *Backend) hostBackward(ctx context.Context, id stemID, p flashkit.Problem, f *flashkit.Backward) error {
+	return b.runHost(ctx, id, p, []array{
+		{t: f.Q}, {t: f.K}, {t: f.V}, {t: f.O}, {t: f.LSE}, {t: f.DO}, {t: f.DLSE},
+		{t: f.DQ, output: true}, {t: f.DK, output: true}, {t: f.DV, output: true},
+	})
+}
+
+func (b *Backend) runHost(ctx context.Context, id stemID, p flashkit.Problem, arrays []array) error {
+	units := p.Batch * p.KVHeads
+	if units == 0 {
+		return nil
+	}
+	c := &hostCall{b: b, stem: id, p: p, arrays: arrays}
+	c.lay(units)
+	own, err := b.lanes.take(ctx)
+	if err != nil {
+		return err
+	}
+	var crew sync.WaitGroup
+	for range min(tiles(units, c.chunk), b.lanes.most(c.bytes)) - 1 {
+		if l, ok := b.lanes.tryTake(); ok {
+			crew.Go(func() { c.work(ctx, l) })
+		}
+	}
+	c.work(ctx, own)
+	crew.Wait()
+	return c.err
+}
+
+// lay decides how many units a chunk has and where each array lies in it: the
+// inputs, then the outputs, so that each way is one copy.
+func (c *hostCall) lay(units int) {
+	unit := 0
+	for i := range c.arrays {
+		a := &c.arrays[i]
+		if s := a.t.Shape(); !a.t.IsZero() {
+			size := a.t.DType().Size()
+			a.heads, a.step = s[1]/c.p.KVHeads, s[3]
+			if s[3] > 1 { // rows that begin at multiples of 16 bytes are faster; LSE has no rows
+				a.step = tiles(s[3]*size, rowAlignment) * rowAlignment / size
+			}
+			a.bytes = a.heads * s[2] * a.step * size
+		}
+		unit += a.bytes
+	}
+	c.chunk = max(1, min(units, c.b.lanes.chunk/max(1, unit)))
+	for i := range c.arrays {
+		a := &c.arrays[i]
+		if a.output && c.inputs == 0 {
+			c.inputs = c.bytes
+		}
+		a.offset = c.bytes
+		c.bytes += tiles(a.bytes*c.chunk, granule) * granule
+	}
+}
+
+// work takes chunks until none is left or something has failed, and gives the
+// lane back.
+func (c *hostCall) work(ctx context.Context, l *lane) {
+	defer c.b.lanes.put(l)
+	units := c.p.Batch * c.p.KVHeads
+	for {
+		first := int(c.next.Add(int64(c.chunk))) - c.chunk
+		if first >= units {
+			return
+		}
+		err := ctx.Err()
+		if err == nil {
+			err = c.do(l, first, min(c.chunk, units-first))
+		}
+		if err != nil {
+			c.stop(err)
+			return
+		}
+	}
+}
+
+// stop notes the first error and lets no further chunk begin.
+func (c *hostCall) stop(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	c.next.Store(int64(c.p.Batch * c.p.KVHeads))
+}
+
+// do computes n units from the first on.
+func (c *hostCall) do(l *lane, first, n int) error {
+	drv := c.b.drv
+	if err := c.b.do(func() error { return l.grow(drv, c.bytes) }); err != nil {
+		return err
+	}
+	for i := range c.arrays {
+		if a := &c.arrays[i]; !a.output {
+			c.move(a, l, first, n)
+		}
+	}
+	p := c.p
+	p.Batch, p.Heads, p.KVHeads = n, p.Heads/p.KVHeads, 1
+	a := c.b.args.Get().(*arguments)
+	defer c.b.args.Put(a)
+	a.describe(p)
+	for i := range c.arrays {
+		c.arrays[i].place(&a.views[i], l.device)
+	}
+	err := c.b.do(func() error {
+		if err := drv.MemcpyHtoDAsync(l.device, l.host, c.inputs, l.stream); err != nil {
+			return err
+		}
+		if err := c.b.enqueue(c.stem, p, &a.params, l.stream); err != nil {
+			return errors.Join(err, drv.StreamSynchronize(l.stream))
+		}
+		return errors.Join(
+			drv.MemcpyDtoHAsync(unsafe.Add(l.host, c.inputs), l.device+Pointer(c.inputs), c.bytes-c.inputs, l.stream),
+			drv.StreamSynchronize(l.stream),
+		)
+	})
+	if err != nil {
+		return err
+	}
+	for i := range c.arrays {
+		if a := &c.arrays[i]; a.output {
+			c.move(a, l, first, n)
+		}
+	}
+	return nil
+}
+
+// place makes v the array's part of a chunk that begins at base.
+func (a *array) place(v *view, base Pointer) {
+	*v = view{}
+	if a.t.IsZero() {
+		return
+	}
+	head := a.t.Shape()[2] * a.step
+	*v = view{data: base + Pointer(a.offset), batch: int64(a.heads * head), head: int64(head), row: int64(a.step)}
+}
+
+// move copies an array's part of n units between the tensor and the lane.
+func (c *hostCall) move(a *array, l *lane, first, n int) {
+	if a.bytes == 0 {
+		return
+	}
+	if a.t.DType() == flashkit.Float32 {
+		moveRows(a, unsafe.Slice((*float32)(unsafe.Add(l.host, a.offset)), a.bytes/4*n), a.t.Float32s(), c.p.KVHeads, first)
+	} else {
+		moveRows(a, unsafe.Slice((*uint16)(unsafe.Add(l.host, a.offset)), a.bytes/2*n), a.t.Uint16s(), c.p.KVHeads, first)
+	}
+}
+
+// moveRows copies row by row, or head by head where rows are dense on both sides,
+// between the packed chunk and the tensor's memory.
+func moveRows[T float32 | uint16](a *array, packed, memory []T, kvHeads, first int) {
+	rows, dim, step := a.t.Shape()[2], a.t.Shape()[3], a.step
+	if step == dim && (a.t.Strides()[2] == dim || rows == 1) {
+		rows, dim, step = 1, rows*dim, rows*dim
+	}
+	for i := 0; len(packed) > 0; i++ {
+		unit, head := first+i/(a.heads*rows), i/rows%a.heads
+		at := a.t.Offset(unit/kvHeads, unit%kvHeads*a.heads+head, i%rows)
+		if a.output {
+			copy(memory[at:at+dim], packed)
+		} else {
+			copy(packed[:dim], memory[at:])
+		}
+		packed = packed[step:]
+	}
+}
+
+// A lane is a stream, pinned memory, and as much memory of the device.
+type lane struct {
+	stream StreamHandle
+	host   unsafe.Pointer
+	device Pointer
+	bytes  int
+}
+
+// grow makes sure of the memory. The stream exists afterwards.
+func (l *lane) grow(d *Driver, bytes int) (err error) {
+	if l.stream == 0 {
+		if l.stream, err = d.StreamCreate(); err != nil {
+			return err
+		}
+	}
+	if bytes <= l.bytes {
+		return nil
+	}
+	if err := l.shrink(d); err != nil {
+		return err
+	}
+	if l.device, err = d.MemAlloc(bytes); err != nil {
+		l.device = 0
+		return err
+	}
+	if l.host, err = d.MemHostAlloc(bytes); err != nil {
+		l.host = nil
+		return errors.Join(err, l.shrink(d))
+	}
+	l.bytes = bytes
+	return d.MemsetD32Async(l.device, 0, bytes/4, l.stream) // the gaps between arrays are copied with them
+}
+
+func (l *lane) shrink(d *Driver) (err error) {
+	if l.device != 0 {
+		err = d.MemFree(l.device)
+	}
+	if l.host != nil {
+		err = errors.Join(err, d.MemFreeHost(l.host))
+	}
+	*l = lane{stream: l.stream}
+	return err
+}
+
+func (l *lane) close(d *Driver) error {
+	err := l.shrink(d)
+	if l.stream != 0 {
+		err = errors.Join(err, d.StreamDestroy(l.stream))
+	}
+	return err
+}
+
+// lanes are shared by the calls of a backend.
+type lanes struct {
+	free  chan *lane
+	chunk int // bytes
+}
+
+// lanesBytes bounds the pinned memory of all lanes, unless one unit needs more.
+const lanesBytes = 512 << 20
+
+func newLanes() lanes {
+	n := max(2, min(8, runtime.GOMAXPROCS(0)))
+	l := lanes{make(chan *lane, n), chunkBytes}
+	for range n {
+		l.free <- new(lane)
+	}
+	return l
+}
+
+// most returns how many lanes of that many bytes a call should have.
+func (l *lanes) most(bytes int) int { return max(1, min(cap(l.free), lanesBytes/max(1, bytes))) }
+
+func (l *lanes) take(ctx context.Context) (*lane, error) {
+	select {
+	case x := <-l.free:
+		return x, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *lanes) tryTake() (*lane, bool) {
+	select {
+	case x := <-l.free:
+		return x, true
+	default:
+		return nil, false
+	}
+}
+
+func (l *lanes) put(x *lane) { l.free <- x }
+
+func (l *lanes) close(d *Driver) (err error) {
+	for {
+		x, ok := l.tryTake()
+		if !ok {
+			return err
+		}
+		err = errors.Join(err, x.close(d))
+	}
+}

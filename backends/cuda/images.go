@@ -1,0 +1,162 @@
+package cuda
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The compiled kernels, made by make cuda: for each source file one cubin for
+// each architecture, and PTX for those that are newer than all of them.
+//
+//go:embed images
+var imageFiles embed.FS
+
+// images are the kernels of one device. A file is loaded when one of its kernels
+// is first used.
+type images struct {
+	arch int // 90 is sm_90
+
+	mu      sync.Mutex
+	modules [len(stems)]Module
+	loaded  [len(stems)][len(partNames)][len(dtypes)][maxDims]atomic.Pointer[function]
+}
+
+// A function is a kernel that is ready to launch.
+type function struct {
+	handle     Function
+	threads    int // of a block
+	shared     int // bytes of dynamic shared memory of a block
+	rows, keys int // of a block's tile
+	perSM      int // blocks that a multiprocessor holds
+}
+
+// get returns a part of a stem for a problem's dtype and the first of the stem's
+// padded head dims that is enough. The context must be current.
+func (x *images) get(d *Driver, s stemID, part partID, p flashkit.Problem) (*function, error) {
+	dim := 0
+	if partNames[part].perDim {
+		dim = stems[s].pad(p)
+	}
+	slot := &x.loaded[s][part][p.DType][dim]
+	if f := slot.Load(); f != nil {
+		return f, nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if f := slot.Load(); f != nil {
+		return f, nil
+	}
+	f, err := x.load(d, s, symbolName(s, part, p.DType, dim))
+	if err == nil {
+		slot.Store(f)
+	}
+	return f, err
+}
+
+// symbolName returns the name of a kernel: bwd_sm80_bf16_d64, bwd_sm80_delta_bf16.
+func symbolName(s stemID, part partID, t flashkit.DType, dim int) string {
+	name := stems[s].name
+	if partNames[part].name != "" {
+		name += "_" + partNames[part].name
+	}
+	if len(stems[s].dtypes) > 1 {
+		name += "_" + t.String()
+	}
+	if partNames[part].perDim {
+		name += "_d" + strconv.Itoa(stems[s].dims[dim])
+	}
+	return name
+}
+
+func (x *images) load(d *Driver, s stemID, name string) (*function, error) {
+	if x.modules[s] == 0 {
+		image, err := readImage(imageFiles, stems[s].name, x.arch)
+		if err != nil {
+			return nil, err
+		}
+		if x.modules[s], err = d.ModuleLoadData(image); err != nil {
+			return nil, fmt.Errorf("image %s: %w", stems[s].name, err)
+		}
+	}
+	h, err := d.ModuleGetFunction(x.modules[s], name)
+	if err != nil {
+		return nil, fmt.Errorf("kernel %s: %w", name, err)
+	}
+	at, size, err := d.ModuleGetGlobal(x.modules[s], name+"_plan")
+	if err != nil {
+		return nil, fmt.Errorf("plan of %s: %w", name, err)
+	}
+	plan := new([4]int32)
+	if size != int(unsafe.Sizeof(*plan)) {
+		return nil, fmt.Errorf("plan of %s: %d bytes", name, size)
+	}
+	if err := errors.Join(d.MemcpyDtoHAsync(unsafe.Pointer(plan), at, size, 0), d.StreamSynchronize(0)); err != nil {
+		return nil, fmt.Errorf("plan of %s: %w", name, err)
+	}
+	f := &function{handle: h, threads: int(plan[0]), shared: int(plan[1]), rows: int(plan[2]), keys: int(plan[3])}
+	if err := d.FuncSetShared(h, f.shared); err != nil {
+		return nil, fmt.Errorf("shared memory of %s: %w", name, err)
+	}
+	f.perSM, err = d.FuncBlocksPerSM(h, f.threads, f.shared)
+	return f, err
+}
+
+func (x *images) close(d *Driver) error {
+	var all error
+	for _, m := range x.modules {
+		if m != 0 {
+			all = errors.Join(all, d.ModuleUnload(m))
+		}
+	}
+	return all
+}
+
+// readImage returns the image of a source file for an architecture: the cubin of
+// the same major and the next lower or same minor version, else PTX, which the
+// driver compiles.
+func readImage(files fs.FS, file string, arch int) ([]byte, error) {
+	names, err := fs.Glob(files, path.Join("images", file+".*.zst"))
+	if err != nil {
+		return nil, err
+	}
+	best, bestArch := "", 0
+	for _, name := range names {
+		number, cubin := strings.CutSuffix(strings.TrimPrefix(path.Base(name), file+".sm_"), ".cubin.zst")
+		a, err := strconv.Atoi(number)
+		if cubin && err == nil && a/10 == arch/10 && a <= arch && a > bestArch {
+			best, bestArch = name, a
+		}
+	}
+	if best == "" {
+		if best = path.Join("images", file+".ptx.zst"); !slices.Contains(names, best) {
+			return nil, fmt.Errorf("no image of %s for sm_%d", file, arch)
+		}
+	}
+	packed, err := fs.ReadFile(files, best)
+	if err != nil {
+		return nil, err
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	image, err := r.DecodeAll(packed, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", best, err)
+	}
+	return append(image, 0), nil // PTX is text and ends with a zero
+}

@@ -1,0 +1,127 @@
+package cuda
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The images are what the pinned compiler made of the sources that lie here:
+// images.sum holds the hash of each. A source that changed without make cuda
+// fails.
+func TestImagesAreCurrent(t *testing.T) {
+	sum, err := os.Open("kernels/images.sum")
+	require.NoError(t, err)
+	defer sum.Close()
+	stamped := map[string]bool{}
+	for lines := bufio.NewScanner(sum); lines.Scan(); {
+		hash, file, ok := strings.Cut(lines.Text(), "  ")
+		if !ok {
+			require.Regexp(t, `^(compiler V13\.0\.88|flags -O3 .*)$`, lines.Text())
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join("kernels", filepath.FromSlash(file)))
+		require.NoError(t, err)
+		require.Equal(t, hash, fmt.Sprintf("%x", sha256.Sum256(data)), "%s has changed since make cuda", file)
+		stamped[path.Join("kernels", file)] = true
+	}
+	for _, pattern := range []string{"kernels/*.cu", "kernels/*.cuh", "kernels/build.sh", "images/*"} {
+		files, err := fs.Glob(os.DirFS("."), pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			require.True(t, stamped[file], "%s is not in images.sum; run make cuda", file)
+		}
+	}
+}
+
+// Every kernel that the table names is in every image, with a plan that the
+// architecture can run.
+func TestImagesHoldEveryKernel(t *testing.T) {
+	shared := map[int]int{80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
+	for id := range stems {
+		for arch, most := range shared {
+			image, err := readImage(imageFiles, stems[id].name, arch)
+			require.NoError(t, err)
+			parsed, err := parseImage(image)
+			require.NoError(t, err)
+			for _, name := range instances(stemID(id)) {
+				require.True(t, parsed.functions[name], "sm_%d lacks %s", arch, name)
+				plan := parsed.plans[name+"_plan"]
+				require.Len(t, plan, 16, name)
+				threads, bytes := int32(binary.LittleEndian.Uint32(plan)), int32(binary.LittleEndian.Uint32(plan[4:]))
+				require.True(t, threads >= 32 && threads <= 1024 && threads%32 == 0, "%s has %d threads", name, threads)
+				require.True(t, bytes >= 0 && int(bytes) <= most, "%s on sm_%d has %d bytes of shared memory", name, arch, bytes)
+			}
+		}
+		ptx, err := readImage(imageFiles, stems[id].name, 120)
+		require.NoError(t, err)
+		for _, name := range instances(stemID(id)) {
+			require.Contains(t, string(ptx), ".entry "+name+"(")
+		}
+	}
+	size := 0
+	require.NoError(t, fs.WalkDir(imageFiles, ".", func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			size += int(info.Size())
+		}
+		return err
+	}))
+	require.LessOrEqual(t, size, 12<<20, "bytes of all images")
+}
+
+// instances returns the names of a stem's kernels.
+func instances(id stemID) (names []string) {
+	s := &stems[id]
+	for part := range partNames {
+		if !s.has(partID(part)) {
+			continue
+		}
+		for _, dtype := range s.dtypes {
+			for dim := range s.dims {
+				if dim == 0 || partNames[part].perDim {
+					names = append(names, symbolName(id, partID(part), dtype, dim))
+				}
+			}
+		}
+	}
+	return names
+}
+
+// has reports whether the stem has a kernel for the part.
+func (s *stem) has(part partID) bool {
+	switch part {
+	case partDelta:
+		return s.pass == flashkit.PassBackward
+	case partFinish:
+		return s.name == "bwd_sm80"
+	case partMerge:
+		return s.name == "decode_sm80"
+	}
+	return true
+}
+
+func TestReadImage(t *testing.T) {
+	for arch, elf := range map[int]bool{80: true, 87: true, 89: true, 90: true, 100: false, 120: false} {
+		image, err := readImage(imageFiles, "fwd_f32", arch)
+		require.NoError(t, err)
+		require.Equal(t, elf, strings.HasPrefix(string(image), "\x7fELF"), arch)
+	}
+	_, err := readImage(imageFiles, "fwd_none", 90)
+	require.EqualError(t, err, "no image of fwd_none for sm_90")
+}

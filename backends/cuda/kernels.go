@@ -1,0 +1,225 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A stem is a source file of kernels/, its instances, and what it takes.
+type stem struct {
+	name   string // of the file, and of every kernel in it up to the next part
+	pass   flashkit.Pass
+	arch   int // the lowest compute capability, times 10
+	dtypes []flashkit.DType
+	dims   []int // padded head dims, rising
+	rows   int   // query rows of a KV head, at most; 0 is no limit
+	rate   float64
+}
+
+type stemID int
+
+const (
+	fwdSM80 stemID = iota
+	bwdSM80
+	fwdF32
+	bwdF32
+	decodeSM80
+)
+
+// dtypes are all there are, by number.
+var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
+
+// maxDims is the most padded head dims that a stem has.
+const maxDims = 6
+
+// stems are the rows of the backend's table. Rates are FLOP/s; they only have to
+// rank kernels.
+var stems = [...]stem{
+	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 300e12},
+	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 200e12},
+	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 35e12},
+	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 25e12},
+
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, dtypes[:], []int{64, 128, 256}, 64, 8e12},
+}
+
+// A part is a kernel of a stem.
+type partID int
+
+const (
+	partMain   partID = iota
+	partDelta         // backward: delta, and zeros
+	partFinish        // backward: dQ rounded, where blocks of keys add to it
+	partMerge         // decode: the parts of the keys put together
+)
+
+var partNames = [...]struct {
+	name   string
+	perDim bool
+}{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true}}
+
+// pad returns which of the stem's head dims a problem is padded to.
+func (s *stem) pad(p flashkit.Problem) int {
+	i, _ := slices.BinarySearch(s.dims, max(p.Dim, p.VDim))
+	return i
+}
+
+// A misfit is why a stem does not take a problem.
+type misfit uint8
+
+const (
+	none misfit = iota
+	oldDevice
+	otherDType
+	wideHead
+	manyRows
+	longSequence
+	manyBlocks
+)
+
+// misfit returns why a valid problem is not for the stem on a device. It does not
+// allocate, as every call asks.
+func (s *stem) misfit(dev *Device, p flashkit.Problem) misfit {
+	switch {
+	case dev.Major*10+dev.Minor < s.arch:
+		return oldDevice
+	case !slices.Contains(s.dtypes, p.DType):
+		return otherDType
+	case max(p.Dim, p.VDim) > s.widest():
+		return wideHead
+	case s.rows > 0 && p.Heads/p.KVHeads*p.QLen > s.rows:
+		return manyRows
+	case max(p.QLen, p.KVLen) > reach:
+		return longSequence
+	case blocks(p) > math.MaxInt32:
+		return manyBlocks
+	}
+	return none
+}
+
+// fits returns the misfit in words, "" for none.
+func (s *stem) fits(dev *Device, p flashkit.Problem) string {
+	switch s.misfit(dev, p) {
+	case oldDevice:
+		return fmt.Sprintf("it needs compute capability %d.%d, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+	case otherDType:
+		return fmt.Sprintf("it takes %v, not %v", s.dtypes, p.DType)
+	case wideHead:
+		return fmt.Sprintf("it takes head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
+	case manyRows:
+		return fmt.Sprintf("it takes at most %d query rows for each KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
+	case longSequence:
+		return fmt.Sprintf("it takes sequences up to %d, not %d", reach, max(p.QLen, p.KVLen))
+	case manyBlocks:
+		return fmt.Sprintf("it takes up to %d blocks, not %.0f", math.MaxInt32, blocks(p))
+	}
+	return ""
+}
+
+func (s *stem) widest() int { return s.dims[len(s.dims)-1] }
+
+// blocks bounds the blocks of a launch, which are counted in 31 bits: no tile has
+// less than 16 rows or keys.
+func blocks(p flashkit.Problem) float64 {
+	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
+}
+
+// What a call costs beside the arithmetic and the device's memory: the launches
+// and the wait, and host tensors on their way.
+const (
+	callTime = 30 * time.Microsecond
+	hostRate = 20e9 // bytes per second
+)
+
+// deviceCost predicts the time of a call on the device's own memory. Few blocks
+// leave multiprocessors idle, which then neither compute nor read; decode cuts
+// the keys to fill them.
+func (s *stem) deviceCost(dev *Device, p flashkit.Problem) time.Duration {
+	const rows = 128 // of a tile, about
+	busy := 1.0
+	if n := p.QLen; s.rows == 0 {
+		if s.pass == flashkit.PassBackward {
+			n = p.KVLen
+		}
+		busy = max(1, min(float64(dev.SMs), float64(tiles(n, rows)*p.Batch*p.Heads))) / float64(max(1, dev.SMs))
+	}
+	seconds := max(p.FLOPs(s.pass)/s.rate/float64(max(1, dev.SMs))*132, p.Bytes(s.pass)/float64(max(1, dev.Bandwidth))) / busy
+	return time.Duration(seconds*1e9) + 5*time.Microsecond
+}
+
+// Kernels returns the backend's kernels. They take host tensors and stream them
+// through the device.
+func (b *Backend) Kernels() []flashkit.Kernel {
+	list := make([]flashkit.Kernel, 0, len(stems))
+	for i := range stems {
+		s := &stems[i]
+		k := flashkit.Kernel{
+			Name: "cuda/" + s.name,
+			Fits: func(p flashkit.Problem) string { return s.fits(&b.dev, p) },
+			Cost: func(p flashkit.Problem) time.Duration {
+				return s.deviceCost(&b.dev, p) + callTime + time.Duration(p.Bytes(s.pass)/hostRate*1e9)
+			},
+		}
+		k.DeviceMemory = func(p flashkit.Problem) (tensors, workspace int64) {
+			n, err := b.Workspace(p, s.pass, k.Name)
+			if err != nil {
+				return 0, 0
+			}
+			return int64(p.Bytes(s.pass)), int64(n)
+		}
+		if s.pass == flashkit.PassForward {
+			k.RunForward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+				return b.hostForward(ctx, stemID(i), p, f)
+			}
+		} else {
+			k.RunBackward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
+				return b.hostBackward(ctx, stemID(i), p, f)
+			}
+		}
+		list = append(list, k)
+	}
+	return list
+}
+
+// choose returns the stem of that name, or for "" the one that is predicted
+// fastest among those that fit.
+func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem) (stemID, error) {
+	best, bestCost := stemID(-1), time.Duration(0)
+	for i := range stems {
+		s := &stems[i]
+		if !s.named(name, pass) || s.misfit(&b.dev, p) != none {
+			continue
+		}
+		if cost := s.deviceCost(&b.dev, p); best < 0 || cost < bestCost {
+			best, bestCost = stemID(i), cost
+		}
+	}
+	if best >= 0 {
+		return best, nil
+	}
+	return best, b.refusal(name, pass, p)
+}
+
+func (s *stem) named(name string, pass flashkit.Pass) bool {
+	return s.pass == pass && (name == "" || name == "cuda/"+s.name)
+}
+
+// refusal says why no stem of that name, or of any, takes the problem.
+func (b *Backend) refusal(name string, pass flashkit.Pass, p flashkit.Problem) error {
+	var reasons []error
+	for i := range stems {
+		if s := &stems[i]; s.named(name, pass) {
+			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: p, Reason: s.fits(&b.dev, p)})
+		}
+	}
+	if reasons == nil {
+		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is no " + pass.String() + " kernel of cuda"}
+	}
+	return errors.Join(reasons...)
+}

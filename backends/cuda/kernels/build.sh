@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Compiles every .cu here to ../images: a cubin for each architecture, and PTX for
+# those to come, all compressed. The PTX is that of an architecture with 99 KB of
+# shared memory for a block, as some of those to come have no more. Prints the
+# registers and the spills of each kernel, and fails when ptxas says that it
+# serialized matrix instructions or when a kernel spills more than a few scalars,
+# which another block on the multiprocessor may be worth. Usage: build.sh path/to/nvcc
+set -euo pipefail
+nvcc=$1
+cd "$(dirname "$0")"
+
+ARCHES="80 86 89 90"
+FLAGS="-O3 -std=c++17"
+MOST_SPILLED=400 # bytes, stores and loads
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+pack() {
+	zstd -q --ultra -20 --rm "$work/$1"
+}
+
+compile() { # file arch
+	if [ "$2" = ptx ]; then
+		$nvcc $FLAGS -arch=compute_89 -ptx -o "$work/$1.ptx" "$1.cu" || exit 255
+		pack "$1.ptx"
+	else
+		$nvcc $FLAGS -arch="sm_$2" -cubin -Xptxas -v -o "$work/$1.sm_$2.cubin" "$1.cu" 2>"$work/$1.sm_$2.log" || { cat "$work/$1.sm_$2.log" >&2; exit 255; }
+		pack "$1.sm_$2.cubin"
+	fi
+}
+export -f compile pack
+export nvcc FLAGS work
+
+for f in *.cu; do
+	for a in ptx $ARCHES; do echo "${f%.cu} $a"; done
+done | xargs -P "$(nproc)" -L 1 bash -c 'compile "$@"' _
+
+for log in "$work"/*.log; do
+	awk -v file="$(basename "$log" .log)" -v most="$MOST_SPILLED" '
+		/Compiling entry function/ { split($0, q, "\x27"); name = q[2] }
+		/bytes stack frame/ { spill = $(NF-7) + $(NF-3) }
+		/Used [0-9]+ registers/ {
+			match($0, /Used [0-9]+/); printf "%-22s %-28s %4d registers %6d bytes spilled\n", file, name, substr($0, RSTART + 5, RLENGTH - 5), spill
+			if (spill > most) bad = 1
+		}
+		/C75(1[0-9])/ { print; bad = 1 }
+		END { exit bad }' "$log" || failed=yes
+done
+[ -z "${failed:-}" ] || { echo "a kernel spills too much, or its matrix instructions are serialized" >&2; exit 1; }
+
+rm -rf ../images
+mkdir ../images
+mv "$work"/*.zst ../images
+{
+	echo "compiler $($nvcc --version | grep -o 'V[0-9][0-9.]*')"
+	echo "flags $FLAGS"
+	sha256sum ./*.cu ./*.cuh build.sh ../images/*.zst
+} >images.sum
+du -sh ../images

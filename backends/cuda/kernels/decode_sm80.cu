@@ -1,0 +1,400 @@
+// Attention of few query rows over many keys, bound by the reading of K and V.
+//
+//     for each batch b, KV head g, tile of rows, part of the keys:      one block
+//         for each key j of the part:                                   K[j], V[j] are read once
+//             for each row r of the tile, if r sees j:                  r = n*group + h: query row n of head g*group + h
+//                 s = scale * Q[r] . K[j]
+//                 O[r], m[r], l[r] <- the softmax sums with s, V[j]
+//     for each row: the parts' O, m, l become one                       the tile's last block to end, or a second kernel
+//
+// decode_sm80_<type>_d<D> takes every dim, v_dim <= D, and splits >= 1.
+//     grid.x = batch * kv_heads * ceil(group*q_len / plan.rows) * splits
+// Workspace, for splits > 1 only; t is score * log2(e):
+//     part_o   [splits, batch, heads, q_len, D]   sum of exp2(t - m) V
+//     part_lse [splits, batch, heads, q_len, 2]   m, l = sum of exp2(t - m)
+//     turn     [grid.x / splits]                  0 at launch, and again when the kernel has ended; or null, and then
+// decode_sm80_merge_<type>_d<D> makes O and LSE of the parts; grid.x = ceil(batch*heads*q_len / plan.rows)
+//
+// Each warp fetches keys of its own into a ring of stages, and holds a tile of
+// 16 rows (8 for float32) with their O, m, l in registers. Up to 16 rows, each
+// warp works on the keys that it fetched, and no barrier joins the warps before
+// the end. With more rows, warps that hold different rows form a team of 2, 4 or
+// 8, and each works on the keys that all of its team have fetched.
+#include "mma.cuh"
+#include "params.cuh"
+
+struct F32 { float x; };
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+constexpr int shared_limit = 99 << 10; // of a block
+#elif __CUDA_ARCH__ >= 900
+constexpr int shared_limit = 227 << 10;
+#else
+constexpr int shared_limit = 163 << 10;
+#endif
+constexpr float infinity = __builtin_huge_valf(), ln2 = 0.693147180559945f;
+constexpr unsigned lanes = ~0u, merge_threads = 128;
+#define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+
+// Rows and keys are a warp's; sizes are in bytes.
+template <class T, int D> struct Layout {
+    static constexpr bool f32 = sizeof(T) == 4;
+    static constexpr int size = f32 ? 4 : 2, rows = f32 ? 8 : 16, keys = !f32 ? 16 : D == 256 ? 4 : 8;
+    static constexpr int pitch = D * size, units = pitch / 16;         // of a row of K, V, Q
+    static constexpr int slot = 2 * keys * pitch;                      // of a stage: K, then V
+    static constexpr int extra = f32 || D == 256 ? rows * pitch : 0;   // Q [rows, pitch], if not in registers
+    static constexpr int sums = rows * 8;                              // m, l [rows, 2]
+    static constexpr int least = 2 * slot + extra + sums;
+    static constexpr int warps = 8 * least <= shared_limit ? 8 : 4 * least <= shared_limit ? 4 : 2;
+    static constexpr int most = (shared_limit / warps - extra - sums) / slot, stages = most > 4 ? 4 : most;
+    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // floats; O lies in the ring
+    static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
+
+    // Where the 16-byte unit u of row r lies, from the first row: units u of eight rows fall in different banks.
+    static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
+};
+
+// What a tile of rows sees of a part of the keys: row i those from first(i) to last(i).
+struct Band {
+    unsigned row, group, total; // packed rows: the tile's first, those of one query row, all
+    int lo, hi, begin, end;     // the part: keys begin to end-1
+    __device__ int n(int i) const { return min(row + i, total - 1) / group; }
+    __device__ int first(int i) const { return max(begin, n(i) + lo); }
+    __device__ int last(int i) const { return min(end - 1, n(i) + hi); }
+};
+
+// A Tile is a warp's rows and their sums. 16-bit: lane l holds rows l/4 and
+// l/4+8 and their columns 8i + l%4*2 + {0,1}: o D/2 registers, q D/4 or in shared memory.
+template <class T, int D> struct Tile {
+    using L = Layout<T, D>;
+    uint32_t q[L::extra ? 2 : D / 16][4], q_at;
+    float o[D / 8][4] = {}, m[2] = {-infinity, -infinity}, l[2] = {};
+    int first[2], last[2]; // keys that the lane's rows see
+
+    __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
+        q_at = shared_address(rows_of_q) + L::place(lane % 16, lane / 16);
+        UNROLL for (int i = 0; !L::extra && i < D / 16; i++) load_matrix(q[i], q_at ^ 32 * i);
+        UNROLL for (int h = 0; h < 2; h++) first[h] = band.first(lane / 4 + 8 * h), last[h] = band.last(lane / 4 + 8 * h);
+    }
+
+    // Adds the 16 keys from key on, whose rows lie at k and v. edge: 0 if all rows see them all, 2 if some do and some do not.
+    __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane) {
+        float s[2][4] = {}, odd[2][4] = {}; // two chains of products each
+        const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+        UNROLL for (int i = 0; i < D / 16; i += 2) {
+            uint32_t x[4], y[4];
+            load_matrix(x, k_at ^ 32 * i);
+            load_matrix(y, k_at ^ 32 * (i + 1));
+            const int even = L::extra ? 0 : i;
+            if constexpr (L::extra) load_matrix(q[0], q_at ^ 32 * i), load_matrix(q[1], q_at ^ 32 * (i + 1));
+            mma<T>(s[0], q[even], x[0], x[1]);
+            mma<T>(s[1], q[even], x[2], x[3]);
+            mma<T>(odd[0], q[even + 1], y[0], y[1]);
+            mma<T>(odd[1], q[even + 1], y[2], y[3]);
+        }
+        UNROLL for (int e = 0; e < 8; e++) s[e / 4][e % 4] += odd[e / 4][e % 4];
+        if (edge) {
+            UNROLL for (int e = 0; e < 8; e++) {
+                const int j = key + e / 4 * 8 + lane % 4 * 2 + e % 2, h = e / 2 % 2;
+                if (j < first[h] || j > last[h]) s[e / 4][e % 4] = -infinity;
+            }
+        }
+        float grow[2];
+        UNROLL for (int h = 0; h < 2; h++) {
+            float *const x = s[0] + 2 * h, *const y = s[1] + 2 * h;
+            const float top = fmaxf(m[h], c * butterfly_max<1, 4>(fmaxf(fmaxf(x[0], x[1]), fmaxf(y[0], y[1]))));
+            const float base = top == -infinity ? 0 : top;
+            grow[h] = exp2_approx(m[h] - base);
+            x[0] = exp2_approx(fmaf(x[0], c, -base)), x[1] = exp2_approx(fmaf(x[1], c, -base));
+            y[0] = exp2_approx(fmaf(y[0], c, -base)), y[1] = exp2_approx(fmaf(y[1], c, -base));
+            m[h] = top, l[h] = l[h] * grow[h] + ((x[0] + x[1]) + (y[0] + y[1]));
+        }
+        if (__any_sync(lanes, grow[0] != 1 || grow[1] != 1)) {
+            UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
+        }
+        if (edge == 2) {
+            float zero = 0;
+            _Pragma("unroll 8") for (int i = lane; i < 16 * D; i += 32) zero += 0 * widen<T>(((const uint16_t *)v)[i]);
+            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, lane); // NaN: it would reach rows that do not see it
+        }
+        const uint32_t p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
+        const uint32_t v_at = shared_address(v) + L::place(lane / 8 % 2 * 8 + lane % 8, lane / 16);
+        UNROLL for (int i = 0; i < D / 16; i++) {
+            uint32_t x[4];
+            load_matrix_transposed(x, v_at ^ 32 * i);
+            mma<T>(o[2 * i], p, x[0], x[1]);
+            mma<T>(o[2 * i + 1], p, x[2], x[3]);
+        }
+    }
+
+    // O += P V, one key after another, of those that a row sees.
+    __device__ __forceinline__ void add_visible(const char *v, int key, const float (&s)[2][4], int lane) {
+        ROLLED for (int j = 0; j < 16; j++) {
+            UNROLL for (int h = 0; h < 2; h++) {
+                const float low = j & 1 ? s[0][2 * h + 1] : s[0][2 * h], high = j & 1 ? s[1][2 * h + 1] : s[1][2 * h];
+                const float p = __shfl_sync(lanes, j & 8 ? high : low, (lane & 28) | (j & 7) / 2);
+                if (key + j < first[h] || key + j > last[h]) continue;
+                UNROLL for (int i = 0; i < D / 4; i++)
+                    o[i / 2][2 * h + i % 2] += p * widen<T>(((const uint16_t *)(v + L::place(j, i / 2)))[lane % 4 * 2 + i % 2]);
+            }
+        }
+    }
+
+    // Writes O [16, o_pitch] and m, l [16].
+    __device__ __forceinline__ void store(float *to, float2 *to_sums, int lane) {
+        UNROLL for (int h = 0; h < 2; h++) {
+            const int row = lane / 4 + 8 * h;
+            UNROLL for (int i = 0; i < D / 8; i++) *(float2 *)(to + row * L::o_pitch + 8 * i + lane % 4 * 2) = {o[i][2 * h], o[i][2 * h + 1]};
+            const float sum = butterfly_sum<1, 4>(l[h]);
+            if (lane % 4 == 0) to_sums[row] = {m[h], sum};
+        }
+    }
+};
+
+// float32: 8 rows, Q in shared memory. Of the scores, lane l has key l%keys and
+// every (32/keys)th four dims; of O, `wide` neighbouring columns of every 32*wide.
+template <int D> struct Tile<F32, D> {
+    using L = Layout<F32, D>;
+    static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns of a lane
+    float o[R][C] = {}, m[R], l[R]; // l: of the lane's keys
+    int first, last, live;          // keys that row lane%8 sees; rows that exist
+    const char *q;                  // [R, pitch]
+
+    __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
+        q = rows_of_q, first = band.first(lane % R), last = band.last(lane % R), live = band.total - band.row;
+        UNROLL for (int i = 0; i < R; i++) m[i] = -infinity, l[i] = 0;
+    }
+
+    __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane) {
+        live > 0 && live <= R / 2 ? add<R / 2>(k, v, key, edge, c, lane) : add<R>(k, v, key, edge, c, lane);
+    }
+    template <int R> __device__ __forceinline__ void add(const char *k, const char *v, int key, int edge, float c, int lane) {
+        const int j = lane % keys;
+        float s[R] = {};
+        _Pragma("unroll 4") for (int u = lane / keys; u < D / 4; u += 32 / keys) {
+            const float4 x = *(const float4 *)(k + L::place(j, u));
+            UNROLL for (int i = 0; i < R; i++) {
+                const float4 y = *(const float4 *)(q + L::place(i, u));
+                s[i] = fmaf(x.x, y.x, fmaf(x.y, y.y, fmaf(x.z, y.z, fmaf(x.w, y.w, s[i]))));
+            }
+        }
+        UNROLL for (int i = 0; i < R; i++) {
+            s[i] = butterfly_sum<keys, 32>(s[i]);
+            const int from = __shfl_sync(lanes, first, i), to = __shfl_sync(lanes, last, i);
+            const bool hidden = edge && (key + j < from || key + j > to);
+            if (hidden) s[i] = -infinity;
+            const float top = fmaxf(m[i], c * butterfly_max<1, keys>(s[i]));
+            const float base = top == -infinity ? 0 : top, grow = exp2_approx(m[i] - base);
+            s[i] = exp2_approx(fmaf(s[i], c, -base));
+            m[i] = top, l[i] = l[i] * grow + s[i];
+            if (hidden) s[i] = -1; // no P is negative
+            UNROLL for (int e = 0; e < C; e++) o[i][e] *= grow;
+        }
+        for (int x = 0; x < keys; x++) {
+            float y[C];
+            UNROLL for (int e = 0; e < C; e++) {
+                const int column = (e / wide * 32 + lane) * wide + e % wide;
+                y[e] = ((const float *)(v + L::place(x, column / 4)))[column % 4];
+            }
+            UNROLL for (int i = 0; i < R; i++) {
+                const float w = __shfl_sync(lanes, s[i], x);
+                if (edge && w < 0) continue; // 0 times a hidden V may be NaN
+                UNROLL for (int e = 0; e < C; e++) o[i][e] = fmaf(w, y[e], o[i][e]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store(float *to, float2 *to_sums, int lane) {
+        UNROLL for (int i = 0; i < R; i++) {
+            UNROLL for (int e = 0; e < C; e++) to[i * L::o_pitch + (e / wide * 32 + lane) * wide + e % wide] = o[i][e];
+            const float sum = butterfly_sum<1, keys>(l[i]);
+            if (lane == 0) to_sums[i] = {m[i], sum};
+        }
+    }
+};
+
+// K or V as a lane fetches it: 16 bytes of some of its warp's rows.
+template <class L> struct Source {
+    static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows that the warp takes at once
+    const char *data; // the lane's 16 bytes of the next round's first row
+    int64_t row;      // bytes from row to row
+    int bytes, place; // of a row from the lane's on; where they go
+    bool aligned;
+
+    __device__ __forceinline__ Source(const View &t, int b, int g, int key, int dim, int lane) {
+        row = t.row * L::size;
+        data = (const char *)t.data + (b * t.batch + g * t.head) * L::size + key * row;
+        aligned = (((uintptr_t)data | row) & 15) == 0;
+        data += lane / units * row + lane % units * 16;
+        bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
+    }
+    // Fetches the warp's rows of the next round, of which `keys` exist; the rest is zeros.
+    __device__ __forceinline__ void fetch(uint32_t to, int keys, int lane) {
+        const char *from = data;
+        data += L::warps * L::keys * row;
+        auto copy = [&](int i, bool plain) {
+            const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u); // beside the lane's
+            const int count = plain || r + lane / units < keys ? max(0, min(16, bytes - u * 16)) : 0;
+            const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
+            if (plain || aligned) copy_async16(there, from + u * 16, count);
+            else copy_elements16<L::size>(there, from + u * 16, count);
+            if (u + 32 >= units) from += span * row;
+        };
+        if (aligned && keys >= L::keys) {
+            UNROLL for (int i = 0; i < L::keys * units / 32; i++) copy(i, true);
+        } else {
+            ROLLED for (int i = 0; i < L::keys * units / 32; i++) copy(i, false);
+        }
+    }
+};
+
+// Four columns of a row of O, with its m and l.
+struct Sums {
+    float o[4] = {}, m = -infinity, l = 0;
+
+    // Adds `count` others, in order.
+    template <int batch> __device__ __forceinline__ void add(int count, const float *other_o, int64_t o_stride, const float2 *other, int64_t stride) {
+        for (int start = 0; start < count; start += batch) {
+            float4 x[batch]; float2 y[batch];
+            UNROLL for (int i = 0; i < batch; i++) {
+                x[i] = start + i < count ? *(const float4 *)(other_o + (start + i) * o_stride) : float4{0, 0, 0, 0};
+                y[i] = start + i < count ? other[(start + i) * stride] : float2{-infinity, 0};
+            }
+            float top = m;
+            UNROLL for (int i = 0; i < batch; i++) top = fmaxf(top, y[i].x);
+            const float base = top == -infinity ? 0 : top, grow = exp2_approx(m - base);
+            o[0] *= grow, o[1] *= grow, o[2] *= grow, o[3] *= grow, l *= grow, m = top;
+            UNROLL for (int i = 0; i < batch; i++) {
+                const float w = exp2_approx(y[i].x - base);
+                o[0] += w * x[i].x, o[1] += w * x[i].y, o[2] += w * x[i].z, o[3] += w * x[i].w, l += w * y[i].y;
+            }
+        }
+    }
+    // Writes columns d to d+3 of O, and LSE.
+    template <class T> __device__ __forceinline__ void write(const Params &p, int b, int h, int n, int d) const {
+        const float scale = l == 0 ? 0 : 1 / l;
+        const int64_t at = b * p.o.batch + h * p.o.head + n * p.o.row + d;
+        UNROLL for (int e = 0; e < 4 && d + e < p.v_dim; e++) {
+            if constexpr (sizeof(T) == 4) ((float *)p.o.data)[at + e] = o[e] * scale;
+            else ((uint16_t *)p.o.data)[at + e] = (uint16_t)pack<T>(o[e] * scale, 0);
+        }
+        if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = m * ln2 + logf(l);
+    }
+};
+
+// O and LSE of the query row (b, h, n), columns d to d+3, from the parts.
+template <class T, int D> __device__ __forceinline__ void merge(const Params &p, int b, int h, int n, int d) {
+    Sums s;
+    const int64_t rows = (int64_t)p.batch * p.heads * p.q_len, row = ((int64_t)b * p.heads + h) * p.q_len + n;
+    s.add<16>(p.splits, p.part_o + row * D + d, rows * D, (const float2 *)p.part_lse + row, rows);
+    s.write<T>(p, b, h, n, d);
+}
+
+template <class T, int D> __device__ void decode(const Params &p) {
+    using L = Layout<T, D>;
+    constexpr int W = L::warps, R = L::rows, step = W * L::keys;
+    extern __shared__ __align__(1024) char shared[]; // [W, stages, slot], [W, extra], m and l [W, R, 2]
+    float2 *const warp_sums = (float2 *)(shared + W * (L::ring + L::extra));
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned group = (unsigned)p.heads / p.kv_heads, total = group * p.q_len;
+    int team = 1; // warps that hold different rows
+    while (team < W && team * R < total) team *= 2;
+    const unsigned tiles = (total + team * R - 1) / (team * R);
+    const unsigned x = blockIdx.x / tiles, y = x / p.splits;
+    const unsigned tile = blockIdx.x % tiles, part = x % p.splits, g = y % p.kv_heads, b = y / p.kv_heads;
+    const unsigned start = tile * team * R, rows = min(team * R, total - start);
+
+    Band band = {start, group, total, p.lo, p.hi, 0, p.kv_len}; // of the block, then of the warp
+    const int from = band.first(0), seen = max(0, band.last(rows - 1) + 1 - from);
+    const unsigned pieces = (seen + L::keys - 1) / L::keys, each_part = pieces / p.splits, more = pieces % p.splits;
+    band.begin = from + (each_part * part + min(part, more)) * L::keys;
+    band.end = min(from + seen, band.begin + (each_part + (part < more)) * L::keys);
+    band.row += warp % team * R;
+    const int first = band.first(0), all_first = band.first(R - 1), all_last = band.last(0), last = band.last(R - 1);
+    const int mine = band.begin + warp * L::keys, rounds = (band.end - band.begin + step - 1) / step;
+
+    Source<L> k(p.k, b, g, mine, p.dim, lane), v(p.v, b, g, mine, p.v_dim, lane);
+    char *const ring = shared + warp * L::ring;
+    auto fetch = [&](int round, int stage) {
+        if (round >= rounds) return;
+        const uint32_t to = shared_address(ring) + stage * L::slot;
+        k.fetch(to, band.end - mine - round * step, lane);
+        v.fetch(to + L::slot / 2, band.end - mine - round * step, lane);
+    };
+    fetch(0, 0);
+    // Q goes to its own room, or to the stage that is fetched last.
+    char *const q = L::extra ? shared + W * L::ring + warp * L::extra : ring + (L::stages - 1) * L::slot;
+    ROLLED for (int i = lane; i < R * L::units; i += 32) {
+        const unsigned r = band.row + i / L::units, h = g * group + r % group;
+        const char *row = (const char *)p.q.data + (b * p.q.batch + h * p.q.head + r / group * p.q.row) * L::size;
+        const int u = i % L::units, bytes = r < total ? max(0, min(16, p.dim * L::size - u * 16)) : 0;
+        const uint32_t to = shared_address(q) + L::place(i / L::units, u);
+        if (((uintptr_t)row & 15) == 0) copy_async16(to, row + u * 16, bytes);
+        else copy_elements16<L::size>(to, row + u * 16, bytes);
+    }
+    copy_commit();
+    for (int i = 1; i < L::stages - 1; i++) fetch(i, i), copy_commit();
+    Tile<T, D> sums;
+    copy_wait<L::stages - 2>();
+    __syncwarp(); // the warp's Q has come
+    sums.load(q, band, lane);
+
+    const int mates = warp / team * team, barrier = 1 + warp / team, edge = p.q_len > 1 ? 2 : 1;
+    for (int round = 0, stage = 0; round < rounds; round++) {
+        copy_wait<L::stages - 2>();
+        // The team's keys of this round have come, and all of it is done with the stage that is fetched next.
+        if (team == 1) __syncwarp();
+        else asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(32 * team) : "memory");
+        fetch(round + L::stages - 1, stage == 0 ? L::stages - 1 : stage - 1), copy_commit();
+        for (int w = mates; w < mates + team; w++) {
+            const int key = band.begin + round * step + w * L::keys;
+            if (key > last || key + L::keys <= first) continue;
+            const char *slot = shared + w * L::ring + stage * L::slot;
+            sums.step(slot, slot + L::slot / 2, key, key < all_first || key + L::keys - 1 > all_last ? edge : 0, p.scale_log2, lane);
+        }
+        stage = stage == L::stages - 1 ? 0 : stage + 1;
+    }
+    __syncthreads(); // all keys are read: the ring becomes room for O [W, R, o_pitch]
+    sums.store((float *)ring, warp_sums + warp * R, lane);
+    __syncthreads(); // the sums of all warps are there
+
+    auto each = [&](auto &&f) { // row, head, query row, its first of four columns
+        ROLLED for (int e = threadIdx.x; e < rows * (D / 4); e += 32 * W) {
+            const unsigned row = e / (D / 4);
+            f(row, g * group + (start + row) % group, (start + row) / group, e % (D / 4) * 4);
+        }
+    };
+    each([&](int row, int h, int n, int d) {
+        Sums s;
+        const int w = row / R, r = row % R; // the warps that hold the row: w, w + team, ...
+        s.add<W>(W / team, (float *)(shared + w * L::ring) + r * L::o_pitch + d, team * L::ring / 4, warp_sums + w * R + r, team * R);
+        if (p.splits == 1) return s.write<T>(p, b, h, n, d);
+        const int64_t at = (((int64_t)part * p.batch + b) * p.heads + h) * p.q_len + n;
+        *(float4 *)(p.part_o + at * D + d) = {s.o[0], s.o[1], s.o[2], s.o[3]};
+        if (d == 0) ((float2 *)p.part_lse)[at] = {s.m, s.l};
+    });
+    if (p.splits == 1 || !p.turn) return;
+
+    // The tile's last block to come here merges the parts; the counter wraps to 0.
+    __syncthreads(); // the part is written
+    int ended = 0;
+    if (threadIdx.x == 0) // release: the part is seen before it is counted; acquire: the other parts are read after they were
+        asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(ended) : "l"(p.turn + y * tiles + tile), "r"(p.splits - 1) : "memory");
+    if (__syncthreads_or(ended == p.splits - 1)) each([&](int, int h, int n, int d) { merge<T, D>(p, b, h, n, d); });
+}
+
+template <class T, int D> __device__ void merge_all(const Params &p) {
+    const int64_t x = (int64_t)blockIdx.x * merge_threads + threadIdx.x, row = x / (D / 4);
+    const unsigned n = row % p.q_len, h = row / p.q_len % p.heads, b = row / p.q_len / p.heads;
+    if (b < p.batch) merge<T, D>(p, b, h, n, x % (D / 4) * 4);
+}
+
+#define DECODE(name, T, D)                                                                                                     \
+    extern "C" __device__ Plan decode_sm80_##name##_plan = {32 * Layout<T, D>::warps, Layout<T, D>::shared,                    \
+                                                            Layout<T, D>::warps * Layout<T, D>::rows, Layout<T, D>::keys};     \
+    extern "C" __device__ Plan decode_sm80_merge_##name##_plan = {merge_threads, 0, merge_threads / (D / 4), 0};               \
+    extern "C" __global__ void __launch_bounds__(32 * Layout<T, D>::warps, 1) decode_sm80_##name(const __grid_constant__ Params p) { decode<T, D>(p); } \
+    extern "C" __global__ void __launch_bounds__(merge_threads) decode_sm80_merge_##name(const __grid_constant__ Params p) { merge_all<T, D>(p); }
+
+#define DECODE_ALL(name, T) DECODE(name##_d64, T, 64) DECODE(name##_d128, T, 128) DECODE(name##_d256, T, 256)
+DECODE_ALL(f16, F16) DECODE_ALL(bf16, BF16) DECODE_ALL(f32, F32)

@@ -1,0 +1,222 @@
+// What the float32 kernels are made of: tiles in shared memory, and products of
+// tiles on the tensor cores without loss of precision.
+//
+// Each operand is split into a tf32 number and the rest, a = hi + lo, and
+// a b = hi hi + (hi lo + lo hi); lo lo is below the rounding of float32 (Markidis
+// et al. 2018). The tensor core truncates its sums, which over many of them would
+// pull a result towards zero. So small terms are summed before or apart from the
+// large ones, and sums of a few large terms are added up by the rounding float32
+// units (Ootomo and Yokota 2022).
+//
+// A block is made of warps of 16 rows; a lane is number g*4+t of its warp. Of a
+// product of 16 rows and 8 columns it has four elements: rows g and g+8, columns
+// 2t and 2t+1. Operands come from shared memory by loads of 16 or 8 bytes, and
+// columns are dealt to lanes accordingly; see score and weigh.
+#pragma once
+#include "mma.cuh"
+#include "params.cuh"
+
+constexpr float kInf = __builtin_huge_valf();
+
+__device__ __forceinline__ int lane_g() { return threadIdx.x / 4 % 8; }
+__device__ __forceinline__ int lane_t() { return threadIdx.x % 4; }
+
+// Where the 16 bytes number chunk of a row lie in a tile of shared memory of
+// slice columns, in floats. Rows 2j and 2j+1 differ in the bit of weight 4, and
+// rows of one parity in the bits of weight 2 and 4, so that neither the loads of
+// score nor those of weigh have bank conflicts.
+template <int slice> __device__ __forceinline__ int place(int row, int chunk) {
+    return row * slice + ((chunk ^ (row & 6) ^ (row & 1) << 2) << 2);
+}
+
+// The first element of one head of a tensor.
+__device__ __forceinline__ float *first(const View &v, int batch, int head) {
+    return (float *)v.data + batch * v.batch + head * v.head;
+}
+
+// Starts the copy of rows row to row+count-1, columns col to col+slice-1, of a
+// matrix to shared memory; what it does not have becomes zero. The matrix is
+// [rows, cols], its rows step elements apart.
+template <int threads, int slice, int count>
+__device__ __forceinline__ void load(float *to, const float *data, int64_t step, int rows, int cols, int row, int col) {
+    constexpr int chunks = slice / 4, stride = threads / chunks;
+    static_assert(count % stride == 0, "every thread copies as much");
+    int chunk = threadIdx.x % chunks, r = threadIdx.x / chunks;
+    const float *from = data + (row + r) * step + col + chunk * 4;
+    bool aligned = (((uintptr_t)data | step << 2) & 15) == 0;
+    if (stride % 8 == 0 && aligned && row + count <= rows && col + slice <= cols) { // nothing is missing
+        uint32_t at = shared_address(to + place<slice>(r, chunk));
+#pragma unroll
+        for (int i = 0; i < count; i += stride, from += stride * step) copy_async16(at + i * slice * 4, from);
+        return;
+    }
+    rows -= row + r;
+    cols -= col + chunk * 4;
+    if (cols <= 0) rows = 0;
+#pragma unroll 1
+    for (int i = 0; i < count; i += stride, from += stride * step) {
+        uint32_t at = shared_address(to + place<slice>(i + r, chunk));
+        if (aligned) {
+            copy_async16(at, i < rows ? from : data, i < rows ? min(cols * 4, 16) : 0);
+        } else {
+#pragma unroll 1
+            for (int c = 0; c < 4; c++) {
+                bool in = i < rows && c < cols;
+                copy_async4(at + c * 4, in ? from + c : data, in ? 4 : 0);
+            }
+        }
+    }
+}
+
+// Replaces what is not finite in a tile by zeros, and returns whether there was
+// any; then bit r of bad[c] tells that row r of column c was replaced.
+template <int threads, int slice, int count> __device__ __forceinline__ bool clean(float *tile, unsigned long long *bad) {
+    bool found = false;
+#pragma unroll 2
+    for (int i = 4 * threadIdx.x; i < count * slice; i += 4 * threads) {
+        float4 x = *(const float4 *)(tile + i);
+        found |= !(fabsf(x.x) < kInf) | !(fabsf(x.y) < kInf) | !(fabsf(x.z) < kInf) | !(fabsf(x.w) < kInf);
+    }
+    if (!__syncthreads_or(found)) return false; // also: the last use of bad is over, and all have read the tile
+#pragma unroll 1
+    for (int c = threadIdx.x; c < slice; c += threads) bad[c] = 0;
+    __syncthreads(); // bad is zero
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count * slice; i += threads) {
+        int row = i / slice, col = i % slice, at = place<slice>(row, col / 4) + col % 4;
+        if (!(fabsf(tile[at]) < kInf)) {
+            tile[at] = 0;
+            atomicOr(&bad[col], 1ull << row);
+        }
+    }
+    __syncthreads(); // the tile and bad are written
+    return true;
+}
+
+// What was replaced spoils the rows that see it, and no others: o is what weigh
+// has made of 16 columns from col on, and row 0 of the lane sees the tile's rows from
+// to to.
+__device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int lo = max(from + n % 2 + n / 2 * 8, 0), hi = min(to + n % 2 + n / 2 * 8, 63);
+        unsigned long long seen = lo <= hi ? ~0ull >> (63 - hi) & ~0ull << lo : 0;
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            if (bad[col + 2 * lane_g() + c] & seen) o[n / 2][2 * c + n % 2] = __int_as_float(0x7fffffff);
+    }
+}
+
+__device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint32_t (&lo)[4]) {
+    split_tf32(x.x, hi[0], lo[0]);
+    split_tf32(x.y, hi[1], lo[1]);
+    split_tf32(x.z, hi[2], lo[2]);
+    split_tf32(x.w, hi[3], lo[3]);
+}
+
+// The same with hi the truncated x, as the tensor core reads x itself: two
+// instructions, not three, and up to two bits of lo lost. For sums of so many
+// products that their rounding is larger, or of which no exponential is taken.
+__device__ __forceinline__ void cut4(const float4 &x, uint32_t (&hi)[4], uint32_t (&lo)[4]) {
+    float v[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        hi[i] = __float_as_uint(v[i]);
+        lo[i] = __float_as_uint(v[i] - __uint_as_float(hi[i] & 0xffffe000));
+    }
+}
+
+// s += a b^T over the columns of one slice: a is a tile of 16 rows, b one of
+// 8*tiles rows. Of each 16 columns, lane t brings 4t to 4t+3.
+template <int slice, int tiles>
+__device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b) {
+    constexpr int group = 4; // products under way at a time
+    int g = lane_g(), t = lane_t();
+#pragma unroll 1
+    for (int kk = 0; kk < slice / 16; kk++) {
+        uint32_t h0[4], l0[4], h8[4], l8[4]; // of rows g and g+8
+        split4(*(const float4 *)(a + place<slice>(g, 4 * kk + t)), h0, l0);
+        split4(*(const float4 *)(a + place<slice>(g + 8, 4 * kk + t)), h8, l8);
+        uint32_t ah[2][4] = {{h0[0], h8[0], h0[1], h8[1]}, {h0[2], h8[2], h0[3], h8[3]}};
+        uint32_t al[2][4] = {{l0[0], l8[0], l0[1], l8[1]}, {l0[2], l8[2], l0[3], l8[3]}};
+#pragma unroll
+        for (int j = 0; j < tiles; j += group) {
+            uint32_t bh[group][4], bl[group][4];
+            float x[group][4] = {};
+#pragma unroll
+            for (int n = 0; n < group; n++) {
+                const float4 y = *(const float4 *)(b + place<slice>(8 * (j + n) + g, 4 * kk + t));
+                if constexpr (slice < 64) split4(y, bh[n], bl[n]); // few products
+                else cut4(y, bh[n], bl[n]);
+            }
+#pragma unroll
+            for (int i = 0; i < 6; i++) // the small terms, two of each kind, then the large ones
+#pragma unroll
+                for (int n = 0; n < group; n++) {
+                    int c = i % 2 * 2;
+                    if (i < 2) mma_tf32(x[n], al[i % 2], bh[n][c], bh[n][c + 1]);
+                    else if (i < 4) mma_tf32(x[n], ah[i % 2], bl[n][c], bl[n][c + 1]);
+                    else mma_tf32(x[n], ah[i % 2], bh[n][c], bh[n][c + 1]);
+                }
+#pragma unroll
+            for (int n = 0; n < group; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[j + n][e] += x[n][e];
+        }
+    }
+}
+
+// o = alpha o + p v for a slice of v; p is what score or its like has left in the
+// lane. The product is computed transposed: the columns of v are its rows, the rows
+// of p its columns, so that both operands are in the right registers as they come.
+// Key 2t of p stands in place t of the operand, key 2t+1 in place t+4. Of each 16
+// columns of v, lane g brings 2g and 2g+1. Then o[m][h] has columns 16m+2g (elements
+// 0, 1) and 16m+2g+1 (2, 3) of rows 8h+2t (0, 2) and 8h+2t+1 (1, 3), and alpha[n]
+// belongs to row n of the lane, row 2t + n%2 + n/2*8.
+template <int slice, int tiles>
+__device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float (&alpha)[4], const float (&p)[tiles][4], const float *v) {
+    int g = lane_g(), t = lane_t();
+#pragma unroll
+    for (int m = 0; m < slice / 16; m += 2) {
+        float s[2][2][4] = {}, c[2][2][4] = {}; // large terms and small ones
+#pragma unroll
+        for (int j = 0; j < tiles; j++) {
+            uint32_t ph[4], pl[4];
+            split4(make_float4(p[j][0], p[j][1], p[j][2], p[j][3]), ph, pl);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                int chunk = 4 * (m + n) + g / 2, half = g % 2 * 2;
+                float2 x = *(const float2 *)(v + place<slice>(8 * j + 2 * t, chunk) + half);
+                float2 y = *(const float2 *)(v + place<slice>(8 * j + 2 * t + 1, chunk) + half);
+                uint32_t vh[4], vl[4];
+                cut4(make_float4(x.x, x.y, y.x, y.y), vh, vl);
+#pragma unroll
+                for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vl, ph[2 * h], ph[2 * h + 1]);
+#pragma unroll
+                for (int h = 0; h < 2; h++) mma_tf32(s[n][h], vh, ph[2 * h], ph[2 * h + 1]);
+#pragma unroll
+                for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vh, pl[2 * h], pl[2 * h + 1]);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    o[m + n][h][e] = fmaf(o[m + n][h][e], alpha[2 * h + e % 2], s[n][h][e] + c[n][h][e]);
+    }
+}
+
+// Writes row n of the lane of what weigh has made of 16 columns from col on, times
+// scale, to the row that begins at to and has cols elements.
+__device__ __forceinline__ void store(float *to, int cols, int col, const float (&o)[2][4], int n, float scale) {
+    float x = o[n / 2][n % 2] * scale, y = o[n / 2][2 + n % 2] * scale;
+    col += 2 * lane_g();
+    if (col + 2 <= cols && ((uintptr_t)to & 7) == 0) {
+        *(float2 *)(to + col) = make_float2(x, y);
+    } else {
+        if (col < cols) to[col] = x;
+        if (col + 1 < cols) to[col + 1] = y;
+    }
+}

@@ -1,0 +1,186 @@
+// Forward attention in float32: for each query row i of each head,
+//
+//	m = max of S[j] = Q[i]·K[j] over the keys j that row i sees
+//	l = sum of P[j] = exp(scale (S[j] - m))
+//	O[i] = sum of P[j] V[j] / l;  LSE[i] = scale m + ln l
+//
+// one tile of keys after the other, with m, l and O corrected whenever m grows
+// (Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1).
+//
+// Launch: grid.x = ceil(q_len / rows) * heads * batch, for d512 times
+// ceil(v_dim / 256). No workspace.
+//
+// Tiles: a block has 16 query rows in each warp, and walks tiles of 64 or 32 keys.
+// Q stays in shared memory. K and then V of a tile of keys arrive in slices of 64
+// columns in a ring of two stages: while one is used, the next is on its way. A
+// tile that some row does not see whole is treated after Q·K and before P V by code
+// that the other tiles skip.
+//
+// Registers of a lane: S, then P, 4 for each 8 keys; O 4 for each 8 columns; the
+// products under way 16 or 32, and their operands as many.
+#include "f32.cuh"
+
+template <int D> struct Tile {
+    static constexpr int keys = D < 256 ? 64 : 32;
+    static constexpr int warps = D > 256 ? 2 : 4;
+    static constexpr int threads = 32 * warps, rows = 16 * warps;
+    static constexpr int slice = D < 64 ? D : 64;     // columns of a stage
+    static constexpr int out = D < 256 ? D : 256;     // columns of O in a block
+    static constexpr int stage = keys * slice;        // floats of a stage
+    static constexpr int shared = (rows * D + 2 * stage) * 4 + slice * 8;
+};
+
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+template <int D> __device__ __forceinline__ void forward(const Params &p) {
+    using T = Tile<D>;
+    constexpr int slice = T::slice, keys = T::keys;
+    extern __shared__ __align__(16) float shared[];
+    float *q_tile = shared;                                             // [D / slice][rows][slice]
+    float *ring = q_tile + T::rows * D;                                 // [2][keys][slice]
+    auto *bad = (unsigned long long *)(ring + 2 * T::stage);            // [slice]
+
+    // The last tiles come first: under a causal mask they are the longest.
+    int at = blockIdx.x, parts = (p.v_dim + T::out - 1) / T::out, heads = p.heads * p.batch;
+    parts = D > T::out ? parts : 1;
+    int part = at % parts;
+    at /= parts;
+    int tile = (p.q_len + T::rows - 1) / T::rows - 1 - at / heads;
+    int head = at % heads % p.heads, batch = at % heads / p.heads;
+    int kv_head = head / (p.heads / p.kv_heads);
+    const float *q = first(p.q, batch, head), *k = first(p.k, batch, kv_head), *v = first(p.v, batch, kv_head);
+
+    int row0 = tile * T::rows, row1 = min(row0 + T::rows, p.q_len);     // the rows of the block
+    int key0 = max(0, row0 + p.lo) / keys * keys;                       // the keys that they see,
+    int key1 = min(p.kv_len, max(0, row1 + p.hi));                      // rounded down to a whole tile
+    const int k_slices = D > slice ? (p.dim + slice - 1) / slice : 1;
+    const int v_slices = D > slice ? (min(p.v_dim - part * T::out, T::out) + slice - 1) / slice : 1;
+
+    int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
+    int row = row0 + 16 * warp + g;                                     // and row + 8
+    float o[T::out / slice][slice / 16][2][4] = {}, m[2] = {-kInf, -kInf}, l[2] = {};
+
+    // Stages come in the order of use: the slices of K, then those of V, of one
+    // tile of keys after the other.
+    int next_key = key0, next_slice = 0, stage = 0;
+    auto load_next = [&](int into) {
+        if (next_key < key1) {
+            float *to = ring + into * T::stage;
+            int v_col = part * T::out + (next_slice - k_slices) * slice;
+            if (next_slice < k_slices)
+                load<T::threads, slice, keys>(to, k, p.k.row, p.kv_len, p.dim, next_key, next_slice * slice);
+            else
+                load<T::threads, slice, keys>(to, v, p.v.row, p.kv_len, p.v_dim, next_key, v_col);
+            if (++next_slice == k_slices + v_slices) next_slice = 0, next_key += keys;
+        }
+        copy_commit();
+    };
+    auto next_stage = [&] {
+        copy_wait<0>();
+        __syncthreads(); // the stage is there for all, and the one before it is used up
+        load_next(stage ^ 1);
+        stage ^= 1;
+        return ring + (stage ^ 1) * T::stage;
+    };
+
+    for (int i = 0; i < k_slices; i++)
+        load<T::threads, slice, T::rows>(q_tile + i * T::rows * slice, q, p.q.row, p.q_len, p.dim, row0, i * slice);
+    load_next(0);
+
+    for (int key = key0; key < key1; key += keys) {
+        float s[keys / 8][4] = {};
+        for (int i = 0; i < k_slices; i++) {
+            const float *kt = next_stage();
+            score<slice>(s, q_tile + (i * T::rows + 16 * warp) * slice, kt);
+        }
+        bool edge = key < row1 - 1 + p.lo || key + keys - 1 > min(row0 + p.hi, p.kv_len - 1);
+        if (edge) {
+#pragma unroll
+            for (int j = 0; j < keys / 8; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    int x = key + 8 * j + 2 * t + e % 2, i = row + e / 2 * 8;
+                    if (x < i + p.lo || x > i + p.hi || x >= p.kv_len) s[j][e] = -kInf;
+                }
+        }
+
+        // m is the maximum times scale_log2, rounded once: P, alpha and LSE all take
+        // the rounded number, so that the rounding cancels.
+        float alpha[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float top = s[0][2 * r];
+#pragma unroll
+            for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+            top = fmaxf(m[r], quad_max(top) * p.scale_log2);
+            float from = top == -kInf ? 0 : top; // no key yet: keep -inf - -inf away
+            alpha[r] = exp2_approx(m[r] - from);
+            m[r] = top;
+            float sum = 0;
+#pragma unroll
+            for (int j = 0; j < keys / 8; j++)
+#pragma unroll
+                for (int e = 2 * r; e < 2 * r + 2; e++) {
+                    s[j][e] = exp2_approx(fmaf(s[j][e], p.scale_log2, -from));
+                    sum += s[j][e];
+                }
+            l[r] = fmaf(l[r], alpha[r], sum);
+        }
+
+        float row_alpha[4]; // of the rows that weigh gives the lane
+#pragma unroll
+        for (int n = 0; n < 4; n++) row_alpha[n] = __shfl_sync(~0u, alpha[n / 2], 8 * t + n % 2 * 4);
+
+#pragma unroll
+        for (int i = 0; i < T::out / slice; i++) {
+            if (i == v_slices) break;
+            float *vt = next_stage();
+            bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
+            weigh<slice>(o[i], row_alpha, s, vt);
+            if (!spoiled) continue;
+            int i0 = row - g + 2 * t - key;
+#pragma unroll
+            for (int b = 0; b < slice / 16; b++) spoil(o[i][b], bad, 16 * b, i0 + p.lo, i0 + p.hi);
+        }
+    }
+
+    copy_wait<0>(); // no copy outlives its block
+    float scale[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int i = row + 8 * r;
+        l[r] = quad_sum(l[r]);
+        scale[r] = l[r] == 0 ? 0 : 1 / l[r];
+        if (p.lse.data && t == 0 && part == 0 && i < p.q_len)
+            first(p.lse, batch, head)[i * p.lse.row] = l[r] == 0 ? -kInf : fmaf(m[r], 0.69314718f, logf(l[r]));
+    }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int i = row - g + 2 * t + n % 2 + n / 2 * 8; // row n of the lane, as weigh has it
+        float by = __shfl_sync(~0u, scale[n / 2], 8 * t + n % 2 * 4);
+        if (i >= p.q_len) continue;
+        float *to = first(p.o, batch, head) + i * p.o.row;
+#pragma unroll
+        for (int x = 0; x < T::out / slice; x++)
+#pragma unroll
+            for (int b = 0; b < slice / 16; b++) store(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by);
+    }
+}
+
+#define INSTANCE(D, blocks)                                                                            \
+    extern "C" __global__ void __launch_bounds__(Tile<D>::threads, blocks)                             \
+        fwd_f32_d##D(const __grid_constant__ Params p) { forward<D>(p); }                              \
+    extern "C" __device__ Plan fwd_f32_d##D##_plan = {Tile<D>::threads, Tile<D>::shared, Tile<D>::rows, Tile<D>::keys};
+
+INSTANCE(32, 3)
+INSTANCE(64, 3)
+INSTANCE(128, 2)
+INSTANCE(256, 2)
+INSTANCE(512, 2)

@@ -1,0 +1,110 @@
+// Rows of 16-bit elements: strided ones in global memory, and tiles of them in
+// shared memory that ldmatrix reads without bank conflicts.
+#pragma once
+#include "mma.cuh"
+#include "params.cuh"
+
+constexpr float infinity = __builtin_inff();
+__device__ __forceinline__ bool finite(float x) { return fabsf(x) < infinity; }
+
+// Clears the infinite and NaN elements of a pair: those whose exponent is all ones.
+template <class T> __device__ __forceinline__ uint32_t clear_nonfinite(uint32_t x);
+template <> __device__ __forceinline__ uint32_t clear_nonfinite<BF16>(uint32_t x) {
+    return x & ~((((x & 0x7f807f80) + 0x00800080) >> 15 & 0x00010001) * 0xffff);
+}
+template <> __device__ __forceinline__ uint32_t clear_nonfinite<F16>(uint32_t x) {
+    return x & ~((((x & 0x7c007c00) + 0x04000400) >> 15 & 0x00010001) * 0xffff);
+}
+
+// Tiles lie row by row in chunks of 16 bytes; chunk c of row r is stored as
+// chunk c ^ swizzle(r), so that eight rows of one chunk fill all banks.
+template <int pitch> __device__ __forceinline__ int swizzle(int row) { return pitch % 128 ? row >> 1 & 3 : row & 7; }
+
+// The address of a chunk (an even number of chunks to the right, a multiple of
+// 8 rows down) from a lane's place, in which the chunk's bits are clear.
+template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int row, int chunk) {
+    constexpr int mask = pitch % 128 ? 3 : 7;
+    return (place ^ ((chunk & mask) << 4)) + row * pitch + ((chunk & ~mask) << 4);
+}
+
+// The same value, but what follows from it is computed again, not kept in registers.
+__device__ __forceinline__ int fresh(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// A lane's place in a tile for ldmatrix: row l%16, chunk l/16, for operands a
+// by rows and b transposed; across, row l/16*8 + l%8, chunk l/8%2, for a
+// transposed and b by rows.
+template <int pitch> __device__ __forceinline__ uint32_t place(int lane, bool across) {
+    const int l = fresh(lane), row = across ? l / 16 * 8 + l % 8 : l % 16, chunk = across ? l / 8 % 2 : l / 16;
+    return row * pitch + ((chunk ^ swizzle<pitch>(row)) << 4);
+}
+
+// Up to 8 elements of a row, zeros after them.
+__device__ __forceinline__ uint4 load8(const uint16_t *from, int count, bool aligned) {
+    if (count >= 8 && aligned) return *(const uint4 *)from;
+    uint32_t w[4];
+    for (int i = 0; i < 4; i++)
+        w[i] = (2 * i < count ? from[2 * i] : 0) | (2 * i + 1 < count ? from[2 * i + 1] : 0) << 16;
+    return {w[0], w[1], w[2], w[3]};
+}
+__device__ __forceinline__ void store8(uint16_t *to, uint4 x, int count, bool aligned) {
+    if (count >= 8 && aligned) {
+        *(uint4 *)to = x;
+        return;
+    }
+    const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+    for (int i = 0; i < 8; i++)
+        if (i < count) to[i] = w[i / 2] >> (i % 2 * 16);
+}
+// Whether all rows begin at 16 aligned bytes; with dim, whether they consist of whole chunks of them.
+__device__ __forceinline__ bool aligned16(const View &v, int dim = 0) {
+    return ((uint64_t)v.data & 15) == 0 && ((v.batch | v.head | v.row | dim) & 7) == 0;
+}
+__device__ __forceinline__ uint16_t *row_of(const View &v, int b, int h, int i) {
+    return (uint16_t *)v.data + b * v.batch + h * v.head + i * v.row;
+}
+__device__ __forceinline__ float stat_of(const View &v, int b, int h, int i) {
+    return ((const float *)v.data)[b * v.batch + h * v.head + i * v.row];
+}
+
+// Starts to copy `count` rows of `dim` elements into a tile of rows x D. Rows
+// and columns that are not there become zeros.
+template <int rows, int D, int threads>
+__device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, int64_t stride, int count, int dim, bool aligned) {
+    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // chunks of a row that neighbors take; rows at a time
+    const int r = threadIdx.x / width, c = threadIdx.x % width;
+    const uint32_t to = tile + r * pitch + ((c ^ swizzle<pitch>(r)) << 4);
+    from += r * stride + 8 * c;
+    if (aligned) {
+#pragma unroll
+        for (int i = 0; i < rows / step; i++, from += step * stride)
+#pragma unroll
+            for (int j = 0; j < D / 8; j += width)
+                copy_async16_if(to + i * step * pitch + 16 * j, from + 8 * j, r + i * step < count && 8 * (c + j) < dim);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < rows / step; i++, from += step * stride)
+#pragma unroll 1
+        for (int j = 0; j < D / 8; j += width) {
+            const uint4 x = load8(from + 8 * j, r + i * step < count ? dim - 8 * (c + j) : 0, false);
+            asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to + i * step * pitch + 16 * j), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+        }
+}
+
+// Writes `count` rows of `dim` elements of a tile.
+template <int rows, int D, int threads>
+__device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, int64_t stride, int count, int dim, bool aligned) {
+    for (int i = threadIdx.x; i < rows * D / 8; i += threads) {
+        const int row = i / (D / 8), chunk = i % (D / 8);
+        const uint4 x = *(const uint4 *)(tile + row * 2 * D + ((chunk ^ swizzle<2 * D>(row)) << 4));
+        if (row < count) store8(to + row * stride + 8 * chunk, x, dim - 8 * chunk, aligned);
+    }
+}
+
+// The 16x16 block n of sums as an operand a.
+template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&y)[4], const float (&x)[N][4], int n, float factor = 1) {
+    for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
+}

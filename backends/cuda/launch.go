@@ -1,0 +1,339 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Forward computes a forward pass on the device's memory, in the stream. It
+// returns when the work is enqueued; ctx is looked at before that. Errors are
+// those of flashkit.Kernel.Forward. The first call of a kernel loads it; later
+// ones neither allocate nor wait, and a CUDA graph may capture them.
+func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, f *Forward) error {
+	a := b.args.Get().(*arguments)
+	defer b.args.Put(a)
+	if err := f.check(b, p, &a.forward); err != nil {
+		return err
+	}
+	a.describe(p)
+	for i, t := range [...]*Tensor{&f.Q, &f.K, &f.V, &f.O, &f.LSE} {
+		a.views[i].set(t.view)
+	}
+	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassForward, p)
+	if err != nil {
+		return err
+	}
+	return b.launch(id, p, &a.params, s.handle)
+}
+
+// Backward is Forward for the backward pass. It takes workspace from the
+// device's pool in the order of the stream; Workspace says how much.
+func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, f *Backward) error {
+	a := b.args.Get().(*arguments)
+	defer b.args.Put(a)
+	if err := f.check(b, p, &a.backward); err != nil {
+		return err
+	}
+	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassBackward, p)
+	if err != nil {
+		return err
+	}
+	a.describe(p)
+	for i, t := range [...]*Tensor{&f.Q, &f.K, &f.V, &f.O, &f.LSE, &f.DO, &f.DLSE, &f.DQ, &f.DK, &f.DV} {
+		a.views[i].set(t.view)
+	}
+	if f.Fast {
+		a.deterministic = 0
+	}
+	return b.launch(id, p, &a.params, s.handle)
+}
+
+// arguments are what a call needs on the heap: the block that the driver copies,
+// and the tensors for the common check.
+type arguments struct {
+	params
+	forward  flashkit.Forward
+	backward flashkit.Backward
+}
+
+// ready refuses a stream that is not b's and a context that is done, and chooses
+// the stem.
+func (b *Backend) ready(ctx context.Context, s *Stream, kernel string, pass flashkit.Pass, p flashkit.Problem) (stemID, error) {
+	if s.b != b {
+		return 0, otherDevice("Stream")
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	return b.choose(kernel, pass, p)
+}
+
+// launch enqueues the kernels of a stem. The views of a are set.
+func (b *Backend) launch(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+	err := b.do(func() error { return b.enqueue(id, p, a, s) })
+	if err != nil {
+		return fmt.Errorf("cuda/%s: %w", stems[id].name, err)
+	}
+	return nil
+}
+
+func (b *Backend) enqueue(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+	if p.Batch == 0 {
+		return nil
+	}
+	switch id {
+	case decodeSM80:
+		return b.enqueueDecode(id, p, a, s)
+	case bwdSM80:
+		return b.enqueueBackward(id, p, a, s)
+	case bwdF32:
+		return b.enqueueBackwardF32(id, p, a, s)
+	}
+	f, err := b.images.get(b.drv, id, partMain, p)
+	if err != nil {
+		return err
+	}
+	blocks := tiles(p.QLen, f.rows) * p.Batch * p.Heads
+	if id == fwdF32 {
+		blocks *= f32Parts(id, p, p.VDim, f32Columns)
+	}
+	return b.run(f, blocks, a, s)
+}
+
+// The float32 kernels for wide heads deal columns out to several blocks: as many
+// of O and dQ, and as many of dK and dV, as a block has registers for.
+const (
+	f32Columns    = 256
+	f32KeyColumns = 128
+)
+
+// f32Parts returns the blocks among which the columns of a result are dealt out.
+func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
+	if s := &stems[id]; s.dims[s.pad(p)] <= each {
+		return 1
+	}
+	return tiles(columns, each)
+}
+
+// plan returns the workspace of a stem for a problem.
+func (b *Backend) plan(id stemID, p flashkit.Problem) (workspace, error) {
+	switch id {
+	case decodeSM80:
+		f, err := b.images.get(b.drv, id, partMain, p)
+		if err != nil {
+			return workspace{}, err
+		}
+		return b.planDecode(f, id, p).workspace, nil
+	case bwdSM80, bwdF32:
+		return planBackward(id, p), nil
+	}
+	return workspace{}, nil
+}
+
+// backwardRows is the multiple of query rows to which bwd_sm80 pads its workspace.
+const backwardRows = 64
+
+// planBackward makes room for delta. Where blocks of keys add to dQ it also does
+// for LSE beside delta, for dQ in float32, and for the counters by which its sums
+// keep their order: two for each tile of query rows, and one that deals out the
+// tiles of keys.
+func planBackward(id stemID, p flashkit.Problem) workspace {
+	if id == bwdF32 {
+		return workspace{delta: p.Batch * p.Heads * p.QLen}
+	}
+	s, padded := &stems[id], p.Batch*p.Heads*tiles(p.QLen, backwardRows)
+	return workspace{
+		delta: 2 * padded * backwardRows,
+		dqSum: padded * backwardRows * s.dims[s.pad(p)],
+		turn:  1 + 2*padded,
+	}
+}
+
+func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+	var parts [3]*function
+	for i, part := range [...]partID{partDelta, partMain, partFinish} {
+		var err error
+		if parts[i], err = b.images.get(b.drv, id, part, p); err != nil {
+			return err
+		}
+	}
+	delta, main, finish := parts[0], parts[1], parts[2]
+	w, heads := planBackward(id, p), p.Batch*p.Heads
+	return w.within(b, a, s, func() error {
+		return errors.Join(
+			b.run(delta, max(1, heads*tiles(p.QLen, delta.rows)), a, s), // also without rows: it sets the counters
+			b.run(main, p.Batch*p.KVHeads*tiles(p.KVLen, main.keys), a, s),
+			b.run(finish, heads*tiles(p.QLen, finish.rows), a, s),
+		)
+	})
+}
+
+func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+	delta, err := b.images.get(b.drv, id, partDelta, p)
+	if err != nil {
+		return err
+	}
+	main, err := b.images.get(b.drv, id, partMain, p)
+	if err != nil {
+		return err
+	}
+	w, heads := planBackward(id, p), p.Batch*p.Heads
+	keys := tiles(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
+	rows := tiles(p.QLen, main.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
+	return w.within(b, a, s, func() error {
+		return errors.Join(b.run(delta, tiles(heads*p.QLen, delta.rows), a, s), b.run(main, keys+rows, a, s))
+	})
+}
+
+// A decodePlan says how the keys of few query rows are cut.
+type decodePlan struct {
+	workspace
+	splits int
+	tiles  int // of packed query rows: those of all query heads of a KV head
+}
+
+// planDecode cuts the keys into as many parts as make the work of the busiest
+// multiprocessor least: each part costs the pieces of keys that each of its warps
+// takes, and one more to begin and end. Parts are put together by the last block
+// of a tile to end, unless that is more work than another launch.
+func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d decodePlan) {
+	rows := p.Heads / p.KVHeads * p.QLen
+	d.tiles, d.splits = p.Batch*p.KVHeads*tiles(rows, f.rows), 1
+	if d.tiles == 0 {
+		return d
+	}
+	first, _ := p.Keys(0)
+	_, last := p.Keys(p.QLen - 1)
+	pieces, warps, slots := tiles(max(0, last-first), f.keys), f.threads/32, b.dev.SMs*max(1, f.perSM)
+	least := 0
+	for s := 1; s <= max(1, min(tiles(4*slots, d.tiles), tiles(pieces, warps))); s++ {
+		cost := tiles(d.tiles*s, slots) * (tiles(tiles(pieces, s), warps) + 1)
+		if s > 1 {
+			cost++
+		}
+		if s == 1 || cost < least {
+			d.splits, least = s, cost
+		}
+	}
+	if d.splits == 1 {
+		return d
+	}
+	dim, parts := stems[id].dims[stems[id].pad(p)], p.Batch*p.Heads*p.QLen*d.splits
+	d.partO, d.partLSE = parts*dim, 2*parts
+	if tiles(min(rows, f.rows)*dim/4, f.threads)*tiles(d.splits, 16) <= 3 {
+		d.turn = d.tiles
+	}
+	return d
+}
+
+func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+	f, err := b.images.get(b.drv, id, partMain, p)
+	if err != nil {
+		return err
+	}
+	merge, err := b.images.get(b.drv, id, partMerge, p)
+	if err != nil {
+		return err
+	}
+	d := b.planDecode(f, id, p)
+	a.splits = int32(d.splits)
+	return d.within(b, a, s, func() error {
+		if d.turn > 0 {
+			if err := b.drv.MemsetD32Async(a.turn, 0, d.turn, s); err != nil {
+				return err
+			}
+		}
+		if err := b.run(f, d.tiles*d.splits, a, s); err != nil || d.splits == 1 || d.turn > 0 {
+			return err
+		}
+		return b.run(merge, tiles(p.Batch*p.Heads*p.QLen, merge.rows), a, s)
+	})
+}
+
+// run launches one kernel, unless it has no block.
+func (b *Backend) run(f *function, blocks int, a *params, s StreamHandle) error {
+	if blocks == 0 {
+		return nil
+	}
+	return b.drv.LaunchKernel(f.handle, blocks, f.threads, f.shared, s, unsafe.Pointer(a))
+}
+
+// tiles returns how many tiles of a size cover n.
+func tiles(n, size int) int { return (n + size - 1) / size }
+
+// Workspace returns the bytes of the device's memory that a pass takes beside
+// its tensors while it runs, by the kernel of that name, or "" for the one that
+// is predicted fastest.
+func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel string) (int, error) {
+	if err := p.Validate(); err != nil {
+		return 0, err
+	}
+	id, err := b.choose(kernel, pass, p)
+	if err != nil {
+		return 0, err
+	}
+	var n int
+	err = b.do(func() (err error) {
+		w, err := b.plan(id, p)
+		n = w.bytes()
+		return err
+	})
+	return n, err
+}
+
+// A workspace is the arrays of one call, in words of 4 bytes.
+type workspace struct {
+	delta, dqSum, turn, partO, partLSE int
+}
+
+// granule is the alignment of an array, in bytes.
+const granule = 256
+
+func (w *workspace) arrays(a *params) [5]struct {
+	at    *Pointer
+	words int
+} {
+	return [...]struct {
+		at    *Pointer
+		words int
+	}{{&a.delta, w.delta}, {&a.dqSum, w.dqSum}, {&a.turn, w.turn}, {&a.partO, w.partO}, {&a.partLSE, w.partLSE}}
+}
+
+func (w *workspace) bytes() int {
+	n := 0
+	for _, x := range w.arrays(new(params)) {
+		n += tiles(4*x.words, granule) * granule
+	}
+	return n
+}
+
+// within allocates the workspace in the order of the stream, runs f, and frees it
+// in that order.
+func (w *workspace) within(b *Backend, a *params, s StreamHandle, f func() error) error {
+	n := w.bytes()
+	if n == 0 {
+		return f()
+	}
+	at, err := b.drv.MemAllocAsync(n, s)
+	if err != nil {
+		return err
+	}
+	next := at
+	for _, x := range w.arrays(a) {
+		if x.words > 0 {
+			*x.at = next
+		}
+		next += Pointer(tiles(4*x.words, granule) * granule)
+	}
+	if b.poison {
+		err = b.drv.MemsetD32Async(at, 0xffffffff, n/4, s)
+	}
+	if err == nil {
+		err = f()
+	}
+	return errors.Join(err, b.drv.MemFreeAsync(at, s))
+}

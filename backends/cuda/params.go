@@ -1,0 +1,78 @@
+package cuda
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// params is struct Params of kernels/params.cuh, field for field.
+type params struct {
+	views [10]view // Q K V O LSE dO dLSE dQ dK dV
+
+	delta, dqSum, turn, partO, partLSE Pointer
+
+	batch, heads, kvHeads, qLen, kvLen, dim, vDim int32
+	lo, hi                                        int32
+	scale, scaleLog2                              float32
+	splits                                        int32
+	deterministic                                 int32
+}
+
+// view is struct View: a strided tensor, its strides counted in elements.
+type view struct {
+	data             Pointer
+	batch, head, row int64
+}
+
+// reach is the farthest that a side of a band is said to lie, beyond every key.
+const reach = 1 << 30
+
+// describe fills in the problem and clears the rest.
+func (a *params) describe(p flashkit.Problem) {
+	lo, hi := band(p)
+	scale := p.SoftmaxScale()
+	*a = params{
+		batch: int32(p.Batch), heads: int32(p.Heads), kvHeads: int32(p.KVHeads),
+		qLen: int32(p.QLen), kvLen: int32(p.KVLen), dim: int32(p.Dim), vDim: int32(p.VDim),
+		lo: int32(lo), hi: int32(hi), scale: float32(scale), scaleLog2: float32(scale * math.Log2E),
+		splits: 1, deterministic: 1,
+	}
+}
+
+// band returns the mask in plain numbers: row i sees the keys from i+lo to i+hi.
+func band(p flashkit.Problem) (lo, hi int) {
+	off := p.KVLen - p.QLen
+	if p.Mask.IsTopLeft() {
+		off = 0
+	}
+	lo, hi = -reach, reach
+	if n := p.Mask.Left(); n != flashkit.Unlimited {
+		lo = max(lo, off-min(n, reach))
+	}
+	if n := p.Mask.Right(); n != flashkit.Unlimited {
+		hi = min(hi, off+min(n, reach))
+	}
+	return lo, hi
+}
+
+// set makes v the tensor t. The stride of a dimension of length 1 may be
+// anything and is not looked at.
+func (v *view) set(t flashkit.Tensor) {
+	s, n := t.Strides(), t.Shape()
+	*v = view{data: addressOf(t), batch: int64(s[0]), head: int64(s[1]), row: int64(s[2])}
+	for d, stride := range [...]*int64{&v.batch, &v.head, &v.row} {
+		if n[d] <= 1 {
+			*stride = 0
+		}
+	}
+}
+
+// addressOf returns where the memory of t begins, 0 for the zero Tensor.
+func addressOf(t flashkit.Tensor) Pointer {
+	if t.DType() == flashkit.Float32 {
+		return Pointer(unsafe.Pointer(unsafe.SliceData(t.Float32s())))
+	}
+	return Pointer(unsafe.Pointer(unsafe.SliceData(t.Uint16s())))
+}

@@ -1,0 +1,146 @@
+package cuda
+
+import (
+	"errors"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A Stream is a queue of work on the device. Work in one stream runs in order;
+// streams run beside each other. Its methods may be called from several
+// goroutines at once; the order is then that of the calls.
+type Stream struct {
+	b       *Backend
+	handle  StreamHandle
+	foreign bool
+}
+
+// NewStream returns a stream, which does not wait for the default stream.
+func (b *Backend) NewStream() (*Stream, error) {
+	s := &Stream{b: b}
+	err := b.do(func() (err error) {
+		s.handle, err = b.drv.StreamCreate()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// WrapStream returns the program's own stream of the device's primary context,
+// from another library, or the default stream, which is 0. Close leaves it open.
+func (b *Backend) WrapStream(handle StreamHandle) *Stream {
+	return &Stream{b: b, handle: handle, foreign: true}
+}
+
+// Sync waits until the work in the stream is done and returns the first error of
+// it.
+func (s *Stream) Sync() error {
+	return s.b.do(func() error { return s.b.drv.StreamSynchronize(s.handle) })
+}
+
+// Wait lets later work in s begin when e has passed.
+func (s *Stream) Wait(e *Event) error {
+	if e.b != s.b {
+		return otherDevice("Event")
+	}
+	return s.b.do(func() error { return s.b.drv.StreamWaitEvent(s.handle, e.handle) })
+}
+
+// Record places e in the stream.
+func (s *Stream) Record(e *Event) error {
+	if e.b != s.b {
+		return otherDevice("Event")
+	}
+	return s.b.do(func() error { return s.b.drv.EventRecord(e.handle, s.handle) })
+}
+
+// Close frees the stream; its work goes on to its end.
+func (s *Stream) Close() error {
+	if s.foreign {
+		return nil
+	}
+	return s.b.do(func() error { return s.b.drv.StreamDestroy(s.handle) })
+}
+
+// An Event is a point in a stream.
+type Event struct {
+	b      *Backend
+	handle EventHandle
+}
+
+// NewEvent returns an event that is not yet in any stream.
+func (b *Backend) NewEvent() (*Event, error) {
+	e := &Event{b: b}
+	err := b.do(func() (err error) {
+		e.handle, err = b.drv.EventCreate()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Since returns the device's time between two events that have passed.
+func (e *Event) Since(from *Event) (time.Duration, error) {
+	if e.b != from.b {
+		return 0, otherDevice("Event")
+	}
+	var ms float32
+	err := e.b.do(func() (err error) {
+		ms, err = e.b.drv.EventElapsedTime(from.handle, e.handle)
+		return err
+	})
+	return time.Duration(float64(ms) * 1e6), err
+}
+
+// Sync waits until the event has passed.
+func (e *Event) Sync() error {
+	return e.b.do(func() error { return e.b.drv.EventSynchronize(e.handle) })
+}
+
+// Close frees the event.
+func (e *Event) Close() error {
+	return e.b.do(func() error { return e.b.drv.EventDestroy(e.handle) })
+}
+
+// Upload copies host memory to the buffer, from a byte of it on. It returns when
+// src may be used again.
+func Upload[T float32 | ~uint16](s *Stream, to *Buffer, from int, src []T) error {
+	return s.copy(to, from, unsafe.Pointer(unsafe.SliceData(src)), len(src)*int(unsafe.Sizeof(*new(T))), true)
+}
+
+// Download copies from a byte of the buffer on to host memory, and returns when
+// it is there: it waits for the work in the stream.
+func Download[T float32 | ~uint16](s *Stream, dst []T, of *Buffer, from int) error {
+	return s.copy(of, from, unsafe.Pointer(unsafe.SliceData(dst)), len(dst)*int(unsafe.Sizeof(*new(T))), false)
+}
+
+func (s *Stream) copy(m *Buffer, from int, host unsafe.Pointer, n int, upload bool) error {
+	switch {
+	case m.b != s.b:
+		return otherDevice("Buffer")
+	case m.freed.Load():
+		return &flashkit.ProblemError{Field: "Buffer", Value: "freed", Reason: "the buffer is freed"}
+	case from < 0 || n > m.bytes-from:
+		return &flashkit.ProblemError{Field: "Buffer.bytes", Value: strconv.Itoa(m.bytes), Reason: "is too small for " + strconv.Itoa(n) + " bytes from byte " + strconv.Itoa(from)}
+	case n == 0:
+		return nil
+	}
+	return s.b.do(func() error {
+		at := m.address + Pointer(from)
+		if upload {
+			return errors.Join(s.b.drv.MemcpyHtoDAsync(at, host, n, s.handle), s.b.drv.StreamSynchronize(s.handle))
+		}
+		return errors.Join(s.b.drv.MemcpyDtoHAsync(host, at, n, s.handle), s.b.drv.StreamSynchronize(s.handle))
+	})
+}
+
+func otherDevice(what string) error {
+	return &flashkit.ProblemError{Field: what, Value: "of another backend", Reason: "must belong to the same one"}
+}
