@@ -1,0 +1,129 @@
+package gorgoniacu
+
+// #cgo linux CFLAGS: -I/usr/local/cuda/include
+// #cgo linux LDFLAGS: -L/usr/local/cuda/lib64 -L/usr/local/cuda/lib64/stubs -lcuda
+//
+// #include <stdint.h>
+// #include <cuda.h>
+//
+// // What returns a value returns it beside the code: a pointer to it would be
+// // one to the heap, at every call.
+// typedef struct { CUresult code; uintptr_t value; } answer;
+//
+// static CUresult pop(void) {
+// 	CUcontext was;
+// 	return cuCtxPopCurrent(&was);
+// }
+//
+// static answer alloc_async(size_t bytes, uintptr_t s) {
+// 	CUdeviceptr p = 0;
+// 	CUresult code = cuMemAllocAsync(&p, bytes, (CUstream)s);
+// 	return (answer){code, p};
+// }
+//
+// static CUresult free_async(uintptr_t p, uintptr_t s) { return cuMemFreeAsync(p, (CUstream)s); }
+//
+// static CUresult to_device(uintptr_t to, uintptr_t from, size_t bytes, uintptr_t s) {
+// 	return cuMemcpyHtoDAsync(to, (void *)from, bytes, (CUstream)s);
+// }
+//
+// static CUresult to_host(uintptr_t to, uintptr_t from, size_t bytes, uintptr_t s) {
+// 	return cuMemcpyDtoHAsync((void *)to, from, bytes, (CUstream)s);
+// }
+//
+// static CUresult set_shared(uintptr_t f, int bytes) {
+// 	return cuFuncSetAttribute((CUfunction)f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes);
+// }
+//
+// static CUresult launch(uintptr_t f, unsigned blocks, unsigned threads, unsigned shared, uintptr_t s, uintptr_t block) {
+// 	void *params[] = {(void *)block};
+// 	return cuLaunchKernel((CUfunction)f, blocks, 1, 1, threads, 1, 1, shared, (CUstream)s, params, 0);
+// }
+import "C"
+
+import (
+	"math"
+	"runtime"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit/backends/cuda"
+)
+
+// The calls of this file pass memory of the host as a number. cgo would look for
+// Go pointers in the whole object that it lies in, and panic over those beside
+// what is copied; the driver reads and writes no others. Go's collector does not
+// move what is on the heap, and KeepAlive keeps it there.
+
+// fail describes a code of the driver.
+func fail(call string, code int) error {
+	e := &cuda.Error{Call: call, Code: code, Name: "unknown error"}
+	var name *C.char
+	if C.cuGetErrorName(C.CUresult(code), &name) == C.CUDA_SUCCESS && name != nil {
+		e.Name = C.GoString(name)
+	}
+	return e
+}
+
+func status(call string, r C.CUresult) error {
+	if r == C.CUDA_SUCCESS {
+		return nil
+	}
+	return fail(call, int(r))
+}
+
+// version is not cu.Version, which loses the error.
+func version() (int, error) {
+	var v C.int
+	err := status("cuDriverGetVersion", C.cuDriverGetVersion(&v))
+	return int(v), err
+}
+
+// popCurrent is not cu.PopCurrentCtx, which allocates.
+func popCurrent() error { return status("cuCtxPopCurrent", C.pop()) }
+
+func keepFreed(device int) error {
+	var pool C.CUmemoryPool
+	if err := status("cuDeviceGetDefaultMemPool", C.cuDeviceGetDefaultMemPool(&pool, C.CUdevice(device))); err != nil {
+		return err
+	}
+	most := C.cuuint64_t(math.MaxUint64)
+	return status("cuMemPoolSetAttribute", C.cuMemPoolSetAttribute(pool, C.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, unsafe.Pointer(&most)))
+}
+
+func allocAsync(bytes int, s cuda.StreamHandle) (cuda.Pointer, error) {
+	a := C.alloc_async(C.size_t(bytes), C.uintptr_t(s))
+	return cuda.Pointer(a.value), status("cuMemAllocAsync", a.code)
+}
+
+func freeAsync(p cuda.Pointer, s cuda.StreamHandle) error {
+	return status("cuMemFreeAsync", C.free_async(C.uintptr_t(p), C.uintptr_t(s)))
+}
+
+func hostAlloc(bytes int) (unsafe.Pointer, error) {
+	var p unsafe.Pointer
+	err := status("cuMemHostAlloc", C.cuMemHostAlloc(&p, C.size_t(bytes), C.CU_MEMHOSTALLOC_PORTABLE))
+	return p, err
+}
+
+func toDevice(to cuda.Pointer, from unsafe.Pointer, bytes int, s cuda.StreamHandle) error {
+	err := status("cuMemcpyHtoDAsync", C.to_device(C.uintptr_t(to), C.uintptr_t(uintptr(from)), C.size_t(bytes), C.uintptr_t(s)))
+	runtime.KeepAlive(from)
+	return err
+}
+
+func toHost(to unsafe.Pointer, from cuda.Pointer, bytes int, s cuda.StreamHandle) error {
+	err := status("cuMemcpyDtoHAsync", C.to_host(C.uintptr_t(uintptr(to)), C.uintptr_t(from), C.size_t(bytes), C.uintptr_t(s)))
+	runtime.KeepAlive(to)
+	return err
+}
+
+func setShared(f cuda.Function, bytes int) error {
+	return status("cuFuncSetAttribute", C.set_shared(C.uintptr_t(f), C.int(bytes)))
+}
+
+// launch is not cu.Function.Launch, which passes 8 bytes of a parameter.
+func launch(f cuda.Function, blocks, threads, shared int, s cuda.StreamHandle, params unsafe.Pointer) error {
+	err := status("cuLaunchKernel", C.launch(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uintptr_t(s), C.uintptr_t(uintptr(params))))
+	runtime.KeepAlive(params)
+	return err
+}

@@ -1,0 +1,195 @@
+// Package gorgoniacu runs the kernels of package cuda in a program that already
+// works with gorgonia.org/cu: in its context, on its streams and its memory. Who
+// holds none of these should call cuda.Open, which needs no cgo, no CUDA header
+// and, to start, no driver.
+package gorgoniacu
+
+import (
+	"errors"
+	"reflect"
+	"runtime"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"gorgonia.org/cu"
+)
+
+// Open opens a backend in a context of the program's, which may be any of its
+// device. The context remains the program's, and must outlive the backend. Errors
+// are those of cuda.OpenWith, or say that the context is none.
+func Open(ctx cu.CUContext) (*cuda.Backend, error) {
+	device, err := deviceOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := Driver()
+	d.DevicePrimaryCtxRetain = func(int) (cuda.Context, error) { return number[cuda.Context](ctx), nil }
+	d.DevicePrimaryCtxRelease = func(int) error { return nil }
+	return cuda.OpenWith(d, device)
+}
+
+// deviceOf returns the device of a context, and leaves the thread as it was.
+func deviceOf(ctx cu.CUContext) (int, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := check("cuCtxPushCurrent", cu.PushCurrentCtx(ctx)); err != nil {
+		return 0, err
+	}
+	device, err := cu.CurrentDevice()
+	return int(device), errors.Join(check("cuCtxGetDevice", err), popCurrent())
+}
+
+// Stream returns what Backend.WrapStream takes, for a stream of the backend's
+// context; cu.NoStream is the default stream.
+func Stream(s cu.Stream) cuda.StreamHandle { return number[cuda.StreamHandle](s) }
+
+// Pointer returns what Backend.Wrap takes, for memory of the backend's context.
+func Pointer(p cu.DevicePtr) cuda.Pointer { return cuda.Pointer(p) }
+
+// Driver returns the calls that a backend makes, for cuda.OpenWith: it then works
+// in the device's primary context, which cu.Device.RetainPrimaryCtx returns too.
+// What cu lacks, and what it cannot do here, goes to the driver directly.
+func Driver() *cuda.Driver {
+	d := &cuda.Driver{
+		Init:             func() error { return nil }, // cu's own init has done it, or ended the program
+		DriverGetVersion: version,
+		DeviceGetCount: func() (int, error) {
+			n, err := cu.NumDevices()
+			return n, check("cuDeviceGetCount", err)
+		},
+		DeviceGetName: func(device int) (string, error) {
+			name, err := cu.Device(device).Name()
+			return name, check("cuDeviceGetName", err)
+		},
+		DeviceTotalMem: func(device int) (int, error) {
+			n, err := cu.Device(device).TotalMem()
+			return int(n), check("cuDeviceTotalMem", err)
+		},
+		DeviceAttribute: func(device int, a cuda.Attribute) (int, error) {
+			n, err := cu.Device(device).Attribute(cu.DeviceAttribute(a))
+			return n, check("cuDeviceGetAttribute", err)
+		},
+		DevicePrimaryCtxRetain: func(device int) (cuda.Context, error) {
+			ctx, err := cu.Device(device).RetainPrimaryCtx()
+			return number[cuda.Context](ctx), check("cuDevicePrimaryCtxRetain", err)
+		},
+		DevicePrimaryCtxRelease: func(device int) error {
+			return check("cuDevicePrimaryCtxRelease", cu.Device(device).ReleasePrimaryCtx())
+		},
+		CtxPushCurrent: func(ctx cuda.Context) error {
+			return check("cuCtxPushCurrent", cu.PushCurrentCtx(handle[cu.CUContext](ctx)))
+		},
+		CtxPopCurrent: popCurrent,
+
+		KeepFreed: keepFreed,
+	}
+	memory(d)
+	modules(d)
+	streams(d)
+	return d
+}
+
+func memory(d *cuda.Driver) {
+	d.MemGetInfo = func() (free, total int, err error) {
+		f, t, err := cu.MemInfo()
+		return int(f), int(t), check("cuMemGetInfo", err)
+	}
+	d.MemAlloc = func(bytes int) (cuda.Pointer, error) {
+		p, err := cu.MemAlloc(int64(bytes))
+		return cuda.Pointer(p), check("cuMemAlloc", err)
+	}
+	d.MemFree = func(p cuda.Pointer) error { return check("cuMemFree", cu.MemFree(cu.DevicePtr(p))) }
+	d.MemAllocAsync, d.MemFreeAsync = allocAsync, freeAsync
+	d.MemHostAlloc = hostAlloc
+	d.MemFreeHost = func(p unsafe.Pointer) error { return check("cuMemFreeHost", cu.MemFreeHost(p)) }
+	d.MemcpyHtoDAsync, d.MemcpyDtoHAsync = toDevice, toHost
+	d.MemsetD32Async = func(to cuda.Pointer, value uint32, words int, s cuda.StreamHandle) error {
+		return check("cuMemsetD32Async", cu.MemsetD32Async(cu.DevicePtr(to), uint(value), int64(words), handle[cu.Stream](s)))
+	}
+}
+
+func modules(d *cuda.Driver) {
+	d.ModuleLoadData = func(image []byte) (cuda.Module, error) {
+		m, err := cu.LoadDataEx(unsafe.String(unsafe.SliceData(image), len(image)))
+		return number[cuda.Module](m), check("cuModuleLoadDataEx", err)
+	}
+	d.ModuleUnload = func(m cuda.Module) error {
+		return check("cuModuleUnload", handle[cu.Module](m).Unload())
+	}
+	d.ModuleGetFunction = func(m cuda.Module, name string) (cuda.Function, error) {
+		f, err := handle[cu.Module](m).Function(name)
+		return number[cuda.Function](f), check("cuModuleGetFunction", err)
+	}
+	d.ModuleGetGlobal = func(m cuda.Module, name string) (cuda.Pointer, int, error) {
+		p, n, err := handle[cu.Module](m).Global(name)
+		return cuda.Pointer(p), int(n), check("cuModuleGetGlobal", err)
+	}
+	d.FuncSetShared = setShared
+	d.FuncBlocksPerSM = func(f cuda.Function, threads, shared int) (int, error) {
+		n, err := handle[cu.Function](f).MaxActiveBlocksPerMultiProcessor(threads, int64(shared))
+		return n, check("cuOccupancyMaxActiveBlocksPerMultiprocessor", err)
+	}
+	d.LaunchKernel = launch
+}
+
+func streams(d *cuda.Driver) {
+	d.StreamCreate = func() (cuda.StreamHandle, error) {
+		s, err := cu.MakeStream(cu.NonBlocking)
+		return number[cuda.StreamHandle](s), check("cuStreamCreate", err)
+	}
+	d.StreamDestroy = func(s cuda.StreamHandle) error {
+		stream := handle[cu.Stream](s)
+		return check("cuStreamDestroy", stream.Destroy())
+	}
+	d.StreamSynchronize = func(s cuda.StreamHandle) error {
+		return check("cuStreamSynchronize", handle[cu.Stream](s).Synchronize())
+	}
+	d.StreamWaitEvent = func(s cuda.StreamHandle, e cuda.EventHandle) error {
+		return check("cuStreamWaitEvent", handle[cu.Stream](s).Wait(handle[cu.Event](e), 0))
+	}
+	d.EventCreate = func() (cuda.EventHandle, error) {
+		e, err := cu.MakeEvent(cu.DefaultEvent)
+		return number[cuda.EventHandle](e), check("cuEventCreate", err)
+	}
+	d.EventDestroy = func(e cuda.EventHandle) error {
+		event := handle[cu.Event](e)
+		return check("cuEventDestroy", cu.DestroyEvent(&event))
+	}
+	d.EventRecord = func(e cuda.EventHandle, s cuda.StreamHandle) error {
+		return check("cuEventRecord", handle[cu.Event](e).Record(handle[cu.Stream](s)))
+	}
+	d.EventSynchronize = func(e cuda.EventHandle) error {
+		return check("cuEventSynchronize", handle[cu.Event](e).Synchronize())
+	}
+	d.EventElapsedTime = func(from, to cuda.EventHandle) (float32, error) {
+		ms, err := handle[cu.Event](from).Elapsed(handle[cu.Event](to))
+		return float32(ms), check("cuEventElapsedTime", err)
+	}
+}
+
+// cu's handles are structs of one unexported C pointer.
+type cuHandle interface {
+	cu.CUContext | cu.Stream | cu.Event | cu.Module | cu.Function
+}
+
+const _ = -(unsafe.Sizeof(cu.CUContext{}) ^ 8 | unsafe.Sizeof(cu.Stream{}) ^ 8 | unsafe.Sizeof(cu.Event{}) ^ 8 |
+	unsafe.Sizeof(cu.Module{}) ^ 8 | unsafe.Sizeof(cu.Function{}) ^ 8) // negative, and refused, unless each is one pointer
+
+// handle returns the handle of cu for one of package cuda.
+func handle[C cuHandle, H ~uintptr](h H) C { return *(*C)(unsafe.Pointer(&h)) }
+
+// number returns the handle of package cuda for one of cu.
+func number[H ~uintptr, C cuHandle](c C) H { return *(*H)(unsafe.Pointer(&c)) }
+
+// check turns an error of cu into that of package cuda. Its type, which is not
+// exported, is the driver's code.
+func check(call string, err error) error {
+	if err == nil {
+		return nil
+	}
+	code := reflect.ValueOf(err)
+	if !code.CanInt() {
+		return err
+	}
+	return fail(call, int(code.Int()))
+}
