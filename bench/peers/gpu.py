@@ -1,0 +1,257 @@
+"""Time the GPU kernels beside PyTorch's scaled_dot_product_attention, on the same problems and the same GPU.
+
+examples:
+    python bench/peers/gpu.py -- bin/flashrun bench --backend cuda --json
+    python bench/peers/gpu.py --peers flash,cudnn --rounds 5 --json gpu.json -- bin/flashrun bench --backend cuda --json
+    python bench/peers/gpu.py --pass forward --warm -- cat results.jsonl
+
+The command prints one JSON object per line, for each problem, pass and kernel:
+    {"problem": "b16-h16-g16-n1024-m1024-d128-bf16-causal", "kernel": "cuda/fwd_sm80", "pass": "forward", "ms": 0.41}
+where ms is the median time on the device; other lines are left out. Each round runs the command and then times PyTorch's
+flash, cuDNN, efficient and math backends on the problems that it named: device events around each call, medians. Between
+calls a buffer larger than the L2 cache is written (not with --warm). Ratios are the fastest peer's time over ours: above
+1, ours is faster. FLOPs count the true area of the mask, 2.5 times the forward pass for the backward pass. A peer that
+does not take a problem shows as "-". The clock of the multiprocessors is read, never set.
+"""
+
+import argparse
+import json
+import math
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import warnings
+
+NAME = re.compile(r"b(\d+)-h(\d+)-g(\d+)-n(\d+)-m(\d+)-d(\d+)(?:-dv(\d+))?-(f32|f16|bf16)"
+                  r"(?:-(causal)|-window(\d+|inf)\.(\d+|inf))?(-topleft)?(?:-scale([0-9.]+))?")
+PASSES = ["forward", "backward"]
+PEERS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
+DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = lambda s: s.split(",")
+    parser.add_argument("command", nargs="+", help="command that times our kernels, after --")
+    parser.add_argument("--peers", type=names, default=list(PEERS), help="default " + ",".join(PEERS))
+    parser.add_argument("--pass", dest="passes", type=names, default=PASSES, help="default " + ",".join(PASSES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement of a peer")
+    parser.add_argument("--warm", action="store_true", help="leave the L2 cache as the call before left it")
+    parser.add_argument("--json", help="also write all results to this file")
+    args = parser.parse_args()
+    for given, known in ((args.peers, PEERS), (args.passes, PASSES)):
+        if unknown := set(given) - set(known):
+            parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
+    return args
+
+
+class Problem:
+    """A problem, parsed from its name."""
+
+    def __init__(self, name):
+        match = NAME.fullmatch(name)
+        if not match:
+            raise ValueError(f"{name}: not a problem's name")
+        self.batch, self.heads, self.kv_heads, self.q_len, self.kv_len, self.dim = map(int, match.groups()[:6])
+        dv, self.dtype, causal, left, right, top, scale = match.groups()[6:]
+        self.v_dim = int(dv or self.dim)
+        self.scale = float(scale) if scale else None
+        side = lambda s: math.inf if s in (None, "inf") else int(s)
+        left, right = side(left), 0 if causal else side(right)
+        offset = 0 if top else self.kv_len - self.q_len
+        self.lo, self.hi = offset - left, offset + right  # row i sees the keys from i+lo to i+hi
+
+    def seen(self):
+        """Return, for each row, how many keys it sees."""
+        return [max(0, min(self.kv_len - 1, i + self.hi) - max(0, i + self.lo) + 1) for i in range(self.q_len)]
+
+    def flops(self, backward):
+        return (2.5 if backward else 1) * 2 * self.batch * self.heads * sum(self.seen()) * (self.dim + self.v_dim)
+
+    def mask(self, torch):
+        """Return the keyword arguments by which SDPA masks as the problem does."""
+        if self.lo <= 1 - self.q_len and self.hi >= self.kv_len - 1:
+            return {}
+        if self.lo <= 1 - self.q_len and self.hi == 0:
+            return {"is_causal": True}
+        if self.lo <= 1 - self.q_len and self.hi == self.kv_len - self.q_len and self.q_len <= self.kv_len:
+            from torch.nn.attention.bias import causal_lower_right
+            return {"attn_mask": causal_lower_right(self.q_len, self.kv_len)}
+        i = torch.arange(self.q_len, device="cuda")[:, None]
+        j = torch.arange(self.kv_len, device="cuda")[None]
+        return {"attn_mask": (j >= i + self.lo) & (j <= i + self.hi)}
+
+
+class Clock:
+    """Reads the clock of the multiprocessors ten times a second while it is entered."""
+
+    def __init__(self, gpu):
+        self.gpu, self.seen = gpu, []
+
+    def __enter__(self):
+        command = ["nvidia-smi", "-i", self.gpu, "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-lms", "100"]
+        try:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        except FileNotFoundError:
+            self.process = None
+            return self
+        self.reader = threading.Thread(target=lambda: self.seen.extend(int(x) for x in self.process.stdout if x.strip().isdigit()))
+        self.reader.start()
+        return self
+
+    def __exit__(self, *_):
+        if self.process:
+            self.process.terminate()
+            self.process.wait()
+            self.reader.join()
+
+    def __str__(self):
+        if not self.seen:
+            return "not known"
+        return f"{min(self.seen)} to {max(self.seen)}, median {statistics.median(self.seen):.0f} MHz"
+
+
+def ours(args):
+    """Run the command; return {(problem, pass, kernel): ms}."""
+    out = subprocess.run(args.command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    times = {}
+    for line in out.splitlines():
+        if not line.lstrip().startswith("{"):
+            continue
+        row = json.loads(line)
+        if row["pass"] in args.passes:
+            times[row["problem"], row["pass"], row["kernel"]] = row["ms"]
+    return times
+
+
+def timed(torch, call, seconds, flush):
+    """Return the median device time of a call in milliseconds, or None if the peer does not take it."""
+    event = lambda: torch.cuda.Event(enable_timing=True)
+
+    def run(count):
+        pairs = [(event(), event()) for _ in range(count)]
+        for start, end in pairs:
+            if flush is not None:
+                flush.zero_()
+            start.record()
+            call()
+            end.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in pairs]
+
+    try:
+        once = statistics.median(run(4)[1:])
+    except RuntimeError:  # no kernel, or out of memory
+        torch.cuda.empty_cache()
+        return None
+    return statistics.median(run(max(5, min(200, int(seconds * 1e3 / once)))))
+
+
+def peers(torch, args, name, passes, flush):
+    """Return {(pass, peer): ms} of PyTorch on a problem."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    p, times = Problem(name), {}
+    new = lambda heads, rows, dim: torch.randn(p.batch, heads, rows, dim, device="cuda", dtype=getattr(torch, DTYPES[p.dtype]))
+    try:
+        q, k, v = new(p.heads, p.q_len, p.dim), new(p.kv_heads, p.kv_len, p.dim), new(p.kv_heads, p.kv_len, p.v_dim)
+        options = dict(p.mask(torch), scale=p.scale, enable_gqa=p.heads != p.kv_heads)
+    except torch.OutOfMemoryError:
+        return times
+    attention = lambda: scaled_dot_product_attention(q, k, v, **options)
+    for peer in args.peers:
+        with sdpa_kernel(getattr(SDPBackend, PEERS[peer])):
+            if "forward" in passes:
+                with torch.no_grad():
+                    times["forward", peer] = timed(torch, attention, args.seconds, flush)
+            if "backward" in passes:
+                for x in (q, k, v):
+                    x.requires_grad_()
+                try:
+                    o = attention()
+                    do = torch.randn_like(o)
+                    call = lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+                    times["backward", peer] = timed(torch, call, args.seconds, flush)
+                except RuntimeError:
+                    torch.cuda.empty_cache()
+                o = do = call = None
+                for x in (q, k, v):
+                    x.requires_grad_(False)
+    return {key: ms for key, ms in times.items() if ms}
+
+
+def measure(torch, args, flush):
+    """Run all rounds; return {(problem, pass, kernel or peer): median ms}, and what was ours."""
+    times, kernels, failed = {}, [], set()
+    for number in range(args.rounds):
+        print(f"round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
+        found = ours(args)
+        for key, ms in found.items():
+            if key not in times:
+                kernels.append(key)
+            times.setdefault(key, []).append(ms)
+        for name in dict.fromkeys(problem for problem, _, _ in found):
+            passes = {p for problem, p, _ in found if problem == name}
+            for (p, peer), ms in peers(torch, args, name, passes, flush).items():
+                times.setdefault((name, p, peer), []).append(ms)
+        torch.cuda.empty_cache()
+    return {key: statistics.median(ms) for key, ms in times.items()}, kernels
+
+
+def table(args, times, kernels):
+    """Print a row for each of our kernels, then the geometric means of the ratios; return the rows."""
+    wide = max([len(problem) for problem, _, _ in kernels] + [7])
+    kind = max([len(kernel) for _, _, kernel in kernels] + [6])
+    print(f"{'problem':{wide}} {'pass':8} {'kernel':{kind}} {'ms':>9} {'TFLOP/s':>8}"
+          + "".join(f" {peer:>9}" for peer in args.peers) + f" {'ratio':>6}")
+    rows, ratios = [], {}
+    for problem, p, kernel in kernels:
+        ms = times[problem, p, kernel]
+        row = {"problem": problem, "pass": p, "kernel": kernel, "ms": ms,
+               "tflops": Problem(problem).flops(p == "backward") / ms / 1e9,
+               "peers": {peer: times[problem, p, peer] for peer in args.peers if (problem, p, peer) in times}}
+        line = f"{problem:{wide}} {p:8} {kernel:{kind}} {ms:9.4f} {row['tflops']:8.1f}"
+        line += "".join(f" {row['peers'][peer]:9.4f}" if peer in row["peers"] else f" {'-':>9}" for peer in args.peers)
+        if row["peers"]:
+            row["ratio"] = min(row["peers"].values()) / ms
+            line += f" {row['ratio']:6.3f}"
+            ratios.setdefault((p, kernel), []).append(row["ratio"])
+        print(line)
+        rows.append(row)
+    for (p, kernel), x in ratios.items():
+        print(f"geometric mean, {p}, {kernel}: {math.exp(statistics.fmean(map(math.log, x))):.3f} of {len(x)} problems, least {min(x):.3f}")
+    return rows
+
+
+def main():
+    args = arguments()
+    try:
+        import torch
+    except ImportError:
+        return "gpu.py: PyTorch is not installed"
+    if not torch.cuda.is_available():
+        return "gpu.py: PyTorch finds no GPU"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    warnings.simplefilter("ignore", UserWarning)  # a backend's reasons why it does not take a problem
+    properties = torch.cuda.get_device_properties(0)
+    gpu = str(properties.uuid)
+    flush = None if args.warm else torch.empty(max(256 << 20, 4 * properties.L2_cache_size), dtype=torch.int8, device="cuda")
+    with Clock(gpu if gpu.startswith("GPU-") else "GPU-" + gpu) as clock:
+        times, kernels = measure(torch, args, flush)
+    if not kernels:
+        return "gpu.py: the command printed no result of the passes asked for"
+    versions = f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    print(f"{properties.name}, {versions}, {args.rounds} rounds, L2 {'warm' if args.warm else 'cold'}; clock {clock}")
+    rows = table(args, times, kernels)
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump({"gpu": properties.name, "versions": versions, "rounds": args.rounds, "warm": args.warm,
+                       "clock": str(clock), "rows": rows}, f, indent=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
