@@ -22,20 +22,42 @@ conformance() {
 
 repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; }
 
-# One shape of the grid, every trap and every instance: the tools slow kernels
-# down a hundredfold.
+# Every instance, and for the quick tools also traps and one shape of the grid:
+# racecheck slows kernels down a thousandfold.
 sanitizer() {
 	command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; return 0; }
-	local tool
-	for tool in memcheck racecheck initcheck synccheck; do
-		echo "$tool: $(FLASHKIT_SWEEP=1 FLASHKIT_REPEATS=1 compute-sanitizer --tool $tool --error-exitcode 9 \
-			./cuda.test -test.short -test.run 'TestEvery|TestRepeats|TestConformance/.*/(_|b4-h5-g5-n31-)' \
+	local tool tests
+	for tool in memcheck initcheck synccheck racecheck; do
+		tests='TestEvery|TestConformance/.*/(_|[a-z]|b4-h5-g5-n31-)'
+		[ $tool != racecheck ] || tests=TestEvery
+		echo "$tool: $(FLASHKIT_SWEEP=1 compute-sanitizer --tool $tool --error-exitcode 9 ./cuda.test -test.short -test.run "$tests" \
 			-test.skip 'concurrent_calls|invalid_arguments' 2>&1 | tee "$tool.log" | grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|^FAIL' | tr '\n' ' ')"
 	done
 	! grep -LE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' ./*check.log
 }
 
-peers() { python3 gpu.py ./cuda.test; }
+# The problems of the FlashAttention papers: 16384 tokens, hidden size 2048; half of
+# both in float32; and decode.
+problems() {
+	local t d
+	for t in 1024 2048 4096 8192 16384; do
+		for d in 64 128; do
+			echo "b$((16384 / t))-h$((2048 / d))-g$((2048 / d))-n$t-m$t-d$d-bf16"
+			echo "b$((16384 / t))-h$((2048 / d))-g$((2048 / d))-n$t-m$t-d$d-bf16-causal"
+		done
+	done
+	for t in 512 1024 2048 4096; do
+		for d in 64 128; do echo "b$((8192 / t))-h$((1024 / d))-g$((1024 / d))-n$t-m$t-d$d-f32-causal"; done
+	done
+	for t in 8192 65536 131072; do echo "b1-h32-g8-n1-m$t-d128-bf16"; done
+	echo b16-h32-g8-n1-m131072-d128-bf16
+}
+
+peers() {
+	./cuda.test -test.run '^$' -test.bench 'SmallCalls|Host|FirstCall' -test.benchtime 1x
+	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers flash,cudnn,efficient --rounds 3 --json gpu.json -- \
+		./cuda.test -test.run '^$' -test.bench Device -test.benchtime 1x
+}
 
 for s in $steps; do step "$s"; done
 [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
