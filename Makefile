@@ -32,7 +32,7 @@ build: ## bin/flashrun, one file
 check: fmt vet cross lint tidy drift ## everything static: format, vet, cross builds, lint, drift
 
 fmt:
-	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	@list=$$(gofmt -l .); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 vet:
 	$(GO) vet ./...
@@ -139,7 +139,7 @@ vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@test -z "$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm | tee /dev/stderr)"
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)
