@@ -254,6 +254,13 @@ func TestBadDeviceArguments(t *testing.T) {
 	require.ErrorContains(t, Upload(c.s, c.fwd.K.memory, 8, make([]float32, 63)), "Buffer.bytes = 256: is too small for 252 bytes from byte 8")
 	c.buffers = c.buffers[1:]
 	c.close(t)
+	ctx, p := context.Background(), problem(t, "b1-h2-g1-n8-m8-d8-f32")
+	var none context.Context
+	require.EqualError(t, b.Forward(ctx, c.s, p, nil), "flashkit: Forward = nil: is missing")
+	require.EqualError(t, b.Backward(ctx, c.s, p, nil), "flashkit: Backward = nil: is missing")
+	require.EqualError(t, elsewhere.b.Forward(ctx, nil, p, &elsewhere.fwd), "flashkit: Stream = nil: is missing")
+	require.EqualError(t, elsewhere.b.Forward(none, elsewhere.s, p, &elsewhere.fwd), "flashkit: ctx = nil: is missing")
+	require.EqualError(t, Upload(c.s, nil, 0, []float32{1}), "flashkit: Buffer = nil: is missing")
 	_, err := b.Alloc(-1)
 	require.EqualError(t, err, "flashkit: bytes = -1: must not be negative")
 	require.Empty(t, f.launches)

@@ -63,6 +63,12 @@ type arguments struct {
 // ready refuses a stream that is not b's and a context that is done, and chooses
 // the stem.
 func (b *Backend) ready(ctx context.Context, s *Stream, kernel string, pass flashkit.Pass, p flashkit.Problem) (stemID, error) {
+	if ctx == nil {
+		return 0, missing("ctx")
+	}
+	if s == nil {
+		return 0, missing("Stream")
+	}
 	if s.b != b {
 		return 0, otherDevice("Stream")
 	}

@@ -123,6 +123,10 @@ func Download[T float32 | ~uint16](s *Stream, dst []T, of *Buffer, from int) err
 
 func (s *Stream) copy(m *Buffer, from int, host unsafe.Pointer, n int, upload bool) error {
 	switch {
+	case s == nil:
+		return missing("Stream")
+	case m == nil:
+		return missing("Buffer")
 	case m.b != s.b:
 		return otherDevice("Buffer")
 	case m.freed.Load():
@@ -143,4 +147,8 @@ func (s *Stream) copy(m *Buffer, from int, host unsafe.Pointer, n int, upload bo
 
 func otherDevice(what string) error {
 	return &flashkit.ProblemError{Field: what, Value: "of another backend", Reason: "must belong to the same one"}
+}
+
+func missing(what string) error {
+	return &flashkit.ProblemError{Field: what, Value: "nil", Reason: "is missing"}
 }

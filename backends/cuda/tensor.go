@@ -128,6 +128,9 @@ type Backward struct {
 // check refuses memory that is not b's, and then what the common check refuses.
 // It describes the arguments in f, which is only there to not allocate them.
 func (x *Forward) check(b *Backend, p flashkit.Problem, f *flashkit.Forward) error {
+	if x == nil {
+		return missing("Forward")
+	}
 	if err := b.owns(named{"Q", &x.Q}, named{"K", &x.K}, named{"V", &x.V}, named{"O", &x.O}, named{"LSE", &x.LSE}); err != nil {
 		return err
 	}
@@ -136,6 +139,9 @@ func (x *Forward) check(b *Backend, p flashkit.Problem, f *flashkit.Forward) err
 }
 
 func (x *Backward) check(b *Backend, p flashkit.Problem, f *flashkit.Backward) error {
+	if x == nil {
+		return missing("Backward")
+	}
 	if err := b.owns(named{"Q", &x.Q}, named{"K", &x.K}, named{"V", &x.V}, named{"O", &x.O}, named{"LSE", &x.LSE},
 		named{"DO", &x.DO}, named{"DLSE", &x.DLSE}, named{"DQ", &x.DQ}, named{"DK", &x.DK}, named{"DV", &x.DV}); err != nil {
 		return err
