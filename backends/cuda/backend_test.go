@@ -30,7 +30,7 @@ func openFake(t *testing.T) (*Backend, *fakeDriver) {
 
 // The whole suite, with the fake's arithmetic: packing, chunks, launches,
 // workspace and errors are the real ones.
-func TestHostSide(t *testing.T) {
+func TestConformanceOnFake(t *testing.T) {
 	b, _ := openFake(t)
 	b.lanes.chunk = 3000 // several chunks for most cases
 	conformance.Run(t, b)
