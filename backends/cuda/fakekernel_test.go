@@ -17,9 +17,33 @@ import (
 
 // A fakeView reads and writes a view in the fake's memory.
 type fakeView struct {
-	memory []byte
-	view   view
-	dtype  flashkit.DType
+	memory            []byte
+	view              view
+	dtype             flashkit.DType
+	dense             []float64 // its elements, once load has read them
+	heads, rows, cols int
+}
+
+// load reads all elements, for row.
+func (v *fakeView) load(batch, heads, rows, cols int32) {
+	if v.view.data == 0 {
+		return
+	}
+	v.heads, v.rows, v.cols = int(heads), int(rows), int(cols)
+	v.dense = make([]float64, 0, int(batch)*v.heads*v.rows*v.cols)
+	for b := range int(batch) {
+		for h := range v.heads {
+			for r := range v.rows {
+				for c := range v.cols {
+					v.dense = append(v.dense, v.get(b, h, r, c))
+				}
+			}
+		}
+	}
+}
+
+func (v *fakeView) row(b, h, r int) []float64 {
+	return v.dense[((b*v.heads+h)*v.rows+r)*v.cols:][:v.cols]
 }
 
 func (v *fakeView) at(b, h, r, c int) int {
@@ -89,13 +113,14 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch) error {
 		if !ok && l.params.views[i].data != 0 {
 			return f.fail("cuLaunchKernel", 700)
 		}
-		k.views[i] = fakeView{m, l.params.views[i], t}
+		k.views[i] = fakeView{memory: m, view: l.params.views[i], dtype: t}
 	}
 	for _, p := range []Pointer{k.delta, k.dqSum, k.turn, k.partO, k.partLSE} {
 		if m, ok := f.at(p); ok {
 			k.arrays[p] = &fakeView{memory: m}
 		}
 	}
+	k.load()
 	switch {
 	case strings.HasPrefix(fn.name, "fwd_f32"):
 		k.blocks /= k.parts(fn.name, k.vDim, 256)
@@ -120,6 +145,15 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch) error {
 	return nil
 }
 
+// load reads the inputs.
+func (k *fakeKernel) load() {
+	for _, x := range []struct{ i, heads, rows, cols int32 }{
+		{vQ, k.heads, k.qLen, k.dim}, {vK, k.kvHeads, k.kvLen, k.dim}, {vV, k.kvHeads, k.kvLen, k.vDim}, {vDO, k.heads, k.qLen, k.vDim},
+	} {
+		k.views[x.i].load(k.batch, x.heads, x.rows, x.cols)
+	}
+}
+
 func (k *fakeKernel) sees(i, j int) bool { return j >= i+int(k.lo) && j <= i+int(k.hi) }
 
 // seesOne reports whether the row sees a single key, so that P is 1 whatever its
@@ -136,9 +170,9 @@ func (k *fakeKernel) dlse(b, h, i int) float64 {
 }
 
 func (k *fakeKernel) score(b, h, i, j int) float64 {
-	s, g := 0.0, h/int(k.heads/k.kvHeads)
-	for c := range int(k.dim) {
-		s += k.views[vQ].get(b, h, i, c) * k.views[vK].get(b, g, j, c)
+	s, key := 0.0, k.views[vK].row(b, h/int(k.heads/k.kvHeads), j)
+	for c, q := range k.views[vQ].row(b, h, i) {
+		s += q * key[c]
 	}
 	return s * float64(k.scale)
 }
@@ -160,8 +194,8 @@ func (k *fakeKernel) attend(b, h, i, from, to int) (o []float64, lse float64) {
 		}
 		p := math.Exp(scores[j] - top)
 		sum += p
-		for c := range o {
-			o[c] += p * k.views[vV].get(b, h/int(k.heads/k.kvHeads), j, c)
+		for c, v := range k.views[vV].row(b, h/int(k.heads/k.kvHeads), j) {
+			o[c] += p * v
 		}
 	}
 	if math.IsInf(top, -1) {
@@ -329,20 +363,20 @@ func (k *fakeKernel) backwardKey(b, g, j int) {
 				continue
 			}
 			p := math.Exp(k.score(b, h, i, j) - k.views[vLSE].get(b, h, i, 0))
-			dp := 0.0
-			for c := range dv {
-				do := k.views[vDO].get(b, h, i, c)
-				dp += do * k.views[vV].get(b, g, j, c)
+			dp, v := 0.0, k.views[vV].row(b, g, j)
+			for c, do := range k.views[vDO].row(b, h, i) {
+				dp += do * v[c]
 				dv[c] += p * do
 			}
 			ds := p * (dp - k.arrays[k.delta].get(0, 0, 0, k.index(b, h, i)))
 			if k.seesOne(i) { // dp - delta without the rounding
 				ds = k.dlse(b, h, i)
 			}
+			q, key, sum := k.views[vQ].row(b, h, i), k.views[vK].row(b, g, j), k.arrays[k.dqSum]
 			for c := range dk {
-				dk[c] += ds * k.views[vQ].get(b, h, i, c)
+				dk[c] += ds * q[c]
 				at := k.index(b, h, i)*int(k.dim) + c
-				k.arrays[k.dqSum].set(0, 0, 0, at, k.arrays[k.dqSum].get(0, 0, 0, at)+ds*k.views[vK].get(b, g, j, c))
+				sum.set(0, 0, 0, at, sum.get(0, 0, 0, at)+ds*key[c])
 			}
 		}
 	}
