@@ -2,11 +2,7 @@
 
 package simd
 
-import (
-	"sync"
-	"sync/atomic"
-	"testing"
-)
+import "testing"
 
 // BenchmarkLimits measures what the machine can do at most, on as many cores as
 // GOMAXPROCS, so that the kernels' rates can be given as a fraction of it:
@@ -49,23 +45,4 @@ func limit(b *testing.B, name string, t tier, unit string, number float64, f fun
 		}
 		b.ReportMetric(number*chunks*float64(workers())*float64(b.N)/b.Elapsed().Seconds()/1e9, unit)
 	})
-}
-
-// Work is taken in chunks, as kernels take theirs, so that a core that the
-// machine lends to others for a while does not hold up the rest.
-const chunks = 64
-
-// onAll calls f chunks times for each core.
-func onAll(f func()) {
-	var wait sync.WaitGroup
-	var next atomic.Int64
-	total := int64(chunks * workers())
-	for range workers() {
-		wait.Go(func() {
-			for next.Add(1) <= total {
-				f()
-			}
-		})
-	}
-	wait.Wait()
 }

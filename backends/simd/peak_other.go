@@ -1,0 +1,7 @@
+//go:build !amd64 || noasm || purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+func peakLoops(flashkit.DType) []peakLoop { return []peakLoop{portableLoop} }
