@@ -11,10 +11,10 @@ import (
 
 // Peak measures the multiply-adds that the CPU does at most, in FLOP/s, with the
 // instructions that the kernels use for the type, in registers and on as many
-// cores as GOMAXPROCS. It returns the best of several tries, which take less than
-// a tenth of a second together, and the name of those instructions.
+// cores as GOMAXPROCS. It returns the best of several tries, which take a few
+// tenths of a second together, and the name of those instructions.
 func Peak(t flashkit.DType) (rate float64, instructions string) {
-	const tries, rounds = 8, 1 << 14
+	const tries, rounds = 32, 1 << 14
 	for _, l := range peakLoops(t) {
 		for range tries {
 			start := time.Now()

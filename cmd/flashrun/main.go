@@ -1,4 +1,4 @@
-// Flashrun runs, explains and checks flashkit's attention kernels.
+// Flashrun runs, explains, measures and checks flashkit's attention kernels.
 package main
 
 import (
@@ -72,8 +72,8 @@ func newRoot() *cobra.Command {
 		Use:   "flashrun",
 		Short: "Exact attention on the CPU, in a sandbox, or on the GPU",
 		Long: `Flashrun computes exact attention (FlashAttention) with the fastest kernel of
-this machine, explains which one that is and why, and checks every kernel
-against the same golden vectors.
+this machine, explains which one that is and why, measures kernels, and checks
+every kernel against the same golden vectors.
 
 Exit status: 0 success, 1 a failure while running, 2 a request that makes no
 sense, 130 interrupted.`,
@@ -81,12 +81,13 @@ sense, 130 interrupted.`,
   flashrun run --in qkv.safetensors --out o.safetensors --causal
   flashrun run --problem b1-h8-g2-n1024-m1024-d64-f32-causal --check
   flashrun explain b1-h8-g8-n1-m4096-d128-bf16
+  flashrun bench --seq 128:4096:x2 --causal both
   flashrun conformance --backend simd`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	root.AddCommand(newRun(), newList(), newExplain(), newConformance())
+	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newConformance())
 	return root
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -61,9 +62,9 @@ func (o *outputFile) discard() {
 }
 
 // commit writes the file and moves it to its name.
-func (o *outputFile) commit(f *safetensors.File) (err error) {
+func (o *outputFile) commit(write func(io.Writer) error) (err error) {
 	w := bufio.NewWriter(o.temp)
-	err = f.Write(w)
+	err = write(w)
 	err = errors.Join(err, w.Flush(), o.temp.Chmod(0o644), o.temp.Close())
 	if err == nil {
 		err = os.Rename(o.temp.Name(), o.path)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -16,6 +17,8 @@ type progress struct {
 	text    string
 	expect  time.Duration
 	started time.Time
+	share   float64       // of a long run that is done, shown as a bar
+	left    time.Duration // of it, as predicted when the text was set; 0 without a bar
 	stop    chan struct{}
 	ended   sync.WaitGroup
 }
@@ -40,7 +43,15 @@ func isTerminal(f *os.File) bool {
 func (p *progress) start(kernel string, expect time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.text, p.expect, p.started = kernel, expect, time.Now()
+	p.text, p.expect, p.started, p.share, p.left = kernel, expect, time.Now(), 0, 0
+}
+
+// part says how much of a long run is done, what comes now, and how long all the
+// rest is expected to take.
+func (p *progress) part(share float64, text string, left time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.text, p.expect, p.started, p.share, p.left = text, 0, time.Now(), share, max(1, left)
 }
 
 // calls says how many timed calls are done, of how many if that is known.
@@ -73,10 +84,21 @@ func (p *progress) loop() {
 			}
 			shown = true
 			p.mu.Lock()
-			fmt.Fprintf(p.w, "\r\x1b[K%s, %s%s", p.text, time.Since(p.started).Round(100*time.Millisecond), p.remaining())
+			fmt.Fprintf(p.w, "\r\x1b[K%s", p.line(time.Since(p.started)))
 			p.mu.Unlock()
 		}
 	}
+}
+
+// line returns what to show when that much time has passed since the text was set.
+func (p *progress) line(passed time.Duration) string {
+	if p.left == 0 {
+		return fmt.Sprintf("%s, %s%s", p.text, passed.Round(100*time.Millisecond), p.remaining())
+	}
+	const width = 20
+	full := int(p.share * width)
+	bar := strings.Repeat("#", full) + strings.Repeat(".", width-full)
+	return fmt.Sprintf("[%s] %.0f%%, about %s left, %s", bar, 100*p.share, max(0, p.left-passed).Round(time.Second), p.text)
 }
 
 func (p *progress) remaining() string {

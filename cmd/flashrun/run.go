@@ -112,7 +112,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if file != nil {
-		if err := file.commit(out.file(in.problem, rep, in.layout)); err != nil {
+		if err := file.commit(out.file(in.problem, rep, in.layout).Write); err != nil {
 			return failed(err)
 		}
 	}

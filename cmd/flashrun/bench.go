@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// benchFlags are the flags of flashrun bench, as given.
+type benchFlags struct {
+	grid        gridFlags
+	pass        string
+	backend     string
+	kernels     string
+	memory      string
+	timePerCase time.Duration
+	rounds      int
+	seed        uint64
+	limits      bool
+
+	compare   string
+	out       string
+	json      bool
+	csv       bool
+	benchstat bool
+}
+
+func newBench() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure kernels over a grid of problems",
+		Long: `Bench measures kernels on random normal tensors, for every combination of the
+lists given, or for problems given by name. It prints medians, how far apart the
+fast and the slow calls are, rates beside what the machine does at most, and
+memory; * marks the kernel that dispatch runs.
+
+Each kernel warms up first. Then the kernels of a problem take turns, in rounds
+and in another order each time, so that what changes on the machine meanwhile
+hits all of them alike. Ctrl-C ends the measurement and prints what is there.`,
+		Example: `  flashrun bench
+  flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd
+  flashrun bench --heads 32 --kv-heads 8 --q-len 1 --seq 1024:131072:x4 --pass fwd
+  flashrun bench --problem b1-h12-g12-n121-m121-d32-f32 --kernels all --backend simd,wasm
+  flashrun bench --out new.json --compare old.json
+  flashrun bench --benchstat >new.txt && benchstat old.txt new.txt`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	f.grid.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.pass, "pass", "fwd,bwd", "a `list` of passes: fwd, bwd")
+	flags.StringVar(&f.backend, "backend", "", "a `list` of backends and kernels: all, simd, wasm, cuda, simd/fwd_generic (default FLASHKIT_BACKEND, else all)")
+	flags.StringVar(&f.kernels, "kernels", "chosen", "`which` kernels: chosen, that each backend predicts to be its fastest; or all that fit")
+	flags.StringVar(&f.memory, "memory", "host", "a `list` of where tensors lie: host and, for the GPU's kernels alone, device")
+	flags.DurationVar(&f.timePerCase, "time-per-case", 500*time.Millisecond, "measure a kernel on a problem for about this long")
+	flags.IntVar(&f.rounds, "rounds", 5, "in so many turns")
+	flags.Uint64Var(&f.seed, "seed", 1, "seed of the input and of the order")
+	flags.BoolVar(&f.limits, "limits", true, "also measure what the machine does at most")
+	flags.StringVar(&f.compare, "compare", "", "also print ratios to the results in this JSON `file`")
+	flags.StringVar(&f.out, "out", "", "also write the JSON to this `file`")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.BoolVar(&f.csv, "csv", false, "print comma-separated values")
+	flags.BoolVar(&f.benchstat, "benchstat", false, "print the format of Go benchmarks, a line for each round")
+	completeLists(cmd)
+	return cmd
+}
+
+// completeLists completes the last element of flags that take lists.
+func completeLists(cmd *cobra.Command) {
+	for name, values := range map[string][]string{"dtype": {"f32", "f16", "bf16"}, "pass": {"fwd", "bwd"}, "memory": {"host", "device"},
+		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "backend": nil} {
+		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+			if name == "backend" {
+				d := dispatch.All(cmd.Context())
+				defer d.Close()
+				values = append([]string{"all"}, d.Choices()...)
+			}
+			before := typed[:strings.LastIndex(typed, ",")+1]
+			var list []string
+			for _, v := range values {
+				list = append(list, before+v)
+			}
+			return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		})
+	}
+}
+
+func (f *benchFlags) run(cmd *cobra.Command) error {
+	b, problems, err := f.prepare(cmd)
+	if err != nil {
+		return err
+	}
+	var before *results
+	if f.compare != "" {
+		if before, err = readResults(f.compare); err != nil {
+			return fmt.Errorf("--compare: %w", err)
+		}
+	}
+	if err := b.open(cmd.Context(), f.backend); err != nil {
+		return err
+	}
+	defer b.close()
+	if err := b.possible(problems, &f.grid); err != nil {
+		return err
+	}
+	var file *outputFile
+	if f.out != "" {
+		if file, err = createOutput(f.out, slices.DeleteFunc([]string{f.compare}, func(s string) bool { return s == "" })); err != nil {
+			return err
+		}
+		defer file.discard()
+	}
+	ended := f.measure(cmd, b, problems)
+	if before != nil {
+		b.results.Comparison = compare(f.compare, before, b.results)
+	}
+	if file != nil {
+		err = file.commit(b.results.write)
+	}
+	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.results), b.verdict(ended)))
+}
+
+// measure measures the machine and then the problems, until the context ends.
+func (f *benchFlags) measure(cmd *cobra.Command, b *bench, problems []flashkit.Problem) error {
+	b.show = newProgress(cmd.ErrOrStderr())
+	defer b.show.done()
+	if f.limits {
+		b.show.say("measuring what the machine does at most")
+		types := typesOf(problems)
+		b.results.Limits = append(hostLimits(types), deviceLimits(b.gpu, types)...)
+	}
+	b.plan.started = time.Now()
+	err := b.run(cmd.Context(), problems)
+	b.results.Interrupted = err != nil
+	return err
+}
+
+// prepare checks the flags, before anything is opened.
+func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, error) {
+	problems, err := f.grid.grid(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	b := &bench{settings: settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed},
+		order: rand.New(rand.NewPCG(f.seed, 1))}
+	if b.passes, err = parsePasses(f.pass); err != nil {
+		return nil, nil, err
+	}
+	b.memories = strings.Split(f.memory, ",")
+	for _, m := range b.memories {
+		if m != hostMemory && m != deviceMemory {
+			return nil, nil, fmt.Errorf("--memory %q: must be a list of host and device", f.memory)
+		}
+	}
+	formats := f.formats()
+	switch {
+	case len(formats) > 1:
+		err = fmt.Errorf("--%s and --%s exclude each other", formats[0], formats[1])
+	case f.kernels != "all" && f.kernels != "chosen":
+		err = fmt.Errorf("--kernels %q: must be chosen or all", f.kernels)
+	case f.timePerCase <= 0:
+		err = fmt.Errorf("--time-per-case %v: must be positive", f.timePerCase)
+	case f.rounds < 1:
+		err = fmt.Errorf("--rounds %d: must be at least 1", f.rounds)
+	case f.compare != "" && (f.csv || f.benchstat):
+		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
+	}
+	return b, problems, err
+}
+
+// open opens the backends and admits the kernels that --backend names.
+func (b *bench) open(ctx context.Context, choice string) error {
+	b.dispatch = dispatch.All(ctx)
+	seen := map[string]bool{}
+	for _, name := range strings.Split(backendChoice(choice), ",") {
+		if name == "all" {
+			name = "auto"
+		}
+		d, err := b.dispatch.With(name)
+		if err != nil {
+			b.dispatch.Close()
+			return unavailable(fmt.Errorf("--backend %s: %w", name, err))
+		}
+		for _, k := range d.Kernels() {
+			if !seen[k.Name] {
+				seen[k.Name] = true
+				b.kernels = append(b.kernels, k)
+			}
+		}
+	}
+	if gpu, err := cuda.Open(); err == nil { // beside dispatch's, for what only this one offers
+		b.gpu = gpu
+	}
+	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: describeMachine(b.dispatch, b.gpu),
+		Settings: b.settings, Limits: []limit{}, Results: []result{}}
+	return nil
+}
+
+func (b *bench) close() error {
+	var err error
+	if b.gpu != nil {
+		err = b.gpu.Close()
+	}
+	return errors.Join(err, b.dispatch.Close())
+}
+
+// possible refuses problems that do not fit into memory, and a bench without a
+// single case.
+func (b *bench) possible(problems []flashkit.Problem, g *gridFlags) error {
+	free, cases := freeMemory(), 0
+	for _, p := range problems {
+		if need := b.bytes(p); free > 0 && need > free {
+			return fmt.Errorf("%s: the tensors of %s take %s, and this machine has %s free", g.origin(p), p, formatBytes(need), formatBytes(free))
+		}
+		_, n := b.expect(p)
+		cases += n
+	}
+	if cases > 0 {
+		return nil
+	}
+	b.skip(problems[0], b.passes[0])
+	return failed(fmt.Errorf("no kernel takes any of the problems; %s: %s", problems[0], b.results.Skipped[0].Error))
+}
+
+// verdict returns an error if the measurement ended early, or if kernels failed.
+func (b *bench) verdict(ended error) error {
+	if ended != nil {
+		return fmt.Errorf("the measurement ended after %d of %d cases: %w", len(b.results.Results), b.plan.cases, ended)
+	}
+	if n := len(b.results.Failures); n > 0 {
+		f := b.results.Failures[0]
+		return fmt.Errorf("%d cases failed, the first one was %s on %s: %s", n, f.Kernel, f.Problem, f.Error)
+	}
+	return nil
+}
+
+// formats returns the flags that choose what is printed.
+func (f *benchFlags) formats() (list []string) {
+	for _, x := range []struct {
+		name string
+		set  bool
+	}{{"json", f.json}, {"csv", f.csv}, {"benchstat", f.benchstat}} {
+		if x.set {
+			list = append(list, x.name)
+		}
+	}
+	return list
+}
+
+func (f *benchFlags) print(w io.Writer, r *results) error {
+	switch {
+	case f.json:
+		return r.write(w)
+	case f.csv:
+		return r.writeCSV(w)
+	case f.benchstat:
+		return r.writeBenchstat(w)
+	}
+	return r.writeTable(w)
+}
+
+func typesOf(problems []flashkit.Problem) (list []flashkit.DType) {
+	for _, p := range problems {
+		if !slices.Contains(list, p.DType) {
+			list = append(list, p.DType)
+		}
+	}
+	return list
+}

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/backends/wasm"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A bench measures kernels on problems.
+type bench struct {
+	dispatch *dispatch.Dispatcher // over everything that this machine has
+	kernels  []flashkit.Kernel    // that may be measured
+	gpu      *cuda.Backend        // nil without one
+	passes   []flashkit.Pass
+	memories []string
+	settings settings
+	order    *rand.Rand
+	show     *progress
+	plan     plan
+	results  *results
+}
+
+// A timedCase is a kernel on a pass of a problem.
+type timedCase struct {
+	problem flashkit.Problem
+	kernel  flashkit.Kernel
+	memory  string
+	call    func(context.Context) (time.Duration, error) // one call, and what it took
+	close   func() error
+	extra   int64             // allocated by the first call
+	rounds  [][]time.Duration // of timed calls
+	done    bool              // it needs no more calls
+}
+
+// run measures every problem. Results are complete for the problems that it has
+// left behind when ctx ends or a kernel fails.
+func (b *bench) run(ctx context.Context, problems []flashkit.Problem) error {
+	for _, p := range problems {
+		b.plan.add(b.expect(p))
+	}
+	for _, p := range problems {
+		if err := b.measure(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// choose returns the kernels to measure on a pass: all that fit, or those of each
+// backend that predict the shortest time.
+func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
+	best := map[string]int{} // index in list, by backend
+	for _, k := range b.kernels {
+		if k.Pass() != s || k.Fits(p) != "" {
+			continue
+		}
+		i, found := best[backendOf(k.Name)]
+		switch {
+		case b.settings.Kernels == "all" || !found:
+			best[backendOf(k.Name)] = len(list)
+			list = append(list, k)
+		case k.Cost(p) < list[i].Cost(p):
+			list[i] = k
+		}
+	}
+	return list
+}
+
+// expect predicts how long the cases of a problem take, and how many there are.
+func (b *bench) expect(p flashkit.Problem) (t time.Duration, cases int) {
+	for _, s := range b.passes {
+		for _, k := range b.choose(p, s) {
+			for range b.memoriesOf(k) {
+				t += b.expectCase(p, k)
+				cases++
+			}
+		}
+	}
+	return t, cases
+}
+
+func (b *bench) expectCase(p flashkit.Problem, k flashkit.Kernel) time.Duration {
+	return k.Cost(p) + b.perCase()
+}
+
+func (b *bench) perCase() time.Duration {
+	return time.Duration(b.settings.TimePerCase * 1e9)
+}
+
+// memoriesOf returns where the tensors of a kernel are to lie.
+func (b *bench) memoriesOf(k flashkit.Kernel) (list []string) {
+	for _, m := range b.memories {
+		if m == hostMemory || b.gpu != nil && backendOf(k.Name) == b.gpu.Name() {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// measure measures all kernels of a problem: each warms up, and then they take
+// turns.
+func (b *bench) measure(ctx context.Context, p flashkit.Problem) error {
+	data, err := b.newTensors(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer data.close()
+	var cases []*timedCase
+	defer func() {
+		for _, c := range cases {
+			c.close()
+		}
+	}()
+	for _, s := range b.passes {
+		chosen := b.choose(p, s)
+		if len(chosen) == 0 {
+			b.skip(p, s)
+		}
+		for _, k := range chosen {
+			for _, memory := range b.memoriesOf(k) {
+				c, err := b.openCase(ctx, data, k, memory)
+				if err == nil {
+					cases = append(cases, c)
+					err = b.warmUp(ctx, c)
+				}
+				if err = b.note(ctx, p, k, err); err != nil {
+					b.keep(cases)
+					return err
+				}
+			}
+		}
+	}
+	runtime.GC() // of what making and warming up left, so that no call pays for it
+	err = b.takeTurns(ctx, cases)
+	b.keep(cases)
+	return err
+}
+
+// note records the error of a kernel. It returns one only if nothing more is to
+// be measured.
+func (b *bench) note(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, err error) error {
+	if err != nil && ctx.Err() == nil {
+		b.results.Failures = append(b.results.Failures, caseError{p.String(), k.Pass().String(), k.Name, err.Error()})
+	}
+	return ctx.Err()
+}
+
+// skip records that no kernel takes a pass of a problem.
+func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
+	var errs []error
+	for _, k := range b.kernels {
+		if k.Pass() == s {
+			errs = append(errs, fmt.Errorf("%s: %s", k.Name, k.Fits(p)))
+		}
+	}
+	if len(errs) == 0 {
+		errs = []error{fmt.Errorf("no kernel for the %s pass is admitted", s)}
+	}
+	b.results.Skipped = append(b.results.Skipped, caseError{Problem: p.String(), Pass: s.String(), Error: errors.Join(errs...).Error()})
+}
+
+// openCase prepares a case. A kernel on the host's memory gets a backend of its own,
+// whose workspace nobody has used, so that what the first call allocates is what
+// the kernel needs.
+func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
+	if memory == deviceMemory {
+		return data.openDevice(ctx, b.gpu, k)
+	}
+	own, err := fresh(ctx, k.Name)
+	if err != nil {
+		return nil, err
+	}
+	c := &timedCase{problem: data.problem, kernel: k, memory: memory, close: func() error { return nil }}
+	if own != nil {
+		c.close = own.Close
+		for _, x := range own.Kernels() {
+			if x.Name == k.Name {
+				c.kernel = x
+			}
+		}
+	}
+	c.call = func(ctx context.Context) (time.Duration, error) {
+		return timed(func() error { return data.call(ctx, c.kernel) })
+	}
+	return c, nil
+}
+
+// fresh returns a new backend for the kernel of that name, or nil where it must
+// share the one there is: a GPU's, which tells its memory by itself.
+func fresh(ctx context.Context, kernel string) (flashkit.Backend, error) {
+	switch backendOf(kernel) {
+	case "simd":
+		return simd.New(), nil
+	case "wasm":
+		return wasm.New(ctx)
+	}
+	return nil, nil
+}
+
+// warmUp makes the kernel ready on a problem of one row, calls it once, and looks
+// at what that allocates. A call that takes the whole time of a case is timed as
+// the only one.
+func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
+	b.show.part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
+	if c.memory == hostMemory {
+		if err := b.callTiny(ctx, c); err != nil {
+			return err
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	first, err := c.call(ctx)
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		c.done = true
+		return err
+	}
+	c.extra = int64(after.TotalAlloc - before.TotalAlloc)
+	b.plan.spend(c.kernel.Cost(c.problem))
+	if c.done = first >= b.perCase(); c.done {
+		c.rounds = [][]time.Duration{{first}}
+		b.plan.spend(b.perCase())
+	}
+	return nil
+}
+
+// callTiny calls the kernel on one row of one head, so that it has compiled and
+// loaded what it needs for any problem.
+func (b *bench) callTiny(ctx context.Context, c *timedCase) error {
+	p := c.problem
+	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
+	if c.kernel.Fits(p) != "" {
+		return nil
+	}
+	tiny, err := b.newTensors(ctx, p)
+	if err != nil {
+		return err
+	}
+	return tiny.call(ctx, c.kernel)
+}
+
+// callsPerRound is the most calls of a case that a round times.
+const callsPerRound = 10000
+
+// takeTurns times the cases in rounds. Each round takes them in another order, so
+// that what changes on the machine meanwhile hits all of them alike.
+func (b *bench) takeTurns(ctx context.Context, cases []*timedCase) error {
+	slice := b.perCase() / time.Duration(b.settings.Rounds)
+	for range b.settings.Rounds {
+		for _, i := range b.order.Perm(len(cases)) {
+			c := cases[i]
+			if c.done {
+				continue
+			}
+			b.show.part(b.plan.share(), fmt.Sprintf("%s %s", c.kernel.Name, c.problem), b.plan.left())
+			err := c.turn(ctx, slice)
+			c.done = err != nil
+			if err = b.note(ctx, c.problem, c.kernel, err); err != nil {
+				return err
+			}
+			b.plan.spend(slice)
+		}
+	}
+	return nil
+}
+
+// turn times calls for about the given time, at least one.
+func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
+	var times []time.Duration
+	defer func() { c.rounds = append(c.rounds, times) }()
+	for total := time.Duration(0); len(times) == 0 || total < slice && len(times) < callsPerRound; {
+		t, err := c.call(ctx)
+		if err != nil {
+			return err
+		}
+		times = append(times, t)
+		total += t
+	}
+	return nil
+}
+
+// keep adds the cases that have a timed call to the results.
+func (b *bench) keep(cases []*timedCase) {
+	for _, c := range cases {
+		r, ok := newResult(c.problem, c.kernel, c.rounds)
+		if !ok {
+			continue
+		}
+		r.Memory, r.ExtraBytes = c.memory, c.extra
+		if c.kernel.DeviceMemory != nil {
+			r.Device = new(device)
+			r.Device.Tensors, r.Device.Workspace = c.kernel.DeviceMemory(c.problem)
+		}
+		if k, err := b.dispatch.Pick(c.problem, c.kernel.Pass()); err == nil {
+			r.Chosen = k.Name == c.kernel.Name && c.memory == hostMemory
+		}
+		b.results.Results = append(b.results.Results, r)
+	}
+}
+
+// A plan is how much there is to do, as predicted, and how much of it is done.
+type plan struct {
+	cases       int
+	total, done time.Duration
+	started     time.Time
+}
+
+func (l *plan) add(t time.Duration, cases int) {
+	l.total += t
+	l.cases += cases
+}
+
+func (l *plan) spend(t time.Duration) { l.done = min(l.total, l.done+t) }
+
+// share returns the fraction that is done.
+func (l *plan) share() float64 { return float64(l.done) / float64(max(1, l.total)) }
+
+// left predicts the remaining time: as planned and, when there is something to
+// learn from, as fast as it went so far.
+func (l *plan) left() time.Duration {
+	left := l.total - l.done
+	if l.share() > .02 {
+		left = time.Duration(float64(left) * float64(time.Since(l.started)) / float64(l.done))
+	}
+	return left
+}

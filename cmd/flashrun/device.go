@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+)
+
+// deviceTensors are a problem's tensors on the device, and a stream and two
+// events to time calls there.
+type deviceTensors struct {
+	stream   *cuda.Stream
+	from, to *cuda.Event
+	buffers  []*cuda.Buffer
+	fwd      cuda.Forward
+	bwd      cuda.Backward
+}
+
+// openDevice prepares a case on the device's memory.
+func (t *tensors) openDevice(ctx context.Context, gpu *cuda.Backend, k flashkit.Kernel) (*timedCase, error) {
+	if t.device == nil {
+		t.device = new(deviceTensors)
+		if err := t.device.fill(ctx, gpu, t); err != nil {
+			err = errors.Join(err, t.close())
+			return nil, fmt.Errorf("tensors on the device: %w", err)
+		}
+	}
+	d, p := t.device, t.problem
+	launch := func(ctx context.Context) error {
+		if k.Pass() == flashkit.PassBackward {
+			d.bwd.Kernel = k.Name
+			return gpu.Backward(ctx, d.stream, p, &d.bwd)
+		}
+		d.fwd.Kernel = k.Name
+		return gpu.Forward(ctx, d.stream, p, &d.fwd)
+	}
+	return &timedCase{problem: p, kernel: k, memory: deviceMemory, close: func() error { return nil },
+		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
+}
+
+// timed returns the device's time of what launch enqueues.
+func (d *deviceTensors) timed(ctx context.Context, launch func(context.Context) error) (time.Duration, error) {
+	if err := d.stream.Record(d.from); err != nil {
+		return 0, err
+	}
+	if err := launch(ctx); err != nil {
+		return 0, err
+	}
+	if err := errors.Join(d.stream.Record(d.to), d.to.Sync()); err != nil {
+		return 0, err
+	}
+	return d.to.Since(d.from)
+}
+
+// fill copies the inputs to the device and makes room for the outputs.
+func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors) (err error) {
+	if d.stream, err = gpu.NewStream(); err != nil {
+		return err
+	}
+	if d.from, err = gpu.NewEvent(); err != nil {
+		return err
+	}
+	if d.to, err = gpu.NewEvent(); err != nil {
+		return err
+	}
+	for _, x := range []struct {
+		a  *array
+		to []*cuda.Tensor
+	}{
+		{t.in.q, []*cuda.Tensor{&d.fwd.Q, &d.bwd.Q}}, {t.in.k, []*cuda.Tensor{&d.fwd.K, &d.bwd.K}}, {t.in.v, []*cuda.Tensor{&d.fwd.V, &d.bwd.V}},
+		{t.out.o, []*cuda.Tensor{&d.fwd.O, &d.bwd.O}}, {t.out.lse, []*cuda.Tensor{&d.fwd.LSE, &d.bwd.LSE}},
+		{t.in.do, []*cuda.Tensor{&d.bwd.DO}}, {t.out.dq, []*cuda.Tensor{&d.bwd.DQ}}, {t.out.dk, []*cuda.Tensor{&d.bwd.DK}}, {t.out.dv, []*cuda.Tensor{&d.bwd.DV}},
+	} {
+		if x.a == nil {
+			continue
+		}
+		tensor, err := d.upload(gpu, x.a)
+		if err != nil {
+			return err
+		}
+		for _, to := range x.to {
+			*to = tensor
+		}
+	}
+	if t.in.do != nil {
+		return errors.Join(gpu.Forward(ctx, d.stream, t.problem, &d.fwd), d.stream.Sync())
+	}
+	return nil
+}
+
+func (d *deviceTensors) upload(gpu *cuda.Backend, a *array) (cuda.Tensor, error) {
+	m, err := gpu.Alloc(a.len() * a.dtype.Size())
+	if err != nil {
+		return cuda.Tensor{}, err
+	}
+	d.buffers = append(d.buffers, m)
+	if a.dtype == flashkit.Float32 {
+		err = cuda.Upload(d.stream, m, 0, a.f32)
+	} else {
+		err = cuda.Upload(d.stream, m, 0, a.u16)
+	}
+	return m.Tensor(a.dtype, 0, a.shape[0], a.shape[1], a.shape[2], a.shape[3]), err
+}
+
+// close frees what lies on the device, if anything does.
+func (t *tensors) close() error {
+	d := t.device
+	if d == nil {
+		return nil
+	}
+	t.device = nil
+	var errs []error
+	for _, m := range d.buffers {
+		errs = append(errs, m.Free())
+	}
+	for _, e := range []*cuda.Event{d.from, d.to} {
+		if e != nil {
+			errs = append(errs, e.Close())
+		}
+	}
+	if d.stream != nil {
+		errs = append(errs, d.stream.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// perMultiprocessor is the operations of a multiprocessor in a clock, by compute
+// capability: of its float32 units, and of its tensor units on 16-bit numbers
+// without sparsity. From NVIDIA's descriptions of A100, H100 and B200.
+var perMultiprocessor = map[int]struct{ f32, tensor float64 }{80: {128, 2048}, 90: {256, 4096}, 100: {256, 8192}}
+
+// deviceLimits returns what the GPU's data sheet promises: clocks, units and the
+// width of the memory.
+func deviceLimits(gpu *cuda.Backend, types []flashkit.DType) []limit {
+	if gpu == nil {
+		return nil
+	}
+	dev := gpu.Device()
+	var list []limit
+	if unit, known := perMultiprocessor[dev.Major*10+dev.Minor]; known {
+		for _, t := range types {
+			each, units := unit.tensor, "tensor units"
+			if t == flashkit.Float32 {
+				each, units = unit.f32, "float32 units"
+			}
+			list = append(list, limit{Memory: deviceMemory, Name: t.String(), GFLOPS: each * float64(dev.SMs) * float64(dev.ClockMHz) / 1e3,
+				How: fmt.Sprintf("by specification: %s of %d multiprocessors at %d MHz", units, dev.SMs, dev.ClockMHz)})
+		}
+	}
+	return append(list, limit{Memory: deviceMemory, Name: "copy", BytesPerSecond: float64(dev.Bandwidth), How: "by specification: clock and width of the memory"})
+}

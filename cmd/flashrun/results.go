@@ -1,0 +1,137 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Where the tensors of a measurement lie.
+const (
+	hostMemory   = "host"   // slices; a GPU's copies in and out are part of the time
+	deviceMemory = "device" // the GPU's memory, timed by its events
+)
+
+// resultsFormat is the version of the JSON. It changes when a field changes its
+// meaning or goes.
+const resultsFormat = 1
+
+// results are what flashrun bench found. The JSON names are stable.
+type results struct {
+	Format      int         `json:"format"`
+	Started     time.Time   `json:"started"`
+	Interrupted bool        `json:"interrupted"` // some cases are missing, or have fewer calls
+	Machine     machine     `json:"machine"`
+	Settings    settings    `json:"settings"`
+	Limits      []limit     `json:"limits"`
+	Results     []result    `json:"results"`
+	Failures    []caseError `json:"failures,omitempty"`
+	Skipped     []caseError `json:"skipped,omitempty"`
+	Comparison  *comparison `json:"comparison,omitempty"`
+}
+
+// settings are how it was measured.
+type settings struct {
+	Kernels     string  `json:"kernels"` // chosen or all
+	Rounds      int     `json:"rounds"`
+	TimePerCase float64 `json:"seconds_per_case"`
+	Seed        uint64  `json:"seed"` // of the random normal inputs and of the order of cases
+}
+
+// A result is one kernel on one pass of a problem.
+type result struct {
+	Problem        string    `json:"problem"`
+	Pass           string    `json:"pass"`
+	Backend        string    `json:"backend"`
+	Kernel         string    `json:"kernel"`
+	Memory         string    `json:"memory"`
+	Chosen         bool      `json:"chosen"`            // it is the one that dispatch runs
+	Predicted      float64   `json:"predicted_seconds"` // by the kernel itself, with host tensors
+	Seconds        float64   `json:"seconds"`           // median
+	P10            float64   `json:"p10_seconds"`
+	P90            float64   `json:"p90_seconds"`
+	Calls          int       `json:"calls"`
+	Rounds         []float64 `json:"round_seconds"` // the median of each round
+	GFLOPS         float64   `json:"gflops"`
+	Intensity      float64   `json:"intensity"` // operations for each byte that must move at least
+	BytesPerSecond float64   `json:"bytes_per_second"`
+	ExtraBytes     int64     `json:"extra_bytes"` // of the host, besides inputs and outputs
+	Device         *device   `json:"device_bytes,omitempty"`
+}
+
+// A caseError is a case without a result, and why.
+type caseError struct {
+	Problem string `json:"problem"`
+	Pass    string `json:"pass"`
+	Kernel  string `json:"kernel,omitempty"`
+	Error   string `json:"error"`
+}
+
+// newResult sums up the calls of each round, if there is any.
+func newResult(p flashkit.Problem, k flashkit.Kernel, rounds [][]time.Duration) (r result, ok bool) {
+	var all []float64
+	r = result{Problem: p.String(), Pass: k.Pass().String(), Backend: backendOf(k.Name), Kernel: k.Name, Predicted: k.Cost(p).Seconds(), Memory: hostMemory}
+	for _, round := range rounds {
+		var times []float64
+		for _, t := range round {
+			times = append(times, t.Seconds())
+		}
+		if len(times) > 0 {
+			slices.Sort(times)
+			r.Rounds = append(r.Rounds, quantile(times, .5))
+			all = append(all, times...)
+		}
+	}
+	if len(all) == 0 {
+		return r, false
+	}
+	slices.Sort(all)
+	r.Calls = len(all)
+	r.Seconds, r.P10, r.P90 = quantile(all, .5), quantile(all, .1), quantile(all, .9)
+	flops, bytes := p.FLOPs(k.Pass()), p.Bytes(k.Pass())
+	if r.Seconds > 0 {
+		r.GFLOPS, r.BytesPerSecond = flops/r.Seconds/1e9, bytes/r.Seconds
+	}
+	if bytes > 0 {
+		r.Intensity = flops / bytes
+	}
+	return r, true
+}
+
+// quantile returns the value below which the fraction q of the sorted values
+// lies, between two of them in proportion.
+func quantile(sorted []float64, q float64) float64 {
+	at := q * float64(len(sorted)-1)
+	i := int(at)
+	if i+1 >= len(sorted) {
+		return sorted[len(sorted)-1]
+	}
+	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
+}
+
+// write writes the JSON: one object.
+func (r *results) write(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
+
+// readResults reads what write wrote.
+func readResults(path string) (*results, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var r results
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("%s: not the JSON of flashrun bench: %w", path, err)
+	}
+	if r.Format != resultsFormat {
+		return nil, fmt.Errorf("%s: format = %d: must be %d, the JSON of flashrun bench", path, r.Format, resultsFormat)
+	}
+	if len(r.Results) == 0 {
+		return nil, fmt.Errorf("%s: it holds no results", path)
+	}
+	return &r, nil
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// tensors are a problem's inputs, random normal, and outputs.
+type tensors struct {
+	problem flashkit.Problem
+	in      *input
+	out     *outputs
+	fwd     flashkit.Forward
+	bwd     flashkit.Backward // with O and LSE of a forward pass, if the passes need them
+	device  *deviceTensors    // nil until a case needs them
+}
+
+// newTensors makes tensors for the passes to be measured.
+func (b *bench) newTensors(ctx context.Context, p flashkit.Problem) (*tensors, error) {
+	backward := b.backward()
+	t := &tensors{problem: p, in: randomInput(p, b.settings.Seed, bhsd, backward), out: newOutputs(p, backward)}
+	in, out := t.in, t.out
+	t.fwd = flashkit.Forward{Q: in.q.tensor(bhsd), K: in.k.tensor(bhsd), V: in.v.tensor(bhsd), O: out.o.tensor(bhsd), LSE: out.lse.tensor(bhsd)}
+	t.bwd = flashkit.Backward{Q: t.fwd.Q, K: t.fwd.K, V: t.fwd.V, O: t.fwd.O, LSE: t.fwd.LSE, DO: in.do.tensor(bhsd),
+		DQ: out.dq.tensor(bhsd), DK: out.dk.tensor(bhsd), DV: out.dv.tensor(bhsd)}
+	if backward {
+		return t, b.dispatch.Forward(ctx, p, &t.fwd)
+	}
+	return t, nil
+}
+
+func (b *bench) backward() bool {
+	for _, s := range b.passes {
+		if s == flashkit.PassBackward {
+			return true
+		}
+	}
+	return false
+}
+
+// call runs a kernel on the tensors. A forward pass writes O and LSE again, which
+// leaves a backward pass with the same inputs up to rounding.
+func (t *tensors) call(ctx context.Context, k flashkit.Kernel) error {
+	if k.Pass() == flashkit.PassBackward {
+		return k.Backward(ctx, t.problem, &t.bwd)
+	}
+	return k.Forward(ctx, t.problem, &t.fwd)
+}
+
+// bytes returns the size of a problem's tensors, with those of the backward pass
+// if it is measured.
+func (b *bench) bytes(p flashkit.Problem) float64 {
+	if b.backward() {
+		return p.Bytes(flashkit.PassBackward)
+	}
+	return p.Bytes(flashkit.PassForward)
+}
