@@ -194,30 +194,23 @@ func parseRange(s string) ([]int, error) {
 		n, err := parseNumber(s)
 		return []int{n}, err
 	}
-	if len(parts) != 3 || parts[2] == "" {
+	if len(parts) != 3 || parts[2] == "" || !strings.Contains("x+", parts[2][:1]) || parts[2] == "x1" {
 		return nil, errRange
 	}
-	from, err := parseNumber(parts[0])
-	if err != nil {
-		return nil, err
+	var n [3]int
+	for i, part := range []string{parts[0], parts[1], parts[2][1:]} {
+		var err error
+		if n[i], err = parseNumber(part); err != nil {
+			return nil, err
+		}
 	}
-	to, err := parseNumber(parts[1])
-	if err != nil {
-		return nil, err
-	}
-	step, err := parseNumber(parts[2][1:])
-	if err != nil {
-		return nil, err
-	}
+	from, to := n[0], n[1]
 	if to < from {
 		return nil, fmt.Errorf("the range ends at %d, before it begins", to)
 	}
-	factor, plus := 1, step
-	switch {
-	case parts[2][0] == 'x' && step > 1:
-		factor, plus = step, 0
-	case parts[2][0] != '+':
-		return nil, errRange
+	factor, plus := n[2], 0
+	if parts[2][0] == '+' {
+		factor, plus = 1, n[2]
 	}
 	var list []int
 	for n := from; n <= to; n = n*factor + plus {
@@ -233,7 +226,7 @@ func parseRange(s string) ([]int, error) {
 
 func parseNumber(s string) (int, error) {
 	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
+	if err != nil || n < 1 || s[0] == '+' {
 		return 0, fmt.Errorf("%q must be a number of 1 or more", s)
 	}
 	return n, nil

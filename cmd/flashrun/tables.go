@@ -34,7 +34,7 @@ func (r *results) writeTable(w io.Writer) error {
 		}
 		rows = append(rows, []string{x.Pass, x.Problem, kernel, x.Memory, formatSeconds(x.Seconds), formatSeconds(x.P10), formatSeconds(x.P90),
 			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.ofLimit(peak), fmt.Sprintf("%.1f", x.Intensity),
-			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), formatBytes(float64(x.ExtraBytes))})
+			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), formatBytes(x.extra())})
 	}
 	writeColumns(out, rows, 4)
 	for _, x := range r.Skipped {
@@ -50,6 +50,14 @@ func (r *results) writeTable(w io.Writer) error {
 		r.Comparison.writeTable(out, r.Machine)
 	}
 	return out.Flush()
+}
+
+// extra returns the bytes besides inputs and outputs, those of a device included.
+func (x *result) extra() float64 {
+	if x.Device == nil {
+		return float64(x.ExtraBytes)
+	}
+	return float64(x.ExtraBytes + x.Device.Workspace)
 }
 
 // ofLimit returns the rate as a part of the limit of where the kernel computes,

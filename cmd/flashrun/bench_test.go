@@ -1,0 +1,361 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// quick are the flags of a bench that tests can afford.
+var quick = []string{"bench", "--limits=false", "--time-per-case", "1ms", "--rounds", "2", "--heads", "2"}
+
+func quickBench(args ...string) []string { return append(append([]string(nil), quick...), args...) }
+
+// benchResults runs a bench with --json.
+func benchResults(t *testing.T, args ...string) *results {
+	t.Helper()
+	var r results
+	d := json.NewDecoder(strings.NewReader(ok(t, quickBench(append(args, "--json")...)...)))
+	d.DisallowUnknownFields()
+	require.NoError(t, d.Decode(&r))
+	require.False(t, d.More(), "one object")
+	return &r
+}
+
+// grid parses the flags of a grid and returns the names of its problems.
+func grid(t *testing.T, args ...string) (names []string, err error) {
+	t.Helper()
+	var g gridFlags
+	cmd := &cobra.Command{}
+	g.add(cmd)
+	require.NoError(t, cmd.ParseFlags(args))
+	problems, err := g.grid(cmd)
+	for _, p := range problems {
+		names = append(names, p.String())
+	}
+	return names, err
+}
+
+func TestNumbers(t *testing.T) {
+	for s, want := range map[string][]int{
+		"128":                               {128},
+		"64,128":                            {64, 128},
+		"128:1024:x2":                       {128, 256, 512, 1024},
+		"128:1000:x2":                       {128, 256, 512},
+		"1:100:x10":                         {1, 10, 100},
+		"64:256:+64":                        {64, 128, 192, 256},
+		"64:200:+64":                        {64, 128, 192},
+		"5:5:x2":                            {5},
+		"5,1:5:+2,4":                        {5, 1, 3, 4},
+		"1:9223372036854775807:x4294967296": {1, 4294967296},
+	} {
+		got, err := parseNumbers(s)
+		require.NoError(t, err, s)
+		require.Equal(t, want, got, s)
+	}
+	for s, want := range map[string]string{
+		"": `""`, "0": `"0"`, "-1": `"-1"`, "1.5": `"1.5"`, "64,": `""`, "a:8:x2": `"a"`, "8:b:x2": `"b"`, "8:16:x": `""`,
+		"8:16": "from:to", "8:16:": "from:to", "8:16:2": "from:to", "+8": `"+8"`, "8:16:x1": "from:to", "8:16:x2:x2": "from:to", "8:16:+0": `"0"`,
+		"16:8:x2": "ends at 8", "1:99999999:+1": "10000",
+	} {
+		_, err := parseNumbers(s)
+		require.ErrorContains(t, err, want, s)
+	}
+}
+
+func TestGrid(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		want []string
+	}{
+		{"--seq 128:512:x2", []string{"b1-h8-g8-n128-m128-d64-f32", "b1-h8-g8-n256-m256-d64-f32", "b1-h8-g8-n512-m512-d64-f32"}},
+		{"--seq 8 --causal both --dtype f32,bf16", []string{"b1-h8-g8-n8-m8-d64-f32", "b1-h8-g8-n8-m8-d64-f32-causal", "b1-h8-g8-n8-m8-d64-bf16", "b1-h8-g8-n8-m8-d64-bf16-causal"}},
+		{"--seq 8,16 --q-len 1 --heads 8,4 --kv-heads 2 --head-dim 32 --batch 3 --causal yes", []string{
+			"b3-h8-g2-n1-m8-d32-f32-causal", "b3-h8-g2-n1-m16-d32-f32-causal", "b3-h4-g2-n1-m8-d32-f32-causal", "b3-h4-g2-n1-m16-d32-f32-causal"}},
+		{"--problem b1-h1-g1-n5-m7-d8-dv6-f16-window3.1 --problem b1-h1-g1-n5-m5-d8-f32 --problem b1-h1-g1-n5-m5-d8-f32",
+			[]string{"b1-h1-g1-n5-m7-d8-dv6-f16-window3.1", "b1-h1-g1-n5-m5-d8-f32"}},
+	} {
+		got, err := grid(t, strings.Fields(test.args)...)
+		require.NoError(t, err, test.args)
+		require.Equal(t, test.want, got, test.args)
+	}
+	got, err := grid(t)
+	require.NoError(t, err)
+	require.Len(t, got, 5, "the default grid")
+	_, err = grid(t, "--seq", "1:200:+1", "--q-len", "1:200:+1")
+	require.ErrorContains(t, err, "more than 10000 problems")
+}
+
+// What a bench says of a problem must be what the problem says, and the numbers
+// must agree with each other. No time is held to anything.
+func TestBenchJSON(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "new.json")
+	r := benchResults(t, "--seq", "16,32", "--causal", "both", "--head-dim", "8", "--kernels", "all", "--backend", "simd/fwd_generic,wasm", "--out", out)
+	require.False(t, r.Interrupted)
+	require.Empty(t, r.Limits)
+	require.Empty(t, r.Failures)
+	require.Equal(t, settings{Kernels: "all", Rounds: 2, TimePerCase: .001, Seed: 1}, r.Settings)
+	kernels := map[string]int{}
+	for _, x := range r.Results {
+		p, err := flashkit.ParseProblem(x.Problem)
+		require.NoError(t, err)
+		pass := flashkit.PassForward
+		if x.Pass == "backward" {
+			pass = flashkit.PassBackward
+		}
+		kernels[x.Kernel]++
+		require.Equal(t, "host", x.Memory)
+		require.Equal(t, backendOf(x.Kernel), x.Backend)
+		require.Positive(t, x.Calls)
+		require.LessOrEqual(t, x.P10, x.Seconds)
+		require.LessOrEqual(t, x.Seconds, x.P90)
+		require.InEpsilon(t, p.FLOPs(pass)/x.Seconds/1e9, x.GFLOPS, 1e-9)
+		require.InEpsilon(t, p.FLOPs(pass)/p.Bytes(pass), x.Intensity, 1e-9)
+		require.InEpsilon(t, p.Bytes(pass)/x.Seconds, x.BytesPerSecond, 1e-9)
+		require.NotEmpty(t, x.Rounds)
+		require.LessOrEqual(t, len(x.Rounds), 2)
+	}
+	require.Equal(t, map[string]int{"simd/fwd_generic": 4, "simd/bwd_generic": 4, "wasm/fwd_simd128": 4, "wasm/bwd_simd128": 4,
+		"wasm/fwd_scalar": 4, "wasm/bwd_scalar": 4}, kernels)
+
+	again, err := readResults(out)
+	require.NoError(t, err)
+	require.Equal(t, r, again, "the file is what was printed, and reading loses nothing")
+}
+
+func TestBenchTooLarge(t *testing.T) {
+	if freeMemory() == 0 {
+		t.Skip("this system does not say how much memory is free")
+	}
+	for _, args := range [][]string{{"--seq", "900000000", "--heads", "1"}, {"--problem", "b1-h1-g1-n900000000-m900000000-d64-f32"}} {
+		code, stdout, stderr := flashrun(t, append([]string{"bench"}, args...)...)
+		require.Equal(t, exitUsage, code)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, args[0]+" "+args[1])
+		require.Contains(t, stderr, "free")
+	}
+}
+
+// By default each backend has one kernel for each pass, and dispatch runs one.
+func TestBenchChosen(t *testing.T) {
+	r := benchResults(t, "--seq", "16", "--backend", "simd,wasm")
+	require.Len(t, r.Results, 4)
+	for i, backend := range []string{"simd", "wasm", "simd", "wasm"} {
+		require.Equal(t, backend, r.Results[i].Backend)
+	}
+	r = benchResults(t, "--seq", "16", "--kernels", "all")
+	chosen := map[string]int{}
+	for _, x := range r.Results {
+		if x.Chosen {
+			chosen[x.Pass]++
+		}
+	}
+	require.Equal(t, map[string]int{"forward": 1, "backward": 1}, chosen)
+}
+
+func TestBenchLimits(t *testing.T) {
+	limits := hostLimits([]flashkit.DType{flashkit.Float32, flashkit.BFloat16})
+	require.Len(t, limits, 3)
+	for i, name := range []string{"f32", "bf16", "copy"} {
+		l := limits[i]
+		require.Equal(t, name, l.Name)
+		require.Equal(t, "host", l.Memory)
+		require.Positive(t, l.GFLOPS+l.BytesPerSecond)
+		require.NotEmpty(t, l.How)
+	}
+}
+
+func TestBenchCSV(t *testing.T) {
+	out := ok(t, quickBench("--seq", "16", "--pass", "fwd", "--backend", "simd/fwd_generic", "--csv")...)
+	require.True(t, strings.HasPrefix(out, "problem,pass,kernel,backend,memory,chosen,batch,heads,kv_heads,q_len,kv_len,head_dim,v_dim,dtype,"+
+		"calls,seconds,p10_seconds,p90_seconds,predicted_seconds,gflops,intensity,bytes_per_second,extra_bytes\n"), out)
+	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	require.Equal(t, []string{"b1-h2-g2-n16-m16-d64-f32", "forward", "simd/fwd_generic", "simd", "host"}, rows[1][:5])
+	require.Equal(t, []string{"1", "2", "2", "16", "16", "64", "64", "f32"}, rows[1][6:14])
+}
+
+// A line of a Go benchmark is a name that ends in GOMAXPROCS, iterations, and
+// pairs of a number and a unit. benchstat takes key=value parts of the name apart.
+func TestBenchstat(t *testing.T) {
+	r := &results{Machine: machine{OS: "linux", Arch: "amd64", CPU: "a CPU", GOMAXPROCS: 4}, Results: []result{
+		{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Backend: "simd", Kernel: "simd/fwd_avx2", Memory: "host",
+			Seconds: .002, Calls: 6, Rounds: []float64{.002, .001}, GFLOPS: 10}}}
+	var out bytes.Buffer
+	require.NoError(t, r.writeBenchstat(&out))
+	const name = "BenchmarkAttention/pass=forward/problem=b1-h2-g2-n16-m16-d64-f32/backend=simd/kernel=fwd_avx2/memory=host-4"
+	require.Equal(t, "goos: linux\ngoarch: amd64\npkg: github.com/flashkit-go/flashkit/cmd/flashrun\ncpu: a CPU\n"+
+		name+"\t3\t2000000.0 ns/op\t10.00 GFLOP/s\n"+name+"\t3\t1000000.0 ns/op\t20.00 GFLOP/s\n", out.String())
+
+	line := regexp.MustCompile(`^Benchmark\S+-\d+\t\d+\t[\d.]+ ns/op\t[\d.]+ GFLOP/s$`)
+	lines := strings.Split(strings.TrimSpace(ok(t, quickBench("--seq", "16", "--backend", "simd", "--benchstat")...)), "\n")
+	n := 0
+	for _, l := range lines {
+		if strings.HasPrefix(l, "Benchmark") {
+			require.Regexp(t, line, l)
+			n++
+		}
+	}
+	require.GreaterOrEqual(t, n, 2, "both passes, up to two rounds")
+}
+
+func TestBenchTable(t *testing.T) {
+	out := ok(t, quickBench("--seq", "16", "--backend", "simd/fwd_generic")...)
+	require.Contains(t, out, "machine: ")
+	require.Regexp(t, `(?m)^pass +problem +kernel +memory +median +p10 +p90 +calls +GFLOP/s +of limit +FLOP/B +GB/s +extra$`, out)
+	require.Regexp(t, `(?m)^backward +b1-h2-g2-n16-m16-d64-f32 +simd/bwd_generic`, out)
+
+	r := &results{Limits: []limit{{Memory: "host", Name: "f32", GFLOPS: 200, How: "measured"}, {Memory: "host", Name: "copy", BytesPerSecond: 5e9, How: "measured"}},
+		Results:     []result{{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "x/y", Chosen: true, Seconds: 1, GFLOPS: 50}},
+		Skipped:     []caseError{{Problem: "b1-h2-g2-n8-m8-d64-f32", Pass: "backward"}},
+		Interrupted: true}
+	var text bytes.Buffer
+	require.NoError(t, r.writeTable(&text))
+	for _, want := range []string{"200.0 GFLOP/s (measured)", "5.0 GB/s", "x/y *", " 25% ", "no kernel: b1-h2-g2-n8-m8-d64-f32, backward pass", "interrupted"} {
+		require.Contains(t, text.String(), want)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	require.Equal(t, 7.0, quantile([]float64{7}, .9))
+	require.Equal(t, 2.5, quantile([]float64{1, 2, 3, 4}, .5))
+	require.InDelta(t, 1.4, quantile([]float64{1, 2, 3, 4, 5}, .1), 1e-12)
+	require.Equal(t, 5.0, quantile([]float64{1, 2, 3, 4, 5}, 1))
+}
+
+func TestCompare(t *testing.T) {
+	at := func(problem string, seconds, spread float64) result {
+		return result{Problem: problem, Pass: "forward", Kernel: "simd/fwd_avx2", Memory: "host", Seconds: seconds, P10: seconds - spread, P90: seconds + spread}
+	}
+	before := &results{Machine: machine{CPU: "old"}, Results: []result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
+	now := &results{Results: []result{at("b", 4, .1), at("a", 1, .1), at("only new", 1, 0), at("also new", 1, 0), at("c", 1, 0)}}
+	c := compare("old.json", before, now)
+	ratios, apart := map[string]float64{}, map[string]bool{}
+	for _, p := range c.Pairs {
+		ratios[p.Problem], apart[p.Problem] = p.Ratio, p.Apart
+	}
+	require.Equal(t, map[string]float64{"a": .5, "b": 4, "c": 1}, ratios)
+	require.Equal(t, map[string]bool{"a": true, "b": true, "c": false}, apart)
+	require.InDelta(t, 1.2599, c.Mean.Ratio, 1e-4, "the cube root of 2")
+	require.Equal(t, []int{3, 1, 2}, []int{c.Mean.Cases, c.OnlyOld, c.OnlyNew})
+	var out bytes.Buffer
+	c.writeTable(&out, machine{CPU: "new"})
+	for _, want := range []string{"old.json", "another machine", "0.500", "~ 1.000", "geometric mean of 3: 1.260", "not in both: 1 before, 2 now"} {
+		require.Contains(t, out.String(), want)
+	}
+
+	now.Results = now.Results[2:3]
+	c = compare("old.json", before, now)
+	require.Nil(t, c.Mean)
+	out.Reset()
+	c.writeTable(&out, machine{})
+	require.Contains(t, out.String(), "no case is in both")
+}
+
+func TestCompareCommand(t *testing.T) {
+	old := filepath.Join(t.TempDir(), "old.json")
+	args := []string{"--seq", "16", "--backend", "simd/fwd_generic"}
+	ok(t, quickBench(append(args, "--out", old)...)...)
+	out := ok(t, quickBench(append(args, "--compare", old)...)...)
+	require.Contains(t, out, "geometric mean of 2: ")
+	r := benchResults(t, append(args, "--compare", old)...)
+	require.Len(t, r.Comparison.Pairs, 2)
+	require.Equal(t, 2, r.Comparison.Mean.Cases)
+}
+
+// Ctrl-C keeps what is done: the results are written, marked, and valid.
+func TestBenchInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := filepath.Join(t.TempDir(), "partial.json")
+	var stdout, stderr bytes.Buffer
+	args := []string{"bench", "--limits=false", "--backend", "simd", "--seq", "16:2048:+1", "--time-per-case", "5ms", "--json", "--out", out}
+	time.AfterFunc(300*time.Millisecond, cancel)
+	require.Equal(t, exitInterrupted, execute(ctx, args, &stdout, &stderr))
+	require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
+	require.Contains(t, stderr.String(), "of 4066 cases")
+	var printed results
+	require.NoError(t, json.Unmarshal(stdout.Bytes(), &printed))
+	require.True(t, printed.Interrupted)
+	require.Less(t, len(printed.Results), 4066)
+	text, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.Equal(t, stdout.String(), string(text))
+	for _, x := range printed.Results {
+		require.Positive(t, x.Calls)
+		require.Positive(t, x.Seconds)
+	}
+
+	// Also when nothing is done yet, and in every format.
+	for _, format := range []string{"--json", "--csv", "--benchstat", "--limits=false"} {
+		stdout.Reset()
+		require.Equal(t, exitInterrupted, execute(ctx, []string{"bench", "--limits=false", "--seq", "16", format}, &stdout, &stderr))
+		require.NotEmpty(t, stdout.String(), format)
+	}
+}
+
+// A kernel that fails is reported, and the others are measured.
+func TestBenchFailure(t *testing.T) {
+	b := &bench{results: &results{}}
+	p, err := flashkit.ParseProblem("b1-h2-g2-n16-m16-d64-f32")
+	require.NoError(t, err)
+	k := flashkit.Kernel{Name: "x/fwd_y"}
+	require.NoError(t, b.note(t.Context(), p, k, os.ErrInvalid))
+	require.NoError(t, b.note(t.Context(), p, k, nil))
+	require.Equal(t, []caseError{{p.String(), "forward", "x/fwd_y", "invalid argument"}}, b.results.Failures)
+	require.ErrorContains(t, b.verdict(nil), "x/fwd_y on b1-h2-g2-n16-m16-d64-f32: invalid argument")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, b.note(ended, p, k, os.ErrInvalid), context.Canceled)
+	require.Len(t, b.results.Failures, 1, "an interrupted call is no failure of the kernel")
+}
+
+func TestProgressBar(t *testing.T) {
+	p := newProgress(&bytes.Buffer{})
+	defer p.done()
+	p.part(.25, "simd/fwd_avx2 b1", 90*time.Second)
+	require.Equal(t, "[#####...............] 25%, about 1m20s left, simd/fwd_avx2 b1", p.line(10*time.Second))
+	p.part(1, "the last one", 0)
+	require.Equal(t, "[####################] 100%, about 0s left, the last one", p.line(time.Second))
+	p.say("no bar")
+	require.Equal(t, "no bar, 1s", p.line(time.Second))
+}
+
+func TestPlan(t *testing.T) {
+	l := plan{started: time.Now()}
+	l.add(time.Minute, 3)
+	l.add(time.Minute, 1)
+	require.Equal(t, 4, l.cases)
+	require.Equal(t, 2*time.Minute, l.left(), "nothing is known yet")
+	l.started = time.Now().Add(-2 * time.Minute)
+	l.spend(time.Minute)
+	require.InDelta(t, 2*time.Minute, l.left(), float64(time.Second), "half of it took twice as long as planned")
+	l.spend(time.Hour)
+	require.Equal(t, 1.0, l.share())
+	require.Zero(t, l.left())
+}
+
+func TestBenchHelpAndCompletion(t *testing.T) {
+	help := ok(t, "bench", "--help")
+	require.Contains(t, help, "flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd")
+	for flag, want := range map[string]string{"--dtype": "bf16", "--pass": "bwd", "--causal": "both", "--kernels": "all", "--memory": "device",
+		"--backend": "simd/fwd_generic"} {
+		_, out, _ := flashrun(t, "__complete", "bench", flag, "")
+		require.Contains(t, out, want+"\n", flag)
+	}
+	_, out, _ := flashrun(t, "__complete", "bench", "--dtype", "f16,")
+	require.Contains(t, out, "f16,bf16\n", "the last element of a list")
+}
