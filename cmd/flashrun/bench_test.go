@@ -215,16 +215,17 @@ func TestBenchstat(t *testing.T) {
 func TestBenchTable(t *testing.T) {
 	out := ok(t, quickBench("--seq", "16", "--backend", "simd/fwd_generic")...)
 	require.Contains(t, out, "machine: ")
-	require.Regexp(t, `(?m)^pass +problem +kernel +memory +median +p10 +p90 +calls +GFLOP/s +of limit +FLOP/B +GB/s +extra$`, out)
+	require.Regexp(t, `(?m)^pass +problem +kernel +median +p10 +p90 +calls +GFLOP/s +FLOP/B +GB/s +extra$`, out)
 	require.Regexp(t, `(?m)^backward +b1-h2-g2-n16-m16-d64-f32 +simd/bwd_generic`, out)
 
 	r := &results{Limits: []limit{{Memory: "host", Name: "f32", GFLOPS: 200, How: "measured"}, {Memory: "host", Name: "copy", BytesPerSecond: 5e9, How: "measured"}},
-		Results:     []result{{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "x/y", Chosen: true, Seconds: 1, GFLOPS: 50}},
+		Results: []result{{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "x/y", Memory: "host", Chosen: true, Seconds: 1, GFLOPS: 50},
+			{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "z/y", Memory: "device", Seconds: 1, GFLOPS: 50}},
 		Skipped:     []caseError{{Problem: "b1-h2-g2-n8-m8-d64-f32", Pass: "backward"}},
 		Interrupted: true}
 	var text bytes.Buffer
 	require.NoError(t, r.writeTable(&text))
-	for _, want := range []string{"200.0 GFLOP/s (measured)", "5.0 GB/s", "x/y *", " 25% ", "no kernel: b1-h2-g2-n8-m8-d64-f32, backward pass", "interrupted"} {
+	for _, want := range []string{"200.0 GFLOP/s (measured)", "5.0 GB/s", "x/y *", "kernel  memory", "z/y     device", "of limit", " 25% ", "no kernel: b1-h2-g2-n8-m8-d64-f32, backward pass", "interrupted"} {
 		require.Contains(t, text.String(), want)
 	}
 }

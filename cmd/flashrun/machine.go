@@ -93,8 +93,15 @@ type limit struct {
 	How            string  `json:"how"`
 }
 
-// copyBytes is the size of the array that is copied: more than most caches hold.
-const copyBytes = 256 << 20
+// copyBytes returns the size of the array that is copied: more than most caches
+// hold, unless that is much of the machine's memory.
+func copyBytes() int {
+	n := 256 << 20
+	if free := freeMemory(); free > 0 {
+		n = min(n, int(free/8))
+	}
+	return max(n, 1<<20)
+}
 
 // hostLimits measures the host: multiply-adds of each type, and copying.
 func hostLimits(types []flashkit.DType) []limit {
@@ -104,9 +111,10 @@ func hostLimits(types []flashkit.DType) []limit {
 		list = append(list, limit{Memory: hostMemory, Name: t.String(), GFLOPS: rate / 1e9,
 			How: "multiply-adds in registers, " + instructions + ", " + threads()})
 	}
-	rate := copyRate(copyBytes)
+	n := copyBytes()
+	rate := copyRate(n)
 	return append(list, limit{Memory: hostMemory, Name: "copy", BytesPerSecond: rate,
-		How: "bytes read and written, " + formatBytes(copyBytes) + " from one array to another, " + threads()})
+		How: "bytes read and written, " + formatBytes(float64(n)) + " from one array to another, " + threads()})
 }
 
 func threads() string {

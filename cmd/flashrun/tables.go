@@ -32,7 +32,7 @@ func (r *results) writeTable(w io.Writer) error {
 		if x.Chosen {
 			kernel += " *"
 		}
-		rows = append(rows, []string{x.Pass, x.Problem, kernel, x.Memory, formatSeconds(x.Seconds), formatSeconds(x.P10), formatSeconds(x.P90),
+		rows = append(rows, []string{x.Pass, x.Problem, kernel, notHost(x.Memory), formatSeconds(x.Seconds), formatSeconds(x.P10), formatSeconds(x.P90),
 			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.ofLimit(peak), fmt.Sprintf("%.1f", x.Intensity),
 			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), formatBytes(x.extra())})
 	}
@@ -51,6 +51,9 @@ func (r *results) writeTable(w io.Writer) error {
 	}
 	return out.Flush()
 }
+
+// notHost returns "" for the host, so that a column which says nothing is left out.
+func notHost(memory string) string { return strings.TrimPrefix(memory, hostMemory) }
 
 // extra returns the bytes besides inputs and outputs, those of a device included.
 func (x *result) extra() float64 {
@@ -87,7 +90,7 @@ func (c *comparison) writeTable(w io.Writer, now machine) {
 		if !p.Apart {
 			ratio = "~ " + ratio
 		}
-		rows = append(rows, []string{p.Pass, p.Problem, p.Kernel, p.Memory, formatSeconds(p.Old), formatSeconds(p.New), ratio})
+		rows = append(rows, []string{p.Pass, p.Problem, p.Kernel, notHost(p.Memory), formatSeconds(p.Old), formatSeconds(p.New), ratio})
 	}
 	if c.Mean == nil {
 		fmt.Fprintln(w, "no case is in both")
@@ -101,17 +104,22 @@ func (c *comparison) writeTable(w io.Writer, now machine) {
 }
 
 // writeColumns aligns rows, of as many columns as the first one, to the left in
-// the given number of columns and to the right in the others.
+// the given number of columns and to the right in the others. A column of which
+// only the first row says something is left out.
 func writeColumns(w io.Writer, rows [][]string, left int) {
-	width := make([]int, len(rows[0]))
-	for _, row := range rows {
+	width, said := make([]int, len(rows[0])), make([]bool, len(rows[0]))
+	for r, row := range rows {
 		for i, cell := range row {
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
+			said[i] = said[i] || r > 0 && cell != ""
 		}
 	}
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
+			if !said[i] {
+				continue
+			}
 			gap := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
 			if i > 0 {
 				line.WriteString("  ")
