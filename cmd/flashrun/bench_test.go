@@ -333,6 +333,8 @@ func TestProgressBar(t *testing.T) {
 	require.Equal(t, "[####################] 100%, about 0s left, the last one", p.line(time.Second))
 	p.say("no bar")
 	require.Equal(t, "no bar, 1s", p.line(time.Second))
+	require.Equal(t, "short", cut("short"))
+	require.Equal(t, strings.Repeat("µ", 79), cut(strings.Repeat("µ", 80)))
 }
 
 func TestPlan(t *testing.T) {

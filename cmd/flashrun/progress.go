@@ -84,10 +84,19 @@ func (p *progress) loop() {
 			}
 			shown = true
 			p.mu.Lock()
-			fmt.Fprintf(p.w, "\r\x1b[K%s", p.line(time.Since(p.started)))
+			fmt.Fprintf(p.w, "\r\x1b[K%s", cut(p.line(time.Since(p.started))))
 			p.mu.Unlock()
 		}
 	}
+}
+
+// cut shortens a line to what fits beside the cursor of an 80-column terminal: a
+// line that wraps could not be cleared.
+func cut(line string) string {
+	if r := []rune(line); len(r) > 79 {
+		return string(r[:79])
+	}
+	return line
 }
 
 // line returns what to show when that much time has passed since the text was set.
