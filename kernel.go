@@ -53,6 +53,12 @@ type Kernel struct {
 	// kernels that work in the host's memory.
 	DeviceMemory func(p Problem) (tensors, workspace int64)
 
+	// HostMemory returns the bytes of the host's memory that a call needs beside
+	// its tensors, with the workers that it would have now. It is by formula, so
+	// it may be less than what an allocator takes. It is nil where no formula is
+	// known.
+	HostMemory func(p Problem) float64
+
 	// Exactly one of the two is set. It is called by the methods below only,
 	// with a problem that fits and arguments that have passed the check. It
 	// returns ctx.Err() soon after ctx is done; the outputs are then undefined.

@@ -28,12 +28,16 @@ import (
 // A pair is one product, so the last three are taken in panels that all rows of
 // the tile see. At the edges of the band they are those of bwd_avx512, in float32.
 func (b *Backend) bwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
+	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish, bwdAVX512BF16More(p))
+}
+
+// bwdAVX512BF16More returns what an item needs beyond that of bwd_avx512.
+func bwdAVX512BF16More(p flashkit.Problem) func(keys int) int {
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
-	more := func(keys int) int {
+	return func(keys int) int {
 		block := keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords)
 		return block + bwdRows/2*(p.Dim+p.VDim+2*pairLanes+keys+16)
 	}
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish, more)
 }
 
 func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {

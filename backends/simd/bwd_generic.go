@@ -26,8 +26,16 @@ func (b *Backend) bwdGeneric(ctx context.Context, p flashkit.Problem, f *flashki
 	j := b.newJob(p)
 	j.bwd = *f
 	keyItems, queryItems := bwdGenericItems(p)
-	floats := gradTileFloats(p) + 2*tileK*(p.Dim+p.VDim) + 2*tileQ*tileK
-	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, floats)
+	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, bwdGenericFloats(p))
+}
+
+func bwdGenericFloats(p flashkit.Problem) int {
+	return gradTileFloats(p) + 2*tileK*(p.Dim+p.VDim) + 2*tileQ*tileK
+}
+
+func bwdGenericMemory(p flashkit.Problem) float64 {
+	keys, queries := bwdGenericItems(p)
+	return memory(phase{keys + queries, bwdGenericFloats(p)})
 }
 
 func bwdGenericItems(p flashkit.Problem) (keys, queries int) {

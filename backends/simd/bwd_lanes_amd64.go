@@ -43,22 +43,32 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 	j := b.newJob(p)
 	j.bwd = *f
 	j.planBlocks()
-	queryTiles := p.Batch * p.Heads * tiles(p.QLen, bwdRows)
-	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, j.keys)
-	j.shared.reserve(queryTiles * isa.statsSize(j))
-	if len(j.passed) < blocks {
-		j.passed = make([]atomic.Int64, blocks)
+	tile, key := isa.bwdWork(j, more)
+	j.shared.reserve(tile.items * isa.statsSize(j))
+	if len(j.passed) < key.items {
+		j.passed = make([]atomic.Int64, key.items)
 	}
-	for i := range blocks {
+	for i := range key.items {
 		j.passed[i].Store(0)
 	}
-	dim, vdim := pad(p.Dim), pad(p.VDim)
-	j.parallel(ctx, prepare, queryTiles, isa.lanes*(dim+2*vdim+max(dim, vdim)+1)+more(j.keys))
-	j.parallel(ctx, block, blocks, j.keys*(3*dim+2*vdim)+bwdRows*(dim+vdim)+isa.lanes*max(dim, vdim)+bwdRows*(2*isa.lanes+dsStep(j)+1)+isa.lanes+more(j.keys))
+	j.hold(tile, key)
+	j.parallel(ctx, prepare, tile.items, tile.floats)
+	j.parallel(ctx, block, key.items, key.floats)
 	if !isa.direct(&f.DQ) {
-		j.parallel(ctx, finish, queryTiles, 0)
+		j.parallel(ctx, finish, tile.items, 0)
 	}
 	return b.release(ctx, j)
+}
+
+// bwdWork returns the tiles of query rows and the blocks of keys of a planned
+// job, and what each needs.
+func (isa *laneISA) bwdWork(j *job, more func(keys int) int) (tile, block phase) {
+	p := &j.p
+	dim, vdim := pad(p.Dim), pad(p.VDim)
+	tile = phase{p.Batch * p.Heads * tiles(p.QLen, bwdRows), isa.lanes*(dim+2*vdim+max(dim, vdim)+1) + more(j.keys)}
+	block = phase{p.Batch * p.KVHeads * tiles(p.KVLen, j.keys),
+		j.keys*(3*dim+2*vdim) + bwdRows*(dim+vdim) + isa.lanes*max(dim, vdim) + bwdRows*(2*isa.lanes+dsStep(j)+1) + isa.lanes + more(j.keys)}
+	return tile, block
 }
 
 func noMore(int) int { return 0 }
@@ -101,8 +111,11 @@ func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
 
 // direct reports whether rows of t can take the place of padded float32 rows.
 func (isa *laneISA) direct(t *flashkit.Tensor) bool {
-	dim := t.Shape()[3]
-	return t.DType() == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
+	return isa.directRows(t.DType(), t.Shape()[3])
+}
+
+func (isa *laneISA) directRows(t flashkit.DType, dim int) bool {
+	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
 }
 
 // rows returns n rows of head h of t, from row r on, as float32. They are in buf
@@ -130,7 +143,7 @@ type tileStats struct {
 
 func (isa *laneISA) statsSize(j *job) int {
 	size := 2*bwdRows + 16
-	if !isa.direct(&j.bwd.DQ) {
+	if !isa.directRows(j.p.DType, j.p.Dim) {
 		size += bwdRows * pad(j.p.Dim)
 	}
 	return size

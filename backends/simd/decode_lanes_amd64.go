@@ -36,11 +36,11 @@ func (b *Backend) decode(ctx context.Context, p flashkit.Problem, f *flashkit.Fo
 	j := b.newJob(p)
 	j.fwd = *f
 	d := planDecode(&p)
-	heads := p.Batch * p.KVHeads
-	j.shared.reserve(heads * d.chunks * d.part)
-	rows := (d.rows + decodePad) * (2*decodeStep + d.qStep)
-	j.parallel(ctx, chunk, heads*d.chunks, rows+decodeBlock*(p.Dim+p.VDim)+d.rows+d.oStep)
-	j.parallel(ctx, merge, heads*d.rows, (1+decodePad)*decodeStep+2*d.oStep+2)
+	part, row := d.work(&p)
+	j.shared.reserve(part.items * d.part)
+	j.hold(part, row)
+	j.parallel(ctx, chunk, part.items, part.floats)
+	j.parallel(ctx, merge, row.items, row.floats)
 	return b.release(ctx, j)
 }
 

@@ -83,6 +83,13 @@ func planDecode(p *flashkit.Problem) decodePlan {
 	return d
 }
 
+// work returns the chunks and the rows of all KV heads, and what each needs.
+func (d *decodePlan) work(p *flashkit.Problem) (chunk, row phase) {
+	heads, rows := p.Batch*p.KVHeads, (d.rows+decodePad)*(2*decodeStep+d.qStep)
+	chunk = phase{heads * d.chunks, rows + decodeBlock*(p.Dim+p.VDim) + d.rows + d.oStep}
+	return chunk, phase{heads * d.rows, (1+decodePad)*decodeStep + 2*d.oStep + 2}
+}
+
 // result returns m and O with l, [rows][oStep], of a chunk.
 func (d *decodePlan) result(j *job, item int) (m, o []float32) {
 	x := j.shared.all[item*d.part:][:d.part]

@@ -23,10 +23,17 @@ func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flas
 	j := b.newJob(p)
 	j.fwd = *f
 	avx512Lanes.plan(j)
+	work := fwdAVX512BF16Work(j)
+	return b.do(ctx, j, fwdAVX512BF16Item, work.items, work.floats)
+}
+
+// fwdAVX512BF16Work returns the items of a planned job, and what each needs.
+func fwdAVX512BF16Work(j *job) phase {
+	p := &j.p
 	vdim, words := pad(p.VDim), pairWords(p.Dim)
 	perTile := pairLanes * (words + vdim + 2)
 	shared := blockK*(pairLanes+1+vdim) + blockK/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
-	return b.do(ctx, j, fwdAVX512BF16Item, p.Batch*p.Heads*tiles(p.QLen, j.group*pairLanes), j.group*perTile+shared)
+	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
 }
 
 func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration {

@@ -24,7 +24,15 @@ import (
 func (b *Backend) fwdGeneric(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(p), tileQ*(p.Dim+p.VDim+2)+tileK*(p.Dim+p.VDim+1))
+	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(p), fwdGenericFloats(p))
+}
+
+func fwdGenericFloats(p flashkit.Problem) int {
+	return tileQ*(p.Dim+p.VDim+2) + tileK*(p.Dim+p.VDim+1)
+}
+
+func fwdGenericMemory(p flashkit.Problem) float64 {
+	return memory(phase{fwdGenericItems(p), fwdGenericFloats(p)})
 }
 
 func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }

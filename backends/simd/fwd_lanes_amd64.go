@@ -25,10 +25,17 @@ func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 	j := b.newJob(p)
 	j.fwd = *f
 	isa.plan(j)
+	work := isa.fwdWork(j)
+	return b.do(ctx, j, run, work.items, work.floats)
+}
+
+// fwdWork returns the items of a planned job, and what each needs.
+func (isa *laneISA) fwdWork(j *job) phase {
+	p := &j.p
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
 	perTile := isa.lanes * (dims + 2)
 	shared := blockK*(isa.lanes+1+dims) + isa.lanes*(widest+3)
-	return b.do(ctx, j, run, p.Batch*p.Heads*tiles(p.QLen, j.group*isa.lanes), j.group*perTile+shared)
+	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*isa.lanes), j.group*perTile + shared}
 }
 
 const (

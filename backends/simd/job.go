@@ -65,14 +65,55 @@ func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n
 func (j *job) parallel(ctx context.Context, run func(*job, *arena, int), n, floats int) {
 	j.run, j.items, j.done = run, int64(n), ctx.Done()
 	j.next.Store(0)
-	workers := max(1, min(j.workers, n))
-	for len(j.spaces) < workers {
+	work := phase{n, floats}
+	j.hold(work) // here, not by the worker, so that a second call allocates nothing
+	j.crew.run(j, crewOf(j.workers, []phase{work})-1)
+}
+
+// A phase is items that run at the same time, and the floats of workspace that
+// each worker needs for them.
+type phase struct{ items, floats int }
+
+// crewOf returns how many of the workers have something to do in a phase.
+func crewOf(workers int, phases []phase) int {
+	items := 1
+	for _, f := range phases {
+		items = max(items, f.items)
+	}
+	return min(workers, items)
+}
+
+// space returns the floats that worker w needs for all of the phases, one after
+// the other.
+func space(w int, phases []phase) int {
+	most := 0
+	for _, f := range phases {
+		if w < max(1, f.items) {
+			most = max(most, f.floats)
+		}
+	}
+	return most
+}
+
+// hold reserves the workspace of all the phases at once, so that a larger one
+// does not replace that of a smaller one.
+func (j *job) hold(phases ...phase) {
+	n := crewOf(j.workers, phases)
+	for len(j.spaces) < n {
 		j.spaces = append(j.spaces, arena{})
 	}
-	for w := range workers { // here, not by the worker, so that a second call allocates nothing
-		j.spaces[w].reserve(floats)
+	for w := range n {
+		j.spaces[w].reserve(space(w, phases))
 	}
-	j.crew.run(j, workers-1)
+}
+
+// memory returns the bytes that hold reserves for a new job.
+func memory(phases ...phase) float64 {
+	floats := 0
+	for w := range crewOf(workers(), phases) {
+		floats += space(w, phases)
+	}
+	return 4 * float64(floats)
 }
 
 // release gives j back to the pool and returns how the call ended.

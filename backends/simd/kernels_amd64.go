@@ -8,14 +8,14 @@ import "github.com/flashkit-go/flashkit"
 // the instructions for.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
-		{Name: "simd/fwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.fwdCost, RunForward: b.fwdAVX512},
-		{Name: "simd/decode_avx512", Fits: fitsDecodeAVX512, Cost: avx512Decode.cost, RunForward: b.decodeAVX512},
-		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.bwdCost, RunBackward: b.bwdAVX512},
-		{Name: "simd/fwd_avx512bf16", Fits: fitsAVX512BF16, Cost: fwdAVX512BF16Cost, RunForward: b.fwdAVX512BF16},
-		{Name: "simd/bwd_avx512bf16", Fits: fitsAVX512BF16, Cost: bwdAVX512BF16Cost, RunBackward: b.bwdAVX512BF16},
-		{Name: "simd/fwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.fwdCost, RunForward: b.fwdAVX2},
-		{Name: "simd/decode_avx2", Fits: fitsDecodeAVX2, Cost: avx2Decode.cost, RunForward: b.decodeAVX2},
-		{Name: "simd/bwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.bwdCost, RunBackward: b.bwdAVX2},
+		{Name: "simd/fwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.fwdCost, HostMemory: avx512Lanes.fwdMemory, RunForward: b.fwdAVX512},
+		{Name: "simd/decode_avx512", Fits: fitsDecodeAVX512, Cost: avx512Decode.cost, HostMemory: decodeMemory, RunForward: b.decodeAVX512},
+		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.bwdCost, HostMemory: avx512Lanes.bwdMemory, RunBackward: b.bwdAVX512},
+		{Name: "simd/fwd_avx512bf16", Fits: fitsAVX512BF16, Cost: fwdAVX512BF16Cost, HostMemory: fwdAVX512BF16Memory, RunForward: b.fwdAVX512BF16},
+		{Name: "simd/bwd_avx512bf16", Fits: fitsAVX512BF16, Cost: bwdAVX512BF16Cost, HostMemory: bwdAVX512BF16Memory, RunBackward: b.bwdAVX512BF16},
+		{Name: "simd/fwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.fwdCost, HostMemory: avx2Lanes.fwdMemory, RunForward: b.fwdAVX2},
+		{Name: "simd/decode_avx2", Fits: fitsDecodeAVX2, Cost: avx2Decode.cost, HostMemory: decodeMemory, RunForward: b.decodeAVX2},
+		{Name: "simd/bwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.bwdCost, HostMemory: avx2Lanes.bwdMemory, RunBackward: b.bwdAVX2},
 	}
 }
 

@@ -34,8 +34,8 @@ func (b *Backend) Name() string { return "simd" }
 // Kernels returns the backend's kernels.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	return append(b.vectorKernels(),
-		flashkit.Kernel{Name: "simd/fwd_generic", Fits: fitsAll, Cost: fwdGenericCost, RunForward: b.fwdGeneric},
-		flashkit.Kernel{Name: "simd/bwd_generic", Fits: fitsAll, Cost: bwdGenericCost, RunBackward: b.bwdGeneric},
+		flashkit.Kernel{Name: "simd/fwd_generic", Fits: fitsAll, Cost: fwdGenericCost, HostMemory: fwdGenericMemory, RunForward: b.fwdGeneric},
+		flashkit.Kernel{Name: "simd/bwd_generic", Fits: fitsAll, Cost: bwdGenericCost, HostMemory: bwdGenericMemory, RunBackward: b.bwdGeneric},
 	)
 }
 

@@ -112,7 +112,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, b, h, t, k0, k1 in
 }
 
 // gathers reports whether dQ needs memory of its own between chunks.
-func (j *job) gathers() bool { return j.p.DType != flashkit.Float32 && j.chunks() > 1 }
+func (x *plan) gathers() bool { return x.p.DType != flashkit.Float32 && x.chunks() > 1 }
 
 // gathered returns n rows of the sums of dQ.
 func (j *job) gathered(b, h, r, n int) []float32 {

@@ -38,6 +38,9 @@ func open(ctx context.Context, module []byte, e engine) (*Backend, error) {
 	return &Backend{box: box, jobs: sync.Pool{New: func() any { return new(job) }}}, nil
 }
 
+// Compile compiles the module now, so that the first call need not.
+func (b *Backend) Compile(ctx context.Context) error { return b.box.compile(ctx) }
+
 // Name returns "wasm".
 func (b *Backend) Name() string { return "wasm" }
 
@@ -68,7 +71,11 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	var list []flashkit.Kernel
 	for i := range variants {
 		v := &variants[i]
-		k := flashkit.Kernel{Name: "wasm/" + v.stem, Fits: v.fits, Cost: func(p flashkit.Problem) time.Duration { return b.cost(v, p) }}
+		k := flashkit.Kernel{
+			Name: "wasm/" + v.stem, Fits: v.fits,
+			Cost:       func(p flashkit.Problem) time.Duration { return b.cost(v, p) },
+			HostMemory: func(p flashkit.Problem) float64 { return b.hostMemory(v, p) },
+		}
 		if v.pass == flashkit.PassForward {
 			k.RunForward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 				j := b.newJob(v, p)
@@ -99,6 +106,19 @@ func (v *variant) fits(p flashkit.Problem) string {
 		return fmt.Sprintf("one head needs %d bytes of the sandbox, which has %d", need, uint64(maxMemory))
 	}
 	return ""
+}
+
+// hostMemory returns the bytes of the instances that a call takes, of the sums of
+// dQ where it gathers them, and of the counters.
+func (b *Backend) hostMemory(v *variant, p flashkit.Problem) float64 {
+	const page = 1 << 16
+	x := newPlan(v, p)
+	bytes := float64((x.place(lowest).end + page - 1) / page * page)
+	bytes *= float64(max(1, min(cap(b.box.slots), x.items())))
+	if x.gathers() {
+		bytes += 4 * float64(p.Batch*p.Heads*p.QLen) * float64(p.Dim)
+	}
+	return bytes + 8*float64(x.heads()) + 8*float64(x.heads())*float64(x.chunks())
 }
 
 // callOverhead is what a call costs before any arithmetic.

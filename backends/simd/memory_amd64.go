@@ -1,0 +1,41 @@
+//go:build !noasm && !purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+// The bytes that a call takes beside its tensors: what the workers hold, and what
+// they share.
+
+func (isa *laneISA) fwdMemory(p flashkit.Problem) float64 {
+	j := &job{p: p, workers: workers()}
+	isa.plan(j)
+	return memory(isa.fwdWork(j))
+}
+
+func (isa *laneISA) bwdMemory(p flashkit.Problem) float64 { return isa.bwdMemoryWith(p, noMore) }
+
+// bwdMemoryWith returns the workspace, the stats, and 8 bytes for each block:
+// how far it has come.
+func (isa *laneISA) bwdMemoryWith(p flashkit.Problem, more func(keys int) int) float64 {
+	j := &job{p: p, workers: workers()}
+	j.planBlocks()
+	tile, block := isa.bwdWork(j, more)
+	return memory(tile, block) + 4*float64(tile.items)*float64(isa.statsSize(j)) + 8*float64(block.items)
+}
+
+func decodeMemory(p flashkit.Problem) float64 {
+	d := planDecode(&p)
+	chunk, row := d.work(&p)
+	return memory(chunk, row) + 4*float64(chunk.items)*float64(d.part)
+}
+
+func fwdAVX512BF16Memory(p flashkit.Problem) float64 {
+	j := &job{p: p, workers: workers()}
+	avx512Lanes.plan(j)
+	return memory(fwdAVX512BF16Work(j))
+}
+
+func bwdAVX512BF16Memory(p flashkit.Problem) float64 {
+	return avx512Lanes.bwdMemoryWith(p, bwdAVX512BF16More(p))
+}

@@ -1,0 +1,85 @@
+package simd
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// allocated returns the bytes that a call of the kernel of that name allocates
+// on a new backend.
+func allocated(t *testing.T, name string, p flashkit.Problem) float64 {
+	b := New()
+	defer b.Close()
+	q, k, v := zeros(p, p.QShape()), zeros(p, p.KShape()), zeros(p, p.VShape())
+	o, do := zeros(p, p.OShape()), zeros(p, p.OShape())
+	dq, dk, dv := zeros(p, p.QShape()), zeros(p, p.KShape()), zeros(p, p.VShape())
+	lse := flashkit.F32(make([]float32, p.Batch*p.Heads*p.QLen), p.Batch, p.Heads, p.QLen, 1)
+	fwd := &flashkit.Forward{Q: q, K: k, V: v, O: o, LSE: lse}
+	bwd := &flashkit.Backward{Q: q, K: k, V: v, O: o, LSE: lse, DO: do, DQ: dq, DK: dk, DV: dv}
+	for _, k := range b.Kernels() {
+		if k.Name != name {
+			continue
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := error(nil)
+		if k.Pass() == flashkit.PassForward {
+			err = k.Forward(t.Context(), p, fwd)
+		} else {
+			err = k.Backward(t.Context(), p, bwd)
+		}
+		runtime.ReadMemStats(&after)
+		require.NoError(t, err)
+		return float64(after.TotalAlloc - before.TotalAlloc)
+	}
+	t.Fatal(name)
+	return 0
+}
+
+func zeros(p flashkit.Problem, s [4]int) flashkit.Tensor {
+	n := s[0] * s[1] * s[2] * s[3]
+	switch p.DType {
+	case flashkit.Float16:
+		return flashkit.F16(make([]uint16, n), s[0], s[1], s[2], s[3])
+	case flashkit.BFloat16:
+		return flashkit.BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
+	}
+	return flashkit.F32(make([]float32, n), s[0], s[1], s[2], s[3])
+}
+
+// The formula is what a first call allocates, but for the allocator's size
+// classes and small change.
+func TestHostMemory(t *testing.T) {
+	for _, name := range []string{
+		"b1-h1-g1-n1-m1-d8-f32",
+		"b1-h8-g2-n300-m300-d64-f32-causal",
+		"b2-h4-g4-n200-m500-d33-dv40-f16",
+		"b1-h4-g4-n256-m256-d64-bf16-causal",
+		"b1-h8-g1-n1-m4096-d128-bf16",
+		"b1-h2-g2-n2000-m10-d16-bf16",
+	} {
+		p, err := flashkit.ParseProblem(name)
+		require.NoError(t, err)
+		for _, k := range New().Kernels() {
+			if k.Fits(p) != "" {
+				continue
+			}
+			got, want := allocated(t, k.Name, p), k.HostMemory(p)
+			require.GreaterOrEqual(t, got, want, "%s %s", k.Name, p)
+			require.LessOrEqual(t, got, 1.25*want+16<<10, "%s %s", k.Name, p)
+		}
+	}
+}
+
+// A problem that no machine could hold has a positive figure too.
+func TestHostMemoryOfHugeProblems(t *testing.T) {
+	p, err := flashkit.ParseProblem("b1-h1-g1-n1000000000000000-m1000-d1-bf16")
+	require.NoError(t, err)
+	for _, k := range New().Kernels() {
+		require.Positive(t, k.HostMemory(p), k.Name)
+	}
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// memoryFlags are the flags of flashrun memory, as given.
+type memoryFlags struct {
+	backend string
+	pass    string
+	formula bool
+	limit   time.Duration
+	json    bool
+	csv     bool
+}
+
+func newMemory() *cobra.Command {
+	f := new(memoryFlags)
+	cmd := &cobra.Command{
+		Use:   "memory PROBLEM...",
+		Short: "Compare what attention allocates with and without its matrices",
+		Long: `Memory prints what a problem takes besides its tensors: attention that writes out
+its matrices, and each kernel of this machine.
+
+Written out, the forward pass holds S = Q·K and P = softmax(S), the backward pass
+S, P, dS and dP, each of rows times keys for every query head, whatever the mask
+hides. They are given in the problem's type and in f32, in which many programs
+hold them. A kernel keeps LSE, 4 bytes for each row of a head, and a workspace
+that it forgets after the call; m and l, which older kernels keep in place of
+LSE, take twice that.
+
+The workspace is by formula, for the workers that a call would have, and
+measured: the bytes that a first call allocates in the host's memory, on a
+backend of its own. A call that is predicted to take longer than --limit, or
+whose tensors pass 4 GiB, is not measured. For kernels of a device, what they
+take there is by formula, and the tensors' copies there are named beside it.
+
+"One head" is the figure in all over the number of query heads of the batch. The
+ratio is that of the matrices in the problem's type to the line's figure. A
+published table that differs may count one matrix, all heads, or m and l.
+
+A problem is named as for flashrun explain.`,
+		Example: `  flashrun memory b1-h8-g8-n4096-m4096-d64-f32
+  flashrun memory --pass bwd --backend simd b1-h8-g2-n1024-m1024-d64-bf16-causal
+  flashrun memory --formula --csv b1-h1-g1-n1024-m1024-d64-f32 b1-h1-g1-n16384-m16384-d64-f32`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("a PROBLEM is missing: at least one name such as b1-h8-g2-n128-m512-d64-f32-causal")
+			}
+			return nil
+		},
+		ValidArgsFunction: completeProblem,
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	flags := cmd.Flags()
+	addBackendFlag(cmd, &f.backend, "only the kernels of this backend or, for a kernel, of its variant (default all that are available)")
+	flags.StringVar(&f.pass, "pass", "both", "`pass`: fwd, bwd or both")
+	flags.BoolVar(&f.formula, "formula", false, "do not measure")
+	flags.DurationVar(&f.limit, "limit", 10*time.Second, "do not measure a call that takes longer than this")
+	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each problem and pass")
+	flags.BoolVar(&f.csv, "csv", false, "print CSV, a line for each figure")
+	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions([]string{"fwd", "bwd", "both"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// completeProblem offers a few problems to begin from.
+func completeProblem(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{
+		"b1-h8-g8-n1024-m1024-d64-f32\tself-attention",
+		"b1-h8-g2-n4096-m4096-d128-bf16-causal\tgrouped heads, causal",
+		"b8-h32-g8-n1-m4096-d128-bf16-causal\tdecoding",
+	}, cobra.ShellCompDirectiveNoFileComp
+}
+
+// passes are what --pass may name.
+var passes = map[string][]flashkit.Pass{
+	"fwd":  {flashkit.PassForward},
+	"bwd":  {flashkit.PassBackward},
+	"both": {flashkit.PassForward, flashkit.PassBackward},
+}
+
+// check returns the problems and the passes, or an error that names the
+// argument at fault.
+func (f *memoryFlags) check(args []string) ([]flashkit.Problem, []flashkit.Pass, error) {
+	chosen, ok := passes[f.pass]
+	if !ok {
+		return nil, nil, fmt.Errorf("--pass %q: must be fwd, bwd or both", f.pass)
+	}
+	if f.limit < 0 {
+		return nil, nil, fmt.Errorf("--limit %s: must not be negative", f.limit)
+	}
+	if f.json && f.csv {
+		return nil, nil, errors.New("--json and --csv exclude each other")
+	}
+	var problems []flashkit.Problem
+	for _, name := range args {
+		p, err := flashkit.ParseProblem(name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		problems = append(problems, p)
+	}
+	return problems, chosen, nil
+}
+
+func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
+	problems, chosen, err := f.check(args)
+	if err != nil {
+		return err
+	}
+	d, err := openDispatch(cmd.Context(), f.backend)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	show := newProgress(cmd.ErrOrStderr())
+	defer show.done()
+	var tables []*memoryTable
+	for _, p := range problems {
+		for _, s := range chosen {
+			t := newMemoryTable(p, s)
+			for _, k := range d.Kernels() {
+				if k.Pass() != s {
+					continue
+				}
+				show.start(k.Name, 0)
+				line, err := f.kernel(cmd.Context(), p, k)
+				if err != nil {
+					return err
+				}
+				t.add(line)
+			}
+			if f.backend == "" {
+				t.addMissing(d.Missing())
+			}
+			tables = append(tables, t)
+		}
+	}
+	show.done()
+	w := cmd.OutOrStdout()
+	switch {
+	case f.json:
+		return failed(writeMemoryJSON(w, tables))
+	case f.csv:
+		return failed(writeMemoryCSV(w, tables))
+	}
+	return failed(writeMemoryText(w, tables))
+}
