@@ -70,10 +70,13 @@ func list(d *dispatch.Dispatcher) []listed {
 		lines = append(lines, l)
 	}
 	for _, m := range d.Missing() {
-		lines = append(lines, listed{Name: m.Backend, Reason: strings.TrimPrefix(m.Err.Error(), m.Backend+": ")})
+		lines = append(lines, listed{Name: m.Backend, Reason: reasonOf(m)})
 	}
 	return lines
 }
+
+// reasonOf returns why a backend is missing, without its name.
+func reasonOf(m dispatch.Missing) string { return strings.TrimPrefix(m.Err.Error(), m.Backend+": ") }
 
 // backendOf returns the backend's part of a kernel's name.
 func backendOf(kernel string) string {

@@ -82,12 +82,13 @@ sense, 130 interrupted.`,
   flashrun run --problem b1-h8-g2-n1024-m1024-d64-f32-causal --check
   flashrun explain b1-h8-g8-n1-m4096-d128-bf16
   flashrun bench --seq 128:4096:x2 --causal both
+  flashrun memory b1-h8-g8-n4096-m4096-d64-f32
   flashrun conformance --backend simd`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newConformance())
+	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newMemory(), newConformance())
 	return root
 }
 

@@ -62,7 +62,7 @@ A problem is named as for flashrun explain.`,
 	addBackendFlag(cmd, &f.backend, "only the kernels of this backend or, for a kernel, of its variant (default all that are available)")
 	flags.StringVar(&f.pass, "pass", "both", "`pass`: fwd, bwd or both")
 	flags.BoolVar(&f.formula, "formula", false, "do not measure")
-	flags.DurationVar(&f.limit, "limit", 10*time.Second, "do not measure a call that takes longer than this")
+	flags.DurationVar(&f.limit, "limit", 3*time.Second, "do not measure a call that takes longer than this")
 	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each problem and pass")
 	flags.BoolVar(&f.csv, "csv", false, "print CSV, a line for each figure")
 	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions([]string{"fwd", "bwd", "both"}, cobra.ShellCompDirectiveNoFileComp))
@@ -136,7 +136,7 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 				}
 				t.add(line)
 			}
-			if f.backend == "" {
+			if backendChoice(f.backend) == "auto" {
 				t.addMissing(d.Missing())
 			}
 			tables = append(tables, t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
@@ -42,16 +43,80 @@ func (f *memoryFlags) kernel(ctx context.Context, p flashkit.Problem, k flashkit
 	return line, nil
 }
 
+// formulaOnly is why nothing is measured with --formula.
+const formulaOnly = "by formula only"
+
 // whyNot returns why a call of k is not measured, or "".
 func (f *memoryFlags) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p), p.Bytes(k.Pass())
 	switch {
 	case f.formula:
-		return "by formula only"
+		return formulaOnly
 	case bytes > tensorLimit:
 		return fmt.Sprintf("its tensors take %s; up to %s are measured", formatBytes(bytes), formatBytes(tensorLimit))
 	case cost > f.limit || cost < 0: // negative: more nanoseconds than a Duration counts
 		return fmt.Sprintf("it is predicted to take longer than %s", f.limit)
 	}
 	return ""
+}
+
+// firstCall returns the bytes that a first call of k allocates in the host's
+// memory on a backend that has run nothing before. Compiling the sandbox's
+// module, once for all calls, is not counted.
+func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit time.Duration) (int64, error) {
+	k, done, err := unused(ctx, k)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	call := zeroCall(p, k)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = call(ctx)
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc), err
+}
+
+// unused returns k of a new backend, and what closes that. Where opening a second
+// backend is dear, as on a device, it returns k itself.
+func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() error, error) {
+	var b flashkit.Backend
+	switch backendOf(k.Name) {
+	case "simd":
+		b = simd.New()
+	case "wasm":
+		w, err := wasm.New(ctx)
+		if err != nil {
+			return k, nil, err
+		}
+		if err := w.Compile(ctx); err != nil {
+			w.Close()
+			return k, nil, err
+		}
+		b = w
+	default:
+		return k, func() error { return nil }, nil
+	}
+	for _, other := range b.Kernels() {
+		if other.Name == k.Name {
+			k = other
+		}
+	}
+	return k, b.Close, nil
+}
+
+// zeroCall returns a call of k on zeros: what they hold does not change what it
+// takes.
+func zeroCall(p flashkit.Problem, k flashkit.Kernel) func(context.Context) error {
+	zeros := func(shape [4]int) flashkit.Tensor { return newArray(p.DType, shape).tensor(bhsd) }
+	f := &flashkit.Forward{Q: zeros(p.QShape()), K: zeros(p.KShape()), V: zeros(p.VShape()),
+		O: zeros(p.OShape()), LSE: newArray(flashkit.Float32, p.LSEShape()).tensor(bhsd)}
+	if k.Pass() == flashkit.PassForward {
+		return func(ctx context.Context) error { return k.Forward(ctx, p, f) }
+	}
+	b := &flashkit.Backward{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: f.LSE,
+		DO: zeros(p.OShape()), DQ: zeros(p.QShape()), DK: zeros(p.KShape()), DV: zeros(p.VShape())}
+	return func(ctx context.Context) error { return k.Backward(ctx, p, b) }
 }

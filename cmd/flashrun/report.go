@@ -178,7 +178,7 @@ func formatSeconds(s float64) string {
 }
 
 func formatBytes(b float64) string {
-	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
+	for _, unit := range []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"} {
 		if b < 1024 {
 			if unit == "B" {
 				return fmt.Sprintf("%.0f B", b)
@@ -187,5 +187,5 @@ func formatBytes(b float64) string {
 		}
 		b /= 1024
 	}
-	return fmt.Sprintf("%.1f TiB", b)
+	return fmt.Sprintf("%.1f EiB", b)
 }

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// Sizes are of any length: the matrices of a problem that an int can count may
+// have more bytes than an int can.
+func fromInt(n int64) *big.Int { return big.NewInt(n) }
+
+func fromFloat(x float64) *big.Int {
+	n, _ := big.NewFloat(x).Int(nil)
+	return n
+}
+
+func product(factors ...int) *big.Int {
+	n := big.NewInt(1)
+	for _, f := range factors {
+		n.Mul(n, big.NewInt(int64(f)))
+	}
+	return n
+}
+
+func sum(terms ...*big.Int) *big.Int {
+	n := new(big.Int)
+	for _, t := range terms {
+		if t != nil {
+			n.Add(n, t)
+		}
+	}
+	return n
+}
+
+// A memoryTable is what flashrun memory says of one pass of a problem. The JSON
+// names are stable.
+type memoryTable struct {
+	Problem string        `json:"problem"`
+	Pass    string        `json:"pass"`
+	Heads   *big.Int      `json:"heads"`        // query heads of the whole batch
+	Tensors *big.Int      `json:"tensor_bytes"` // Q, K, V, O and, backward, their gradients
+	Lines   []*memoryLine `json:"lines"`
+
+	p    flashkit.Problem
+	lse  *big.Int
+	full *big.Int // the matrices in the problem's type
+}
+
+// The kinds of lines.
+const (
+	kindMatrices = "matrices"   // what the plain form writes out
+	kindStats    = "statistics" // what the tiled form keeps of a row
+	kindKernel   = "kernel"
+	kindMissing  = "missing" // a backend that this machine cannot run
+)
+
+// A memoryLine is one form of the pass and what it takes besides the tensors.
+type memoryLine struct {
+	Name       string   `json:"name"` // S,P or LSE or the kernel
+	Kind       string   `json:"kind"`
+	DType      string   `json:"dtype,omitempty"` // of what is counted
+	OneHead    *big.Int `json:"one_head_bytes,omitempty"`
+	Bytes      *big.Int `json:"bytes,omitempty"`
+	Ratio      float64  `json:"ratio,omitempty"` // the matrices in the problem's type to Bytes
+	Formula    *big.Int `json:"workspace_formula_bytes,omitempty"`
+	Measured   *big.Int `json:"workspace_measured_bytes,omitempty"`
+	Unmeasured string   `json:"unmeasured,omitempty"` // why Measured is not there
+	Device     *device  `json:"device_bytes,omitempty"`
+	Note       string   `json:"note,omitempty"`
+}
+
+func newMemoryTable(p flashkit.Problem, s flashkit.Pass) *memoryTable {
+	elem := p.DType.Size()
+	q, k := product(p.Batch, p.Heads, p.QLen, p.Dim, elem), product(p.Batch, p.KVHeads, p.KVLen, p.Dim, elem)
+	v, o := product(p.Batch, p.KVHeads, p.KVLen, p.VDim, elem), product(p.Batch, p.Heads, p.QLen, p.VDim, elem)
+	t := &memoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: sum(q, k, v, o)}
+	matrices, count := "S, P", 2
+	if s == flashkit.PassBackward {
+		matrices, count = "S, P, dS, dP", 4
+		t.Tensors = sum(t.Tensors, t.Tensors)
+	}
+	types := []flashkit.DType{p.DType, flashkit.Float32}
+	if p.DType == flashkit.Float32 {
+		types = types[:1]
+	}
+	t.full = product(p.Batch, p.Heads, p.QLen, p.KVLen, elem, count)
+	for _, x := range types {
+		t.rows(kindMatrices, "one matrix", x, p.KVLen, 1)
+		t.rows(kindMatrices, matrices, x, p.KVLen, count)
+	}
+	t.rows(kindStats, "m, l", flashkit.Float32, 1, 2)
+	t.rows(kindStats, "LSE", flashkit.Float32, 1, 1)
+	t.lse = product(p.Batch, p.Heads, p.QLen, 4)
+	return t
+}
+
+// rows adds a line for count arrays of so many elements for each query row.
+func (t *memoryTable) rows(kind, name string, x flashkit.DType, elements, count int) {
+	line := &memoryLine{Name: name, Kind: kind, DType: x.String(), OneHead: product(t.p.QLen, elements, x.Size(), count)}
+	line.Bytes = new(big.Int).Mul(line.OneHead, t.Heads)
+	line.Note = fmt.Sprintf("%d x %d bytes", t.p.QLen, x.Size())
+	if kind == kindMatrices {
+		line.Note = fmt.Sprintf("%d x %d x %d bytes", t.p.QLen, elements, x.Size())
+	}
+	if count > 1 {
+		line.Note = fmt.Sprintf("%d x %s", count, line.Note)
+	}
+	t.compare(line)
+}
+
+// add adds the line of a kernel: LSE and its workspace, which is what was
+// measured or else the formula.
+func (t *memoryTable) add(line *memoryLine) {
+	workspace := line.Measured
+	if workspace == nil {
+		workspace = line.Formula
+	}
+	if line.Note != "" || workspace == nil && line.Device == nil {
+		t.Lines = append(t.Lines, line)
+		return
+	}
+	line.Bytes = sum(t.lse, workspace)
+	if line.Device != nil {
+		line.Bytes.Add(line.Bytes, fromInt(line.Device.Workspace))
+	}
+	if t.Heads.Sign() > 0 {
+		up := sum(line.Bytes, t.Heads, fromInt(-1))
+		line.OneHead = up.Div(up, t.Heads)
+	}
+	t.compare(line)
+}
+
+// compare adds the line, with its ratio.
+func (t *memoryTable) compare(line *memoryLine) {
+	if line.Bytes.Sign() > 0 {
+		line.Ratio, _ = new(big.Rat).SetFrac(t.full, line.Bytes).Float64()
+	}
+	t.Lines = append(t.Lines, line)
+}
+
+func (t *memoryTable) addMissing(missing []dispatch.Missing) {
+	for _, m := range missing {
+		t.Lines = append(t.Lines, &memoryLine{Name: m.Backend, Kind: kindMissing, Note: reasonOf(m)})
+	}
+}
+
+// from says where a figure comes from.
+func (l *memoryLine) from() string {
+	if l.Note != "" {
+		return l.Note
+	}
+	text := "LSE"
+	if l.Measured != nil {
+		text += " + " + formatSize(l.Measured) + " measured"
+	}
+	switch {
+	case l.Formula != nil && l.Measured != nil:
+		text += " (" + formatSize(l.Formula) + " by formula)"
+	case l.Formula != nil:
+		text += " + " + formatSize(l.Formula) + " by formula"
+	}
+	if l.Device != nil {
+		text += fmt.Sprintf(" + %s of the device, besides %s of tensors there", formatBytes(float64(l.Device.Workspace)), formatBytes(float64(l.Device.Tensors)))
+	}
+	if l.Unmeasured != "" && l.Unmeasured != formulaOnly {
+		text += "; not measured: " + l.Unmeasured
+	}
+	return text
+}
+
+func formatSize(n *big.Int) string {
+	if n == nil {
+		return ""
+	}
+	x, _ := new(big.Float).SetInt(n).Float64()
+	return formatBytes(x)
+}
+
+func formatRatio(x float64) string {
+	switch {
+	case x == 0:
+		return ""
+	case x < 10:
+		return strconv.FormatFloat(x, 'g', 3, 64)
+	}
+	return strconv.FormatFloat(x, 'f', 0, 64)
+}
+
+func writeMemoryText(w io.Writer, tables []*memoryTable) error {
+	for i, t := range tables {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "%s, %s: %s of tensors, and besides them\n", t.Problem, t.Pass, formatSize(t.Tensors))
+		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+		fmt.Fprintf(tw, "\tone head\tin all\tratio\t\n")
+		for _, l := range t.Lines {
+			name := l.Name
+			if l.DType != "" {
+				name += " in " + l.DType
+			}
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, formatSize(l.OneHead), formatSize(l.Bytes), formatRatio(l.Ratio), l.from())
+		}
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeMemoryJSON(w io.Writer, tables []*memoryTable) error {
+	return json.NewEncoder(w).Encode(tables)
+}
+
+func writeMemoryCSV(w io.Writer, tables []*memoryTable) error {
+	c := csv.NewWriter(w)
+	c.Write([]string{"problem", "pass", "name", "kind", "dtype", "one_head_bytes", "bytes", "ratio",
+		"workspace_formula_bytes", "workspace_measured_bytes", "device_tensor_bytes", "device_workspace_bytes", "unmeasured", "note"})
+	exact := func(n *big.Int) string {
+		if n == nil {
+			return ""
+		}
+		return n.String()
+	}
+	for _, t := range tables {
+		for _, l := range t.Lines {
+			ratio, tensors, workspace := "", "", ""
+			if l.Ratio != 0 {
+				ratio = strconv.FormatFloat(l.Ratio, 'g', -1, 64)
+			}
+			if l.Device != nil {
+				tensors, workspace = strconv.FormatInt(l.Device.Tensors, 10), strconv.FormatInt(l.Device.Workspace, 10)
+			}
+			c.Write([]string{t.Problem, t.Pass, l.Name, l.Kind, l.DType, exact(l.OneHead), exact(l.Bytes), ratio,
+				exact(l.Formula), exact(l.Measured), tensors, workspace, l.Unmeasured, l.Note})
+		}
+	}
+	c.Flush()
+	return c.Error()
+}

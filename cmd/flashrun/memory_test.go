@@ -1,0 +1,280 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"math/big"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// memory runs flashrun memory --json.
+func memory(t *testing.T, args ...string) []*memoryTable {
+	t.Helper()
+	var tables []*memoryTable
+	require.NoError(t, json.Unmarshal([]byte(ok(t, append([]string{"memory", "--json"}, args...)...)), &tables))
+	return tables
+}
+
+// line returns the line of that name and type.
+func (t *memoryTable) line(test *testing.T, name, dtype string) *memoryLine {
+	test.Helper()
+	for _, l := range t.Lines {
+		if l.Name == name && l.DType == dtype {
+			return l
+		}
+	}
+	test.Fatalf("%s, %s: no line %s %s", t.Problem, t.Pass, name, dtype)
+	return nil
+}
+
+func requireSize(t *testing.T, want int64, got *big.Int) {
+	t.Helper()
+	require.NotNil(t, got)
+	require.Equal(t, strconv.FormatInt(want, 10), got.String())
+}
+
+func TestMemoryByFormula(t *testing.T) {
+	tables := memory(t, "--formula", "--backend", "simd/fwd_generic", "b2-h8-g2-n1024-m4096-d64-dv32-bf16-causal")
+	require.Len(t, tables, 2)
+	forward, backward := tables[0], tables[1]
+	require.Equal(t, "forward", forward.Pass)
+	require.Equal(t, "backward", backward.Pass)
+	requireSize(t, 16, forward.Heads)
+	const q, k, v, o = 16 * 1024 * 64 * 2, 4 * 4096 * 64 * 2, 4 * 4096 * 32 * 2, 16 * 1024 * 32 * 2
+	requireSize(t, q+k+v+o, forward.Tensors)
+	requireSize(t, 2*(q+k+v+o), backward.Tensors)
+
+	const matrix = 1024 * 4096
+	for _, c := range []struct {
+		table       *memoryTable
+		name, dtype string
+		oneHead     int64
+		ratio       float64
+	}{
+		{forward, "one matrix", "bf16", 2 * matrix, 2}, {forward, "S, P", "bf16", 4 * matrix, 1},
+		{forward, "one matrix", "f32", 4 * matrix, 1}, {forward, "S, P", "f32", 8 * matrix, .5},
+		{backward, "one matrix", "bf16", 2 * matrix, 4}, {backward, "S, P, dS, dP", "bf16", 8 * matrix, 1},
+		{backward, "S, P, dS, dP", "f32", 16 * matrix, .5},
+		{forward, "LSE", "f32", 4 * 1024, 4096}, {forward, "m, l", "f32", 8 * 1024, 2048}, {backward, "LSE", "f32", 4 * 1024, 8192},
+	} {
+		l := c.table.line(t, c.name, c.dtype)
+		requireSize(t, c.oneHead, l.OneHead)
+		requireSize(t, 16*c.oneHead, l.Bytes)
+		require.Equal(t, c.ratio, l.Ratio, "%+v", c)
+	}
+
+	kernel := forward.line(t, "simd/fwd_generic", "")
+	require.Nil(t, kernel.Measured)
+	require.Equal(t, kernel.Bytes, sum(forward.line(t, "LSE", "f32").Bytes, kernel.Formula))
+	full, _ := new(big.Float).SetInt(forward.line(t, "S, P", "bf16").Bytes).Float64()
+	used, _ := new(big.Float).SetInt(kernel.Bytes).Float64()
+	require.InEpsilon(t, full/used, kernel.Ratio, 1e-12)
+	backward.line(t, "simd/bwd_generic", "")
+}
+
+func TestMemoryMeasured(t *testing.T) {
+	for _, backend := range []string{"simd", "wasm"} {
+		for _, table := range memory(t, "--backend", backend, "--limit", "10m", "b1-h2-g1-n70-m90-d16-f32") {
+			for _, l := range table.Lines {
+				if l.Kind != kindKernel || l.Note != "" {
+					continue
+				}
+				require.NotNil(t, l.Measured, "%s: %s", l.Name, l.Unmeasured)
+				require.GreaterOrEqual(t, l.Measured.Cmp(l.Formula), 0, "%s: %s measured, %s by formula", l.Name, l.Measured, l.Formula)
+				require.Equal(t, l.Bytes, sum(table.line(t, "LSE", "f32").Bytes, l.Measured))
+			}
+		}
+	}
+}
+
+func TestMemoryNotMeasured(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"prediction": {[]string{"--limit", "1ns", "b1-h2-g1-n70-m90-d16-f32"}, "predicted to take longer than 1ns"},
+		"tensors":    {[]string{"--limit", "999h", "b1-h1-g1-n1-m1000000000-d64-f32"}, "its tensors take"},
+		"wish":       {[]string{"--formula", "b1-h2-g1-n70-m90-d16-f32"}, formulaOnly},
+	} {
+		l := memory(t, append(c.args, "--pass", "fwd", "--backend", "simd/fwd_generic")...)[0].line(t, "simd/fwd_generic", "")
+		require.Nil(t, l.Measured, name)
+		require.Contains(t, l.Unmeasured, c.want, name)
+		require.NotNil(t, l.Bytes, name)
+	}
+	p, err := flashkit.ParseProblem("b1-h2-g1-n70-m90-d16-f32")
+	require.NoError(t, err)
+	f := memoryFlags{limit: 20 * time.Millisecond}
+	slow := flashkit.Kernel{Name: "mine/fwd_slow", Fits: func(flashkit.Problem) string { return "" },
+		Cost: func(flashkit.Problem) time.Duration { return 0 },
+		RunForward: func(ctx context.Context, _ flashkit.Problem, _ *flashkit.Forward) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+	l, err := f.kernel(t.Context(), p, slow)
+	require.NoError(t, err)
+	require.Equal(t, "it took longer than 20ms", l.Unmeasured)
+
+	broken := slow
+	broken.RunForward = func(context.Context, flashkit.Problem, *flashkit.Forward) error { return errors.New("no luck") }
+	_, err = f.kernel(t.Context(), p, broken)
+	require.ErrorContains(t, err, "mine/fwd_slow: no luck")
+}
+
+// What a kernel takes of a device counts too, and the tensors there do not.
+func TestMemoryOfADevice(t *testing.T) {
+	p, err := flashkit.ParseProblem("b1-h2-g1-n100-m90-d16-f32")
+	require.NoError(t, err)
+	f := memoryFlags{formula: true}
+	l, err := f.kernel(t.Context(), p, flashkit.Kernel{Name: "gpu/fwd_fast", Fits: func(flashkit.Problem) string { return "" },
+		Cost:         func(flashkit.Problem) time.Duration { return 0 },
+		DeviceMemory: func(flashkit.Problem) (tensors, workspace int64) { return 5000, 700 }})
+	require.NoError(t, err)
+	table := newMemoryTable(p, flashkit.PassForward)
+	table.add(l)
+	requireSize(t, 2*100*4+700, l.Bytes)
+	require.Equal(t, "LSE + 700 B of the device, besides 4.9 KiB of tensors there", l.from())
+}
+
+// Sizes go beyond what 64 bits count, exactly.
+func TestMemoryOfHugeProblems(t *testing.T) {
+	out := ok(t, "memory", "--formula", "--csv", "--backend", "simd", "--pass", "bwd", "b1-h1-g1-n1073741824-m1073741824-d1-f32")
+	records, err := csv.NewReader(strings.NewReader(out)).ReadAll()
+	require.NoError(t, err)
+	require.Equal(t, []string{"problem", "pass", "name", "kind", "dtype", "one_head_bytes", "bytes"}, records[0][:7])
+	require.Equal(t, []string{"S, P, dS, dP", "matrices", "f32", "18446744073709551616", "18446744073709551616"}, records[2][2:7])
+
+	text := ok(t, "memory", "--formula", "--backend", "simd", "b1-h1-g1-n1073741824-m1073741824-d1-f32")
+	require.Contains(t, text, "16.0 EiB")
+	for _, table := range memory(t, "--formula", "b1-h1-g1-n1000000000000000-m1000-d1-bf16") {
+		for _, l := range table.Lines {
+			if l.Bytes != nil {
+				require.Positive(t, l.Bytes.Sign(), l.Name)
+				require.Positive(t, l.Ratio, l.Name)
+			}
+		}
+	}
+}
+
+func TestMemoryOfEmptyProblems(t *testing.T) {
+	for _, name := range []string{"b0-h1-g1-n5-m5-d8-f32", "b1-h1-g1-n0-m5-d8-f32", "b1-h1-g1-n5-m0-d8-bf16"} {
+		ok(t, "memory", "--backend", "simd", name)
+		require.Len(t, memory(t, "--backend", "simd", name), 2)
+	}
+}
+
+func TestMemoryText(t *testing.T) {
+	out := ok(t, "memory", "--formula", "--backend", "simd/fwd_generic", "--pass", "fwd", "b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f16")
+	require.True(t, strings.HasPrefix(out, `b1-h8-g8-n1024-m1024-d64-f32, forward: 8.0 MiB of tensors, and besides them
+                   one head  in all     ratio  
+one matrix in f32  4.0 MiB   32.0 MiB   2      1024 x 1024 x 4 bytes
+S, P in f32        8.0 MiB   64.0 MiB   1      2 x 1024 x 1024 x 4 bytes
+m, l in f32        8.0 KiB   64.0 KiB   1024   2 x 1024 x 4 bytes
+LSE in f32         4.0 KiB   32.0 KiB   2048   1024 x 4 bytes
+simd/fwd_generic `), out)
+	require.Contains(t, out, "\n\nb1-h8-g8-n1024-m1024-d64-f16, forward: 4.0 MiB")
+	require.Contains(t, ok(t, "memory", "--formula", "--pass", "fwd", "b1-h1-g1-n1-m1-d8-f32"), "simd/fwd_generic")
+}
+
+func TestMemoryBadInput(t *testing.T) {
+	const p = "b1-h1-g1-n5-m5-d8-f32"
+	for name, test := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"no problem":      {nil, []string{"PROBLEM", "missing"}},
+		"second problem":  {[]string{p, "b1-h8"}, []string{"b1-h8"}},
+		"overflow":        {[]string{"b1-h1-g1-n4611686018427387904-m5-d8-f32"}, []string{"b1-h1-g1-n4611686018427387904", "Q"}},
+		"unknown pass":    {[]string{p, "--pass", "forward"}, []string{"--pass", "forward", "fwd"}},
+		"negative limit":  {[]string{p, "--limit", "-1s"}, []string{"--limit -1s"}},
+		"limit of what":   {[]string{p, "--limit", "5"}, []string{"--limit", "5"}},
+		"both formats":    {[]string{p, "--json", "--csv"}, []string{"--json", "--csv"}},
+		"unknown backend": {[]string{p, "--backend", "tpu"}, []string{"tpu"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := flashrun(t, append([]string{"memory"}, test.args...)...)
+			require.Equal(t, exitUsage, code, stderr)
+			require.Empty(t, stdout)
+			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+			for _, want := range test.want {
+				require.Contains(t, stderr, want)
+			}
+		})
+	}
+}
+
+func TestMemoryInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, exitInterrupted, execute(ctx, []string{"memory", "--backend", "simd", "b1-h1-g1-n64-m64-d8-f32"}, &stdout, &stderr))
+	require.Empty(t, stdout.String())
+}
+
+func TestMemoryHelpAndCompletion(t *testing.T) {
+	help := ok(t, "memory", "--help")
+	require.Contains(t, help, "Examples:")
+	_, completions, _ := flashrun(t, "__complete", "memory", "--pass", "")
+	require.Contains(t, completions, "fwd\nbwd\nboth")
+	_, completions, _ = flashrun(t, "__complete", "memory", "")
+	for _, line := range strings.Split(strings.TrimSpace(completions), "\n") {
+		if name, _, found := strings.Cut(line, "\t"); found {
+			_, err := flashkit.ParseProblem(name)
+			require.NoError(t, err)
+		}
+	}
+}
+
+// The table of docs/algorithm.md is what the command prints.
+func TestMemoryTableOfTheDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/algorithm.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "## 8. Memory")
+	require.True(t, found)
+	rows := 0
+	for _, line := range strings.Split(section, "\n") {
+		cells := strings.FieldsFunc(line, func(r rune) bool { return r == '|' })
+		if len(cells) != 7 {
+			continue
+		}
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if _, err := strconv.Atoi(cells[0]); err != nil {
+			continue
+		}
+		rows++
+		table := memory(t, "--formula", "--pass", "fwd", "b1-h8-g8-n"+cells[0]+"-m"+cells[0]+"-d64-f32")[0]
+		one, both, lse := table.line(t, "one matrix", "f32"), table.line(t, "S, P", "f32"), table.line(t, "LSE", "f32")
+		for i, n := range []*big.Int{one.OneHead, both.OneHead, lse.OneHead, one.Bytes, both.Bytes, lse.Bytes} {
+			require.Equal(t, cells[i+1], strings.Replace(formatSize(n), ".0 ", " ", 1), "%s, column %d", cells[0], i+1)
+		}
+	}
+	require.Equal(t, 4, rows)
+}
+
+// A table that is often copied gives these for one head in float32, N x N x 4 for
+// the matrix and N x 2 x 4 for m and l: they are the sums of four heads.
+func TestMemoryOfAPublishedTable(t *testing.T) {
+	for _, row := range []struct {
+		n             string
+		matrix, stats int64
+	}{{"128", 256 << 10, 4 << 10}, {"512", 4 << 20, 16 << 10}, {"1024", 16 << 20, 32 << 10}, {"4096", 256 << 20, 128 << 10}} {
+		table := memory(t, "--formula", "--pass", "fwd", "b1-h4-g4-n"+row.n+"-m"+row.n+"-d64-f32")[0]
+		matrix, stats := table.line(t, "one matrix", "f32"), table.line(t, "m, l", "f32")
+		requireSize(t, row.matrix, matrix.Bytes)
+		requireSize(t, row.stats, stats.Bytes)
+		requireSize(t, row.matrix/4, matrix.OneHead)
+		requireSize(t, row.stats/4, stats.OneHead)
+	}
+}
