@@ -176,7 +176,7 @@ func TestMemoryOfEmptyProblems(t *testing.T) {
 func TestMemoryText(t *testing.T) {
 	out := ok(t, "memory", "--formula", "--backend", "simd/fwd_generic", "--pass", "fwd", "b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f16")
 	require.True(t, strings.HasPrefix(out, `b1-h8-g8-n1024-m1024-d64-f32, forward: 8.0 MiB of tensors, and besides them
-                   one head  in all     ratio  
+                   one head  in all     ratio
 one matrix in f32  4.0 MiB   32.0 MiB   2      1024 x 1024 x 4 bytes
 S, P in f32        8.0 MiB   64.0 MiB   1      2 x 1024 x 1024 x 4 bytes
 m, l in f32        8.0 KiB   64.0 KiB   1024   2 x 1024 x 4 bytes

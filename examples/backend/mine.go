@@ -1,0 +1,79 @@
+// Package mine is a backend with one kernel.
+package mine
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+type Backend struct{}
+
+func New() *Backend { return new(Backend) }
+
+func (*Backend) Name() string { return "mine" }
+func (*Backend) Close() error { return nil }
+
+func (*Backend) Kernels() []flashkit.Kernel {
+	return []flashkit.Kernel{{Name: "mine/fwd_plain", Fits: fits, Cost: cost, RunForward: forward}}
+}
+
+func fits(p flashkit.Problem) string {
+	if p.DType != flashkit.Float32 {
+		return "takes f32 only"
+	}
+	return ""
+}
+
+func cost(p flashkit.Problem) time.Duration {
+	return time.Duration(p.FLOPs(flashkit.PassForward)) // one a nanosecond
+}
+
+func forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+	scale := float32(p.SoftmaxScale())
+	s := make([]float32, p.KVLen)
+	for b := range p.Batch {
+		for h := range p.Heads {
+			g := h / (p.Heads / p.KVHeads)
+			for i := range p.QLen {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				lo, hi := p.Keys(i)
+				q := f.Q.Float32s()[f.Q.Offset(b, h, i):][:p.Dim]
+				o := f.O.Float32s()[f.O.Offset(b, h, i):][:p.VDim]
+				m := float32(math.Inf(-1))
+				for j := lo; j < hi; j++ {
+					k := f.K.Float32s()[f.K.Offset(b, g, j):][:p.Dim]
+					s[j] = 0
+					for c := range q {
+						s[j] += q[c] * k[c]
+					}
+					s[j] *= scale
+					m = max(m, s[j])
+				}
+				clear(o)
+				var l float32
+				for j := lo; j < hi; j++ {
+					w := float32(math.Exp(float64(s[j] - m)))
+					l += w
+					v := f.V.Float32s()[f.V.Offset(b, g, j):][:p.VDim]
+					for c := range o {
+						o[c] += w * v[c]
+					}
+				}
+				if lo < hi {
+					for c := range o {
+						o[c] /= l
+					}
+				}
+				if !f.LSE.IsZero() {
+					f.LSE.Float32s()[f.LSE.Offset(b, h, i)] = m + float32(math.Log(float64(l)))
+				}
+			}
+		}
+	}
+	return nil
+}

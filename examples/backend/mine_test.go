@@ -1,0 +1,50 @@
+package mine
+
+import (
+	"fmt"
+	"log"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// One test holds a backend to everything that flashkit asks of its own.
+func TestConformance(t *testing.T) { conformance.Run(t, New()) }
+
+// A backend of one's own stands beside ours.
+func Example() {
+	d := dispatch.New(New(), simd.New())
+	defer d.Close()
+	p, err := flashkit.ParseProblem("b1-h8-g2-n128-m512-d64-f32-causal")
+	if err != nil {
+		log.Fatal(err)
+	}
+	only, err := d.With("mine/fwd_plain")
+	if err != nil {
+		log.Fatal(err)
+	}
+	k, err := only.Pick(p, flashkit.PassForward)
+	fmt.Println(k.Name, err)
+
+	p.DType = flashkit.BFloat16
+	_, err = only.Pick(p, flashkit.PassForward)
+	fmt.Println(err)
+	// Output:
+	// mine/fwd_plain <nil>
+	// mine/fwd_plain: does not take b1-h8-g2-n128-m512-d64-bf16-causal: takes f32 only
+}
+
+// The user guide prints the whole backend.
+func TestUserGuide(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/user-guide.md")
+	require.NoError(t, err)
+	code, err := os.ReadFile("mine.go")
+	require.NoError(t, err)
+	require.Contains(t, string(guide), "```go\n"+string(code)+"```\n")
+}

@@ -1,0 +1,55 @@
+// Embed computes attention in a program of one's own: open, describe, call. The
+// fastest kernel of the machine runs.
+//
+// The keys are those of a small dictionary, one direction for each word, and a
+// large scale makes a query read the value of the key that it points at.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+func main() {
+	ctx := context.Background()
+	d, err := dispatch.Default(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 3, Dim: 3, VDim: 2, Scale: 100}
+	q := []float32{ // [B, H, N, D]
+		0, 1, 0, // the second word
+		1, 0, 1, // the first or the last
+	}
+	k := []float32{ // [B, G, M, D]
+		1, 0, 0,
+		0, 1, 0,
+		0, 0, 1,
+	}
+	v := []float32{ // [B, G, M, DV]
+		10, -10,
+		20, -20,
+		60, -60,
+	}
+	o := make([]float32, 1*1*2*2) // [B, H, N, DV], written
+	err = d.Forward(ctx, p, &flashkit.Forward{
+		Q: flashkit.F32(q, 1, 1, 2, 3), K: flashkit.F32(k, 1, 1, 3, 3),
+		V: flashkit.F32(v, 1, 1, 3, 2), O: flashkit.F32(o, 1, 1, 2, 2),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("the second word:", o[:2])
+	fmt.Println("the mean of two:", o[2:])
+
+	if kernel, err := d.Pick(p, flashkit.PassForward); err == nil {
+		fmt.Fprintln(os.Stderr, "computed by", kernel.Name)
+	}
+}
