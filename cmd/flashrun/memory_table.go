@@ -201,7 +201,7 @@ func writeMemoryText(w io.Writer, tables []*memoryTable) error {
 		}
 		fmt.Fprintf(w, "%s, %s: %s of tensors, and besides them\n", t.Problem, t.Pass, formatSize(t.Tensors))
 		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-		fmt.Fprintf(tw, "\tone head\tin all\tratio\n")
+		fmt.Fprintf(tw, "\tone head\tin all\tratio\thow\n")
 		for _, l := range t.Lines {
 			name := l.Name
 			if l.DType != "" {
