@@ -15,7 +15,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate asm wasm cuda cuda-packages gpu-test toolchain vectors drift verify verify-sample clean
+.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate docs asm wasm cuda cuda-packages gpu-test toolchain vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -92,7 +92,7 @@ peers: $(VENV)/peers ## our CPU kernels beside PyTorch and ONNX Runtime, which i
 	CGO_ENABLED=0 $(GO) test -c -o bin/simd.test ./backends/simd
 	$(VENV)/bin/python bench/peers/cpu.py bin/simd.test
 
-generate: asm wasm vectors ## remake everything generated
+generate: asm wasm vectors docs ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
 	rm -f backends/simd/*_amd64.s backends/simd/avx*_amd64.go
@@ -135,11 +135,14 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
 	$(MAKE) -C backends/cuda/gorgoniacu test
 
+docs: ## remake the manual pages and the shell completions in docs/ from the commands
+	$(GO) test ./cmd/flashrun -run '^TestDocs$$' -count=1 -write-docs
+
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)
