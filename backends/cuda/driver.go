@@ -21,7 +21,7 @@ type (
 // from the library that it finds at run time; the module gorgoniacu from
 // gorgonia.org/cu; tests from a fake. A call that fails returns an *Error.
 // Every function may be called from several goroutines at once. Those below
-// SetCurrent act on the context that is current on the calling thread; the
+// CtxPopCurrent act on the context that is current on the calling thread; the
 // backend sees to that.
 type Driver struct {
 	Init             func() error

@@ -10,8 +10,6 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
-	"github.com/flashkit-go/flashkit/backends/simd"
-	"github.com/flashkit-go/flashkit/backends/wasm"
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
@@ -175,35 +173,15 @@ func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, 
 	if memory == deviceMemory {
 		return data.openDevice(ctx, b.gpu, k)
 	}
-	own, err := fresh(ctx, k.Name)
+	own, done, err := unused(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	c := &timedCase{problem: data.problem, kernel: k, memory: memory, close: func() error { return nil }}
-	if own != nil {
-		c.close = own.Close
-		for _, x := range own.Kernels() {
-			if x.Name == k.Name {
-				c.kernel = x
-			}
-		}
-	}
+	c := &timedCase{problem: data.problem, kernel: own, memory: memory, close: done}
 	c.call = func(ctx context.Context) (time.Duration, error) {
 		return timed(func() error { return data.call(ctx, c.kernel) })
 	}
 	return c, nil
-}
-
-// fresh returns a new backend for the kernel of that name, or nil where it must
-// share the one there is: a GPU's, which tells its memory by itself.
-func fresh(ctx context.Context, kernel string) (flashkit.Backend, error) {
-	switch backendOf(kernel) {
-	case "simd":
-		return simd.New(), nil
-	case "wasm":
-		return wasm.New(ctx)
-	}
-	return nil, nil
 }
 
 // warmUp makes the kernel ready on a problem of one row, calls it once, and looks
@@ -216,15 +194,16 @@ func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 			return err
 		}
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	first, err := c.call(ctx)
-	runtime.ReadMemStats(&after)
+	var first time.Duration
+	bytes, err := allocated(func() (err error) {
+		first, err = c.call(ctx)
+		return err
+	})
 	if err != nil {
 		c.done = true
 		return err
 	}
-	c.extra = int64(after.TotalAlloc - before.TotalAlloc)
+	c.extra = bytes
 	b.plan.spend(c.kernel.Cost(c.problem))
 	if c.done = first >= b.perCase(); c.done {
 		c.rounds = [][]time.Duration{{first}}
@@ -296,10 +275,7 @@ func (b *bench) keep(cases []*timedCase) {
 			continue
 		}
 		r.Memory, r.ExtraBytes = c.memory, c.extra
-		if c.kernel.DeviceMemory != nil {
-			r.Device = new(device)
-			r.Device.Tensors, r.Device.Workspace = c.kernel.DeviceMemory(c.problem)
-		}
+		r.Device = deviceOf(c.problem, c.kernel)
 		if k, err := b.dispatch.Pick(c.problem, c.kernel.Pass()); err == nil {
 			r.Chosen = k.Name == c.kernel.Name && c.memory == hostMemory
 		}

@@ -35,14 +35,14 @@ func measure(ctx context.Context, d *dispatch.Dispatcher, p flashkit.Problem, s 
 	}
 	m.reason = reasonFor(d, p, s)
 	show.start(m.kernel.Name, m.kernel.Cost(p))
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	first, err := timed(func() error { return call(m.kernel) })
-	runtime.ReadMemStats(&after)
+	var first time.Duration
+	m.bytes, err = allocated(func() (err error) {
+		first, err = timed(func() error { return call(m.kernel) })
+		return err
+	})
 	if err != nil {
 		return m, runError(err)
 	}
-	m.bytes = int64(after.TotalAlloc - before.TotalAlloc)
 	var times []time.Duration
 	if repeat == 0 && first > enoughTime {
 		times = append(times, first)
@@ -58,6 +58,15 @@ func measure(ctx context.Context, d *dispatch.Dispatcher, p flashkit.Problem, s 
 	}
 	m.median, m.calls = median(times), len(times)
 	return m, nil
+}
+
+// allocated returns the bytes that f allocates in the host's memory.
+func allocated(f func() error) (int64, error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := f()
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc), err
 }
 
 func timed(f func() error) (time.Duration, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -24,10 +23,7 @@ func (f *memoryFlags) kernel(ctx context.Context, p flashkit.Problem, k flashkit
 	if k.HostMemory != nil {
 		line.Formula = fromFloat(k.HostMemory(p))
 	}
-	if k.DeviceMemory != nil {
-		line.Device = new(device)
-		line.Device.Tensors, line.Device.Workspace = k.DeviceMemory(p)
-	}
+	line.Device = deviceOf(p, k)
 	if line.Unmeasured = f.whyNot(p, k); line.Unmeasured != "" {
 		return line, nil
 	}
@@ -72,11 +68,7 @@ func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit
 	call := zeroCall(p, k)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	err = call(ctx)
-	runtime.ReadMemStats(&after)
-	return int64(after.TotalAlloc - before.TotalAlloc), err
+	return allocated(func() error { return call(ctx) })
 }
 
 // unused returns k of a new backend, and what closes that. Where opening a second

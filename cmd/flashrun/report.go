@@ -43,6 +43,16 @@ type device struct {
 	Workspace int64 `json:"workspace"`
 }
 
+// deviceOf returns what a call of k takes there, nil for the kernels of the host.
+func deviceOf(p flashkit.Problem, k flashkit.Kernel) *device {
+	if k.DeviceMemory == nil {
+		return nil
+	}
+	d := new(device)
+	d.Tensors, d.Workspace = k.DeviceMemory(p)
+	return d
+}
+
 type checkedOutput struct {
 	name  string
 	error distance
@@ -66,10 +76,7 @@ func (r *report) set(p flashkit.Problem, m measurement) {
 	r.Pass, r.Kernel, r.Reason = pass.String(), m.kernel.Name, m.reason
 	r.Backend = backendOf(m.kernel.Name)
 	r.Seconds, r.Calls, r.ExtraBytes = m.median.Seconds(), m.calls, max(r.ExtraBytes, m.bytes)
-	if m.kernel.DeviceMemory != nil {
-		r.Device = new(device)
-		r.Device.Tensors, r.Device.Workspace = m.kernel.DeviceMemory(p)
-	}
+	r.Device = deviceOf(p, m.kernel)
 	if r.Seconds > 0 {
 		r.GFLOPS = p.FLOPs(pass) / r.Seconds / 1e9
 	}
