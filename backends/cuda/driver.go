@@ -36,7 +36,6 @@ type Driver struct {
 	CtxPushCurrent          func(Context) error
 	CtxPopCurrent           func() error
 
-	MemGetInfo    func() (free, total int, err error)
 	MemAlloc      func(bytes int) (Pointer, error)
 	MemFree       func(Pointer) error
 	MemAllocAsync func(bytes int, s StreamHandle) (Pointer, error)

@@ -50,7 +50,6 @@ type calls struct {
 	release       symbol `cu:"cuDevicePrimaryCtxRelease_v2"`
 	push          symbol `cu:"cuCtxPushCurrent_v2"`
 	pop           symbol `cu:"cuCtxPopCurrent_v2"`
-	memInfo       symbol `cu:"cuMemGetInfo_v2"`
 	alloc         symbol `cu:"cuMemAlloc_v2"`
 	free          symbol `cu:"cuMemFree_v2"`
 	allocAsync    symbol `cu:"cuMemAllocAsync"`
@@ -248,11 +247,6 @@ func (c *calls) driver() *Driver {
 			return *x, err
 		},
 		DevicePrimaryCtxRelease: func(device int) error { return c.call(&c.release, uintptr(device)) },
-		MemGetInfo: func() (free, total int, err error) {
-			n := new([2]uintptr)
-			err = c.call(&c.memInfo, uintptr(unsafe.Pointer(&n[0])), uintptr(unsafe.Pointer(&n[1])))
-			return int(n[0]), int(n[1]), err
-		},
 		MemAlloc: func(bytes int) (Pointer, error) {
 			p := new(Pointer)
 			err := c.call(&c.alloc, uintptr(unsafe.Pointer(p)), uintptr(bytes))

@@ -77,7 +77,6 @@ func newFake() *fakeDriver {
 		DevicePrimaryCtxRelease: func(int) error { return f.release() },
 		CtxPushCurrent:          func(Context) error { return f.push(1) },
 		CtxPopCurrent:           func() error { return f.push(-1) },
-		MemGetInfo:              func() (int, int, error) { return 79 << 30, 80 << 30, f.inContext("cuMemGetInfo") },
 	}
 	f.memoryCalls()
 	f.moduleCalls()

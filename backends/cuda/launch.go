@@ -170,11 +170,13 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, a *params, s St
 	delta, main, finish := parts[0], parts[1], parts[2]
 	w, heads := planBackward(id, p), p.Batch*p.Heads
 	return w.within(b, a, s, func() error {
-		return errors.Join(
-			b.run(delta, max(1, heads*tiles(p.QLen, delta.rows)), a, s), // also without rows: it sets the counters
-			b.run(main, p.Batch*p.KVHeads*tiles(p.KVLen, main.keys), a, s),
-			b.run(finish, heads*tiles(p.QLen, finish.rows), a, s),
-		)
+		if err := b.run(delta, max(1, heads*tiles(p.QLen, delta.rows)), a, s); err != nil { // also without rows: it sets the counters
+			return err
+		}
+		if err := b.run(main, p.Batch*p.KVHeads*tiles(p.KVLen, main.keys), a, s); err != nil {
+			return err
+		}
+		return b.run(finish, heads*tiles(p.QLen, finish.rows), a, s)
 	})
 }
 
@@ -191,7 +193,10 @@ func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, a *params, s
 	keys := tiles(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
 	rows := tiles(p.QLen, main.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
 	return w.within(b, a, s, func() error {
-		return errors.Join(b.run(delta, tiles(heads*p.QLen, delta.rows), a, s), b.run(main, keys+rows, a, s))
+		if err := b.run(delta, tiles(heads*p.QLen, delta.rows), a, s); err != nil {
+			return err
+		}
+		return b.run(main, keys+rows, a, s)
 	})
 }
 

@@ -90,10 +90,6 @@ func Driver() *cuda.Driver {
 }
 
 func memory(d *cuda.Driver) {
-	d.MemGetInfo = func() (free, total int, err error) {
-		f, t, err := cu.MemInfo()
-		return int(f), int(t), check("cuMemGetInfo", err)
-	}
 	d.MemAlloc = func(bytes int) (cuda.Pointer, error) {
 		p, err := cu.MemAlloc(int64(bytes))
 		return cuda.Pointer(p), check("cuMemAlloc", err)

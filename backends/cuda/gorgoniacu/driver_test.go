@@ -33,10 +33,6 @@ var every = []struct {
 	{"DevicePrimaryCtxRelease", func(d *cuda.Driver) (any, error) { return nil, d.DevicePrimaryCtxRelease(1) }, nil, "cuDevicePrimaryCtxRelease(1)"},
 	{"CtxPushCurrent", func(d *cuda.Driver) (any, error) { return nil, d.CtxPushCurrent(0xabc) }, nil, "cuCtxPushCurrent(0xabc)"},
 	{"CtxPopCurrent", func(d *cuda.Driver) (any, error) { return nil, d.CtxPopCurrent() }, nil, "cuCtxPopCurrent()"},
-	{"MemGetInfo", func(d *cuda.Driver) (any, error) {
-		free, total, err := d.MemGetInfo()
-		return []int{free, total}, err
-	}, []int{79 << 30, 80 << 30}, "cuMemGetInfo()"},
 	{"MemAlloc", func(d *cuda.Driver) (any, error) { return d.MemAlloc(4000) }, cuda.Pointer(0x10000000), "cuMemAlloc(4000)"},
 	{"MemFree", func(d *cuda.Driver) (any, error) { return nil, d.MemFree(0x10000100) }, nil, "cuMemFree(0x10000100)"},
 	{"MemAllocAsync", func(d *cuda.Driver) (any, error) { return d.MemAllocAsync(4000, 7) }, cuda.Pointer(0x10000000), "cuMemAllocAsync(4000, 0x7)"},

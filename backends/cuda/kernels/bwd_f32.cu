@@ -148,7 +148,7 @@ template <int D, bool keys> __device__ __forceinline__ void gradients(const Para
     int stat = 0;
     for (int head = head0; head < head1; head++)
         for (int at = walk0; at < walk1; at += walk, stat ^= 1) {
-            bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1);
+            bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1) || (keys && row1 - row0 == 1);
             const int from[2] = {row + lo - at, row + 8 + lo - at};     // the walked rows that rows g and g+8 see
             const int to[2] = {min(row + hi, walked - 1) - at, min(row + 8 + hi, walked - 1) - at};
             float s[tiles][4] = {}, ds[tiles][4] = {};
@@ -210,6 +210,7 @@ template <int D, bool keys> __device__ __forceinline__ void gradients(const Para
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     float l = keys ? row_stats[walk + 8 * j + 2 * t + e % 2] : delta[e / 2];
+                    if (edge && sees_one(p, keys ? at + 8 * j + 2 * t + e % 2 : row + e / 2 * 8)) ds[j][e] -= ds[j][e];
                     ds[j][e] = s[j][e] * (ds[j][e] - l);
                 }
             if (edge) hide(ds);
@@ -267,6 +268,7 @@ extern "C" __global__ void __launch_bounds__(256) bwd_f32_delta(const __grid_con
     for (int c = threadIdx.x % 32; c < p.v_dim; c += 32) sum = fmaf(o[c], dout[c], sum);
 #pragma unroll
     for (int x = 16; x > 0; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
+    if (sees_one(p, row)) sum -= sum; // 0, or NaN
     if (p.dlse.data) sum -= first(p.dlse, batch, head)[row * p.dlse.row];
     if (threadIdx.x % 32 == 0) p.delta[at] = sum;
 }

@@ -210,6 +210,10 @@ template <class T, int D> __device__ __forceinline__ void backward(const Params 
             float s[M][chunk / 8][4] = {}, dp[M][chunk / 8][4] = {};
             product<T, D>(s, keys, 0, queries, 0);
             product<T, D>(dp, keys, L::v, queries, to_dout);
+            for (int n = 0; edge.value && n < chunk / 8; n++) // a tile without an edge has many keys
+                for (int e = 0; e < 2; e++)
+                    if (sees_one(p, r0 + row + 8 * n + lane % 4 * 2 + e))
+                        for (int m = 0; m < M; m++) dp[m][n][e] -= dp[m][n][e], dp[m][n][e + 2] -= dp[m][n][e + 2]; // 0, or NaN
             for (int n = 0; n < chunk / 8; n++)
                 for (int e = 0; e < 2; e++) {
                     const int r = row + 8 * n + lane % 4 * 2 + e, i = r0 + r;
@@ -361,6 +365,7 @@ template <class T> __device__ __forceinline__ void delta(const Params &p) {
             for (int i = 0; i < 4; i++) x = fmaf(widen<T>(u[i] >> 16), widen<T>(v[i] >> 16), fmaf(widen<T>(u[i]), widen<T>(v[i]), x));
         }
         for (int i = 4; i; i /= 2) x += __shfl_xor_sync(~0u, x, i);
+        if (sees_one(p, r)) x -= x;
         if (there && p.dlse.data) x -= stat_of(p.dlse, b, h, r);
         if (part == 0) ((float2 *)p.delta)[((int64_t)bh * tiles) * 64 + r] = {lse == -infinity ? infinity : lse, x};
     }
