@@ -54,9 +54,9 @@ problems() {
 }
 
 peers() {
-	./cuda.test -test.run '^$' -test.bench 'SmallCalls|Host|FirstCall' -test.benchtime 1x
+	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
 	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers flash,cudnn,efficient --rounds 3 --json gpu.json -- \
-		./cuda.test -test.run '^$' -test.bench Device -test.benchtime 1x
+		./cuda.test -test.run '^$' -test.bench 'Device|SmallCalls' -test.benchtime 1x
 }
 
 for s in $steps; do step "$s"; done

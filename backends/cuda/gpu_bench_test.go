@@ -131,7 +131,7 @@ func BenchmarkSmallCalls(b *testing.B) {
 	slices.Sort(times)
 	ms := times[len(times)/2].Seconds()
 	b.ReportMetric(ms*1e6, "ns/op")
-	report(timing{name, "cuda", "forward, loop of 1000", ms})
+	report(timing{name, "cuda", "loop", ms})
 }
 
 // BenchmarkHost times host tensors end to end, beside their copies and the

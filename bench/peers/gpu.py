@@ -7,11 +7,12 @@ examples:
 
 The command prints one JSON object per line, for each problem, pass and kernel:
     {"problem": "b16-h16-g16-n1024-m1024-d128-bf16-causal", "kernel": "cuda/fwd_sm80", "pass": "forward", "ms": 0.41}
-where ms is the median time on the device; other lines are left out. Each round runs the command and then times PyTorch's
-flash, cuDNN, efficient and math backends on the problems that it named: device events around each call, medians. Between
-calls a buffer larger than the L2 cache is written (not with --warm). Ratios are the fastest peer's time over ours: above
-1, ours is faster. FLOPs count the true area of the mask, 2.5 times the forward pass for the backward pass. A peer that
-does not take a problem shows as "-". The clock of the multiprocessors is read, never set.
+where ms is the median time on the device; other lines are left out. Each round runs the command and then times
+PyTorch's flash, cuDNN, efficient and math backends on the problems that it named: device events around each call,
+medians. Between calls a buffer larger than the L2 cache is written (not with --warm). Ratios are the fastest peer's
+time over ours: above 1, ours is faster. FLOPs count the true area of the mask, 2.5 times the forward pass for the
+backward pass. A peer that does not take a problem shows as "-". The pass "loop" is forward in a loop of 1000 calls with
+one wait at the end: the time of a call by the host's clock. The clock of the multiprocessors is read, never set.
 """
 
 import argparse
@@ -22,11 +23,12 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 NAME = re.compile(r"b(\d+)-h(\d+)-g(\d+)-n(\d+)-m(\d+)-d(\d+)(?:-dv(\d+))?-(f32|f16|bf16)"
                   r"(?:-(causal)|-window(\d+|inf)\.(\d+|inf))?(-topleft)?(?:-scale([0-9.]+))?")
-PASSES = ["forward", "backward"]
+PASSES = ["forward", "backward", "loop"]
 PEERS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
@@ -150,6 +152,21 @@ def timed(torch, call, seconds, flush):
     return statistics.median(run(max(5, min(200, int(seconds * 1e3 / once)))))
 
 
+def looped(torch, call, calls=1000):
+    """Return the median time of a call in a loop in milliseconds, or None if the peer does not take it."""
+    seconds = []
+    for _ in range(15):
+        start = time.perf_counter()
+        try:
+            for _ in range(calls):
+                call()
+        except RuntimeError:
+            return None
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) * 1e3 / calls
+
+
 def peers(torch, args, name, passes, flush):
     """Return {(pass, peer): ms} of PyTorch on a problem."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -168,6 +185,9 @@ def peers(torch, args, name, passes, flush):
             if "forward" in passes:
                 with torch.no_grad():
                     times["forward", peer] = timed(torch, attention, args.seconds, flush)
+            if "loop" in passes:
+                with torch.no_grad():
+                    times["loop", peer] = looped(torch, attention)
             if "backward" in passes:
                 for x in (q, k, v):
                     x.requires_grad_()

@@ -154,7 +154,7 @@ template <int D, bool keys> __device__ __forceinline__ void gradients(const Para
             float s[tiles][4] = {}, ds[tiles][4] = {};
             for (int i = 0; i < slices0; i++) {
                 const float *b = next_stage();
-                score<slice>(s, own_slice(b, 0, i), b);
+                score<slice, true>(s, own_slice(b, 0, i), b);
             }
             const float *row_stats = stats + stat * 2 * walk;
 #pragma unroll
@@ -189,13 +189,13 @@ template <int D, bool keys> __device__ __forceinline__ void gradients(const Para
                 for (int i = 0; i < kOut; i++) {
                     if (i == slices1) break;
                     float *b = next_stage();
-                    score<slice>(ds, own_slice(b, 1, i), b);
+                    score<slice, slice < 64>(ds, own_slice(b, 1, i), b);
                     add(d1, i, s, b);
                 }
             } else {
                 for (int i = 0; i < slices1; i++) {
                     const float *b = next_stage();
-                    score<slice>(ds, own_slice(b, 1, i), b);
+                    score<slice, slice < 64>(ds, own_slice(b, 1, i), b);
                 }
                 if constexpr (keys) {
 #pragma unroll

@@ -115,8 +115,8 @@ __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint3
 }
 
 // The same with hi the truncated x, as the tensor core reads x itself: two
-// instructions, not three, and up to two bits of lo lost. For sums of so many
-// products that their rounding is larger, or of which no exponential is taken.
+// instructions, not three, and up to two bits of lo lost. For sums of which no
+// exponential is taken.
 __device__ __forceinline__ void cut4(const float4 &x, uint32_t (&hi)[4], uint32_t (&lo)[4]) {
     float v[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
@@ -127,8 +127,9 @@ __device__ __forceinline__ void cut4(const float4 &x, uint32_t (&hi)[4], uint32_
 }
 
 // s += a b^T over the columns of one slice: a is a tile of 16 rows, b one of
-// 8*tiles rows. Of each 16 columns, lane t brings 4t to 4t+3.
-template <int slice, int tiles>
+// 8*tiles rows. Of each 16 columns, lane t brings 4t to 4t+3. Fine for an
+// exponential, or for so few products that the bits that cut4 loses are seen.
+template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b) {
     constexpr int group = 4; // products under way at a time
     int g = lane_g(), t = lane_t();
@@ -146,7 +147,7 @@ __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, cons
 #pragma unroll
             for (int n = 0; n < group; n++) {
                 const float4 y = *(const float4 *)(b + place<slice>(8 * (j + n) + g, 4 * kk + t));
-                if constexpr (slice < 64) split4(y, bh[n], bl[n]); // few products
+                if constexpr (fine) split4(y, bh[n], bl[n]);
                 else cut4(y, bh[n], bl[n]);
             }
 #pragma unroll
