@@ -79,7 +79,6 @@ type fakeKernel struct {
 	views  [len(params{}.views)]fakeView
 	plan   [4]int32
 	blocks int
-	flat   bool
 	arrays map[Pointer]*fakeView // workspace
 }
 
@@ -97,7 +96,7 @@ const (
 )
 
 func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch) error {
-	k := &fakeKernel{params: l.params, plan: fn.plan, blocks: l.blocks, flat: fn.name == "bwd_f32_delta", arrays: map[Pointer]*fakeView{}}
+	k := &fakeKernel{params: l.params, plan: fn.plan, blocks: l.blocks, arrays: map[Pointer]*fakeView{}}
 	dtype := flashkit.Float32
 	for _, t := range dtypes[1:] {
 		if strings.Contains(fn.name, "_"+t.String()) {
@@ -155,12 +154,6 @@ func (k *fakeKernel) load() {
 }
 
 func (k *fakeKernel) sees(i, j int) bool { return j >= i+int(k.lo) && j <= i+int(k.hi) }
-
-// seesOne reports whether the row sees a single key, so that P is 1 whatever its
-// score and no gradient but that of LSE goes through it.
-func (k *fakeKernel) seesOne(i int) bool {
-	return min(i+int(k.hi), int(k.kvLen)-1) == max(i+int(k.lo), 0)
-}
 
 func (k *fakeKernel) dlse(b, h, i int) float64 {
 	if k.views[vDLSE].view.data == 0 {
@@ -220,12 +213,6 @@ func (k *fakeKernel) write(b, h, i int, o []float64, lse float64) {
 // tiles go on from one head to the next.
 func (k *fakeKernel) eachRow(f func(b, h, i int)) {
 	rows := int(k.plan[2])
-	if k.flat {
-		for at := range min(k.blocks*rows, int(k.batch*k.heads*k.qLen)) {
-			f(at/int(k.qLen*k.heads), at/int(k.qLen)%int(k.heads), at%int(k.qLen))
-		}
-		return
-	}
 	perHead := tiles(int(k.qLen), rows)
 	for block := range min(k.blocks, perHead*int(k.batch*k.heads)) {
 		bh := block / perHead
@@ -304,7 +291,11 @@ func (k *fakeKernel) doDelta() {
 		for c := range int(k.vDim) {
 			d += k.views[vO].get(b, h, i, c) * k.views[vDO].get(b, h, i, c)
 		}
-		k.arrays[k.delta].set(0, 0, 0, k.index(b, h, i), d-k.dlse(b, h, i))
+		d = float64(float32(d)) - k.dlse(b, h, i) // rounded like dP, so that they cancel where O is a row of V
+		k.arrays[k.delta].set(0, 0, 0, k.index(b, h, i), d)
+		if k.dqSum == 0 {
+			k.arrays[k.delta].set(0, 0, 0, k.index(b, h, i)+int(k.batch*k.heads*k.qLen), d)
+		}
 		for c := range int(k.dim) {
 			if k.dqSum != 0 {
 				k.arrays[k.dqSum].set(0, 0, 0, k.index(b, h, i)*int(k.dim)+c, 0)
@@ -368,10 +359,7 @@ func (k *fakeKernel) backwardKey(b, g, j int) {
 				dp += do * v[c]
 				dv[c] += p * do
 			}
-			ds := p * (dp - k.arrays[k.delta].get(0, 0, 0, k.index(b, h, i)))
-			if k.seesOne(i) { // dp - delta without the rounding
-				ds = k.dlse(b, h, i)
-			}
+			ds := p * (float64(float32(dp)) - k.arrays[k.delta].get(0, 0, 0, k.index(b, h, i)))
 			q, key, sum := k.views[vQ].row(b, h, i), k.views[vK].row(b, g, j), k.arrays[k.dqSum]
 			for c := range dk {
 				dk[c] += ds * q[c]

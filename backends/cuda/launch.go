@@ -143,13 +143,13 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (workspace, error) {
 // backwardRows is the multiple of query rows to which bwd_sm80 pads its workspace.
 const backwardRows = 64
 
-// planBackward makes room for delta. Where blocks of keys add to dQ it also does
-// for LSE beside delta, for dQ in float32, and for the counters by which its sums
-// keep their order: two for each tile of query rows, and one that deals out the
-// tiles of keys.
+// planBackward makes room for delta, twice where tiles of keys and of query rows sum
+// dP in another order. Where blocks of keys add to dQ it makes room for LSE beside
+// delta, for dQ in float32, and for the counters by which its sums keep their order:
+// two for each tile of query rows, and one that deals out the tiles of keys.
 func planBackward(id stemID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
-		return workspace{delta: p.Batch * p.Heads * p.QLen}
+		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
 	}
 	s, padded := &stems[id], p.Batch*p.Heads*tiles(p.QLen, backwardRows)
 	return workspace{
@@ -193,7 +193,7 @@ func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, a *params, s
 	keys := tiles(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
 	rows := tiles(p.QLen, main.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
 	return w.within(b, a, s, func() error {
-		if err := b.run(delta, tiles(heads*p.QLen, delta.rows), a, s); err != nil {
+		if err := b.run(delta, heads*tiles(p.QLen, delta.rows), a, s); err != nil {
 			return err
 		}
 		return b.run(main, keys+rows, a, s)

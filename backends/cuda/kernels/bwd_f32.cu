@@ -12,13 +12,14 @@
 //
 // Launch, in this order:
 //
-//	bwd_f32_delta: grid.x = ceil(batch * heads * q_len / rows)
+//	bwd_f32_delta: grid.x = batch * heads * ceil(q_len / rows)
 //	bwd_f32_d*: grid.x = (ceil(kv_len / keys) * kv_heads * key_parts +
 //	    ceil(q_len / rows) * heads * row_parts) * batch
 //
 // with key_parts = row_parts = 1 but for d256 and d512, which deal the columns of
 // the gradients out to several blocks: key_parts = ceil(max(dim, v_dim) / 128),
-// row_parts = ceil(dim / 256). Workspace: delta.
+// row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len], for tiles of
+// keys and for tiles of query rows.
 //
 // Tiles: 16 rows of the block's own in each warp, and 64 or 32 rows that it walks.
 // Both sides of the work are one code: own are K, V and walked are Q, dO, or own
@@ -83,7 +84,7 @@ template <int D, bool keys> __device__ __forceinline__ void gradients(const Para
             int i = row + 8 * r;
             if (i >= owned) continue;
             lse[r] = first(p.lse, batch, own_head)[i * p.lse.row];
-            delta[r] = p.delta[((int64_t)batch * p.heads + own_head) * p.q_len + i];
+            delta[r] = p.delta[((int64_t)(p.batch + batch) * p.heads + own_head) * p.q_len + i];
         }
     }
 
@@ -148,13 +149,13 @@ template <int D, bool keys> __device__ __forceinline__ void gradients(const Para
     int stat = 0;
     for (int head = head0; head < head1; head++)
         for (int at = walk0; at < walk1; at += walk, stat ^= 1) {
-            bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1) || (keys && row1 - row0 == 1);
+            bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1);
             const int from[2] = {row + lo - at, row + 8 + lo - at};     // the walked rows that rows g and g+8 see
             const int to[2] = {min(row + hi, walked - 1) - at, min(row + 8 + hi, walked - 1) - at};
             float s[tiles][4] = {}, ds[tiles][4] = {};
             for (int i = 0; i < slices0; i++) {
                 const float *b = next_stage();
-                score<slice, true>(s, own_slice(b, 0, i), b);
+                score<slice, true>(s, own_slice(b, 0, i), b, p.dim);
             }
             const float *row_stats = stats + stat * 2 * walk;
 #pragma unroll
@@ -189,13 +190,13 @@ template <int D, bool keys> __device__ __forceinline__ void gradients(const Para
                 for (int i = 0; i < kOut; i++) {
                     if (i == slices1) break;
                     float *b = next_stage();
-                    score<slice, slice < 64>(ds, own_slice(b, 1, i), b);
+                    score<slice, false>(ds, own_slice(b, 1, i), b, p.v_dim);
                     add(d1, i, s, b);
                 }
             } else {
                 for (int i = 0; i < slices1; i++) {
                     const float *b = next_stage();
-                    score<slice, slice < 64>(ds, own_slice(b, 1, i), b);
+                    score<slice, false>(ds, own_slice(b, 1, i), b, p.v_dim);
                 }
                 if constexpr (keys) {
 #pragma unroll
@@ -210,7 +211,6 @@ template <int D, bool keys> __device__ __forceinline__ void gradients(const Para
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     float l = keys ? row_stats[walk + 8 * j + 2 * t + e % 2] : delta[e / 2];
-                    if (edge && sees_one(p, keys ? at + 8 * j + 2 * t + e % 2 : row + e / 2 * 8)) ds[j][e] -= ds[j][e];
                     ds[j][e] = s[j][e] * (ds[j][e] - l);
                 }
             if (edge) hide(ds);
@@ -258,21 +258,41 @@ template <int D> __device__ __forceinline__ void backward(const Params &p) {
     }
 }
 
-// delta = sum of dO O - dLSE, one row in each warp.
-extern "C" __global__ void __launch_bounds__(256) bwd_f32_delta(const __grid_constant__ Params p) {
-    int64_t at = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
-    if (at >= (int64_t)p.batch * p.heads * p.q_len) return;
-    int row = at % p.q_len, head = at / p.q_len % p.heads, batch = at / p.q_len / p.heads;
-    const float *o = first(p.o, batch, head) + row * p.o.row, *dout = first(p.dout, batch, head) + row * p.dout.row;
-    float sum = 0;
-    for (int c = threadIdx.x % 32; c < p.v_dim; c += 32) sum = fmaf(o[c], dout[c], sum);
+// delta for 64 rows of a head. The sum is the diagonal of O dO^T or of dO O^T, computed
+// as the main kernel computes V dO^T for a tile of keys and dO V^T for a tile of rows:
+// where a row gives all its weight to one key, O is that row of V, and dP - delta is 0
+// and not a difference of roundings.
+constexpr int delta_threads = 128, delta_rows = 64;
+extern "C" __global__ void __launch_bounds__(delta_threads) bwd_f32_delta(const __grid_constant__ Params p) {
+    constexpr int slice = 64; // columns at a time: those of the instances that use the tensor cores
+    extern __shared__ __align__(16) float shared[]; // [2][delta_rows][slice]: O and dO
+    int tiles = (p.q_len + delta_rows - 1) / delta_rows, row = blockIdx.x % tiles * delta_rows, head = blockIdx.x / tiles;
+    const float *o = first(p.o, head / p.heads, head % p.heads), *dout = first(p.dout, head / p.heads, head % p.heads);
+    int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
+    float *own_o = shared + 16 * warp * slice, *own_dout = own_o + delta_rows * slice;
+    float of_keys[2][4] = {}, of_rows[2][4] = {};
+    for (int col = 0; col < p.v_dim; col += slice) {
+        load<delta_threads, slice, delta_rows>(shared, o, p.o.row, p.q_len, p.v_dim, row, col);
+        load<delta_threads, slice, delta_rows>(shared + delta_rows * slice, dout, p.dout.row, p.q_len, p.v_dim, row, col);
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads(); // O and dO are there
+        score<slice, false>(of_keys, own_o, own_dout, p.v_dim);
+        score<slice, false>(of_rows, own_dout, own_o, p.v_dim);
+        __syncthreads(); // and may be replaced
+    }
+    if (t != g / 2) return; // off the diagonal
 #pragma unroll
-    for (int x = 16; x > 0; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
-    if (sees_one(p, row)) sum -= sum; // 0, or NaN
-    if (p.dlse.data) sum -= first(p.dlse, batch, head)[row * p.dlse.row];
-    if (threadIdx.x % 32 == 0) p.delta[at] = sum;
+    for (int half = 0; half < 2; half++) {
+        int i = row + 16 * warp + 8 * half + g;
+        if (i >= p.q_len) continue;
+        float dlse = p.dlse.data ? first(p.dlse, head / p.heads, head % p.heads)[i * p.dlse.row] : 0;
+        int64_t at = (int64_t)head * p.q_len + i;
+        p.delta[at] = (g % 2 ? of_keys[half][2 * half + 1] : of_keys[half][2 * half]) - dlse;
+        p.delta[at + (int64_t)p.batch * p.heads * p.q_len] = (g % 2 ? of_rows[half][2 * half + 1] : of_rows[half][2 * half]) - dlse;
+    }
 }
-extern "C" __device__ Plan bwd_f32_delta_plan = {256, 0, 8, 0};
+extern "C" __device__ Plan bwd_f32_delta_plan = {delta_threads, 2 * delta_rows * 64 * 4, delta_rows, 0};
 
 #define INSTANCE(D, blocks)                                                                            \
     extern "C" __global__ void __launch_bounds__(Tile<D>::threads, blocks)                             \

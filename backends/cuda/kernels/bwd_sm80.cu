@@ -210,10 +210,6 @@ template <class T, int D> __device__ __forceinline__ void backward(const Params 
             float s[M][chunk / 8][4] = {}, dp[M][chunk / 8][4] = {};
             product<T, D>(s, keys, 0, queries, 0);
             product<T, D>(dp, keys, L::v, queries, to_dout);
-            for (int n = 0; edge.value && n < chunk / 8; n++) // a tile without an edge has many keys
-                for (int e = 0; e < 2; e++)
-                    if (sees_one(p, r0 + row + 8 * n + lane % 4 * 2 + e))
-                        for (int m = 0; m < M; m++) dp[m][n][e] -= dp[m][n][e], dp[m][n][e + 2] -= dp[m][n][e + 2]; // 0, or NaN
             for (int n = 0; n < chunk / 8; n++)
                 for (int e = 0; e < 2; e++) {
                     const int r = row + 8 * n + lane % 4 * 2 + e, i = r0 + r;
@@ -344,30 +340,44 @@ __device__ __forceinline__ int padded(const Params &p) {
     return d <= 32 ? 32 : d > 64 && d <= 96 ? 96 : (d + 63) / 64 * 64;
 }
 
-// The pairs (LSE in base 2, delta) of 64 rows of a head, 8 threads for each row,
-// delta = rowsum(dO * O) - dLSE. An empty row gets LSE = Inf, so that P = 0.
+// The pairs (LSE in base 2, delta) of 64 rows of a head, delta = rowsum(dO * O) - dLSE.
+// The sum is the diagonal of O dO^T, by the same instructions in the same order as
+// dP^T = V dO^T: where a row gives all its weight to one key, O is that row of V, and
+// dP - delta is 0 and not a difference of roundings. An empty row gets LSE = Inf, so
+// that P = 0.
+constexpr int delta_threads = 128, delta_columns = 64, delta_shared = 2 * 64 * 2 * delta_columns;
 template <class T> __device__ __forceinline__ void delta(const Params &p) {
-    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), tile = blockIdx.x % max(tiles, 1);
-    const int64_t counters = 1 + (int64_t)p.batch * p.heads * tiles * 2, threads = (int64_t)gridDim.x * 256;
-    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
+    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), r0 = blockIdx.x % max(tiles, 1) * 64;
+    const int64_t counters = 1 + (int64_t)p.batch * p.heads * tiles * 2, threads = (int64_t)gridDim.x * delta_threads;
+    for (int64_t i = (int64_t)blockIdx.x * delta_threads + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
     if (p.q_len == 0 || p.batch == 0) return;
-    const int b = bh / p.heads, h = bh % p.heads, part = threadIdx.x % 8, chunks = padded(p) / 8;
-    float4 *sum = (float4 *)p.dq_sum + (int64_t)blockIdx.x * 128 * chunks;
-    for (int i = threadIdx.x; i < 128 * chunks && !p.deterministic; i += 256) sum[i] = {0, 0, 0, 0};
-    const bool aligned = aligned16(p.o) && aligned16(p.dout);
-    for (int r = tile * 64 + threadIdx.x / 8; r < tile * 64 + 64; r += 32) {
+    float4 *sum = (float4 *)p.dq_sum + (int64_t)blockIdx.x * 16 * padded(p);
+    for (int i = threadIdx.x; i < 16 * padded(p) && !p.deterministic; i += delta_threads) sum[i] = {0, 0, 0, 0};
+
+    extern __shared__ __align__(128) uint8_t shared[]; // O and dO, 64 rows of delta_columns
+    constexpr int pitch = 2 * delta_columns, dout = 64 * pitch;
+    const uint32_t base = shared_address(shared);
+    const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
+    float x[1][2][4] = {};
+    for (int c = 0; c < p.v_dim; c += delta_columns) {
+        copy_rows<64, delta_columns, delta_threads>(base, row_of(p.o, b, h, r0) + c, p.o.row, p.q_len - r0, p.v_dim - c, aligned);
+        copy_rows<64, delta_columns, delta_threads>(base + dout, row_of(p.dout, b, h, r0) + c, p.dout.row, p.q_len - r0, p.v_dim - c, aligned);
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads(); // O and dO are there
+        const uint32_t rows = base + 16 * warp * pitch;
+        product<T, delta_columns>(x, rows + place<pitch>(lane, false), 0, rows + place<pitch>(lane, true), dout);
+        __syncthreads(); // and may be replaced
+    }
+    if (lane % 4 != lane / 8) return; // off the diagonal
+    for (int half = 0; half < 2; half++) {
+        const int r = r0 + 16 * warp + 8 * half + lane / 4;
+        const float on_diagonal = lane / 4 % 2 ? x[0][half][2 * half + 1] : x[0][half][2 * half];
         const bool there = r < p.q_len;
-        const uint16_t *o = row_of(p.o, b, h, r), *g = row_of(p.dout, b, h, r);
-        float x = 0, lse = there ? stat_of(p.lse, b, h, r) * log2e : 0;
-        for (int j = 8 * part; j < p.v_dim && there; j += 64) {
-            const uint4 y = load8(o + j, p.v_dim - j, aligned), z = load8(g + j, p.v_dim - j, aligned);
-            const uint32_t u[4] = {y.x, y.y, y.z, y.w}, v[4] = {z.x, z.y, z.z, z.w};
-            for (int i = 0; i < 4; i++) x = fmaf(widen<T>(u[i] >> 16), widen<T>(v[i] >> 16), fmaf(widen<T>(u[i]), widen<T>(v[i]), x));
-        }
-        for (int i = 4; i; i /= 2) x += __shfl_xor_sync(~0u, x, i);
-        if (sees_one(p, r)) x -= x;
-        if (there && p.dlse.data) x -= stat_of(p.dlse, b, h, r);
-        if (part == 0) ((float2 *)p.delta)[((int64_t)bh * tiles) * 64 + r] = {lse == -infinity ? infinity : lse, x};
+        const float lse = there ? stat_of(p.lse, b, h, r) * log2e : 0;
+        const float dlse = there && p.dlse.data ? stat_of(p.dlse, b, h, r) : 0;
+        ((float2 *)p.delta)[(int64_t)bh * tiles * 64 + r] = {lse == -infinity ? infinity : lse, on_diagonal - dlse};
     }
 }
 
@@ -399,7 +409,7 @@ template <class T> __device__ __forceinline__ void finish(const Params &p) {
 #define MAIN(dtype, T, D) \
     KERNEL(bwd_sm80_##dtype##_d##D, (backward<T, D>), Layout<D>::threads, shape(D).resident, Layout<D>::total, Layout<D>::rows, Layout<D>::keys)
 #define ENDS(dtype, T) \
-    KERNEL(bwd_sm80_delta_##dtype, delta<T>, 256, 4, 0, 64, 0) KERNEL(bwd_sm80_finish_##dtype, finish<T>, 256, 4, 0, 64, 0)
+    KERNEL(bwd_sm80_delta_##dtype, delta<T>, delta_threads, 4, delta_shared, 64, 0) KERNEL(bwd_sm80_finish_##dtype, finish<T>, 256, 4, 0, 64, 0)
 #define ALL(dtype, T) ENDS(dtype, T) MAIN(dtype, T, 32) MAIN(dtype, T, 64) MAIN(dtype, T, 96) MAIN(dtype, T, 128) MAIN(dtype, T, 192) MAIN(dtype, T, 256)
 ALL(f16, F16)
 ALL(bf16, BF16)

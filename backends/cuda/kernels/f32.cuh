@@ -127,11 +127,11 @@ __device__ __forceinline__ void cut4(const float4 &x, uint32_t (&hi)[4], uint32_
 }
 
 // s += a b^T over the columns of one slice: a is a tile of 16 rows, b one of
-// 8*tiles rows. Of each 16 columns, lane t brings 4t to 4t+3. Fine for an
-// exponential, or for so few products that the bits that cut4 loses are seen.
+// 8*tiles rows. Of each 16 columns, lane t brings 4t to 4t+3. Fine is for an
+// exponential, which turns the error of a large score into a factor.
 template <int slice, bool fine, int tiles>
-__device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b) {
-    constexpr int group = 4; // products under way at a time
+__device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a, const float *b) {
+    constexpr int group = tiles < 4 ? tiles : 4; // products under way at a time
     int g = lane_g(), t = lane_t();
 #pragma unroll 1
     for (int kk = 0; kk < slice / 16; kk++) {
@@ -143,12 +143,12 @@ __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, cons
 #pragma unroll
         for (int j = 0; j < tiles; j += group) {
             uint32_t bh[group][4], bl[group][4];
-            float x[group][4] = {};
+            float x[group][4] = {}, y[group][4] = {};
 #pragma unroll
             for (int n = 0; n < group; n++) {
-                const float4 y = *(const float4 *)(b + place<slice>(8 * (j + n) + g, 4 * kk + t));
-                if constexpr (fine) split4(y, bh[n], bl[n]);
-                else cut4(y, bh[n], bl[n]);
+                const float4 z = *(const float4 *)(b + place<slice>(8 * (j + n) + g, 4 * kk + t));
+                if constexpr (fine) split4(z, bh[n], bl[n]);
+                else cut4(z, bh[n], bl[n]);
             }
 #pragma unroll
             for (int i = 0; i < 6; i++) // the small terms, two of each kind, then the large ones
@@ -157,14 +157,44 @@ __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, cons
                     int c = i % 2 * 2;
                     if (i < 2) mma_tf32(x[n], al[i % 2], bh[n][c], bh[n][c + 1]);
                     else if (i < 4) mma_tf32(x[n], ah[i % 2], bl[n][c], bl[n][c + 1]);
-                    else mma_tf32(x[n], ah[i % 2], bh[n][c], bh[n][c + 1]);
+                    else mma_tf32(fine && i == 5 ? y[n] : x[n], ah[i % 2], bh[n][c], bh[n][c + 1]);
                 }
 #pragma unroll
             for (int n = 0; n < group; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[j + n][e] += x[n][e];
+                for (int e = 0; e < 4; e++) s[j + n][e] += fine ? x[n][e] + y[n][e] : x[n][e];
         }
     }
+}
+
+// The same without tensor cores.
+template <int slice, int tiles>
+__device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, const float *b, int cols) {
+    int g = lane_g(), t = lane_t();
+#pragma unroll 1
+    for (int chunk = 0; 4 * chunk < cols; chunk++) {
+        const float4 x[2] = {*(const float4 *)(a + place<slice>(g, chunk)), *(const float4 *)(a + place<slice>(g + 8, chunk))};
+#pragma unroll
+        for (int j = 0; j < tiles; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float4 y = *(const float4 *)(b + place<slice>(8 * j + 2 * t + e, chunk));
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float &z = s[j][2 * half + e];
+                    z = fmaf(x[half].w, y.w, fmaf(x[half].z, y.z, fmaf(x[half].y, y.y, fmaf(x[half].x, y.x, z))));
+                }
+            }
+    }
+}
+
+// The same: two tf32 numbers hold 23 bits of 24, and the tensor core truncates. In a
+// sum of many products that is less than what rounding adds up to, in a sum of few it
+// is more.
+template <int slice, bool fine, int tiles>
+__device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b, int cols) {
+    if (slice < 64 || cols <= 32) score_few<slice>(s, a, b, min(cols, slice));
+    else if constexpr (slice >= 64) score_many<slice, fine>(s, a, b);
 }
 
 // o = alpha o + p v for a slice of v; p is what score or its like has left in the

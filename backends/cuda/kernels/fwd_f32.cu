@@ -98,7 +98,7 @@ template <int D> __device__ __forceinline__ void forward(const Params &p) {
         float s[keys / 8][4] = {};
         for (int i = 0; i < k_slices; i++) {
             const float *kt = next_stage();
-            score<slice, true>(s, q_tile + (i * T::rows + 16 * warp) * slice, kt);
+            score<slice, true>(s, q_tile + (i * T::rows + 16 * warp) * slice, kt, p.dim);
         }
         bool edge = key < row1 - 1 + p.lo || key + keys - 1 > min(row0 + p.hi, p.kv_len - 1);
         if (edge) {

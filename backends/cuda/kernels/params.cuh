@@ -17,7 +17,7 @@ struct Params {
     View dq, dk, dv;
 
     // Workspace, each row-major.
-    float *delta;     // backward: rowsum(dO * O) - dLSE, -dLSE if sees_one; each kernel says in which shape
+    float *delta;     // backward: rowsum(dO * O) - dLSE; each kernel says in which shape
     float *dq_sum;    // backward: dQ before it is rounded; its layout is the kernel's
     int *turn;        // counters
     float *part_o;    // decode: [splits, batch, heads, q_len, padded dim]
@@ -30,11 +30,6 @@ struct Params {
     int splits;        // decode: parts that the keys are cut into
     int deterministic; // backward: dQ is summed in one order
 };
-
-// Whether a row sees one key only. P is 1 there whatever the score, and of dS only
-// dLSE is left: dP and rowsum(dO * O) are the same sum, but rounded in other
-// orders, so backward takes 0 for both.
-__device__ __forceinline__ bool sees_one(const Params &p, int i) { return max(0, i + p.lo) == min(p.kv_len - 1, i + p.hi); }
 
 // A Plan is read by the host as the global variable <kernel>_plan.
 struct Plan {
