@@ -8,14 +8,16 @@ examples:
 The command prints one JSON object per line, for each problem, pass and kernel:
     {"problem": "b16-h16-g16-n1024-m1024-d128-bf16-causal", "kernel": "cuda/fwd_sm80", "pass": "forward", "ms": 0.41}
 where ms is the median time on the device; other lines are left out. Each round runs the command and then times
-PyTorch's flash, cuDNN, efficient and math backends on the problems that it named: device events around each call,
-medians. Between calls a buffer larger than the L2 cache is written (not with --warm). Ratios are the fastest peer's
-time over ours: above 1, ours is faster. FLOPs count the true area of the mask, 2.5 times the forward pass for the
-backward pass. A peer that does not take a problem shows as "-". The pass "loop" is forward in a loop of 1000 calls with
-one wait at the end: the time of a call by the host's clock. The clock of the multiprocessors is read, never set.
+PyTorch's choice (default) and its flash, cuDNN, efficient and math backends on the problems that it named: device
+events around each call, medians. Between calls a buffer larger than the L2 cache is written (not with --warm). Ratios
+are the fastest peer's time over ours: above 1, ours is faster. FLOPs count the true area of the mask, 2.5 times the
+forward pass for the backward pass. A peer that does not take a problem shows as "-". The pass "loop" is forward in a
+loop of 1000 calls with one wait at the end: the time of a call by the host's clock. The clock of the multiprocessors is
+read, never set.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import re
@@ -29,7 +31,7 @@ import warnings
 NAME = re.compile(r"b(\d+)-h(\d+)-g(\d+)-n(\d+)-m(\d+)-d(\d+)(?:-dv(\d+))?-(f32|f16|bf16)"
                   r"(?:-(causal)|-window(\d+|inf)\.(\d+|inf))?(-topleft)?(?:-scale([0-9.]+))?")
 PASSES = ["forward", "backward", "loop"]
-PEERS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
+PEERS = {"default": None, "flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -181,7 +183,7 @@ def peers(torch, args, name, passes, flush):
         return times
     attention = lambda: scaled_dot_product_attention(q, k, v, **options)
     for peer in args.peers:
-        with sdpa_kernel(getattr(SDPBackend, PEERS[peer])):
+        with sdpa_kernel(getattr(SDPBackend, PEERS[peer])) if PEERS[peer] else contextlib.nullcontext():
             if "forward" in passes:
                 with torch.no_grad():
                     times["forward", peer] = timed(torch, attention, args.seconds, flush)

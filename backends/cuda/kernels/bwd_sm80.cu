@@ -389,15 +389,19 @@ template <class T> __device__ __forceinline__ void finish(const Params &p) {
     const bool aligned = aligned16(p.dq);
     for (int j = threadIdx.x; j < 32 * chunks; j += 256) {
         const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8;
+        bool sees[2];
+        for (int i = 0; i < 2; i++) {
+            const int r = tile * 64 + m * 16 + g + 8 * i;
+            sees[i] = max(0, r + p.lo) <= min(p.kv_len - 1, r + p.hi);
+        }
         uint32_t y[2][4];
         for (int i = 0; i < 4; i++) {
-            const float4 x = sum[(m * all + chunk) * 32 + 4 * g + i];
+            const float4 x = sees[0] || sees[1] ? sum[(m * all + chunk) * 32 + 4 * g + i] : float4{}; // nobody wrote what no row needs
             y[0][i] = pack<T>(x.x * p.scale, x.y * p.scale), y[1][i] = pack<T>(x.z * p.scale, x.w * p.scale);
         }
         for (int i = 0; i < 2; i++) {
             const int r = tile * 64 + m * 16 + g + 8 * i;
-            const bool sees = max(0, r + p.lo) <= min(p.kv_len - 1, r + p.hi);
-            const uint4 x = sees ? uint4{y[i][0], y[i][1], y[i][2], y[i][3]} : uint4{0, 0, 0, 0};
+            const uint4 x = sees[i] ? uint4{y[i][0], y[i][1], y[i][2], y[i][3]} : uint4{0, 0, 0, 0};
             if (r < p.q_len) store8(row_of(p.dq, bh / p.heads, bh % p.heads, r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
         }
     }
