@@ -26,6 +26,7 @@ type Backend struct {
 	images  images
 	args    sync.Pool // *arguments
 	lanes   lanes     // staging of host tensors
+	maps    tensorMaps
 	lost    atomic.Pointer[error]
 	closed  atomic.Bool
 	poison  bool // tests: workspace is filled with NaN

@@ -16,6 +16,9 @@ type (
 	Pointer      uintptr // an address in device memory
 )
 
+// A TensorMap is the driver's CUtensorMap, as yet without its alignment.
+type TensorMap [128]byte
+
 // A Driver is every call of the CUDA driver that the backend makes, one field
 // each, named after the call without its prefix and its version. Open fills one
 // from the library that it finds at run time; the module gorgoniacu from
@@ -58,6 +61,11 @@ type Driver struct {
 	// LaunchKernel runs a grid of blocks in one dimension. The kernel's one
 	// parameter lies at params, on the heap, and is copied by the call.
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
+
+	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy
+	// engine of compute capability 9.0: four dimensions, the innermost first, with
+	// the strides in bytes of all but that one, and the box that a copy moves.
+	TensorMapEncodeTiled func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error
 
 	StreamCreate      func() (StreamHandle, error) // does not wait for the default stream
 	StreamDestroy     func(StreamHandle) error

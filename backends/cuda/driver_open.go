@@ -66,6 +66,7 @@ type calls struct {
 	setAttribute  symbol `cu:"cuFuncSetAttribute"`
 	occupancy     symbol `cu:"cuOccupancyMaxActiveBlocksPerMultiprocessor"`
 	launch        symbol `cu:"cuLaunchKernel"`
+	tensorMap     symbol `cu:"cuTensorMapEncodeTiled"`
 	streamNew     symbol `cu:"cuStreamCreate"`
 	streamEnd     symbol `cu:"cuStreamDestroy_v2"`
 	streamSync    symbol `cu:"cuStreamSynchronize"`
@@ -199,6 +200,10 @@ func (c *calls) hot(d *Driver) {
 
 // Arguments of the driver's enumerations.
 const (
+	tensorMapF16         = 6
+	tensorMapBF16        = 9
+	tensorMapSwizzle128B = 3
+	tensorMapPromote256B = 3
 	streamNonBlocking    = 1
 	hostPortable         = 1
 	poolReleaseThreshold = 4
@@ -283,6 +288,7 @@ func (c *calls) modules(d *Driver) {
 		err := c.call(&c.global, uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(n)), uintptr(m), uintptr(cString(name)))
 		return *p, int(*n), err
 	}
+	d.TensorMapEncodeTiled = c.encodeTiled
 	d.FuncSetShared = func(f Function, bytes int) error {
 		return c.call(&c.setAttribute, uintptr(f), maxDynamicShared, uintptr(bytes))
 	}
@@ -291,6 +297,23 @@ func (c *calls) modules(d *Driver) {
 		err := c.call(&c.occupancy, uintptr(unsafe.Pointer(n)), uintptr(f), uintptr(threads), uintptr(shared))
 		return int(*n), err
 	}
+}
+
+// encodeTiled calls cuTensorMapEncodeTiled, which wants the map aligned.
+func (c *calls) encodeTiled(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error {
+	const alignment = 64
+	room := new([len(m) + alignment]byte)
+	skip := -uintptr(unsafe.Pointer(room)) % alignment
+	kind := uintptr(tensorMapF16)
+	if bf16 {
+		kind = tensorMapBF16
+	}
+	steps := &[4]uint32{1, 1, 1, 1}
+	err := c.call(&c.tensorMap, uintptr(unsafe.Pointer(&room[skip])), kind, 4, uintptr(at),
+		uintptr(unsafe.Pointer(dims)), uintptr(unsafe.Pointer(strides)), uintptr(unsafe.Pointer(box)), uintptr(unsafe.Pointer(steps)),
+		0, tensorMapSwizzle128B, tensorMapPromote256B, 0)
+	*m = TensorMap(room[skip:])
+	return err
 }
 
 func (c *calls) streams(d *Driver) {

@@ -315,6 +315,15 @@ func (f *fakeDriver) moduleCalls() {
 		}
 		return image.addresses[name], len(image.plans[name]), nil
 	}
+	f.TensorMapEncodeTiled = func(m *TensorMap, _ bool, at Pointer, dims *[4]uint64, strides *[3]uint64, _ *[4]uint32) error {
+		for i := range strides {
+			if at%16 != 0 || strides[i]%16 != 0 || dims[i] == 0 || dims[0] < 2 {
+				return f.fail("cuTensorMapEncodeTiled", 1)
+			}
+		}
+		m[0] = 1
+		return f.call("cuTensorMapEncodeTiled")
+	}
 	f.FuncSetShared = func(fn Function, n int) error {
 		f.functions[fn].shared = n
 		return f.inContext("cuFuncSetAttribute")
@@ -329,6 +338,9 @@ func (f *fakeDriver) moduleCalls() {
 		if s != 0 && f.handles[uintptr(s)] != "stream" || k == nil || blocks < 1 || shared > k.shared || threads != int(k.plan[0]) {
 			f.mu.Unlock()
 			return f.fail("cuLaunchKernel", 1)
+		}
+		if strings.HasPrefix(k.name, "fwd_sm90") {
+			a = unsafe.Pointer(&(*mapped)(a).params)
 		}
 		l := fakeLaunch{k.name, blocks, threads, shared, s, *(*params)(a)}
 		f.launches = append(f.launches, l)

@@ -17,7 +17,7 @@ step() {
 
 conformance() {
 	./flashrun conformance --backend cuda | tail -n 8
-	FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestPoisoned|TestFast|TestLarge|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
+	FLASHKIT_REQUIRE=cuda/fwd_sm80 FLASHKIT_SWEEP=500 ./cuda.test -test.run 'TestPoisoned|TestFast|TestLarge|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
 }
 
 repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; }
@@ -41,7 +41,7 @@ sanitizer() {
 problems() {
 	local t d
 	for t in 1024 2048 4096 8192 16384; do
-		for d in 64 128; do
+		for d in 64 128 256; do
 			echo "b$((16384 / t))-h$((2048 / d))-g$((2048 / d))-n$t-m$t-d$d-bf16"
 			echo "b$((16384 / t))-h$((2048 / d))-g$((2048 / d))-n$t-m$t-d$d-bf16-causal"
 		done

@@ -163,7 +163,7 @@ func (c *hostCall) do(l *lane, first, n int) error {
 		if err := drv.MemcpyHtoDAsync(l.device, l.host, c.inputs, l.stream); err != nil {
 			return err
 		}
-		if err := c.b.enqueue(c.stem, p, &a.params, l.stream); err != nil {
+		if err := c.b.enqueue(c.stem, p, a, l.stream); err != nil {
 			return errors.Join(err, drv.StreamSynchronize(l.stream))
 		}
 		return errors.Join(

@@ -52,6 +52,9 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 	shared := map[int]int{80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
 	for id := range stems {
 		for arch, most := range shared {
+			if arch < stems[id].arch {
+				continue
+			}
 			image, err := readImage(imageFiles, stems[id].name, arch)
 			require.NoError(t, err)
 			parsed, err := parseImage(image)
@@ -64,6 +67,9 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 				require.True(t, threads >= 32 && threads <= 1024 && threads%32 == 0, "%s has %d threads", name, threads)
 				require.True(t, bytes >= 0 && int(bytes) <= most, "%s on sm_%d has %d bytes of shared memory", name, arch, bytes)
 			}
+		}
+		if stems[id].arch > 80 {
+			continue
 		}
 		ptx, err := readImage(imageFiles, stems[id].name, 120)
 		require.NoError(t, err)

@@ -15,7 +15,8 @@ import (
 type stem struct {
 	name   string // of the file, and of every kernel in it up to the next part
 	pass   flashkit.Pass
-	arch   int // the lowest compute capability, times 10
+	arch   int  // the lowest compute capability, times 10
+	hopper bool // for that one alone, and with tensor maps
 	dtypes []flashkit.DType
 	dims   []int // padded head dims, rising
 	rows   int   // query rows of a KV head, at most; 0 is no limit
@@ -25,7 +26,8 @@ type stem struct {
 type stemID int
 
 const (
-	fwdSM80 stemID = iota
+	fwdSM90 stemID = iota
+	fwdSM80
 	bwdSM80
 	fwdF32
 	bwdF32
@@ -41,12 +43,13 @@ const maxDims = 6
 // stems are the rows of the backend's table. Rates are FLOP/s; they only have to
 // rank kernels.
 var stems = [...]stem{
-	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 300e12},
-	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 200e12},
-	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 35e12},
-	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 25e12},
+	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, 600e12},
+	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 300e12},
+	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 200e12},
+	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 35e12},
+	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 25e12},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, dtypes[:], []int{64, 128, 256}, 64, 8e12},
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, 8e12},
 }
 
 // A part is a kernel of a stem.
@@ -76,8 +79,10 @@ type misfit uint8
 const (
 	none misfit = iota
 	oldDevice
+	newDevice
 	otherDType
 	wideHead
+	narrowHead
 	manyRows
 	longSequence
 	manyBlocks
@@ -89,10 +94,14 @@ func (s *stem) misfit(dev *Device, p flashkit.Problem) misfit {
 	switch {
 	case dev.Major*10+dev.Minor < s.arch:
 		return oldDevice
+	case s.hopper && dev.Major*10+dev.Minor > s.arch:
+		return newDevice
 	case !slices.Contains(s.dtypes, p.DType):
 		return otherDType
 	case max(p.Dim, p.VDim) > s.widest():
 		return wideHead
+	case s.hopper && min(p.Dim, p.VDim) < 2:
+		return narrowHead
 	case s.rows > 0 && p.Heads/p.KVHeads*p.QLen > s.rows:
 		return manyRows
 	case max(p.QLen, p.KVLen) > reach:
@@ -108,10 +117,14 @@ func (s *stem) fits(dev *Device, p flashkit.Problem) string {
 	switch s.misfit(dev, p) {
 	case oldDevice:
 		return fmt.Sprintf("it needs compute capability %d.%d, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+	case newDevice:
+		return fmt.Sprintf("it is for compute capability %d.%d alone, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	case otherDType:
 		return fmt.Sprintf("it takes %v, not %v", s.dtypes, p.DType)
 	case wideHead:
 		return fmt.Sprintf("it takes head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
+	case narrowHead:
+		return "tensor maps need head dims of at least 2"
 	case manyRows:
 		return fmt.Sprintf("it takes at most %d query rows for each KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
 	case longSequence:
@@ -188,12 +201,12 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 }
 
 // choose returns the stem of that name, or for "" the one that is predicted
-// fastest among those that fit.
-func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem) (stemID, error) {
+// fastest among those that fit the problem and, unless a is nil, its tensors.
+func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem, a *params) (stemID, error) {
 	best, bestCost := stemID(-1), time.Duration(0)
 	for i := range stems {
 		s := &stems[i]
-		if !s.named(name, pass) || s.misfit(&b.dev, p) != none {
+		if !s.named(name, pass) || s.misfit(&b.dev, p) != none || !s.describes(a) {
 			continue
 		}
 		if cost := s.deviceCost(&b.dev, p); best < 0 || cost < bestCost {
@@ -206,6 +219,12 @@ func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem) (s
 	return best, b.refusal(name, pass, p)
 }
 
+// describes reports whether the stem can reach the tensors: tensor maps want
+// addresses and strides that are multiples of 16 bytes.
+func (s *stem) describes(a *params) bool {
+	return !s.hopper || a == nil || a.isMappable(4)
+}
+
 func (s *stem) named(name string, pass flashkit.Pass) bool {
 	return s.pass == pass && (name == "" || name == "cuda/"+s.name)
 }
@@ -215,7 +234,11 @@ func (b *Backend) refusal(name string, pass flashkit.Pass, p flashkit.Problem) e
 	var reasons []error
 	for i := range stems {
 		if s := &stems[i]; s.named(name, pass) {
-			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: p, Reason: s.fits(&b.dev, p)})
+			reason := s.fits(&b.dev, p)
+			if reason == "" {
+				reason = "addresses and strides of its tensors must be multiples of 16 bytes"
+			}
+			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: p, Reason: reason})
 		}
 	}
 	if reasons == nil {

@@ -23,11 +23,11 @@ func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, f 
 	for i, t := range [...]*Tensor{&f.Q, &f.K, &f.V, &f.O, &f.LSE} {
 		a.views[i].set(t.view)
 	}
-	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassForward, p)
+	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassForward, p, &a.params)
 	if err != nil {
 		return err
 	}
-	return b.launch(id, p, &a.params, s.handle)
+	return b.launch(id, p, a, s.handle)
 }
 
 // Backward is Forward for the backward pass. It takes workspace from the
@@ -38,7 +38,7 @@ func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, f
 	if err := f.check(b, p, &a.backward); err != nil {
 		return err
 	}
-	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassBackward, p)
+	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassBackward, p, nil)
 	if err != nil {
 		return err
 	}
@@ -49,20 +49,20 @@ func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, f
 	if f.Fast {
 		a.deterministic = 0
 	}
-	return b.launch(id, p, &a.params, s.handle)
+	return b.launch(id, p, a, s.handle)
 }
 
 // arguments are what a call needs on the heap: the block that the driver copies,
 // and the tensors for the common check.
 type arguments struct {
-	params
+	mapped
 	forward  flashkit.Forward
 	backward flashkit.Backward
 }
 
 // ready refuses a stream that is not b's and a context that is done, and chooses
-// the stem.
-func (b *Backend) ready(ctx context.Context, s *Stream, kernel string, pass flashkit.Pass, p flashkit.Problem) (stemID, error) {
+// the stem for the tensors of a.
+func (b *Backend) ready(ctx context.Context, s *Stream, kernel string, pass flashkit.Pass, p flashkit.Problem, a *params) (stemID, error) {
 	if ctx == nil {
 		return 0, missing("ctx")
 	}
@@ -75,11 +75,11 @@ func (b *Backend) ready(ctx context.Context, s *Stream, kernel string, pass flas
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	return b.choose(kernel, pass, p)
+	return b.choose(kernel, pass, p, a)
 }
 
 // launch enqueues the kernels of a stem. The views of a are set.
-func (b *Backend) launch(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	err := b.do(func() error { return b.enqueue(id, p, a, s) })
 	if err != nil {
 		return fmt.Errorf("cuda/%s: %w", stems[id].name, err)
@@ -87,11 +87,14 @@ func (b *Backend) launch(id stemID, p flashkit.Problem, a *params, s StreamHandl
 	return nil
 }
 
-func (b *Backend) enqueue(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	if p.Batch == 0 {
 		return nil
 	}
+	a := &x.params
 	switch id {
+	case fwdSM90:
+		return b.enqueueHopper(id, p, x, s)
 	case decodeSM80:
 		return b.enqueueDecode(id, p, a, s)
 	case bwdSM80:
@@ -128,6 +131,8 @@ func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
 // plan returns the workspace of a stem for a problem.
 func (b *Backend) plan(id stemID, p flashkit.Problem) (workspace, error) {
 	switch id {
+	case fwdSM90:
+		return planHopper(p), nil
 	case decodeSM80:
 		f, err := b.images.get(b.drv, id, partMain, p)
 		if err != nil {
@@ -283,7 +288,7 @@ func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel strin
 	if err := p.Validate(); err != nil {
 		return 0, err
 	}
-	id, err := b.choose(kernel, pass, p)
+	id, err := b.choose(kernel, pass, p, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -4,6 +4,7 @@ package gorgoniacu
 // #cgo linux LDFLAGS: -L/usr/local/cuda/lib64 -L/usr/local/cuda/lib64/stubs -lcuda
 //
 // #include <stdint.h>
+// #include <string.h>
 // #include <cuda.h>
 //
 // // What returns a value returns it beside the code: a pointer to it would be
@@ -38,6 +39,14 @@ package gorgoniacu
 // static CUresult launch(uintptr_t f, unsigned blocks, unsigned threads, unsigned shared, uintptr_t s, uintptr_t block) {
 // 	void *params[] = {(void *)block};
 // 	return cuLaunchKernel((CUfunction)f, blocks, 1, 1, threads, 1, 1, shared, (CUstream)s, params, 0);
+// }
+// static CUresult encode_tiled(uintptr_t to, int type, uintptr_t at, uintptr_t dims, uintptr_t strides, uintptr_t box) {
+// 	CUtensorMap map;
+// 	cuuint32_t steps[] = {1, 1, 1, 1};
+// 	CUresult code = cuTensorMapEncodeTiled(&map, type, 4, (void *)at, (cuuint64_t *)dims, (cuuint64_t *)strides, (cuuint32_t *)box, steps,
+// 		CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+// 	memcpy((void *)to, &map, sizeof map);
+// 	return code;
 // }
 import "C"
 
@@ -125,5 +134,21 @@ func setShared(f cuda.Function, bytes int) error {
 func launch(f cuda.Function, blocks, threads, shared int, s cuda.StreamHandle, params unsafe.Pointer) error {
 	err := status("cuLaunchKernel", C.launch(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uintptr_t(s), C.uintptr_t(uintptr(params))))
 	runtime.KeepAlive(params)
+	return err
+}
+
+// encodeTiled has the map made where it is aligned as the driver wants it.
+func encodeTiled(m *cuda.TensorMap, bf16 bool, at cuda.Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error {
+	kind := C.int(C.CU_TENSOR_MAP_DATA_TYPE_FLOAT16)
+	if bf16 {
+		kind = C.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+	}
+	number := func(p unsafe.Pointer) C.uintptr_t { return C.uintptr_t(uintptr(p)) }
+	err := status("cuTensorMapEncodeTiled", C.encode_tiled(number(unsafe.Pointer(m)), kind, C.uintptr_t(at),
+		number(unsafe.Pointer(dims)), number(unsafe.Pointer(strides)), number(unsafe.Pointer(box))))
+	runtime.KeepAlive(m)
+	runtime.KeepAlive(dims)
+	runtime.KeepAlive(strides)
+	runtime.KeepAlive(box)
 	return err
 }

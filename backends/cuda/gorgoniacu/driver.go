@@ -126,6 +126,7 @@ func modules(d *cuda.Driver) {
 		return n, check("cuOccupancyMaxActiveBlocksPerMultiprocessor", err)
 	}
 	d.LaunchKernel = launch
+	d.TensorMapEncodeTiled = encodeTiled
 }
 
 func streams(d *cuda.Driver) {

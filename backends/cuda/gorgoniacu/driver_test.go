@@ -68,6 +68,11 @@ var every = []struct {
 	{"LaunchKernel", func(d *cuda.Driver) (any, error) {
 		return nil, d.LaunchKernel(0xf0, 1<<31-1, 128, 5000, 7, unsafe.Pointer(new([paramBytes]byte)))
 	}, nil, "cuLaunchKernel(0xf0, 2147483647 1 1, 128 1 1, 5000, 0x7, 0)"},
+	{"TensorMapEncodeTiled", func(d *cuda.Driver) (any, error) {
+		m := new(cuda.TensorMap)
+		err := d.TensorMapEncodeTiled(m, true, 0x10000100, &[4]uint64{64, 100, 2, 3}, &[3]uint64{128, 12800, 25600}, &[4]uint32{64, 80, 1, 1})
+		return m[0], err
+	}, byte(0x7a), "cuTensorMapEncodeTiled(9, 4, 0x10000100, 64 100 2 3, 128 12800 25600, 64 80 1 1, 1 1 1 1, 0, 3, 3, 0)"},
 	{"StreamCreate", func(d *cuda.Driver) (any, error) { return d.StreamCreate() }, cuda.StreamHandle(0x57), "cuStreamCreate(1)"},
 	{"StreamDestroy", func(d *cuda.Driver) (any, error) { return nil, d.StreamDestroy(0x57) }, nil, "cuStreamDestroy(0x57)"},
 	{"StreamSynchronize", func(d *cuda.Driver) (any, error) { return nil, d.StreamSynchronize(2) }, nil, "cuStreamSynchronize(0x2)"},

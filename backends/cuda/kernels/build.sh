@@ -21,19 +21,23 @@ pack() {
 }
 
 compile() { # file arch
+	local arch=${2%a}
 	if [ "$2" = ptx ]; then
 		$nvcc $FLAGS -arch=compute_89 -ptx -o "$work/$1.ptx" "$1.cu" || exit 255
 		pack "$1.ptx"
 	else
-		$nvcc $FLAGS -arch="sm_$2" -cubin -Xptxas -v -o "$work/$1.sm_$2.cubin" "$1.cu" 2>"$work/$1.sm_$2.log" || { cat "$work/$1.sm_$2.log" >&2; exit 255; }
-		pack "$1.sm_$2.cubin"
+		$nvcc $FLAGS -gencode="arch=compute_$2,code=sm_$2" -cubin -Xptxas -v -o "$work/$1.sm_$arch.cubin" "$1.cu" 2>"$work/$1.sm_$arch.log" || { cat "$work/$1.sm_$arch.log" >&2; exit 255; }
+		pack "$1.sm_$arch.cubin"
 	fi
 }
 export -f compile pack
 export nvcc FLAGS work
 
 for f in *.cu; do
-	for a in ptx $ARCHES; do echo "${f%.cu} $a"; done
+	case $f in
+	*_sm90.cu) echo "${f%.cu} 90a" ;; # wgmma is for this architecture alone
+	*) for a in ptx $ARCHES; do echo "${f%.cu} $a"; done ;;
+	esac
 done | xargs -P "$(nproc)" -L 1 bash -c 'compile "$@"' _
 
 for log in "$work"/*.log; do
@@ -42,7 +46,7 @@ for log in "$work"/*.log; do
 		/bytes stack frame/ { spill = $(NF-7) + $(NF-3) }
 		/Used [0-9]+ registers/ {
 			match($0, /Used [0-9]+/); printf "%-22s %-28s %4d registers %6d bytes spilled\n", file, name, substr($0, RSTART + 5, RLENGTH - 5), spill
-			if (spill > most) bad = 1
+			if (spill > (name ~ /_sm90_/ ? 0 : most)) bad = 1 # wgmma waits for what is spilled
 		}
 		/C75(1[0-9])/ { print; bad = 1 }
 		END { exit bad }' "$log" || failed=yes

@@ -262,6 +262,17 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
 	return CUDA_SUCCESS;
 }
 
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
+	const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+	CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+	if ((uintptr_t)map % 64) return CUDA_ERROR_INVALID_VALUE;
+	CALL("cuTensorMapEncodeTiled", "%d, %u, 0x%llx, %llu %llu %llu %llu, %llu %llu %llu, %u %u %u %u, %u %u %u %u, %d, %d, %d, %d", type, rank,
+		N(address), N(dims[0]), N(dims[1]), N(dims[2]), N(dims[3]), N(strides[0]), N(strides[1]), N(strides[2]), box[0], box[1], box[2], box[3],
+		steps[0], steps[1], steps[2], steps[3], interleave, swizzle, promotion, fill);
+	memset(map, 0x7a, sizeof *map);
+	return CUDA_SUCCESS;
+}
+
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
 	CALL("cuStreamCreate", "%u", flags);
 	*stream = (CUstream)0x57;

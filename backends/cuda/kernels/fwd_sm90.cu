@@ -1,0 +1,400 @@
+// fwd_sm90 computes, for each query row i of each head,
+//
+//	m, l, o = -inf, 0, 0
+//	for each tile of keys that row i sees, those that a mask cuts first:
+//		s = Q[i]·K[j] for each key j of the tile, -inf where i does not see j
+//		n = max(m, max(c s)); a = 2^(m-n); m = n
+//		p = 2^(c s - m); l = a l + sum(p); o = a o + p·V
+//	O[i] = o / l; LSE[i] = ln(2) m + ln(l)
+//
+// with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3). The order of
+// the products is that of Shah et al. 2024, algorithm 2: those of scores run
+// ahead by a tile, and the exponentials under the products of values.
+//
+// Compiled with -gencode=arch=compute_90a,code=sm_90a, and for nothing else.
+//
+// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles =
+// ceil(q_len/rows) * heads * batch is not 0; the rest from the Plan. p.turn is null,
+// or (for a mask that hides anything; else it only costs) one int that is 0 at the
+// launch: then tiles are dealt out by counting. Maps of 16-bit elements, rank 4,
+// 128-byte swizzle, no interleaving, zeros outside:
+//
+//	   dims, innermost first            strides in bytes    box
+//	q  dim, q_len, heads, batch         row, head, batch    64, rows, 1, 1
+//	k  dim, kv_len, kv_heads, batch     row, head, batch    64, keys, 1, 1
+//	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
+//	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
+//
+// Addresses and strides are multiples of 16 bytes; the stride of a dimension of size
+// 1 may be any such. With kv_len = 0, k and v are not read. Of the views in p, those
+// of v and lse are read.
+//
+// A block stays on its multiprocessor and takes tile after tile of query rows. Its
+// first warpgroup fetches: one lane asks for boxes of Q, K and V, each when the stage
+// that it goes to is free. Each further warpgroup owns 64 rows, and O leaves through
+// these rows of Q in shared memory. Registers: s, o, p, and with keep_q the fragments
+// of Q, in the layout of wgmma's sums and operands.
+//
+// A key that a row does not see has p = 0, but 0 * NaN would reach o all the same. So
+// three more warps of the first warpgroup look through those tiles of V that the band
+// cuts: what is not finite becomes 0 there, and the rows that see it add it in the end.
+#include "params.cuh"
+#include "sm90.cuh"
+
+struct MapParams {
+    TensorMap q, k, v, o;
+    Params p;
+};
+
+template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
+    using T = Type;
+    static constexpr int dim = dim_, keys = keys_;
+    static constexpr int groups = groups_;     // warpgroups that compute
+    static constexpr int q_stages = q_stages_; // of Q
+    static constexpr int stages = stages_;     // of K and of V
+    static constexpr bool keep_q = keep_q_;    // in registers
+    static constexpr int rows = 64 * groups, threads = 128 * (groups + 1);
+    static constexpr int panels = dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
+    static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
+    static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * tile_bytes; // in shared memory
+    static constexpr int work_at = v_at + stages * tile_bytes, barriers_at = work_at + 48 * (q_stages + 1);
+    static constexpr int shared = 1024 + barriers_at + 8 * (2 * q_stages + 5 * stages); // 1024 to align
+    static constexpr int fetch_registers = groups == 2 ? 40 : 56, compute_registers = groups == 2 ? 232 : 152;
+};
+
+// A tile of query rows, in shared memory, and the tiles of keys that hold what some
+// row of it sees, in the order in which they are taken: first those that not every
+// row sees whole, from the right, then from the left; then the others.
+struct Work {
+    int row0, head, kv_head, batch;        // row0 is -1 when there is no further tile
+    int count, edges, right;               // tiles of keys; the first of them; the first of those
+    int from, full_to, open_from, open_to; // every row sees full_to whole; the band cuts those outside the open ones
+    int odd;                               // a tile of V that the band cuts holds what is not finite
+    __device__ __forceinline__ int tile(int n) const volatile {
+        return n < right ? full_to + right - n : n < edges ? from + n - right : full_to + edges - n;
+    }
+    __device__ __forceinline__ bool cut(int n) const volatile { return n < edges && (tile(n) < open_from || tile(n) > open_to); }
+};
+__device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
+
+// The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
+// where V is looked through first), "empty" when nobody reads them any more.
+template <class S> struct Shared {
+    char *base;
+    uint32_t at; // address of base, in a uniform register
+    __device__ __forceinline__ volatile Work &work(int i) const { return ((Work *)(base + S::work_at))[i]; }
+    __device__ __forceinline__ uint32_t q(int i) const { return at + i * S::q_bytes; } // [panels][rows][64]
+    __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::tile_bytes; } // [panels][keys][64]
+    __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::tile_bytes; }
+    __device__ __forceinline__ uint32_t q_full(int i) const { return at + S::barriers_at + 8 * i; }
+    __device__ __forceinline__ uint32_t q_empty(int i) const { return q_full(S::q_stages + i); }
+    __device__ __forceinline__ uint32_t k_full(int i) const { return q_full(2 * S::q_stages + i); }
+    __device__ __forceinline__ uint32_t k_empty(int i) const { return k_full(S::stages + i); }
+    __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
+    __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
+    __device__ __forceinline__ uint32_t v_raw(int i) const { return k_full(4 * S::stages + i); }
+};
+
+// The lane that fetches.
+template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
+    const Params &p = a.p;
+    const int group = p.heads / p.kv_heads, all = p.batch * p.heads;
+    const int row_tiles = (p.q_len + S::rows - 1) / S::rows, tiles = row_tiles * all;
+    const bool rising = p.hi < p.kv_len - 1;
+    // Under a mask, the heads whose K and V fit into the L2 cache together go row
+    // tile by row tile, the longest first.
+    const int together = banded(p) ? max(1, min(all, (int)(16777216.f / ((float)p.kv_len * (p.dim + p.v_dim))))) : 1;
+    auto find = [&](int tile, volatile Work &w) {
+        w.row0 = -1, w.count = 0;
+        if (tile >= tiles) return;
+        const int first = tile / (together * row_tiles) * together, size = min(together, all - first);
+        const int place = tile - first * row_tiles, nth = place / size, head = first + place - nth * size;
+        const int row0 = (rising ? row_tiles - 1 - nth : nth) * S::rows, last_row = min(row0 + S::rows, p.q_len) - 1;
+        w.row0 = row0, w.head = head % p.heads, w.kv_head = head % p.heads / group, w.batch = head / p.heads, w.odd = 0;
+        const int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
+        const int last_key = min(p.kv_len - 1, last_row + hi), from = max(0, row0 + lo) / S::keys;
+        const int to = last_key < max(0, row0 + lo) ? from - 1 : last_key / S::keys;
+        const int full_to = max(from - 1, max(0, min(p.kv_len, row0 + hi + 1)) / S::keys - 1);
+        const int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
+        w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
+        w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= p.kv_len ? to : full_to;
+    };
+    Ring<S::q_stages> q(1);
+    Ring<S::stages> k(1), v(1);
+    auto fetch_q = [&](volatile Work &w) { // what can be known before a stage is free is read before
+        const int row0 = w.row0, head = w.head, batch = w.batch;
+        barrier_wait(sh.q_empty(q.stage), q.parity);
+        if (row0 < 0) return barrier_arrive(sh.q_full(q.stage));
+        barrier_expect(sh.q_full(q.stage), S::q_bytes);
+        each<S::panels>([&](int i) { box_load(sh.q(q.stage) + i * S::q_panel, a.q, 64 * i, row0, head, batch, sh.q_full(q.stage)); });
+        q.next();
+    };
+    auto fetch_tile = [&](volatile Work &w, int n, const TensorMap &map, uint32_t to, uint32_t full, uint32_t empty, auto &ring) {
+        const int row = w.tile(n) * S::keys, head = w.kv_head, batch = w.batch;
+        barrier_wait(empty, ring.parity);
+        barrier_expect(full, S::tile_bytes);
+        each<S::panels>([&](int i) { box_load(to + i * S::panel, map, 64 * i, row, head, batch, full); });
+        ring.next();
+    };
+    auto fetch_k = [&](volatile Work &w, int n) { fetch_tile(w, n, a.k, sh.k(k.stage), sh.k_full(k.stage), sh.k_empty(k.stage), k); };
+    auto fetch_v = [&](volatile Work &w, int n) {
+        fetch_tile(w, n, a.v, sh.v(v.stage), w.cut(n) ? sh.v_raw(v.stage) : sh.v_full(v.stage), sh.v_empty(v.stage), v);
+    };
+
+    // Each K comes a tile of keys before its V; the next tile's first K before this one's last V, its Q as
+    // early as a stage is free. Nobody reads the work that the next one replaces: q_empty said so.
+    int tile = blockIdx.x, place = 0;
+    find(tile, sh.work(0));
+    if (sh.work(0).count > 0) fetch_k(sh.work(0), 0);
+    fetch_q(sh.work(0));
+    while (sh.work(place).row0 >= 0) {
+        volatile Work &w = sh.work(place);
+        place = place == S::q_stages ? 0 : place + 1;
+        volatile Work &next = sh.work(place);
+        tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
+        find(tile, next);
+#pragma unroll 1
+        for (int n = 1; n < w.count; n++) {
+            fetch_k(w, n);
+            fetch_v(w, n - 1);
+            if (S::q_stages > 1 && n == 1) fetch_q(next);
+        }
+        if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
+        if (next.count > 0) fetch_k(next, 0);
+        if (w.count > 0) fetch_v(w, w.count - 1);
+        if (S::q_stages == 1) fetch_q(next);
+    }
+}
+
+// The three warps that look through the tiles of V that the band cuts.
+template <class S> __device__ __forceinline__ void look(const MapParams &a, Shared<S> sh) {
+    constexpr uint32_t one = is_bf16<typename S::T> ? 0x00800080 : 0x04000400; // carries an exponent of ones into the sign
+    auto odd = [](uint32_t x) { return ((x & 0x7fff7fff) + one) & 0x80008000; };
+    const int thread = threadIdx.x - 32;
+    Ring<S::q_stages> q(0);
+    Ring<S::q_stages + 1> place(0);
+    Ring<S::stages> v(0);
+    uint32_t raw = 0; // bit i: the parity of v_raw(i)
+    while (true) {
+        barrier_wait(sh.q_full(q.stage), q.parity);
+        volatile Work &w = sh.work(place.stage);
+        if (w.row0 < 0) break;
+#pragma unroll 1
+        for (int n = 0; n < w.count; n++, v.next()) {
+            if (!w.cut(n)) continue;
+            barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
+            raw ^= 1 << v.stage;
+            uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at));
+#pragma unroll 2
+            for (int i = thread; i < S::tile_bytes / 16; i += 96) {
+                const uint4 x = tile[i];
+                if (odd(x.x) | odd(x.y) | odd(x.z) | odd(x.w)) {
+                    uint16_t *e = (uint16_t *)(tile + i);
+                    each<8>([&](int j) { e[j] = odd(e[j]) ? 0 : e[j]; });
+                    w.odd = 1;
+                }
+            }
+            async_fence();        // the products see the zeros
+            named_barrier(1, 96); // all threads are done
+            if (thread == 0) barrier_arrive(sh.v_full(v.stage));
+        }
+        __syncwarp(); // all lanes have read the work
+        if (thread % 32 == 0) barrier_arrive(sh.q_empty(q.stage));
+        q.next(), place.next();
+    }
+}
+
+// A warpgroup that computes.
+template <class S> __device__ __forceinline__ void compute(const MapParams &a, Shared<S> sh, int group) {
+    using T = typename S::T;
+    const Params &p = a.p;
+    const float inf = __int_as_float(0x7f800000), c = p.scale_log2;
+    const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+    // Where the lane's chunk of the warp's first 16x16 fragment lies in a stage of Q.
+    const uint32_t fragment = group * 8192 + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
+    Ring<S::q_stages> q(0);
+    Ring<S::q_stages + 1> place(0);
+    Ring<S::stages> k(0), v(0);
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
+    auto give = [&](auto &ring, uint32_t empty) {
+        if (lane == 0) barrier_arrive(empty);
+        ring.next();
+    };
+    int leaving = -1; // the stage of Q from which O is being stored
+    while (true) {
+        barrier_wait(sh.q_full(q.stage), q.parity);
+        volatile Work &w = sh.work(place.stage);
+        const int row0 = uniform(w.row0);
+        if (row0 < 0) break;
+        const int count = uniform(w.count), edges = uniform(w.edges);
+        const uint32_t q_tile = sh.q(q.stage);
+        const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
+        const int first[2] = {row + p.lo, row + 8 + p.lo}, last[2] = {min(row + p.hi, p.kv_len - 1), min(row + 8 + p.hi, p.kv_len - 1)};
+        float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {};
+        uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
+        auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
+        if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
+        each<S::dim / 2>([&](int i) { o[i] = 0; });
+        auto scores = [&] { // s = Q K^T, in flight
+            barrier_wait(sh.k_full(k.stage), k.parity);
+            const uint64_t b = descriptor(sh.k(k.stage), 16);
+            wgmma_fence();
+            each<S::dim / 16>([&](int i) {
+                const uint64_t step = (i / 4 * S::panel + i % 4 * 32) / 16;
+                if constexpr (S::keep_q) wgmma<T, 0>(s, qf[i], b + step, i > 0);
+                else wgmma<T, 0>(s, descriptor(q_tile + group * 8192, 16) + (i / 4 * S::q_panel + i % 4 * 32) / 16, b + step, i > 0);
+            });
+            wgmma_commit();
+        };
+        auto values = [&] { // o += P V, in flight
+            barrier_wait(sh.v_full(v.stage), v.parity);
+            const uint64_t b = descriptor(sh.v(v.stage), S::panel);
+            wgmma_fence();
+            each<S::keys / 16>([&](int i) { wgmma<T, 1>(o, weights[i], b + i * 2048 / 16, true); });
+            wgmma_commit();
+        };
+        auto mask = [&](int tile) {
+            const int key = tile * S::keys + lane % 4 * 2;
+            each<S::keys / 2>([&](int i) {
+                const int at = i / 4 * 8 + i % 2, r = i % 4 / 2;
+                if (at < first[r] - key || at > last[r] - key) s[i] = -inf;
+            });
+        };
+        auto softmax = [&](bool masked) { // P in place of s; what o must be multiplied by in down
+            float top[2] = {-inf, -inf}, sum[2] = {};
+            each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
+            each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
+            each<2>([&](int r) {
+                top[r] = fmaxf(m[r], top[r] * c);
+                const float shift = masked && top[r] == -inf ? 0 : top[r];
+                down[r] = exp2_approx(m[r] - shift);
+                m[r] = top[r];
+                top[r] = shift;
+            });
+            each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
+            each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
+        };
+        auto round_weights = [&] { each<S::keys / 4>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); }); };
+        auto leave = [&] { // O of the tile before has left its stage
+            if (leaving >= 0 && thread == 0) store_wait_read(), barrier_arrive(sh.q_empty(leaving));
+            leaving = -1;
+        };
+        auto step = [&](bool masked, int n) { // the scores of tile n, the values of the one before
+            scores();
+            values();
+            wgmma_wait<1>();
+            give(k, sh.k_empty(k.stage));
+            if (masked) mask(w.tile(n));
+            softmax(masked);
+            wgmma_wait<0>();
+            give(v, sh.v_empty(v.stage));
+            round_weights();
+            each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+        };
+        const int end = top_row < p.q_len ? top_row + 64 + p.hi : 0; // tiles of keys from here on go by
+        int n = 0;
+#pragma unroll 1
+        for (; n < count && w.tile(n) * S::keys >= end; n++) {
+            leave();
+            barrier_wait(sh.k_full(k.stage), k.parity);
+            give(k, sh.k_empty(k.stage));
+            barrier_wait(sh.v_full(v.stage), v.parity);
+            give(v, sh.v_empty(v.stage));
+        }
+        n = uniform(n);
+        if (n < count) {
+            scores();
+            leave();
+            wgmma_wait<0>();
+            give(k, sh.k_empty(k.stage));
+            if (n < edges) mask(w.tile(n));
+            softmax(true);
+            round_weights();
+#pragma unroll 1
+            for (n++; n < edges; n++) step(true, n);
+#pragma unroll 1
+            for (; n < count; n++) step(false, n);
+            values();
+            wgmma_wait<0>();
+            give(v, sh.v_empty(v.stage));
+        }
+        leave(); // at the latest
+        each<2>([&](int r) {
+            l[r] += __shfl_xor_sync(~0u, l[r], 1);
+            l[r] += __shfl_xor_sync(~0u, l[r], 2);
+            down[r] = l[r] == 0 ? 0 : 1 / l[r];
+            float *lse = (float *)p.lse.data + w.batch * p.lse.batch + w.head * p.lse.head; // [q_len]
+            if (p.lse.data && lane % 4 == 0 && row + 8 * r < p.q_len) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
+        });
+
+        // O leaves through the warpgroup's own rows of Q, which nobody else reads.
+        auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
+        each<S::dim / 16>([&](int i) { store_matrix(chunk(i), pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)); });
+        if (w.odd) { // what was taken out of V
+            const uint16_t *value = (const uint16_t *)p.v.data + w.batch * p.v.batch + w.kv_head * p.v.head; // [kv_len, v_dim]
+            __syncwarp(); // the warp's rows are written
+            for (int i = lane; i < 16 * p.v_dim; i += 32) {
+                const int r = i % 16, column = i / 16, see = top_row + warp * 16 + r;
+                float sum = 0;
+                for (n = 0; n < edges; n++) {
+                    const int end = min(min((w.tile(n) + 1) * S::keys, p.kv_len), see + p.hi + 1);
+#pragma unroll 1
+                    for (int j = max(w.tile(n) * S::keys, see + p.lo); w.cut(n) && j < end; j++) {
+                        const float x = widen<T>(value[j * p.v.row + column]);
+                        if (!(fabsf(x) < inf)) sum += x;
+                    }
+                }
+                const int at = group * 8192 + (warp * 16 + r) * 128 + column / 64 * S::q_panel + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2;
+                uint16_t *to = (uint16_t *)(sh.base + (q_tile - sh.at) + at);
+                if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
+            }
+        }
+        async_fence();                  // the copy sees O
+        named_barrier(2 + group, 128); // all of the warpgroup have written theirs
+        if (thread == 0) {
+            each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, w.head, w.batch, q_tile + group * 8192 + i * S::q_panel); });
+            store_commit();
+        }
+        leaving = q.stage;
+        if (S::q_stages == 1) leave();
+        q.next(), place.next();
+    }
+    store_wait(); // shared memory must outlive the copies
+}
+
+template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
+    extern __shared__ char unaligned[];
+    Shared<S> sh;
+    sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
+    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
+    const bool looks = banded(a.p); // there are cut tiles
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < S::q_stages; i++) barrier_init(sh.q_full(i), 1), barrier_init(sh.q_empty(i), S::groups + (looks ? 3 : 0));
+        for (int i = 0; i < S::stages; i++) barrier_init(sh.k_full(i), 1), barrier_init(sh.v_full(i), 1), barrier_init(sh.v_raw(i), 1);
+        for (int i = 0; i < S::stages; i++) barrier_init(sh.k_empty(i), 4 * S::groups), barrier_init(sh.v_empty(i), 4 * S::groups);
+        barrier_fence();
+    }
+    __syncthreads(); // the barriers exist
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
+    if (group == 0) {
+        registers_shrink<S::fetch_registers>();
+        if (threadIdx.x == 0) fetch<S>(a, sh);
+        if (threadIdx.x >= 32 && looks) look<S>(a, sh);
+    } else {
+        registers_grow<S::compute_registers>();
+        compute<S>(a, sh, group - 1);
+    }
+}
+
+#define INSTANCE(name, ...)                                                                                                            \
+    using name##_shape = Shape<__VA_ARGS__>;                                                                                           \
+    extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, name##_shape::keys};     \
+    extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ MapParams a) {                  \
+        forward<name##_shape>(a);                                                                                                      \
+    }
+INSTANCE(fwd_sm90_bf16_d64, BF16, 64, 3, 96, 2, 2, true)
+INSTANCE(fwd_sm90_f16_d64, F16, 64, 3, 96, 2, 2, true)
+INSTANCE(fwd_sm90_bf16_d128, BF16, 128, 2, 128, 2, 2, true)
+INSTANCE(fwd_sm90_f16_d128, F16, 128, 2, 128, 2, 2, true)
+INSTANCE(fwd_sm90_bf16_d256, BF16, 256, 2, 80, 1, 2, false)
+INSTANCE(fwd_sm90_f16_d256, F16, 256, 2, 80, 1, 2, false)

@@ -1,0 +1,122 @@
+// The instructions that the kernels for compute capability 9.0a are made of, one
+// function each: copies through tensor maps, barriers in shared memory, products
+// of a warpgroup. Not for any other architecture.
+#pragma once
+#include "mma.cuh"
+
+// What cuTensorMapEncodeTiled fills in.
+struct alignas(64) TensorMap {
+    char opaque[128];
+};
+
+// Barriers of 8 bytes in shared memory. A wait ends when the phase of that parity
+// is over: all arrivals that the barrier counts, and all bytes that were expected.
+__device__ __forceinline__ void barrier_init(uint32_t b, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t b, int bytes) { // arrives, too
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t b, int parity) {
+    asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra.uni again;}" ::"r"(b),
+                 "r"(parity) : "memory");
+}
+// Makes initialized barriers visible to copies.
+__device__ __forceinline__ void barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// One of the sixteen barriers of the block, for so many of its threads.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A loop without jumps, so that the arrays which it indexes can be registers.
+template <int n, class F> __device__ __forceinline__ void each(F f) {
+#pragma unroll
+    for (int i = 0; i < n; i++) f(i);
+}
+
+// A place in a ring of stages, and the parity of the round.
+template <int stages> struct Ring {
+    int stage = 0, parity;
+    __device__ explicit Ring(int parity) : parity(parity) {}
+    __device__ __forceinline__ void next() {
+        if (++stage == stages) stage = 0, parity ^= 1;
+    }
+};
+
+// Copies the box at (column, row, head, batch) to shared memory, and counts its bytes at barrier b.
+__device__ __forceinline__ void box_load(uint32_t to, const TensorMap &map, int column, int row, int head, int batch, uint32_t b) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(to),
+                 "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(b) : "memory");
+}
+// The other direction. What lies outside the tensor is not written.
+__device__ __forceinline__ void box_store(const TensorMap &map, int column, int row, int head, int batch, uint32_t from) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(&map), "r"(column), "r"(row),
+                 "r"(head), "r"(batch), "r"(from) : "memory");
+}
+__device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); } // sources may change
+__device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Orders this thread's writes to shared memory before later copies and products that read them.
+__device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void store_matrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) { // load_matrix's inverse
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// The registers of a thread from here on, for a whole warpgroup.
+template <int n> __device__ __forceinline__ void registers_shrink() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
+template <int n> __device__ __forceinline__ void registers_grow() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int pending> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
+
+// Describes a matrix in shared memory to wgmma: rows of 64 elements, 16-byte chunk
+// c of row r at place c ^ r%8, the tile aligned to 1024 bytes. An operand whose
+// rows run along the sum (Q, K) steps by 32 bytes; one whose columns do (V), by
+// 2048, and the next 64 columns lie `panel` bytes further.
+__device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
+    return (address & 0x3ffff) >> 4 | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+// d = a b, or d += a b when `add`, of a warpgroup: a 64x16, b 16xN, float32 sums,
+// in flight until wgmma_wait. a comes from registers, or by its descriptor. b is
+// stored by columns, or by rows when `by_rows`. The array's length says what N is.
+#define WGMMA_ASM(type, n, list, a, b, p, tail, in) \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+                 " {" list "}, " a ", " b ", p, 1, 1, " tail ";}" : OUT_##n : in, "l"(y), "r"((int)add), "n"(by_rows))
+#define WGMMA(n, list, a, b, p, t, a2, b2, p2, t2)                                                                                      \
+    template <class T, int by_rows>                                                                                                     \
+    __device__ __forceinline__ void wgmma(float (&d)[n / 2], const uint32_t (&x)[4], uint64_t y, bool add) {                            \
+        if constexpr (is_bf16<T>) WGMMA_ASM("bf16", n, list, a, b, p, t, IN4);                                                \
+        else WGMMA_ASM("f16", n, list, a, b, p, t, IN4);                                                                                \
+    }                                                                                                                                   \
+    template <class T, int by_rows> __device__ __forceinline__ void wgmma(float (&d)[n / 2], uint64_t x, uint64_t y, bool add) {        \
+        if constexpr (is_bf16<T>) WGMMA_ASM("bf16", n, list, a2, b2, p2, "0, " t2, "l"(x));                                   \
+        else WGMMA_ASM("f16", n, list, a2, b2, p2, "0, " t2, "l"(x));                                                                   \
+    }
+template <class T> constexpr bool is_bf16 = false;
+template <> constexpr bool is_bf16<BF16> = true;
+#define IN4 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+#define OUT(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define OUT_64 OUT(0), OUT(8), OUT(16), OUT(24)
+#define OUT_80 OUT_64, OUT(32)
+#define OUT_96 OUT_80, OUT(40)
+#define OUT_128 OUT_96, OUT(48), OUT(56)
+#define OUT_256 OUT_128, OUT(64), OUT(72), OUT(80), OUT(88), OUT(96), OUT(104), OUT(112), OUT(120)
+#define LIST_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define LIST_80 LIST_64 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define LIST_96 LIST_80 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define LIST_128 LIST_96 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define LIST_256                                                                                                              \
+    LIST_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91" \
+             ",%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115" \
+             ",%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+WGMMA(64, LIST_64, "{%32,%33,%34,%35}", "%36", "%37", "%38", "%32", "%33", "%34", "%35")
+WGMMA(80, LIST_80, "{%40,%41,%42,%43}", "%44", "%45", "%46", "%40", "%41", "%42", "%43")
+WGMMA(96, LIST_96, "{%48,%49,%50,%51}", "%52", "%53", "%54", "%48", "%49", "%50", "%51")
+WGMMA(128, LIST_128, "{%64,%65,%66,%67}", "%68", "%69", "%70", "%64", "%65", "%66", "%67")
+WGMMA(256, LIST_256, "{%128,%129,%130,%131}", "%132", "%133", "%134", "%128", "%129", "%130", "%131")

@@ -1,0 +1,128 @@
+package cuda
+
+import (
+	"sync"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The kernels for compute capability 9.0 copy tiles by the bulk copy engine,
+// which wants each tensor described by a map of the driver's making. Making one
+// takes microseconds, so they are kept.
+
+// mapped are the maps of a forward call, in the order of struct MapParams of
+// kernels/fwd_sm90.cu.
+type mapped struct {
+	q, k, v, o TensorMap
+	params
+	_ [32]byte // the driver copies the struct with the padding of its alignment to 64
+}
+
+// A mapKey is all that a map depends on.
+type mapKey struct {
+	at      Pointer
+	bf16    bool
+	dims    [4]uint64
+	strides [3]uint64
+	box     [4]uint32
+}
+
+// tensorMaps are the maps of a backend's earlier calls.
+type tensorMaps struct {
+	mu   sync.RWMutex
+	made map[mapKey]*TensorMap
+}
+
+// maxMaps bounds the maps that are kept. A program that uses more has new ones all
+// the time.
+const maxMaps = 1024
+
+// get makes m the map of rows of a view [batch, heads, rows, columns], of which a
+// copy moves tile rows and 64 columns.
+func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, shape [4]int, tile int) error {
+	k := mapKey{at: v.data, bf16: t == flashkit.BFloat16, box: [4]uint32{64, uint32(tile), 1, 1}}
+	for i, n := range shape {
+		k.dims[3-i] = uint64(n)
+	}
+	for i, stride := range [...]int64{v.row, v.head, v.batch} {
+		k.strides[i] = uint64(2 * stride)
+		if stride == 0 { // of one row, head or batch, or repeated
+			k.strides[i] = mapAlignment
+			if k.dims[i+1] > 1 {
+				k.strides[i] = 0
+			}
+		}
+	}
+	x.mu.RLock()
+	known := x.made[k]
+	x.mu.RUnlock()
+	if known == nil {
+		known = new(TensorMap)
+		args := k // on the heap, which k stays off
+		if err := d.TensorMapEncodeTiled(known, args.bf16, args.at, &args.dims, &args.strides, &args.box); err != nil {
+			return err
+		}
+		x.mu.Lock()
+		if x.made == nil || len(x.made) >= maxMaps {
+			x.made = map[mapKey]*TensorMap{}
+		}
+		x.made[k] = known
+		x.mu.Unlock()
+	}
+	*m = *known
+	return nil
+}
+
+// mapAlignment is of every address and stride in a map, in bytes.
+const mapAlignment = 16
+
+// isMappable reports whether maps can describe the first n views.
+func (a *params) isMappable(n int) bool {
+	for i := range n {
+		if v := &a.views[i]; v.data%mapAlignment != 0 || (v.row|v.head|v.batch)%(mapAlignment/2) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
+	f, err := b.images.get(b.drv, id, partMain, p)
+	if err != nil || p.Heads*p.QLen == 0 {
+		return err
+	}
+	const groupRows = 64 // of a warpgroup, which stores its own rows of O
+	for _, x := range [...]struct {
+		to    *TensorMap
+		view  int
+		shape [4]int
+		tile  int
+	}{{&a.q, 0, p.QShape(), f.rows}, {&a.k, 1, p.KShape(), f.keys}, {&a.v, 2, p.VShape(), f.keys}, {&a.o, 3, p.OShape(), groupRows}} {
+		if x.shape[2] == 0 { // no keys, and nothing reads them
+			continue
+		}
+		if err := b.maps.get(b.drv, x.to, &a.views[x.view], p.DType, x.shape, x.tile); err != nil {
+			return err
+		}
+	}
+	w := planHopper(p)
+	return w.within(b, &a.params, s, func() error {
+		if w.turn > 0 {
+			if err := b.drv.MemsetD32Async(a.turn, 0, w.turn, s); err != nil {
+				return err
+			}
+		}
+		blocks := min(b.dev.SMs, tiles(p.QLen, f.rows)*p.Batch*p.Heads)
+		return b.drv.LaunchKernel(f.handle, blocks, f.threads, f.shared, s, unsafe.Pointer(&a.mapped))
+	})
+}
+
+// planHopper makes room for the counter that deals out the tiles of a mask, which
+// differ in length.
+func planHopper(p flashkit.Problem) (w workspace) {
+	if lo, hi := band(p); hi < p.KVLen-1 || p.QLen-1+lo > 0 {
+		w.turn = 1
+	}
+	return w
+}
