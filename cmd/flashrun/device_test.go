@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,9 @@ func (g *stubGPU) driver() *cuda.Driver {
 			g.launched[g.names[f-1]]++
 			return nil
 		},
+		TensorMapEncodeTiled: func(*cuda.TensorMap, bool, cuda.Pointer, *[4]uint64, *[3]uint64, *[4]uint32) error {
+			return nil
+		},
 		StreamCreate:      func() (cuda.StreamHandle, error) { h, err := g.open(0); return cuda.StreamHandle(h), err },
 		StreamDestroy:     func(s cuda.StreamHandle) error { return g.shut(uintptr(s)) },
 		StreamSynchronize: func(cuda.StreamHandle) error { return nil },
@@ -119,7 +123,7 @@ func TestBenchOnDevice(t *testing.T) {
 		require.False(t, r.Chosen, "dispatch takes host tensors")
 		require.Positive(t, r.Device.Tensors)
 	}
-	for _, name := range []string{"fwd_sm80_bf16_d64", "bwd_sm80_bf16_d64", "fwd_f32_d32", "bwd_f32_d32"} {
+	for _, name := range []string{"fwd_sm90_bf16_d64", "bwd_sm80_bf16_d64", "fwd_f32_d32", "bwd_f32_d32"} {
 		require.GreaterOrEqual(t, g.launched[name], 5, "%s: warm-up and four calls, of %v", name, g.launched)
 	}
 	require.Empty(t, g.live)
@@ -134,8 +138,9 @@ func TestDeviceCallsAreNotTimedAfterCtrlC(t *testing.T) {
 	require.NoError(t, err)
 	data := &tensors{problem: p, in: randomInput(p, 1, bhsd, false), out: newOutputs(p, false)}
 	defer data.close()
-	k := gpu.Kernels()[2]
-	c, err := data.openDevice(t.Context(), gpu, k)
+	all := gpu.Kernels()
+	i := slices.IndexFunc(all, func(k flashkit.Kernel) bool { return k.Name == "cuda/fwd_f32" })
+	c, err := data.openDevice(t.Context(), gpu, all[i])
 	require.NoError(t, err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
