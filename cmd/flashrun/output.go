@@ -104,7 +104,7 @@ func (out *outputs) named(f func(name string, a *array)) {
 }
 
 // file returns the outputs as a safetensors file; lse has rank 3.
-func (out *outputs) file(p flashkit.Problem, r *report, l layout) *safetensors.File {
+func (out *outputs) file(p flashkit.Problem, r *outcome, l layout) *safetensors.File {
 	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": r.Kernel, "layout": string(l)}}
 	if r.ForwardKernel != "" {
 		f.Metadata["forward_kernel"] = r.ForwardKernel

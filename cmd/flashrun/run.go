@@ -128,13 +128,13 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *input, show *progress) (*report, *outputs, error) {
+func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *input, show *progress) (*outcome, *outputs, error) {
 	defer show.done()
 	p := in.problem
 	out := newOutputs(p, f.backward)
 	fwd := &flashkit.Forward{Q: in.q.tensor(in.layout), K: in.k.tensor(in.layout), V: in.v.tensor(in.layout),
 		O: out.o.tensor(in.layout), LSE: out.lse.tensor(in.layout)}
-	rep := &report{Problem: p.String(), Source: in.source}
+	rep := &outcome{Problem: p.String(), Source: in.source}
 	m, err := measure(ctx, d, p, flashkit.PassForward, f.repeat, show, func(k flashkit.Kernel) error { return k.Forward(ctx, p, fwd) })
 	if err != nil {
 		return nil, nil, err

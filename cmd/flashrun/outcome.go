@@ -16,8 +16,8 @@ import (
 // stored one.
 const sampleBound = 1e-5
 
-// A report is what flashrun run has to say. The JSON names are stable.
-type report struct {
+// An outcome is what flashrun run has to say. The JSON names are stable.
+type outcome struct {
 	Problem        string    `json:"problem"`
 	Pass           string    `json:"pass"`
 	Backend        string    `json:"backend"`
@@ -71,7 +71,7 @@ func (d distance) MarshalJSON() ([]byte, error) {
 }
 
 // set fills in the measurement of one pass.
-func (r *report) set(p flashkit.Problem, m measurement) {
+func (r *outcome) set(p flashkit.Problem, m measurement) {
 	pass := m.kernel.Pass()
 	r.Pass, r.Kernel, r.Reason = pass.String(), m.kernel.Name, m.reason
 	r.Backend = backendOf(m.kernel.Name)
@@ -97,7 +97,7 @@ func checkable(p flashkit.Problem, backward bool) error {
 	return nil
 }
 
-func (r *report) checkAgainstOracle(in *input, out *outputs) {
+func (r *outcome) checkAgainstOracle(in *input, out *outputs) {
 	o := oracle.Inputs{Q: in.q.dense(in.layout), K: in.k.dense(in.layout), V: in.v.dense(in.layout)}
 	want := map[string][]float64{}
 	want["o"], want["lse"] = oracle.Forward(in.problem, o)
@@ -114,7 +114,7 @@ func (r *report) checkAgainstOracle(in *input, out *outputs) {
 	r.MaxAbsError = &worst
 }
 
-func (r *report) checkAgainstStored(in *input, out *outputs) {
+func (r *outcome) checkAgainstStored(in *input, out *outputs) {
 	e := maxError(out.o.dense(in.layout), in.expected.dense(in.layout))
 	r.StoredMaxDiff = &e
 }
@@ -134,7 +134,7 @@ func maxError(got, want []float64) distance {
 }
 
 // verdict returns an error if what was computed is wrong beyond doubt.
-func (r *report) verdict() error {
+func (r *outcome) verdict() error {
 	for _, c := range r.checked {
 		if math.IsNaN(float64(c.error)) {
 			return fmt.Errorf("%s holds NaN or an infinity where the oracle has none", c.name)
@@ -146,9 +146,9 @@ func (r *report) verdict() error {
 	return nil
 }
 
-func (r *report) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
+func (r *outcome) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
-func (r *report) writeText(w io.Writer, out string) error {
+func (r *outcome) writeText(w io.Writer, out string) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "problem\t%s\n", r.Problem)
 	fmt.Fprintf(t, "input\t%s\n", r.Source)
