@@ -88,7 +88,7 @@ sense, 130 interrupted.`,
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newMemory(), newConformance())
+	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newReport(), newMemory(), newConformance())
 	return root
 }
 

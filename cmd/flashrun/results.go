@@ -133,5 +133,8 @@ func readResults(path string) (*results, error) {
 	if len(r.Results) == 0 {
 		return nil, fmt.Errorf("%s: it holds no results", path)
 	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	return &r, nil
 }

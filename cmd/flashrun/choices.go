@@ -1,0 +1,170 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A cell is a problem in the color of what dispatch runs for it.
+type cell struct {
+	Kind       *kind // nil if that was not measured
+	X, Y, W, H px
+	MidX, MidY px
+	Text       string // in place of the mark: the loss, if there is one
+	Title      string
+}
+
+// Sizes of a map of cells.
+const (
+	cellHeight  = 22
+	widestCell  = 42
+	mostLengths = 40 // more cells than these in a row are too narrow to see
+)
+
+// noticeable is the loss from which a cell says it.
+const noticeable = 1.005
+
+// choices returns what dispatch runs, for each pass.
+func (s *study) choices() *figure {
+	fig := &figure{ID: "choices", Title: "What dispatch runs",
+		Caption: "A cell is a problem, in the color and with the mark of the kernel that dispatch runs for it. A number says how many times longer that takes than the fastest kernel measured."}
+	all := part{}
+	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+		if p := s.choiceMap(pass); p != nil {
+			all.Panels = append(all.Panels, p)
+		}
+	}
+	if len(all.Panels) == 0 {
+		fig.Caption = "No choice of dispatch was measured, or problems of too many lengths to show."
+		return fig
+	}
+	fig.Parts = []part{all}
+	fig.Caption += " " + s.verdict()
+	return fig
+}
+
+// verdict sums up what the choices cost.
+func (s *study) verdict() string {
+	n, best := 0, 0
+	var chosen, fastest float64
+	for _, c := range s.contests() {
+		loss := c.loss()
+		if !plottable(loss) {
+			continue
+		}
+		n++
+		if loss < noticeable {
+			best++
+		}
+		chosen += c.chosen.Seconds
+		fastest += c.fastest.Seconds
+	}
+	return fmt.Sprintf("It runs the fastest one for %d of %d problems, and its choices together take %.3f times as long as the fastest ones.", best, n, chosen/fastest)
+}
+
+// choiceMap returns the map of a pass: facets down, lengths across.
+func (s *study) choiceMap(pass flashkit.Pass) *panel {
+	var rows []*facet
+	var points []*measured
+	for _, f := range s.facets {
+		if f.pass == pass {
+			rows = append(rows, f)
+			points = append(points, f.points...)
+		}
+	}
+	columns := lengths(points)
+	contests := map[flashkit.Problem]*contest{}
+	any := false
+	for _, c := range s.contests() {
+		if c.pass == pass {
+			contests[c.p] = c
+			any = any || c.chosen != nil
+		}
+	}
+	if !any || len(columns) > mostLengths {
+		return nil
+	}
+	p := &panel{Title: pass.String(), Full: pass.String(), Text: "What dispatch runs, " + pass.String() + " pass.", W: panelWidth}
+	left, top := px(12), px(34)
+	for _, f := range rows {
+		left = max(left, px(len([]rune(f.Row)))*charWidth+12)
+	}
+	left = min(left, 190)
+	width := min((panelWidth-left)/px(len(columns)), widestCell)
+	p.columnNames(columns, left, width, top-6)
+	for r, f := range rows {
+		y := top + cellHeight*px(r)
+		p.Words = append(p.Words, words{X: 0, Y: y + cellHeight/2 + 4, Class: "dim", Text: f.Row})
+		for i, n := range columns {
+			q := f.like
+			q.KVLen = n
+			if q.QLen == 0 {
+				q.QLen = n
+			}
+			if c := contests[q]; c != nil {
+				p.Cells = append(p.Cells, c.cell(left+width*px(i), y, width))
+			}
+		}
+	}
+	p.H = top + cellHeight*px(len(rows)) + 18
+	p.addLegend(s.kindsOf(chosen(contests)))
+	return p
+}
+
+// columnNames writes the lengths above the cells, as far as they have room.
+func (p *panel) columnNames(columns []int, left, width, y px) {
+	end := px(0)
+	for i, n := range columns {
+		w := words{X: left + width*(px(i)+.5), Y: y, Class: "dim mid", Text: strconv.Itoa(n)}
+		half := px(len(w.Text)) / 2 * charWidth
+		if w.X-half > end {
+			p.Words = append(p.Words, w)
+			end = w.X + half + 6
+		}
+	}
+}
+
+func chosen(contests map[flashkit.Problem]*contest) (list []*measured) {
+	for _, c := range contests {
+		if c.chosen != nil {
+			list = append(list, c.chosen)
+		}
+	}
+	return list
+}
+
+func (c *contest) cell(x, y, width px) cell {
+	out := cell{X: x + 1, Y: y + 1, W: width - 2, H: cellHeight - 2, MidX: x + width/2, MidY: y + cellHeight/2}
+	switch loss := c.loss(); {
+	case c.chosen == nil:
+		out.Title = c.p.String() + ": dispatch's choice was not measured"
+	case loss >= noticeable:
+		out.Kind = c.chosen.kind
+		if width >= 26 {
+			out.Text = strconv.FormatFloat(loss, 'f', 2, 64)
+		} else {
+			out.Text = "!"
+		}
+		out.Title = fmt.Sprintf("%s; %s takes %s", c.chosen.title(), c.fastest.Kernel, formatSeconds(c.fastest.Seconds))
+	default:
+		out.Kind = c.chosen.kind
+		out.Title = c.chosen.title() + ", the fastest measured"
+	}
+	return out
+}
+
+// addLegend adds entries below the plot, as many in a line as fit.
+func (p *panel) addLegend(kinds []*kind) {
+	x := px(6)
+	for _, k := range kinds {
+		if x > 6 && x+k.width() > p.W {
+			x = 6
+			p.H += lineHeight + 3
+		}
+		p.Keys = append(p.Keys, key{k, x, p.H})
+		x += k.width() + 6
+	}
+	p.H += 10
+}

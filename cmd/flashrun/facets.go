@@ -1,0 +1,201 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A kind is a way to compute that a reader tells from others by color and mark: a
+// variant of a kernel, for both passes, and where its tensors lie.
+type kind struct {
+	Name  string // simd avx512
+	Style int    // counts from 0 in order of appearance
+}
+
+// kindName returns the name of a kernel's kind.
+func kindName(kernel, memory string) string {
+	backend, stem, _ := strings.Cut(kernel, "/")
+	regime, variant, found := strings.Cut(stem, "_")
+	name := backend + " " + stem
+	if found && (regime == "fwd" || regime == "bwd") {
+		name = backend + " " + variant
+	} else if found {
+		name = backend + " " + variant + " " + regime
+	}
+	return placed(name, memory)
+}
+
+// placed adds where tensors lie, unless that is the host.
+func placed(name, memory string) string {
+	if memory == deviceMemory {
+		return name + " on device"
+	}
+	return name
+}
+
+// A measured is a result with its problem.
+type measured struct {
+	*result
+	p    flashkit.Problem
+	pass flashkit.Pass
+	kind *kind
+}
+
+// A facet is what is measured of problems that differ in their length only: one
+// small plot.
+type facet struct {
+	Title    string // what sets it apart from the other facets
+	Row      string // the same without the pass
+	Unmasked string // the same without the mask
+	pass     flashkit.Pass
+	like     flashkit.Problem // its lengths are 0 where they vary
+	points   []*measured
+}
+
+// A study is results by facet.
+type study struct {
+	all    []*measured
+	facets []*facet
+	kinds  []*kind
+	common string // what all facets have in common
+}
+
+// newStudy sorts results that were checked.
+func newStudy(r *results) *study {
+	s := new(study)
+	kinds, facets := map[string]*kind{}, map[string]*facet{}
+	for i := range r.Results {
+		x := &r.Results[i]
+		p, _ := flashkit.ParseProblem(x.Problem)
+		m := &measured{result: x, p: p}
+		if x.Pass == flashkit.PassBackward.String() {
+			m.pass = flashkit.PassBackward
+		}
+		name := kindName(x.Kernel, x.Memory)
+		if m.kind = kinds[name]; m.kind == nil {
+			m.kind = &kind{name, len(s.kinds)}
+			kinds[name] = m.kind
+			s.kinds = append(s.kinds, m.kind)
+		}
+		s.all = append(s.all, m)
+		like := p
+		like.KVLen = 0
+		if p.QLen == p.KVLen {
+			like.QLen = 0
+		}
+		key := x.Pass + like.String()
+		f := facets[key]
+		if f == nil {
+			f = &facet{pass: m.pass, like: like}
+			facets[key] = f
+			s.facets = append(s.facets, f)
+		}
+		f.points = append(f.points, m)
+	}
+	slices.SortStableFunc(s.facets, func(a, b *facet) int { return int(a.pass) - int(b.pass) })
+	s.name()
+	return s
+}
+
+// properties tell facets apart.
+var properties = []struct {
+	name string
+	of   func(*facet) string
+}{
+	{"pass", func(f *facet) string { return f.pass.String() }},
+	{"dtype", func(f *facet) string { return f.like.DType.String() }},
+	{"dims", func(f *facet) string { return dims(f.like) }},
+	{"mask", func(f *facet) string { return maskName(f.like) }},
+	{"batch", func(f *facet) string { return "B " + strconv.Itoa(f.like.Batch) }},
+	{"heads", func(f *facet) string { return heads(f.like) }},
+	{"rows", func(f *facet) string { return rows(f.like) }},
+}
+
+// name gives each facet the properties that not all of them share.
+func (s *study) name() {
+	var common []string
+	for _, property := range properties {
+		first, differs := property.of(s.facets[0]), false
+		for _, f := range s.facets {
+			differs = differs || property.of(f) != first
+		}
+		if !differs {
+			common = append(common, first)
+			continue
+		}
+		for _, f := range s.facets {
+			add := func(to *string) { *to = strings.TrimPrefix(*to+", "+property.of(f), ", ") }
+			add(&f.Title)
+			if property.name != "pass" {
+				add(&f.Row)
+			}
+			if property.name != "mask" {
+				add(&f.Unmasked)
+			}
+		}
+	}
+	s.common = strings.Join(common, ", ")
+	for _, f := range s.facets {
+		f.Title, f.Unmasked = cmp.Or(f.Title, f.pass.String()), cmp.Or(f.Unmasked, f.pass.String())
+	}
+}
+
+func dims(p flashkit.Problem) string {
+	if p.Dim == p.VDim {
+		return "D " + strconv.Itoa(p.Dim)
+	}
+	return "D " + strconv.Itoa(p.Dim) + ", DV " + strconv.Itoa(p.VDim)
+}
+
+func heads(p flashkit.Problem) string {
+	if p.Heads == p.KVHeads {
+		return "H " + strconv.Itoa(p.Heads)
+	}
+	return "H " + strconv.Itoa(p.Heads) + ", G " + strconv.Itoa(p.KVHeads)
+}
+
+// rows returns how the query rows of a facet go with its keys.
+func rows(p flashkit.Problem) string {
+	switch p.QLen {
+	case 0:
+		return "N = M"
+	case 1:
+		return "one row"
+	}
+	return strconv.Itoa(p.QLen) + " rows"
+}
+
+// maskName returns what follows the type in the name of a problem.
+func maskName(p flashkit.Problem) string {
+	_, mask, _ := strings.Cut(p.String(), "-"+p.DType.String())
+	if mask == "" {
+		return "no mask"
+	}
+	return strings.ReplaceAll(strings.TrimPrefix(mask, "-"), "-", " ")
+}
+
+// lengths returns the keys of the points, in order, each once.
+func lengths(points []*measured) (list []int) {
+	for _, m := range points {
+		list = append(list, m.p.KVLen)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// kindsOf returns the kinds among the points, in order of appearance in the study.
+func (s *study) kindsOf(points []*measured) (list []*kind) {
+	for _, k := range s.kinds {
+		if slices.ContainsFunc(points, func(m *measured) bool { return m.kind == k }) {
+			list = append(list, k)
+		}
+	}
+	return list
+}
+
+// DType is the type of the problem, for the page.
+func (m *measured) DType() string { return m.p.DType.String() }

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A figure is a set of small plots with the same axes.
+type figure struct {
+	ID, Title, Caption string
+	Parts              []part
+}
+
+// A part is the plots of a pass, or all if it has no title.
+type part struct {
+	Title  string
+	Panels []*panel
+}
+
+// panels returns the plots of all parts.
+func (f *figure) panels() (list []*panel) {
+	for _, p := range f.Parts {
+		list = append(list, p.Panels...)
+	}
+	return list
+}
+
+// figures returns what the results show, in the order of the report.
+func (s *study) figures(limits []limit) []*figure {
+	return []*figure{s.time(), s.rate(limits), s.roofline(limits), s.backends(), s.choices()}
+}
+
+// title describes a measured point.
+func (m *measured) title() string {
+	text := fmt.Sprintf("%s, %s: %s", m.Kernel, m.Problem, formatSeconds(m.Seconds))
+	if m.Calls > 1 {
+		text += fmt.Sprintf(" (%s to %s)", formatSeconds(m.P10), formatSeconds(m.P90))
+	}
+	return text + fmt.Sprintf(", %.3g GFLOP/s", m.GFLOPS)
+}
+
+// traces returns a trace of each kind among the points, by rising x.
+func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y float64)) (list []trace) {
+	for _, k := range s.kindsOf(points) {
+		t := trace{kind: k}
+		for _, m := range points {
+			if m.kind == k {
+				x, y := at(m)
+				t.points = append(t.points, spot{x, y, m.title()})
+			}
+		}
+		slices.SortStableFunc(t.points, func(a, b spot) int { return cmp.Compare(a.x, b.x) })
+		if joined {
+			t.line = t.points
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+// spans returns the ranges of all traces together, so that plots can be compared.
+func spans(plots []*plot) (x, y span) {
+	for _, p := range plots {
+		for _, t := range p.traces {
+			for _, s := range visible(t.points) {
+				x.add(s.x)
+				y.add(s.y)
+			}
+		}
+	}
+	return x, y
+}
+
+// layOutAll lays out plots with the same axes.
+func layOutAll(plots []*plot) (panels []*panel) {
+	x, y := spans(plots)
+	for _, p := range plots {
+		for _, r := range p.roofs {
+			y.add(r.rate)
+			if r.bandwidth > 0 {
+				x.add(r.rate / r.bandwidth / 4) // some of the slope
+			}
+		}
+	}
+	for _, p := range plots {
+		p.x, p.y = x, y
+		if p.text == "" {
+			p.text = p.inWords()
+		}
+		panels = append(panels, p.layOut())
+	}
+	return panels
+}
+
+// inWords says where each trace begins and ends.
+func (p *plot) inWords() string {
+	var parts []string
+	for _, t := range p.traces {
+		if len(t.points) == 0 {
+			continue
+		}
+		a, b := t.points[0], t.points[len(t.points)-1]
+		text := fmt.Sprintf("%s %s at %s", t.kind.Name, p.tickText(a.y), plainNumber(a.x))
+		if a.x != b.x {
+			text += fmt.Sprintf(", %s at %s", p.tickText(b.y), plainNumber(b.x))
+		}
+		parts = append(parts, text)
+	}
+	return p.full + ": " + strings.Join(parts, "; ") + "."
+}
+
+// perFacet returns a plot of each facet against its length.
+func (s *study) perFacet(tickText func(float64) string, y func(*measured) float64) (plots []*plot) {
+	for _, f := range s.facets {
+		plots = append(plots, &plot{title: f.Row, full: f.Title, xName: lengthName(f.like), lengths: true, tickText: tickText,
+			traces: s.traces(f.points, true, func(m *measured) (float64, float64) { return float64(m.p.KVLen), y(m) })})
+	}
+	return plots
+}
+
+// lengthName says what x is where it is not the length of rows and keys alike.
+func lengthName(p flashkit.Problem) string {
+	if p.QLen == 0 {
+		return ""
+	}
+	return "keys"
+}
+
+// byPass lays out the plots of the facets, a part for each pass.
+func (s *study) byPass(plots []*plot) (parts []part) {
+	panels := layOutAll(plots)
+	for i, f := range s.facets {
+		if n := len(parts); n == 0 || parts[n-1].Title != f.pass.String() {
+			parts = append(parts, part{Title: f.pass.String()})
+		}
+		last := &parts[len(parts)-1]
+		last.Panels = append(last.Panels, panels[i])
+	}
+	return parts
+}
+
+func (s *study) time() *figure {
+	return &figure{ID: "time", Title: "Time against sequence length", Caption: "Median time of a call.",
+		Parts: s.byPass(s.perFacet(axisSeconds, func(m *measured) float64 { return m.Seconds }))}
+}
+
+// axisSeconds prints a time with as few digits as it has.
+func axisSeconds(v float64) string {
+	for _, unit := range []struct {
+		size float64
+		name string
+	}{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}} {
+		if v >= unit.size*.9999 {
+			return strconv.FormatFloat(v/unit.size, 'g', 3, 64) + " " + unit.name
+		}
+	}
+	return strconv.FormatFloat(v*1e9, 'g', 3, 64) + " ns"
+}
+
+func (s *study) rate(limits []limit) *figure {
+	plots := s.perFacet(axisRate, func(m *measured) float64 { return m.GFLOPS })
+	for i, f := range s.facets {
+		for _, place := range []string{hostMemory, deviceMemory} {
+			if slices.ContainsFunc(f.points, func(m *measured) bool { return m.place() == place }) {
+				r := roofOf(limits, place, f.like.DType)
+				plots[i].roofs = append(plots[i].roofs, roof{rate: r.rate})
+			}
+		}
+	}
+	return &figure{ID: "rate", Title: "GFLOP/s against sequence length",
+		Caption: "Operations are counted as papers do: 4·B·H·D for each pair of a row and a key that the mask lets through, 2.5 times that for the backward pass. The dashed line is what the machine does at most in registers.",
+		Parts:   s.byPass(plots)}
+}
+
+func axisRate(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+
+// place returns where a kernel computes. A GPU computes what lies on the host too.
+func (m *measured) place() string {
+	if m.Device != nil {
+		return deviceMemory
+	}
+	return m.Memory
+}
+
+// roofOf returns what the machine does at most in a place and type.
+func roofOf(limits []limit, place string, t flashkit.DType) (r roof) {
+	for _, l := range limits {
+		switch {
+		case l.Memory != place:
+		case l.Name == t.String():
+			r.rate = l.GFLOPS
+		case l.Name == "copy":
+			r.bandwidth = l.BytesPerSecond / 1e9
+		}
+	}
+	return r
+}
+
+// roofline returns a plot for each pass, type and place.
+func (s *study) roofline(limits []limit) *figure {
+	fig := &figure{ID: "roofline", Title: "Roofline",
+		Caption: "Rate against arithmetic intensity: operations for each byte that must move at least. The lines are what the machine does at most: copying from one array to another, and multiply-adds in registers. Problems that fit into a cache can be above the slope."}
+	if len(limits) == 0 {
+		fig.Caption = "Rate against arithmetic intensity: operations for each byte that must move at least. What the machine does at most was not measured."
+	}
+	var plots []*plot
+	for _, g := range s.groups() {
+		p := &plot{title: g.title(s), full: g.title(s), xName: "FLOP/B", yName: "GFLOP/s", tickText: axisRate,
+			traces: s.traces(g.points, false, func(m *measured) (float64, float64) { return m.Intensity, m.GFLOPS })}
+		if r := roofOf(limits, g.place, g.dtype); r.rate > 0 || r.bandwidth > 0 {
+			p.roofs = []roof{r}
+		}
+		plots = append(plots, p)
+	}
+	fig.Parts = []part{{Panels: layOutAll(plots)}}
+	return fig
+}
+
+// A group is the points of a pass, type and place.
+type group struct {
+	pass   flashkit.Pass
+	dtype  flashkit.DType
+	place  string
+	points []*measured
+}
+
+func (g *group) title(s *study) string {
+	text := g.pass.String() + ", " + g.dtype.String()
+	if slices.ContainsFunc(s.all, func(m *measured) bool { return m.place() == deviceMemory }) {
+		text += ", " + map[string]string{hostMemory: "CPU", deviceMemory: "GPU"}[g.place]
+	}
+	return text
+}
+
+// groups returns the groups in the order of the facets, the host's first.
+func (s *study) groups() (list []*group) {
+	for _, place := range []string{hostMemory, deviceMemory} {
+		for _, f := range s.facets {
+			for _, m := range f.points {
+				if m.place() != place {
+					continue
+				}
+				i := slices.IndexFunc(list, func(g *group) bool { return g.pass == f.pass && g.dtype == m.p.DType && g.place == place })
+				if i < 0 {
+					i = len(list)
+					list = append(list, &group{pass: f.pass, dtype: m.p.DType, place: place})
+				}
+				list[i].points = append(list[i].points, m)
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"cmp"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A page is a report: what report.tmpl shows.
+type page struct {
+	*results
+	Common  string
+	Figures []*figure
+	Best    []best
+	Memory  []*memorySection
+	All     []*measured
+}
+
+// A best is the highest rate of a pass and type.
+type best struct {
+	*measured
+	OfLimit string
+}
+
+func newPage(r *results) *page {
+	s := newStudy(r)
+	return &page{results: r, Common: s.common, Figures: s.figures(r.Limits), Best: s.best(r.Limits), Memory: s.memory(), All: s.all}
+}
+
+func (p *page) figure(id string) *figure {
+	return p.Figures[slices.IndexFunc(p.Figures, func(f *figure) bool { return f.ID == id })]
+}
+
+// best returns the highest rate of each group.
+func (s *study) best(limits []limit) (list []best) {
+	peak := map[string]float64{}
+	for _, l := range limits {
+		peak[l.Memory+" "+l.Name] = l.GFLOPS
+	}
+	for _, g := range s.groups() {
+		top := slices.MaxFunc(g.points, func(a, b *measured) int { return cmp.Compare(a.GFLOPS, b.GFLOPS) })
+		list = append(list, best{top, top.ofLimit(peak)})
+	}
+	return list
+}
+
+// A memorySection is the table of problems that differ in their length only.
+type memorySection struct {
+	Title    string
+	Matrices string // what the plain form writes out
+	Kernels  string // the kernels that are compared with it
+	Rows     []memoryRow
+}
+
+type memoryRow struct {
+	Length       int
+	Full, Kernel *memoryLine
+}
+
+// memory returns a section for each facet, but one for all its masks: what is
+// written out does not depend on them.
+func (s *study) memory() (sections []*memorySection) {
+	seen := map[string]bool{}
+	for _, f := range s.facets {
+		key := fmt.Sprint(f.pass, f.like.DType, f.like.Batch, heads(f.like), dims(f.like), f.like.QLen)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		sections = append(sections, s.memoryOf(f))
+	}
+	return sections
+}
+
+func (s *study) memoryOf(f *facet) *memorySection {
+	out := &memorySection{Title: f.Unmasked}
+	var kernels []string
+	points := map[int]*measured{}
+	for _, m := range f.points {
+		was := points[m.p.KVLen]
+		if was == nil || !was.Chosen && (m.Chosen || m.Seconds < was.Seconds) {
+			points[m.p.KVLen] = m
+		}
+	}
+	for _, n := range lengths(f.points) {
+		m := points[n]
+		t := newMemoryTable(m.p, m.pass)
+		full := t.written()
+		line := &memoryLine{Name: m.Kernel, Kind: kindKernel, Measured: fromInt(m.ExtraBytes), Device: m.Device}
+		t.add(line)
+		out.Matrices = full.Name + " in " + full.DType
+		out.Rows = append(out.Rows, memoryRow{Length: n, Full: full, Kernel: line})
+		if !slices.Contains(kernels, m.Kernel) {
+			kernels = append(kernels, m.Kernel)
+		}
+	}
+	out.Kernels = strings.Join(kernels, ", ")
+	return out
+}
+
+// written returns the line of the matrices in the problem's type.
+func (t *memoryTable) written() *memoryLine {
+	i := slices.IndexFunc(t.Lines, func(l *memoryLine) bool {
+		return l.Kind == kindMatrices && l.DType == t.p.DType.String() && l.Bytes.Cmp(t.full) == 0
+	})
+	return t.Lines[i]
+}
+
+//go:embed report.tmpl
+var reportText string
+
+//go:embed report.css
+var pageStyle string
+
+//go:embed plot.css
+var plotStyle string
+
+// marks are the shapes of points, beside which colors need not be told apart.
+var marks = []string{
+	"M-3.3 0a3.3 3.3 0 1 0 6.6 0a3.3 3.3 0 1 0-6.6 0z",
+	"M-2.9-2.9h5.8v5.8h-5.8z",
+	"M0-4L3.7 2.7h-7.4z",
+	"M0-4.2L4.2 0 0 4.2-4.2 0z",
+	"M0 4L3.7-2.7h-7.4z",
+	"M-1.2-3.9h2.4v2.7h2.7v2.4h-2.7v2.7h-2.4v-2.7h-2.7v-2.4h2.7z",
+	"M-3.9 0L-1.9-3.4h3.8L3.9 0 1.9 3.4h-3.8z",
+	"M-3.4-1.7L-1.7-3.4 0-1.7 1.7-3.4 3.4-1.7 1.7 0 3.4 1.7 1.7 3.4 0 1.7-1.7 3.4-3.4 1.7-1.7 0z",
+}
+
+var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
+	"pageStyle": func() template.CSS { return template.CSS(pageStyle) },
+	"plotStyle": func() template.CSS { return template.CSS(plotStyle) },
+	"marks":     func() []string { return marks },
+	"shape":     func(k *kind) int { return k.Style % len(marks) },
+	"class":     (*kind).class,
+	"seconds":   formatSeconds,
+	"size":      shortSize,
+	"ratio":     formatRatio,
+	"gbps":      func(bytes float64) string { return fmt.Sprintf("%.1f GB/s", bytes/1e9) },
+	"gflops":    func(x float64) string { return fmt.Sprintf("%.1f", x) },
+	"extra":     func(m *measured) string { return formatBytes(m.extra()) },
+}).Parse(reportText))
+
+// class returns the classes of a kind's color. Kinds beyond the colors are hollow.
+func (k *kind) class() string {
+	class := fmt.Sprintf("c%d", k.Style%len(marks))
+	if k.Style/len(marks)%2 == 1 {
+		class += " hollow"
+	}
+	return class
+}
+
+func (p *page) writeHTML(w io.Writer) error { return reportTemplate.ExecuteTemplate(w, "html", p) }
+
+// A poster is a figure as an image of its own: its panels in columns.
+type poster struct {
+	*figure
+	W, H    px
+	Machine string
+	At      []placedPanel
+}
+
+type placedPanel struct {
+	*panel
+	X, Y  px
+	Title string
+}
+
+// Sizes of an image.
+const (
+	posterHead = 46
+	posterGap  = 16
+)
+
+// writeSVG writes a figure as an image.
+func (p *page) writeSVG(w io.Writer, fig *figure) error {
+	columns := min(2, len(fig.panels()))
+	out := &poster{figure: fig, W: px(columns*(panelWidth+posterGap) + posterGap), H: posterHead, Machine: p.Machine.String()}
+	for row := range slices.Chunk(fig.panels(), columns) {
+		height := px(0)
+		for i, panel := range row {
+			out.At = append(out.At, placedPanel{panel, px(posterGap + i*(panelWidth+posterGap)), out.H, panel.Full})
+			height = max(height, panel.H)
+		}
+		out.H += height + posterGap
+	}
+	return reportTemplate.ExecuteTemplate(w, "svg", out)
+}
+
+// shortSize prints a size for a narrow column.
+func shortSize(n *big.Int) string {
+	number, unit, _ := strings.Cut(formatSize(n), " ")
+	if x, err := strconv.ParseFloat(number, 64); err == nil && (x >= 100 || x == math.Trunc(x)) {
+		number = strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	return strings.TrimSpace(number + " " + unit)
+}

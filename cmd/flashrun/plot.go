@@ -1,0 +1,320 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A panel is one small plot, laid out: what report.tmpl draws. Lengths are in the
+// pixels of its own coordinates.
+type panel struct {
+	Title  string // among those of its part
+	Full   string // on its own
+	Text   string // the plot in words
+	W, H   px
+	Grid   string // a path
+	Words  []words
+	Roofs  []string // points of a line each
+	Traces []tracePath
+	Cells  []cell
+	Keys   []key
+}
+
+// A px is a length; it prints with no more digits than a screen shows.
+type px float64
+
+func (x px) String() string {
+	return strconv.FormatFloat(math.Round(float64(x)*10)/10, 'f', -1, 64)
+}
+
+// words are a piece of text and where it is: its start, or the middle or the end
+// if the class says so.
+type words struct {
+	X, Y  px
+	Class string
+	Text  string
+	Turn  px // degrees
+}
+
+// A tracePath is the line and the marks of a kind.
+type tracePath struct {
+	Kind  *kind
+	Line  string // "" for none
+	Marks []mark
+}
+
+type mark struct {
+	X, Y  px
+	Title string
+}
+
+// A key names a kind beside its mark.
+type key struct {
+	Kind *kind
+	X, Y px
+}
+
+// A plot is a panel to be laid out. Both axes are logarithmic.
+type plot struct {
+	title, full  string
+	xName, yName string // where the figure does not say it
+	traces       []trace
+	roofs        []roof
+	x, y         span
+	lengths      bool // ticks of x are its values, not round numbers
+	tickText     func(float64) string
+	text         string
+}
+
+type trace struct {
+	kind   *kind
+	points []spot // each gets a mark
+	line   []spot // that joins some of them, or their means
+}
+
+type spot struct {
+	x, y  float64
+	title string
+}
+
+// A roof is what a machine does at most: bandwidth times intensity, up to a rate.
+type roof struct {
+	rate, bandwidth float64 // GFLOP/s, and 1e9 bytes per second; 0 if not known
+}
+
+// at returns the roof above an intensity.
+func (r roof) at(x float64) float64 {
+	switch {
+	case r.bandwidth == 0:
+		return r.rate
+	case r.rate == 0:
+		return r.bandwidth * x
+	}
+	return min(r.rate, r.bandwidth*x)
+}
+
+// A span is the range of an axis.
+type span struct{ lo, hi float64 }
+
+// add widens the span. What a logarithmic axis cannot show is left out.
+func (s *span) add(v float64) {
+	if !plottable(v) {
+		return
+	}
+	if s.lo == 0 {
+		s.lo, s.hi = v, v
+	}
+	s.lo, s.hi = min(s.lo, v), max(s.hi, v)
+}
+
+func plottable(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
+
+// padded returns the span with some air at both ends, never empty.
+func (s span) padded(factor float64) span {
+	if s.lo == 0 {
+		s = span{1, 1}
+	}
+	if s.lo == s.hi {
+		factor = 2
+	}
+	return span{s.lo / factor, s.hi * factor}
+}
+
+// A scale places the values of a span between two pixels.
+type scale struct {
+	span
+	from, to px
+}
+
+func (s scale) at(v float64) px {
+	return s.from + (s.to-s.from)*px(math.Log(v/s.lo)/math.Log(s.hi/s.lo))
+}
+
+// Sizes of a panel that fits a phone and is readable there.
+const (
+	panelWidth, panelHeight = 360, 232
+	charWidth               = 6.6 // of the widest common font
+
+	lineHeight = 13
+)
+
+// layOut places everything.
+func (p *plot) layOut() *panel {
+	side := px(8)
+	for _, t := range p.traces {
+		side = max(side, t.kind.width())
+	}
+	top, bottom := px(26), px(panelHeight-22)
+	if p.yName != "" {
+		top += lineHeight
+	}
+	if p.xName != "" {
+		bottom -= lineHeight
+	}
+	out := &panel{Title: p.title, Full: p.full, Text: p.text, W: panelWidth, H: panelHeight}
+	x := scale{p.x.padded(1.12), 46, panelWidth - min(side, 160)}
+	y := scale{p.y.padded(1.25), bottom, top}
+	out.axes(x, y, p.xTicks(x), roundTicks(y, p.tickText, func(string) px { return lineHeight + 3 }))
+	out.Words = append(out.Words, words{X: 0, Y: 27, Class: "dim", Text: p.yName}, words{X: x.to, Y: panelHeight - 6, Class: "dim end", Text: p.xName})
+	for _, t := range p.traces {
+		out.trace(t, x, y)
+	}
+	spread(out.Keys, y.to, y.from)
+	for _, r := range p.roofs {
+		r.layOut(out, x, y)
+	}
+	return out
+}
+
+// width returns about what the kind's name and mark take.
+func (k *kind) width() px { return px(len([]rune(k.Name)))*charWidth + 30 }
+
+// axes draws the grid and its numbers.
+func (p *panel) axes(x, y scale, xTicks, yTicks []tick) {
+	for _, t := range xTicks {
+		p.Grid += fmt.Sprintf("M%s %sV%s", t.at, y.from, y.to)
+		p.Words = append(p.Words, words{X: t.at, Y: y.from + 15, Class: "dim mid", Text: t.text})
+	}
+	for _, t := range yTicks {
+		p.Grid += fmt.Sprintf("M%s %sH%s", x.from, t.at, x.to)
+		p.Words = append(p.Words, words{X: x.from - 5, Y: t.at + 4, Class: "dim end", Text: t.text})
+	}
+}
+
+// trace draws a kind, and names it beside the end of its line or its last point.
+func (p *panel) trace(t trace, x, y scale) {
+	path := tracePath{Kind: t.kind}
+	for _, s := range visible(t.points) {
+		path.Marks = append(path.Marks, mark{x.at(s.x), y.at(s.y), s.title})
+	}
+	if len(path.Marks) == 0 {
+		return
+	}
+	end := path.Marks[len(path.Marks)-1].Y
+	if line := visible(t.line); len(line) > 1 {
+		var list []string
+		for _, s := range line {
+			end = y.at(s.y)
+			list = append(list, x.at(s.x).String()+","+end.String())
+		}
+		path.Line = strings.Join(list, " ")
+	}
+	p.Traces = append(p.Traces, path)
+	p.Keys = append(p.Keys, key{t.kind, x.to + 10, end})
+}
+
+// visible returns the points that logarithmic axes can show.
+func visible(points []spot) []spot {
+	return slices.DeleteFunc(slices.Clone(points), func(s spot) bool { return !plottable(s.x) || !plottable(s.y) })
+}
+
+// spread moves labels apart so that none covers another.
+func spread(labels []key, top, bottom px) {
+	slices.SortStableFunc(labels, func(a, b key) int { return cmp.Compare(a.Y, b.Y) })
+	for i := range labels {
+		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight)
+		if i > 0 {
+			labels[i].Y = max(labels[i].Y, labels[i-1].Y+lineHeight)
+		}
+	}
+	for i := len(labels) - 1; i >= 0; i-- {
+		labels[i].Y = min(labels[i].Y, bottom)
+		bottom = labels[i].Y - lineHeight
+	}
+}
+
+// A tick is a number on an axis.
+type tick struct {
+	at   px
+	text string
+}
+
+func (p *plot) xTicks(x scale) []tick {
+	width := func(text string) px { return px(len(text))*charWidth + 8 }
+	if !p.lengths {
+		return roundTicks(x, plainNumber, width)
+	}
+	var values []float64
+	for _, t := range p.traces {
+		for _, s := range t.points {
+			values = append(values, s.x)
+		}
+	}
+	slices.Sort(values)
+	return apart(x, slices.Compact(values), plainNumber, width)
+}
+
+// roundTicks returns ticks at powers of ten or, where these are few, also at 2
+// and 5 times them, or at every digit.
+func roundTicks(s scale, text func(float64) string, size func(string) px) (list []tick) {
+	for _, digits := range [][]float64{{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}} {
+		var values []float64
+		for e := math.Floor(math.Log10(s.lo)); e <= math.Log10(s.hi); e++ {
+			for _, d := range digits {
+				if v := d * math.Pow(10, e); v >= s.lo && v <= s.hi {
+					values = append(values, v)
+				}
+			}
+		}
+		if list = apart(s, values, text, size); len(list) >= 3 {
+			break
+		}
+	}
+	return list
+}
+
+// apart returns the ticks of those values that leave room for each other.
+func apart(s scale, values []float64, text func(float64) string, size func(string) px) (list []tick) {
+	for _, v := range values {
+		if !plottable(v) {
+			continue
+		}
+		t := tick{s.at(v), text(v)}
+		if n := len(list); n > 0 && px(math.Abs(float64(t.at-list[n-1].at))) < (size(t.text)+size(list[n-1].text))/2 {
+			continue
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+// plainNumber prints a number as people write it.
+func plainNumber(v float64) string {
+	if v >= 1e6 || v < 1e-3 {
+		return strconv.FormatFloat(v, 'e', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 6, 64)
+}
+
+// layOut draws a roof where it is within the plot: the slope and the flat part.
+func (r roof) layOut(p *panel, x, y scale) {
+	ridge := x.lo
+	switch {
+	case r.bandwidth == 0:
+	case r.rate == 0:
+		ridge = x.hi
+	default:
+		ridge = min(max(x.lo, r.rate/r.bandwidth), x.hi)
+	}
+	if from := max(x.lo, y.lo/max(r.bandwidth, 1e-300)); from < ridge {
+		turn := math.Atan2(float64(y.at(r.at(ridge))-y.at(r.at(from))), float64(x.at(ridge)-x.at(from)))
+		p.Roofs = append(p.Roofs, line(x, y, from, r.at(from), ridge, r.at(ridge)))
+		if float64(x.at(ridge)-x.at(from))/math.Cos(turn) > 60 {
+			p.Words = append(p.Words, words{X: x.at(from) + 12, Y: y.at(r.at(from)) + 12*px(math.Tan(turn)) - 6, Class: "dim",
+				Text: fmt.Sprintf("%.3g GB/s", r.bandwidth), Turn: px(turn * 180 / math.Pi)})
+		}
+	}
+	if r.rate > 0 && ridge < x.hi {
+		p.Roofs = append(p.Roofs, line(x, y, ridge, r.rate, x.hi, r.rate))
+		p.Words = append(p.Words, words{X: x.to, Y: y.at(r.rate) - 5, Class: "dim end", Text: fmt.Sprintf("%.0f GFLOP/s", r.rate)})
+	}
+}
+
+// line returns the points of a line between two points.
+func line(x, y scale, x1, y1, x2, y2 float64) string {
+	return fmt.Sprintf("%s,%s %s,%s", x.at(x1), y.at(y1), x.at(x2), y.at(y2))
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// reportFlags are the flags of flashrun report, as given.
+type reportFlags struct {
+	out    string
+	format string
+	plot   string
+}
+
+// plotNames are the figures of a report, by the name that --plot gives them.
+var plotNames = []string{"time", "rate", "roofline", "backends", "choices"}
+
+func newReport() *cobra.Command {
+	f := new(reportFlags)
+	cmd := &cobra.Command{
+		Use:   "report RESULTS...",
+		Short: "Make a page of plots from the JSON of flashrun bench",
+		Long: `Report reads what flashrun bench --out wrote and makes one HTML file that needs
+nothing else: time and GFLOP/s against sequence length, the roofline of each pass
+with the limits that were measured, backend against backend, what dispatch runs
+for each problem, memory with and without the matrices, and every result.
+
+The results of an interrupted bench will do. Several files of one machine are
+shown as one; a case that is in two of them is taken from the last.
+
+With --out plot.svg, or --format svg, it writes a single figure as an SVG image.
+Page and image follow the reader's light or dark setting.`,
+		Example: `  flashrun bench --seq 128:4096:x2 --causal both --out results.json
+  flashrun report results.json -o report.html
+  flashrun report results.json -o roofline.svg --plot roofline`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("RESULTS is missing: a JSON file of flashrun bench --out")
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveFilterFileExt),
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&f.out, "out", "o", "report.html", "write the page, or the image, to this `file`")
+	flags.StringVar(&f.format, "format", "", "html or svg (default as the name of --out ends)")
+	flags.StringVar(&f.plot, "plot", "time", "the `figure` of an SVG: "+strings.Join(plotNames, ", "))
+	cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"html", "svg"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("plot", cobra.FixedCompletions(plotNames, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// check returns the format, or an error that names the flag at fault.
+func (f *reportFlags) check(cmd *cobra.Command) (format string, err error) {
+	switch ext := strings.ToLower(filepath.Ext(f.out)); {
+	case f.format == "html" || f.format == "svg":
+		format = f.format
+	case f.format != "":
+		return "", fmt.Errorf("--format %q: must be html or svg", f.format)
+	case ext == ".html" || ext == ".htm":
+		format = "html"
+	case ext == ".svg":
+		format = "svg"
+	default:
+		return "", fmt.Errorf("--out %s: must end in .html or .svg, or --format must say which it is", f.out)
+	}
+	if format == "html" && cmd.Flags().Changed("plot") {
+		return "", fmt.Errorf("--plot %s: a page has all plots; it goes with --format svg", f.plot)
+	}
+	for _, name := range plotNames {
+		if name == f.plot {
+			return format, nil
+		}
+	}
+	return "", fmt.Errorf("--plot %q: must be one of %s", f.plot, strings.Join(plotNames, ", "))
+}
+
+func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
+	format, err := f.check(cmd)
+	if err != nil {
+		return err
+	}
+	var files []*results
+	for _, path := range args {
+		r, err := readResults(path)
+		if err != nil {
+			return err
+		}
+		files = append(files, r)
+	}
+	r, err := merge(args, files)
+	if err != nil {
+		return err
+	}
+	page := newPage(r)
+	write := page.writeHTML
+	if format == "svg" {
+		fig := page.figure(f.plot)
+		if len(fig.Parts) == 0 {
+			return fmt.Errorf("--plot %s: nothing to draw: %s", f.plot, fig.Caption)
+		}
+		write = func(w io.Writer) error { return page.writeSVG(w, fig) }
+	}
+	file, err := createOutput(f.out, args)
+	if err != nil {
+		return err
+	}
+	if err := file.commit(write); err != nil {
+		return failed(err)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %d results\n", f.out, len(r.Results))
+	return nil
+}

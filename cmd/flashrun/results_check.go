@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// check returns an error that names the first field which bench would not have
+// written, and its value.
+func (r *results) check() error {
+	for i, l := range r.Limits {
+		if err := l.check(); err != nil {
+			return fmt.Errorf("limits[%d].%w", i, err)
+		}
+	}
+	for i := range r.Results {
+		if err := r.Results[i].check(); err != nil {
+			return fmt.Errorf("results[%d].%w", i, err)
+		}
+	}
+	return nil
+}
+
+func (l *limit) check() error {
+	switch {
+	case l.Memory != hostMemory && l.Memory != deviceMemory:
+		return fmt.Errorf("memory = %q: must be host or device", l.Memory)
+	case l.GFLOPS < 0:
+		return fmt.Errorf("gflops = %g: must not be negative", l.GFLOPS)
+	case l.BytesPerSecond < 0:
+		return fmt.Errorf("bytes_per_second = %g: must not be negative", l.BytesPerSecond)
+	}
+	return nil
+}
+
+func (x *result) check() error {
+	if _, err := flashkit.ParseProblem(x.Problem); err != nil {
+		return fmt.Errorf("problem: %w", err)
+	}
+	backend := backendOf(x.Kernel)
+	switch {
+	case x.Pass != flashkit.PassForward.String() && x.Pass != flashkit.PassBackward.String():
+		return fmt.Errorf("pass = %q: must be forward or backward", x.Pass)
+	case backend == "" || backend == x.Kernel:
+		return fmt.Errorf("kernel = %q: must be a backend, a slash and a name", x.Kernel)
+	case x.Backend != backend:
+		return fmt.Errorf("backend = %q: must be that of kernel = %q", x.Backend, x.Kernel)
+	case x.Memory != hostMemory && x.Memory != deviceMemory:
+		return fmt.Errorf("memory = %q: must be host or device", x.Memory)
+	case x.Calls < 1:
+		return fmt.Errorf("calls = %d: must be at least 1", x.Calls)
+	case x.ExtraBytes < 0:
+		return fmt.Errorf("extra_bytes = %d: must not be negative", x.ExtraBytes)
+	case x.Device != nil && (x.Device.Tensors < 0 || x.Device.Workspace < 0):
+		return fmt.Errorf("device_bytes = %+v: must not be negative", *x.Device)
+	}
+	for _, n := range []struct {
+		name  string
+		value float64
+	}{{"seconds", x.Seconds}, {"p10_seconds", x.P10}, {"p90_seconds", x.P90}, {"gflops", x.GFLOPS}, {"intensity", x.Intensity}, {"bytes_per_second", x.BytesPerSecond}} {
+		if n.value < 0 {
+			return fmt.Errorf("%s = %g: must not be negative", n.name, n.value)
+		}
+	}
+	return nil
+}
+
+// merge adds the results of other files to those of the first, as if they were
+// of one run. A case that was measured again is that of the last file.
+func merge(paths []string, files []*results) (*results, error) {
+	all := files[0]
+	for i, r := range files[1:] {
+		if was, is := all.Machine.String(), r.Machine.String(); was != is {
+			return nil, fmt.Errorf("%s: machine = %q: must be that of %s, %q", paths[i+1], is, paths[0], was)
+		}
+		for _, l := range r.Limits {
+			if !slices.ContainsFunc(all.Limits, func(m limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
+				all.Limits = append(all.Limits, l)
+			}
+		}
+		for _, x := range r.Results {
+			same := func(y result) bool {
+				return y.Problem == x.Problem && y.Pass == x.Pass && y.Kernel == x.Kernel && y.Memory == x.Memory
+			}
+			all.Results = append(slices.DeleteFunc(all.Results, same), x)
+		}
+		all.Failures = append(all.Failures, r.Failures...)
+		all.Skipped = append(all.Skipped, r.Skipped...)
+		all.Interrupted = all.Interrupted || r.Interrupted
+	}
+	return all, nil
+}
