@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,7 +145,7 @@ func (f *benchFlags) measure(cmd *cobra.Command, b *bench, problems []flashkit.P
 	b.plan.started = time.Now()
 	err := b.run(cmd.Context(), problems)
 	b.results.Interrupted = err != nil
-	return err
+	return cmp.Or(cmd.Context().Err(), err) // wherever it was interrupted
 }
 
 // prepare checks the flags, before anything is opened.

@@ -233,6 +233,10 @@ func TestRequiredKernel(t *testing.T) {
 	require.ErrorContains(t, err, "simd/fwd_nonsense")
 	require.NotContains(t, err.Error(), "fwd_generic,")
 	require.Error(t, f.verdict([]*tally{{Kernel: "simd/fwd_generic", Failed: 1}}))
+	f.options.Kernel = "simd/fwd_n*"
+	require.ErrorContains(t, f.verdict(nil), "simd/fwd_nonsense")
+	f.options.Kernel = "simd/fwd_g*"
+	require.NoError(t, f.verdict([]*tally{{Kernel: "simd/fwd_generic", Passed: 1}}), "what was not asked for")
 }
 
 func TestVersionAndCompletion(t *testing.T) {

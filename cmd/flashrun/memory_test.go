@@ -266,31 +266,6 @@ func TestMemoryTableOfTheDocs(t *testing.T) {
 	require.Equal(t, 4, rows)
 }
 
-// The user guide's output is the command's, but for what depends on the machine.
-func TestMemoryInTheUserGuide(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/user-guide.md")
-	require.NoError(t, err)
-	lines := func(text string) (kept []string) {
-		for _, line := range strings.Split(text, "\n") {
-			if line != "" && !strings.HasPrefix(line, "    ") {
-				break
-			}
-			line = strings.Join(strings.Fields(line), " ")
-			if line != "" && !strings.HasPrefix(line, "simd/") {
-				kept = append(kept, line)
-			}
-		}
-		return kept
-	}
-	blocks := strings.Split(string(guide), "\n    $ flashrun memory ")[1:]
-	require.Len(t, blocks, 2)
-	for _, b := range blocks {
-		args, want, _ := strings.Cut(b, "\n")
-		out := ok(t, append([]string{"memory", "--formula"}, strings.Fields(args)...)...)
-		require.Equal(t, lines(want), lines("    "+strings.ReplaceAll(out, "\n", "\n    ")), args)
-	}
-}
-
 // A table that is often copied gives these for one head in float32, N x N x 4 for
 // the matrix and N x 2 x 4 for m and l: they are the sums of four heads.
 func TestMemoryOfAPublishedTable(t *testing.T) {
