@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -74,7 +73,7 @@ func (s *study) backends() *figure {
 	for _, g := range s.groupContests() {
 		title := g[0].pass.String() + ", " + g[0].p.DType.String()
 		p := &plot{title: title, full: title, xName: "keys", lengths: true,
-			tickText: func(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) + "×" }}
+			tickText: func(v float64) string { return plainNumber(v) + "×" }}
 		rivals := false
 		for _, c := range g {
 			entries := c.byBackend()

@@ -29,7 +29,7 @@ const noticeable = 1.005
 // choices returns what dispatch runs, for each pass.
 func (s *study) choices() *figure {
 	fig := &figure{ID: "choices", Title: "What dispatch runs",
-		Caption: "A cell is a problem, in the color and with the mark of the kernel that dispatch runs for it. A number says how many times longer that takes than the fastest kernel measured."}
+		Caption: "A cell is a problem, in the color and with the mark of the kernel that dispatch runs for it. A number says how many times longer that takes than the fastest kernel measured; ! is a number without room."}
 	all := part{}
 	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 		if p := s.choiceMap(pass); p != nil {
@@ -61,6 +61,9 @@ func (s *study) verdict() string {
 		chosen += c.chosen.Seconds
 		fastest += c.fastest.Seconds
 	}
+	if n == 0 {
+		return ""
+	}
 	return fmt.Sprintf("It runs the fastest one for %d of %d problems, and its choices together take %.3f times as long as the fastest ones.", best, n, chosen/fastest)
 }
 
@@ -89,7 +92,7 @@ func (s *study) choiceMap(pass flashkit.Pass) *panel {
 	p := &panel{Title: pass.String(), Full: pass.String(), Text: "What dispatch runs, " + pass.String() + " pass.", W: panelWidth}
 	left, top := px(12), px(34)
 	for _, f := range rows {
-		left = max(left, px(len([]rune(f.Row)))*charWidth+12)
+		left = max(left, textWidth(f.Row)+10)
 	}
 	left = min(left, 190)
 	width := min((panelWidth-left)/px(len(columns)), widestCell)
@@ -113,16 +116,16 @@ func (s *study) choiceMap(pass flashkit.Pass) *panel {
 	return p
 }
 
-// columnNames writes the lengths above the cells, as far as they have room.
+// columnNames writes lengths above the cells.
 func (p *panel) columnNames(columns []int, left, width, y px) {
-	end := px(0)
-	for i, n := range columns {
-		w := words{X: left + width*(px(i)+.5), Y: y, Class: "dim mid", Text: strconv.Itoa(n)}
-		half := px(len(w.Text)) / 2 * charWidth
-		if w.X-half > end {
-			p.Words = append(p.Words, w)
-			end = w.X + half + 6
-		}
+	step := 1
+	for px(step)*width < textWidth(strconv.Itoa(columns[len(columns)-1]))+4 {
+		step++
+	}
+	for i := 0; i < len(columns); i += step {
+		w := words{X: left + width*(px(i)+.5), Y: y, Class: "dim mid", Text: strconv.Itoa(columns[i])}
+		w.X = min(w.X, panelWidth-textWidth(w.Text)/2)
+		p.Words = append(p.Words, w)
 	}
 }
 

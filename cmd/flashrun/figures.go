@@ -163,7 +163,7 @@ func axisSeconds(v float64) string {
 }
 
 func (s *study) rate(limits []limit) *figure {
-	plots := s.perFacet(axisRate, func(m *measured) float64 { return m.GFLOPS })
+	plots := s.perFacet(plainNumber, func(m *measured) float64 { return m.GFLOPS })
 	for i, f := range s.facets {
 		for _, place := range []string{hostMemory, deviceMemory} {
 			if slices.ContainsFunc(f.points, func(m *measured) bool { return m.place() == place }) {
@@ -176,8 +176,6 @@ func (s *study) rate(limits []limit) *figure {
 		Caption: "Operations are counted as papers do: 4·B·H·D for each pair of a row and a key that the mask lets through, 2.5 times that for the backward pass. The dashed line is what the machine does at most in registers.",
 		Parts:   s.byPass(plots)}
 }
-
-func axisRate(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
 
 // place returns where a kernel computes. A GPU computes what lies on the host too.
 func (m *measured) place() string {
@@ -210,7 +208,7 @@ func (s *study) roofline(limits []limit) *figure {
 	}
 	var plots []*plot
 	for _, g := range s.groups() {
-		p := &plot{title: g.title(s), full: g.title(s), xName: "FLOP/B", yName: "GFLOP/s", tickText: axisRate,
+		p := &plot{title: g.title(s), full: g.title(s), xName: "FLOP/B", yName: "GFLOP/s", tickText: plainNumber,
 			traces: s.traces(g.points, false, func(m *measured) (float64, float64) { return m.Intensity, m.GFLOPS })}
 		if r := roofOf(limits, g.place, g.dtype); r.rate > 0 || r.bandwidth > 0 {
 			p.roofs = []roof{r}

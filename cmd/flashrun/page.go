@@ -181,7 +181,7 @@ const (
 
 // writeSVG writes a figure as an image.
 func (p *page) writeSVG(w io.Writer, fig *figure) error {
-	columns := min(2, len(fig.panels()))
+	columns := min(2, max(1, len(fig.panels())))
 	out := &poster{figure: fig, W: px(columns*(panelWidth+posterGap) + posterGap), H: posterHead, Machine: p.Machine.String()}
 	for row := range slices.Chunk(fig.panels(), columns) {
 		height := px(0)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // A panel is one small plot, laid out: what report.tmpl draws. Lengths are in the
@@ -111,13 +112,14 @@ func (s *span) add(v float64) {
 	s.lo, s.hi = min(s.lo, v), max(s.hi, v)
 }
 
-func plottable(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
+func plottable(v float64) bool { return v > 1e-30 && v < 1e30 }
 
-// padded returns the span with some air at both ends, never empty.
-func (s span) padded(factor float64) span {
+// padded returns the span with a part of it added at both ends, never empty.
+func (s span) padded(part float64) span {
 	if s.lo == 0 {
 		s = span{1, 1}
 	}
+	factor := max(math.Pow(s.hi/s.lo, part), 1.01)
 	if s.lo == s.hi {
 		factor = 2
 	}
@@ -137,7 +139,7 @@ func (s scale) at(v float64) px {
 // Sizes of a panel that fits a phone and is readable there.
 const (
 	panelWidth, panelHeight = 360, 232
-	charWidth               = 6.6 // of the widest common font
+	charWidth               = 7 // of the widest common font
 
 	lineHeight = 13
 )
@@ -149,16 +151,21 @@ func (p *plot) layOut() *panel {
 		side = max(side, t.kind.width())
 	}
 	top, bottom := px(26), px(panelHeight-22)
-	if p.yName != "" {
+	if p.yName != "" || len(p.roofs) > 0 {
 		top += lineHeight
 	}
 	if p.xName != "" {
 		bottom -= lineHeight
 	}
 	out := &panel{Title: p.title, Full: p.full, Text: p.text, W: panelWidth, H: panelHeight}
-	x := scale{p.x.padded(1.12), 46, panelWidth - min(side, 160)}
-	y := scale{p.y.padded(1.25), bottom, top}
-	out.axes(x, y, p.xTicks(x), roundTicks(y, p.tickText, func(string) px { return lineHeight + 3 }))
+	y := scale{p.y.padded(.06), bottom, top}
+	yTicks := roundTicks(y, p.tickText, func(string) px { return lineHeight + 3 })
+	left := px(0)
+	for _, t := range yTicks {
+		left = max(left, textWidth(t.text)+8)
+	}
+	x := scale{p.x.padded(.04), left, panelWidth - min(side, 160)}
+	out.axes(x, y, p.xTicks(x), yTicks)
 	out.Words = append(out.Words, words{X: 0, Y: 27, Class: "dim", Text: p.yName}, words{X: x.to, Y: panelHeight - 6, Class: "dim end", Text: p.xName})
 	for _, t := range p.traces {
 		out.trace(t, x, y)
@@ -171,7 +178,10 @@ func (p *plot) layOut() *panel {
 }
 
 // width returns about what the kind's name and mark take.
-func (k *kind) width() px { return px(len([]rune(k.Name)))*charWidth + 30 }
+func (k *kind) width() px { return textWidth(k.Name) + 30 }
+
+// textWidth returns about what a text takes, or a little more.
+func textWidth(s string) px { return px(utf8.RuneCountInString(s)) * charWidth }
 
 // axes draws the grid and its numbers.
 func (p *panel) axes(x, y scale, xTicks, yTicks []tick) {
@@ -234,7 +244,7 @@ type tick struct {
 }
 
 func (p *plot) xTicks(x scale) []tick {
-	width := func(text string) px { return px(len(text))*charWidth + 8 }
+	width := func(text string) px { return textWidth(text) + 5 }
 	if !p.lengths {
 		return roundTicks(x, plainNumber, width)
 	}
@@ -248,10 +258,10 @@ func (p *plot) xTicks(x scale) []tick {
 	return apart(x, slices.Compact(values), plainNumber, width)
 }
 
-// roundTicks returns ticks at powers of ten or, where these are few, also at 2
-// and 5 times them, or at every digit.
+// roundTicks returns ticks at powers of ten or, where these are few, at more round
+// numbers, and in the narrowest of spans at its ends.
 func roundTicks(s scale, text func(float64) string, size func(string) px) (list []tick) {
-	for _, digits := range [][]float64{{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}} {
+	for _, digits := range [][]float64{{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}, tenths()} {
 		var values []float64
 		for e := math.Floor(math.Log10(s.lo)); e <= math.Log10(s.hi); e++ {
 			for _, d := range digits {
@@ -261,33 +271,54 @@ func roundTicks(s scale, text func(float64) string, size func(string) px) (list 
 			}
 		}
 		if list = apart(s, values, text, size); len(list) >= 3 {
+			return list
+		}
+	}
+	if len(list) == 0 {
+		list = apart(s, []float64{s.lo, s.hi}, text, size)
+	}
+	return list
+}
+
+// tenths returns 1, 1.1, 1.2 up to 9.9.
+func tenths() (list []float64) {
+	for i := 10; i < 100; i++ {
+		list = append(list, float64(i)/10)
+	}
+	return list
+}
+
+// apart returns ticks at the values or, where their texts would meet, at every
+// second one, every third one and so on.
+func apart(s scale, values []float64, text func(float64) string, size func(string) px) (list []tick) {
+	values = slices.DeleteFunc(values, func(v float64) bool { return !plottable(v) })
+	for step := 1; step <= len(values); step++ {
+		list = list[:0]
+		room := true
+		for i := 0; i < len(values) && room; i += step {
+			t := tick{s.at(values[i]), text(values[i])}
+			if n := len(list); n > 0 {
+				room = px(math.Abs(float64(t.at-list[n-1].at))) >= (size(t.text)+size(list[n-1].text))/2
+			}
+			list = append(list, t)
+		}
+		if room {
 			break
 		}
 	}
 	return list
 }
 
-// apart returns the ticks of those values that leave room for each other.
-func apart(s scale, values []float64, text func(float64) string, size func(string) px) (list []tick) {
-	for _, v := range values {
-		if !plottable(v) {
-			continue
-		}
-		t := tick{s.at(v), text(v)}
-		if n := len(list); n > 0 && px(math.Abs(float64(t.at-list[n-1].at))) < (size(t.text)+size(list[n-1].text))/2 {
-			continue
-		}
-		list = append(list, t)
-	}
-	return list
-}
-
-// plainNumber prints a number as people write it.
+// plainNumber prints a number as people write it, with three digits unless it is
+// whole.
 func plainNumber(v float64) string {
-	if v >= 1e6 || v < 1e-3 {
+	switch {
+	case v >= 1e7 || v < 1e-3:
 		return strconv.FormatFloat(v, 'e', 0, 64)
+	case v >= 100 || v == math.Trunc(v):
+		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
-	return strconv.FormatFloat(v, 'g', 6, 64)
+	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
 // layOut draws a roof where it is within the plot: the slope and the flat part.
@@ -305,12 +336,12 @@ func (r roof) layOut(p *panel, x, y scale) {
 		p.Roofs = append(p.Roofs, line(x, y, from, r.at(from), ridge, r.at(ridge)))
 		if float64(x.at(ridge)-x.at(from))/math.Cos(turn) > 60 {
 			p.Words = append(p.Words, words{X: x.at(from) + 12, Y: y.at(r.at(from)) + 12*px(math.Tan(turn)) - 6, Class: "dim",
-				Text: fmt.Sprintf("%.3g GB/s", r.bandwidth), Turn: px(turn * 180 / math.Pi)})
+				Text: fmt.Sprintf("%s GB/s", plainNumber(r.bandwidth)), Turn: px(turn * 180 / math.Pi)})
 		}
 	}
 	if r.rate > 0 && ridge < x.hi {
 		p.Roofs = append(p.Roofs, line(x, y, ridge, r.rate, x.hi, r.rate))
-		p.Words = append(p.Words, words{X: x.to, Y: y.at(r.rate) - 5, Class: "dim end", Text: fmt.Sprintf("%.0f GFLOP/s", r.rate)})
+		p.Words = append(p.Words, words{X: x.to, Y: y.at(r.rate) - 5, Class: "dim end", Text: plainNumber(r.rate) + " GFLOP/s"})
 	}
 }
 

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// exampleResults is the real run that docs/report shows.
+const exampleResults = "../../docs/report/results.json"
+
+// render returns a page or, with a name, one of its plots.
+func render(t *testing.T, p *page, plot string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	write := p.writeHTML
+	if plot != "" {
+		write = func(w io.Writer) error { return p.writeSVG(w, p.figure(plot)) }
+	}
+	require.NoError(t, write(&out))
+	return out.Bytes()
+}
+
+// made returns a result as bench would have it, of a kernel that does so many
+// GFLOP/s.
+func made(p flashkit.Problem, pass flashkit.Pass, kernel, memory string, gflops float64, chosen bool) result {
+	seconds := p.FLOPs(pass)/gflops/1e9 + 2e-6
+	r := result{Problem: p.String(), Pass: pass.String(), Backend: backendOf(kernel), Kernel: kernel, Memory: memory, Chosen: chosen,
+		Seconds: seconds, P10: .9 * seconds, P90: 1.2 * seconds, Calls: 10, Rounds: []float64{seconds}, ExtraBytes: 1 << 16}
+	r.GFLOPS, r.BytesPerSecond, r.Intensity = p.FLOPs(pass)/seconds/1e9, p.Bytes(pass)/seconds, p.FLOPs(pass)/p.Bytes(pass)
+	if r.Backend == "cuda" {
+		r.Device = &device{Tensors: 1 << 20, Workspace: 1 << 12}
+	}
+	return r
+}
+
+func made1(t flashkit.DType, heads, n, m, d int, mask flashkit.Band) flashkit.Problem {
+	return flashkit.Problem{Batch: 1, Heads: heads, KVHeads: heads, QLen: n, KVLen: m, Dim: d, VDim: d, DType: t, Mask: mask}
+}
+
+// wideResults are of a machine that has everything, over a grid of everything.
+func wideResults() *results {
+	r := &results{Format: resultsFormat, Started: time.Date(2026, time.November, 2, 0, 0, 0, 0, time.UTC), Interrupted: true,
+		Machine:  machine{OS: "linux", Arch: "amd64", CPU: "A Processor With <Quite> a Long Name & More @ 3.50GHz", CPUs: 64, GOMAXPROCS: 64, GPU: "A GPU", Go: "go1.25"},
+		Settings: settings{Kernels: "all", Rounds: 5, TimePerCase: .5},
+		Failures: []caseError{{Problem: "b1-h1-g1-n1-m1-d1-f32", Kernel: "wasm/fwd_scalar", Pass: "forward", Error: "no <luck>"}}}
+	for i, t := range []flashkit.DType{flashkit.Float32, flashkit.BFloat16} {
+		r.Limits = append(r.Limits, limit{Memory: hostMemory, Name: t.String(), GFLOPS: 4000, How: "made up"},
+			limit{Memory: deviceMemory, Name: t.String(), GFLOPS: 60000 * math.Pow(16, float64(i)), How: "made up"})
+		for _, mask := range []flashkit.Band{{}, flashkit.Causal(), flashkit.Window(1024, 0)} {
+			for n := 64; n <= 32768; n *= 2 {
+				for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+					p := made1(t, 16, n, n, 128, mask)
+					stem := map[flashkit.Pass]string{flashkit.PassForward: "fwd", flashkit.PassBackward: "bwd"}[pass]
+					r.Results = append(r.Results, made(p, pass, "simd/"+stem+"_avx512", hostMemory, 900, n < 512), made(p, pass, "simd/"+stem+"_avx512bf16", hostMemory, 1000, false),
+						made(p, pass, "wasm/"+stem+"_simd128", hostMemory, 30, false), made(p, pass, "cuda/"+stem+"_sm80", hostMemory, min(4e3*float64(1+n/256), 5e4), n >= 512),
+						made(p, pass, "cuda/"+stem+"_sm80", deviceMemory, min(3e4*float64(1+n/256), 5.5e4*math.Pow(8, float64(i))), false))
+				}
+				decode := made1(t, 16, 1, n, 128, mask)
+				r.Results = append(r.Results, made(decode, flashkit.PassForward, "simd/decode_avx512", hostMemory, 60, true))
+			}
+		}
+	}
+	r.Limits = append(r.Limits, limit{Memory: hostMemory, Name: "copy", BytesPerSecond: 2e11, How: "made up"}, limit{Memory: deviceMemory, Name: "copy", BytesPerSecond: 4e12, How: "made up"})
+	return r
+}
+
+// oneResult is the least there can be: nothing to compare, and no limits.
+func oneResult() *results {
+	p := made1(flashkit.Float32, 1, 100, 100, 64, flashkit.Band{})
+	return &results{Format: resultsFormat, Limits: []limit{}, Results: []result{made(p, flashkit.PassForward, "simd/fwd_generic", hostMemory, 5, false)}}
+}
+
+// manyKinds has more kernels than colors, at nearly the same speed, and lengths
+// that are close to each other.
+func manyKinds() *results {
+	r := &results{Format: resultsFormat, Machine: machine{Arch: "riscv64"}, Limits: []limit{{Memory: hostMemory, Name: "f16", GFLOPS: 7}}}
+	for n := 1000; n < 1030; n += 3 {
+		for k := range 12 {
+			r.Results = append(r.Results, made(made1(flashkit.Float16, 2, n, n, 8, flashkit.Band{}), flashkit.PassForward, fmt.Sprintf("mine/fwd_number%d", k), hostMemory, 5+float64(k)/100, k == n%12))
+		}
+	}
+	return r
+}
+
+// The page shows the figures that the results have, and the memory that the
+// formulas give.
+func TestReportPage(t *testing.T) {
+	page := string(render(t, newPage(wideResults()), ""))
+	for _, want := range []string{
+		"Attention on A GPU", "A Processor With &lt;Quite&gt; a Long Name &amp; More @ 3.50GHz", "The measurement was interrupted", "no &lt;luck&gt;",
+		"In all of them: D 128, B 1, H 16.",
+		"simd/fwd_avx512, b1-h16-g16-n64-m64-d128-f32: ", "forward, f32, GPU", "cuda sm80 on device",
+		// S and P of 1024 rows and keys, one head and 16, and LSE with 64 KiB.
+		`<td class="n">1024</td><td class="n">8 MiB</td><td class="n">128 MiB</td><td class="n">8.2 KiB</td><td class="n">132 KiB</td><td class="n">993</td>`,
+	} {
+		require.Contains(t, page, want)
+	}
+	for _, never := range []string{"http:", "https:", "<script", "NaN", "Inf", "ZgotmplZ", "%!"} {
+		require.NotContains(t, page, never)
+	}
+	require.Equal(t, page, string(render(t, newPage(wideResults()), "")), "the same results, the same bytes")
+}
+
+// An image is XML by itself, and every plot can be one.
+func TestReportImages(t *testing.T) {
+	for _, plot := range plotNames {
+		d := xml.NewDecoder(bytes.NewReader(render(t, newPage(wideResults()), plot)))
+		for {
+			_, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err, plot)
+		}
+	}
+}
+
+func TestReportCommand(t *testing.T) {
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "results.json"), filepath.Join(dir, "report.html")
+	ok(t, quickBench("--seq", "16,32", "--causal", "both", "--backend", "simd,wasm", "--out", in)...)
+	require.Equal(t, out+": 16 results\n", ok(t, "report", in, "-o", out))
+	page, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.Contains(t, string(page), "What the machine does at most was not measured.")
+
+	// A second file adds cases, and replaces those that it has again.
+	more := filepath.Join(dir, "more.json")
+	ok(t, quickBench("--seq", "32,64", "--causal", "both", "--backend", "simd,wasm", "--out", more)...)
+	require.Equal(t, out+": 24 results\n", ok(t, "report", in, more, "-o", out))
+
+	svg := filepath.Join(dir, "plot.svg")
+	ok(t, "report", in, "-o", svg, "--plot", "backends")
+	image, err := os.ReadFile(svg)
+	require.NoError(t, err)
+	require.Contains(t, string(image), "Backend against backend")
+	ok(t, "report", in, "-o", filepath.Join(dir, "plot.txt"), "--format", "svg")
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 5)
+}
+
+// Bad input is one line that names what is wrong with which value, and no file.
+func TestReportBadInput(t *testing.T) {
+	dir := t.TempDir()
+	good := *oneResult()
+	file := func(change func(r *results)) string {
+		r := good
+		r.Results = slices.Clone(good.Results)
+		change(&r)
+		path := filepath.Join(dir, fmt.Sprintf("%d.json", time.Now().UnixNano()))
+		var b bytes.Buffer
+		require.NoError(t, r.write(&b))
+		require.NoError(t, os.WriteFile(path, b.Bytes(), 0o644))
+		return path
+	}
+	text := func(s string) string {
+		path := filepath.Join(dir, fmt.Sprintf("%d.json", time.Now().UnixNano()))
+		require.NoError(t, os.WriteFile(path, []byte(s), 0o644))
+		return path
+	}
+	same := file(func(*results) {})
+	out := filepath.Join(dir, "out", "x.html")
+	require.NoError(t, os.Mkdir(filepath.Dir(out), 0o755))
+	for name, test := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"nothing":         {nil, []string{"RESULTS", "missing"}},
+		"no file":         {[]string{filepath.Join(dir, "none.json")}, []string{"none.json"}},
+		"not JSON":        {[]string{text("machine: x")}, []string{"not the JSON of flashrun bench"}},
+		"half of it":      {[]string{text(`{"format":1,"results":[{"problem":"b1-h1`)}, []string{"unexpected end"}},
+		"another format":  {[]string{text(`{"format":2}`)}, []string{"format = 2", "1"}},
+		"a wrong type":    {[]string{text(`{"format":1,"results":[{"seconds":"long"}]}`)}, []string{"results.seconds", "string"}},
+		"an overflow":     {[]string{text(`{"format":1,"results":[{"seconds":1e999}]}`)}, []string{"1e999"}},
+		"no results":      {[]string{text(`{"format":1,"results":[]}`)}, []string{"no results"}},
+		"problem":         {[]string{file(func(r *results) { r.Results[0].Problem = "b1-h8" })}, []string{"results[0].problem", "b1-h8"}},
+		"pass":            {[]string{file(func(r *results) { r.Results[0].Pass = "sideways" })}, []string{"results[0].pass", "sideways"}},
+		"kernel":          {[]string{file(func(r *results) { r.Results[0].Kernel = "fast" })}, []string{"results[0].kernel", "fast"}},
+		"backend":         {[]string{file(func(r *results) { r.Results[0].Backend = "wasm" })}, []string{"results[0].backend", "wasm", "simd/fwd_generic"}},
+		"memory":          {[]string{file(func(r *results) { r.Results[0].Memory = "tape" })}, []string{"results[0].memory", "tape"}},
+		"seconds":         {[]string{file(func(r *results) { r.Results[0].Seconds = -1 })}, []string{"results[0].seconds = -1"}},
+		"calls":           {[]string{file(func(r *results) { r.Results[0].Calls = 0 })}, []string{"results[0].calls = 0"}},
+		"extra":           {[]string{file(func(r *results) { r.Results[0].ExtraBytes = -5 })}, []string{"results[0].extra_bytes = -5"}},
+		"device":          {[]string{file(func(r *results) { r.Results[0].Device = &device{Workspace: -7} })}, []string{"device_bytes", "-7"}},
+		"limit":           {[]string{file(func(r *results) { r.Limits = []limit{{Memory: "tape"}} })}, []string{"limits[0].memory", "tape"}},
+		"limit's rate":    {[]string{file(func(r *results) { r.Limits = []limit{{Memory: "host", GFLOPS: -3}} })}, []string{"limits[0].gflops = -3"}},
+		"two machines":    {[]string{same, file(func(r *results) { r.Machine.CPU = "another" })}, []string{"machine", "another"}},
+		"unknown format":  {[]string{same, "--format", "pdf"}, []string{"--format", "pdf"}},
+		"unknown ending":  {[]string{same, "-o", out + ".png"}, []string{"--out", ".png", "--format"}},
+		"unknown plot":    {[]string{same, "--format", "svg", "--plot", "pie"}, []string{"--plot", "pie", "roofline"}},
+		"plot of a page":  {[]string{same, "--plot", "time"}, []string{"--plot time"}},
+		"nothing to draw": {[]string{same, "--format", "svg", "--plot", "backends"}, []string{"--plot backends", "One backend"}},
+		"over the input":  {[]string{same, "-o", same, "--format", "html"}, []string{"overwrite", same}},
+		"no folder":       {[]string{same, "-o", filepath.Join(dir, "none", "x.html")}, []string{"--out", "none"}},
+		"a folder":        {[]string{same, "-o", dir, "--format", "html"}, []string{"--out", dir}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"report"}, test.args...)
+			if !slices.Contains(args, "-o") {
+				args = append(args, "-o", out)
+			}
+			code, stdout, stderr := flashrun(t, args...)
+			require.Equal(t, exitUsage, code, stderr)
+			require.Empty(t, stdout)
+			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+			for _, want := range test.want {
+				require.Contains(t, stderr, want)
+			}
+		})
+	}
+	left, err := os.ReadDir(filepath.Dir(out))
+	require.NoError(t, err)
+	require.Empty(t, left, "nothing half-written is left")
+}
+
+// What dispatch loses is said of each problem and of all.
+func TestReportChoices(t *testing.T) {
+	p := func(n int) flashkit.Problem { return made1(flashkit.Float32, 1, n, n, 64, flashkit.Band{}) }
+	r := oneResult()
+	r.Results = []result{
+		made(p(128), flashkit.PassForward, "simd/fwd_avx2", hostMemory, 10, true), made(p(128), flashkit.PassForward, "wasm/fwd_simd128", hostMemory, 5, false),
+		made(p(256), flashkit.PassForward, "simd/fwd_avx2", hostMemory, 10, true), made(p(256), flashkit.PassForward, "wasm/fwd_simd128", hostMemory, 20, false),
+		made(p(512), flashkit.PassForward, "wasm/fwd_simd128", hostMemory, 20, false), made(p(512), flashkit.PassForward, "cuda/fwd_sm80", deviceMemory, 9e3, false),
+	}
+	for i, seconds := range []float64{1, 2, 3, 2, 5, 1} {
+		r.Results[i].Seconds = seconds
+	}
+	fig := newStudy(r).choices()
+	require.Contains(t, fig.Caption, "the fastest one for 1 of 2 problems, and its choices together take 1.333 times")
+	cells := fig.panels()[0].Cells
+	require.Len(t, cells, 3)
+	require.Equal(t, []string{"", "1.50", ""}, []string{cells[0].Text, cells[1].Text, cells[2].Text})
+	require.Contains(t, cells[1].Title, "wasm/fwd_simd128 takes 2s")
+	require.Nil(t, cells[2].Kind, "it was not measured")
+
+	back := newStudy(r).backends()
+	require.Contains(t, back.panels()[0].Text, "wasm takes 2.15 times as long as the fastest backend, from 1 to 5")
+	require.Contains(t, back.panels()[0].Text, "cuda on device takes 1 times")
+}
+
+// A kernel of a GPU is measured against the GPU, wherever its tensors lie.
+func TestReportRoofs(t *testing.T) {
+	limits := wideResults().Limits
+	require.Equal(t, roof{rate: 4000, bandwidth: 200}, roofOf(limits, hostMemory, flashkit.Float32))
+	require.Equal(t, roof{rate: 960000, bandwidth: 4000}, roofOf(limits, deviceMemory, flashkit.BFloat16))
+	r := roof{rate: 4000, bandwidth: 200}
+	require.Equal(t, []float64{200, 4000, 4000}, []float64{r.at(1), r.at(20), r.at(1000)})
+	groups := newStudy(wideResults()).groups()
+	require.Len(t, groups, 8, "two passes, two types, two places")
+	for _, m := range groups[len(groups)-1].points {
+		require.Equal(t, "cuda", m.Backend)
+	}
+}
+
+func TestAxes(t *testing.T) {
+	texts := func(lo, hi float64) (list []string) {
+		for _, tick := range roundTicks(scale{span{lo, hi}, 200, 0}, plainNumber, func(string) px { return 16 }) {
+			list = append(list, tick.text)
+		}
+		return list
+	}
+	require.Equal(t, []string{"1", "10", "100", "1000"}, texts(.9, 2000))
+	require.Equal(t, []string{"20", "50", "100", "200"}, texts(15, 300))
+	require.NotEmpty(t, texts(5.001, 5.002))
+	require.Len(t, texts(1e-9, 1e9), 10, "every second power of ten has room")
+	for v, want := range map[float64]string{1e-6: "1 µs", 2.5e-3: "2.5 ms", 10: "10 s", 5e-8: "50 ns"} {
+		require.Equal(t, want, axisSeconds(v))
+	}
+	for n, want := range map[int64]string{512: "512 B", 1536: "1.5 KiB", 2 << 20: "2 MiB", 130 << 10: "130 KiB"} {
+		require.Equal(t, want, shortSize(fromInt(n)))
+	}
+	keys := []key{{Y: 50}, {Y: 51}, {Y: 52}, {Y: 195}, {Y: 199}}
+	spread(keys, 10, 200)
+	for i := 1; i < len(keys); i++ {
+		require.GreaterOrEqual(t, float64(keys[i].Y-keys[i-1].Y), float64(lineHeight))
+	}
+	require.LessOrEqual(t, float64(keys[4].Y), 200.0)
+}
+
+// Results of problems without rows, keys or time have nothing to plot, and break
+// nothing.
+func TestReportOfNothing(t *testing.T) {
+	r := oneResult()
+	for _, p := range []flashkit.Problem{made1(flashkit.Float32, 1, 0, 5, 8, flashkit.Band{}), made1(flashkit.Float32, 1, 5, 0, 8, flashkit.Band{}), made1(flashkit.Float32, 1, 0, 0, 8, flashkit.Band{})} {
+		x := made(p, flashkit.PassForward, "simd/fwd_generic", hostMemory, 1, true)
+		x.Seconds, x.GFLOPS, x.Intensity = 0, 0, 0
+		r.Results = append(r.Results, x)
+	}
+	page := string(render(t, newPage(r), ""))
+	require.NotContains(t, page, "NaN")
+	r.Results = r.Results[1:]
+	page = string(render(t, newPage(r), ""))
+	require.NotContains(t, page, "NaN")
+	require.NotContains(t, page, "Inf")
+}
+
+// Whatever passes the check can be shown.
+func FuzzReport(f *testing.F) {
+	two := oneResult()
+	two.Limits = wideResults().Limits
+	two.Results = append(two.Results, made(made1(flashkit.Float32, 1, 1, 300, 64, flashkit.Causal()), flashkit.PassBackward, "cuda/bwd_sm80", deviceMemory, 50, true))
+	for _, r := range []*results{oneResult(), two} {
+		var b bytes.Buffer
+		if err := r.write(&b); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var r results
+		if json.Unmarshal(text, &r) != nil || len(r.Results) == 0 || len(r.Results) > 100 || r.check() != nil {
+			return
+		}
+		p := newPage(&r)
+		require.NotRegexp(t, `(x|y|d|points)="[^"]*(NaN|Inf)`, string(render(t, p, "")))
+		for _, plot := range plotNames {
+			render(t, p, plot)
+		}
+	})
+}
