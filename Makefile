@@ -15,7 +15,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate docs asm wasm cuda cuda-packages gpu-test toolchain vectors drift verify verify-sample clean
+.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -135,14 +135,26 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
 	$(MAKE) -C backends/cuda/gorgoniacu test
 
-docs: ## remake the manual pages and the shell completions in docs/ from the commands
+docs: ## remake the manual pages, the shell completions and the example report in docs/ from the commands
 	$(GO) test ./cmd/flashrun -run '^TestDocs$$' -count=1 -write-docs
+
+report-example: build ## measure this machine for some minutes, and remake the example report from that
+	bin/flashrun bench --heads 4 --seq 128:2048:x2 --causal both --dtype f32,bf16 --kernels all --backend simd,wasm \
+		--time-per-case 200ms --out docs/report/grid.json
+	bin/flashrun bench --heads 32 --kv-heads 8 --head-dim 128 --q-len 1 --seq 1024:65536:x4 --dtype f32,bf16 --pass fwd --kernels all --backend simd,wasm \
+		--time-per-case 200ms --limits=false --out docs/report/decode.json
+	$(MAKE) docs
+
+browser: ## the report in a headless Chromium, which it installs
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } || \
+		{ echo "the report is tested in chromium, a package of Debian"; exit 1; }
+	FLASHKIT_BROWSER=chromium $(GO) test ./cmd/flashrun -run InABrowser -count=1
 
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions docs/report); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)

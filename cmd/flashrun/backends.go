@@ -33,7 +33,7 @@ func (s *study) contests() (list []*contest) {
 			if m.Memory == hostMemory && plottable(m.Seconds) && (c.fastest == nil || m.Seconds < c.fastest.Seconds) {
 				c.fastest = m
 			}
-			if m.Chosen && m.Memory == hostMemory {
+			if m.chosen() {
 				c.chosen = m
 			}
 		}
@@ -71,8 +71,8 @@ func (s *study) backends() *figure {
 	kinds := map[string]*kind{} // a backend has the color of its first kind
 	var plots []*plot
 	for _, g := range s.groupContests() {
-		title := g[0].pass.String() + ", " + g[0].p.DType.String()
-		p := &plot{title: title, full: title, xName: "keys", lengths: true,
+		title := g[0].pass.String() + ", " + g[0].p.DType.String() + s.shape(like(g[0].p))
+		p := &plot{title: title, full: title, xName: lengthName(like(g[0].p)), lengths: true,
 			tickText: func(v float64) string { return plainNumber(v) + "×" }}
 		rivals := false
 		for _, c := range g {
@@ -137,10 +137,12 @@ func geometricMean(values []float64) float64 {
 	return math.Exp(logs / float64(len(values)))
 }
 
-// groupContests returns the contests by pass and type.
+// groupContests returns the contests by pass, type and how rows go with keys.
 func (s *study) groupContests() (list [][]*contest) {
 	for _, c := range s.contests() {
-		i := slices.IndexFunc(list, func(g []*contest) bool { return g[0].pass == c.pass && g[0].p.DType == c.p.DType })
+		i := slices.IndexFunc(list, func(g []*contest) bool {
+			return g[0].pass == c.pass && g[0].p.DType == c.p.DType && like(g[0].p).QLen == like(c.p).QLen
+		})
 		if i < 0 {
 			list = append(list, []*contest{c})
 			continue

@@ -53,12 +53,9 @@ type finding struct {
 func TestReportInABrowser(t *testing.T) {
 	chromium := browser(t)
 	pages := map[string][]byte{}
-	reports := map[string]*results{"wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds()}
-	if _, err := os.Stat(exampleResults); err == nil {
-		r, err := readResults(exampleResults)
-		require.NoError(t, err)
-		reports["example.html"] = r
-	}
+	example, err := readAll(exampleResults)
+	require.NoError(t, err)
+	reports := map[string]*results{"example.html": example, "wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds()}
 	for name, r := range reports {
 		pages[name] = render(t, newPage(r), "")
 	}

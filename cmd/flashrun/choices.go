@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/flashkit-go/flashkit"
@@ -31,8 +32,17 @@ func (s *study) choices() *figure {
 	fig := &figure{ID: "choices", Title: "What dispatch runs",
 		Caption: "A cell is a problem, in the color and with the mark of the kernel that dispatch runs for it. A number says how many times longer that takes than the fastest kernel measured; ! is a number without room."}
 	all := part{}
-	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
-		if p := s.choiceMap(pass); p != nil {
+	var maps [][]*facet // by pass and how rows go with keys
+	for _, f := range s.facets {
+		i := slices.IndexFunc(maps, func(m []*facet) bool { return m[0].pass == f.pass && m[0].like.QLen == f.like.QLen })
+		if i < 0 {
+			i = len(maps)
+			maps = append(maps, nil)
+		}
+		maps[i] = append(maps[i], f)
+	}
+	for _, facets := range maps {
+		if p := s.choiceMap(facets); p != nil {
 			all.Panels = append(all.Panels, p)
 		}
 	}
@@ -67,39 +77,34 @@ func (s *study) verdict() string {
 	return fmt.Sprintf("It runs the fastest one for %d of %d problems, and its choices together take %.3f times as long as the fastest ones.", best, n, chosen/fastest)
 }
 
-// choiceMap returns the map of a pass: facets down, lengths across.
-func (s *study) choiceMap(pass flashkit.Pass) *panel {
-	var rows []*facet
+// choiceMap returns a map of facets down and lengths across.
+func (s *study) choiceMap(facets []*facet) *panel {
 	var points []*measured
-	for _, f := range s.facets {
-		if f.pass == pass {
-			rows = append(rows, f)
-			points = append(points, f.points...)
-		}
+	for _, f := range facets {
+		points = append(points, f.points...)
 	}
 	columns := lengths(points)
 	contests := map[flashkit.Problem]*contest{}
-	any := false
 	for _, c := range s.contests() {
-		if c.pass == pass {
+		if c.pass == facets[0].pass {
 			contests[c.p] = c
-			any = any || c.chosen != nil
 		}
 	}
-	if !any || len(columns) > mostLengths {
+	if !slices.ContainsFunc(points, (*measured).chosen) || len(columns) > mostLengths {
 		return nil
 	}
-	p := &panel{Title: pass.String(), Full: pass.String(), Text: "What dispatch runs, " + pass.String() + " pass.", W: panelWidth}
+	title := facets[0].pass.String() + s.shape(facets[0].like)
+	p := &panel{Title: title, Full: title, Text: "What dispatch runs, " + title + ".", W: panelWidth}
 	left, top := px(12), px(34)
-	for _, f := range rows {
-		left = max(left, textWidth(f.Row)+10)
+	for _, f := range facets {
+		left = max(left, textWidth(f.Line)+10)
 	}
 	left = min(left, 190)
 	width := min((panelWidth-left)/px(len(columns)), widestCell)
 	p.columnNames(columns, left, width, top-6)
-	for r, f := range rows {
+	for r, f := range facets {
 		y := top + cellHeight*px(r)
-		p.Words = append(p.Words, words{X: 0, Y: y + cellHeight/2 + 4, Class: "dim", Text: f.Row})
+		p.Words = append(p.Words, words{X: 0, Y: y + cellHeight/2 + 4, Class: "dim", Text: f.Line})
 		for i, n := range columns {
 			q := f.like
 			q.KVLen = n
@@ -111,8 +116,8 @@ func (s *study) choiceMap(pass flashkit.Pass) *panel {
 			}
 		}
 	}
-	p.H = top + cellHeight*px(len(rows)) + 18
-	p.addLegend(s.kindsOf(chosen(contests)))
+	p.H = top + cellHeight*px(len(facets)) + 18
+	p.addLegend(s.kindsOf(slices.DeleteFunc(points, func(m *measured) bool { return !m.chosen() })))
 	return p
 }
 
@@ -129,14 +134,8 @@ func (p *panel) columnNames(columns []int, left, width, y px) {
 	}
 }
 
-func chosen(contests map[flashkit.Problem]*contest) (list []*measured) {
-	for _, c := range contests {
-		if c.chosen != nil {
-			list = append(list, c.chosen)
-		}
-	}
-	return list
-}
+// chosen reports whether dispatch runs this.
+func (m *measured) chosen() bool { return m.Chosen && m.Memory == hostMemory }
 
 func (c *contest) cell(x, y, width px) cell {
 	out := cell{X: x + 1, Y: y + 1, W: width - 2, H: cellHeight - 2, MidX: x + width/2, MidY: y + cellHeight/2}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +18,13 @@ import (
 
 var writeDocs = flag.Bool("write-docs", false, "write docs/man and docs/completions instead of comparing")
 
+// exampleResults are the runs that docs/report shows.
+var exampleResults = []string{"../../docs/report/grid.json", "../../docs/report/decode.json"}
+
 // The manual pages and the completions in docs/ are what the commands say of
-// themselves. It is a test that writes them, for make docs, so that flashrun
-// does not carry the writer of pages.
+// themselves, and the example of a report is what flashrun makes of the results
+// beside it. It is a test that writes them, for make docs, so that flashrun does not
+// carry the writer of pages.
 func TestDocs(t *testing.T) {
 	const folder = "../../docs"
 	want := docsFiles(t)
@@ -78,6 +83,12 @@ func docsFiles(t *testing.T) map[string][]byte {
 		var b bytes.Buffer
 		err := generate(newRoot(), &b)
 		write("completions/"+name, err, &b)
+	}
+	for name, args := range map[string][]string{"report.html": nil, "roofline.svg": {"--plot", "roofline"}} {
+		out := filepath.Join(t.TempDir(), name)
+		ok(t, slices.Concat([]string{"report", "-o", out}, args, exampleResults)...)
+		text, err := os.ReadFile(out)
+		write("report/"+name, err, bytes.NewBuffer(text))
 	}
 	return files
 }

@@ -50,6 +50,7 @@ type measured struct {
 type facet struct {
 	Title    string // what sets it apart from the other facets
 	Row      string // the same without the pass
+	Line     string // the same without the pass and how rows go with keys
 	Unmasked string // the same without the mask
 	pass     flashkit.Pass
 	like     flashkit.Problem // its lengths are 0 where they vary
@@ -82,15 +83,10 @@ func newStudy(r *results) *study {
 			s.kinds = append(s.kinds, m.kind)
 		}
 		s.all = append(s.all, m)
-		like := p
-		like.KVLen = 0
-		if p.QLen == p.KVLen {
-			like.QLen = 0
-		}
-		key := x.Pass + like.String()
+		key := x.Pass + like(p).String()
 		f := facets[key]
 		if f == nil {
-			f = &facet{pass: m.pass, like: like}
+			f = &facet{pass: m.pass, like: like(p)}
 			facets[key] = f
 			s.facets = append(s.facets, f)
 		}
@@ -132,6 +128,9 @@ func (s *study) name() {
 			add(&f.Title)
 			if property.name != "pass" {
 				add(&f.Row)
+			}
+			if property.name != "pass" && property.name != "rows" {
+				add(&f.Line)
 			}
 			if property.name != "mask" {
 				add(&f.Unmasked)
@@ -176,6 +175,26 @@ func maskName(p flashkit.Problem) string {
 		return "no mask"
 	}
 	return strings.ReplaceAll(strings.TrimPrefix(mask, "-"), "-", " ")
+}
+
+// shape says how the rows of a facet go with its keys, after a comma, where that is
+// not the same for all.
+func (s *study) shape(p flashkit.Problem) string {
+	for _, f := range s.facets {
+		if rows(f.like) != rows(s.facets[0].like) {
+			return ", " + rows(p)
+		}
+	}
+	return ""
+}
+
+// like returns the problem with 0 for lengths that vary in its facet.
+func like(p flashkit.Problem) flashkit.Problem {
+	if p.QLen == p.KVLen {
+		p.QLen = 0
+	}
+	p.KVLen = 0
+	return p
 }
 
 // lengths returns the keys of the points, in order, each once.

@@ -63,32 +63,29 @@ func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y
 	return list
 }
 
-// spans returns the ranges of all traces together, so that plots can be compared.
-func spans(plots []*plot) (x, y span) {
+// layOutAll lays out plots with the same axes, so that they can be compared. Plots
+// against other lengths have an x axis of their own.
+func layOutAll(plots []*plot) (panels []*panel) {
+	x, y := map[string]*span{}, new(span)
 	for _, p := range plots {
+		if x[p.xName] == nil {
+			x[p.xName] = new(span)
+		}
 		for _, t := range p.traces {
 			for _, s := range visible(t.points) {
-				x.add(s.x)
+				x[p.xName].add(s.x)
 				y.add(s.y)
 			}
 		}
-	}
-	return x, y
-}
-
-// layOutAll lays out plots with the same axes.
-func layOutAll(plots []*plot) (panels []*panel) {
-	x, y := spans(plots)
-	for _, p := range plots {
 		for _, r := range p.roofs {
 			y.add(r.rate)
 			if r.bandwidth > 0 {
-				x.add(r.rate / r.bandwidth / 4) // some of the slope
+				x[p.xName].add(r.rate / r.bandwidth / 4) // some of the slope
 			}
 		}
 	}
 	for _, p := range plots {
-		p.x, p.y = x, y
+		p.x, p.y = *x[p.xName], *y
 		if p.text == "" {
 			p.text = p.inWords()
 		}
@@ -125,10 +122,13 @@ func (s *study) perFacet(tickText func(float64) string, y func(*measured) float6
 
 // lengthName says what x is where it is not the length of rows and keys alike.
 func lengthName(p flashkit.Problem) string {
-	if p.QLen == 0 {
+	switch p.QLen {
+	case 0:
 		return ""
+	case 1:
+		return "keys of one row"
 	}
-	return "keys"
+	return "keys of " + rows(p)
 }
 
 // byPass lays out the plots of the facets, a part for each pass.

@@ -327,6 +327,7 @@ var forms = []struct {
 	{"bench", regexp.MustCompile(`\s[\d.]+ (B|[KMG]iB)\b`), " SIZE"},
 	{"bench", regexp.MustCompile(`(\s)[\d.]+%?(\s|$)`), "$1#$2"},
 	{"bench", regexp.MustCompile(`(\s)[\d.]+%?(\s|$)`), "$1#$2"}, // the next column shares the space
+	{"report", regexp.MustCompile(`^half.html: \d+`), "half.html: #"},
 	{"go test", regexp.MustCompile(`\d+\.\d+s`), "TIME"},
 	{"go test", regexp.MustCompile(`(run.go:\d+|seed \d+)`), "NUMBER"},
 }

@@ -44,7 +44,9 @@ memory of the host that its driver pins is not counted.
 
 "One head" is the figure in all over the number of query heads of the batch. The
 ratio is that of the matrices in the problem's type to the line's figure. A
-published table that differs may count one matrix, all heads, or m and l.
+published table that differs may count one matrix, all heads, or m and l. One
+that is often copied says one head and gives four: 256 MB for 4096 rows and keys
+in float32 is "one matrix" in all of b1-h4-g4-n4096-m4096-d64-f32.
 
 A problem is named as for flashrun explain.`,
 		Example: `  flashrun memory b1-h8-g8-n4096-m4096-d64-f32

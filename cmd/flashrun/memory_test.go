@@ -266,18 +266,39 @@ func TestMemoryTableOfTheDocs(t *testing.T) {
 	require.Equal(t, 4, rows)
 }
 
-// A table that is often copied gives these for one head in float32, N x N x 4 for
-// the matrix and N x 2 x 4 for m and l: they are the sums of four heads.
-func TestMemoryOfAPublishedTable(t *testing.T) {
-	for _, row := range []struct {
-		n             string
-		matrix, stats int64
-	}{{"128", 256 << 10, 4 << 10}, {"512", 4 << 20, 16 << 10}, {"1024", 16 << 20, 32 << 10}, {"4096", 256 << 20, 128 << 10}} {
-		table := memory(t, "--formula", "--pass", "fwd", "b1-h4-g4-n"+row.n+"-m"+row.n+"-d64-f32")[0]
-		matrix, stats := table.line(t, "one matrix", "f32"), table.line(t, "m, l", "f32")
-		requireSize(t, row.matrix, matrix.Bytes)
-		requireSize(t, row.stats, stats.Bytes)
-		requireSize(t, row.matrix/4, matrix.OneHead)
-		requireSize(t, row.stats/4, stats.OneHead)
+// What the literature prints, and what it is a figure of. A table that is often
+// copied says "one head, float32, N x N x 4 bytes, m and l N x 2 x 4 bytes" above
+// sums of four heads: its figures are 4 times those of its own formulas.
+func TestMemoryOfPublishedTables(t *testing.T) {
+	const one, all = true, false
+	for _, c := range []struct {
+		problem     string
+		name, dtype string
+		oneHead     bool
+		bytes       int64
+	}{
+		{"b1-h4-g4-n128-m128-d64-f32", "one matrix", "f32", all, 256 << 10}, {"b1-h4-g4-n128-m128-d64-f32", "m, l", "f32", all, 4 << 10},
+		{"b1-h4-g4-n512-m512-d64-f32", "one matrix", "f32", all, 4 << 20}, {"b1-h4-g4-n512-m512-d64-f32", "m, l", "f32", all, 16 << 10},
+		{"b1-h4-g4-n1024-m1024-d64-f32", "one matrix", "f32", all, 16 << 20}, {"b1-h4-g4-n1024-m1024-d64-f32", "m, l", "f32", all, 32 << 10},
+		{"b1-h4-g4-n4096-m4096-d64-f32", "one matrix", "f32", all, 256 << 20}, {"b1-h4-g4-n4096-m4096-d64-f32", "m, l", "f32", all, 128 << 10},
+		{"b1-h4-g4-n4096-m4096-d64-f32", "one matrix", "f32", one, 64 << 20}, {"b1-h4-g4-n4096-m4096-d64-f32", "m, l", "f32", one, 32 << 10},
+
+		// Another one, which is right: one matrix and m and l of one head in float32.
+		{"b1-h1-g1-n1024-m1024-d64-f32", "one matrix", "f32", one, 4 << 20}, {"b1-h1-g1-n1024-m1024-d64-f32", "m, l", "f32", one, 8 << 10},
+		{"b1-h1-g1-n4096-m4096-d64-f32", "one matrix", "f32", one, 64 << 20}, {"b1-h1-g1-n4096-m4096-d64-f32", "m, l", "f32", one, 32 << 10},
+		{"b1-h1-g1-n16384-m16384-d64-f32", "one matrix", "f32", one, 1 << 30}, {"b1-h1-g1-n16384-m16384-d64-f32", "m, l", "f32", one, 128 << 10},
+
+		// "32 heads, about 2 GB for S and P" at 4096: so it is in 16 bits, and twice that in float32.
+		{"b1-h32-g32-n4096-m4096-d64-f16", "S, P", "f16", all, 2 << 30}, {"b1-h32-g32-n4096-m4096-d64-f16", "S, P", "f32", all, 4 << 30},
+
+		// One matrix of one head in bf16, against the 99 KB of a multiprocessor.
+		{"b1-h1-g1-n128-m128-d64-bf16", "one matrix", "bf16", one, 32 << 10}, {"b1-h1-g1-n256-m256-d64-bf16", "one matrix", "bf16", one, 128 << 10},
+	} {
+		l := memory(t, "--formula", "--pass", "fwd", "--backend", "simd/fwd_generic", c.problem)[0].line(t, c.name, c.dtype)
+		got := l.Bytes
+		if c.oneHead {
+			got = l.OneHead
+		}
+		requireSize(t, c.bytes, got)
 	}
 }

@@ -85,15 +85,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	var files []*results
-	for _, path := range args {
-		r, err := readResults(path)
-		if err != nil {
-			return err
-		}
-		files = append(files, r)
-	}
-	r, err := merge(args, files)
+	r, err := readAll(args)
 	if err != nil {
 		return err
 	}

@@ -67,28 +67,39 @@ func (x *result) check() error {
 	return nil
 }
 
-// merge adds the results of other files to those of the first, as if they were
-// of one run. A case that was measured again is that of the last file.
-func merge(paths []string, files []*results) (*results, error) {
-	all := files[0]
-	for i, r := range files[1:] {
+// readAll reads the results of several files of one machine as if they were of one
+// run. A case that was measured again is that of the last file.
+func readAll(paths []string) (all *results, err error) {
+	for _, path := range paths {
+		r, err := readResults(path)
+		switch {
+		case err != nil:
+			return nil, err
+		case all == nil:
+			all = r
+			continue
+		}
 		if was, is := all.Machine.String(), r.Machine.String(); was != is {
-			return nil, fmt.Errorf("%s: machine = %q: must be that of %s, %q", paths[i+1], is, paths[0], was)
+			return nil, fmt.Errorf("%s: machine = %q: must be that of %s, %q", path, is, paths[0], was)
 		}
-		for _, l := range r.Limits {
-			if !slices.ContainsFunc(all.Limits, func(m limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
-				all.Limits = append(all.Limits, l)
-			}
-		}
-		for _, x := range r.Results {
-			same := func(y result) bool {
-				return y.Problem == x.Problem && y.Pass == x.Pass && y.Kernel == x.Kernel && y.Memory == x.Memory
-			}
-			all.Results = append(slices.DeleteFunc(all.Results, same), x)
-		}
-		all.Failures = append(all.Failures, r.Failures...)
-		all.Skipped = append(all.Skipped, r.Skipped...)
-		all.Interrupted = all.Interrupted || r.Interrupted
+		all.add(r)
 	}
 	return all, nil
+}
+
+// add adds the results of a later run.
+func (r *results) add(more *results) {
+	for _, l := range more.Limits {
+		if !slices.ContainsFunc(r.Limits, func(m limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
+			r.Limits = append(r.Limits, l)
+		}
+	}
+	for _, x := range more.Results {
+		r.Results = append(slices.DeleteFunc(r.Results, func(y result) bool {
+			return y.Problem == x.Problem && y.Pass == x.Pass && y.Kernel == x.Kernel && y.Memory == x.Memory
+		}), x)
+	}
+	r.Failures = append(r.Failures, more.Failures...)
+	r.Skipped = append(r.Skipped, more.Skipped...)
+	r.Interrupted = r.Interrupted || more.Interrupted
 }
