@@ -132,7 +132,7 @@ func hurried(args []string) []string {
 	if os.Getenv("FLASHRUN_HURRY") == "" || len(args) < 2 {
 		return args
 	}
-	add := map[string][]string{"run": {"--repeat", "1"}, "bench": {"--time-per-case", "2ms"}, "memory": {"--limit", "30ms"}}
+	add := map[string][]string{"run": {"--repeat", "1"}, "bench": {"--time-per-case", "50ms"}, "memory": {"--limit", "30ms"}}
 	return append(args, add[args[1]]...)
 }
 

@@ -81,7 +81,8 @@ sense, 130 interrupted.`,
   flashrun run --in qkv.safetensors --out o.safetensors --causal
   flashrun run --problem b1-h8-g2-n1024-m1024-d64-f32-causal --check
   flashrun explain b1-h8-g8-n1-m4096-d128-bf16
-  flashrun bench --seq 128:4096:x2 --causal both
+  flashrun bench --seq 128:4096:x2 --causal both --out results.json
+  flashrun report results.json -o report.html
   flashrun memory b1-h8-g8-n4096-m4096-d64-f32
   flashrun conformance --backend simd`,
 		SilenceUsage:  true,

@@ -226,10 +226,7 @@ func visible(points []spot) []spot {
 func spread(labels []key, top, bottom px) {
 	slices.SortStableFunc(labels, func(a, b key) int { return cmp.Compare(a.Y, b.Y) })
 	for i := range labels {
-		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight)
-		if i > 0 {
-			labels[i].Y = max(labels[i].Y, labels[i-1].Y+lineHeight)
-		}
+		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight) // room for those above
 	}
 	for i := len(labels) - 1; i >= 0; i-- {
 		labels[i].Y = min(labels[i].Y, bottom)
