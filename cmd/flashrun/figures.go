@@ -66,12 +66,13 @@ func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y
 // layOutAll lays out plots with the same axes, so that they can be compared. Plots
 // against other lengths have an x axis of their own.
 func layOutAll(plots []*plot) (panels []*panel) {
-	x, y := map[string]*span{}, new(span)
+	x, y, side := map[string]*span{}, new(span), px(8)
 	for _, p := range plots {
 		if x[p.xName] == nil {
 			x[p.xName] = new(span)
 		}
 		for _, t := range p.traces {
+			side = min(max(side, t.kind.width()), 160)
 			for _, s := range visible(t.points) {
 				x[p.xName].add(s.x)
 				y.add(s.y)
@@ -85,7 +86,7 @@ func layOutAll(plots []*plot) (panels []*panel) {
 		}
 	}
 	for _, p := range plots {
-		p.x, p.y = *x[p.xName], *y
+		p.x, p.y, p.side = *x[p.xName], *y, side
 		if p.text == "" {
 			p.text = p.inWords()
 		}

@@ -66,6 +66,7 @@ type plot struct {
 	traces       []trace
 	roofs        []roof
 	x, y         span
+	side         px   // room for the names of kinds
 	lengths      bool // ticks of x are its values, not round numbers
 	tickText     func(float64) string
 	text         string
@@ -146,10 +147,6 @@ const (
 
 // layOut places everything.
 func (p *plot) layOut() *panel {
-	side := px(8)
-	for _, t := range p.traces {
-		side = max(side, t.kind.width())
-	}
 	top, bottom := px(26), px(panelHeight-22)
 	if p.yName != "" || len(p.roofs) > 0 {
 		top += lineHeight
@@ -164,7 +161,7 @@ func (p *plot) layOut() *panel {
 	for _, t := range yTicks {
 		left = max(left, textWidth(t.text)+8)
 	}
-	x := scale{p.x.padded(.04), left, panelWidth - min(side, 160)}
+	x := scale{p.x.padded(.04), left, panelWidth - p.side}
 	out.axes(x, y, p.xTicks(x), yTicks)
 	out.Words = append(out.Words, words{X: 0, Y: 27, Class: "dim", Text: p.yName}, words{X: x.to, Y: panelHeight - 6, Class: "dim end", Text: p.xName})
 	for _, t := range p.traces {
