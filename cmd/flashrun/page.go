@@ -17,6 +17,7 @@ import (
 type page struct {
 	*results
 	Common  string
+	Busy    bool // something else used the machine while its limits were measured
 	Figures []*figure
 	Best    []best
 	Memory  []*memorySection
@@ -31,11 +32,19 @@ type best struct {
 
 func newPage(r *results) *page {
 	s := newStudy(r)
-	return &page{results: r, Common: s.common, Figures: s.figures(r.Limits), Best: s.best(r.Limits), Memory: s.memory(), All: s.all}
+	return &page{results: r, Common: s.common, Busy: s.beyond(r.Limits), Figures: s.figures(r.Limits), Best: s.best(r.Limits), Memory: s.memory(), All: s.all}
 }
 
 func (p *page) figure(id string) *figure {
 	return p.Figures[slices.IndexFunc(p.Figures, func(f *figure) bool { return f.ID == id })]
+}
+
+// beyond reports whether a kernel does more than what was measured as the most.
+func (s *study) beyond(limits []limit) bool {
+	return slices.ContainsFunc(s.all, func(m *measured) bool {
+		most := roofOf(limits, m.place(), m.p.DType).rate
+		return most > 0 && m.GFLOPS > most
+	})
 }
 
 // best returns the highest rate of each group.

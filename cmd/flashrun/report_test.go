@@ -258,7 +258,10 @@ func TestReportRoofs(t *testing.T) {
 	require.Equal(t, roof{rate: 960000, bandwidth: 4000}, roofOf(limits, deviceMemory, flashkit.BFloat16))
 	r := roof{rate: 4000, bandwidth: 200}
 	require.Equal(t, []float64{200, 4000, 4000}, []float64{r.at(1), r.at(20), r.at(1000)})
-	groups := newStudy(wideResults()).groups()
+	study := newStudy(wideResults())
+	require.False(t, study.beyond(limits))
+	require.True(t, study.beyond([]limit{{Memory: hostMemory, Name: "bf16", GFLOPS: 999}}))
+	groups := study.groups()
 	require.Len(t, groups, 8, "two passes, two types, two places")
 	for _, m := range groups[len(groups)-1].points {
 		require.Equal(t, "cuda", m.Backend)
