@@ -41,7 +41,7 @@ func (m *measured) title() string {
 	if m.Calls > 1 {
 		text += fmt.Sprintf(" (%s to %s)", formatSeconds(m.P10), formatSeconds(m.P90))
 	}
-	return text + fmt.Sprintf(", %.3g GFLOP/s", m.GFLOPS)
+	return text + ", " + plainNumber(m.GFLOPS) + " GFLOP/s"
 }
 
 // traces returns a trace of each kind among the points, by rising x.
