@@ -1,11 +1,12 @@
 """Time the GPU kernels beside PyTorch's scaled_dot_product_attention, on the same problems and the same GPU.
 
 examples:
-    python bench/peers/gpu.py -- bin/flashrun bench --backend cuda --json
-    python bench/peers/gpu.py --peers flash,cudnn --rounds 5 --json gpu.json -- bin/flashrun bench --backend cuda --json
-    python bench/peers/gpu.py --pass forward --warm -- cat results.jsonl
+    python bench/peers/gpu.py --warm -- bin/flashrun bench --backend cuda --kernels all --memory device --dtype bf16 --json
+    FLASHKIT_BENCH=b16-h16-g16-n1024-m1024-d128-bf16 python bench/peers/gpu.py --peers flash,cudnn --rounds 5 --json gpu.json \\
+        -- bin/gpu/cuda.test -test.run '^$' -test.bench Device -test.benchtime 1x
+    python bench/peers/gpu.py --pass forward --warm -- cat results.json
 
-The command prints one JSON object per line, for each problem, pass and kernel:
+The command prints the JSON of flashrun bench, of which the results on the device's memory count, or one object per line:
     {"problem": "b16-h16-g16-n1024-m1024-d128-bf16-causal", "kernel": "cuda/fwd_sm80", "pass": "forward", "ms": 0.41}
 where ms is the median time on the device; other lines are left out. Each round runs the command and then times
 PyTorch's choice (default) and its flash, cuDNN, efficient and math backends on the problems that it named: device
@@ -125,9 +126,11 @@ def ours(args):
     for line in out.splitlines():
         if not line.lstrip().startswith("{"):
             continue
-        row = json.loads(line)
-        if row["pass"] in args.passes:
-            times[row["problem"], row["pass"], row["kernel"]] = row["ms"]
+        found = json.loads(line)
+        rows = [dict(r, ms=r["seconds"] * 1e3) for r in found["results"] if r["memory"] == "device"] if "results" in found else [found]
+        for row in rows:
+            if row["pass"] in args.passes:
+                times[row["problem"], row["pass"], row["kernel"]] = row["ms"]
     return times
 
 
