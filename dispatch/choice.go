@@ -56,6 +56,7 @@ func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	}
 	c := *d
 	c.choice = choice(name)
+	c.remember(d.memory)
 	return &c, nil
 }
 
@@ -65,7 +66,7 @@ func (d *Dispatcher) knows(name string) bool {
 			return true
 		}
 	}
-	for _, k := range d.kernels {
+	for _, k := range d.memory.kernels {
 		if name == k.Name {
 			return true
 		}

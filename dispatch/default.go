@@ -29,7 +29,10 @@ func Default(ctx context.Context) (*Dispatcher, error) {
 }
 
 // All returns a Dispatcher over every backend that this machine can run,
-// whatever the environment says.
+// whatever FLASHKIT_BACKEND says. It loads the profile of this machine, if
+// flashrun calibrate has written one, or the one that FLASHKIT_PROFILE names, or
+// none if that is "off". A profile that cannot be used is ignored; ProfileErr
+// says why.
 func All(ctx context.Context) *Dispatcher {
 	var open []flashkit.Backend
 	var missing []Missing
@@ -46,5 +49,6 @@ func All(ctx context.Context) *Dispatcher {
 	}
 	d := New(open...)
 	d.missing = missing
+	d.profileErr = d.loadDefault()
 	return d
 }

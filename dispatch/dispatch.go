@@ -1,6 +1,12 @@
-// Package dispatch chooses which kernel runs a problem: the one that predicts
-// the shortest time among those that fit. It says why it did not choose the
+// Package dispatch chooses which kernel runs a problem: the one that is predicted
+// to be the fastest among those that fit. It says why it did not choose the
 // others, and it never falls back silently.
+//
+// A kernel predicts its own time. A Dispatcher multiplies that by what calls of
+// the kernel on this machine took over what it predicted for problems alike,
+// which it knows from a table of common machines, from a profile on disk, from
+// probes of some milliseconds, and from the calls that it makes. What it knows
+// is bounded, and no call waits for another because of it.
 package dispatch
 
 import (
@@ -13,15 +19,20 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Dispatcher holds backends and chooses among their kernels. It is immutable
-// and safe for concurrent use; the With methods return changed copies that
-// share the backends.
+// A Dispatcher holds backends and chooses among their kernels. It is safe for
+// concurrent use; the With methods return changed copies that share the backends
+// and what is known of their speed.
 type Dispatcher struct {
 	backends []flashkit.Backend
-	kernels  []flashkit.Kernel // of all backends, in order
+	memory   *memory
+	admitted []bool // by kernel: the choice allows it
 	missing  []Missing
 	choice   choice
 	failover func(Failover)
+	frozen   bool
+	machine  machine
+
+	profileErr error
 }
 
 // Missing is a backend that this machine cannot run, and why.
@@ -30,19 +41,33 @@ type Missing struct {
 	Err     error // wraps flashkit.ErrUnavailable
 }
 
-// New returns a Dispatcher over the given backends. Where two kernels predict
-// the same time, the earlier one wins.
+// New returns a Dispatcher over the given backends, which knows what the table
+// says of machines like this one. Where two kernels are predicted to take the
+// same time, the earlier one wins.
 func New(backends ...flashkit.Backend) *Dispatcher {
-	d := &Dispatcher{backends: slices.Clone(backends)}
-	for _, b := range backends {
-		d.kernels = append(d.kernels, b.Kernels()...)
-	}
+	d := &Dispatcher{backends: slices.Clone(backends), machine: identify(backends)}
+	d.remember(newMemory(backends))
+	d.memory.adopt(d.machine)
 	return d
 }
 
-// Kernels returns the kernels that the choice admits, in the order of the backends.
-func (d *Dispatcher) Kernels() []flashkit.Kernel {
-	return slices.DeleteFunc(slices.Clone(d.kernels), func(k flashkit.Kernel) bool { return !d.choice.admits(&k) })
+// remember gives d a memory, and finds which of its kernels the choice admits.
+func (d *Dispatcher) remember(m *memory) {
+	d.memory, d.admitted = m, make([]bool, len(m.kernels))
+	for i := range m.kernels {
+		d.admitted[i] = d.choice.admits(&m.kernels[i])
+	}
+}
+
+// Kernels returns the kernels that the choice admits, in the order of the
+// backends. Their Cost is what dispatch predicts.
+func (d *Dispatcher) Kernels() (list []flashkit.Kernel) {
+	for i, k := range d.memory.kernels {
+		if d.admitted[i] {
+			list = append(list, k)
+		}
+	}
+	return list
 }
 
 // Missing returns the backends that could not be opened, with their reasons.
@@ -57,39 +82,74 @@ func (d *Dispatcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Pick returns the kernel that Forward or Backward would run. The error is a
+// Pick returns the kernel that Forward or Backward would run, as far as is known
+// without a probe. Its Cost is what dispatch predicts. The error is a
 // *flashkit.ProblemError if p is invalid, else it joins what every kernel of
 // the pass has against p and matches errors.ErrUnsupported.
 func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel, error) {
 	if err := p.Validate(); err != nil {
 		return flashkit.Kernel{}, err
 	}
-	if k := d.pick(p, s, nil); k != nil {
-		return *k, nil
+	if c := d.fastest(d.memory.plan(p, s), nil); c != nil {
+		return d.memory.kernels[c.kernel], nil
 	}
 	return flashkit.Kernel{}, d.refusals(p, s)
 }
 
-// pick returns the fastest kernel by prediction whose name is not in tried.
-func (d *Dispatcher) pick(p flashkit.Problem, s flashkit.Pass, tried []string) *flashkit.Kernel {
-	var best *flashkit.Kernel
-	var bestCost time.Duration
-	for i := range d.kernels {
-		k := &d.kernels[i]
-		if k.Pass() != s || !d.choice.admits(k) || k.Fits(p) != "" || slices.Contains(tried, k.Name) {
+// fastest returns the admitted candidate with the shortest predicted time, nil if
+// there is none that is not in tried.
+func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
+	var best *candidate
+	var shortest float64
+	for i := range x.candidates {
+		c := &x.candidates[i]
+		if !d.admitted[c.kernel] || slices.Contains(tried, c.kernel) {
 			continue
 		}
-		if cost := k.Cost(p); best == nil || cost < bestCost {
-			best, bestCost = k, cost
+		if t := c.predict(); best == nil || t < shortest {
+			best, shortest = c, t
 		}
 	}
 	return best
 }
 
+// choose returns the candidate to run, after a probe if that is worth its time.
+func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (*candidate, error) {
+	x := d.memory.find(p, s)
+	if x == nil {
+		if err := p.Validate(); err != nil {
+			return nil, err
+		}
+		d.probe(ctx, p, s)
+		x = d.memory.plan(p, s)
+	}
+	if c := d.fastest(x, nil); c != nil {
+		return c, nil
+	}
+	return nil, d.refusals(p, s)
+}
+
+// run runs a candidate and learns from what that takes.
+func (d *Dispatcher) run(c *candidate, call func(flashkit.Kernel) error) error {
+	k := d.memory.kernels[c.kernel]
+	if d.frozen {
+		return call(k)
+	}
+	alone := d.memory.running.Add(1) == 1
+	start := time.Now()
+	err := call(k)
+	took := time.Since(start)
+	alone = d.memory.running.Add(-1) == 0 && alone
+	if err == nil {
+		c.took(took, alone)
+	}
+	return err
+}
+
 func (d *Dispatcher) refusals(p flashkit.Problem, s flashkit.Pass) error {
 	var errs []error
-	for i := range d.kernels {
-		if k := &d.kernels[i]; k.Pass() == s && d.choice.admits(k) {
+	for i := range d.memory.kernels {
+		if k := &d.memory.kernels[i]; k.Pass() == s && d.admitted[i] {
 			errs = append(errs, &flashkit.UnsupportedError{Kernel: k.Name, Problem: p, Reason: k.Fits(p)})
 		}
 	}
@@ -102,27 +162,26 @@ func (d *Dispatcher) refusals(p flashkit.Problem, s flashkit.Pass) error {
 // Forward runs the forward pass on the kernel that Pick returns. Its errors are
 // those of Pick and of flashkit.Kernel.Forward.
 func (d *Dispatcher) Forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	k, err := d.Pick(p, flashkit.PassForward)
-	if err != nil {
-		return err
-	}
-	if err = k.Forward(ctx, p, f); err == nil || !d.mayFailOver(ctx, err) {
-		return err
-	}
-	return d.retry(p, k, err, func(k flashkit.Kernel) error { return k.Forward(ctx, p, f) })
+	return d.do(ctx, p, flashkit.PassForward, func(k flashkit.Kernel) error { return k.Forward(ctx, p, f) })
 }
 
 // Backward runs the backward pass on the kernel that Pick returns. Its errors
 // are those of Pick and of flashkit.Kernel.Backward.
 func (d *Dispatcher) Backward(ctx context.Context, p flashkit.Problem, b *flashkit.Backward) error {
-	k, err := d.Pick(p, flashkit.PassBackward)
+	return d.do(ctx, p, flashkit.PassBackward, func(k flashkit.Kernel) error { return k.Backward(ctx, p, b) })
+}
+
+// do runs a pass on the fastest kernel and, if that fails and failover is on, on
+// the next ones.
+func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass, call func(flashkit.Kernel) error) error {
+	c, err := d.choose(ctx, p, s)
 	if err != nil {
 		return err
 	}
-	if err = k.Backward(ctx, p, b); err == nil || !d.mayFailOver(ctx, err) {
+	if err = d.run(c, call); err == nil || !d.mayFailOver(ctx, err) {
 		return err
 	}
-	return d.retry(p, k, err, func(k flashkit.Kernel) error { return k.Backward(ctx, p, b) })
+	return d.retry(p, s, c, err, call)
 }
 
 // A Failover reports that a kernel failed and another one was run instead.
@@ -148,20 +207,21 @@ func (d *Dispatcher) mayFailOver(ctx context.Context, err error) bool {
 	return d.failover != nil && d.choice.isAuto() && ctx.Err() == nil && !errors.As(err, &wrong)
 }
 
-// retry runs the next best kernels after k failed with err, until one succeeds
+// retry runs the next best kernels after one failed with err, until one succeeds
 // or none is left; then it returns all failures.
-func (d *Dispatcher) retry(p flashkit.Problem, k flashkit.Kernel, err error, run func(flashkit.Kernel) error) error {
-	tried, failures := []string{k.Name}, []error{err}
+func (d *Dispatcher) retry(p flashkit.Problem, s flashkit.Pass, c *candidate, err error, call func(flashkit.Kernel) error) error {
+	x := d.memory.plan(p, s)
+	tried, failures := []int{c.kernel}, []error{err}
 	for {
-		next := d.pick(p, k.Pass(), tried)
+		next := d.fastest(x, tried)
 		if next == nil {
 			return errors.Join(failures...)
 		}
-		d.failover(Failover{p, tried[len(tried)-1], err, next.Name})
-		if err = run(*next); err == nil {
+		d.failover(Failover{p, d.memory.kernels[c.kernel].Name, err, d.memory.kernels[next.kernel].Name})
+		if err = d.run(next, call); err == nil {
 			return nil
 		}
-		tried, failures = append(tried, next.Name), append(failures, err)
+		c, tried, failures = next, append(tried, next.kernel), append(failures, err)
 	}
 }
 
@@ -171,39 +231,38 @@ type Verdict struct {
 	Chosen bool          // it is the one that runs
 	Reason string        // why not, or why it was chosen
 	Cost   time.Duration // predicted time; 0 when it does not fit
+	Last   time.Duration // what its latest call on this problem took; 0 if none is remembered
 }
 
 // Explain returns a verdict for every kernel of the pass and every missing
-// backend. The error is a *flashkit.ProblemError if p is invalid.
+// backend. It runs nothing. The error is a *flashkit.ProblemError if p is invalid.
 func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	chosen := d.pick(p, s, nil)
+	x := d.memory.plan(p, s)
+	chosen := d.fastest(x, nil)
 	var verdicts []Verdict
-	fits := 0
-	for i := range d.kernels {
-		k := &d.kernels[i]
+	for i := range d.memory.kernels {
+		k := &d.memory.kernels[i]
 		if k.Pass() != s {
 			continue
 		}
-		v := Verdict{Name: k.Name, Chosen: k == chosen, Reason: k.Fits(p)}
-		if v.Reason == "" {
-			v.Cost = k.Cost(p)
-			fits++
+		v := Verdict{Name: k.Name, Reason: k.Fits(p)}
+		for j := range x.candidates {
+			if c := &x.candidates[j]; c.kernel == i {
+				v.Chosen, v.Cost, v.Last = c == chosen, time.Duration(c.predict()), time.Duration(c.last.Load())
+			}
 		}
 		switch {
-		case v.Reason == "" && !d.choice.admits(k):
+		case v.Chosen:
+			v.Reason = d.whyChosen(len(x.candidates))
+		case v.Reason == "" && !d.admitted[i]:
 			v.Reason = "fits, but " + d.choice.String() + " was asked for"
-		case v.Reason == "" && !v.Chosen:
+		case v.Reason == "":
 			v.Reason = "fits, but predicts a longer time"
 		}
 		verdicts = append(verdicts, v)
-	}
-	for i := range verdicts {
-		if v := &verdicts[i]; v.Chosen {
-			v.Reason = d.whyChosen(fits)
-		}
 	}
 	for _, m := range d.missing {
 		verdicts = append(verdicts, Verdict{Name: m.Backend, Reason: strings.TrimPrefix(m.Err.Error(), m.Backend+": ")})

@@ -1,0 +1,128 @@
+package dispatch
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The table holds profiles of common machines, without their calls: what
+// flashrun calibrate --print prints on each.
+//
+//go:embed table.json
+var tableJSON []byte
+
+var table = sync.OnceValue(func() (list []profile) {
+	if err := json.Unmarshal(tableJSON, &list); err != nil {
+		return nil // a test says so
+	}
+	return list
+})
+
+// adopt takes from the table what is known of hardware like this machine's.
+func (m *memory) adopt(of machine) {
+	for _, p := range table() {
+		for i := range m.kernels {
+			backend, _, _ := strings.Cut(m.kernels[i].Name, "/")
+			if here := of.place(backend); here != "" && here == p.Machine.place(backend) {
+				m.rates[i].take(p.Kernels[m.kernels[i].Name].Rates)
+			}
+		}
+	}
+}
+
+// Probe measures the kernels that may be the fastest for a problem and of which
+// nothing is known on this machine, if the problem takes long enough to be worth
+// it. It takes some milliseconds, once for each kernel and type. Forward and
+// Backward do the same on the first call for a problem; who wants it to happen
+// earlier, or uses Pick, calls Probe. The error is a *flashkit.ProblemError if p
+// is invalid.
+func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.Pass) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if d.memory.find(p, s) == nil {
+		d.probe(ctx, p, s)
+	}
+	return nil
+}
+
+// Learn takes into account what a call took that was made by other means than
+// Forward and Backward, on a kernel that Kernels or Pick returned. The call must
+// have had the machine to itself and must not have been the first one. The error
+// is a *flashkit.ProblemError if there is no such kernel, the problem is invalid
+// or does not fit, or no time passed. On a frozen Dispatcher nothing happens.
+func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	c := d.memory.candidate(kernel, p)
+	switch {
+	case c == nil:
+		return &flashkit.ProblemError{Field: "kernel", Value: kernel, Reason: "is none that takes " + p.String()}
+	case took <= 0:
+		return &flashkit.ProblemError{Field: "took", Value: took.String(), Reason: "must be positive"}
+	case !d.frozen:
+		c.last.Store(int64(took))
+		c.took(took, true)
+	}
+	return nil
+}
+
+// Frozen returns a Dispatcher that knows what d knows now and learns nothing
+// more: the same problem then runs on the same kernel, call after call and, if
+// both have loaded the same profile and nothing else, program after program.
+func (d *Dispatcher) Frozen() *Dispatcher {
+	c := *d
+	c.frozen = true
+	c.remember(newMemory(d.backends))
+	for i := range d.memory.rates {
+		for r := range d.memory.rates[i] {
+			c.memory.rates[i][r].bits.Store(d.memory.rates[i][r].bits.Load())
+		}
+	}
+	return &c
+}
+
+// Blank returns a Dispatcher that knows nothing but what kernels predict of
+// themselves, neither from the table nor from a profile. It learns, if d does.
+func (d *Dispatcher) Blank() *Dispatcher {
+	c := *d
+	c.remember(newMemory(d.backends))
+	return &c
+}
+
+// The environment variable that says which profile All and Default load: the
+// path of a file, or "off" for none.
+const profileVariable = "FLASHKIT_PROFILE"
+
+// loadDefault loads the profile that the environment names, or else the one in
+// the cache folder, if it exists.
+func (d *Dispatcher) loadDefault() error {
+	path := os.Getenv(profileVariable)
+	if path == "off" {
+		return nil
+	}
+	if path == "" {
+		var err error
+		if path, err = d.ProfilePath(); err != nil {
+			return nil // no cache folder, so no profile
+		}
+	}
+	if err := d.LoadProfile(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// ProfileErr returns why the profile that All or Default found was ignored, nil
+// if it was not or there is none. Everything works without one.
+func (d *Dispatcher) ProfileErr() error { return d.profileErr }

@@ -1,0 +1,149 @@
+package dispatch
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A memory is what a Dispatcher and its copies know of the speed of their
+// kernels: a rate for every kernel and regime, and the plans of recent problems.
+// Its size is bounded, and calls read and write it without a lock.
+type memory struct {
+	kernels []flashkit.Kernel // their Cost is corrected
+	costs   []func(flashkit.Problem) time.Duration
+	rates   []rates // of each kernel
+	probing sync.Mutex
+	probed  [][3]bool // of each kernel and type, guarded by probing
+
+	seed    maphash.Seed
+	recent  [recentSets][recentWays]atomic.Pointer[plan]
+	evicted atomic.Uint32
+	running atomic.Int64 // calls in progress
+}
+
+// The plans that are kept.
+const (
+	recentSets = 256
+	recentWays = 4
+)
+
+// newMemory returns a memory that knows nothing of the kernels.
+func newMemory(backends []flashkit.Backend) *memory {
+	m := &memory{seed: maphash.MakeSeed()}
+	for _, b := range backends {
+		m.kernels = append(m.kernels, b.Kernels()...)
+	}
+	m.rates, m.probed = make([]rates, len(m.kernels)), make([][3]bool, len(m.kernels))
+	for i := range m.kernels {
+		k := &m.kernels[i]
+		m.costs = append(m.costs, k.Cost)
+		pass := k.Pass()
+		k.Cost = func(p flashkit.Problem) time.Duration {
+			factor, _ := m.rates[i].at(regimeOf(p, pass))
+			return time.Duration(float64(m.cost(i, p)) * factor)
+		}
+	}
+	return m
+}
+
+// cost returns what the kernel itself predicts.
+func (m *memory) cost(kernel int, p flashkit.Problem) time.Duration {
+	if m.costs[kernel] == nil {
+		return 0
+	}
+	return max(0, m.costs[kernel](p))
+}
+
+// A plan is what is known of a pass of a problem: the kernels that fit, in the
+// order of the backends.
+type plan struct {
+	problem    flashkit.Problem
+	pass       flashkit.Pass
+	candidates []candidate
+}
+
+// A candidate is a kernel that fits a problem.
+type candidate struct {
+	kernel int
+	cost   float64      // the kernel's own prediction, in nanoseconds
+	rate   *rate        // of the problem's regime
+	prior  float64      // stands for the rate until that is known
+	last   atomic.Int64 // what the latest call took, 0 before the first
+}
+
+// predict returns the predicted time in nanoseconds.
+func (c *candidate) predict() float64 {
+	if factor, calls := c.rate.load(); calls > 0 {
+		return c.cost * factor
+	}
+	return c.cost * c.prior
+}
+
+// took learns from a call. The first one on a problem fetches code, pages and
+// workspace, and a call beside others shares the machine with them: neither says
+// what the kernel can do.
+func (c *candidate) took(t time.Duration, alone bool) {
+	if c.last.Swap(max(1, int64(t))) != 0 && alone && c.cost > 0 {
+		c.rate.learn(float64(t) / c.cost)
+	}
+}
+
+// set returns where the plan of a problem may be.
+func (m *memory) set(p flashkit.Problem, s flashkit.Pass) *[recentWays]atomic.Pointer[plan] {
+	hash := maphash.Comparable(m.seed, p) + uint64(s)
+	return &m.recent[hash%recentSets]
+}
+
+// find returns the plan of a problem, nil if it is not among the recent ones.
+func (m *memory) find(p flashkit.Problem, s flashkit.Pass) *plan {
+	set := m.set(p, s)
+	for i := range set {
+		if x := set[i].Load(); x != nil && x.pass == s && x.problem == p {
+			return x
+		}
+	}
+	return nil
+}
+
+// plan returns the plan of a valid problem, and makes and keeps it if need be.
+func (m *memory) plan(p flashkit.Problem, s flashkit.Pass) *plan {
+	if x := m.find(p, s); x != nil {
+		return x
+	}
+	x, at := &plan{problem: p, pass: s}, regimeOf(p, s)
+	for i := range m.kernels {
+		if k := &m.kernels[i]; k.Pass() == s && k.Fits(p) == "" {
+			x.candidates = append(x.candidates, candidate{kernel: i, cost: float64(m.cost(i, p)), rate: &m.rates[i][at]})
+		}
+	}
+	for i := range x.candidates {
+		c := &x.candidates[i]
+		c.prior, _ = m.rates[c.kernel].at(at)
+	}
+	m.keep(x)
+	return x
+}
+
+// keep puts a plan into an empty place of its set, or in the place of another.
+func (m *memory) keep(x *plan) {
+	set := m.set(x.problem, x.pass)
+	for i := range set {
+		if set[i].CompareAndSwap(nil, x) {
+			return
+		}
+	}
+	set[m.evicted.Add(1)%recentWays].Store(x)
+}
+
+// forgetPlans drops the plans, whose predictions are of an earlier state.
+func (m *memory) forgetPlans() {
+	for i := range m.recent {
+		for j := range m.recent[i] {
+			m.recent[i][j].Store(nil)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package dispatch_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// The smallest problems are where the overhead of dispatch shows: here, over
+// every kernel of the machine, beside a direct call of the same kernel.
+var small = flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 2, QLen: 1, KVLen: 2, Dim: 8, VDim: 8}
+
+func smallForward() *flashkit.Forward {
+	x := func(rows int) flashkit.Tensor { return flashkit.F32(make([]float32, 2*rows*8), 1, 2, rows, 8) }
+	return &flashkit.Forward{Q: x(1), K: x(2), V: x(2), O: x(1)}
+}
+
+func TestNoAllocationOnAnyKernel(t *testing.T) {
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	f, ctx := smallForward(), t.Context()
+	require.NoError(t, d.Forward(ctx, small, f))
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if err := d.Forward(ctx, small, f); err != nil {
+			t.Error(err)
+		}
+	}))
+}
+
+func BenchmarkSmall(b *testing.B) {
+	all := dispatch.New(simd.New())
+	defer all.Close()
+	k, err := all.Pick(small, flashkit.PassForward)
+	require.NoError(b, err)
+	d, err := all.With(k.Name) // learning must not change the kernel between the two
+	require.NoError(b, err)
+	frozen, f, ctx := d.Frozen(), smallForward(), b.Context()
+	for _, c := range []struct {
+		name string
+		call func() error
+	}{
+		{"direct", func() error { return k.Forward(ctx, small, f) }},
+		{"dispatch", func() error { return d.Forward(ctx, small, f) }},
+		{"frozen", func() error { return frozen.Forward(ctx, small, f) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := c.call(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,137 @@
+package dispatch
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What a probe may take, and when it is worth that.
+const (
+	probeCalls  = 4                      // the first one warms up
+	probeTime   = 500 * time.Microsecond // of a call, as predicted
+	probeLimit  = 20 * time.Millisecond  // of the calls of a kernel
+	probeBytes  = 16 << 20               // of tensors
+	worthwhile  = 2 * time.Millisecond   // predicted for the problem itself
+	contestants = 4                      // as many times slower a kernel may be predicted to be
+)
+
+// probe measures, on a smaller problem of the same kind, the kernels that may be
+// the fastest and of which nothing is known for its type. Problems shorter than a
+// probe go without, and so do calls beside another probe.
+func (d *Dispatcher) probe(ctx context.Context, p flashkit.Problem, s flashkit.Pass) {
+	if d.frozen || ctx == nil || ctx.Err() != nil {
+		return
+	}
+	m := d.memory
+	shortest := math.Inf(1)
+	for i, k := range m.kernels {
+		if d.admitted[i] && k.Pass() == s && k.Fits(p) == "" {
+			shortest = min(shortest, float64(k.Cost(p)))
+		}
+	}
+	if shortest < float64(worthwhile) || !m.probing.TryLock() {
+		return
+	}
+	defer m.probing.Unlock()
+	for i, k := range m.kernels {
+		if d.admitted[i] && k.Pass() == s && k.Fits(p) == "" && float64(k.Cost(p)) <= contestants*shortest && m.unknown(i, p.DType) {
+			m.probed[i][p.DType] = true
+			m.measure(ctx, i, shrink(p, func(p flashkit.Problem) time.Duration { return m.cost(i, p) }))
+		}
+	}
+}
+
+// unknown reports whether nothing was ever measured, or probed in vain, of a
+// kernel on a type.
+func (m *memory) unknown(kernel int, t flashkit.DType) bool {
+	if m.probed[kernel][t] {
+		return false
+	}
+	for r := range regimes {
+		if _, calls := m.rates[kernel][r].load(); calls > 0 && int(coordinates[r][axisType]) == int(t) {
+			return false
+		}
+	}
+	return true
+}
+
+// shrink returns a problem like p that is predicted to take probeTime at most, if
+// one can be had by leaving out batches, rows, heads and keys.
+func shrink(p flashkit.Problem, cost func(flashkit.Problem) time.Duration) flashkit.Problem {
+	const rows = 128 // enough to fill a tile
+	group := p.Heads / p.KVHeads
+	for cost(p) > probeTime {
+		switch {
+		case p.Batch > 1:
+			p.Batch = (p.Batch + 1) / 2
+		case p.QLen > rows:
+			p.QLen, p.KVLen = p.QLen/2, max(p.KVLen/2, min(p.KVLen, rows))
+		case p.KVHeads > 2:
+			p.KVHeads = (p.KVHeads + 1) / 2
+			p.Heads = p.KVHeads * group
+		case p.KVLen > rows:
+			p.KVLen /= 2
+		case p.QLen > rows/4:
+			p.QLen /= 2
+		default:
+			return p
+		}
+	}
+	return p
+}
+
+// measure calls a kernel a few times on tensors of its own and learns from the
+// fastest call. An error is no news here: whoever runs the kernel will get it.
+func (m *memory) measure(ctx context.Context, kernel int, p flashkit.Problem) {
+	k, cost := &m.kernels[kernel], m.cost(kernel, p)
+	if cost <= 0 || p.Bytes(k.Pass()) > probeBytes || k.Fits(p) != "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	call, best := example(ctx, k, p), time.Duration(math.MaxInt64)
+	for i := range probeCalls {
+		start := time.Now()
+		if err := call(); err != nil {
+			return
+		}
+		if i > 0 {
+			best = min(best, time.Since(start))
+		}
+	}
+	m.rates[kernel][regimeOf(p, k.Pass())].learn(float64(best) / float64(cost))
+}
+
+// example returns a call of the kernel on tensors made for it.
+func example(ctx context.Context, k *flashkit.Kernel, p flashkit.Problem) func() error {
+	tensor := func(t flashkit.DType, shape [4]int) flashkit.Tensor {
+		n := shape[0] * shape[1] * shape[2] * shape[3]
+		if t == flashkit.Float32 {
+			x := make([]float32, n)
+			for i := range x {
+				x[i] = float32(i%13) / 16
+			}
+			return flashkit.F32(x, shape[0], shape[1], shape[2], shape[3])
+		}
+		x := make([]uint16, n)
+		for i := range x {
+			x[i] = 0x3800 // 0.5 in f16, about 3e-5 in bf16
+		}
+		if t == flashkit.Float16 {
+			return flashkit.F16(x, shape[0], shape[1], shape[2], shape[3])
+		}
+		return flashkit.BF16(x, shape[0], shape[1], shape[2], shape[3])
+	}
+	q, key, v, o := tensor(p.DType, p.QShape()), tensor(p.DType, p.KShape()), tensor(p.DType, p.VShape()), tensor(p.DType, p.OShape())
+	lse := tensor(flashkit.Float32, p.LSEShape())
+	if k.Pass() == flashkit.PassForward {
+		f := &flashkit.Forward{Q: q, K: key, V: v, O: o, LSE: lse}
+		return func() error { return k.Forward(ctx, p, f) }
+	}
+	b := &flashkit.Backward{Q: q, K: key, V: v, O: o, LSE: lse, DO: tensor(p.DType, p.OShape()),
+		DQ: tensor(p.DType, p.QShape()), DK: tensor(p.DType, p.KShape()), DV: tensor(p.DType, p.VShape())}
+	return func() error { return k.Backward(ctx, p, b) }
+}

@@ -1,0 +1,261 @@
+package dispatch
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A profile is what is known of kernels on a machine. On disk it is a line with
+// the format and the checksum of what follows, and JSON.
+type profile struct {
+	Machine machine                 `json:"machine"`
+	Kernels map[string]kernelFigure `json:"kernels"`
+	Calls   []lastCall              `json:"calls,omitempty"`
+}
+
+// A kernelFigure is what is known of a kernel.
+type kernelFigure struct {
+	// What the kernel itself predicts for the problems of yardsticks, in
+	// nanoseconds. When it predicts otherwise now, its rates mean nothing.
+	Predicts []int64 `json:"predicts"`
+
+	// The factor and the number of calls, by regime.
+	Rates map[string][2]float64 `json:"rates"`
+}
+
+// A lastCall is the latest call of a kernel on a problem.
+type lastCall struct {
+	Kernel  string  `json:"kernel"`
+	Problem string  `json:"problem"`
+	Seconds float64 `json:"seconds"`
+}
+
+const (
+	profileMagic = "flashkit-profile 1 "
+	profileLimit = 4 << 20 // bytes
+)
+
+// ErrProfile is wrapped by the error that says why a profile was ignored: its
+// content is damaged, or it is of another machine or driver.
+var ErrProfile = errors.New("profile ignored")
+
+// yardsticks are problems whose predictions stand for a kernel's.
+var yardsticks = [...]flashkit.Problem{
+	{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 128, VDim: 128},
+	{Batch: 2, Heads: 4, KVHeads: 4, QLen: 100, KVLen: 100, Dim: 64, VDim: 64, Mask: flashkit.Causal()},
+	{Batch: 1, Heads: 4, KVHeads: 4, QLen: 2048, KVLen: 2048, Dim: 80, VDim: 80, DType: flashkit.BFloat16},
+}
+
+func (m *memory) predicts(kernel int) (list []int64) {
+	for _, p := range yardsticks {
+		cost := time.Duration(-1)
+		if m.kernels[kernel].Fits(p) == "" {
+			cost = m.cost(kernel, p)
+		}
+		list = append(list, int64(cost))
+	}
+	return list
+}
+
+// ProfilePath returns where the profile of this machine lies unless somebody says
+// otherwise: in the folder flashkit of the user's cache folder, under a name of
+// its own for each machine, as several may share that folder.
+func (d *Dispatcher) ProfilePath() (string, error) {
+	folder, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(d.machine)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return filepath.Join(folder, "flashkit", "profile-"+hex.EncodeToString(sum[:8])+".json"), nil
+}
+
+// LoadProfile adds what the file knows to what d and its copies know. A file that
+// does not exist is an error that matches fs.ErrNotExist; one that is damaged, or
+// of another machine or driver, one that matches ErrProfile. Nothing has changed
+// then.
+func (d *Dispatcher) LoadProfile(path string) error {
+	p, err := readProfile(path)
+	if err != nil {
+		return err
+	}
+	if !d.machine.is(p.Machine) {
+		return fmt.Errorf("%w: %s: it is of another machine or driver", ErrProfile, path)
+	}
+	d.memory.forgetPlans()
+	for i := range d.memory.kernels {
+		f, ok := p.Kernels[d.memory.kernels[i].Name]
+		if ok && slices.Equal(f.Predicts, d.memory.predicts(i)) {
+			d.memory.rates[i].take(f.Rates)
+		}
+	}
+	for _, c := range p.Calls {
+		d.memory.recall(c)
+	}
+	return nil
+}
+
+// SaveProfile writes what is known, for LoadProfile. The file appears whole or
+// not at all, whoever else writes it; the folder is made if it does not exist.
+// Nothing else in this package writes to disk.
+func (d *Dispatcher) SaveProfile(path string) error {
+	body, err := json.MarshalIndent(d.memory.profile(d.machine), "", "\t")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(temp, "%s%s\n%s", profileMagic, checksum(body), body)
+	err = errors.Join(err, temp.Chmod(0o644), temp.Close())
+	if err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		os.Remove(temp.Name())
+	}
+	return err
+}
+
+func checksum(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+// readProfile reads a file that anyone may have written.
+func readProfile(path string) (*profile, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	ignored := func(why string) error { return fmt.Errorf("%w: %s: %s", ErrProfile, path, why) }
+	if !info.Mode().IsRegular() {
+		return nil, ignored("not a regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, ignored(errors.Unwrap(err).Error())
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, profileLimit+1))
+	if err != nil {
+		return nil, ignored(err.Error())
+	}
+	head, body, _ := bytes.Cut(text, []byte("\n"))
+	sum, ok := strings.CutPrefix(string(head), profileMagic)
+	switch {
+	case len(text) > profileLimit:
+		return nil, ignored("it is too large")
+	case !ok:
+		return nil, ignored("it is no profile of this version")
+	case sum != checksum(body):
+		return nil, ignored("its checksum is wrong")
+	}
+	var p profile
+	if err := json.Unmarshal(body, &p); err != nil {
+		return nil, ignored(err.Error())
+	}
+	return &p, nil
+}
+
+// profile returns what is known.
+func (m *memory) profile(of machine) *profile {
+	p := &profile{Machine: of, Kernels: map[string]kernelFigure{}}
+	for i := range m.kernels {
+		f := kernelFigure{m.predicts(i), map[string][2]float64{}}
+		for r := range m.rates[i] {
+			if factor, calls := m.rates[i][r].load(); calls > 0 {
+				f.Rates[regime(r).String()] = [2]float64{factor, float64(calls)}
+			}
+		}
+		if len(f.Rates) > 0 {
+			p.Kernels[m.kernels[i].Name] = f
+		}
+	}
+	for i := range m.recent {
+		for j := range m.recent[i] {
+			x := m.recent[i][j].Load()
+			if x == nil {
+				continue
+			}
+			for k := range x.candidates {
+				if c := &x.candidates[k]; c.last.Load() > 0 {
+					p.Calls = append(p.Calls, lastCall{m.kernels[c.kernel].Name, x.problem.String(), time.Duration(c.last.Load()).Seconds()})
+				}
+			}
+		}
+	}
+	slices.SortFunc(p.Calls, func(a, b lastCall) int {
+		return cmp.Or(cmp.Compare(a.Problem, b.Problem), cmp.Compare(a.Kernel, b.Kernel))
+	})
+	return p
+}
+
+// regimeNames are the regimes by their names.
+var regimeNames = sync.OnceValue(func() map[string]regime {
+	names := make(map[string]regime, regimes)
+	for r := range regime(regimes) {
+		names[r.String()] = r
+	}
+	return names
+})
+
+// take sets the rates that have a name and make sense.
+func (r *rates) take(figures map[string][2]float64) {
+	for name, f := range figures {
+		at, ok := regimeNames()[name]
+		if ok && f[0] > 1.0/widest && f[0] < widest && f[1] >= 1 && f[1] < math.MaxUint32 {
+			r[at].bits.Store(packRate(f[0], uint32(f[1])))
+		}
+	}
+}
+
+// recall remembers what a call took, if its kernel and problem still exist.
+func (m *memory) recall(c lastCall) {
+	p, err := flashkit.ParseProblem(c.Problem)
+	if err != nil || !(c.Seconds > 0 && c.Seconds < 1e9) {
+		return
+	}
+	if x := m.candidate(c.Kernel, p); x != nil {
+		x.last.Store(max(1, int64(c.Seconds*1e9)))
+	}
+}
+
+// candidate returns the kernel of that name in the plan of a problem, nil if
+// there is none or it does not fit.
+func (m *memory) candidate(kernel string, p flashkit.Problem) *candidate {
+	for i := range m.kernels {
+		if m.kernels[i].Name != kernel {
+			continue
+		}
+		x := m.plan(p, m.kernels[i].Pass())
+		for j := range x.candidates {
+			if c := &x.candidates[j]; c.kernel == i {
+				return c
+			}
+		}
+	}
+	return nil
+}
