@@ -77,7 +77,7 @@ const (
 	bwdRows   = 64  // query rows of a tile
 	bwdBlockK = 128 // keys of a block: their dK and dV stay in the second-level cache
 	minBlockK = 64
-	edgeGroup = 8 // rows of a register tile
+	edgeGroup = edgeRows // rows of a register tile
 )
 
 // planBlocks sets the keys of a block. It does not change the bits: every sum
@@ -106,7 +106,7 @@ func (j *job) planBlocks() {
 func dsStep(j *job) int { return j.keys + 16 }
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
-	return cost(p.FLOPs(flashkit.PassBackward), isa.rate, p.Batch*p.KVHeads*tiles(p.KVLen, bwdBlockK))
+	return isa.bwdPace.backward(&p, 5, bwdRows, bwdBlockK)
 }
 
 // direct reports whether rows of t can take the place of padded float32 rows.

@@ -49,10 +49,10 @@ func (b *Backend) decode(ctx context.Context, p flashkit.Problem, f *flashkit.Fo
 // workspace and the caller's memory only, as those of a laneISA.
 type decodeISA struct {
 	*laneISA
-	rows  int     // of a register tile
-	split int     // elements of a bfloat16 vector, of which the even ones come first
-	tails bool    // rows of 16-bit elements need not be whole vectors
-	rate  float64 // multiply-adds of one core, in FLOP/s; it only has to rank kernels
+	rows  int  // of a register tile
+	split int  // elements of a bfloat16 vector, of which the even ones come first
+	tails bool // rows of 16-bit elements need not be whole vectors
+	pace  pace // element is a read of 4 bytes, widen one of 2
 
 	attend  [3]attendFunc // by the type that K and V are read in
 	weights func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)

@@ -30,23 +30,23 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 	return ""
 }
 
-// What one core reads, in bytes per second, and the time to begin and end a row,
-// in seconds. They only have to rank kernels.
-const (
-	decodeBandwidth = 15e9
-	decodeRowTime   = 150e-9
-)
-
-// cost predicts the time of the arithmetic, of whole register tiles, or that of
-// reading the keys, whichever is longer.
+// cost predicts the time of the arithmetic, of whole register tiles, and of
+// reading the keys, which overlap, and that of merging chunks.
 func (isa *decodeISA) cost(p flashkit.Problem) time.Duration {
-	d := planDecode(&p)
-	elements := float64(p.Batch*p.KVHeads) * float64(d.last-d.first) * float64(p.Dim+p.VDim)
-	flops := 2 * elements * float64(tiles(d.rows, isa.rows)*isa.rows)
-	bytes := elements * float64(p.DType.Size())
-	seconds := max(flops/isa.rate, bytes/decodeBandwidth) + float64(p.Batch*p.KVHeads*d.rows)*decodeRowTime
-	return cost(seconds, 1, p.Batch*p.KVHeads*d.chunks)
+	d, c := planDecode(&p), &isa.pace
+	heads, keys := float64(p.Batch*p.KVHeads), float64(d.last-d.first)
+	elements, rows := heads*keys*float64(p.Dim+p.VDim), float64(tiles(d.rows, isa.rows)*isa.rows)
+	read := elements * c.element
+	if p.DType != flashkit.Float32 {
+		read = elements * c.widen
+	}
+	sum := heads*float64(d.rows)*c.start + max(2*elements*rows*c.flop, read) + heads*keys*rows*c.pair
+	sum += heads * float64(d.rows*d.chunks) * float64(p.VDim) * decodeMerge
+	return cost(sum, p.Batch*p.KVHeads*d.chunks)
 }
+
+// decodeMerge is the time of merging an element of a chunk, in nanoseconds.
+const decodeMerge = 1.4
 
 // A decodePlan says how a problem is cut.
 type decodePlan struct {

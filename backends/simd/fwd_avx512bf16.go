@@ -37,7 +37,7 @@ func fwdAVX512BF16Work(j *job) phase {
 }
 
 func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
-	return cost(laneFLOPs(p, pairLanes), dotRate(), p.Batch*p.Heads*tiles(p.QLen, pairLanes))
+	return fwdPairPace.forward(&p, pairLanes)
 }
 
 // A pairTile is a laneTile whose Q is in pairs.

@@ -37,9 +37,26 @@ func fwdGenericMemory(p flashkit.Problem) float64 {
 
 func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }
 
+var fwdGenericPace = pace{start: 600, flop: .1, pair: 18, element: .4, widen: .3}
+
+// fwdGenericCost computes no pair that is not seen, but reads the keys of a tile.
 func fwdGenericCost(p flashkit.Problem) time.Duration {
-	return cost(p.FLOPs(flashkit.PassForward), genericRate, fwdGenericItems(p))
+	c := &fwdGenericPace
+	met, dims := pairs(&p, 1), float64(p.Dim+p.VDim)
+	read := met / tileQ * dims
+	if p.QLen < tileQ {
+		read = float64(p.Batch*p.Heads) * float64(p.KVLen) * dims
+	}
+	sum := float64(fwdGenericItems(p))*c.start + met*(2*dims*c.flop+c.pair) + rowElements(&p)*c.element + converted(&p, read)*c.widen
+	if p.DType == flashkit.Float16 {
+		sum += read * halfTime
+	}
+	return cost(sum, fwdGenericItems(p))
 }
+
+// halfTime is what the portable kernels take to widen an element of f16, which
+// has its own exponent, in nanoseconds.
+const halfTime = 3
 
 // A queryTile is the rows [from, to) of one query head.
 type queryTile struct{ b, h, kvHead, from, to int }

@@ -45,12 +45,7 @@ const (
 )
 
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
-	return cost(laneFLOPs(p, isa.lanes), isa.rate, p.Batch*p.Heads*tiles(p.QLen, isa.lanes))
-}
-
-// laneFLOPs counts idle lanes of the forward pass too: they take their time.
-func laneFLOPs(p flashkit.Problem, lanes int) float64 {
-	return p.FLOPs(flashkit.PassForward) * float64(tiles(p.QLen, lanes)*lanes) / float64(max(1, p.QLen))
+	return isa.fwdPace.forward(&p, isa.lanes)
 }
 
 // plan sets how many tiles make an item: as many as leave each worker several.

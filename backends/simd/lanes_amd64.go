@@ -14,10 +14,11 @@ import (
 // What a routine is given escapes, because it is called through a variable: it
 // must be workspace or the caller's memory.
 type laneISA struct {
-	lanes   int     // query rows of a tile
-	block   int     // rows and columns that transpose takes
-	convert int     // elements that widen and narrow take at least
-	rate    float64 // multiply-adds of one core, in FLOP/s; it only has to rank kernels
+	lanes   int // query rows of a tile
+	block   int // rows and columns that transpose takes
+	convert int // elements that widen and narrow take at least
+	fwdPace pace
+	bwdPace pace
 
 	scores                func(s, k *float32, step int, q *float32, dim, keys int, top *float32)
 	maskScores            func(s *float32, masks *uint32, keys int, top *float32)

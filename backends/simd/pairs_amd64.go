@@ -3,9 +3,6 @@
 package simd
 
 import (
-	"math"
-	"sync"
-	"time"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -25,24 +22,13 @@ func fitsAVX512BF16(p flashkit.Problem) string {
 	return avx512bf16.missing()
 }
 
-// dotRate is the rate of the kernels on pairs. Some processors multiply pairs as
-// fast as float32, which is twice the rate; others leave them to a slow unit and
-// expect matrix instructions. No feature flag tells them apart, so the two loops
-// are timed, once in a process. The nearest power of two is left of the ratio,
-// so that noise does not decide which kernel runs.
-var dotRate = sync.OnceValue(func() float64 {
-	const tries, rounds = 8, 256 // some microseconds; the vector units may have to wake up first
-	best := [2]time.Duration{math.MaxInt64, math.MaxInt64}
-	for range tries {
-		for i, peak := range []func(n int){fmaPeakAVX512, dotPeakAVX512BF16} {
-			start := time.Now()
-			peak(rounds)
-			best[i] = min(best[i], time.Since(start))
-		}
-	}
-	ratio := 2 * float64(best[0]+1) / float64(best[1]+1)
-	return avx512Lanes.rate * math.Exp2(math.Round(math.Log2(ratio)))
-})
+// The paces are those of a processor that multiplies pairs no faster than
+// float32. Others do it at twice the rate, and no feature flag tells them apart:
+// there, dispatch knows better from its table or from a probe.
+var (
+	fwdPairPace = pace{start: 1200, flop: .01, pair: .2, element: .5}
+	bwdPairPace = pace{start: 5000, flop: .007, pair: 2.3, element: .7, widen: .6}
+)
 
 // pairWords is the words of a row of pairs, rounded up to what transposePairs
 // takes.

@@ -5,7 +5,7 @@ package simd
 import "github.com/flashkit-go/flashkit"
 
 // peakLoops returns the loops of the best instructions for the type. Which of two
-// is the faster one for bf16 depends on the processor: see dotRate.
+// is the faster one for bf16 depends on the processor.
 func peakLoops(t flashkit.DType) (loops []peakLoop) {
 	if t == flashkit.BFloat16 && avx512bf16.has {
 		loops = append(loops, peakLoop{"avx512bf16", dotPeakAVX512BF16, 1024})

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -48,15 +47,3 @@ func (b *Backend) Close() error {
 }
 
 func fitsAll(flashkit.Problem) string { return "" }
-
-// genericRate is the portable kernels' multiply-adds on one core, in FLOP/s,
-// to the nearest power of two on current servers. It only has to rank kernels.
-const genericRate = 8e9
-
-// callOverhead is what a call costs before any arithmetic: waking a goroutine.
-const callOverhead = 5 * time.Microsecond
-
-// cost predicts the time of a call of n items at a rate for each worker.
-func cost(flops, rate float64, n int) time.Duration {
-	return callOverhead + time.Duration(flops/rate/float64(max(1, min(workers(), n)))*1e9)
-}

@@ -7,6 +7,7 @@ package wasm
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -51,16 +52,17 @@ func (b *Backend) Close() error { return b.box.close() }
 type variant struct {
 	stem string
 	pass flashkit.Pass
-	rate float64 // FLOP/s of one worker, roughly; it ranks kernels and sizes calls
+	rate float64 // FLOP/s of one worker, roughly; it sizes calls
+	pace pace
 
 	keys, rows, grads string // its functions; grads only in the backward pass
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, "fwd_simd128_keys", "fwd_simd128_rows", ""},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_simd128_grads"},
-	{"fwd_scalar", flashkit.PassForward, 1e9, "fwd_scalar_keys", "fwd_scalar_rows", ""},
-	{"bwd_scalar", flashkit.PassBackward, 1e9, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_scalar_grads"},
+	{"fwd_simd128", flashkit.PassForward, 24e9, pace{4000, .05, 4, 4}, "fwd_simd128_keys", "fwd_simd128_rows", ""},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_simd128_grads"},
+	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, 1, 20, 10}, "fwd_scalar_keys", "fwd_scalar_rows", ""},
+	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, 1, 40, 40}, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_scalar_grads"},
 }
 
 // interpreted is how many times slower a kernel is where wazero interprets it.
@@ -121,16 +123,28 @@ func (b *Backend) hostMemory(v *variant, p flashkit.Problem) float64 {
 	return bytes + 8*float64(x.heads()) + 8*float64(x.heads())*float64(x.chunks())
 }
 
-// callOverhead is what a call costs before any arithmetic.
-const callOverhead = 20 * time.Microsecond
+// A pace is what the parts of a kernel's work take one worker, in nanoseconds.
+// The figures are those of one server; package dispatch corrects the sum by what
+// it knows of the machine.
+type pace struct {
+	item    float64 // to begin and end one
+	flop    float64
+	pair    float64 // a row and a key: the exponential, and what goes with it
+	element float64 // of a row that is copied and packed
+}
+
+// callTime is what a call takes before any item, in nanoseconds.
+const callTime = 1000
 
 func (b *Backend) cost(v *variant, p flashkit.Problem) time.Duration {
-	rate := v.rate
+	const rows = 8 // that meet an edge of the band together
+	c, x := &v.pace, newPlan(v, p)
+	seen := float64(p.Batch*p.Heads) * (float64(p.Area()) + float64(p.QLen)*rows/2)
+	elements := float64(p.Batch) * (float64(p.Heads)*float64(p.QLen) + float64(p.KVHeads)*float64(p.KVLen)) * float64(p.Dim+p.VDim)
+	sum := float64(x.items())*c.item + p.FLOPs(v.pass)*c.flop + seen*c.pair + elements/2*c.element
 	if b.box.engine == interpreter {
-		rate /= interpreted
+		sum *= interpreted
 	}
-	workers := max(1, min(cap(b.box.slots), newPlan(v, p).items()))
-	// Packing a key, and copying a row, costs about as much as a few of the other.
-	flops := p.FLOPs(v.pass) + 16*p.Bytes(v.pass)
-	return callOverhead + time.Duration(flops/rate/float64(workers)*1e9)
+	sum = callTime + sum/float64(max(1, min(cap(b.box.slots), x.items())))
+	return time.Duration(min(sum, math.MaxInt64/2))
 }
