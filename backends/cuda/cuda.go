@@ -142,6 +142,11 @@ func (b *Backend) Name() string { return "cuda" }
 // Device describes the GPU.
 func (b *Backend) Device() Device { return b.dev }
 
+// Hardware names the GPU and the driver, on which the speed of kernels depends.
+func (b *Backend) Hardware() (device, driver string) {
+	return fmt.Sprintf("%s, %d multiprocessors", b.dev.Name, b.dev.SMs), fmt.Sprintf("CUDA %d.%d", b.dev.Driver/1000, b.dev.Driver%1000/10)
+}
+
 // Close frees what the backend holds on the device. No call may be running, and
 // buffers and streams must have been closed; it is an error to use the backend
 // afterwards.
