@@ -29,6 +29,7 @@ type benchFlags struct {
 	rounds      int
 	seed        uint64
 	limits      bool
+	regrets     bool
 
 	compare   string
 	out       string
@@ -55,6 +56,7 @@ hits all of them alike. Ctrl-C ends the measurement and prints what is there.`,
   flashrun bench --heads 32 --kv-heads 8 --q-len 1 --seq 1024:131072:x4 --pass fwd
   flashrun bench --problem b1-h12-g12-n121-m121-d32-f32 --kernels all --backend simd,wasm
   flashrun bench --out new.json --compare old.json
+  flashrun bench --regret
   flashrun bench --benchstat >new.txt && benchstat old.txt new.txt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -69,6 +71,7 @@ hits all of them alike. Ctrl-C ends the measurement and prints what is there.`,
 	flags.IntVar(&f.rounds, "rounds", 5, "in so many turns")
 	flags.Uint64Var(&f.seed, "seed", 1, "seed of the input and of the order")
 	flags.BoolVar(&f.limits, "limits", true, "also measure what the machine does at most")
+	flags.BoolVar(&f.regrets, "regret", false, "measure what dispatch's choices take over what the best kernels take, over a grid of its own unless one is given")
 	flags.StringVar(&f.compare, "compare", "", "also print ratios to the results in this JSON `file`")
 	flags.StringVar(&f.out, "out", "", "also write the JSON to this `file`")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
@@ -113,6 +116,9 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer b.close()
+	if f.regrets {
+		return f.regret(cmd, b, problems)
+	}
 	if err := b.possible(problems, &f.grid); err != nil {
 		return err
 	}
@@ -175,6 +181,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 		err = fmt.Errorf("--time-per-case %v: must be positive", f.timePerCase)
 	case f.rounds < 1:
 		err = fmt.Errorf("--rounds %d: must be at least 1", f.rounds)
+	case f.regrets && (f.compare != "" || f.out != "" || f.csv || f.benchstat):
+		err = errors.New("--regret: goes with the table or with --json, without --compare and --out")
 	case f.compare != "" && (f.csv || f.benchstat):
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
 	}

@@ -41,6 +41,11 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&g.dtype, "dtype", "f32", "a `list` of types: f32, f16, bf16")
 }
 
+// given reports whether any of the flags is given.
+func (g *gridFlags) given(cmd *cobra.Command) bool {
+	return len(g.problems) > 0 || slices.ContainsFunc(gridNames, func(name string) bool { return cmd.Flags().Changed(name) })
+}
+
 // gridLimit is the most problems of a grid, and the most numbers of a list.
 const gridLimit = 10000
 

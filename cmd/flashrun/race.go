@@ -1,0 +1,167 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A race times kernels on the same tensors, one problem and pass after the other.
+// Those that are hopelessly slower than the fastest are called once or not at all.
+type race struct {
+	dispatch *dispatch.Dispatcher // computes what a backward pass needs
+	kernels  []flashkit.Kernel    // that take part
+	slice    time.Duration        // of a kernel in a round
+	rounds   int
+	order    *rand.Rand
+}
+
+// A racer is a kernel in a race.
+type racer struct {
+	kernel    flashkit.Kernel
+	predicted time.Duration
+	times     []time.Duration // of its calls, sorted
+	out       bool            // it is not called any more
+	note      string          // why it was not timed as the others
+}
+
+// A kernel is out when it takes, or is predicted to take, so many times as long as
+// the fastest one. A prediction may be wrong, and is tried if it does not cost much.
+const (
+	outTaken     = 3
+	outPredicted = 20
+	cheapTry     = 100 * time.Millisecond
+)
+
+// run times the kernels that fit the problem, the fastest by prediction first.
+func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*racer, error) {
+	var list []*racer
+	for _, k := range r.kernels {
+		if k.Pass() == s && k.Fits(data.problem) == "" {
+			list = append(list, &racer{kernel: k, predicted: k.Cost(data.problem)})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *racer) int { return cmp.Compare(a.predicted, b.predicted) })
+	best := time.Duration(0)
+	for i, x := range list {
+		if i > 0 && x.predicted > outPredicted*list[0].predicted && x.predicted > cheapTry {
+			x.out, x.note = true, fmt.Sprintf("not run: it is predicted to take %s", formatSeconds(x.predicted.Seconds()))
+			continue
+		}
+		if err := x.warmUp(ctx, data, best); err != nil {
+			return list, err
+		}
+		if len(x.times) > 0 && (best == 0 || x.times[0] < best) {
+			best = x.times[0]
+		}
+	}
+	runtime.GC() // of what warming up left
+	return list, r.turns(ctx, data, list, r.rounds)
+}
+
+// warmUp calls the kernel once so that it is compiled and loaded, and once more
+// to see whether it has a chance against the best so far. A failure leaves it out.
+func (x *racer) warmUp(ctx context.Context, data *tensors, best time.Duration) error {
+	for range 2 {
+		t, err := timed(func() error { return data.call(ctx, x.kernel) })
+		if err != nil {
+			x.out, x.note = true, "failed: "+err.Error()
+			return ctx.Err()
+		}
+		x.times = []time.Duration{t}
+		if t > cheapTry && best > 0 && t > outTaken*best {
+			break
+		}
+	}
+	if x.out = best > 0 && x.times[0] > outTaken*best; x.out {
+		x.note = "timed once"
+	}
+	return nil
+}
+
+// turns times those that are not out, each for a slice of every round.
+func (r *race) turns(ctx context.Context, data *tensors, list []*racer, rounds int) error {
+	for range rounds {
+		for _, i := range r.order.Perm(len(list)) {
+			x := list[i]
+			for total := time.Duration(0); !x.out && total < r.slice; {
+				t, err := timed(func() error { return data.call(ctx, x.kernel) })
+				if err != nil {
+					x.out, x.note = true, "failed: "+err.Error()
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					break
+				}
+				x.times = append(x.times, t)
+				total += t
+			}
+		}
+	}
+	return nil
+}
+
+// seconds returns the median, 0 if there is no call.
+func (x *racer) seconds() float64 {
+	if len(x.times) == 0 {
+		return 0
+	}
+	return median(slices.Clone(x.times)).Seconds()
+}
+
+// A heat is a problem and the passes to race on it.
+type heat struct {
+	problem flashkit.Problem
+	passes  []flashkit.Pass
+}
+
+// heats parses problems, each for every type, with the passes.
+func heats(names []string, passes ...flashkit.Pass) (list []heat) {
+	for _, name := range names {
+		for _, t := range []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16} {
+			p, err := flashkit.ParseProblem(name)
+			if err != nil {
+				panic(err) // of a table in this program, which a test reads
+			}
+			p.DType = t
+			list = append(list, heat{p, passes})
+		}
+	}
+	return list
+}
+
+// each races every heat that this machine has the memory for, and calls done with
+// each pass. It stops when the context ends.
+func (r *race) each(ctx context.Context, list []heat, show *progress, done func(*tensors, flashkit.Pass, []*racer) error) error {
+	started := time.Now()
+	for i, h := range list {
+		share := float64(i) / float64(len(list))
+		left := time.Duration(float64(time.Since(started)) / max(share, .01) * (1 - share))
+		show.part(share, h.problem.String(), left)
+		b := &bench{dispatch: r.dispatch, passes: h.passes, settings: settings{Seed: 1}}
+		if free := freeMemory(); free > 0 && b.bytes(h.problem) > free/2 {
+			continue
+		}
+		data, err := b.newTensors(ctx, h.problem)
+		if err != nil {
+			return err
+		}
+		for _, s := range h.passes {
+			list, err := r.run(ctx, data, s)
+			if err == nil {
+				err = done(data, s, list)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

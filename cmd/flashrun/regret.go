@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Regret is what dispatch's choices take over what the best kernels take.
+
+// regretForward and regretBoth are the problems of bench --regret, from decode to
+// long sequences, each in every type. No problem is one of flashrun calibrate's.
+var (
+	regretForward = []string{
+		"b1-h8-g8-n1-m100-d64-f32",
+		"b1-h32-g8-n1-m3000-d128-f32",
+		"b8-h16-g2-n1-m777-d64-f32",
+		"b1-h8-g2-n1-m20000-d128-f32",
+		"b1-h8-g2-n5-m1500-d96-f32-causal",
+		"b1-h16-g16-n4-m350-d80-f32-causal",
+		"b1-h1-g1-n3-m5-d16-f32",
+	}
+	regretBoth = []string{
+		"b4-h8-g8-n24-m600-d64-f32-causal",
+		"b64-h12-g12-n20-m20-d32-f32",
+		"b16-h8-g8-n50-m50-d64-f32-causal",
+		"b1-h12-g12-n121-m121-d32-f32",
+		"b2-h6-g6-n200-m200-d80-f32-causal",
+		"b1-h3-g3-n300-m300-d256-f32",
+		"b1-h8-g2-n700-m700-d64-f32-causal",
+		"b1-h4-g4-n1000-m1000-d128-f32",
+		"b1-h2-g1-n1536-m1536-d64-f32-window200.0",
+		"b1-h1-g1-n2500-m2500-d64-f32-causal",
+		"b1-h2-g2-n6000-m6000-d64-f32-causal",
+	}
+)
+
+func regretGrid() []heat {
+	return append(heats(regretForward, flashkit.PassForward), heats(regretBoth, flashkit.PassForward, flashkit.PassBackward)...)
+}
+
+// A regretReport is what flashrun bench --regret found. The JSON names are stable.
+type regretReport struct {
+	Format      int            `json:"format"`
+	Interrupted bool           `json:"interrupted"`
+	Machine     machine        `json:"machine"`
+	Sum         float64        `json:"sum_ratio"` // of the times of the choices over those of the best kernels
+	Worst       float64        `json:"worst_ratio"`
+	Problems    []regretResult `json:"problems"`
+}
+
+// A regretResult is a pass of a problem.
+type regretResult struct {
+	Problem string        `json:"problem"`
+	Pass    string        `json:"pass"`
+	Chosen  string        `json:"chosen"`
+	Best    string        `json:"best"`
+	Ratio   float64       `json:"ratio"`
+	Kernels []regretTimes `json:"kernels"` // the fastest by prediction first
+}
+
+type regretTimes struct {
+	Kernel    string  `json:"kernel"`
+	Predicted float64 `json:"predicted_seconds"`
+	Seconds   float64 `json:"seconds,omitempty"` // median
+	Calls     int     `json:"calls"`
+	Note      string  `json:"note,omitempty"`
+}
+
+// Regret measures a kernel for about so long, unless --time-per-case says
+// otherwise, and looks again, for longer, at what seems worse than doubtful.
+const (
+	regretTime = 60 * time.Millisecond
+	doubtful   = 1.15
+)
+
+// regret measures the regret over the given problems, or over its own.
+func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Problem) error {
+	list := regretGrid()
+	if f.grid.given(cmd) {
+		list = nil
+		for _, p := range problems {
+			list = append(list, heat{p, b.passes})
+		}
+	}
+	per := f.timePerCase
+	if !cmd.Flags().Changed("time-per-case") {
+		per = regretTime
+	}
+	show := newProgress(cmd.ErrOrStderr())
+	defer show.done()
+	report := &regretReport{Format: resultsFormat, Machine: describeMachine(b.dispatch, b.gpu)}
+	ended := b.regret(cmd.Context(), list, per, show, report)
+	show.done()
+	report.Interrupted = ended != nil
+	report.sum()
+	if f.json {
+		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
+	}
+	return failed(errors.Join(report.writeTable(cmd.OutOrStdout()), ended))
+}
+
+// regret races the kernels on each problem. What dispatch chooses is asked before,
+// as a first call would; what the race takes teaches it nothing.
+func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *progress, report *regretReport) error {
+	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / time.Duration(b.settings.Rounds), rounds: b.settings.Rounds, order: b.order}
+	for _, h := range list {
+		for _, s := range h.passes {
+			if err := b.dispatch.Probe(ctx, h.problem, s); err != nil {
+				return err
+			}
+		}
+	}
+	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
+		chosen, err := b.dispatch.Pick(data.problem, s)
+		if err != nil {
+			return err
+		}
+		x := newRegret(data.problem, s, chosen.Name, racers)
+		if x.Ratio > doubtful {
+			if err := r.turns(ctx, data, racers, 2*r.rounds); err != nil {
+				return err
+			}
+			x = newRegret(data.problem, s, chosen.Name, racers)
+		}
+		if x.Ratio > 0 {
+			report.Problems = append(report.Problems, x)
+		}
+		return nil
+	})
+}
+
+func newRegret(p flashkit.Problem, s flashkit.Pass, chosen string, racers []*racer) regretResult {
+	x := regretResult{Problem: p.String(), Pass: s.String(), Chosen: chosen}
+	best, took := 0.0, 0.0
+	for _, r := range racers {
+		t := r.seconds()
+		x.Kernels = append(x.Kernels, regretTimes{r.kernel.Name, r.predicted.Seconds(), t, len(r.times), r.note})
+		if t > 0 && (best == 0 || t < best) {
+			best, x.Best = t, r.kernel.Name
+		}
+		if r.kernel.Name == chosen {
+			took = t
+		}
+	}
+	if best > 0 {
+		x.Ratio = took / best
+	}
+	return x
+}
+
+// times returns what the choice and the best kernel took.
+func (x *regretResult) times() (chosen, best float64) {
+	for _, k := range x.Kernels {
+		if k.Kernel == x.Chosen {
+			chosen = k.Seconds
+		}
+		if k.Kernel == x.Best {
+			best = k.Seconds
+		}
+	}
+	return chosen, best
+}
+
+func (r *regretReport) sum() {
+	var chosen, best float64
+	for _, x := range r.Problems {
+		c, b := x.times()
+		chosen, best, r.Worst = chosen+c, best+b, max(r.Worst, x.Ratio)
+	}
+	if best > 0 {
+		r.Sum = chosen / best
+	}
+}
+
+// writeTable prints every problem, those with the largest ratio last, where they
+// are seen.
+func (r *regretReport) writeTable(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
+	rows := [][]string{{"pass", "problem", "dispatch", "best", "", "", "ratio"}}
+	list := slices.Clone(r.Problems)
+	slices.SortStableFunc(list, func(a, b regretResult) int { return cmp.Compare(a.Ratio, b.Ratio) })
+	for _, x := range list {
+		chosen, best := x.times()
+		rows = append(rows, []string{x.Pass, x.Problem, x.Chosen, x.Best, formatSeconds(chosen), formatSeconds(best), fmt.Sprintf("%.3f", x.Ratio)})
+	}
+	writeColumns(out, rows, 4)
+	if r.Interrupted {
+		fmt.Fprintln(out, "interrupted: there is more to measure")
+	}
+	fmt.Fprintf(out, "\n%d problems: dispatch's choices take %.4f times what the best kernels take, the worst single one %.3f times\n", len(r.Problems), r.Sum, r.Worst)
+	return out.Flush()
+}
