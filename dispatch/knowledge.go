@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -100,22 +99,11 @@ func (d *Dispatcher) Blank() *Dispatcher {
 	return &c
 }
 
-// The environment variable that says which profile All and Default load: the
-// path of a file, or "off" for none.
-const profileVariable = "FLASHKIT_PROFILE"
-
-// loadDefault loads the profile that the environment names, or else the one in
-// the cache folder, if it exists.
+// loadDefault loads the profile from where it ought to be, if it is there.
 func (d *Dispatcher) loadDefault() error {
-	path := os.Getenv(profileVariable)
-	if path == "off" {
-		return nil
-	}
-	if path == "" {
-		var err error
-		if path, err = d.ProfilePath(); err != nil {
-			return nil // no cache folder, so no profile
-		}
+	path, err := d.ProfilePath()
+	if err != nil {
+		return nil // nowhere: there is no cache folder, or it is not wanted
 	}
 	if err := d.LoadProfile(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -72,10 +72,25 @@ func (m *memory) predicts(kernel int) (list []int64) {
 	return list
 }
 
-// ProfilePath returns where the profile of this machine lies unless somebody says
-// otherwise: in the folder flashkit of the user's cache folder, under a name of
-// its own for each machine, as several may share that folder.
+// The environment variable that says where the profile lies: the path of a file,
+// or "off" for nowhere.
+const profileVariable = "FLASHKIT_PROFILE"
+
+// ErrNoProfile is the error of ProfilePath when FLASHKIT_PROFILE is off.
+var ErrNoProfile = errors.New(profileVariable + " is off")
+
+// ProfilePath returns where All and Default look for the profile of this machine:
+// what FLASHKIT_PROFILE says or else in the folder flashkit of the user's cache
+// folder, under a name of its own for each machine, as several may share that
+// folder.
 func (d *Dispatcher) ProfilePath() (string, error) {
+	switch path := os.Getenv(profileVariable); path {
+	case "":
+	case "off":
+		return "", ErrNoProfile
+	default:
+		return path, nil
+	}
 	folder, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -85,7 +100,7 @@ func (d *Dispatcher) ProfilePath() (string, error) {
 		return "", err
 	}
 	sum := sha256.Sum256(text)
-	return filepath.Join(folder, "flashkit", "profile-"+hex.EncodeToString(sum[:8])+".json"), nil
+	return filepath.Join(folder, "flashkit", "profile-"+hex.EncodeToString(sum[:8])), nil
 }
 
 // LoadProfile adds what the file knows to what d and its copies know. A file that
@@ -117,7 +132,7 @@ func (d *Dispatcher) LoadProfile(path string) error {
 // not at all, whoever else writes it; the folder is made if it does not exist.
 // Nothing else in this package writes to disk.
 func (d *Dispatcher) SaveProfile(path string) error {
-	body, err := json.MarshalIndent(d.memory.profile(d.machine), "", "\t")
+	body, err := json.Marshal(d.memory.profile(d.machine))
 	if err != nil {
 		return err
 	}
@@ -137,6 +152,14 @@ func (d *Dispatcher) SaveProfile(path string) error {
 		os.Remove(temp.Name())
 	}
 	return err
+}
+
+// WriteTable writes what is known of kernels as an element of the table that is
+// built into this package, in JSON.
+func (d *Dispatcher) WriteTable(w io.Writer) error {
+	p := d.memory.profile(d.machine)
+	p.Calls = nil
+	return json.NewEncoder(w).Encode(p)
 }
 
 func checksum(body []byte) string {

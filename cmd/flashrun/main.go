@@ -89,7 +89,7 @@ sense, 130 interrupted.`,
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newReport(), newMemory(), newConformance())
+	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance())
 	return root
 }
 

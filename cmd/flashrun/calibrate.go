@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// calibrateForward and calibrateBoth are the problems of flashrun calibrate, each
+// in every type: short ones first, so that what they tell saves long calls of
+// slow kernels. No problem is one of bench --regret's.
+var (
+	calibrateForward = []string{
+		"b1-h8-g8-n1-m128-d64-f32", "b1-h8-g2-n1-m128-d128-f32",
+		"b1-h8-g8-n1-m1024-d128-f32", "b4-h8-g2-n1-m1024-d64-f32",
+		"b1-h8-g8-n1-m8192-d64-f32", "b1-h8-g2-n1-m8192-d128-f32",
+		"b8-h8-g2-n1-m8192-d128-f32",
+	}
+	calibrateBoth = []string{
+		"b1-h1-g1-n4-m4-d32-f32", "b1-h8-g8-n16-m16-d64-f32", "b1-h8-g8-n16-m16-d128-f32-causal",
+		"b32-h8-g8-n16-m16-d64-f32", "b1-h8-g8-n8-m256-d64-f32", "b1-h8-g2-n8-m2048-d128-f32-causal",
+		"b1-h8-g8-n64-m64-d64-f32", "b1-h8-g2-n64-m64-d128-f32-causal", "b32-h8-g8-n64-m64-d64-f32",
+		"b1-h4-g4-n256-m256-d64-f32", "b1-h4-g4-n256-m256-d128-f32-causal", "b2-h4-g2-n256-m256-d64-f32-causal",
+		"b1-h4-g4-n512-m512-d128-f32", "b1-h4-g4-n512-m512-d192-f32-causal",
+		"b1-h4-g2-n1024-m1024-d64-f32-causal", "b1-h4-g4-n1024-m1024-d64-f32", "b1-h1-g1-n2048-m2048-d128-f32",
+		"b1-h4-g4-n4096-m4096-d64-f32-causal",
+	}
+)
+
+func calibrateGrid() []heat {
+	return append(heats(calibrateForward, flashkit.PassForward), heats(calibrateBoth, flashkit.PassForward, flashkit.PassBackward)...)
+}
+
+// calibrateFlags are the flags of flashrun calibrate, as given.
+type calibrateFlags struct {
+	backend     string
+	out         string
+	timePerCase time.Duration
+	print       bool
+	json        bool
+}
+
+func newCalibrate() *cobra.Command {
+	var f calibrateFlags
+	cmd := &cobra.Command{
+		Use:   "calibrate",
+		Short: "Measure how fast the kernels are on this machine, for dispatch to know",
+		Long: `Calibrate runs every kernel on problems of all kinds for about a minute and writes
+what it finds to the profile of this machine, which every program that uses
+dispatch.Default reads from then on. Without a profile dispatch goes by a table
+of common machines and by what kernels predict of themselves, and probes for
+some milliseconds where that says nothing.
+
+The profile lies in the user's cache folder, or where FLASHKIT_PROFILE says. It
+counts on the same processor, number of cores, GPU and driver only. Run it while
+the machine has nothing else to do.`,
+		Example: `  flashrun calibrate
+  flashrun calibrate --out machine.profile && FLASHKIT_PROFILE=machine.profile flashrun list
+  flashrun calibrate --print >entry.json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	flags := cmd.Flags()
+	addBackendFlag(cmd, &f.backend, "measure only the kernels of this `name`: auto, simd, wasm, cuda, simd/fwd_generic (default all)")
+	flags.StringVar(&f.out, "out", "", "write the profile to this `file` (default the profile of this machine)")
+	flags.DurationVar(&f.timePerCase, "time-per-case", 40*time.Millisecond, "measure a kernel on a problem for about this long")
+	flags.BoolVar(&f.print, "print", false, "write no profile, print an entry of the table that is built into flashkit")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	return cmd
+}
+
+func (f *calibrateFlags) run(cmd *cobra.Command) error {
+	switch {
+	case f.timePerCase <= 0:
+		return fmt.Errorf("--time-per-case %v: must be positive", f.timePerCase)
+	case f.print && (f.json || f.out != ""):
+		return errors.New("--print: goes without --json and --out")
+	}
+	all := dispatch.All(cmd.Context())
+	defer all.Close()
+	d, err := all.Blank().With(f.name())
+	if err != nil {
+		return unavailable(err)
+	}
+	path := f.out
+	if path == "" && !f.print {
+		if path, err = d.ProfilePath(); err != nil {
+			return failed(fmt.Errorf("no place for the profile, name one with --out: %w", err))
+		}
+	}
+	show := newProgress(cmd.ErrOrStderr())
+	defer show.done()
+	started := time.Now()
+	if err := f.measure(cmd.Context(), d, show); err != nil {
+		return failed(err)
+	}
+	show.done()
+	if f.print {
+		return failed(d.WriteTable(cmd.OutOrStdout()))
+	}
+	if err := d.SaveProfile(path); err != nil {
+		return failed(fmt.Errorf("the profile could not be written: %w", err))
+	}
+	return failed(f.report(cmd.OutOrStdout(), d, path, time.Since(started)))
+}
+
+// name returns what --backend chooses; the environment has no say here.
+func (f *calibrateFlags) name() string {
+	if f.backend == "" {
+		return "auto"
+	}
+	return f.backend
+}
+
+// measure races the kernels over the grid; d learns what each takes.
+func (f *calibrateFlags) measure(ctx context.Context, d *dispatch.Dispatcher, show *progress) error {
+	const rounds = 4
+	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: f.timePerCase / rounds, rounds: rounds, order: rand.New(rand.NewPCG(1, 1))}
+	return r.each(ctx, calibrateGrid(), show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
+		for _, x := range racers {
+			if len(x.times) == 0 {
+				continue
+			}
+			if err := d.Learn(x.kernel.Name, data.problem, time.Duration(x.seconds()*1e9)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// A calibration is what flashrun calibrate prints. The JSON names are stable.
+type calibration struct {
+	Profile string             `json:"profile"`
+	Seconds float64            `json:"seconds"` // that it took
+	Machine machine            `json:"machine"`
+	Kernels []calibratedKernel `json:"kernels"`
+}
+
+// A calibratedKernel says how far off a kernel's own predictions are, over the
+// problems of the grid that it fits.
+type calibratedKernel struct {
+	Kernel   string  `json:"kernel"`
+	Problems int     `json:"problems"`
+	Least    float64 `json:"least"` // time over prediction
+	Median   float64 `json:"median"`
+	Most     float64 `json:"most"`
+}
+
+func (f *calibrateFlags) report(w io.Writer, d *dispatch.Dispatcher, path string, took time.Duration) error {
+	c := calibration{Profile: path, Seconds: took.Seconds(), Machine: describeMachine(d, nil)}
+	own := d.Blank()
+	for i, k := range d.Kernels() {
+		var off []float64
+		for _, h := range calibrateGrid() {
+			if !slices.Contains(h.passes, k.Pass()) || k.Fits(h.problem) != "" {
+				continue
+			}
+			if itself := own.Kernels()[i].Cost(h.problem); itself > 0 {
+				off = append(off, float64(k.Cost(h.problem))/float64(itself))
+			}
+		}
+		if len(off) > 0 {
+			slices.Sort(off)
+			c.Kernels = append(c.Kernels, calibratedKernel{k.Name, len(off), off[0], quantile(off, .5), off[len(off)-1]})
+		}
+	}
+	if f.json {
+		return json.NewEncoder(w).Encode(c)
+	}
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "machine: %s\n\n", c.Machine)
+	rows := [][]string{{"time over the kernel's own prediction", "problems", "least", "median", "most"}}
+	round := func(x float64) string { return fmt.Sprint(math.Round(x*100) / 100) }
+	for _, k := range c.Kernels {
+		rows = append(rows, []string{k.Kernel, fmt.Sprint(k.Problems), round(k.Least), round(k.Median), round(k.Most)})
+	}
+	writeColumns(out, rows, 1)
+	fmt.Fprintf(out, "\nwritten to %s after %s\n", path, took.Round(time.Second))
+	return out.Flush()
+}
