@@ -120,13 +120,23 @@ func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.
 		if err := p.Validate(); err != nil {
 			return nil, err
 		}
-		d.probe(ctx, p, s)
-		x = d.memory.plan(p, s)
+		x = d.planned(ctx, p, s)
 	}
 	if c := d.fastest(x, nil); c != nil {
 		return c, nil
 	}
 	return nil, d.refusals(p, s)
+}
+
+// planned returns the plan of a valid problem that has none yet.
+func (d *Dispatcher) planned(ctx context.Context, p flashkit.Problem, s flashkit.Pass) *plan {
+	x := d.memory.newPlan(p, s)
+	if d.probe(ctx, x) {
+		d.memory.forgetPlans() // they did not know what is known now
+		x = d.memory.newPlan(p, s)
+	}
+	d.memory.keep(x)
+	return x
 }
 
 // run runs a candidate and learns from what that takes.
@@ -251,7 +261,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 		v := Verdict{Name: k.Name, Reason: k.Fits(p)}
 		for j := range x.candidates {
 			if c := &x.candidates[j]; c.kernel == i {
-				v.Chosen, v.Cost, v.Last = c == chosen, time.Duration(c.predict()), time.Duration(c.last.Load())
+				v.Chosen, v.Cost, v.Last = c == chosen, c.predicted(), time.Duration(c.last.Load())
 			}
 		}
 		switch {

@@ -197,7 +197,7 @@ func TestDefault(t *testing.T) {
 	t.Setenv("FLASHKIT_BACKEND", "")
 	d, err := dispatch.Default(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, names(d)[0], "simd/fwd_")
+	require.Contains(t, names(d)[0], "simd/")
 	require.Contains(t, names(d)[1], "simd/bwd_")
 	require.NoError(t, d.Close())
 

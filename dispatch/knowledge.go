@@ -49,7 +49,7 @@ func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.P
 		return err
 	}
 	if d.memory.find(p, s) == nil {
-		d.probe(ctx, p, s)
+		d.planned(ctx, p, s)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"hash/maphash"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,8 +44,8 @@ func newMemory(backends []flashkit.Backend) *memory {
 		m.costs = append(m.costs, k.Cost)
 		pass := k.Pass()
 		k.Cost = func(p flashkit.Problem) time.Duration {
-			factor, _ := m.rates[i].at(regimeOf(p, pass))
-			return time.Duration(float64(m.cost(i, p)) * factor)
+			at := regimeOf(p, pass)
+			return corrected(float64(m.cost(i, p)), m.rates[i][at].with(m.rates[i].prior(at)))
 		}
 	}
 	return m
@@ -70,17 +71,21 @@ type plan struct {
 type candidate struct {
 	kernel int
 	cost   float64      // the kernel's own prediction, in nanoseconds
+	log    float64      // of the cost
 	rate   *rate        // of the problem's regime
-	prior  float64      // stands for the rate until that is known
+	prior  float64      // what the other regimes make one expect of it
 	last   atomic.Int64 // what the latest call took, 0 before the first
 }
 
-// predict returns the predicted time in nanoseconds.
-func (c *candidate) predict() float64 {
-	if factor, calls := c.rate.load(); calls > 0 {
-		return c.cost * factor
-	}
-	return c.cost * c.prior
+// predict returns the logarithm of the predicted nanoseconds.
+func (c *candidate) predict() float64 { return c.log + c.rate.with(c.prior) }
+
+// predicted returns the predicted time.
+func (c *candidate) predicted() time.Duration { return corrected(c.cost, c.rate.with(c.prior)) }
+
+// corrected returns a prediction in nanoseconds times a factor, given as logarithm.
+func corrected(cost, log float64) time.Duration {
+	return time.Duration(min(cost*math.Exp(log), math.MaxInt64/2))
 }
 
 // took learns from a call. The first one on a problem fetches code, pages and
@@ -111,20 +116,22 @@ func (m *memory) find(p flashkit.Problem, s flashkit.Pass) *plan {
 
 // plan returns the plan of a valid problem, and makes and keeps it if need be.
 func (m *memory) plan(p flashkit.Problem, s flashkit.Pass) *plan {
-	if x := m.find(p, s); x != nil {
-		return x
+	x := m.find(p, s)
+	if x == nil {
+		x = m.newPlan(p, s)
+		m.keep(x)
 	}
+	return x
+}
+
+func (m *memory) newPlan(p flashkit.Problem, s flashkit.Pass) *plan {
 	x, at := &plan{problem: p, pass: s}, regimeOf(p, s)
 	for i := range m.kernels {
 		if k := &m.kernels[i]; k.Pass() == s && k.Fits(p) == "" {
-			x.candidates = append(x.candidates, candidate{kernel: i, cost: float64(m.cost(i, p)), rate: &m.rates[i][at]})
+			cost := float64(m.cost(i, p))
+			x.candidates = append(x.candidates, candidate{kernel: i, cost: cost, log: math.Log(cost), rate: &m.rates[i][at], prior: m.rates[i].prior(at)})
 		}
 	}
-	for i := range x.candidates {
-		c := &x.candidates[i]
-		c.prior, _ = m.rates[c.kernel].at(at)
-	}
-	m.keep(x)
 	return x
 }
 

@@ -19,29 +19,24 @@ const (
 )
 
 // probe measures, on a smaller problem of the same kind, the kernels that may be
-// the fastest and of which nothing is known for its type. Problems shorter than a
-// probe go without, and so do calls beside another probe.
-func (d *Dispatcher) probe(ctx context.Context, p flashkit.Problem, s flashkit.Pass) {
-	if d.frozen || ctx == nil || ctx.Err() != nil {
-		return
-	}
-	m := d.memory
-	shortest := math.Inf(1)
-	for i, k := range m.kernels {
-		if d.admitted[i] && k.Pass() == s && k.Fits(p) == "" {
-			shortest = min(shortest, float64(k.Cost(p)))
-		}
-	}
-	if shortest < float64(worthwhile) || !m.probing.TryLock() {
-		return
+// the fastest and of which nothing is known for its type, and reports whether it
+// measured any. Problems shorter than a probe go without, and so do calls beside
+// another probe.
+func (d *Dispatcher) probe(ctx context.Context, x *plan) (measured bool) {
+	m, best := d.memory, d.fastest(x, nil)
+	if d.frozen || ctx == nil || ctx.Err() != nil || best == nil || best.predicted() < worthwhile || !m.probing.TryLock() {
+		return false
 	}
 	defer m.probing.Unlock()
-	for i, k := range m.kernels {
-		if d.admitted[i] && k.Pass() == s && k.Fits(p) == "" && float64(k.Cost(p)) <= contestants*shortest && m.unknown(i, p.DType) {
-			m.probed[i][p.DType] = true
-			m.measure(ctx, i, shrink(p, func(p flashkit.Problem) time.Duration { return m.cost(i, p) }))
+	for i := range x.candidates {
+		c, t := &x.candidates[i], x.problem.DType
+		if d.admitted[c.kernel] && c.predicted() <= contestants*best.predicted() && m.unknown(c.kernel, t) {
+			m.probed[c.kernel][t] = true
+			m.measure(ctx, c.kernel, shrink(x.problem, func(p flashkit.Problem) time.Duration { return m.cost(c.kernel, p) }))
+			measured = true
 		}
 	}
+	return measured
 }
 
 // unknown reports whether nothing was ever measured, or probed in vain, of a

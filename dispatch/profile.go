@@ -209,8 +209,8 @@ func (m *memory) profile(of machine) *profile {
 	for i := range m.kernels {
 		f := kernelFigure{m.predicts(i), map[string][2]float64{}}
 		for r := range m.rates[i] {
-			if factor, calls := m.rates[i][r].load(); calls > 0 {
-				f.Rates[regime(r).String()] = [2]float64{factor, float64(calls)}
+			if log, calls := m.rates[i][r].load(); calls > 0 {
+				f.Rates[regime(r).String()] = [2]float64{rounded(math.Exp(log)), float64(calls)}
 			}
 		}
 		if len(f.Rates) > 0 {
@@ -250,9 +250,15 @@ func (r *rates) take(figures map[string][2]float64) {
 	for name, f := range figures {
 		at, ok := regimeNames()[name]
 		if ok && f[0] > 1.0/widest && f[0] < widest && f[1] >= 1 && f[1] < math.MaxUint32 {
-			r[at].bits.Store(packRate(f[0], uint32(f[1])))
+			r[at].bits.Store(packRate(math.Log(f[0]), uint32(f[1])))
 		}
 	}
+}
+
+// rounded leaves four digits, more than any measurement has.
+func rounded(x float64) float64 {
+	unit := math.Pow(10, math.Floor(math.Log10(x))-3)
+	return math.Round(x/unit) * unit
 }
 
 // recall remembers what a call took, if its kernel and problem still exist.

@@ -37,8 +37,8 @@ const (
 	smallest = 6 // exponent of the first size
 )
 
-// axisWeights say how much a step along an axis changes a kernel's error: a
-// regime of which nothing is known is taken for the nearest one.
+// axisWeights say how much a step along an axis changes a kernel's error: what is
+// known of a regime says more about the near ones.
 var axisWeights = [axes]int{axisSize: 2, axisDim: 2, axisShared: 3, axisMask: 2, axisType: 6, axisRows: 8}
 
 // coordinates holds the place of every regime on each axis.
@@ -102,60 +102,69 @@ func distance(a, b regime) int {
 
 // A rate is what calls of a kernel took over what it predicted, for problems of a
 // regime, and how many calls say so. Nothing waits for a lock.
-type rate struct{ bits atomic.Uint64 } // of the float32 above, of the number below
+type rate struct{ bits atomic.Uint64 } // the natural logarithm of the factor, a float32, above the number
 
 // widest is how far a prediction may be off. What lies beyond is no measurement.
 const widest = 1 << 20
 
-func packRate(factor float64, calls uint32) uint64 {
-	return uint64(math.Float32bits(float32(factor)))<<32 | uint64(calls)
+func packRate(log float64, calls uint32) uint64 {
+	return uint64(math.Float32bits(float32(log)))<<32 | uint64(calls)
 }
 
-func unpackRate(bits uint64) (factor float64, calls uint32) {
+func unpackRate(bits uint64) (log float64, calls uint32) {
 	return float64(math.Float32frombits(uint32(bits >> 32))), uint32(bits)
 }
 
-func (r *rate) load() (factor float64, calls uint32) { return unpackRate(r.bits.Load()) }
+func (r *rate) load() (log float64, calls uint32) { return unpackRate(r.bits.Load()) }
 
 // learn takes another call into account. The first few are averaged. Later, a
 // call that was faster than thought counts for more than one that was slower: much
 // can slow a call down, and nothing but the kernel makes it fast. One call alone
 // changes little.
 func (r *rate) learn(factor float64) {
-	const rise, fall, jump = 16, 4, 4
+	const rise, fall, jump = 16, 4, 1.4 // 1.4 is a factor of 4
 	if !(factor > 1.0/widest && factor < widest) {
 		return
 	}
 	old := r.bits.Load()
 	was, calls := unpackRate(old)
+	log := math.Log(factor)
 	if calls > 0 {
 		weight := 1 / float64(min(calls+1, rise))
-		if factor < was {
+		if log < was {
 			weight = 1 / float64(min(calls+1, fall))
 		}
-		step := max(1.0/jump, min(factor/was, jump))
-		factor = was * math.Pow(step, weight)
+		log = was + weight*max(-jump, min(log-was, jump))
 	}
-	r.bits.CompareAndSwap(old, packRate(factor, min(calls, math.MaxUint32-1)+1)) // of two calls at once, one counts
+	r.bits.CompareAndSwap(old, packRate(log, min(calls, math.MaxUint32-1)+1)) // of two calls at once, one counts
+}
+
+// with returns the logarithm of the factor to expect, where others like it make
+// one expect prior: a few calls alone may be luck.
+func (r *rate) with(prior float64) float64 {
+	const trust = 2 // calls that the prior counts as
+	log, calls := r.load()
+	n := float64(min(calls, 64))
+	return (n*log + trust*prior) / (n + trust)
 }
 
 // rates are all that is known of one kernel.
 type rates [regimes]rate
 
-// at returns the factor for a regime, or else that of the nearest one that is
-// known; 1 and false when nothing is.
-func (r *rates) at(at regime) (factor float64, known bool) {
-	if f, n := r[at].load(); n > 0 {
-		return f, true
-	}
-	best := math.MaxInt
-	factor = 1
+// prior returns what the other regimes make one expect of this one, the nearest
+// ones before all: the logarithm of a factor, 0 if nothing is known.
+func (r *rates) prior(at regime) float64 {
+	const nearby, enough = 2, 8
+	sum, weights := 0.0, 0.0
 	for i := range r {
-		if f, n := r[i].load(); n > 0 {
-			if d := distance(at, regime(i)); d < best {
-				best, factor = d, f
-			}
+		if log, calls := r[i].load(); calls > 0 && regime(i) != at {
+			w := float64(min(calls, enough)) * math.Exp(-float64(distance(at, regime(i)))/nearby)
+			sum += w * log
+			weights += w
 		}
 	}
-	return factor, best < math.MaxInt
+	if weights == 0 {
+		return 0
+	}
+	return sum / weights
 }

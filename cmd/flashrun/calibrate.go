@@ -30,7 +30,7 @@ var (
 	}
 	calibrateBoth = []string{
 		"b1-h1-g1-n4-m4-d32-f32", "b1-h8-g8-n16-m16-d64-f32", "b1-h8-g8-n16-m16-d128-f32-causal",
-		"b32-h8-g8-n16-m16-d64-f32", "b1-h8-g8-n8-m256-d64-f32", "b1-h8-g2-n8-m2048-d128-f32-causal",
+		"b32-h8-g8-n16-m16-d64-f32", "b1-h8-g8-n8-m256-d64-f32", "b2-h8-g8-n24-m400-d64-f32", "b1-h8-g2-n8-m2048-d128-f32-causal",
 		"b1-h8-g8-n64-m64-d64-f32", "b1-h8-g2-n64-m64-d128-f32-causal", "b32-h8-g8-n64-m64-d64-f32",
 		"b1-h4-g4-n256-m256-d64-f32", "b1-h4-g4-n256-m256-d128-f32-causal", "b2-h4-g2-n256-m256-d64-f32-causal",
 		"b1-h4-g4-n512-m512-d128-f32", "b1-h4-g4-n512-m512-d192-f32-causal",
