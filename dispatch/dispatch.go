@@ -132,7 +132,7 @@ func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.
 func (d *Dispatcher) planned(ctx context.Context, p flashkit.Problem, s flashkit.Pass) *plan {
 	x := d.memory.newPlan(p, s)
 	if d.probe(ctx, x) {
-		d.memory.forgetPlans() // they did not know what is known now
+		d.memory.forget() // they did not know what is known now
 		x = d.memory.newPlan(p, s)
 	}
 	d.memory.keep(x)

@@ -15,6 +15,7 @@ import (
 // Its size is bounded, and calls read and write it without a lock.
 type memory struct {
 	kernels []flashkit.Kernel // their Cost is corrected
+	owners  []int             // the backend of each
 	costs   []func(flashkit.Problem) time.Duration
 	rates   []rates // of each kernel
 	probing sync.Mutex
@@ -35,8 +36,11 @@ const (
 // newMemory returns a memory that knows nothing of the kernels.
 func newMemory(backends []flashkit.Backend) *memory {
 	m := &memory{seed: maphash.MakeSeed()}
-	for _, b := range backends {
+	for i, b := range backends {
 		m.kernels = append(m.kernels, b.Kernels()...)
+		for len(m.owners) < len(m.kernels) {
+			m.owners = append(m.owners, i)
+		}
 	}
 	m.rates, m.probed = make([]rates, len(m.kernels)), make([][3]bool, len(m.kernels))
 	for i := range m.kernels {
@@ -45,7 +49,7 @@ func newMemory(backends []flashkit.Backend) *memory {
 		pass := k.Pass()
 		k.Cost = func(p flashkit.Problem) time.Duration {
 			at := regimeOf(p, pass)
-			return corrected(float64(m.cost(i, p)), m.rates[i][at].with(m.rates[i].prior(at)))
+			return corrected(float64(m.cost(i, p)), m.rates[i][at].with(m.prior(i, at)))
 		}
 	}
 	return m
@@ -57,6 +61,35 @@ func (m *memory) cost(kernel int, p flashkit.Problem) time.Duration {
 		return 0
 	}
 	return max(0, m.costs[kernel](p))
+}
+
+// prior returns what is to be expected of a kernel in a regime of which nothing is
+// known, as a logarithm: what it did in other regimes or, if there is none, what
+// the backend's other kernels of the pass did. Where these are slower than they
+// predict, so will this one be. It is found once, and again after forget.
+func (m *memory) prior(kernel int, at regime) float64 {
+	found := &m.rates[kernel][at].prior
+	if bits := found.Load(); bits != 0 {
+		return math.Float64frombits(bits - 1) // so that 0 is no number
+	}
+	log := m.findPrior(kernel, at)
+	found.Store(math.Float64bits(log) + 1)
+	return log
+}
+
+func (m *memory) findPrior(kernel int, at regime) float64 {
+	if log, ok := m.rates[kernel].prior(at); ok {
+		return log
+	}
+	sum, n := 0.0, 0.0
+	for i := range m.kernels {
+		if m.owners[i] == m.owners[kernel] && m.kernels[i].Pass() == m.kernels[kernel].Pass() {
+			if log, ok := m.rates[i].prior(at); ok {
+				sum, n = sum+log, n+1
+			}
+		}
+	}
+	return sum / max(1, n)
 }
 
 // A plan is what is known of a pass of a problem: the kernels that fit, in the
@@ -129,7 +162,7 @@ func (m *memory) newPlan(p flashkit.Problem, s flashkit.Pass) *plan {
 	for i := range m.kernels {
 		if k := &m.kernels[i]; k.Pass() == s && k.Fits(p) == "" {
 			cost := float64(m.cost(i, p))
-			x.candidates = append(x.candidates, candidate{kernel: i, cost: cost, log: math.Log(cost), rate: &m.rates[i][at], prior: m.rates[i].prior(at)})
+			x.candidates = append(x.candidates, candidate{kernel: i, cost: cost, log: math.Log(cost), rate: &m.rates[i][at], prior: m.prior(i, at)})
 		}
 	}
 	return x
@@ -146,8 +179,13 @@ func (m *memory) keep(x *plan) {
 	set[m.evicted.Add(1)%recentWays].Store(x)
 }
 
-// forgetPlans drops the plans, whose predictions are of an earlier state.
-func (m *memory) forgetPlans() {
+// forget drops the plans and the priors, which are of an earlier state.
+func (m *memory) forget() {
+	for i := range m.rates {
+		for r := range m.rates[i] {
+			m.rates[i][r].prior.Store(0)
+		}
+	}
 	for i := range m.recent {
 		for j := range m.recent[i] {
 			m.recent[i][j].Store(nil)

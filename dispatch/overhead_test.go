@@ -19,7 +19,8 @@ func smallForward() *flashkit.Forward {
 	return &flashkit.Forward{Q: x(1), K: x(2), V: x(2), O: x(1)}
 }
 
-func TestNoAllocationOnAnyKernel(t *testing.T) {
+// Dispatch allocates nothing on the real kernels, either.
+func TestNoAllocationBesidesRealKernels(t *testing.T) {
 	d := dispatch.New(simd.New())
 	defer d.Close()
 	f, ctx := smallForward(), t.Context()
@@ -55,5 +56,19 @@ func BenchmarkSmall(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// A program that generates text meets a problem with one more key every time.
+func BenchmarkNewProblem(b *testing.B) {
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 1, Dim: 64, VDim: 64}
+	b.ReportAllocs()
+	for b.Loop() {
+		p.KVLen = p.KVLen%4096 + 1
+		if _, err := d.Pick(p, flashkit.PassForward); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

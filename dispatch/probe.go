@@ -10,9 +10,9 @@ import (
 
 // What a probe may take, and when it is worth that.
 const (
-	probeCalls  = 4                      // the first one warms up
-	probeTime   = 500 * time.Microsecond // of a call, as predicted
-	probeLimit  = 20 * time.Millisecond  // of the calls of a kernel
+	probeCalls  = 4                      // of a kernel that are timed
+	probeTime   = 300 * time.Microsecond // of a call, as predicted
+	probeLimit  = 100 * time.Millisecond // of all calls, should they take longer
 	probeBytes  = 16 << 20               // of tensors
 	worthwhile  = 2 * time.Millisecond   // predicted for the problem itself
 	contestants = 4                      // as many times slower a kernel may be predicted to be
@@ -28,15 +28,18 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan) (measured bool) {
 		return false
 	}
 	defer m.probing.Unlock()
+	var probes []*probe
 	for i := range x.candidates {
 		c, t := &x.candidates[i], x.problem.DType
 		if d.admitted[c.kernel] && c.predicted() <= contestants*best.predicted() && m.unknown(c.kernel, t) {
 			m.probed[c.kernel][t] = true
-			m.measure(ctx, c.kernel, shrink(x.problem, func(p flashkit.Problem) time.Duration { return m.cost(c.kernel, p) }))
-			measured = true
+			if y := m.newProbe(c.kernel, x.problem); y != nil {
+				probes = append(probes, y)
+			}
 		}
 	}
-	return measured
+	m.measure(ctx, probes)
+	return len(probes) > 0
 }
 
 // unknown reports whether nothing was ever measured, or probed in vain, of a
@@ -78,30 +81,55 @@ func shrink(p flashkit.Problem, cost func(flashkit.Problem) time.Duration) flash
 	return p
 }
 
-// measure calls a kernel a few times on tensors of its own and learns from the
-// fastest call. An error is no news here: whoever runs the kernel will get it.
-func (m *memory) measure(ctx context.Context, kernel int, p flashkit.Problem) {
-	k, cost := &m.kernels[kernel], m.cost(kernel, p)
-	if cost <= 0 || p.Bytes(k.Pass()) > probeBytes || k.Fits(p) != "" {
-		return
+// A probe is a kernel that is measured on a problem.
+type probe struct {
+	kernel  int
+	problem flashkit.Problem
+	cost    time.Duration
+	call    func(context.Context) error
+	best    time.Duration
+}
+
+// newProbe returns a probe on a problem of the same kind as p, nil if there is
+// none that is small enough.
+func (m *memory) newProbe(kernel int, p flashkit.Problem) *probe {
+	k := &m.kernels[kernel]
+	p = shrink(p, func(p flashkit.Problem) time.Duration { return m.cost(kernel, p) })
+	x := &probe{kernel: kernel, problem: p, cost: m.cost(kernel, p), best: math.MaxInt64}
+	if x.cost <= 0 || p.Bytes(k.Pass()) > probeBytes || k.Fits(p) != "" {
+		return nil
+	}
+	x.call = example(k, p)
+	return x
+}
+
+// measure calls the kernels a few times, in turns, so that what else happens on
+// the machine hits all alike, and learns from the fastest call of each. An error
+// is no news here: whoever runs the kernel will get it.
+func (m *memory) measure(ctx context.Context, probes []*probe) {
+	for _, x := range probes {
+		if x.call(ctx) != nil { // it may have to compile or load something first
+			x.best = 0
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	call, best := example(ctx, k, p), time.Duration(math.MaxInt64)
-	for i := range probeCalls {
-		start := time.Now()
-		if err := call(); err != nil {
-			return
-		}
-		if i > 0 {
-			best = min(best, time.Since(start))
+	for range probeCalls {
+		for _, x := range probes {
+			start := time.Now()
+			if x.best > 0 && x.call(ctx) != nil {
+				x.best = 0
+			}
+			x.best = min(x.best, time.Since(start))
 		}
 	}
-	m.rates[kernel][regimeOf(p, k.Pass())].learn(float64(best) / float64(cost))
+	for _, x := range probes {
+		m.rates[x.kernel][regimeOf(x.problem, m.kernels[x.kernel].Pass())].learn(float64(x.best) / float64(x.cost))
+	}
 }
 
 // example returns a call of the kernel on tensors made for it.
-func example(ctx context.Context, k *flashkit.Kernel, p flashkit.Problem) func() error {
+func example(k *flashkit.Kernel, p flashkit.Problem) func(context.Context) error {
 	tensor := func(t flashkit.DType, shape [4]int) flashkit.Tensor {
 		n := shape[0] * shape[1] * shape[2] * shape[3]
 		if t == flashkit.Float32 {
@@ -124,9 +152,9 @@ func example(ctx context.Context, k *flashkit.Kernel, p flashkit.Problem) func()
 	lse := tensor(flashkit.Float32, p.LSEShape())
 	if k.Pass() == flashkit.PassForward {
 		f := &flashkit.Forward{Q: q, K: key, V: v, O: o, LSE: lse}
-		return func() error { return k.Forward(ctx, p, f) }
+		return func(ctx context.Context) error { return k.Forward(ctx, p, f) }
 	}
 	b := &flashkit.Backward{Q: q, K: key, V: v, O: o, LSE: lse, DO: tensor(p.DType, p.OShape()),
 		DQ: tensor(p.DType, p.QShape()), DK: tensor(p.DType, p.KShape()), DV: tensor(p.DType, p.VShape())}
-	return func() error { return k.Backward(ctx, p, b) }
+	return func(ctx context.Context) error { return k.Backward(ctx, p, b) }
 }

@@ -115,13 +115,13 @@ func (d *Dispatcher) LoadProfile(path string) error {
 	if !d.machine.is(p.Machine) {
 		return fmt.Errorf("%w: %s: it is of another machine or driver", ErrProfile, path)
 	}
-	d.memory.forgetPlans()
 	for i := range d.memory.kernels {
 		f, ok := p.Kernels[d.memory.kernels[i].Name]
 		if ok && slices.Equal(f.Predicts, d.memory.predicts(i)) {
 			d.memory.rates[i].take(f.Rates)
 		}
 	}
+	d.memory.forget()
 	for _, c := range p.Calls {
 		d.memory.recall(c)
 	}

@@ -102,7 +102,10 @@ func distance(a, b regime) int {
 
 // A rate is what calls of a kernel took over what it predicted, for problems of a
 // regime, and how many calls say so. Nothing waits for a lock.
-type rate struct{ bits atomic.Uint64 } // the natural logarithm of the factor, a float32, above the number
+type rate struct {
+	bits  atomic.Uint64 // the natural logarithm of the factor, a float32, above the number
+	prior atomic.Uint64 // what memory.prior has found, 0 before that
+}
 
 // widest is how far a prediction may be off. What lies beyond is no measurement.
 const widest = 1 << 20
@@ -152,8 +155,8 @@ func (r *rate) with(prior float64) float64 {
 type rates [regimes]rate
 
 // prior returns what the other regimes make one expect of this one, the nearest
-// ones before all: the logarithm of a factor, 0 if nothing is known.
-func (r *rates) prior(at regime) float64 {
+// ones before all: the logarithm of a factor, and false if nothing is known.
+func (r *rates) prior(at regime) (log float64, ok bool) {
 	const nearby, enough = 2, 8
 	sum, weights := 0.0, 0.0
 	for i := range r {
@@ -164,7 +167,7 @@ func (r *rates) prior(at regime) float64 {
 		}
 	}
 	if weights == 0 {
-		return 0
+		return 0, false
 	}
-	return sum / weights
+	return sum / weights, true
 }

@@ -41,7 +41,7 @@ func bwdAVX512BF16More(p flashkit.Problem) func(keys int) int {
 }
 
 func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
-	return bwdPairPace.backward(&p, 5, bwdRows, bwdBlockK)
+	return bwdPairPace.backward(&p, pairLanes)
 }
 
 // bwdAVX512BF16Prepare sets the stats of one tile of query rows.

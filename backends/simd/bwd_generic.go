@@ -45,14 +45,14 @@ func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
 func bwdGenericCost(p flashkit.Problem) time.Duration {
 	c, met, dims := &bwdGenericPace, pairs(&p, 1), float64(p.Dim+p.VDim)
 	keys, queries := bwdGenericItems(p)
-	sum := float64(keys+queries)*c.start + met*(7*dims*c.flop+c.pair) + (rowElements(&p)+keyElements(&p))*c.element
+	sum := float64(keys+queries)*c.start + met*(7*dims*c.flop+c.pair) + (rowElements(&p)+keyElements(&p, 1))*c.element
 	if p.DType == flashkit.Float16 {
 		sum += (met/tileQ*dims + rowElements(&p)) * 2 * halfTime
 	}
 	return cost(sum, keys+queries)
 }
 
-var bwdGenericPace = pace{start: 2500, flop: .1, pair: 38, element: 1.2}
+var bwdGenericPace = pace{start: 3000, flop: .1, pair: 38, element: 1.2}
 
 func bwdGenericTile(j *job, ws *arena, item int) {
 	if keys, _ := bwdGenericItems(j.p); item < keys {

@@ -74,8 +74,8 @@ func (isa *laneISA) bwdWork(j *job, more func(keys int) int) (tile, block phase)
 func noMore(int) int { return 0 }
 
 const (
-	bwdRows   = 64  // query rows of a tile
-	bwdBlockK = 128 // keys of a block: their dK and dV stay in the second-level cache
+	bwdRows   = bwdTileRows // query rows of a tile
+	bwdBlockK = bwdTileKeys // keys of a block: their dK and dV stay in the second-level cache
 	minBlockK = 64
 	edgeGroup = edgeRows // rows of a register tile
 )
@@ -106,7 +106,7 @@ func (j *job) planBlocks() {
 func dsStep(j *job) int { return j.keys + 16 }
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
-	return isa.bwdPace.backward(&p, 5, bwdRows, bwdBlockK)
+	return isa.bwdPace.backward(&p, isa.lanes)
 }
 
 // direct reports whether rows of t can take the place of padded float32 rows.

@@ -19,7 +19,7 @@ type pace struct {
 }
 
 // callTime is what a call takes before and after its items, in nanoseconds.
-const callTime = 1000
+const callTime = 500
 
 // cost returns the time of a call: the nanoseconds of all items, shared by those
 // cores that have one.
@@ -42,13 +42,14 @@ func pairs(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.Heads) * min(seen, float64(n*lanes)*float64(p.KVLen))
 }
 
-// rowElements and keyElements return the elements of Q and O, and of K and V.
+// rowElements and keyElements return the elements of Q and O, and of K and V with
+// as many keys as fill the lanes.
 func rowElements(p *flashkit.Problem) float64 {
 	return float64(p.Batch*p.Heads) * float64(p.QLen) * float64(p.Dim+p.VDim)
 }
 
-func keyElements(p *flashkit.Problem) float64 {
-	return float64(p.Batch*p.KVHeads) * float64(p.KVLen) * float64(p.Dim+p.VDim)
+func keyElements(p *flashkit.Problem, lanes int) float64 {
+	return float64(p.Batch*p.KVHeads) * float64(tiles(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
 // converted returns x if the problem's type is not float32, else 0.
@@ -68,16 +69,22 @@ func (c *pace) forward(p *flashkit.Problem, lanes int) time.Duration {
 	return cost(sum, n)
 }
 
-// backward is the time of a backward pass of so many products in items of keys,
-// which walk tiles of rows.
-func (c *pace) backward(p *flashkit.Problem, products float64, rows, keys int) time.Duration {
+// backward is the time of a backward pass in items of keys, which are in the lanes
+// and walk tiles of rows.
+func (c *pace) backward(p *flashkit.Problem, lanes int) time.Duration {
+	const products, rows, keys = 5, bwdTileRows, bwdTileKeys
 	met, dims := pairs(p, edgeRows), float64(p.Dim+p.VDim)
 	n := p.Batch * p.KVHeads * tiles(p.KVLen, keys)
 	visits := met / float64(rows*keys) // of tiles of rows by items
-	sum := float64(n)*c.start + met*(products*dims*c.flop+c.pair) + (rowElements(p)+keyElements(p))*c.element +
+	sum := float64(n)*c.start + met*(products*dims*c.flop+c.pair) + (rowElements(p)+keyElements(p, lanes))*c.element +
 		converted(p, visits*float64(rows)*dims)*c.widen
 	return cost(sum, n)
 }
 
-// edgeRows is the rows that meet an edge of the band together, in a backward pass.
-const edgeRows = 8
+// The tiles of a backward pass in lanes: query rows, keys, and the rows that meet
+// an edge of the band together.
+const (
+	bwdTileRows = 64
+	bwdTileKeys = 128
+	edgeRows    = 8
+)

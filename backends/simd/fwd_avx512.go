@@ -10,8 +10,8 @@ import (
 
 var avx512Lanes = laneISA{
 	lanes: 32, block: 16, convert: 1,
-	fwdPace: pace{start: 1400, flop: .0067, pair: .6, element: .4},
-	bwdPace: pace{start: 4000, flop: .0047, pair: 1.6, element: .55, widen: .36},
+	fwdPace: pace{start: 1000, flop: .0067, pair: .6, element: .4},
+	bwdPace: pace{start: 1700, flop: .0047, pair: 1.6, element: .55, widen: .36},
 
 	scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512,
 	addValues: addValuesAVX512, addValuesMasked: addValuesMaskedAVX512, transpose: transposeAVX512,

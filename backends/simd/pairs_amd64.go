@@ -26,8 +26,8 @@ func fitsAVX512BF16(p flashkit.Problem) string {
 // float32. Others do it at twice the rate, and no feature flag tells them apart:
 // there, dispatch knows better from its table or from a probe.
 var (
-	fwdPairPace = pace{start: 1200, flop: .01, pair: .2, element: .5}
-	bwdPairPace = pace{start: 5000, flop: .007, pair: 2.3, element: .7, widen: .6}
+	fwdPairPace = pace{start: 900, flop: .0105, pair: .2, element: .5}
+	bwdPairPace = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
 )
 
 // pairWords is the words of a row of pairs, rounded up to what transposePairs

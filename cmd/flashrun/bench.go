@@ -112,7 +112,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 			return fmt.Errorf("--compare: %w", err)
 		}
 	}
-	if err := b.open(cmd.Context(), f.backend); err != nil {
+	if err := b.open(cmd, f.backend); err != nil {
 		return err
 	}
 	defer b.close()
@@ -151,6 +151,7 @@ func (f *benchFlags) measure(cmd *cobra.Command, b *bench, problems []flashkit.P
 	b.plan.started = time.Now()
 	err := b.run(cmd.Context(), problems)
 	b.results.Interrupted = err != nil
+	b.remember()
 	return cmp.Or(cmd.Context().Err(), err) // wherever it was interrupted
 }
 
@@ -190,8 +191,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 }
 
 // open opens the backends and admits the kernels that --backend names.
-func (b *bench) open(ctx context.Context, choice string) error {
-	b.dispatch = dispatch.All(ctx)
+func (b *bench) open(cmd *cobra.Command, choice string) error {
+	b.dispatch = openAll(cmd)
 	seen := map[string]bool{}
 	for _, name := range strings.Split(backendChoice(choice), ",") {
 		if name == "all" {

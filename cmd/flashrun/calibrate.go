@@ -88,7 +88,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	case f.print && (f.json || f.out != ""):
 		return errors.New("--print: goes without --json and --out")
 	}
-	all := dispatch.All(cmd.Context())
+	all := dispatch.All(cmd.Context()) // whatever profile there is now
 	defer all.Close()
 	d, err := all.Blank().With(f.name())
 	if err != nil {

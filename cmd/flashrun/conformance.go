@@ -88,7 +88,7 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 	if f.options.Sweep < 0 {
 		return fmt.Errorf("--sweep %d: must not be negative", f.options.Sweep)
 	}
-	d, err := openDispatch(cmd.Context(), f.backend)
+	d, err := openDispatch(cmd, f.backend)
 	if err != nil {
 		return err
 	}

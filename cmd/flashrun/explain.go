@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ type explained struct {
 	Chosen  bool    `json:"chosen"`
 	Reason  string  `json:"reason"`
 	Seconds float64 `json:"predicted_seconds,omitempty"`
+	Last    float64 `json:"last_seconds,omitempty"` // measured
 }
 
 func newExplain() *cobra.Command {
@@ -24,7 +26,8 @@ func newExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain PROBLEM",
 		Short: "Say which kernel runs a problem, and why not the others",
-		Long: `Explain prints a verdict for every kernel: chosen, or the reason why not.
+		Long: `Explain prints a verdict for every kernel: chosen, or the reason why not; the
+time that dispatch predicts; and what the last call that is remembered took.
 
 A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 [-dv{value dim}]-{f32|f16|bf16}[-causal|-window{left}.{right}][-topleft][-scale{x}].`,
@@ -36,7 +39,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 			if err != nil {
 				return err
 			}
-			d, err := openDispatch(cmd.Context(), backend)
+			d, err := openDispatch(cmd, backend)
 			if err != nil {
 				return err
 			}
@@ -51,21 +54,28 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 			}
 			var lines []explained
 			for _, v := range verdicts {
-				lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds()})
+				lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds(), v.Last.Seconds()})
 			}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
 			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			anyLast := slices.ContainsFunc(lines, func(l explained) bool { return l.Last > 0 })
 			for _, l := range lines {
-				mark, predicted := " ", ""
+				mark, predicted, last := " ", "", ""
 				if l.Chosen {
 					mark = "*"
 				}
 				if l.Seconds > 0 {
 					predicted = "about " + formatSeconds(l.Seconds)
 				}
-				fmt.Fprintf(t, "%s %s\t%s\t%s\n", mark, l.Name, predicted, l.Reason)
+				if l.Last > 0 {
+					last = "last " + formatSeconds(l.Last)
+				}
+				if anyLast {
+					last += "\t"
+				}
+				fmt.Fprintf(t, "%s %s\t%s\t%s%s\n", mark, l.Name, predicted, last, l.Reason)
 			}
 			return failed(t.Flush())
 		},

@@ -30,7 +30,7 @@ func newList() *cobra.Command {
 		Example: "  flashrun list\n  flashrun list --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d := dispatch.All(cmd.Context())
+			d := openAll(cmd)
 			defer d.Close()
 			lines := list(d)
 			if asJSON {

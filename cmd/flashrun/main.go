@@ -83,6 +83,8 @@ sense, 130 interrupted.`,
   flashrun explain b1-h8-g8-n1-m4096-d128-bf16
   flashrun bench --seq 128:4096:x2 --causal both --out results.json
   flashrun report results.json -o report.html
+  flashrun bench --seq 128:4096:x2 --causal both
+  flashrun calibrate
   flashrun memory b1-h8-g8-n4096-m4096-d64-f32
   flashrun conformance --backend simd`,
 		SilenceUsage:  true,
@@ -93,10 +95,20 @@ sense, 130 interrupted.`,
 	return root
 }
 
+// openAll returns the dispatcher over everything that this machine has, and warns
+// of a profile that cannot be used. The caller closes it.
+func openAll(cmd *cobra.Command) *dispatch.Dispatcher {
+	d := dispatch.All(cmd.Context())
+	if err := d.ProfileErr(); err != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning:", err, "(flashrun calibrate writes a new one)")
+	}
+	return d
+}
+
 // openDispatch returns the dispatcher for a --backend flag, or for the
 // environment when the flag is "". The caller closes it.
-func openDispatch(ctx context.Context, backend string) (*dispatch.Dispatcher, error) {
-	all := dispatch.All(ctx)
+func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
+	all := openAll(cmd)
 	chosen, err := all.With(backendChoice(backend))
 	if err != nil {
 		all.Close()

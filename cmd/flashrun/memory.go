@@ -117,7 +117,7 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	d, err := openDispatch(cmd.Context(), f.backend)
+	d, err := openDispatch(cmd, f.backend)
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	d, err := openDispatch(ctx, f.backend)
+	d, err := openDispatch(cmd, f.backend)
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	addToProfile(d)
 	if file != nil {
 		if err := file.commit(out.file(in.problem, rep, in.layout).Write); err != nil {
 			return failed(err)

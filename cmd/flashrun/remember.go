@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// What flashrun measures is added to the profile of the machine, if flashrun
+// calibrate has made one: nobody gets a file that he has not asked for.
+
+// learned tells dispatch what a call took.
+func learned(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {
+	if took > 0 {
+		d.Learn(k.Name, p, took) // it knows the kernel and the problem
+	}
+}
+
+// remember tells dispatch what was measured with host tensors.
+func (b *bench) remember() {
+	for _, r := range b.results.Results {
+		p, err := flashkit.ParseProblem(r.Problem)
+		for _, k := range b.kernels {
+			if err == nil && k.Name == r.Kernel && r.Memory == hostMemory {
+				learned(b.dispatch, k, p, time.Duration(r.Seconds*1e9))
+			}
+		}
+	}
+	addToProfile(b.dispatch)
+}
+
+// addToProfile writes what d knows to the profile, if there is one that could be
+// read. That it cannot be written is no failure of what was asked for.
+func addToProfile(d *dispatch.Dispatcher) {
+	path, err := d.ProfilePath()
+	if err != nil || d.ProfileErr() != nil {
+		return
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		d.SaveProfile(path)
+	}
+}

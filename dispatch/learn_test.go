@@ -1,0 +1,239 @@
+package dispatch_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A clock is a backend whose kernels predict one time and take another, on the
+// clock of a synctest bubble.
+type clock struct {
+	name    string
+	kernels []flashkit.Kernel
+	calls   map[string]int
+	mu      sync.Mutex
+}
+
+func (c *clock) Name() string               { return c.name }
+func (c *clock) Kernels() []flashkit.Kernel { return c.kernels }
+func (c *clock) Close() error               { return nil }
+
+// add gives the backend a kernel. Times are of one key and grow with the keys.
+func (c *clock) add(stem string, predicts, takes time.Duration) *clock {
+	name := c.name + "/" + stem
+	c.kernels = append(c.kernels, flashkit.Kernel{
+		Name: name,
+		Fits: func(flashkit.Problem) string { return "" },
+		Cost: func(p flashkit.Problem) time.Duration { return predicts * time.Duration(p.KVLen) },
+		RunForward: func(ctx context.Context, p flashkit.Problem, _ *flashkit.Forward) error {
+			c.mu.Lock()
+			c.calls[name]++
+			c.mu.Unlock()
+			time.Sleep(takes * time.Duration(p.KVLen))
+			return ctx.Err()
+		},
+	})
+	return c
+}
+
+func newClock(name string) *clock { return &clock{name: name, calls: map[string]int{}} }
+
+// keys is a problem of so many keys, with its tensors.
+func keys(n int) (flashkit.Problem, *flashkit.Forward) {
+	p := problem
+	p.KVLen = n
+	x := func(rows int) flashkit.Tensor { return flashkit.F32(make([]float32, rows), 1, 1, rows, 1) }
+	return p, &flashkit.Forward{Q: x(1), K: x(n), V: x(n), O: x(1)}
+}
+
+func picked(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) string {
+	t.Helper()
+	k, err := d.Pick(p, flashkit.PassForward)
+	require.NoError(t, err)
+	return k.Name
+}
+
+// A kernel that takes longer than it predicts loses its place to one that does
+// not, and the other one is not blamed for it.
+func TestCallsCorrectPredictions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock("a").add("fwd_boasts", 10*time.Microsecond, 50*time.Microsecond).add("fwd_modest", 20*time.Microsecond, 20*time.Microsecond)
+		d := dispatch.New(c)
+		p, f := keys(10)
+		require.Equal(t, "a/fwd_boasts", picked(t, d, p))
+		for range 30 {
+			require.NoError(t, d.Forward(t.Context(), p, f))
+		}
+		require.Equal(t, "a/fwd_modest", picked(t, d, p))
+		verdicts, err := d.Explain(p, flashkit.PassForward)
+		require.NoError(t, err)
+		require.Equal(t, 500*time.Microsecond, verdicts[0].Last)
+		require.Equal(t, 200*time.Microsecond, verdicts[1].Last)
+		require.InDelta(t, 200*time.Microsecond, verdicts[1].Cost, float64(50*time.Microsecond))
+
+		again, _ := keys(11) // of the same regime
+		require.Equal(t, "a/fwd_modest", picked(t, d, again))
+		far, _ := keys(5000)
+		blank := d.Blank()
+		require.Equal(t, "a/fwd_boasts", picked(t, blank, p), "a blank one has forgotten")
+		require.Equal(t, "a/fwd_modest", picked(t, d, far), "what is known is expected elsewhere too")
+	})
+}
+
+func TestOneSlowCallChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := dispatch.New(newClock("a").add("fwd_x", 10, 10).add("fwd_y", 20, 20))
+		p, _ := keys(10)
+		for range 20 {
+			require.NoError(t, d.Learn("a/fwd_x", p, 100))
+		}
+		require.NoError(t, d.Learn("a/fwd_x", p, time.Second))
+		require.Equal(t, "a/fwd_x", picked(t, d, p))
+	})
+}
+
+// The first call on a problem, calls beside others, and failed ones teach nothing.
+func TestCallsThatDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := dispatch.New(newClock("a").add("fwd_x", 10*time.Microsecond, time.Millisecond).add("fwd_y", 20*time.Microsecond, time.Millisecond))
+		p, f := keys(10)
+		require.NoError(t, d.Forward(t.Context(), p, f))
+		require.Equal(t, "a/fwd_x", picked(t, d, p), "the first")
+		var wait sync.WaitGroup
+		for range 50 {
+			wait.Go(func() {
+				_, f := keys(10)
+				if err := d.Forward(t.Context(), p, f); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wait.Wait()
+		// The last one to end began beside others.
+		require.Equal(t, "a/fwd_x", picked(t, d, p), "beside others")
+		require.NoError(t, d.Forward(t.Context(), p, f))
+		require.NoError(t, d.Forward(t.Context(), p, f))
+		require.Equal(t, "a/fwd_y", picked(t, d, p))
+	})
+}
+
+// A long problem is worth a probe of kernels of which nothing is known; a short
+// one is not, nor are kernels that predict to be far slower.
+func TestProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock("a").add("fwd_boasts", time.Microsecond, 9*time.Microsecond).add("fwd_modest", 2*time.Microsecond, 2*time.Microsecond).
+			add("fwd_slow", time.Millisecond, time.Nanosecond)
+		d := dispatch.New(c)
+		short, _ := keys(1000)
+		require.NoError(t, d.Probe(t.Context(), short, flashkit.PassForward))
+		require.Empty(t, c.calls)
+
+		long, f := keys(100_000)
+		start := time.Now()
+		require.NoError(t, d.Forward(t.Context(), long, f))
+		require.Equal(t, "a/fwd_modest", picked(t, d, long))
+		require.Less(t, time.Since(start)-200*time.Millisecond, 30*time.Millisecond)
+		require.Zero(t, c.calls["a/fwd_slow"])
+		calls := c.calls["a/fwd_boasts"]
+		require.Positive(t, calls)
+
+		longer, f := keys(200_000)
+		require.NoError(t, d.Forward(t.Context(), longer, f))
+		require.Equal(t, calls, c.calls["a/fwd_boasts"], "once is enough")
+	})
+}
+
+func TestProbeEndsWithTheContext(t *testing.T) {
+	c := newClock("a").add("fwd_x", time.Microsecond, 0)
+	d := dispatch.New(c)
+	long, f := keys(1_000_000)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, d.Probe(ctx, long, flashkit.PassForward))
+	require.Empty(t, c.calls)
+	require.ErrorIs(t, d.Forward(ctx, long, f), context.Canceled)
+	var wrong *flashkit.ProblemError
+	require.ErrorAs(t, d.Forward(nil, long, f), &wrong) //nolint:staticcheck // no context is an error, not a panic
+	require.ErrorAs(t, d.Probe(t.Context(), flashkit.Problem{}, flashkit.PassForward), &wrong)
+}
+
+func TestLearnRefuses(t *testing.T) {
+	d := dispatch.New(newClock("a").add("fwd_x", 1, 1))
+	var wrong *flashkit.ProblemError
+	for name, err := range map[string]error{
+		"kernel":  d.Learn("a/fwd_z", problem, time.Second),
+		"took":    d.Learn("a/fwd_x", problem, 0),
+		"Heads":   d.Learn("a/fwd_x", flashkit.Problem{}, time.Second),
+		"kernel ": d.Learn("", problem, time.Second),
+	} {
+		require.ErrorAs(t, err, &wrong, name)
+	}
+}
+
+// A frozen dispatcher learns from nothing, and what others learn does not reach it.
+func TestFrozen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock("a").add("fwd_x", 10*time.Microsecond, time.Millisecond).add("fwd_y", 20*time.Microsecond, time.Millisecond)
+		d := dispatch.New(c)
+		p, f := keys(10)
+		long, _ := keys(100_000)
+		frozen := d.Frozen()
+		for range 100 {
+			require.Equal(t, "a/fwd_x", picked(t, frozen, p))
+			require.Equal(t, "a/fwd_x", picked(t, frozen, long))
+			require.NoError(t, frozen.Forward(t.Context(), p, f))
+			require.NoError(t, frozen.Learn("a/fwd_x", p, time.Second))
+			require.NoError(t, frozen.Probe(t.Context(), long, flashkit.PassForward))
+			require.NoError(t, d.Learn("a/fwd_x", p, time.Second))
+		}
+		require.Equal(t, "a/fwd_y", picked(t, d, p))
+		require.Equal(t, 100, c.calls["a/fwd_x"])
+		require.Zero(t, c.calls["a/fwd_y"])
+	})
+}
+
+// Many problems push each other out; the choice stays what it was.
+func TestManyProblems(t *testing.T) {
+	d := dispatch.New(newClock("a").add("fwd_x", 10, 10).add("fwd_y", 20, 20))
+	for n := range 5000 {
+		p, _ := keys(n + 1)
+		require.Equal(t, "a/fwd_x", picked(t, d, p))
+	}
+}
+
+// For the race detector: everything at once.
+func TestConcurrentUse(t *testing.T) {
+	d := dispatch.New(newClock("a").add("fwd_x", 10, 0).add("fwd_y", 11, 0))
+	path := t.TempDir() + "/profile"
+	var wait sync.WaitGroup
+	for w := range 8 {
+		wait.Go(func() {
+			for i := range 50 {
+				p, f := keys(1 + (i*7+w)%40)
+				if err := d.Forward(t.Context(), p, f); err != nil {
+					t.Error(err)
+				}
+				d.Learn("a/fwd_y", p, time.Duration(i+1))
+				if i%10 == w {
+					if err := d.SaveProfile(path); err != nil {
+						t.Error(err)
+					}
+					if err := d.LoadProfile(path); err != nil {
+						t.Error(err)
+					}
+					d.Frozen()
+					d.Explain(p, flashkit.PassForward)
+				}
+			}
+		})
+	}
+	wait.Wait()
+}
