@@ -183,7 +183,7 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 	case f.rounds < 1:
 		err = fmt.Errorf("--rounds %d: must be at least 1", f.rounds)
 	case f.regrets && (f.compare != "" || f.out != "" || f.csv || f.benchstat):
-		err = errors.New("--regret: goes with the table or with --json, without --compare and --out")
+		err = errors.New("--regret: goes with the table or with --json, without --compare and --out, --csv and --benchstat")
 	case f.compare != "" && (f.csv || f.benchstat):
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
 	}

@@ -46,6 +46,7 @@ func calibrateGrid() []heat {
 // calibrateFlags are the flags of flashrun calibrate, as given.
 type calibrateFlags struct {
 	backend     string
+	problems    []string
 	out         string
 	timePerCase time.Duration
 	print       bool
@@ -65,15 +66,18 @@ some milliseconds where that says nothing.
 
 The profile lies in the user's cache folder, or where FLASHKIT_PROFILE says. It
 counts on the same processor, number of cores, GPU and driver only. Run it while
-the machine has nothing else to do.`,
+the machine has nothing else to do. With --problem, what is found is added to
+what the profile knows.`,
 		Example: `  flashrun calibrate
   flashrun calibrate --out machine.profile && FLASHKIT_PROFILE=machine.profile flashrun list
+  flashrun calibrate --problem b1-h32-g8-n1-m5000-d128-bf16
   flashrun calibrate --print >entry.json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
 	addBackendFlag(cmd, &f.backend, "measure only the kernels of this `name`: auto, simd, wasm, cuda, simd/fwd_generic (default all)")
+	flags.StringArrayVar(&f.problems, "problem", nil, "measure the problem of this `name` only; repeat for more")
 	flags.StringVar(&f.out, "out", "", "write the profile to this `file` (default the profile of this machine)")
 	flags.DurationVar(&f.timePerCase, "time-per-case", 40*time.Millisecond, "measure a kernel on a problem for about this long")
 	flags.BoolVar(&f.print, "print", false, "write no profile, print an entry of the table that is built into flashkit")
@@ -85,14 +89,23 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	switch {
 	case f.timePerCase <= 0:
 		return fmt.Errorf("--time-per-case %v: must be positive", f.timePerCase)
-	case f.print && (f.json || f.out != ""):
-		return errors.New("--print: goes without --json and --out")
+	case f.print && f.json:
+		return errors.New("--print and --json exclude each other")
+	case f.print && f.out != "":
+		return fmt.Errorf("--print and --out %s exclude each other", f.out)
 	}
-	all := dispatch.All(cmd.Context()) // whatever profile there is now
+	list, err := f.heats()
+	if err != nil {
+		return err
+	}
+	all := dispatch.All(cmd.Context()) // a bad profile is no news here
 	defer all.Close()
-	d, err := all.Blank().With(f.name())
+	d, err := all.With(f.name())
 	if err != nil {
 		return unavailable(err)
+	}
+	if len(f.problems) == 0 {
+		d = d.Blank()
 	}
 	path := f.out
 	if path == "" && !f.print {
@@ -103,7 +116,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	show := newProgress(cmd.ErrOrStderr())
 	defer show.done()
 	started := time.Now()
-	if err := f.measure(cmd.Context(), d, show); err != nil {
+	if err := f.measure(cmd.Context(), d, list, show); err != nil {
 		return failed(err)
 	}
 	show.done()
@@ -113,7 +126,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err := d.SaveProfile(path); err != nil {
 		return failed(fmt.Errorf("the profile could not be written: %w", err))
 	}
-	return failed(f.report(cmd.OutOrStdout(), d, path, time.Since(started)))
+	return failed(f.report(cmd.OutOrStdout(), d, list, path, time.Since(started)))
 }
 
 // name returns what --backend chooses; the environment has no say here.
@@ -124,11 +137,24 @@ func (f *calibrateFlags) name() string {
 	return f.backend
 }
 
-// measure races the kernels over the grid; d learns what each takes.
-func (f *calibrateFlags) measure(ctx context.Context, d *dispatch.Dispatcher, show *progress) error {
+// heats returns what to measure.
+func (f *calibrateFlags) heats() ([]heat, error) {
+	if len(f.problems) == 0 {
+		return calibrateGrid(), nil
+	}
+	problems, err := namedProblems(f.problems)
+	var list []heat
+	for _, p := range problems {
+		list = append(list, heat{p, []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}})
+	}
+	return list, err
+}
+
+// measure races the kernels over the problems; d learns what each takes.
+func (f *calibrateFlags) measure(ctx context.Context, d *dispatch.Dispatcher, list []heat, show *progress) error {
 	const rounds = 4
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: f.timePerCase / rounds, rounds: rounds, order: rand.New(rand.NewPCG(1, 1))}
-	return r.each(ctx, calibrateGrid(), show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
+	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
 		for _, x := range racers {
 			if len(x.times) == 0 {
 				continue
@@ -150,7 +176,7 @@ type calibration struct {
 }
 
 // A calibratedKernel says how far off a kernel's own predictions are, over the
-// problems of the grid that it fits.
+// problems that were measured and that it fits.
 type calibratedKernel struct {
 	Kernel   string  `json:"kernel"`
 	Problems int     `json:"problems"`
@@ -159,16 +185,16 @@ type calibratedKernel struct {
 	Most     float64 `json:"most"`
 }
 
-func (f *calibrateFlags) report(w io.Writer, d *dispatch.Dispatcher, path string, took time.Duration) error {
+func (f *calibrateFlags) report(w io.Writer, d *dispatch.Dispatcher, list []heat, path string, took time.Duration) error {
 	c := calibration{Profile: path, Seconds: took.Seconds(), Machine: describeMachine(d, nil)}
-	own := d.Blank()
+	own := d.Blank().Kernels()
 	for i, k := range d.Kernels() {
 		var off []float64
-		for _, h := range calibrateGrid() {
+		for _, h := range list {
 			if !slices.Contains(h.passes, k.Pass()) || k.Fits(h.problem) != "" {
 				continue
 			}
-			if itself := own.Kernels()[i].Cost(h.problem); itself > 0 {
+			if itself := own[i].Cost(h.problem); itself > 0 {
 				off = append(off, float64(k.Cost(h.problem))/float64(itself))
 			}
 		}

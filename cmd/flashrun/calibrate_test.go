@@ -1,0 +1,168 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Tests know nothing of this machine, and leave its profile alone.
+func TestMain(m *testing.M) {
+	os.Setenv("FLASHKIT_PROFILE", "off")
+	os.Exit(m.Run())
+}
+
+const tiny = "b1-h2-g1-n5-m9-d8-f32-causal"
+
+// profileAt makes a file the profile for the rest of the test.
+func profileAt(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "cache", "profile")
+	t.Setenv("FLASHKIT_PROFILE", path)
+	return path
+}
+
+func calibrateTiny(args ...string) []string {
+	return append([]string{"calibrate", "--problem", tiny, "--time-per-case", "1ms"}, args...)
+}
+
+func TestCalibrate(t *testing.T) {
+	path := profileAt(t)
+	var c calibration
+	require.NoError(t, json.Unmarshal([]byte(ok(t, calibrateTiny("--json", "--backend", "simd")...)), &c))
+	require.Equal(t, path, c.Profile)
+	require.NotEmpty(t, c.Kernels)
+	for _, k := range c.Kernels {
+		require.Contains(t, k.Kernel, "simd/")
+		require.Equal(t, 1, k.Problems)
+		require.Positive(t, k.Least)
+		require.LessOrEqual(t, k.Least, k.Median)
+		require.LessOrEqual(t, k.Median, k.Most)
+	}
+	lastOf := func(kernel string) float64 {
+		var lines []explained
+		require.NoError(t, json.Unmarshal([]byte(ok(t, "explain", tiny, "--json")), &lines))
+		i := slices.IndexFunc(lines, func(l explained) bool { return l.Name == kernel })
+		require.GreaterOrEqual(t, i, 0)
+		return lines[i].Last
+	}
+	require.Positive(t, lastOf("simd/fwd_generic"))
+	require.Zero(t, lastOf("wasm/fwd_scalar"))
+	require.Contains(t, ok(t, "explain", tiny), "last ")
+
+	ok(t, "run", "--problem", tiny, "--backend", "wasm/fwd_scalar", "--repeat", "3")
+	require.Positive(t, lastOf("wasm/fwd_scalar"), "run adds to a profile that is there")
+	ok(t, "bench", "--problem", tiny, "--backend", "wasm/fwd_simd128", "--limits=false", "--time-per-case", "1ms")
+	require.Positive(t, lastOf("wasm/fwd_simd128"), "and so does bench")
+
+	table := filepath.Join(t.TempDir(), "x")
+	require.Contains(t, ok(t, calibrateTiny("--out", table)...), "written to "+table)
+	require.FileExists(t, table)
+}
+
+// Nobody gets a profile who has not asked for one.
+func TestNoProfileUnasked(t *testing.T) {
+	path := profileAt(t)
+	ok(t, "run", "--problem", tiny, "--repeat", "1")
+	ok(t, "list")
+	ok(t, "explain", tiny)
+	ok(t, "bench", "--problem", tiny, "--backend", "simd", "--limits=false", "--time-per-case", "1ms")
+	require.NoDirExists(t, filepath.Dir(path))
+	out := ok(t, calibrateTiny("--print", "--backend", "simd")...)
+	require.NoDirExists(t, filepath.Dir(path))
+	var entry struct {
+		Machine struct{ Arch string }
+		Kernels map[string]any
+		Calls   []any
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &entry))
+	require.NotEmpty(t, entry.Machine.Arch)
+	require.Contains(t, entry.Kernels, "simd/fwd_generic")
+	require.Empty(t, entry.Calls)
+}
+
+// A profile that cannot be used is ignored with one warning, and left as it is.
+func TestBadProfile(t *testing.T) {
+	path := profileAt(t)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte("nonsense"), 0o644))
+	for _, args := range [][]string{{"list"}, {"explain", tiny}, {"run", "--problem", tiny, "--repeat", "1"}, {"memory", "--formula", tiny},
+		{"bench", "--problem", tiny, "--backend", "simd", "--limits=false", "--time-per-case", "1ms"}} {
+		code, stdout, stderr := flashrun(t, args...)
+		require.Equal(t, exitOK, code)
+		require.NotEmpty(t, stdout)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+		require.Contains(t, stderr, "warning: profile ignored: "+path)
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "nonsense", string(text))
+	ok(t, calibrateTiny()...) // writes a new one
+	ok(t, "list")
+}
+
+func TestBadCalibrate(t *testing.T) {
+	for _, args := range [][]string{{"--time-per-case", "0"}, {"--print", "--json"}, {"--print", "--out", "x"}, {"--problem", "b1"}, {"--backend", "tpu"}, {"x"}} {
+		code, stdout, stderr := flashrun(t, append([]string{"calibrate"}, args...)...)
+		require.Equal(t, exitUsage, code, args)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, args[len(args)-1])
+	}
+	code, _, stderr := flashrun(t, calibrateTiny()...)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, "FLASHKIT_PROFILE is off")
+	require.Contains(t, stderr, "--out")
+}
+
+func TestRegret(t *testing.T) {
+	args := []string{"bench", "--regret", "--problem", tiny, "--problem", "b1-h1-g1-n3-m3-d4-bf16", "--time-per-case", "5ms", "--rounds", "1"}
+	var r regretReport
+	require.NoError(t, json.Unmarshal([]byte(ok(t, append(args, "--json")...)), &r))
+	require.Len(t, r.Problems, 4, "both passes")
+	require.GreaterOrEqual(t, r.Sum, 1.0)
+	worst := 0.0
+	for _, x := range r.Problems {
+		chosen, best := x.times()
+		require.InEpsilon(t, chosen/best, x.Ratio, 1e-9)
+		worst = max(worst, x.Ratio)
+		for _, k := range x.Kernels {
+			require.True(t, k.Calls > 0 && k.Seconds >= best || k.Note != "", "%+v", k)
+		}
+	}
+	require.Equal(t, worst, r.Worst)
+	out := ok(t, append(args, "--pass", "fwd")...)
+	require.Contains(t, out, "2 problems: dispatch's choices take ")
+
+	code, _, stderr := flashrun(t, "bench", "--regret", "--csv")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "--regret")
+}
+
+// The grids are sound, large enough, and do not share a problem: what calibrate
+// has measured is not what regret asks for.
+func TestGrids(t *testing.T) {
+	types, passes, n := map[flashkit.DType]bool{}, map[flashkit.Pass]bool{}, 0
+	asked := map[flashkit.Problem]bool{}
+	for _, h := range regretGrid() {
+		require.NoError(t, h.problem.Validate())
+		require.False(t, asked[h.problem], "%s twice", h.problem)
+		asked[h.problem], types[h.problem.DType] = true, true
+		for _, s := range h.passes {
+			passes[s] = true
+			n++
+		}
+	}
+	require.GreaterOrEqual(t, n, 80)
+	require.Len(t, types, 3)
+	require.Len(t, passes, 2)
+	for _, h := range calibrateGrid() {
+		require.NoError(t, h.problem.Validate())
+		require.False(t, asked[h.problem], "%s in both", h.problem)
+	}
+}
