@@ -152,8 +152,7 @@ func (f *calibrateFlags) heats() ([]heat, error) {
 
 // measure races the kernels over the problems; d learns what each takes.
 func (f *calibrateFlags) measure(ctx context.Context, d *dispatch.Dispatcher, list []heat, show *progress) error {
-	const rounds = 4
-	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: f.timePerCase / rounds, rounds: rounds, order: rand.New(rand.NewPCG(1, 1))}
+	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: f.timePerCase / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
 	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
 		for _, x := range racers {
 			if len(x.times) == 0 {

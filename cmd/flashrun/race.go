@@ -23,6 +23,10 @@ type race struct {
 	order    *rand.Rand
 }
 
+// raceRounds is in how many turns a kernel's time is cut: many short ones, so that
+// what else happens on the machine hits all kernels alike.
+const raceRounds = 15
+
 // A racer is a kernel in a race.
 type racer struct {
 	kernel    flashkit.Kernel
