@@ -5,7 +5,9 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +27,45 @@ var table = sync.OnceValue(func() (list []profile) {
 	}
 	return list
 })
+
+// WriteTable writes what is known of kernels as an element of the table that is
+// built into this package, in JSON: for each type and number of rows the mean
+// factor of a kernel. The rest is for profiles.
+func (d *Dispatcher) WriteTable(w io.Writer) error {
+	p := d.memory.profile(d.machine)
+	p.Calls = nil
+	for i, k := range d.memory.kernels {
+		if f, ok := p.Kernels[k.Name]; ok {
+			f.Rates = d.memory.rates[i].summary()
+			p.Kernels[k.Name] = f
+		}
+	}
+	return json.NewEncoder(w).Encode(p)
+}
+
+// summary returns the mean factor of each type and number of rows, under the name
+// of the middle one of its regimes.
+func (r *rates) summary() map[string][2]float64 {
+	const enough = 8 // calls, so that the mean counts for more than a probe would
+	groups := map[[2]int8][]regime{}
+	for i := range r {
+		if _, calls := r[i].load(); calls > 0 {
+			c := coordinates[i]
+			group := [2]int8{c[axisType], c[axisRows]}
+			groups[group] = append(groups[group], regime(i))
+		}
+	}
+	list := map[string][2]float64{}
+	for _, members := range groups {
+		sum := 0.0
+		for _, at := range members {
+			log, _ := r[at].load()
+			sum += log
+		}
+		list[members[len(members)/2].String()] = [2]float64{rounded(math.Exp(sum / float64(len(members)))), enough}
+	}
+	return list
+}
 
 // adopt takes from the table what is known of hardware like this machine's.
 func (m *memory) adopt(of machine) {

@@ -10,7 +10,7 @@ import (
 
 // What a probe may take, and when it is worth that.
 const (
-	probeCalls  = 4                      // of a kernel that are timed
+	probeCalls  = 6                      // of a kernel that are timed
 	probeTime   = 300 * time.Microsecond // of a call, as predicted
 	probeLimit  = 100 * time.Millisecond // of all calls, should they take longer
 	probeBytes  = 16 << 20               // of tensors

@@ -154,14 +154,6 @@ func (d *Dispatcher) SaveProfile(path string) error {
 	return err
 }
 
-// WriteTable writes what is known of kernels as an element of the table that is
-// built into this package, in JSON.
-func (d *Dispatcher) WriteTable(w io.Writer) error {
-	p := d.memory.profile(d.machine)
-	p.Calls = nil
-	return json.NewEncoder(w).Encode(p)
-}
-
 func checksum(body []byte) string {
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
