@@ -2,8 +2,12 @@ package dispatch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
@@ -68,4 +72,106 @@ func ExampleDispatcher_WithFailover() {
 		log.Printf("%s: %s failed (%v), running %s", f.Problem, f.Failed, f.Err, f.Next)
 	})
 	defer d.Close()
+}
+
+// A program that wants the same kernels, hence the same bits, in every run keeps
+// what it knew at first.
+func ExampleDispatcher_Frozen() {
+	d := dispatch.New(simd.New()).Frozen()
+	defer d.Close()
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
+	first, err := d.Pick(p, flashkit.PassForward)
+	if err != nil {
+		log.Fatal(err)
+	}
+	d.Learn(first.Name, p, time.Hour) // does nothing
+	again, err := d.Pick(p, flashkit.PassForward)
+	fmt.Println(again.Name == first.Name, err)
+	// Output: true <nil>
+}
+
+func ExampleDispatcher_Blank() {
+	d := dispatch.New(simd.New()).Blank() // neither the table nor a profile
+	defer d.Close()
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
+	k, err := d.Pick(p, flashkit.PassForward)
+	fmt.Println(k.Name != "", err)
+	// Output: true <nil>
+}
+
+// A kernel that takes far longer than thought is not chosen again.
+func ExampleDispatcher_Learn() {
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
+	for range 20 {
+		if err := d.Learn("simd/fwd_generic", p, time.Minute); err != nil {
+			log.Fatal(err)
+		}
+	}
+	verdicts, err := d.Explain(p, flashkit.PassForward)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, v := range verdicts {
+		if v.Name == "simd/fwd_generic" {
+			fmt.Println("last:", v.Last, "predicted more than a second:", v.Cost > time.Second)
+		}
+	}
+	// Output: last: 1m0s predicted more than a second: true
+}
+
+// A server can measure before the first request what that would otherwise wait for.
+func ExampleDispatcher_Probe() {
+	ctx := context.Background()
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	p := flashkit.Problem{Batch: 4, Heads: 8, KVHeads: 8, QLen: 2048, KVLen: 2048, Dim: 64, VDim: 64, Mask: flashkit.Causal()}
+	fmt.Println(d.Probe(ctx, p, flashkit.PassForward))
+	// Output: <nil>
+}
+
+// What a program has learned serves the next one, if it says so.
+func ExampleDispatcher_SaveProfile() {
+	folder, err := os.MkdirTemp("", "flashkit")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	path := filepath.Join(folder, "profile") // or what ProfilePath returns, where All and Default look
+
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	if err := d.SaveProfile(path); err != nil {
+		log.Fatal(err)
+	}
+	other := dispatch.New(simd.New())
+	defer other.Close()
+	fmt.Println(other.LoadProfile(path))
+	// Output: <nil>
+}
+
+func ExampleDispatcher_LoadProfile() {
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	err := d.LoadProfile("example_test.go") // no profile
+	fmt.Println(errors.Is(err, dispatch.ErrProfile), err)
+	// Output: true profile ignored: example_test.go: it is no profile of this version
+}
+
+func ExampleDispatcher_ProfilePath() {
+	os.Setenv("FLASHKIT_PROFILE", "/var/lib/app/flashkit.profile")
+	defer os.Setenv("FLASHKIT_PROFILE", "off")
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	fmt.Println(d.ProfilePath())
+	// Output: /var/lib/app/flashkit.profile <nil>
+}
+
+func ExampleDispatcher_ProfileErr() {
+	d := dispatch.All(context.Background())
+	defer d.Close()
+	if err := d.ProfileErr(); err != nil {
+		log.Print(err) // it works without one
+	}
 }

@@ -19,6 +19,7 @@ type clock struct {
 	name    string
 	kernels []flashkit.Kernel
 	calls   map[string]int
+	slower  time.Duration // so many times slower is the whole machine
 	mu      sync.Mutex
 }
 
@@ -37,14 +38,14 @@ func (c *clock) add(stem string, predicts, takes time.Duration) *clock {
 			c.mu.Lock()
 			c.calls[name]++
 			c.mu.Unlock()
-			time.Sleep(takes * time.Duration(p.KVLen))
+			time.Sleep(takes * time.Duration(p.KVLen) * c.slower)
 			return ctx.Err()
 		},
 	})
 	return c
 }
 
-func newClock(name string) *clock { return &clock{name: name, calls: map[string]int{}} }
+func newClock(name string) *clock { return &clock{name: name, calls: map[string]int{}, slower: 1} }
 
 // keys is a problem of so many keys, with its tensors.
 func keys(n int) (flashkit.Problem, *flashkit.Forward) {
@@ -85,6 +86,25 @@ func TestCallsCorrectPredictions(t *testing.T) {
 		blank := d.Blank()
 		require.Equal(t, "a/fwd_boasts", picked(t, blank, p), "a blank one has forgotten")
 		require.Equal(t, "a/fwd_modest", picked(t, d, far), "what is known is expected elsewhere too")
+	})
+}
+
+// When the whole machine gets slower, the kernel that is the fastest runs nearly
+// all the time, however long that lasts.
+func TestSlowerMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock("a").add("fwd_x", 10*time.Microsecond, 10*time.Microsecond).add("fwd_y", 15*time.Microsecond, 15*time.Microsecond)
+		d := dispatch.New(c)
+		p, f := keys(10)
+		for _, slower := range []time.Duration{1, 3, 1, 10, 2} {
+			c.slower = slower
+			clear(c.calls)
+			for range 200 {
+				require.NoError(t, d.Forward(t.Context(), p, f))
+			}
+			require.Less(t, c.calls["a/fwd_y"], 60, "%d times slower", slower)
+			require.Equal(t, "a/fwd_x", picked(t, d, p), "%d times slower", slower)
+		}
 	})
 }
 

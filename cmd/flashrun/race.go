@@ -14,7 +14,7 @@ import (
 )
 
 // A race times kernels on the same tensors, one problem and pass after the other.
-// Those that are hopelessly slower than the fastest are called once or not at all.
+// Those that are hopelessly slower than the fastest are called a few times or not at all.
 type race struct {
 	dispatch *dispatch.Dispatcher // computes what a backward pass needs
 	kernels  []flashkit.Kernel    // that take part
@@ -31,8 +31,9 @@ const raceRounds = 15
 type racer struct {
 	kernel    flashkit.Kernel
 	predicted time.Duration
-	times     []time.Duration // of its calls, sorted
+	times     []time.Duration // of its calls
 	out       bool            // it is not called any more
+	err       error           // that ended it
 	note      string          // why it was not timed as the others
 }
 
@@ -62,32 +63,44 @@ func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*race
 		if err := x.warmUp(ctx, data, best); err != nil {
 			return list, err
 		}
-		if len(x.times) > 0 && (best == 0 || x.times[0] < best) {
-			best = x.times[0]
+		if len(x.times) > 0 && (best == 0 || slices.Min(x.times) < best) {
+			best = slices.Min(x.times)
 		}
 	}
 	runtime.GC() // of what warming up left
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp calls the kernel once so that it is compiled and loaded, and once more
-// to see whether it has a chance against the best so far. A failure leaves it out.
+// warmUp calls the kernel once so that it is compiled and loaded, and then up to
+// three times, to see whether it has a chance against the best so far. A failure
+// leaves it out.
 func (x *racer) warmUp(ctx context.Context, data *tensors, best time.Duration) error {
-	for range 2 {
+	const calls, enough = 3, 20 * time.Millisecond
+	for total := time.Duration(0); len(x.times) < 1+calls && total < enough; {
 		t, err := timed(func() error { return data.call(ctx, x.kernel) })
 		if err != nil {
-			x.out, x.note = true, "failed: "+err.Error()
-			return ctx.Err()
+			return x.fail(ctx, err)
 		}
-		x.times = []time.Duration{t}
-		if t > cheapTry && best > 0 && t > outTaken*best {
-			break
+		x.times = append(x.times, t)
+		if len(x.times) > 1 || best > 0 && t > cheapTry && t > outTaken*best {
+			total += t
 		}
 	}
-	if x.out = best > 0 && x.times[0] > outTaken*best; x.out {
-		x.note = "timed once"
+	if len(x.times) > 1 {
+		x.times = x.times[1:]
+	}
+	if x.out = best > 0 && slices.Min(x.times) > outTaken*best; x.out {
+		x.note = "out after a few calls"
 	}
 	return nil
+}
+
+// fail leaves the kernel out, unless it was the context that ended.
+func (x *racer) fail(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		x.out, x.err, x.note, x.times = true, err, "failed: "+err.Error(), nil
+	}
+	return ctx.Err()
 }
 
 // turns times those that are not out, each for a slice of every round.
@@ -97,15 +110,12 @@ func (r *race) turns(ctx context.Context, data *tensors, list []*racer, rounds i
 			x := list[i]
 			for total := time.Duration(0); !x.out && total < r.slice; {
 				t, err := timed(func() error { return data.call(ctx, x.kernel) })
-				if err != nil {
-					x.out, x.note = true, "failed: "+err.Error()
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					break
+				if err == nil {
+					x.times = append(x.times, t)
+					total += t
+				} else if err = x.fail(ctx, err); err != nil {
+					return err
 				}
-				x.times = append(x.times, t)
-				total += t
 			}
 		}
 	}

@@ -57,6 +57,7 @@ type regretReport struct {
 	Sum         float64        `json:"sum_ratio"` // of the times of the choices over those of the best kernels
 	Worst       float64        `json:"worst_ratio"`
 	Problems    []regretResult `json:"problems"`
+	Failures    []caseError    `json:"failures,omitempty"`
 }
 
 // A regretResult is a pass of a problem.
@@ -106,14 +107,17 @@ func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Pr
 	show.done()
 	report.Interrupted = ended != nil
 	report.sum()
+	if n := len(report.Failures); n > 0 && ended == nil {
+		ended = fmt.Errorf("%d calls failed, the first one was %s on %s: %s", n, report.Failures[0].Kernel, report.Failures[0].Problem, report.Failures[0].Error)
+	}
 	if f.json {
 		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
 	}
 	return failed(errors.Join(report.writeTable(cmd.OutOrStdout()), ended))
 }
 
-// regret races the kernels on each problem. What dispatch chooses is asked before,
-// as a first call would; what the race takes teaches it nothing.
+// regret races the kernels on each problem. Dispatch chooses as for a first call
+// and, where it knows nothing, after a probe; what the race takes teaches it nothing.
 func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *progress, report *regretReport) error {
 	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
 	for _, h := range list {
@@ -124,16 +128,17 @@ func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show
 		}
 	}
 	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
-		chosen, err := b.dispatch.Pick(data.problem, s)
-		if err != nil {
-			return err
+		for _, k := range racers {
+			if k.err != nil {
+				report.Failures = append(report.Failures, caseError{data.problem.String(), s.String(), k.kernel.Name, k.err.Error()})
+			}
 		}
-		x := newRegret(data.problem, s, chosen.Name, racers)
+		x := newRegret(data.problem, s, racers)
 		for look := 0; x.Ratio > doubtful && look < looks; look++ {
 			if err := r.turns(ctx, data, racers, 2*r.rounds); err != nil {
 				return err
 			}
-			x = newRegret(data.problem, s, chosen.Name, racers)
+			x = newRegret(data.problem, s, racers)
 		}
 		if x.Ratio > 0 {
 			report.Problems = append(report.Problems, x)
@@ -142,17 +147,19 @@ func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show
 	})
 }
 
-func newRegret(p flashkit.Problem, s flashkit.Pass, chosen string, racers []*racer) regretResult {
-	x := regretResult{Problem: p.String(), Pass: s.String(), Chosen: chosen}
+// newRegret sums up a race. Dispatch runs the first one, whose prediction is the
+// shortest. There is no ratio if that has failed.
+func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResult {
+	x := regretResult{Problem: p.String(), Pass: s.String()}
 	best, took := 0.0, 0.0
-	for _, r := range racers {
+	for i, r := range racers {
 		t := r.seconds()
 		x.Kernels = append(x.Kernels, regretTimes{r.kernel.Name, r.predicted.Seconds(), t, len(r.times), r.note})
 		if t > 0 && (best == 0 || t < best) {
 			best, x.Best = t, r.kernel.Name
 		}
-		if r.kernel.Name == chosen {
-			took = t
+		if i == 0 {
+			x.Chosen, took = r.kernel.Name, t
 		}
 	}
 	if best > 0 {
