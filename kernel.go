@@ -45,7 +45,7 @@ type Kernel struct {
 	Fits func(p Problem) string
 
 	// Cost predicts the time for a problem that fits, host tensors in and out
-	// included.
+	// included. Package dispatch corrects it by what calls on the machine take.
 	Cost func(p Problem) time.Duration
 
 	// DeviceMemory returns the bytes of a device's memory that the problem's

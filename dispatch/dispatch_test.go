@@ -124,6 +124,22 @@ func TestNothingFits(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
+// A kernel that somebody has forgotten to complete is left out, or predicts 0.
+func TestIncompleteKernel(t *testing.T) {
+	var ran []string
+	f := (&fake{name: "x", ran: &ran}).add("fwd_a", 1, "", nil).add("fwd_b", 1, "", nil)
+	f.kernels[0].Fits, f.kernels[1].Cost = nil, nil
+	d := dispatch.New(f)
+	require.Equal(t, "x/fwd_b", names(d)[0])
+	for range 3 {
+		require.NoError(t, d.Forward(t.Context(), problem, forward()))
+	}
+	verdicts, err := d.Explain(problem, flashkit.PassForward)
+	require.NoError(t, err)
+	require.Contains(t, verdicts[0].Reason, "does not say")
+	require.Zero(t, verdicts[1].Cost)
+}
+
 func TestInvalidProblem(t *testing.T) {
 	d := dispatch.New(simd.New())
 	bad := problem
@@ -241,17 +257,4 @@ func TestNoAllocationBesidesTheKernel(t *testing.T) {
 			t.Error(err)
 		}
 	}))
-}
-
-func BenchmarkForwardOverhead(b *testing.B) {
-	var ran []string
-	quiet := (&fake{name: "quiet", ran: &ran}).add("fwd_a", 1, "", nil)
-	quiet.kernels[0].RunForward = func(context.Context, flashkit.Problem, *flashkit.Forward) error { return nil }
-	d, f := dispatch.New(quiet), forward()
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := d.Forward(b.Context(), problem, f); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

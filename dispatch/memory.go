@@ -46,6 +46,9 @@ func newMemory(backends []flashkit.Backend) *memory {
 	for i := range m.kernels {
 		k := &m.kernels[i]
 		m.costs = append(m.costs, k.Cost)
+		if k.Fits == nil {
+			k.Fits = func(flashkit.Problem) string { return "it does not say which problems it takes" }
+		}
 		pass := k.Pass()
 		k.Cost = func(p flashkit.Problem) time.Duration {
 			at := regimeOf(p, pass)
