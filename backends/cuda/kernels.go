@@ -144,55 +144,6 @@ func blocks(p flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }
 
-// What a call costs beside the arithmetic and the device's memory: the launches
-// and the wait; and host tensors on their way, packed and copied, of which the
-// first chunk comes before any arithmetic and the last one after.
-const (
-	launchTime = 5e-6  // seconds
-	callTime   = 30e-6 // of a call with host tensors
-	hostRate   = 20e9  // bytes per second, of both ways together
-	tileRows   = 128   // about
-)
-
-// deviceSeconds predicts the time of a call on the device's own memory. Few blocks
-// leave multiprocessors idle, which then neither compute nor read; decode cuts
-// the keys to fill them.
-func (s *stem) deviceSeconds(dev *Device, p flashkit.Problem) float64 {
-	busy := 1.0
-	if n := p.QLen; s.rows == 0 {
-		if s.pass == flashkit.PassBackward {
-			n = p.KVLen
-		}
-		blocks := float64(tiles(n, tileRows)) * float64(p.Batch*p.Heads)
-		busy = max(1, min(float64(dev.SMs), blocks)) / float64(max(1, dev.SMs))
-	}
-	rate := s.rate / 132 * float64(max(1, dev.SMs)) // of as many multiprocessors as the rates are of
-	return max(s.work(p)/rate, p.Bytes(s.pass)/float64(max(1, dev.Bandwidth)))/busy + launchTime
-}
-
-// work returns the operations of a pass as the tiles do them: with head dims
-// padded, and with what the edges of a band hide.
-func (s *stem) work(p flashkit.Problem) float64 {
-	flops := p.FLOPs(s.pass)
-	if p.Mask != (flashkit.Band{}) && s.rows == 0 {
-		full := p
-		full.Mask = flashkit.Band{}
-		edge := float64(min(tileRows, p.KVLen)) / 2 / float64(max(1, p.KVLen))
-		flops = min(full.FLOPs(s.pass), flops+edge*full.FLOPs(s.pass))
-	}
-	return flops * float64(2*s.dims[min(s.pad(p), len(s.dims)-1)]) / float64(p.Dim+p.VDim)
-}
-
-// hostSeconds predicts the time of a call with host tensors.
-func (s *stem) hostSeconds(dev *Device, p flashkit.Problem) float64 {
-	return callTime + s.deviceSeconds(dev, p) + p.Bytes(s.pass)/hostRate
-}
-
-// duration converts seconds, however many.
-func duration(seconds float64) time.Duration {
-	return time.Duration(min(seconds*1e9, math.MaxInt64/2))
-}
-
 // Kernels returns the backend's kernels. They take host tensors and stream them
 // through the device.
 func (b *Backend) Kernels() []flashkit.Kernel {
@@ -202,7 +153,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		k := flashkit.Kernel{
 			Name: "cuda/" + s.name,
 			Fits: func(p flashkit.Problem) string { return s.fits(&b.dev, p) },
-			Cost: func(p flashkit.Problem) time.Duration { return duration(s.hostSeconds(&b.dev, p)) },
+			Cost: func(p flashkit.Problem) time.Duration { return s.hostCost(&b.dev, p) },
 		}
 		k.DeviceMemory = func(p flashkit.Problem) (tensors, workspace int64) {
 			n, err := b.Workspace(p, s.pass, k.Name)
@@ -228,13 +179,13 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 // choose returns the stem of that name, or for "" the one that is predicted
 // fastest among those that fit the problem and, unless a is nil, its tensors.
 func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem, a *params) (stemID, error) {
-	best, bestCost := stemID(-1), 0.0
+	best, bestCost := stemID(-1), time.Duration(0)
 	for i := range stems {
 		s := &stems[i]
 		if !s.named(name, pass) || s.misfit(&b.dev, p) != none || !s.describes(a) {
 			continue
 		}
-		if cost := s.deviceSeconds(&b.dev, p); best < 0 || cost < bestCost {
+		if cost := s.deviceCost(&b.dev, p); best < 0 || cost < bestCost {
 			best, bestCost = stemID(i), cost
 		}
 	}

@@ -14,11 +14,6 @@ import (
 )
 
 // Tests know nothing of this machine, and leave its profile alone.
-func TestMain(m *testing.M) {
-	os.Setenv("FLASHKIT_PROFILE", "off")
-	os.Exit(m.Run())
-}
-
 const tiny = "b1-h2-g1-n5-m9-d8-f32-causal"
 
 // profileAt makes a file the profile for the rest of the test.

@@ -10,8 +10,16 @@ import (
 )
 
 // Scripts run flashrun as a process of its own: this test binary under that name.
+// withoutProfile keeps tests within this process off the user's profile.
+type withoutProfile struct{ *testing.M }
+
+func (m withoutProfile) Run() int {
+	os.Setenv("FLASHKIT_PROFILE", "off")
+	return m.M.Run()
+}
+
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"flashrun": func() {
+	testscript.Main(withoutProfile{m}, map[string]func(){"flashrun": func() {
 		os.Args = hurried(os.Args)
 		main()
 	}})
