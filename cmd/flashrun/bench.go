@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -111,10 +112,11 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 			return fmt.Errorf("--compare: %w", err)
 		}
 	}
-	if err := b.open(cmd, f.backend); err != nil {
+	if err := b.open(cmd.Context(), f.backend); err != nil {
 		return err
 	}
 	defer b.close()
+	warnOfProfile(cmd, b.dispatch)
 	if f.regrets {
 		return f.regret(cmd, b, problems)
 	}
@@ -129,6 +131,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		defer file.discard()
 	}
 	ended := f.measure(cmd, b, problems)
+	b.remember()
 	if before != nil {
 		b.results.Comparison = compare(f.compare, before, b.results)
 	}
@@ -150,7 +153,6 @@ func (f *benchFlags) measure(cmd *cobra.Command, b *bench, problems []flashkit.P
 	b.plan.started = time.Now()
 	err := b.run(cmd.Context(), problems)
 	b.results.Interrupted = err != nil
-	b.remember()
 	return cmp.Or(cmd.Context().Err(), err) // wherever it was interrupted
 }
 
@@ -190,8 +192,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 }
 
 // open opens the backends and admits the kernels that --backend names.
-func (b *bench) open(cmd *cobra.Command, choice string) error {
-	b.dispatch = openAll(cmd)
+func (b *bench) open(ctx context.Context, choice string) error {
+	b.dispatch = dispatch.All(ctx)
 	seen := map[string]bool{}
 	for _, name := range strings.Split(backendChoice(choice), ",") {
 		if name == "all" {

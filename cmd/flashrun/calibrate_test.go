@@ -13,7 +13,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Tests know nothing of this machine, and leave its profile alone.
 const tiny = "b1-h2-g1-n5-m9-d8-f32-causal"
 
 // profileAt makes a file the profile for the rest of the test.

@@ -30,8 +30,9 @@ func newList() *cobra.Command {
 		Example: "  flashrun list\n  flashrun list --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d := openAll(cmd)
+			d := dispatch.All(cmd.Context())
 			defer d.Close()
+			warnOfProfile(cmd, d)
 			lines := list(d)
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))

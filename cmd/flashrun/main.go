@@ -95,20 +95,18 @@ sense, 130 interrupted.`,
 	return root
 }
 
-// openAll returns the dispatcher over everything that this machine has, and warns
-// of a profile that cannot be used. The caller closes it.
-func openAll(cmd *cobra.Command) *dispatch.Dispatcher {
-	d := dispatch.All(cmd.Context())
+// warnOfProfile says why the profile is not used, if there is one.
+func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 	if err := d.ProfileErr(); err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning:", err, "(flashrun calibrate writes a new one)")
 	}
-	return d
 }
 
 // openDispatch returns the dispatcher for a --backend flag, or for the
 // environment when the flag is "". The caller closes it.
 func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
-	all := openAll(cmd)
+	all := dispatch.All(cmd.Context())
+	warnOfProfile(cmd, all)
 	chosen, err := all.With(backendChoice(backend))
 	if err != nil {
 		all.Close()
