@@ -117,7 +117,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	defer show.done()
 	started := time.Now()
 	if err := f.measure(cmd.Context(), d, list, show); err != nil {
-		return failed(err)
+		return failed(fmt.Errorf("nothing was written: %w", err))
 	}
 	show.done()
 	if f.print {

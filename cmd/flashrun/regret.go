@@ -105,7 +105,9 @@ func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Pr
 	report := &regretReport{Format: resultsFormat, Machine: describeMachine(b.dispatch, b.gpu)}
 	ended := b.regret(cmd.Context(), list, per, show, report)
 	show.done()
-	report.Interrupted = ended != nil
+	if report.Interrupted = ended != nil; report.Interrupted {
+		ended = fmt.Errorf("the measurement ended after %d passes of problems: %w", len(report.Problems), ended)
+	}
 	report.sum()
 	if n := len(report.Failures); n > 0 && ended == nil {
 		ended = fmt.Errorf("%d calls failed, the first one was %s on %s: %s", n, report.Failures[0].Kernel, report.Failures[0].Problem, report.Failures[0].Error)
