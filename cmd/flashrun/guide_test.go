@@ -132,8 +132,13 @@ func hurried(args []string) []string {
 	if os.Getenv("FLASHRUN_HURRY") == "" || len(args) < 2 {
 		return args
 	}
-	add := map[string][]string{"run": {"--repeat", "1"}, "bench": {"--time-per-case", "50ms"}, "memory": {"--limit", "30ms"}}
-	return append(args, add[args[1]]...)
+	kind := args[1]
+	if slices.Contains(args, "--regret") {
+		kind = "regret"
+	}
+	few := []string{"--time-per-case", "5ms", "--problem", "b1-h4-g2-n1-m300-d64-bf16", "--problem", "b1-h4-g2-n100-m100-d32-f32"}
+	add := map[string][]string{"run": {"--repeat", "1"}, "bench": {"--time-per-case", "50ms"}, "memory": {"--limit", "30ms"}, "calibrate": few, "regret": few}
+	return append(args, add[kind]...)
 }
 
 // guideFolder makes what the guide's commands take for granted: tensors in files,
@@ -259,15 +264,17 @@ var kernelRow = regexp.MustCompile(`^(?:[* ]*|(?:forward|backward) +\S+ +)((?:si
 // bench of the chosen kernels has another one in its place.
 func (c *guideCommand) lacks(line string) bool {
 	row := kernelRow.FindStringSubmatch(line)
-	return row != nil && !ofThisMachine[row[1]] && c.kind() != "bench chosen"
+	return row != nil && !ofThisMachine[row[1]] && c.kind() != "bench chosen" && c.kind() != "bench regret"
 }
 
-// kind returns what is run: run, bench chosen, bench all, go test.
+// kind returns what is run: run, bench chosen, bench all, bench regret, go test.
 func (c *guideCommand) kind() string {
 	words := slices.DeleteFunc(strings.Fields(c.text), func(w string) bool { return strings.HasPrefix(w, "FLASHKIT_") })
 	switch {
 	case words[0] != "flashrun":
 		return strings.Join(words[:2], " ")
+	case words[1] == "bench" && strings.Contains(c.text, "--regret"):
+		return "bench regret"
 	case words[1] == "bench" && strings.Contains(c.text, "--kernels all"):
 		return "bench all"
 	case words[1] == "bench":
@@ -312,6 +319,12 @@ var forms = []struct {
 	{"run", regexp.MustCompile(`":[\d.e+-]+`), `":#`},
 	{"explain", regexp.MustCompile(`(predicts the shortest time|fits, but predicts a longer time)`), "RANKED"},
 	{"explain", regexp.MustCompile(`^\* `), ""},
+	{"explain", regexp.MustCompile(`\blast \S+`), ""}, // of kernels that have been called
+	{"calibrate", regexp.MustCompile(`^machine: .*`), "machine"},
+	{"calibrate", regexp.MustCompile(`\s+[\d.]+(\s|$)`), " #$1"},
+	{"calibrate", regexp.MustCompile(`\s+[\d.]+(\s|$)`), " #$1"}, // the next column shares the space
+	{"bench regret", regexp.MustCompile(`^(forward|backward) .*`), "ROW"},
+	{"bench regret", regexp.MustCompile(`\b[\d.]+ (problems|times)`), "# $1"},
 	{"memory", regexp.MustCompile(`^(\w+/\w+) .*(LSE|it takes).*`), "$1 $2"},
 	{"bench", regexp.MustCompile(`^(machine|cpu): .*`), "$1"},
 	{"bench", regexp.MustCompile(`^(limit of the host, \w+): .*`), "$1"},
@@ -321,7 +334,7 @@ var forms = []struct {
 	{"bench", regexp.MustCompile(` ~ `), " "},
 	{"bench", regexp.MustCompile(`after \d of`), "after # of"},
 	{"list", regexp.MustCompile(`^machine .*`), "machine"},
-	{"run|explain|bench", regexp.MustCompile(`\b([\d.]+(ns|µs|ms|s|m|h))+\b`), "TIME"},
+	{"run|explain|calibrate|bench", regexp.MustCompile(`\b([\d.]+(ns|µs|ms|s|m|h))+\b`), "TIME"},
 	{"run|bench", regexp.MustCompile(`\b[\d.]+ (GFLOP/s|GB/s|ns/op)`), "# $1"},
 	{"run", regexp.MustCompile(`median of \d+`), "median of #"},
 	{"bench", regexp.MustCompile(`\s[\d.]+ (B|[KMG]iB)\b`), " SIZE"},
