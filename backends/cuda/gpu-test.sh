@@ -17,10 +17,10 @@ step() {
 
 conformance() {
 	./flashrun conformance --backend cuda | tail -n 8
-	FLASHKIT_REQUIRE=cuda/fwd_sm80 FLASHKIT_SWEEP=500 ./cuda.test -test.run 'TestPoisoned|TestFast|TestLarge|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
+	FLASHKIT_REQUIRE=cuda/fwd_sm80 FLASHKIT_SWEEP=500 ./cuda.test -test.run 'TestPoisoned|TestFast|TestLarge|TestGaps|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
 }
 
-repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; }
+repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; } # FLASHKIT_REPEATS of them
 
 # Every instance, and for the quick tools also traps and one shape of the grid:
 # racecheck slows kernels down a thousandfold.
@@ -55,7 +55,7 @@ problems() {
 
 peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
-	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers default,flash,cudnn,efficient --rounds 3 --json gpu.json -- \
+	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers default,flash,cudnn,efficient --rounds "${ROUNDS:-3}" --json gpu.json -- \
 		./cuda.test -test.run '^$' -test.bench 'Device|SmallCalls' -test.benchtime 1x
 }
 

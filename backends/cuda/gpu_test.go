@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -180,6 +181,87 @@ func largeStrides(t *testing.T, b *Backend, c *deviceCall) {
 	for i, slot := range []int{5, 6, 7, 8} {
 		require.Equal(t, want[i], fetch(slot), slot)
 	}
+}
+
+// What lies between rows neither matters nor changes, also behind rows of an odd
+// number of elements.
+func TestGapsAreLeftAlone(t *testing.T) {
+	b := openGPU(t)
+	for _, name := range []string{"b1-h2-g1-n70-m90-d63-dv62-bf16-causal", "b2-h2-g2-n70-m70-d17-dv33-f16", "b1-h2-g1-n140-m130-d127-bf16", "b1-h2-g1-n40-m50-d13-f32"} {
+		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
+			fwd, bwd := c.fwd.Kernel, c.bwd.Kernel
+			c.fwd.Kernel, c.bwd.Kernel = "", "" // dense rows may not be for these
+			require.NoError(t, c.forward())
+			require.NoError(t, c.backward())
+			outputs := []*Tensor{&c.fwd.O, &c.bwd.DQ, &c.bwd.DK, &c.bwd.DV}
+			var want [][]float32
+			for _, x := range outputs {
+				want = append(want, c.download(t, *x))
+			}
+			for _, x := range []*Tensor{&c.fwd.Q, &c.fwd.K, &c.fwd.V, &c.fwd.O, &c.bwd.DO, &c.bwd.DQ, &c.bwd.DK, &c.bwd.DV} {
+				*x = c.withGaps(t, *x)
+			}
+			c.bwd.Q, c.bwd.K, c.bwd.V, c.bwd.O = c.fwd.Q, c.fwd.K, c.fwd.V, c.fwd.O
+			c.fwd.Kernel, c.bwd.Kernel = fwd, bwd
+			require.NoError(t, c.forward())
+			require.NoError(t, c.backward())
+			for i, x := range outputs {
+				got := c.betweenGaps(t, *x)
+				for j, w := range want[i] {
+					require.InDelta(t, w, got[j], 0.02*(1+float64(max(w, -w))), "output %d", i)
+				}
+			}
+		})
+	}
+}
+
+// gapped returns how many 16-bit words an element has, and the elements from row to
+// row of a tensor with gaps.
+func gapped(x Tensor) (words, step int) { return x.view.DType().Size() / 2, (x.Shape()[3]+7)/8*8 + 8 }
+
+// withGaps returns a copy of a dense tensor with NaN between its rows.
+func (c *deviceCall) withGaps(t *testing.T, x Tensor) Tensor {
+	s := x.Shape()
+	words, step := gapped(x)
+	dense, wide := make([]uint16, s[0]*s[1]*s[2]*s[3]*words), make([]uint16, s[0]*s[1]*s[2]*step*words)
+	require.NoError(t, Download(c.s, dense, x.memory, 0))
+	for i := range wide {
+		wide[i] = 0xffff
+	}
+	for r := range s[0] * s[1] * s[2] {
+		copy(wide[r*step*words:], dense[r*s[3]*words:][:s[3]*words])
+	}
+	m, err := c.b.Alloc(2 * len(wide))
+	require.NoError(t, err)
+	c.buffers = append(c.buffers, m)
+	require.NoError(t, Upload(c.s, m, 0, wide))
+	return m.Tensor(x.view.DType(), 0, s[0], s[1], s[2], s[3]).WithStrides(s[1]*s[2]*step, s[2]*step, step)
+}
+
+// betweenGaps returns the elements of a tensor of withGaps, whose gaps must be as
+// they were.
+func (c *deviceCall) betweenGaps(t *testing.T, x Tensor) (out []float32) {
+	s := x.Shape()
+	words, step := gapped(x)
+	wide := make([]uint16, s[0]*s[1]*s[2]*step*words)
+	require.NoError(t, Download(c.s, wide, x.memory, 0))
+	for r := range s[0] * s[1] * s[2] {
+		row := wide[r*step*words:][:step*words]
+		for i, w := range row[s[3]*words:] {
+			require.EqualValues(t, 0xffff, w, "word %d behind row %d", i, r)
+		}
+		for i := range s[3] {
+			switch x.view.DType() {
+			case flashkit.Float32:
+				out = append(out, math.Float32frombits(uint32(row[2*i])|uint32(row[2*i+1])<<16))
+			case flashkit.Float16:
+				out = append(out, half.FromF16(row[i]))
+			default:
+				out = append(out, half.FromBF16(row[i]))
+			}
+		}
+	}
+	return out
 }
 
 // A pass can be captured in a CUDA graph and replayed.

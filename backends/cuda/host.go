@@ -91,7 +91,7 @@ func (c *hostCall) lay(units int) {
 		if s := a.t.Shape(); !a.t.IsZero() {
 			size := a.t.DType().Size()
 			a.heads, a.step = s[1]/c.p.KVHeads, s[3]
-			if s[3] > 1 { // rows that begin at multiples of 16 bytes are faster; LSE has no rows
+			if s[3] > 1 || size < 4 { // rows that begin at multiples of 16 bytes are faster, or needed; LSE has no rows
 				a.step = tiles(s[3]*size, rowAlignment) * rowAlignment / size
 			}
 			a.bytes = a.heads * s[2] * a.step * size

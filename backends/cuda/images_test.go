@@ -115,7 +115,7 @@ func (s *stem) has(part partID) bool {
 	case partDelta:
 		return s.pass == flashkit.PassBackward
 	case partFinish:
-		return s.name == "bwd_sm80"
+		return s.name == "bwd_sm80" || s.name == "bwd_sm90"
 	case partMerge:
 		return s.name == "decode_sm80"
 	}

@@ -28,6 +28,7 @@ type stemID int
 const (
 	fwdSM90 stemID = iota
 	fwdSM80
+	bwdSM90
 	bwdSM80
 	fwdF32
 	bwdF32
@@ -45,6 +46,7 @@ const maxDims = 6
 var stems = [...]stem{
 	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, 600e12},
 	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 300e12},
+	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, 450e12},
 	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 200e12},
 	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 35e12},
 	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 25e12},
@@ -83,7 +85,7 @@ const (
 	newDevice
 	otherDType
 	wideHead
-	narrowHead
+	oddHead
 	manyRows
 	longSequence
 	manyBlocks
@@ -101,8 +103,8 @@ func (s *stem) misfit(dev *Device, p flashkit.Problem) misfit {
 		return otherDType
 	case max(p.Dim, p.VDim) > s.widest():
 		return wideHead
-	case s.hopper && min(p.Dim, p.VDim) < 2:
-		return narrowHead
+	case s == &stems[fwdSM90] && p.VDim%2 != 0:
+		return oddHead
 	case s.rows > 0 && p.Heads/p.KVHeads*p.QLen > s.rows:
 		return manyRows
 	case max(p.QLen, p.KVLen) > reach:
@@ -124,8 +126,8 @@ func (s *stem) fits(dev *Device, p flashkit.Problem) string {
 		return fmt.Sprintf("it takes %v, not %v", s.dtypes, p.DType)
 	case wideHead:
 		return fmt.Sprintf("it takes head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
-	case narrowHead:
-		return "tensor maps need head dims of at least 2"
+	case oddHead:
+		return fmt.Sprintf("it stores columns in pairs, and V has %d", p.VDim)
 	case manyRows:
 		return fmt.Sprintf("it takes at most %d query rows for each KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
 	case longSequence:
@@ -197,9 +199,7 @@ func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem, a 
 
 // describes reports whether the stem can reach the tensors: tensor maps want
 // addresses and strides that are multiples of 16 bytes.
-func (s *stem) describes(a *params) bool {
-	return !s.hopper || a == nil || a.isMappable(4)
-}
+func (s *stem) describes(a *params) bool { return !s.hopper || a == nil || a.isMappable(s.pass) }
 
 func (s *stem) named(name string, pass flashkit.Pass) bool {
 	return s.pass == pass && (name == "" || name == "cuda/"+s.name)

@@ -38,16 +38,16 @@ func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, f
 	if err := f.check(b, p, &a.backward); err != nil {
 		return err
 	}
-	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassBackward, p, nil)
-	if err != nil {
-		return err
-	}
 	a.describe(p)
 	for i, t := range [...]*Tensor{&f.Q, &f.K, &f.V, &f.O, &f.LSE, &f.DO, &f.DLSE, &f.DQ, &f.DK, &f.DV} {
 		a.views[i].set(t.view)
 	}
 	if f.Fast {
 		a.deterministic = 0
+	}
+	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassBackward, p, &a.params)
+	if err != nil {
+		return err
 	}
 	return b.launch(id, p, a, s.handle)
 }
@@ -97,8 +97,8 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 		return b.enqueueHopper(id, p, x, s)
 	case decodeSM80:
 		return b.enqueueDecode(id, p, a, s)
-	case bwdSM80:
-		return b.enqueueBackward(id, p, a, s)
+	case bwdSM90, bwdSM80:
+		return b.enqueueBackward(id, p, x, s)
 	case bwdF32:
 		return b.enqueueBackwardF32(id, p, a, s)
 	}
@@ -110,7 +110,7 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 	if id == fwdF32 {
 		blocks *= f32Parts(id, p, p.VDim, f32Columns)
 	}
-	return b.run(f, blocks, a, s)
+	return b.run(f, blocks, unsafe.Pointer(a), s)
 }
 
 // The float32 kernels for wide heads deal columns out to several blocks: as many
@@ -139,14 +139,21 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (workspace, error) {
 			return workspace{}, err
 		}
 		return b.planDecode(f, id, p).workspace, nil
-	case bwdSM80, bwdF32:
+	case bwdSM90, bwdSM80, bwdF32:
 		return planBackward(id, p), nil
 	}
 	return workspace{}, nil
 }
 
-// backwardRows is the multiple of query rows to which bwd_sm80 pads its workspace.
-const backwardRows = 64
+// The multiples of query rows to which bwd_sm80 and bwd_sm90 pad their workspace,
+// the columns of dQ that share a counter in bwd_sm90, and those of dK and dV that
+// one of its blocks sums up.
+const (
+	backwardRows     = 64
+	hopperRows       = 128
+	hopperDQColumns  = 64
+	hopperKeyColumns = 128
+)
 
 // planBackward makes room for delta, twice where tiles of keys and of query rows sum
 // dP in another order. Where blocks of keys add to dQ it makes room for LSE beside
@@ -156,7 +163,12 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
 	}
-	s, padded := &stems[id], p.Batch*p.Heads*tiles(p.QLen, backwardRows)
+	s := &stems[id]
+	if id == bwdSM90 {
+		rows, dim := p.Batch*p.Heads*tiles(p.QLen, hopperRows)*hopperRows, s.dims[s.pad(p)]
+		return workspace{delta: 2 * rows, dqSum: rows * dim, turn: 1 + rows/backwardRows*dim/hopperDQColumns}
+	}
+	padded := p.Batch * p.Heads * tiles(p.QLen, backwardRows)
 	return workspace{
 		delta: 2 * padded * backwardRows,
 		dqSum: padded * backwardRows * s.dims[s.pad(p)],
@@ -164,7 +176,7 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 	}
 }
 
-func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	var parts [3]*function
 	for i, part := range [...]partID{partDelta, partMain, partFinish} {
 		var err error
@@ -173,15 +185,26 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, a *params, s St
 		}
 	}
 	delta, main, finish := parts[0], parts[1], parts[2]
+	a, mainArgs := &x.params, unsafe.Pointer(&x.params)
+	if stems[id].hopper {
+		mainArgs = unsafe.Pointer(&x.mapped)
+		if err := b.describe(x, flashkit.PassBackward, p, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
+			return err
+		}
+	}
 	w, heads := planBackward(id, p), p.Batch*p.Heads
+	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, main.keys)
+	if id == bwdSM90 {
+		blocks *= tiles(max(p.Dim, p.VDim), hopperKeyColumns)
+	}
 	return w.within(b, a, s, func() error {
-		if err := b.run(delta, max(1, heads*tiles(p.QLen, delta.rows)), a, s); err != nil { // also without rows: it sets the counters
+		if err := b.run(delta, max(1, heads*tiles(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
 			return err
 		}
-		if err := b.run(main, p.Batch*p.KVHeads*tiles(p.KVLen, main.keys), a, s); err != nil {
+		if err := b.run(main, blocks, mainArgs, s); err != nil {
 			return err
 		}
-		return b.run(finish, heads*tiles(p.QLen, finish.rows), a, s)
+		return b.run(finish, heads*tiles(p.QLen, finish.rows), unsafe.Pointer(a), s)
 	})
 }
 
@@ -198,10 +221,10 @@ func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, a *params, s
 	keys := tiles(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
 	rows := tiles(p.QLen, main.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
 	return w.within(b, a, s, func() error {
-		if err := b.run(delta, heads*tiles(p.QLen, delta.rows), a, s); err != nil {
+		if err := b.run(delta, heads*tiles(p.QLen, delta.rows), unsafe.Pointer(a), s); err != nil {
 			return err
 		}
-		return b.run(main, keys+rows, a, s)
+		return b.run(main, keys+rows, unsafe.Pointer(a), s)
 	})
 }
 
@@ -263,19 +286,19 @@ func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, a *params, s Stre
 				return err
 			}
 		}
-		if err := b.run(f, d.tiles*d.splits, a, s); err != nil || d.splits == 1 || d.turn > 0 {
+		if err := b.run(f, d.tiles*d.splits, unsafe.Pointer(a), s); err != nil || d.splits == 1 || d.turn > 0 {
 			return err
 		}
-		return b.run(merge, tiles(p.Batch*p.Heads*p.QLen, merge.rows), a, s)
+		return b.run(merge, tiles(p.Batch*p.Heads*p.QLen, merge.rows), unsafe.Pointer(a), s)
 	})
 }
 
 // run launches one kernel, unless it has no block.
-func (b *Backend) run(f *function, blocks int, a *params, s StreamHandle) error {
+func (b *Backend) run(f *function, blocks int, a unsafe.Pointer, s StreamHandle) error {
 	if blocks == 0 {
 		return nil
 	}
-	return b.drv.LaunchKernel(f.handle, blocks, f.threads, f.shared, s, unsafe.Pointer(a))
+	return b.drv.LaunchKernel(f.handle, blocks, f.threads, f.shared, s, a)
 }
 
 // tiles returns how many tiles of a size cover n.

@@ -11,10 +11,10 @@ import (
 // which wants each tensor described by a map of the driver's making. Making one
 // takes microseconds, so they are kept.
 
-// mapped are the maps of a forward call, in the order of struct MapParams of
-// kernels/fwd_sm90.cu.
+// mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: maps of Q, K,
+// V, and of O or dO.
 type mapped struct {
-	q, k, v, o TensorMap
+	maps [4]TensorMap
 	params
 	_ [32]byte // the driver copies the struct with the padding of its alignment to 64
 }
@@ -77,9 +77,12 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 // mapAlignment is of every address and stride in a map, in bytes.
 const mapAlignment = 16
 
-// isMappable reports whether maps can describe the first n views.
-func (a *params) isMappable(n int) bool {
-	for i := range n {
+// mappedViews are the views of mapped.maps in forward and backward.
+var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
+
+// isMappable reports whether maps can describe the views of a pass.
+func (a *params) isMappable(pass flashkit.Pass) bool {
+	for _, i := range mappedViews[pass] {
 		if v := &a.views[i]; v.data%mapAlignment != 0 || (v.row|v.head|v.batch)%(mapAlignment/2) != 0 {
 			return false
 		}
@@ -93,18 +96,8 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 		return err
 	}
 	const groupRows = 64 // of a warpgroup, which stores its own rows of O
-	for _, x := range [...]struct {
-		to    *TensorMap
-		view  int
-		shape [4]int
-		tile  int
-	}{{&a.q, 0, p.QShape(), f.rows}, {&a.k, 1, p.KShape(), f.keys}, {&a.v, 2, p.VShape(), f.keys}, {&a.o, 3, p.OShape(), groupRows}} {
-		if x.shape[2] == 0 { // no keys, and nothing reads them
-			continue
-		}
-		if err := b.maps.get(b.drv, x.to, &a.views[x.view], p.DType, x.shape, x.tile); err != nil {
-			return err
-		}
+	if err := b.describe(a, flashkit.PassForward, p, [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
+		return err
 	}
 	w := planHopper(p)
 	return w.within(b, &a.params, s, func() error {
@@ -116,6 +109,19 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 		blocks := min(b.dev.SMs, tiles(p.QLen, f.rows)*p.Batch*p.Heads)
 		return b.drv.LaunchKernel(f.handle, blocks, f.threads, f.shared, s, unsafe.Pointer(&a.mapped))
 	})
+}
+
+// describe makes the maps of a pass, of which a copy moves so many rows each.
+func (b *Backend) describe(a *arguments, pass flashkit.Pass, p flashkit.Problem, tiles [4]int) error {
+	for i, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape(), p.OShape()} {
+		if shape[2] == 0 { // nothing to read
+			continue
+		}
+		if err := b.maps.get(b.drv, &a.maps[i], &a.views[mappedViews[pass][i]], p.DType, shape, tiles[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // planHopper makes room for the counter that deals out the tiles of a mask, which

@@ -1,0 +1,499 @@
+// Backward pass for f16 and bf16 by warpgroup products. With P = exp(S*scale - LSE)
+// for the pairs of the band and 0 for the others, the main kernel equals
+//
+//	for each batch b, key head, tile of keys                // a block
+//		for each query head h of the group, tile of rows    // the last rows first
+//			S^T = K Q^T;  dP^T = V dO^T
+//			dS^T = P^T * (dP^T - delta)
+//			dV += P^T dO;  dK += dS^T Q;  dq_sum[h] += dS K
+//		dK *= scale
+//
+// One call is three launches, in this order; a grid of 0 is not launched.
+//
+//	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; zeroes the counters
+//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for 256)
+//	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
+//
+// The first and the last take Params, the other MapParams, by value. <dim> is 64, 128
+// or 256, the least that holds D and DV. Workspace, with R = N rounded up to 128: delta
+// [2][B, H, R], LSE in base 2 and delta; dq_sum B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64
+// ints, the ticket and a counter for each 64x64 block of dq_sum. Maps of 16-bit
+// elements, rank 4, 128-byte swizzle, no interleaving, zeros outside:
+//
+//	      dims, innermost first           strides in bytes    box
+//	q     dim, q_len, heads, batch        row, head, batch    64, plan.rows, 1, 1
+//	k     dim, kv_len, kv_heads, batch    row, head, batch    64, plan.keys, 1, 1
+//	v     v_dim, kv_len, kv_heads, batch  row, head, batch    64, plan.keys, 1, 1
+//	dout  v_dim, q_len, heads, batch      row, head, batch    64, plan.rows, 1, 1
+//
+// Their addresses and strides are multiples of 16 bytes; the stride of a dimension of
+// size 1 may be any such. Without rows, q and dout are not read.
+//
+// Each of two warpgroups owns 64 keys: their K and V as operands of S^T and dP^T,
+// which leave P^T and dS^T in registers in the layout of operands of dV and dK, and
+// their sums. dS K needs the keys of both, so dS goes through shared memory, and each
+// computes a 64x64 block of it. A further warpgroup moves data: two of its warps fetch,
+// two add a block of dQ each to dq_sum. For D 256 the registers hold half of the columns
+// of the sums: two blocks compute all of S and dP, and each its half of the rest.
+//
+// Products are in flight while the warpgroup computes: dP under the exponentials; dV
+// and dK, 16 rows at a time, under the next exponentials and dS; the next S while dQ
+// goes to shared memory (Shah et al. 2024, section 3.2, do so in the forward pass).
+//
+// Of the blocks of one head, that of the first keys stores to a block of dq_sum, and the
+// others add to it: deterministic, in the order of their keys, else in any. Each takes a
+// ticket and waits for lower tickets only, so that whoever is waited for has started. All
+// walk from the last rows on, one behind the other, so waits are short.
+//
+// Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
+// the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
+// in tiles with hidden pairs. A visible pair still carries NaN: LSE and delta of a row
+// tell of Q and dO, `odd` of K, and what dO lost is added to dV.
+#include "params.cuh"
+#include "sm90.cuh"
+#include "tile.cuh"
+
+struct MapParams {
+    TensorMap q, k, v, dout;
+    Params p;
+};
+
+// Stands for -LSE that is NaN: P is Inf for a visible score, and 0 for -Inf.
+constexpr float odd_lse = 2e38f;
+
+// What a block works on.
+struct Work {
+    int batch, kv_head, key0, share; // the first key; which share of the columns
+    int from, to, steps;             // tiles of rows that see some of these keys; visits, over all heads of the group
+    int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
+};
+__device__ __forceinline__ int padded_rows(const Params &p) { return (p.q_len + 127) / 128 * 128; }
+__device__ __forceinline__ int panels_of(const Params &p) { // of 64 columns of <dim>
+    const int dim = max(p.dim, p.v_dim);
+    return dim <= 64 ? 1 : dim <= 128 ? 2 : 4;
+}
+
+template <class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
+    using T = Type;
+    static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
+    static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
+    static constexpr int parts = parts_; // in which a tile is exponentiated: with two, fewer registers are in use at a time
+    static constexpr int threads = 384, panels = dim / 64, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
+    static constexpr bool staged = shares == 1; // dQ goes through shared memory
+    static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
+    static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
+    static constexpr int q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
+    static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? 2 * 16384 : 0);
+    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, barriers_at = work_at + 48;
+    static constexpr int shared = 1024 + barriers_at + 8 * (6 + 4 * stages); // 1024 to align
+    static_assert(rows / 64 * own_panels == 2 && shared <= 227 * 1024, "each warpgroup has a 64x64 block of dQ");
+};
+
+// The block's shared memory. A barrier is "full" when what it is for has arrived, "empty" when nobody reads it any more.
+template <class S> struct Shared {
+    char *base;
+    uint32_t at; // address of base, in a uniform register
+    // part 0 is of K, Q and LSE; part 1 of V, dO and delta.
+    __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
+    __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + (part * S::stages + i) * S::row_tile; } // [panels][rows][64]
+    __device__ __forceinline__ uint32_t ds(int i) const { return at + S::ds_at + i * S::ds_tile; } // [2][rows][64 keys]
+    __device__ __forceinline__ uint32_t dq(int group) const { return at + S::dq_at + group * 16384; } // as in dq_sum
+    __device__ __forceinline__ uint32_t stats(int part, int i) const { return at + S::stats_at + (part * S::stages + i) * S::rows * 4; } // [rows]
+    __device__ __forceinline__ float *odd() const { return (float *)(base + S::odd_at); } // [keys], NaN where K was not finite, else 0
+    __device__ __forceinline__ volatile Work &work() const { return *(Work *)(base + S::work_at); }
+    __device__ __forceinline__ uint32_t k_full(int part) const { return at + S::barriers_at + 8 * part; }
+    __device__ __forceinline__ uint32_t dq_full(int group) const { return k_full(2 + group); }
+    __device__ __forceinline__ uint32_t dq_empty(int group) const { return k_full(4 + group); }
+    __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(6 + part * S::stages + i); }
+    __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
+};
+
+template <class S> __device__ __forceinline__ void find(const Params &p, volatile Work &w) {
+    // Groups of 16 heads take turns, each from its first tile of keys on.
+    const int nth = p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, ticket = nth / S::shares;
+    const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (16 * tiles) * 16, width = min(16, p.batch * p.kv_heads - first);
+    const int head = first + (ticket - first * tiles) % width, key0 = (ticket - first * tiles) / width * S::keys;
+    const int row_from = max(0, key0 - p.hi), row_to = min(p.q_len - 1, min(key0 + S::keys, p.kv_len) - 1 - p.lo);
+    w.share = nth % S::shares, w.batch = head / p.kv_heads, w.kv_head = head % p.kv_heads, w.key0 = key0;
+    w.hides = row_from + p.hi < key0 + S::keys - 1 || row_to + p.lo > key0, w.odd[0] = w.odd[1] = w.lost = 0;
+    w.from = row_from / S::rows, w.to = row_to / S::rows;
+    w.steps = row_from <= row_to && p.lo <= p.hi ? (w.to - w.from + 1) * (p.heads / p.kv_heads) : 0;
+}
+
+// The walk: query heads of the group, in each the tiles of rows from last to first.
+template <class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
+    int head = w.kv_head * (p.heads / p.kv_heads), tile = w.to;
+#pragma unroll 1
+    for (int n = w.steps; n > 0; n--) {
+        visit(head, tile);
+        if (tile == w.from) head++, tile = w.to;
+        else tile--;
+    }
+}
+
+// The lane that fetches K, Q and LSE (part 0), or V, dO and delta (part 1).
+template <class S> __device__ __forceinline__ void fetch(const Params &p, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
+    volatile Work &w = sh.work();
+    if (w.steps) {
+        barrier_expect(sh.k_full(part), S::key_tile);
+        each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0, w.kv_head, w.batch, sh.k_full(part)); });
+    }
+    Ring<S::stages> ring(1);
+    walk(p, w, [&](int head, int tile) {
+        const uint32_t full = sh.q_full(part, ring.stage);
+        const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
+        barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
+        barrier_expect(full, S::row_tile + S::rows * 4);
+        each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, rows, 64 * i, tile * S::rows, head, w.batch, full); });
+        bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
+        ring.next();
+    });
+}
+
+// Which of dq_sum's [B, H, R/rows, rows/64, dim/64] blocks a warpgroup adds to, and how many tiles of keys do so earlier.
+template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
+    return (((int64_t)(w.batch * p.heads + head) * (padded_rows(p) / S::rows) + tile) * S::shares + w.share) * 2 + group;
+}
+template <class S> __device__ __forceinline__ int earlier(const Params &p, volatile Work &w, int tile) {
+    return (w.key0 - max(0, tile * S::rows + p.lo) / S::keys * S::keys) / S::keys;
+}
+
+// The lane that adds a warpgroup's blocks of dQ to dq_sum. What it reads of a counter
+// needs no order: only adds follow, which are issued after the load has returned and
+// take effect where all blocks see them.
+template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
+    volatile Work &w = sh.work();
+    int parity = 0, seen = 0;
+    walk(p, w, [&](int head, int tile) {
+        const int64_t block = block_of<S>(p, w, head, tile, group);
+        float *to = p.dq_sum + block * 4096;
+        int *turn = p.turn + 1 + block;
+        const int before = earlier<S>(p, w, tile);
+        while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
+        barrier_wait(sh.dq_full(group), parity);
+        if (before == 0) bulk_store(to, sh.dq(group), 16384);
+        else bulk_add(to, sh.dq(group), 16384);
+        store_commit();
+        store_wait_read();
+        barrier_arrive(sh.dq_empty(group));
+        seen = tile > w.from ? load_counter(turn - 2) : 0; // of the next tile, in time
+        if (p.deterministic || before == 0) {
+            store_wait(); // the sums are where all blocks see them
+            add_counter_release(turn);
+        }
+        parity ^= 1;
+    });
+    store_wait();
+}
+
+// A warpgroup that computes.
+template <class S> __device__ __forceinline__ void compute(const MapParams &a, Shared<S> sh, int group) {
+    using T = typename S::T;
+    const Params &p = a.p;
+    volatile Work &w = sh.work();
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
+    const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
+    // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
+    const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
+    float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[4];
+    uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4];
+    each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
+    auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
+    auto forget = [](auto &x) { // the compiler does not know that the first product overwrites the sums
+        each<sizeof(x) / 4>([&](int i) { asm volatile("" : "=f"(x[i])); });
+    };
+    auto scores = [&](float (&to)[S::rows / 2], uint32_t keys, uint32_t rows) { // to = K Q^T or V dO^T, in flight
+        const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
+        forget(to);
+        wgmma_fence();
+        each<S::dim / 16>([&](int i) {
+            wgmma<T, 0>(to, x + (i / 4 * S::key_panel + i % 4 * 32) / 16, y + (i / 4 * S::row_panel + i % 4 * 32) / 16, i > 0);
+        });
+        wgmma_commit();
+    };
+    auto keep = [](uint32_t (&x)[S::rows / 16][4]) { // operands in flight are not protected: their registers are in use up to here
+        each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); });
+    };
+    auto column = [](int i) { return i / 4 * 8 + i % 2; }; // of sum i, from the thread's first one
+
+    Ring<S::stages> ring(0);
+    int tile = to, buffer = 0; // of dS
+    auto cut = [&] { // whether the tile has hidden pairs
+        const int row0 = tile * S::rows;
+        return row0 + S::rows > p.q_len || key0 + S::keys > p.kv_len || key0 < row0 + S::rows - 1 + p.lo || key0 + S::keys - 1 > row0 + p.hi;
+    };
+    auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
+    auto clear = [&](uint32_t at) { // 16 bytes; whether there was what is not finite
+        uint4 &x = *(uint4 *)(sh.base + (at - sh.at)), y = x;
+        y.x = clear_nonfinite<T>(y.x), y.y = clear_nonfinite<T>(y.y), y.z = clear_nonfinite<T>(y.z), y.w = clear_nonfinite<T>(y.w);
+        const bool found = x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w;
+        if (found) x = y;
+        return found;
+    };
+    auto start = [&](bool there) { // S, in flight
+        if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
+        scores(s, sh.k(0), sh.q(0, ring.stage));
+    };
+    auto sums = [&](float (&to)[S::columns / 2], uint32_t (&x)[4], uint32_t rows, int i) { // to += x dO or x Q for 16 rows, in flight
+        wgmma_fence();
+        wgmma<T, 1>(to, x, descriptor(rows + first_panel * S::row_panel, S::row_panel) + i * 2048 / 16, true);
+        wgmma_commit();
+    };
+    if (steps) {
+        barrier_wait(sh.k_full(0), 0);
+        if (w.hides) {
+            if (thread < 64) sh.odd()[group * 64 + thread] = 0;
+            named_barrier(2 + group, 128); // zeros, before anything else is written there
+            for (int i = thread; i < 512 * S::panels; i += 128)
+                if (clear(sh.k(0) + i / 512 * S::key_panel + group * 8192 + i % 512 * 16)) sh.odd()[group * 64 + i / 8 % 64] = infinity - infinity, w.odd[group] = 1;
+            async_fence();                 // the products see K without
+            named_barrier(2 + group, 128); // all of the warpgroup's K
+        }
+        start(true);
+        wgmma_wait<0>();
+        barrier_wait(sh.k_full(1), 0);
+    }
+    auto usual = [](float x) { return fabsf(x) < odd_lse; };
+    auto clean = [&] { // Q and dO of what is not finite; dV gets what was visible in the end
+        bool found = false;
+        for (int part = 0; part < 2; part++)
+            for (int r = lane; r < S::rows; r += 32) found = found || !usual(stats(part)[r]);
+        if (!__any_sync(~0u, found)) return;
+        for (int part = 0; part < 2; part++)
+            for (int i = thread; i < S::row_tile / 16; i += 128) clear(sh.q(part, ring.stage) + i * 16);
+        w.lost = 1;
+        async_fence();                 // the products see them without
+        named_barrier(2 + group, 128); // all of them
+    };
+    int *ending = nullptr; // the counter of a turn that ends at the next barrier
+    int head = w.kv_head * (p.heads / p.kv_heads);
+    auto end_turn = [&] { if (!S::staged && ending && thread == 0) add_counter_release(ending); };
+    const bool odd = uniform(w.odd[group]);
+#pragma unroll 1
+    for (int n = 0; n < steps; n++) {
+        const bool edge = odd || cut();
+        barrier_wait(sh.q_full(1, ring.stage), ring.parity);
+        scores(dp, sh.k(1), sh.q(1, ring.stage));
+        if (edge) clean();
+        constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
+        auto next_stat = [&](int i) { // the i-th that is needed, ahead of time, as loads do not pass the products
+            const int which = i / size % 2, group = i / size / 2 * size + i % size;
+            const float2 *from = (const float2 *)stats(which) + group * 8 + lane % 4, x = from[0], y = from[4];
+            stat[0] = x.x, stat[1] = x.y, stat[2] = y.x, stat[3] = y.y;
+        };
+        auto first_row = [&] { return tile * S::rows + fresh(lane) % 4 * 2; }; // of the thread's sums
+        if (edge) {
+            const int row = first_row(), key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
+            const int least = row + p.lo - key, most = row + p.hi - key, keys = p.kv_len - key, rows = p.q_len - row;
+            each<S::rows / 2>([&](int i) {
+                const int down = i / 2 % 2 * 8, d = down - column(i);
+                if (odd) s[i] += sh.odd()[key - key0 + down];
+                if (d < least || d > most || down >= keys || column(i) >= rows) s[i] = -infinity;
+            });
+        }
+        next_stat(0);
+        auto exponentials = [&](int i) { // P of 16 rows, in place of S; dV += P dO
+            each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[j / 4 * 2 + j % 2])); });
+            each<4>([&](int j) { weights[i][j] = pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]); });
+            next_stat(i / size * size + i + 1);
+            sums(dv, weights[i], sh.q(1, ring.stage), i);
+        };
+        auto gradients = [&](int i) { // dS of 16 rows, in place of dP; dK += dS Q
+            each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[j / 4 * 2 + j % 2]); });
+            if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
+            each<4>([&](int j) { slopes[i][j] = pack<T>(dp[8 * i + 2 * j], dp[8 * i + 2 * j + 1]); });
+            store_matrix_transposed(sh.ds(buffer) + ds_place + i * 2048, slopes[i]);
+            if (i + 1 < groups) next_stat((i / size + 1) * size + i + 1);
+            else async_fence(); // the product of both warpgroups' dS sees it
+            sums(dk, slopes[i], sh.q(0, ring.stage), i);
+        };
+        each<S::parts>([&](int part) {
+            each<size>([&](int i) { exponentials(part * size + i); });
+            if (part == 0) wgmma_wait<size>(); // dP is there
+            each<size>([&](int i) { gradients(part * size + i); });
+        });
+        named_barrier(1, 256); // both have written theirs; and the product of the tile before is over
+        end_turn();
+        {
+            const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : first_panel + group;
+            const uint64_t x = descriptor(sh.ds(buffer) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
+            forget(dq);
+            wgmma_fence();
+            each<8>([&](int i) { wgmma<T, 1>(dq, x + (i / 4 * S::row_panel + i % 4 * 32) / 16, y + i * 2048 / 16, i > 0); });
+            wgmma_commit();
+        }
+        const int stage = ring.stage, done = tile;
+        ring.next(), buffer ^= 1;
+        tile = tile == from ? to : tile - 1;
+        wgmma_wait<1>();
+        keep(weights), keep(slopes);
+        give(sh.q_empty(0, stage)), give(sh.q_empty(1, stage));
+        start(n + 1 < steps); // after the last tile, of whatever is there: for nobody
+        wgmma_wait<1>();
+        if constexpr (S::staged) {
+            barrier_wait(sh.dq_empty(group), n % 2 ^ 1);
+            each<8>([&](int i) { store_shared(sh.dq(group) + warp * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
+            async_fence(); // the copy sees it
+            __syncwarp();
+            give(sh.dq_full(group));
+        } else { // at once, and the turn ends when both warpgroups have met again
+            const int64_t block = block_of<S>(p, w, head, done, group);
+            const int before = earlier<S>(p, w, done);
+            while (load_counter(p.turn + 1 + block) < (p.deterministic ? before : min(before, 1))) {}
+            float *to = p.dq_sum + block * 4096 + warp * 1024 + lane * 4;
+            each<8>([&](int i) {
+                if (before == 0) *(float4 *)(to + i * 128) = {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]};
+                else add_global4(to + i * 128, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
+            });
+            ending = p.turn + 1 + block;
+            if (done == from) head++;
+        }
+        wgmma_wait<0>();
+    }
+    named_barrier(1, 256); // nobody reads K and V any more
+    end_turn();
+
+    // dK and dV leave through the warpgroup's rows of K and V.
+    auto place_of = [&](int row) { return group * 8192 + row * 128; };
+    each<S::columns / 16>([&](int i) {
+        const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
+        auto pair = [&](const float (&x)[S::columns / 2], int j, float c) { return pack<T>(x[8 * i + 2 * j] * c, x[8 * i + 2 * j + 1] * c); };
+        store_matrix(sh.k(0) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
+        store_matrix(sh.k(1) + at, pair(dv, 0, 1), pair(dv, 1, 1), pair(dv, 2, 1), pair(dv, 3, 1));
+    });
+    named_barrier(2 + group, 128); // all of the warpgroup have written theirs
+    if (w.lost) // what was taken out of dO
+        walk(p, w, [&](int head, int tile) {
+            for (int r = tile * S::rows; r < min((tile + 1) * S::rows, p.q_len); r++) {
+                if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
+                for (int i = thread; i < 64 * S::columns; i += 128) {
+                    const int row = i / S::columns, own = i % S::columns, column = w.share * S::columns + own, j = key0 + group * 64 + row;
+                    const float x = column < p.v_dim ? widen<T>(row_of(p.dout, w.batch, head, r)[column]) : 0;
+                    uint16_t *sum = (uint16_t *)(sh.base + S::key_tile + place_of(row) + own / 64 * S::key_panel + ((own / 8 ^ row) % 8 << 4)) + own % 8;
+                    if (!finite(x) && j >= r + p.lo && j <= r + p.hi) *sum = pack<T>(widen<T>(*sum) + x, 0);
+                }
+            }
+            named_barrier(2 + group, 128); // the next ones may add to the same
+        });
+    auto write = [&](const View &v, int part, int dim) {
+        const bool aligned = aligned16(v);
+        for (int i = thread; i < 8 * S::columns; i += 128) {
+            const int row = i / (S::columns / 8), chunk = i % (S::columns / 8), at = place_of(row) + chunk / 8 * S::key_panel + ((chunk ^ row) % 8 << 4);
+            const int j = key0 + group * 64 + row, column = w.share * S::columns + 8 * chunk;
+            if (j < p.kv_len) store8(row_of(v, w.batch, w.kv_head, j) + column, *(const uint4 *)(sh.base + part * S::key_tile + at), dim - column, aligned);
+        }
+    };
+    write(p.dk, 0, p.dim);
+    write(p.dv, 1, p.v_dim);
+}
+
+template <class S> __device__ __forceinline__ void backward(const MapParams &a) {
+    extern __shared__ char unaligned[];
+    Shared<S> sh;
+    sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
+    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
+    if (threadIdx.x == 0) {
+        find<S>(a.p, sh.work());
+        for (int i = 0; i < 2; i++) {
+            barrier_init(sh.k_full(i), 1), barrier_init(sh.dq_full(i), 4), barrier_init(sh.dq_empty(i), 1);
+            for (int j = 0; j < S::stages; j++) barrier_init(sh.q_full(i, j), 1), barrier_init(sh.q_empty(i, j), 8);
+        }
+        barrier_fence();
+    }
+    __syncthreads(); // the barriers and the work exist
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
+    if (group == 0) {
+        registers_shrink<24>();
+        if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
+        if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
+        if (S::staged && (threadIdx.x == 64 || threadIdx.x == 96)) add(a.p, sh, threadIdx.x / 32 - 2);
+    } else {
+        registers_grow<240>();
+        compute<S>(a, sh, group - 1);
+    }
+}
+
+// LSE in base 2 and delta = rowsum(dO * O) - dLSE of 64 rows of a head; zeros for rows
+// that are not there. The sum is the diagonal of O dO^T, by the same instructions in
+// the same order as dP^T = V dO^T: where a row gives all its weight to one key, O is
+// that row of V, and dP - delta is 0 and not a difference of roundings. An empty row
+// gets LSE = Inf, so that P = 0.
+constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
+template <class T> __device__ __forceinline__ void delta(const Params &p) {
+    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), tile = blockIdx.x % max(tiles, 1), row0 = tile * 64;
+    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of(p), threads = (int64_t)gridDim.x * 128;
+    for (int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
+    if (p.q_len == 0 || p.batch == 0) return;
+    extern __shared__ char unaligned[]; // O, dO: [2][64][64] each
+    const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
+    const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
+    float x[32]; // O dO^T
+    for (int c = 0; c < p.v_dim; c += 128) {
+        for (int i = 0; i < 2; i++) {
+            copy_rows<64, 64, 128>(o + i * 8192, row_of(p.o, b, h, row0) + c + 64 * i, p.o.row, p.q_len - row0, p.v_dim - c - 64 * i, aligned);
+            copy_rows<64, 64, 128>(dout + i * 8192, row_of(p.dout, b, h, row0) + c + 64 * i, p.dout.row, p.q_len - row0, p.v_dim - c - 64 * i, aligned);
+        }
+        copy_commit();
+        copy_wait<0>();
+        async_fence();   // the products see the copies
+        __syncthreads(); // O and dO are there
+        wgmma_fence();
+        each<8>([&](int i) {
+            const int step = (i / 4 * 8192 + i % 4 * 32) / 16;
+            wgmma<T, 0>(x, descriptor(o, 16) + step, descriptor(dout, 16) + step, c + i > 0);
+        });
+        wgmma_commit();
+        wgmma_wait<0>();
+        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // the compiler would wait again
+        __syncthreads(); // and may be replaced
+    }
+    each<16>([&](int i) { // of the diagonal, the thread may have sum i%2 of block i/2 in its row i/2%2
+        const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;
+        if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
+        const bool there = r < p.q_len;
+        const float lse = there ? stat_of(p.lse, b, h, r) * 1.4426950408889634f : 0;
+        float *to = p.delta + bh * padded + r;
+        to[0] = lse == -infinity ? infinity : lse != lse ? -odd_lse : lse;
+        to[heads * padded] = x[i / 2 * 4 + half * 2 + i % 2] - (there && p.dlse.data ? stat_of(p.dlse, b, h, r) : 0);
+    });
+    for (int r = row0 + 64 + threadIdx.x; tile == tiles - 1 && r < padded; r += 128) // beyond the last block
+        p.delta[bh * padded + r] = p.delta[(heads + bh) * padded + r] = 0;
+}
+
+// dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A thread
+// takes 8 columns of the rows r and r+8, which lie together.
+template <class T> __device__ __forceinline__ void finish(const Params &p) {
+    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8;
+    const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of(p) * 1024; // [panels][4][8][32]
+    const bool aligned = aligned16(p.dq);
+    auto sees = [&](int r) { return max(0, r + p.lo) <= min(p.kv_len - 1, r + p.hi); };
+    for (int j = threadIdx.x; j < 32 * chunks; j += 256) {
+        const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8, row = tile * 64 + m * 16 + g;
+        uint32_t y[2][4];
+        for (int i = 0; i < 4; i++) {
+            const int at = chunk / 8 * 1024 + (m * 8 + chunk % 8) * 32 + 4 * g + i;
+            const float4 x = sees(row) || sees(row + 8) ? sum[at] : float4{}; // nobody wrote what no row needs
+            y[0][i] = pack<T>(x.x * p.scale, x.y * p.scale), y[1][i] = pack<T>(x.z * p.scale, x.w * p.scale);
+        }
+        for (int i = 0, r = row; i < 2; i++, r += 8) {
+            const uint4 x = sees(r) ? uint4{y[i][0], y[i][1], y[i][2], y[i][3]} : uint4{0, 0, 0, 0};
+            if (r < p.q_len) store8(row_of(p.dq, bh / p.heads, bh % p.heads, r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
+        }
+    }
+}
+
+#define MAIN(name, ...)                                                                                                            \
+    using name##_shape = Shape<__VA_ARGS__>;                                                                                       \
+    extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, name##_shape::keys}; \
+    extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ MapParams a) { backward<name##_shape>(a); }
+#define END(name, body, threads, shared)                                \
+    extern "C" __device__ Plan name##_plan = {threads, shared, 64, 0}; \
+    extern "C" __global__ void __launch_bounds__(threads, 4) name(const __grid_constant__ Params p) { body(p); }
+#define ALL(type, T)                                                                                           \
+    END(bwd_sm90_delta_##type, delta<T>, 128, delta_shared) END(bwd_sm90_finish_##type, finish<T>, 256, 0)      \
+    MAIN(bwd_sm90_##type##_d64, T, 64, 64, 128, 2, 2) MAIN(bwd_sm90_##type##_d128, T, 128, 128, 64, 2, 1)         \
+    MAIN(bwd_sm90_##type##_d256, T, 256, 128, 64, 1, 1)
+ALL(bf16, BF16)
+ALL(f16, F16)
