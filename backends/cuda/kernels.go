@@ -85,7 +85,6 @@ const (
 	newDevice
 	otherDType
 	wideHead
-	oddHead
 	manyRows
 	longSequence
 	manyBlocks
@@ -103,8 +102,6 @@ func (s *stem) misfit(dev *Device, p flashkit.Problem) misfit {
 		return otherDType
 	case max(p.Dim, p.VDim) > s.widest():
 		return wideHead
-	case s == &stems[fwdSM90] && p.VDim%2 != 0:
-		return oddHead
 	case s.rows > 0 && p.Heads/p.KVHeads*p.QLen > s.rows:
 		return manyRows
 	case max(p.QLen, p.KVLen) > reach:
@@ -126,8 +123,6 @@ func (s *stem) fits(dev *Device, p flashkit.Problem) string {
 		return fmt.Sprintf("it takes %v, not %v", s.dtypes, p.DType)
 	case wideHead:
 		return fmt.Sprintf("it takes head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
-	case oddHead:
-		return fmt.Sprintf("it stores columns in pairs, and V has %d", p.VDim)
 	case manyRows:
 		return fmt.Sprintf("it takes at most %d query rows for each KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
 	case longSequence:

@@ -27,7 +27,7 @@
 //
 // Addresses and strides are multiples of 16 bytes; the stride of a dimension of size
 // 1 may be any such. With kv_len = 0, k and v are not read. Of the views in p, those
-// of v and lse are read.
+// of v, o and lse are used.
 //
 // A block stays on its multiprocessor and takes tile after tile of query rows. Its
 // first warpgroup fetches: one lane asks for boxes of Q, K and V, each when the stage
@@ -330,6 +330,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         // O leaves through the warpgroup's own rows of Q, which nobody else reads.
         auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
         each<S::dim / 16>([&](int i) { store_matrix(chunk(i), pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)); });
+        auto staged = [&](int r, int column) {
+            const int at = group * 8192 + r * 128 + column / 64 * S::q_panel + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2;
+            return (uint16_t *)(sh.base + (q_tile - sh.at) + at);
+        };
         if (w.odd) { // what was taken out of V
             const uint16_t *value = (const uint16_t *)p.v.data + w.batch * p.v.batch + w.kv_head * p.v.head; // [kv_len, v_dim]
             __syncwarp(); // the warp's rows are written
@@ -344,14 +348,20 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
                         if (!(fabsf(x) < inf)) sum += x;
                     }
                 }
-                const int at = group * 8192 + (warp * 16 + r) * 128 + column / 64 * S::q_panel + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2;
-                uint16_t *to = (uint16_t *)(sh.base + (q_tile - sh.at) + at);
+                uint16_t *to = staged(warp * 16 + r, column);
                 if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
             }
         }
         async_fence();                  // the copy sees O
         named_barrier(2 + group, 128); // all of the warpgroup have written theirs
-        if (thread == 0) {
+        if (p.v_dim % 8 != 0) { // copies out write chunks of 16 bytes whole
+            uint16_t *to = (uint16_t *)p.o.data + w.batch * p.o.batch + w.head * p.o.head + top_row * p.o.row;
+#pragma unroll 1
+            for (int r = warp; r < min(64, p.q_len - top_row); r += 4)
+#pragma unroll 1
+                for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
+            named_barrier(2 + group, 128); // all have read
+        } else if (thread == 0) {
             each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, w.head, w.batch, q_tile + group * 8192 + i * S::q_panel); });
             store_commit();
         }
