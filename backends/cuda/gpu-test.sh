@@ -17,7 +17,7 @@ step() {
 
 conformance() {
 	./flashrun conformance --backend cuda | tail -n 8
-	FLASHKIT_REQUIRE=cuda/fwd_sm80 FLASHKIT_SWEEP=500 ./cuda.test -test.run 'TestPoisoned|TestFast|TestLarge|TestGaps|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
+	FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestPoisoned|TestFast|TestLarge|TestGaps|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
 }
 
 repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; } # FLASHKIT_REPEATS of them
@@ -27,7 +27,7 @@ repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; } 
 sanitizer() {
 	command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; return 0; }
 	local tool tests
-	for tool in memcheck initcheck synccheck racecheck; do
+	for tool in initcheck memcheck synccheck racecheck; do
 		tests='TestEvery|TestConformance/.*/(_|[a-z]|b4-h5-g5-n31-)'
 		[ $tool != racecheck ] || tests=TestEvery
 		echo "$tool: $(FLASHKIT_SWEEP=1 compute-sanitizer --tool $tool --error-exitcode 9 ./cuda.test -test.short -test.run "$tests" \
