@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tests the CUDA backend on a machine with an NVIDIA GPU, which needs neither Go nor
 # a checkout: make gpu-test puts this file, the test binary and flashrun into one
-# folder. Usage: gpu-test.sh [conformance] [repeats] [sanitizer] [peers]; all of
-# them by default. compute-sanitizer and PyTorch are used where they are.
+# folder. Usage: gpu-test.sh [conformance] [repeats] [sanitizer] [peers] [regret];
+# all of them by default. compute-sanitizer and PyTorch are used where they are.
 set -euo pipefail
 cd "$(dirname "$0")"
-steps=${*:-conformance repeats sanitizer peers}
+steps=${*:-conformance repeats sanitizer peers regret}
 failed=
 
 step() {
@@ -57,6 +57,12 @@ peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
 	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers default,flash,cudnn,efficient --rounds "${ROUNDS:-3}" --json gpu.json -- \
 		./cuda.test -test.run '^$' -test.bench 'Device|SmallCalls' -test.benchtime 1x
+}
+
+# How good dispatch's choices between the processor and the GPU are.
+regret() {
+	FLASHKIT_PROFILE=machine.profile ./flashrun calibrate
+	FLASHKIT_PROFILE=machine.profile ./flashrun bench --regret | tail -n 12
 }
 
 for s in $steps; do step "$s"; done
