@@ -22,7 +22,7 @@ func openDriver() (*Driver, error) {
 		return nil, fmt.Errorf("no driver library: %w", err)
 	}
 	var c calls
-	if err := c.bind(l); err != nil {
+	if err := c.bind(l.lookup); err != nil {
 		return nil, fmt.Errorf("driver too old: %w", err)
 	}
 	return c.driver(), nil
@@ -66,7 +66,7 @@ type calls struct {
 	setAttribute  symbol `cu:"cuFuncSetAttribute"`
 	occupancy     symbol `cu:"cuOccupancyMaxActiveBlocksPerMultiprocessor"`
 	launch        symbol `cu:"cuLaunchKernel"`
-	tensorMap     symbol `cu:"cuTensorMapEncodeTiled"`
+	tensorMap     symbol `cu:"cuTensorMapEncodeTiled" since:"12"`
 	streamNew     symbol `cu:"cuStreamCreate"`
 	streamEnd     symbol `cu:"cuStreamDestroy_v2"`
 	streamSync    symbol `cu:"cuStreamSynchronize"`
@@ -78,12 +78,15 @@ type calls struct {
 	eventElapsed  symbol `cu:"cuEventElapsedTime"`
 }
 
-func (c *calls) bind(l library) error {
+// bind finds every call. What came after CUDA 11 may be missing: such a driver is
+// too old, and its version says so better.
+func (c *calls) bind(lookup func(name string) (uintptr, error)) error {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
-		name := v.Type().Field(i).Tag.Get("cu")
-		address, err := l.lookup(name)
-		if err != nil {
+		tag := v.Type().Field(i).Tag
+		name := tag.Get("cu")
+		address, err := lookup(name)
+		if err != nil && tag.Get("since") == "" {
 			return fmt.Errorf("it lacks %s", name)
 		}
 		*(*symbol)(v.Field(i).Addr().UnsafePointer()) = symbol{name, address}

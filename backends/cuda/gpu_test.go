@@ -270,7 +270,7 @@ func TestGraphCapture(t *testing.T) {
 	lib, err := openLibrary()
 	require.NoError(t, err)
 	var c calls
-	require.NoError(t, c.bind(lib))
+	require.NoError(t, c.bind(lib.lookup))
 	call := func(name string, args ...uintptr) {
 		address, err := lib.lookup(name)
 		require.NoError(t, err)
