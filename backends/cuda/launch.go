@@ -186,17 +186,15 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 	}
 	delta, main, finish := parts[0], parts[1], parts[2]
 	a, mainArgs := &x.params, unsafe.Pointer(&x.params)
-	if stems[id].hopper {
+	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, main.keys)
+	if id == bwdSM90 {
 		mainArgs = unsafe.Pointer(&x.mapped)
-		if err := b.describe(x, flashkit.PassBackward, p, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
+		blocks *= tiles(max(p.Dim, p.VDim), hopperKeyColumns)
+		if err := b.mapTensors(x, flashkit.PassBackward, p, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}
 	}
 	w, heads := planBackward(id, p), p.Batch*p.Heads
-	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, main.keys)
-	if id == bwdSM90 {
-		blocks *= tiles(max(p.Dim, p.VDim), hopperKeyColumns)
-	}
 	return w.within(b, a, s, func() error {
 		if err := b.run(delta, max(1, heads*tiles(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
 			return err

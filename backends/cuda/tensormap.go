@@ -96,7 +96,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 		return err
 	}
 	const groupRows = 64 // of a warpgroup, which stores its own rows of O
-	if err := b.describe(a, flashkit.PassForward, p, [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
+	if err := b.mapTensors(a, flashkit.PassForward, p, [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
 		return err
 	}
 	w := planHopper(p)
@@ -107,12 +107,12 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 			}
 		}
 		blocks := min(b.dev.SMs, tiles(p.QLen, f.rows)*p.Batch*p.Heads)
-		return b.drv.LaunchKernel(f.handle, blocks, f.threads, f.shared, s, unsafe.Pointer(&a.mapped))
+		return b.run(f, blocks, unsafe.Pointer(&a.mapped), s)
 	})
 }
 
-// describe makes the maps of a pass, of which a copy moves so many rows each.
-func (b *Backend) describe(a *arguments, pass flashkit.Pass, p flashkit.Problem, tiles [4]int) error {
+// mapTensors makes the maps of a pass, of which a copy moves so many rows each.
+func (b *Backend) mapTensors(a *arguments, pass flashkit.Pass, p flashkit.Problem, tiles [4]int) error {
 	for i, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape(), p.OShape()} {
 		if shape[2] == 0 { // nothing to read
 			continue

@@ -1,7 +1,5 @@
 package main
 
-import "math"
-
 // A comparison sets results beside earlier ones.
 type comparison struct {
 	File    string     `json:"file"`
@@ -40,7 +38,7 @@ func compare(file string, before, now *results) *comparison {
 		}
 	}
 	c := &comparison{File: file, Machine: before.Machine, OnlyOld: len(earlier)}
-	logs := 0.0
+	var ratios []float64
 	for _, r := range now.Results {
 		was, both := earlier[key{r.Problem, r.Pass, r.Kernel, r.Memory}]
 		if !both || r.Seconds <= 0 {
@@ -49,11 +47,11 @@ func compare(file string, before, now *results) *comparison {
 		}
 		c.OnlyOld--
 		ratio := r.Seconds / was.Seconds
-		logs += math.Log(ratio)
+		ratios = append(ratios, ratio)
 		c.Pairs = append(c.Pairs, pair{r.Problem, r.Pass, r.Kernel, r.Memory, was.Seconds, r.Seconds, ratio, r.P10 > was.P90 || r.P90 < was.P10})
 	}
-	if n := len(c.Pairs); n > 0 {
-		c.Mean = &meanRatio{math.Exp(logs / float64(n)), n}
+	if n := len(ratios); n > 0 {
+		c.Mean = &meanRatio{geometricMean(ratios), n}
 	}
 	return c
 }

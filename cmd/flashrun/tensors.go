@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -30,14 +31,7 @@ func (b *bench) newTensors(ctx context.Context, p flashkit.Problem) (*tensors, e
 	return t, nil
 }
 
-func (b *bench) backward() bool {
-	for _, s := range b.passes {
-		if s == flashkit.PassBackward {
-			return true
-		}
-	}
-	return false
-}
+func (b *bench) backward() bool { return slices.Contains(b.passes, flashkit.PassBackward) }
 
 // call runs a kernel on the tensors. A forward pass writes O and LSE again, which
 // leaves a backward pass with the same inputs up to rounding.
