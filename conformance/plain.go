@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"math"
+	"math/rand/v2"
+	"slices"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/conformance/oracle"
@@ -17,8 +19,8 @@ import (
 // sum and LSE in float32.
 //
 // A random problem has no one to see that the plain algorithm was lucky with it.
-// There the sums over the head dim begin at several places, and the largest
-// error counts.
+// There it also runs on neighbors of the problem, and once without rounding but
+// that of its inputs and outputs; the largest error counts.
 
 // A result is what the passes write: named arrays, dense.
 type result struct{ o, lse, dq, dk, dv []float64 }
@@ -39,15 +41,48 @@ func truth(in *Inputs) (r result) {
 	return r
 }
 
-// bounds returns the largest error allowed in each array of the result want, for
-// a problem stored as t, from as many runs of the plain algorithm.
-func bounds(in *Inputs, t flashkit.DType, want result, runs int) (b [5]float64) {
+// vectorBounds returns the largest error allowed in each array of the result
+// want, for a problem stored as t.
+func vectorBounds(in *Inputs, t flashkit.DType, want result) [5]float64 {
 	var made [5]float64
-	for run := range runs {
-		for i, got := range plain(in, t, float64(run)/float64(runs), want).arrays() {
-			made[i] = max(made[i], maxError(got, want.arrays()[i]))
-		}
+	raise(&made, plain[float32](in, t, want), want)
+	return allowed(t, want, made)
+}
+
+// sweepBounds is vectorBounds for a random problem, with neighbors drawn from r.
+func sweepBounds(in *Inputs, want result, r *rand.Rand) [5]float64 {
+	t := in.p.DType
+	var made [5]float64
+	raise(&made, plain[float32](in, t, want), want)
+	raise(&made, plain[float64](in, t, want), want)
+	for range sweepNeighbors {
+		near := in.neighbor(r)
+		want := truth(near)
+		raise(&made, plain[float32](near, t, want), want)
 	}
+	return allowed(t, want, made)
+}
+
+// raise raises the errors made to those of another result.
+func raise(made *[5]float64, got, want result) {
+	for i, x := range got.arrays() {
+		made[i] = max(made[i], maxError(x, want.arrays()[i]))
+	}
+}
+
+// neighbor returns the inputs with each element of Q changed a little, so that
+// nothing is the same but what rounding amounts to.
+func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
+	near := *in
+	near.q = slices.Clone(in.q)
+	for i := range near.q {
+		near.q[i] *= 1 + (r.Float32()-.5)/(1<<12)
+	}
+	return &near
+}
+
+// allowed returns the bounds that follow from the errors that were made.
+func allowed(t flashkit.DType, want result, made [5]float64) (b [5]float64) {
 	unit := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[t]
 	for i := range b {
 		times, u := 2.0, unit
@@ -90,123 +125,132 @@ func rounder(t flashkit.DType) func(float32) float32 {
 	return func(x float32) float32 { return x }
 }
 
-// plain computes both passes the plain way in the precision of t, with the sums
-// over the head dim beginning at a fraction of it. As in life, the backward pass
-// gets an O in the precision of t and an LSE in float32.
-func plain(in *Inputs, t flashkit.DType, begin float64, want result) result {
-	x := plainRun{
-		Inputs: in, begin: begin, round: rounder(t), want: want,
-		result: result{o: make([]float64, len(want.o)), lse: make([]float64, len(want.lse))},
-		dq:     make([]float32, len(in.q)), dk: make([]float32, len(in.k)), dv: make([]float32, len(in.v)),
-		s: make([]float32, in.p.KVLen), oRow: make([]float32, in.p.VDim),
+// plain computes both passes the plain way, with tensors stored as t. Its sums
+// are of type F; with float32 P and dS are rounded to t as well. As in life, the
+// backward pass gets an O in the precision of t and an LSE in float32.
+func plain[F float32 | float64](in *Inputs, t flashkit.DType, want result) result {
+	x := plainRun[F]{
+		in: in, store: rounder(t), want: want,
+		o: make([]F, len(want.o)), lse: make([]F, len(want.lse)),
+		dq: make([]F, len(in.q)), dk: make([]F, len(in.k)), dv: make([]F, len(in.v)),
+		s: make([]F, in.p.KVLen),
 	}
 	for row := range in.p.Batch * in.p.Heads * in.p.QLen {
 		x.forward(row)
 		x.backward(row)
 	}
-	for i, grad := range [][]float32{x.dq, x.dk, x.dv} {
-		for c := range grad {
-			grad[c] = x.round(grad[c])
+	var r result
+	for i, y := range [][]F{x.o, x.lse, x.dq, x.dk, x.dv} {
+		stored := make([]float64, len(y))
+		for c := range y {
+			stored[c] = float64(float32(y[c]))
+			if outputNames[i] != "lse" {
+				stored[c] = float64(x.store(float32(y[c])))
+			}
 		}
-		x.result.set(2+i, widen(grad))
+		r.set(i, stored)
 	}
-	return x.result
+	return r
 }
 
-type plainRun struct {
-	*Inputs
-	begin        float64
-	round        func(float32) float32
-	want, result result
-	dq, dk, dv   []float32
-	s, oRow      []float32 // of the row at hand: its scores and its O
+type plainRun[F float32 | float64] struct {
+	in         *Inputs
+	store      func(float32) float32 // rounds to the type of the tensors
+	want       result
+	o, lse     []F
+	dq, dk, dv []F
+	s          []F // the scores of the row at hand
+}
+
+// round rounds an element of P or dS.
+func (x *plainRun[F]) round(w F) F {
+	if f, ok := any(w).(float32); ok {
+		return F(x.store(f))
+	}
+	return w
 }
 
 // place returns the row's number within its head, and the first row of its K
 // and V.
-func (x *plainRun) place(row int) (i, keys int) {
-	p := x.p
+func (x *plainRun[F]) place(row int) (i, keys int) {
+	p := x.in.p
 	h, b := row/p.QLen%p.Heads, row/p.QLen/p.Heads
 	return row % p.QLen, (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen
 }
 
 // forward computes P = exp(S - max) / sum and O = P V of one row.
-func (x *plainRun) forward(row int) {
-	p := x.p
+func (x *plainRun[F]) forward(row int) {
+	p := x.in.p
 	i, keys := x.place(row)
-	q, scale := x.q[row*p.Dim:][:p.Dim], float32(p.SoftmaxScale())
-	top, sum := float32(math.Inf(-1)), float32(0)
+	q, scale := x.in.q[row*p.Dim:][:p.Dim], F(p.SoftmaxScale())
+	top, sum := F(math.Inf(-1)), F(0)
 	for j := range x.s {
 		if oracle.Sees(p, i, j) {
-			x.s[j] = float32(x.dot(q, x.k[(keys+j)*p.Dim:]) * scale)
+			x.s[j] = F(dot[F](q, x.in.k[(keys+j)*p.Dim:]) * scale)
 			top = max(top, x.s[j])
 		}
 	}
 	for j := range x.s {
 		if oracle.Sees(p, i, j) {
-			sum += exp32(x.s[j] - top)
+			sum += exp(x.s[j] - top)
 		}
 	}
-	clear(x.oRow)
+	o := x.o[row*p.VDim:][:p.VDim]
 	for j := range x.s {
 		if oracle.Sees(p, i, j) {
-			addScaled(x.oRow, x.round(exp32(x.s[j]-top)/sum), x.v[(keys+j)*p.VDim:])
+			addScaled(o, x.round(exp(x.s[j]-top)/sum), x.in.v[(keys+j)*p.VDim:])
 		}
 	}
-	for c, o := range x.oRow {
-		x.result.o[row*p.VDim+c] = float64(x.round(o))
-	}
-	x.result.lse[row] = float64(top + float32(math.Log(float64(sum))))
+	x.lse[row] = top + F(math.Log(float64(sum)))
 }
 
 // backward computes P = exp(S - LSE) and dS = P (dP - delta) of one row, whose
 // scores forward has left, and adds its part of the gradients.
-func (x *plainRun) backward(row int) {
-	p := x.p
+func (x *plainRun[F]) backward(row int) {
+	p := x.in.p
 	i, keys := x.place(row)
-	lse := float32(x.want.lse[row])
+	lse := F(float32(x.want.lse[row]))
 	if math.IsInf(float64(lse), -1) {
 		return
 	}
-	q, do := x.q[row*p.Dim:][:p.Dim], x.do[row*p.VDim:][:p.VDim]
-	for c := range x.oRow {
-		x.oRow[c] = x.round(float32(x.want.o[row*p.VDim+c]))
+	q, do := x.in.q[row*p.Dim:][:p.Dim], x.in.do[row*p.VDim:][:p.VDim]
+	o := narrow(x.want.o[row*p.VDim:][:p.VDim])
+	for c := range o {
+		o[c] = x.store(o[c])
 	}
-	delta := x.dot(do, x.oRow)
-	if x.dlse != nil {
-		delta -= x.dlse[row]
+	delta := dot[F](do, o)
+	if x.in.dlse != nil {
+		delta -= F(x.in.dlse[row])
 	}
-	scale := float32(p.SoftmaxScale())
-	for j, s := range x.s {
+	scale := F(p.SoftmaxScale())
+	for j := range x.s {
 		if !oracle.Sees(p, i, j) {
 			continue
 		}
 		k, v := (keys+j)*p.Dim, (keys+j)*p.VDim
-		prob := exp32(s - lse)
-		ds := x.round(prob * (x.dot(do, x.v[v:]) - delta))
+		prob := exp(x.s[j] - lse)
+		ds := x.round(prob * (dot[F](do, x.in.v[v:]) - delta))
 		addScaled(x.dv[v:][:p.VDim], x.round(prob), do)
 		addScaled(x.dk[k:][:p.Dim], ds*scale, q)
-		addScaled(x.dq[row*p.Dim:][:p.Dim], ds*scale, x.k[k:])
+		addScaled(x.dq[row*p.Dim:][:p.Dim], ds*scale, x.in.k[k:])
 	}
 }
 
-func exp32(x float32) float32 { return float32(math.Exp(float64(x))) }
+func exp[F float32 | float64](x F) F { return F(math.Exp(float64(x))) }
 
 // The conversions in dot and addScaled keep the compiler from fusing multiply and
 // add, so that bounds do not depend on how it was told to build.
 
-func (x *plainRun) dot(a, b []float32) (sum float32) {
-	from := int(x.begin * float64(len(a)))
-	for i := range a {
-		c := (from + i) % len(a)
-		sum += float32(a[c] * b[c])
+func dot[F float32 | float64](a, b []float32) (sum F) {
+	for c := range a {
+		sum += F(F(a[c]) * F(b[c]))
 	}
 	return sum
 }
 
-func addScaled(sum []float32, w float32, x []float32) {
+func addScaled[F float32 | float64](sum []F, w F, x []float32) {
 	x = x[:len(sum)]
 	for i := range sum {
-		sum[i] += float32(w * x[i])
+		sum[i] += F(w * F(x[i]))
 	}
 }

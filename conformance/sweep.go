@@ -12,8 +12,9 @@ import (
 
 const sweepPrefix = "sweep-"
 
-// sweepRuns is how many runs of the plain algorithm bound a random problem.
-const sweepRuns = 4
+// sweepNeighbors is on how many neighbors of a random problem the plain algorithm
+// runs for the bound of it.
+const sweepNeighbors = 7
 
 // A sweepCase is a random problem at the boundaries where kernels err, with
 // random inputs and layout, all from one seed; the oracle is asked on the spot.
@@ -81,7 +82,8 @@ func (s sweepCase) check(ctx context.Context, k flashkit.Kernel) error {
 		return &flashkit.UnsupportedError{Kernel: k.Name, Problem: in.p, Reason: reason}
 	}
 	want := truth(in)
-	if err := check(ctx, k, in, l, want, bounds(in, in.p.DType, want, sweepRuns)); err != nil {
+	bound := sweepBounds(in, want, rand.New(rand.NewPCG(uint64(s), 1)))
+	if err := check(ctx, k, in, l, want, bound); err != nil {
 		return fmt.Errorf("%s: %w", in.p, err)
 	}
 	return nil

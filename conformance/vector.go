@@ -58,13 +58,13 @@ func (c Case) Vector() *safetensors.File {
 	return f
 }
 
-// boundsFor is bounds, but for the promise that the grid in float32 is held to
+// boundsFor is vectorBounds, but for the promise that the grid in float32 is held to
 // 1e-5 absolute.
 func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) [5]float64 {
 	if c.Catches == "" && t == flashkit.Float32 {
 		return [5]float64{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}
 	}
-	return bounds(in, t, want, 1)
+	return vectorBounds(in, t, want)
 }
 
 // expect returns what the stored vector of the case says: the results and the

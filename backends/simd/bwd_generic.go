@@ -200,19 +200,10 @@ func (t *gradTile) scoreGradient(i int, prob, ds, k []float32, kStep int, v []fl
 		clear(ds)
 		return
 	}
-	q := t.q[i*t.qStep:][:t.dim]
+	dots(prob, t.q[i*t.qStep:][:t.dim], k, kStep)
 	dots(ds, t.do[i*t.doStep:][:t.vdim], v, vStep)
-	if t.dim <= fewColumns {
-		for c := range prob {
-			prob[c] = exp(exactDot(q, k[c*kStep:])*t.scale - lse)
-		}
-	} else {
-		dots(prob, q, k, kStep)
-		for c, s := range prob {
-			prob[c] = exp(float64(s)*t.scale - lse)
-		}
-	}
-	for c, w := range prob {
-		ds[c] = w * (ds[c] - t.delta[i])
+	for c, s := range prob {
+		prob[c] = exp(float64(s)*t.scale - lse)
+		ds[c] = prob[c] * (ds[c] - t.delta[i])
 	}
 }

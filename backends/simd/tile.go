@@ -48,20 +48,6 @@ func dot(x, y []float32) float32 {
 	return s
 }
 
-// fewColumns is a head dim at which the rounding of a score, which an exponential
-// turns into a factor, is not small beside what else is rounded.
-const fewColumns = 8
-
-// exactDot returns the dot product of x and as much of y, without rounding to
-// float32.
-func exactDot(x, y []float32) (s float64) {
-	y = y[:len(x)]
-	for i, a := range x {
-		s += float64(a) * float64(y[i])
-	}
-	return s
-}
-
 // mix adds to dst the sum over j in [0, n) of weights[j*every] * row j. Row j
 // begins at rows[j*step].
 func mix(dst, weights []float32, every, n int, rows []float32, step int) {
