@@ -95,10 +95,11 @@ peers: $(VENV)/peers ## our CPU kernels beside PyTorch and ONNX Runtime, which i
 generate: asm wasm vectors docs ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
-	rm -f backends/simd/*_amd64.s backends/simd/avx*_amd64.go
+	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go
 	cd backends/simd/_asm && $(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
 	cd backends/simd/_asm && $(GO) run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
 	cd backends/simd/_asm && $(GO) test . && $(GO) run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd
+	cd backends/simd/_asm && $(GO) run . -isa AMXBF16 -out ../amxbf16_amd64.s -stubs ../amxbf16_amd64.go -pkg simd
 	cd backends/simd/_asm && $(GO) run . -isa AVX512 -decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd
 	cd backends/simd/_asm && $(GO) run . -isa AVX2 -decode -out ../avx2_decode_amd64.s -stubs ../avx2_decode_amd64.go -pkg simd
 

@@ -22,7 +22,7 @@ import (
 func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	avx512Lanes.plan(j)
+	avx512Lanes.plan(j, itemRows)
 	work := fwdAVX512BF16Work(j)
 	return b.do(ctx, j, fwdAVX512BF16Item, work.items, work.floats)
 }
@@ -74,7 +74,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	var group [maxGroup]pairTile
 	n := 0
 	for r := from; r < to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, to-r))
+		group[n] = x.newTile(j, ws, r, min(pairLanes, to-r), vdim)
 		n++
 	}
 	first, _ := p.Keys(from)
@@ -95,10 +95,10 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	}
 }
 
-// newTile loads and packs n query rows.
-func (x *pairScratch) newTile(j *job, ws *arena, from, n int) pairTile {
+// newTile loads and packs n query rows. Its O has vdim rows.
+func (x *pairScratch) newTile(j *job, ws *arena, from, n, vdim int) pairTile {
 	t := pairTile{
-		laneTile: avx512Lanes.emptyTile(j, ws, from, n),
+		laneTile: avx512Lanes.emptyTile(ws, from, n, vdim),
 		qPairs:   takeWords(ws, pairLanes*pairWords(j.p.Dim)),
 	}
 	pairColumns(t.qPairs, x.buf, &j.fwd.Q, x.b, x.h, from, n)
@@ -111,7 +111,7 @@ func (x *pairScratch) absorb(j *job, t *pairTile, lo, hi int) {
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.from + t.n - 1)
 	for from, to := max(lo, first), min(hi, last); from < to; {
-		until, whole := wholePart(p, t.from, t.n, from, to)
+		until, whole := wholePart(p, t.from, t.n, from, to, 2)
 		copy(x.top, t.m)
 		top := x.top
 		if !whole {

@@ -24,7 +24,7 @@ import (
 func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *laneISA, run func(*job, *arena, int)) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	isa.plan(j)
+	isa.plan(j, itemRows)
 	work := isa.fwdWork(j)
 	return b.do(ctx, j, run, work.items, work.floats)
 }
@@ -48,15 +48,16 @@ func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
 	return isa.fwdPace.forward(&p, isa.lanes)
 }
 
-// plan sets how many tiles make an item: as many as leave each worker several.
+// plan sets how many tiles make an item of up to so many query rows: as many as
+// leave each worker several items.
 // Then it takes as few heads at a time as give each worker several items, so
 // that their keys stay in cache from item to item, while the long items of these
 // heads still come before the short ones.
-func (isa *laneISA) plan(j *job) {
+func (isa *laneISA) plan(j *job, rows int) {
 	const itemsPerWorker = 8
 	p := &j.p
 	heads, enough := p.Batch*p.Heads, itemsPerWorker*j.workers
-	j.group = max(1, min(itemRows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
+	j.group = max(1, min(rows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
 	wanted := tiles(enough, max(1, tiles(p.QLen, j.group*isa.lanes)))
 	j.heads = tiles(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
@@ -130,17 +131,17 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 
 // newTile loads and transposes n query rows.
 func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int) laneTile {
-	t := isa.emptyTile(j, ws, from, n)
+	t := isa.emptyTile(ws, from, n, pad(j.p.VDim))
 	t.q = ws.take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.fwd.Q, b, h, from, n)
 	return t
 }
 
-// emptyTile returns a tile of n query rows that has seen no key. Its Q is left to
-// the caller.
-func (isa *laneISA) emptyTile(j *job, ws *arena, from, n int) laneTile {
+// emptyTile returns a tile of n query rows that has seen no key. Its O has vdim
+// rows, its Q is left to the caller.
+func (isa *laneISA) emptyTile(ws *arena, from, n, vdim int) laneTile {
 	lanes := isa.lanes
-	t := laneTile{from: from, n: n, o: ws.take(lanes * pad(j.p.VDim)), m: ws.take(lanes), l: ws.take(lanes)}
+	t := laneTile{from: from, n: n, o: ws.take(lanes * vdim), m: ws.take(lanes), l: ws.take(lanes)}
 	clear(t.o)
 	clear(t.l)
 	for i := range t.m {

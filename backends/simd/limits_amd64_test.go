@@ -6,8 +6,8 @@ import "testing"
 
 // BenchmarkLimits measures what the machine can do at most, on as many cores as
 // GOMAXPROCS, so that the kernels' rates can be given as a fraction of it:
-// multiply-adds in registers, of float32 and of bf16 pairs, and the exponential
-// over data in the first-level cache.
+// multiply-adds in registers, of float32, of bf16 pairs and of tiles of them, and
+// the exponential over data in the first-level cache.
 func BenchmarkLimits(b *testing.B) {
 	const rounds = 1 << 14
 	for _, isa := range []struct {
@@ -31,6 +31,7 @@ func BenchmarkLimits(b *testing.B) {
 			}
 		})
 	}
+	limit(b, "tile=amxbf16", amxbf16(), "GFLOP/s", 65536*rounds, func() { tilePeakAMXBF16(rounds) })
 	limit(b, "dot=avx512bf16", avx512bf16, "GFLOP/s", 1024*rounds, func() { dotPeakAVX512BF16(rounds) })
 }
 

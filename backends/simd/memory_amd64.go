@@ -9,7 +9,7 @@ import "github.com/flashkit-go/flashkit"
 
 func (isa *laneISA) fwdMemory(p flashkit.Problem) float64 {
 	j := &job{p: p, workers: workers()}
-	isa.plan(j)
+	isa.plan(j, itemRows)
 	return memory(isa.fwdWork(j))
 }
 
@@ -32,8 +32,14 @@ func decodeMemory(p flashkit.Problem) float64 {
 
 func fwdAVX512BF16Memory(p flashkit.Problem) float64 {
 	j := &job{p: p, workers: workers()}
-	avx512Lanes.plan(j)
+	avx512Lanes.plan(j, itemRows)
 	return memory(fwdAVX512BF16Work(j))
+}
+
+func fwdAMXBF16Memory(p flashkit.Problem) float64 {
+	j := &job{p: p, workers: workers()}
+	avx512Lanes.plan(j, tileItemRows)
+	return memory(fwdAMXBF16Work(j))
 }
 
 func bwdAVX512BF16Memory(p flashkit.Problem) float64 {

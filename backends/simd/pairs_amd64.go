@@ -15,11 +15,15 @@ import (
 // pairLanes is the query rows of a tile, those of avx512Lanes.
 const pairLanes = 32
 
-func fitsAVX512BF16(p flashkit.Problem) string {
+func fitsAVX512BF16(p flashkit.Problem) string { return fitsPairs(avx512bf16, p) }
+
+func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
+
+func fitsPairs(t tier, p flashkit.Problem) string {
 	if p.DType != flashkit.BFloat16 {
 		return "it takes bf16 only"
 	}
-	return avx512bf16.missing()
+	return t.missing()
 }
 
 // The paces are those of a processor that multiplies pairs no faster than
@@ -27,6 +31,7 @@ func fitsAVX512BF16(p flashkit.Problem) string {
 // there, dispatch knows better from its table or from a probe.
 var (
 	fwdPairPace = pace{start: 900, flop: .0105, pair: .2, element: .5}
+	fwdTilePace = pace{start: 900, flop: .00075, pair: .28, element: .5}
 	bwdPairPace = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
 )
 
@@ -78,15 +83,16 @@ func pairRows(dst []uint32, t *flashkit.Tensor, b, h, from, n int) {
 
 // wholePart splits the keys [from, to) of a tile of n query rows. It returns the
 // end of the part that begins at from, and whether all rows see all of it. Such a
-// part consists of whole pairs: it begins at an even key, and ends at one or with
-// the last key of all. In a pair of which some row sees only one key, the other
-// would leave a trace if it held NaN.
-func wholePart(p *flashkit.Problem, row, n, from, to int) (until int, whole bool) {
+// part consists of whole steps of keys, of which a product takes all or none: it
+// begins at a multiple of step, and ends at one or with the last key of all. In a
+// step of which some row sees only a part, the rest would leave a trace if it held
+// NaN. step is a power of 2.
+func wholePart(p *flashkit.Problem, row, n, from, to, step int) (until int, whole bool) {
 	_, end := p.Keys(row)
 	begin, _ := p.Keys(row + n - 1)
-	begin = (begin + 1) &^ 1
+	begin = (begin + step - 1) &^ (step - 1)
 	if end < p.KVLen {
-		end &^= 1
+		end &^= step - 1
 	}
 	switch {
 	case begin >= end || from >= end:

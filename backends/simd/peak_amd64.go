@@ -7,6 +7,9 @@ import "github.com/flashkit-go/flashkit"
 // peakLoops returns the loops of the best instructions for the type. Which of two
 // is the faster one for bf16 depends on the processor.
 func peakLoops(t flashkit.DType) (loops []peakLoop) {
+	if t == flashkit.BFloat16 && amxbf16().has {
+		loops = append(loops, peakLoop{"amxbf16", func(n int) { tilePeakAMXBF16(n / 8) }, 65536 / 8})
+	}
 	if t == flashkit.BFloat16 && avx512bf16.has {
 		loops = append(loops, peakLoop{"avx512bf16", dotPeakAVX512BF16, 1024})
 	}

@@ -18,11 +18,12 @@ var tierFeatures = map[string][]string{
 	"avx2":       {"SSE", "AVX", "AVX2", "FMA3", "F16C", "CPUID"},
 	"avx512":     {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"},
 	"avx512bf16": {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16"},
+	"amxbf16":    {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16", "AMXBF16"},
 }
 
 // Every instruction must belong to the tier of its file, or it would fault on a
 // processor that has the tier and nothing more. What the assembler does not know
-// is written as data, and belongs to AVX512-BF16.
+// is written as data, and belongs to AVX512-BF16 or AMX-BF16.
 func TestInstructionsBelongToTheirTier(t *testing.T) {
 	const maxBytes = 200 << 10 // of code that nobody reads
 	files, err := filepath.Glob("*.s")
@@ -39,7 +40,7 @@ func TestInstructionsBelongToTheirTier(t *testing.T) {
 		for line := range strings.Lines(string(text)) {
 			line = strings.TrimSpace(line)
 			if strings.HasPrefix(line, "LONG ") || strings.HasPrefix(line, "WORD ") || strings.HasPrefix(line, "BYTE ") {
-				require.Contains(t, list, "AVX512BF16", file)
+				require.Regexp(t, "AVX512BF16|AMXBF16", list, file)
 			}
 			after, ok := strings.CutPrefix(line, "// Requires: ")
 			if !ok {

@@ -24,7 +24,7 @@ const (
 // simulateForward returns what part of their time workers are idle.
 func simulateForward(isa *laneISA, p flashkit.Problem, workers int) float64 {
 	j := &job{p: p, workers: workers}
-	isa.plan(j)
+	isa.plan(j, itemRows)
 	rows := j.group * isa.lanes
 	busy, free := 0.0, make([]float64, workers)
 	for item := range p.Batch * p.Heads * tiles(p.QLen, rows) {

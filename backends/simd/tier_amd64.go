@@ -2,7 +2,11 @@
 
 package simd
 
-import "golang.org/x/sys/cpu"
+import (
+	"sync"
+
+	"golang.org/x/sys/cpu"
+)
 
 // A tier is a set of instructions that kernels need all of.
 type tier struct {
@@ -18,6 +22,13 @@ var (
 
 	avx2 = tier{"AVX2, FMA and F16C", cpu.X86.HasAVX2 && cpu.X86.HasFMA && hasF16C()}
 )
+
+// amxbf16 returns the tier of AMX. It asks for leave on the first call, as that
+// changes the process.
+var amxbf16 = sync.OnceValue(func() tier {
+	return tier{"AMX-BF16, or the operating system does not let it use them",
+		avx512bf16.has && cpu.X86.HasAMXTile && cpu.X86.HasAMXBF16 && allowTiles()}
+})
 
 // missing returns "" if the machine has the tier, else the reason for Fits.
 func (t tier) missing() string {

@@ -2,11 +2,12 @@
 
     make peers
     python bench/peers/cpu.py bin/simd.test --threads 1,2 --seq 1024,4096 --head-dim 64,128
+    python bench/peers/cpu.py bin/simd.test --dtype bf16 --kernel amxbf16 --pass fwd
 
 bin/simd.test is the benchmark binary of backends/simd. A peer that is not installed is left out. For each problem
 and number of threads the script runs our benchmarks, with the limits measured in the same process, and then the peers,
 one after the other, several rounds; it prints medians, fractions of the limit and ratios to the peers. FLOPs count the
-true area of the mask, 2.5 times the forward pass for the backward pass.
+true area of the mask, 2.5 times the forward pass for the backward pass. The limit is that of float32, also for bf16.
 """
 
 import argparse
@@ -32,6 +33,7 @@ def arguments():
     parser.add_argument("--pass", dest="passes", default="fwd,bwd", help="fwd, bwd or both (default both)")
     parser.add_argument("--mask", default="none,causal")
     parser.add_argument("--kernel", default="avx512", help="variant of our kernels")
+    parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="bf16: ONNX Runtime has none")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
     parser.add_argument("--json", help="also write all results to this file")
@@ -65,12 +67,13 @@ def timed(call, seconds):
     return statistics.median(times)
 
 
-def torch_peer(threads, heads, seq, dim, causal, backward):
+def torch_peer(threads, heads, seq, dim, causal, backward, dtype):
     import torch
     from torch.nn.functional import scaled_dot_product_attention as attention
 
     torch.set_num_threads(threads)
-    q, k, v, do = (torch.randn(BATCH, heads, seq, dim) for _ in range(4))
+    kind = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    q, k, v, do = (torch.randn(BATCH, heads, seq, dim).to(kind) for _ in range(4))
     if not backward:
         return lambda: attention(q, k, v, is_causal=causal)
     for x in (q, k, v):
@@ -79,14 +82,14 @@ def torch_peer(threads, heads, seq, dim, causal, backward):
     return lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
 
 
-def onnx_peer(threads, heads, seq, dim, causal, backward):
+def onnx_peer(threads, heads, seq, dim, causal, backward, dtype):
     import numpy as np
     import onnx
     import onnxruntime
     from onnx import TensorProto, helper
 
-    if backward:
-        raise ImportError("has no backward pass")
+    if backward or dtype != "f32":
+        raise ImportError("has no backward pass, and no bf16")
     shape = [BATCH, seq, heads * dim]
     value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
     node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["o"], domain="com.microsoft",
@@ -121,12 +124,12 @@ def main():
 
 def compare(args, threads, seq, dim, causal):
     heads = args.heads
-    name = f"b{BATCH}-h{heads}-g{heads}-n{seq}-m{seq}-d{dim}-f32" + "-causal" * causal
+    name = f"b{BATCH}-h{heads}-g{heads}-n{seq}-m{seq}-d{dim}-{args.dtype}" + "-causal" * causal
     rates, calls = {}, {}
     for p in args.passes.split(","):
         for peer, make in PEERS.items():
             try:
-                calls[p, peer] = make(threads, heads, seq, dim, causal, p == "bwd")
+                calls[p, peer] = make(threads, heads, seq, dim, causal, p == "bwd", args.dtype)
             except ImportError:
                 pass
     for _ in range(args.rounds):
@@ -139,7 +142,7 @@ def compare(args, threads, seq, dim, causal):
     rows = []
     for p in args.passes.split(","):
         rate = median[f"Kernels/simd/{p}_{args.kernel}/{name}"]
-        row = {"problem": name, "pass": p, "threads": threads, "ours": rate, "peak": median[f"Limits/fma={args.kernel}"]}
+        row = {"problem": name, "pass": p, "threads": threads, "ours": rate, "peak": median["Limits/fma=avx2" if args.kernel == "avx2" else "Limits/fma=avx512"]}
         line = f"{name:42} {p:4} {threads:7} {rate:8.1f} {rate / row['peak']:8.3f}"
         for peer in PEERS:
             if (p, peer) in median:

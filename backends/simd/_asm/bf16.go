@@ -121,25 +121,31 @@ func pairRows() {
 	done()
 }
 
-// narrowPairs emits the packing of P and dS for sums over their rows.
-func narrowPairs() {
+// lanesOfPairs is the permutation that makes pairs of two halves of a vector.
+func lanesOfPairs() Mem {
 	order := GLOBL("lanesOfPairs", RODATA|NOPTR)
 	for i := range 16 {
 		DATA(4*i, U32(uint32(i|(i+16)<<16)))
 	}
+	return order
+}
+
+// narrowPairs emits the packing of P and dS for sums over their rows.
+func narrowPairs() {
+	order := lanesOfPairs()
 	routine("narrowPairs", "func(dst *uint32, src *float32, step, pairs int)",
 		"sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is",
 		"[pairs][LANES], rows of src lie step elements apart. pairs > 0.")
 	dst, src, step, pairs := param("dst"), param("src"), bytes(param("step")), param("pairs")
-	lanesOfPairs := registers[4]
-	VMOVDQU32(order, lanesOfPairs)
+	permutation := registers[4]
+	VMOVDQU32(order, permutation)
 	Label("pair")
 	for v := range vectors {
 		x, y := registers[v], registers[2+v]
 		VMOVUPS(part(Mem{Base: src}, v), x)
 		VMOVUPS(part(Mem{Base: src, Index: step, Scale: 1}, v), y)
 		VCVTNE2PS2BF16(x, y, x)
-		VPERMW(x, lanesOfPairs, x)
+		VPERMW(x, permutation, x)
 		VMOVDQU32(x, part(Mem{Base: dst}, v))
 	}
 	LEAQ(Mem{Base: src, Index: step, Scale: 2}, src)

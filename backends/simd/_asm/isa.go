@@ -16,6 +16,7 @@ var (
 	suffix      string // of the routines' names
 	isa         string // AVX512 or AVX2
 	bf16        bool   // products are of pairs of bf16, see bf16.go
+	amx         bool   // products are of tiles of them, see amx.go
 	vectorBytes int
 	lanes       int   // queries of a tile
 	rowBytes    int   // of S, Qᵀ and Oᵀ
@@ -30,8 +31,8 @@ var (
 func use(name string) {
 	suffix, isa = name, name
 	switch name {
-	case "AVX512", "AVX512BF16":
-		isa, bf16 = "AVX512", name == "AVX512BF16"
+	case "AVX512", "AVX512BF16", "AMXBF16":
+		isa, bf16, amx = "AVX512", name == "AVX512BF16", name == "AMXBF16"
 		vectorBytes = 64
 		groups = []int{8, 4, 2, 1}
 		registers = []VecPhysical{

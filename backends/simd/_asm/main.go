@@ -3,6 +3,7 @@
 //	go run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
 //	go run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
 //	go run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd
+//	go run . -isa AMXBF16 -out ../amxbf16_amd64.s -stubs ../amxbf16_amd64.go -pkg simd
 //
 // and with -decode those of the decode kernels, which are in decode.go.
 //
@@ -18,7 +19,7 @@ import (
 )
 
 func main() {
-	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2 or AVX512BF16")
+	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2, AVX512BF16 or AMXBF16")
 	few := flag.Bool("decode", false, "write the routines for few query rows")
 	flag.Parse()
 	use(*name)
@@ -28,8 +29,13 @@ func main() {
 		Generate()
 		return
 	}
-	if bf16 {
+	switch {
+	case bf16:
 		bf16Routines()
+		Generate()
+		return
+	case amx:
+		amxRoutines()
 		Generate()
 		return
 	}

@@ -138,16 +138,9 @@ func maskScores() {
 	done()
 }
 
-// weights emits P = 2^(S - max), in place, with the running maximum and sum.
-func weights() {
-	arithmetic("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
-		"sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
-		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
-		"the lowest finite number. s is [keys][LANES]. keys > 0.")
-	s, keys, m, top, l, alpha := param("s"), param("keys"), param("m"), param("top"), param("l"), param("alpha")
-	exp2Constants()
-	x, n, p, shift, sum, scale := registers[0], registers[1], registers[2], registers[3:5], registers[5:7], registers[7]
-	floatParam("scale", scale)
+// beginWeights sets shift to top, sum to alpha*l, and stores m and alpha. x, n and
+// p are scratch.
+func beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
 		VMOVUPS(at(top), shift[v])
@@ -161,6 +154,19 @@ func weights() {
 		VMOVUPS(x, at(alpha))
 		VMULPS(at(l), x, sum[v])
 	}
+}
+
+// weights emits P = 2^(S - max), in place, with the running maximum and sum.
+func weights() {
+	arithmetic("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
+		"sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
+		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
+		"the lowest finite number. s is [keys][LANES]. keys > 0.")
+	s, keys, m, top, l, alpha := param("s"), param("keys"), param("m"), param("top"), param("l"), param("alpha")
+	exp2Constants()
+	x, n, p, shift, sum, scale := registers[0], registers[1], registers[2], registers[3:5], registers[5:7], registers[7]
+	floatParam("scale", scale)
+	beginWeights(m, top, l, alpha, x, n, p, scale, shift, sum)
 	Label("key")
 	for v := range vectors { // the same scratch: the processor renames it
 		score := part(Mem{Base: s}, v)

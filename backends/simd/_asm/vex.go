@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/ir"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// Neither avo nor Go's assembler knows the instructions of AMX, so they are
+// written as data. Operands are in the order of Go: the destination last. Tiles are
+// numbers. Memory is a base, whose rows lie step bytes apart.
+
+// LDTILECFG sets the tiles up as the 64 bytes at base say.
+func LDTILECFG(base GPPhysical) {
+	m := modRM{code: []byte{low(base)}, b: high(base), uses: []Op{base}}
+	tileInstruction("LDTILECFG ("+base.Asm()+")", vex(0, 0x49, 0, m), m.uses)
+}
+
+// TILERELEASE gives all tiles back.
+func TILERELEASE() { tileInstruction("TILERELEASE", vex(0, 0x49, 0, tiles(0, 0)), nil) }
+
+// TILEZERO sets a tile to 0.
+func TILEZERO(t int) {
+	tileInstruction(fmt.Sprintf("TILEZERO T%d", t), vex(prefixF2, 0x49, 0, tiles(t, 0)), nil)
+}
+
+// TILELOADD loads the rows of a tile.
+func TILELOADD(offset int, base, step GPPhysical, t int) {
+	text, m := fmt.Sprintf("TILELOADD %d(%s)(%s*1), T%d", offset, base.Asm(), step.Asm(), t), rowsAt(t, offset, base, step)
+	tileInstruction(text, vex(prefixF2, 0x4b, 0, m), m.uses)
+}
+
+// TILESTORED stores the rows of a tile.
+func TILESTORED(t, offset int, base, step GPPhysical) {
+	text, m := fmt.Sprintf("TILESTORED T%d, %d(%s)(%s*1)", t, offset, base.Asm(), step.Asm()), rowsAt(t, offset, base, step)
+	tileInstruction(text, vex(prefixF3, 0x4b, 0, m), m.uses)
+}
+
+// TDPBF16PS adds the product of the tiles a and b to sum.
+func TDPBF16PS(b, a, sum int) {
+	tileInstruction(fmt.Sprintf("TDPBF16PS T%d, T%d, T%d", b, a, sum), vex(prefixF3, 0x5c, b, tiles(sum, a)), nil)
+}
+
+// tileInstruction emits code that reads the registers of uses.
+func tileInstruction(text string, code []byte, uses []Op) {
+	Comment(text)
+	for i, b := range code {
+		x := &ir.Instruction{Opcode: "BYTE", Operands: []Op{U8(b)}, ISA: []string{"AMXBF16"}}
+		if i == 0 {
+			x.Inputs = uses
+		}
+		Instruction(x)
+	}
+}
+
+// A modRM is the end of an instruction: two tiles, or a tile and memory.
+type modRM struct {
+	code []byte
+	x, b byte // the fourth bits of the index and of the base
+	uses []Op
+}
+
+func tiles(reg, rm int) modRM { return modRM{code: []byte{0xc0 | byte(reg)<<3 | byte(rm)}} }
+
+func rowsAt(reg, offset int, base, step GPPhysical) modRM {
+	const disp32, sib = 0x80, 4
+	code := []byte{disp32 | byte(reg)<<3 | sib, low(step)<<3 | low(base)}
+	return modRM{binary.LittleEndian.AppendUint32(code, uint32(offset)), high(step), high(base), []Op{base, step}}
+}
+
+// A register's number has three bits in the operand and one in the prefix.
+func low(r GPPhysical) byte  { return byte(r.PhysicalIndex() & 7) }
+func high(r GPPhysical) byte { return byte(r.PhysicalIndex() >> 3) }
+
+// vex encodes an instruction of the map 0F38, with W0 and 128 bits. Like evex it
+// stores the upper bits, and v, inverted.
+func vex(prefix, opcode byte, v int, m modRM) []byte {
+	const map0F38, noR = 2, 1 << 7
+	return append([]byte{0xc4, noR | (1^m.x)<<6 | (1^m.b)<<5 | map0F38, ^byte(v)&15<<3 | prefix, opcode}, m.code...)
+}
