@@ -18,6 +18,12 @@ func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys i
 //go:noescape
 func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 
+// addProductAMXBF16 adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie
+// cStep elements, aStep halves and bStep pairs apart. rows is a positive multiple of 32, columns and pairs of 16.
+//
+//go:noescape
+func addProductAMXBF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, columns int, pairs int)
+
 // weightsAMXBF16 sets w[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =
 // top[i], l[i] = alpha[i]*l[i] + the sum over j of w[j][i], and p to the pairs of rows of w, rounded
 // to bf16. A top of -Inf counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32].
@@ -25,6 +31,14 @@ func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdi
 //
 //go:noescape
 func weightsAMXBF16(p *uint32, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+
+// gradientsAMXBF16 computes w[i][j] = e^(scale*s[i][j] - lse[i]) and x[i][j] = w[i][j] * (dp[i][j] - delta[i]),
+// both 0 where bit j of masks[i] is clear, whatever they were. It sets p to the pairs of rows of w, and ds to
+// those of x, [pairs][32], and rows to x, step elements apart, all rounded to bf16. s and dp are
+// [2*pairs][32]. pairs > 0.
+//
+//go:noescape
+func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32)
 
 // finiteAMXBF16 reports whether rows rows of n bf16, step elements apart, hold neither NaN nor infinity. n > 0,
 // rows > 0.

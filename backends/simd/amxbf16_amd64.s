@@ -4,16 +4,6 @@
 
 #include "textflag.h"
 
-DATA tileShape<>+0(SB)/8, $0x0000000000000001
-DATA tileShape<>+8(SB)/8, $0x0000000000000000
-DATA tileShape<>+16(SB)/8, $0x0040004000400040
-DATA tileShape<>+24(SB)/8, $0x0040004000400040
-DATA tileShape<>+32(SB)/8, $0x0000000000000000
-DATA tileShape<>+40(SB)/8, $0x0000000000000000
-DATA tileShape<>+48(SB)/8, $0x1010101010101010
-DATA tileShape<>+56(SB)/8, $0x0000000000000000
-GLOBL tileShape<>(SB), RODATA|NOPTR, $64
-
 // func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32)
 // Requires: AMXBF16, AVX, AVX512F
 TEXT ·scoresAMXBF16(SB), NOSPLIT, $0-56
@@ -29,6 +19,7 @@ TEXT ·scoresAMXBF16(SB), NOSPLIT, $0-56
 	BYTE    $0x49
 	BYTE    $0x03
 	MOVQ    $0x00000080, R12
+	MOVQ    R12, R13
 	VMOVUPS (DX), Z4
 	VMOVAPS Z4, Z6
 	VMOVUPS 64(DX), Z5
@@ -38,10 +29,9 @@ TEXT ·scoresAMXBF16(SB), NOSPLIT, $0-56
 	SHLQ    $0x01, R10
 
 keys:
-	LEAQ (R8)(R10*8), BX
-	LEAQ (BX)(R10*8), R9
-	LEAQ (R9)(R10*8), BX
-	LEAQ (BX)(R10*8), BX
+	MOVQ R8, SI
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
 	MOVQ q+24(FP), R11
 
 	// TILEZERO T0
@@ -71,8 +61,8 @@ keys:
 	BYTE $0x7b
 	BYTE $0x49
 	BYTE $0xd8
-	MOVQ words+32(FP), SI
-	SHRQ $0x04, SI
+	MOVQ words+32(FP), BX
+	SHRQ $0x04, BX
 
 words:
 	// TILELOADD 0(R11)(R12*1), T4
@@ -152,59 +142,65 @@ words:
 	BYTE $0xdf
 	ADDQ $0x40, R8
 	ADDQ $0x40, R9
-	ADDQ $0x00000800, R11
-	DECQ SI
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ BX
 	JNZ  words
 	MOVQ AX, DI
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
 
-	// TILESTORED T0, 0(DI)(R12*1)
+	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
 	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x84
-	BYTE $0x27
+	BYTE $0x2f
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 
-	// TILESTORED T1, 64(DI)(R12*1)
+	// TILESTORED T1, 64(DI)(R13*1)
 	BYTE $0xc4
 	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x8c
-	BYTE $0x27
+	BYTE $0x2f
 	BYTE $0x40
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 
-	// TILESTORED T2, 2048(DI)(R12*1)
+	// TILESTORED T2, 0(BX)(R13*1)
 	BYTE $0xc4
 	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x94
-	BYTE $0x27
+	BYTE $0x2b
 	BYTE $0x00
-	BYTE $0x08
+	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 
-	// TILESTORED T3, 2112(DI)(R12*1)
+	// TILESTORED T3, 64(BX)(R13*1)
 	BYTE $0xc4
 	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x9c
-	BYTE $0x27
+	BYTE $0x2b
 	BYTE $0x40
-	BYTE $0x08
 	BYTE $0x00
 	BYTE $0x00
-	MOVQ BX, R8
+	BYTE $0x00
+	LEAQ (SI)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
 	MOVQ CX, BX
 	CMPQ BX, $0x20
 	JLE  some
@@ -252,6 +248,16 @@ end:
 	VZEROUPPER
 	RET
 
+DATA tileShape<>+0(SB)/8, $0x0000000000000001
+DATA tileShape<>+8(SB)/8, $0x0000000000000000
+DATA tileShape<>+16(SB)/8, $0x0040004000400040
+DATA tileShape<>+24(SB)/8, $0x0040004000400040
+DATA tileShape<>+32(SB)/8, $0x0000000000000000
+DATA tileShape<>+40(SB)/8, $0x0000000000000000
+DATA tileShape<>+48(SB)/8, $0x1010101010101010
+DATA tileShape<>+56(SB)/8, $0x0000000000000000
+GLOBL tileShape<>(SB), RODATA|NOPTR, $64
+
 // func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 // Requires: AMXBF16, AVX, AVX512F, SSE
 TEXT ·addValuesAMXBF16(SB), NOSPLIT, $8-64
@@ -270,7 +276,10 @@ TEXT ·addValuesAMXBF16(SB), NOSPLIT, $8-64
 	BYTE    $0x49
 	BYTE    $0x03
 	MOVQ    $0x00000080, R12
+	MOVQ    R12, R13
 	MOVQ    sum+56(FP), DI
+	LEAQ    (DI)(R13*8), BX
+	LEAQ    (BX)(R13*8), BX
 	VMOVUPS (DX), Z4
 	VMOVUPS 64(DX), Z5
 	MOVQ    v+8(FP), R8
@@ -278,10 +287,9 @@ TEXT ·addValuesAMXBF16(SB), NOSPLIT, $8-64
 	SHLQ    $0x02, R10
 
 dims:
-	LEAQ (R8)(R10*8), DX
-	LEAQ (DX)(R10*8), R9
-	LEAQ (R9)(R10*8), DX
-	LEAQ (DX)(R10*8), DX
+	MOVQ R8, DX
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
 	MOVQ p+24(FP), R11
 
 	// TILEZERO T0
@@ -311,8 +319,8 @@ dims:
 	BYTE $0x7b
 	BYTE $0x49
 	BYTE $0xd8
-	MOVQ pairs+32(FP), BX
-	SHRQ $0x04, BX
+	MOVQ pairs+32(FP), SI
+	SHRQ $0x04, SI
 
 pairs:
 	// TILELOADD 0(R11)(R12*1), T4
@@ -392,60 +400,64 @@ pairs:
 	BYTE $0xdf
 	ADDQ $0x40, R8
 	ADDQ $0x40, R9
-	ADDQ $0x00000800, R11
-	DECQ BX
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ SI
 	JNZ  pairs
 
-	// TILESTORED T0, 0(DI)(R12*1)
+	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
 	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x84
-	BYTE $0x27
+	BYTE $0x2f
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 
-	// TILESTORED T1, 64(DI)(R12*1)
+	// TILESTORED T1, 64(DI)(R13*1)
 	BYTE $0xc4
 	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x8c
-	BYTE $0x27
+	BYTE $0x2f
 	BYTE $0x40
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 
-	// TILESTORED T2, 2048(DI)(R12*1)
+	// TILESTORED T2, 0(BX)(R13*1)
 	BYTE $0xc4
 	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x94
-	BYTE $0x27
+	BYTE $0x2b
 	BYTE $0x00
-	BYTE $0x08
+	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 
-	// TILESTORED T3, 2112(DI)(R12*1)
+	// TILESTORED T3, 64(BX)(R13*1)
 	BYTE $0xc4
 	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x9c
-	BYTE $0x27
+	BYTE $0x2b
 	BYTE $0x40
-	BYTE $0x08
 	BYTE $0x00
 	BYTE $0x00
-	MOVQ DX, R8
+	BYTE $0x00
+	LEAQ (DX)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
 	MOVQ DI, DX
-	MOVQ $0x00000020, BX
+	MOVQ $0x00000020, SI
 
 row:
 	VMOVUPS     (AX), Z0
@@ -456,7 +468,7 @@ row:
 	VMOVUPS     Z0, 64(AX)
 	ADDQ        $0x00000080, AX
 	ADDQ        $0x00000080, DX
-	DECQ        BX
+	DECQ        SI
 	JNZ         row
 	SUBQ        $0x20, CX
 	JG          dims
@@ -471,23 +483,375 @@ row:
 	VZEROUPPER
 	RET
 
-DATA lanesOfPairs<>+0(SB)/4, $0x00100000
-DATA lanesOfPairs<>+4(SB)/4, $0x00110001
-DATA lanesOfPairs<>+8(SB)/4, $0x00120002
-DATA lanesOfPairs<>+12(SB)/4, $0x00130003
-DATA lanesOfPairs<>+16(SB)/4, $0x00140004
-DATA lanesOfPairs<>+20(SB)/4, $0x00150005
-DATA lanesOfPairs<>+24(SB)/4, $0x00160006
-DATA lanesOfPairs<>+28(SB)/4, $0x00170007
-DATA lanesOfPairs<>+32(SB)/4, $0x00180008
-DATA lanesOfPairs<>+36(SB)/4, $0x00190009
-DATA lanesOfPairs<>+40(SB)/4, $0x001a000a
-DATA lanesOfPairs<>+44(SB)/4, $0x001b000b
-DATA lanesOfPairs<>+48(SB)/4, $0x001c000c
-DATA lanesOfPairs<>+52(SB)/4, $0x001d000d
-DATA lanesOfPairs<>+56(SB)/4, $0x001e000e
-DATA lanesOfPairs<>+60(SB)/4, $0x001f000f
-GLOBL lanesOfPairs<>(SB), RODATA|NOPTR, $64
+// func addProductAMXBF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, columns int, pairs int)
+// Requires: AMXBF16, AVX
+TEXT ·addProductAMXBF16(SB), NOSPLIT, $0-72
+	MOVQ c+0(FP), AX
+	MOVQ b+32(FP), CX
+	MOVQ columns+56(FP), DX
+	LEAQ tileShape<>+0(SB), R11
+
+	// LDTILECFG (R11)
+	BYTE $0xc4
+	BYTE $0xc2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0x03
+	MOVQ $0x00000080, R12
+	MOVQ R12, R13
+	MOVQ cStep+8(FP), R13
+	SHLQ $0x02, R13
+	MOVQ aStep+24(FP), R10
+	SHLQ $0x01, R10
+	MOVQ bStep+40(FP), R12
+	SHLQ $0x02, R12
+
+columns:
+	CMPQ DX, $0x10
+	JLE  narrow
+	MOVQ rows+48(FP), SI
+	MOVQ a+16(FP), R8
+	MOVQ AX, DI
+
+widerows:
+	MOVQ R8, R14
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
+	MOVQ CX, R11
+
+	// TILELOADD 0(DI)(R13*1), T0
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(DI)(R13*1), T1
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(BX)(R13*1), T2
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(BX)(R13*1), T3
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x2b
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	MOVQ pairs+64(FP), R15
+	SHRQ $0x04, R15
+
+widepairs:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ R15
+	JNZ  widepairs
+
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T1, 64(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T3, 64(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x2b
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (R14)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (BX)(R13*8), DI
+	LEAQ (DI)(R13*8), DI
+	SUBQ $0x20, SI
+	JG   widerows
+	ADDQ $0x00000080, AX
+	ADDQ $0x00000080, CX
+	SUBQ $0x20, DX
+	JG   columns
+	JMP  end
+
+narrow:
+	MOVQ rows+48(FP), DX
+	MOVQ a+16(FP), R8
+	MOVQ AX, DI
+
+onerows:
+	MOVQ R8, AX
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
+	MOVQ CX, R11
+
+	// TILELOADD 0(DI)(R13*1), T0
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(BX)(R13*1), T2
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	MOVQ pairs+64(FP), SI
+	SHRQ $0x04, SI
+
+onepairs:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ SI
+	JNZ  onepairs
+
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (AX)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (BX)(R13*8), DI
+	LEAQ (DI)(R13*8), DI
+	SUBQ $0x20, DX
+	JG   onerows
+
+end:
+	// TILERELEASE
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+	VZEROUPPER
+	RET
 
 // func weightsAMXBF16(p *uint32, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 // Requires: AVX, AVX512BF16, AVX512BW, AVX512DQ, AVX512F, SSE
@@ -510,7 +874,7 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	VPBROADCASTD BX, Z28
 	MOVL         $0x3af4ba89, BX
 	VPBROADCASTD BX, Z29
-	VMOVDQU32    lanesOfPairs<>+0(SB), Z9
+	VMOVDQU32    pairOrder<>+0(SB), Z9
 	VBROADCASTSS scale+56(FP), Z8
 	MOVQ         m+24(FP), BX
 	MOVQ         top+32(FP), SI
@@ -625,6 +989,180 @@ pair:
 	VZEROUPPER
 	RET
 
+DATA pairOrder<>+0(SB)/4, $0x00100000
+DATA pairOrder<>+4(SB)/4, $0x00110001
+DATA pairOrder<>+8(SB)/4, $0x00120002
+DATA pairOrder<>+12(SB)/4, $0x00130003
+DATA pairOrder<>+16(SB)/4, $0x00140004
+DATA pairOrder<>+20(SB)/4, $0x00150005
+DATA pairOrder<>+24(SB)/4, $0x00160006
+DATA pairOrder<>+28(SB)/4, $0x00170007
+DATA pairOrder<>+32(SB)/4, $0x00180008
+DATA pairOrder<>+36(SB)/4, $0x00190009
+DATA pairOrder<>+40(SB)/4, $0x001a000a
+DATA pairOrder<>+44(SB)/4, $0x001b000b
+DATA pairOrder<>+48(SB)/4, $0x001c000c
+DATA pairOrder<>+52(SB)/4, $0x001d000d
+DATA pairOrder<>+56(SB)/4, $0x001e000e
+DATA pairOrder<>+60(SB)/4, $0x001f000f
+GLOBL pairOrder<>(SB), RODATA|NOPTR, $64
+
+// func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32)
+// Requires: AVX, AVX512BF16, AVX512BW, AVX512DQ, AVX512F, SSE
+TEXT ·gradientsAMXBF16(SB), NOSPLIT, $8-84
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         p+0(FP), AX
+	MOVQ         ds+8(FP), CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         step+24(FP), BX
+	SHLQ         $0x01, BX
+	MOVQ         s+32(FP), SI
+	MOVQ         dp+40(FP), DI
+	MOVQ         masks+48(FP), R8
+	MOVQ         pairs+56(FP), R9
+	MOVQ         lse+64(FP), R10
+	MOVQ         delta+72(FP), R11
+	MOVL         $0x3f800000, R12
+	VPBROADCASTD R12, Z24
+	MOVL         $0x3f31725d, R12
+	VPBROADCASTD R12, Z25
+	MOVL         $0x3e75edab, R12
+	VPBROADCASTD R12, Z26
+	MOVL         $0x3d648e75, R12
+	VPBROADCASTD R12, Z27
+	MOVL         $0x3c13bc25, R12
+	VPBROADCASTD R12, Z28
+	MOVL         $0x3af4ba89, R12
+	VPBROADCASTD R12, Z29
+	VBROADCASTSS scale+80(FP), Z11
+	MOVL         $0x3fb8aa3b, R12
+	VPBROADCASTD R12, Z12
+	VMOVDQU32    pairOrder<>+0(SB), Z13
+
+pair:
+	VMOVUPS      (SI), Z0
+	VBROADCASTSS (R10), Z10
+	VFMSUB213PS  Z10, Z11, Z0
+	VMULPS       Z12, Z0, Z0
+	VREDUCEPS    $0x01, Z0, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS    Z0, Z9, Z0
+	VMOVUPS      (DI), Z4
+	VBROADCASTSS (R11), Z10
+	VSUBPS       Z10, Z4, Z4
+	KMOVW        (R8), K1
+	VMOVAPS.Z    Z0, K1, Z0
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMOVUPS      64(SI), Z1
+	VBROADCASTSS (R10), Z10
+	VFMSUB213PS  Z10, Z11, Z1
+	VMULPS       Z12, Z1, Z1
+	VREDUCEPS    $0x01, Z1, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS    Z1, Z9, Z1
+	VMOVUPS      64(DI), Z5
+	VBROADCASTSS (R11), Z10
+	VSUBPS       Z10, Z5, Z5
+	KMOVW        2(R8), K1
+	VMOVAPS.Z    Z1, K1, Z1
+	VMULPS.Z     Z5, Z1, K1, Z5
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z10
+	LONG         $0x48577262
+	WORD         $0xd472
+	VMOVDQU32    Z10, (DX)
+	ADDQ         BX, DX
+	VMOVUPS      128(SI), Z2
+	VBROADCASTSS 4(R10), Z10
+	VFMSUB213PS  Z10, Z11, Z2
+	VMULPS       Z12, Z2, Z2
+	VREDUCEPS    $0x01, Z2, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS    Z2, Z9, Z2
+	VMOVUPS      128(DI), Z6
+	VBROADCASTSS 4(R11), Z10
+	VSUBPS       Z10, Z6, Z6
+	KMOVW        4(R8), K1
+	VMOVAPS.Z    Z2, K1, Z2
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMOVUPS      192(SI), Z3
+	VBROADCASTSS 4(R10), Z10
+	VFMSUB213PS  Z10, Z11, Z3
+	VMULPS       Z12, Z3, Z3
+	VREDUCEPS    $0x01, Z3, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS    Z3, Z9, Z3
+	VMOVUPS      192(DI), Z7
+	VBROADCASTSS 4(R11), Z10
+	VSUBPS       Z10, Z7, Z7
+	KMOVW        6(R8), K1
+	VMOVAPS.Z    Z3, K1, Z3
+	VMULPS.Z     Z7, Z3, K1, Z7
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z10
+	LONG      $0x48477262
+	WORD      $0xd672
+	VMOVDQU32 Z10, (DX)
+	ADDQ      BX, DX
+
+	// VCVTNE2PS2BF16 Z0, Z2, Z10
+	LONG      $0x486f7262
+	WORD      $0xd072
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, (AX)
+
+	// VCVTNE2PS2BF16 Z4, Z6, Z10
+	LONG      $0x484f7262
+	WORD      $0xd472
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, (CX)
+
+	// VCVTNE2PS2BF16 Z1, Z3, Z10
+	LONG      $0x48677262
+	WORD      $0xd172
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, 64(AX)
+
+	// VCVTNE2PS2BF16 Z5, Z7, Z10
+	LONG      $0x48477262
+	WORD      $0xd572
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, 64(CX)
+	ADDQ      $0x00000100, SI
+	ADDQ      $0x00000100, DI
+	ADDQ      $0x00000080, AX
+	ADDQ      $0x00000080, CX
+	ADDQ      $0x08, R8
+	ADDQ      $0x08, R10
+	ADDQ      $0x08, R11
+	DECQ      R9
+	JNZ       pair
+	LDMXCSR   (SP)
+	VZEROUPPER
+	RET
+
 // func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 // Requires: AVX, AVX512BW, AVX512F
 TEXT ·finiteAMXBF16(SB), NOSPLIT, $0-33
@@ -686,6 +1224,7 @@ TEXT ·tilePeakAMXBF16(SB), NOSPLIT, $0-8
 	BYTE $0x49
 	BYTE $0x03
 	MOVQ $0x00000080, R12
+	MOVQ R12, R13
 
 	// TILEZERO T0
 	BYTE $0xc4

@@ -6288,24 +6288,6 @@ some:
 	VZEROUPPER
 	RET
 
-DATA lanesOfPairs<>+0(SB)/4, $0x00100000
-DATA lanesOfPairs<>+4(SB)/4, $0x00110001
-DATA lanesOfPairs<>+8(SB)/4, $0x00120002
-DATA lanesOfPairs<>+12(SB)/4, $0x00130003
-DATA lanesOfPairs<>+16(SB)/4, $0x00140004
-DATA lanesOfPairs<>+20(SB)/4, $0x00150005
-DATA lanesOfPairs<>+24(SB)/4, $0x00160006
-DATA lanesOfPairs<>+28(SB)/4, $0x00170007
-DATA lanesOfPairs<>+32(SB)/4, $0x00180008
-DATA lanesOfPairs<>+36(SB)/4, $0x00190009
-DATA lanesOfPairs<>+40(SB)/4, $0x001a000a
-DATA lanesOfPairs<>+44(SB)/4, $0x001b000b
-DATA lanesOfPairs<>+48(SB)/4, $0x001c000c
-DATA lanesOfPairs<>+52(SB)/4, $0x001d000d
-DATA lanesOfPairs<>+56(SB)/4, $0x001e000e
-DATA lanesOfPairs<>+60(SB)/4, $0x001f000f
-GLOBL lanesOfPairs<>(SB), RODATA|NOPTR, $64
-
 // func narrowPairsAVX512BF16(dst *uint32, src *float32, step int, pairs int)
 // Requires: AVX, AVX512BF16, AVX512BW, AVX512F
 TEXT ·narrowPairsAVX512BF16(SB), NOSPLIT, $0-32
@@ -6314,7 +6296,7 @@ TEXT ·narrowPairsAVX512BF16(SB), NOSPLIT, $0-32
 	MOVQ      step+16(FP), DX
 	SHLQ      $0x02, DX
 	MOVQ      pairs+24(FP), BX
-	VMOVDQU32 lanesOfPairs<>+0(SB), Z4
+	VMOVDQU32 pairOrder<>+0(SB), Z4
 
 pair:
 	VMOVUPS (CX), Z0
@@ -6339,6 +6321,24 @@ pair:
 	JNZ       pair
 	VZEROUPPER
 	RET
+
+DATA pairOrder<>+0(SB)/4, $0x00100000
+DATA pairOrder<>+4(SB)/4, $0x00110001
+DATA pairOrder<>+8(SB)/4, $0x00120002
+DATA pairOrder<>+12(SB)/4, $0x00130003
+DATA pairOrder<>+16(SB)/4, $0x00140004
+DATA pairOrder<>+20(SB)/4, $0x00150005
+DATA pairOrder<>+24(SB)/4, $0x00160006
+DATA pairOrder<>+28(SB)/4, $0x00170007
+DATA pairOrder<>+32(SB)/4, $0x00180008
+DATA pairOrder<>+36(SB)/4, $0x00190009
+DATA pairOrder<>+40(SB)/4, $0x001a000a
+DATA pairOrder<>+44(SB)/4, $0x001b000b
+DATA pairOrder<>+48(SB)/4, $0x001c000c
+DATA pairOrder<>+52(SB)/4, $0x001d000d
+DATA pairOrder<>+56(SB)/4, $0x001e000e
+DATA pairOrder<>+60(SB)/4, $0x001f000f
+GLOBL pairOrder<>(SB), RODATA|NOPTR, $64
 
 // func narrowRowsAVX512BF16(dst *uint16, src *float32, step int, rows int)
 // Requires: AVX, AVX512BF16, AVX512F

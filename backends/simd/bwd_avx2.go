@@ -10,9 +10,10 @@ import (
 
 // bwd_avx2 is bwdLanes with 16 query rows in the lanes.
 func (b *Backend) bwdAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx2Lanes, bwdAVX2Prepare, bwdAVX2Block, bwdAVX2Finish, noMore)
+	return b.bwdLanes(ctx, p, f, &avx2Lanes, bwdAVX2Plan, bwdAVX2Prepare, bwdAVX2Block, bwdAVX2Finish)
 }
 
+func bwdAVX2Plan(j *job) (tile, block phase)     { return avx2Lanes.bwdPlan(j) }
 func bwdAVX2Prepare(j *job, ws *arena, item int) { avx2Lanes.bwdPrepare(j, ws, item) }
 func bwdAVX2Block(j *job, ws *arena, item int)   { avx2Lanes.bwdBlock(j, ws, item) }
 func bwdAVX2Finish(j *job, ws *arena, item int)  { avx2Lanes.bwdFinish(j, ws, item) }

@@ -10,9 +10,10 @@ import (
 
 // bwd_avx512 is bwdLanes with 32 query rows in the lanes.
 func (b *Backend) bwdAVX512(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512Prepare, bwdAVX512Block, bwdAVX512Finish, noMore)
+	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512Plan, bwdAVX512Prepare, bwdAVX512Block, bwdAVX512Finish)
 }
 
+func bwdAVX512Plan(j *job) (tile, block phase)     { return avx512Lanes.bwdPlan(j) }
 func bwdAVX512Prepare(j *job, ws *arena, item int) { avx512Lanes.bwdPrepare(j, ws, item) }
 func bwdAVX512Block(j *job, ws *arena, item int)   { avx512Lanes.bwdBlock(j, ws, item) }
 func bwdAVX512Finish(j *job, ws *arena, item int)  { avx512Lanes.bwdFinish(j, ws, item) }

@@ -28,16 +28,18 @@ import (
 // A pair is one product, so the last three are taken in panels that all rows of
 // the tile see. At the edges of the band they are those of bwd_avx512, in float32.
 func (b *Backend) bwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish, bwdAVX512BF16More(p))
+	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512BF16Plan, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish)
 }
 
-// bwdAVX512BF16More returns what an item needs beyond that of bwd_avx512.
-func bwdAVX512BF16More(p flashkit.Problem) func(keys int) int {
+// bwdAVX512BF16Plan is bwdPlan with what the items need beyond it.
+func bwdAVX512BF16Plan(j *job) (tile, block phase) {
+	p := &j.p
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
-	return func(keys int) int {
-		block := keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords)
-		return block + bwdRows/2*(p.Dim+p.VDim+2*pairLanes+keys+16)
-	}
+	tile, block = avx512Lanes.bwdPlan(j)
+	tile.floats = max(tile.floats, 3*pairLanes*vwords)
+	block.floats += j.keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords) +
+		j.rows/2*(p.Dim+p.VDim+2*pairLanes+dsStep(j))
+	return tile, block
 }
 
 func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
@@ -53,8 +55,8 @@ func bwdAVX512BF16Prepare(j *job, ws *arena, item int) {
 	x := avx512Lanes.stats(j, b, h, t)
 	size := pairLanes * pairWords(p.VDim)
 	do, o, buf := takeWords(ws, size), takeWords(ws, size), takeWords(ws, size)
-	for r := t * bwdRows; r < min((t+1)*bwdRows, p.QLen); r += pairLanes {
-		n, delta := min(pairLanes, p.QLen-r), x.delta[r-t*bwdRows:]
+	for r := t * j.rows; r < min((t+1)*j.rows, p.QLen); r += pairLanes {
+		n, delta := min(pairLanes, p.QLen-r), x.delta[r-t*j.rows:]
 		pairColumns(do, buf, &f.DO, b, h, r, n)
 		pairColumns(o, buf, &f.O, b, h, r, n)
 		dotsAVX512BF16(&delta[0], &do[0], &o[0], (p.VDim+1)/2)
@@ -73,7 +75,7 @@ type pairBlock struct {
 	kPairs             []uint32 // [keys/2][dim]
 	qPairs, doPairs    []uint32 // a tile, [rows/2][dim]
 	pPairs, dsPairs    []uint32 // a panel, [rows/2][lanes]
-	ds16               []uint16 // [bwdRows][dsStep]
+	ds16               []uint16 // [rows][dsStep]
 }
 
 func bwdAVX512BF16Block(j *job, ws *arena, item int) {
@@ -83,9 +85,9 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 		keyBlock: avx512Lanes.newBlock(j, ws, item),
 		kColumns: takeWords(ws, j.keys*words), vColumns: takeWords(ws, j.keys*vwords),
 		kPairs: takeWords(ws, j.keys/2*pad(p.Dim)),
-		qPairs: takeWords(ws, bwdRows/2*p.Dim), doPairs: takeWords(ws, bwdRows/2*p.VDim),
-		pPairs: takeWords(ws, bwdRows/2*pairLanes), dsPairs: takeWords(ws, bwdRows/2*pairLanes),
-		ds16: halves(takeWords(ws, bwdRows*dsStep(j)/2)),
+		qPairs: takeWords(ws, j.rows/2*p.Dim), doPairs: takeWords(ws, j.rows/2*p.VDim),
+		pPairs: takeWords(ws, j.rows/2*pairLanes), dsPairs: takeWords(ws, j.rows/2*pairLanes),
+		ds16: halves(takeWords(ws, j.rows*dsStep(j)/2)),
 	}
 	buf := takeWords(ws, pairLanes*max(words, vwords))
 	for k := x.from; k < x.to; k += pairLanes {
@@ -94,7 +96,7 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.b, x.g, k, n)
 	}
 	pairRows(x.kPairs, &f.K, x.b, x.g, x.from, x.to-x.from)
-	avx512Lanes.walk(j, &x.keyBlock, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	j.walk(x.keyRange, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	scale(x.dk, float32(j.scale))
 	avx512Lanes.storeBlock(j, &x.keyBlock)
 }
@@ -102,7 +104,7 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 // bwdAVX512BF16Finish writes dQ of one tile of query rows.
 func bwdAVX512BF16Finish(j *job, ws *arena, item int) {
 	b, h, t := j.queryTileOf(item)
-	n := min(bwdRows, j.p.QLen-t*bwdRows)
+	n := min(j.rows, j.p.QLen-t*j.rows)
 	scale(avx512Lanes.stats(j, b, h, t).dq[:n*pad(j.p.Dim)], float32(j.scale))
 	avx512Lanes.bwdFinish(j, ws, item)
 }
@@ -111,8 +113,8 @@ func bwdAVX512BF16Finish(j *job, ws *arena, item int) {
 // tile's place in the order of all blocks.
 func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	p, f, isa := &j.p, &j.bwd, &avx512Lanes
-	from := t * bwdRows
-	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+bwdRows, p.QLen), group: edgeGroup}
+	from := t * j.rows
+	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+j.rows, p.QLen), group: edgeGroup}
 	if y.wild[0] != 0 || x.wild {
 		y.group = 1
 	}

@@ -37,13 +37,12 @@ import (
 // operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
 //
 // LSE and delta take two floats for each row. dQ is gathered where it belongs,
-// or in float32 workspace of its size if it has another type. A kernel that has
-// more for an item than this one says how many floats, by the keys of a block.
-func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Backward, isa *laneISA, prepare, block, finish func(*job, *arena, int), more func(keys int) int) error {
+// or in float32 workspace of its size if it has another type. plan sets how many
+// rows are a tile and how many keys a block, and returns what they need.
+func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Backward, isa *laneISA, plan func(*job) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
 	j := b.newJob(p)
 	j.bwd = *f
-	j.planBlocks()
-	tile, key := isa.bwdWork(j, more)
+	tile, key := plan(j)
 	j.shared.reserve(tile.items * isa.statsSize(j))
 	if len(j.passed) < key.items {
 		j.passed = make([]atomic.Int64, key.items)
@@ -60,18 +59,19 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 	return b.release(ctx, j)
 }
 
-// bwdWork returns the tiles of query rows and the blocks of keys of a planned
-// job, and what each needs.
-func (isa *laneISA) bwdWork(j *job, more func(keys int) int) (tile, block phase) {
-	p := &j.p
-	dim, vdim := pad(p.Dim), pad(p.VDim)
-	tile = phase{p.Batch * p.Heads * tiles(p.QLen, bwdRows), isa.lanes*(dim+2*vdim+max(dim, vdim)+1) + more(j.keys)}
-	block = phase{p.Batch * p.KVHeads * tiles(p.KVLen, j.keys),
-		j.keys*(3*dim+2*vdim) + bwdRows*(dim+vdim) + isa.lanes*max(dim, vdim) + bwdRows*(2*isa.lanes+dsStep(j)+1) + isa.lanes + more(j.keys)}
-	return tile, block
+// bwdPlan plans the tiles of query rows and the blocks of keys.
+func (isa *laneISA) bwdPlan(j *job) (tile, block phase) {
+	j.planBlocks(bwdRows)
+	dim, vdim := pad(j.p.Dim), pad(j.p.VDim)
+	return j.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
+		j.keys*(3*dim+2*vdim)+j.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+j.rows*(2*isa.lanes+dsStep(j)+1)+isa.lanes)
 }
 
-func noMore(int) int { return 0 }
+// bwdPhases returns the phases of a planned job whose items need so many floats.
+func (j *job) bwdPhases(perTile, perBlock int) (tile, block phase) {
+	p := &j.p
+	return phase{p.Batch * p.Heads * tiles(p.QLen, j.rows), perTile}, phase{p.Batch * p.KVHeads * tiles(p.KVLen, j.keys), perBlock}
+}
 
 const (
 	bwdRows   = bwdTileRows // query rows of a tile
@@ -80,16 +80,16 @@ const (
 	edgeGroup = edgeRows // rows of a register tile
 )
 
-// planBlocks sets the keys of a block. It does not change the bits: every sum
+// planBlocks sets the rows of a tile and the keys of a block. It does not change the bits: every sum
 // goes over keys or rows in the same order.
 //
 // Every block reads Q and dO and updates dQ. Where these outgrow the
 // second-level cache, large blocks do so less often. Small ones balance better:
 // without a mask whole rounds of blocks will do, else it takes many.
-func (j *job) planBlocks() {
+func (j *job) planBlocks(rows int) {
 	const cache = 1 << 20
 	p := &j.p
-	j.keys = bwdBlockK
+	j.rows, j.keys = rows, bwdBlockK
 	if 4*p.QLen*(2*p.Dim+p.VDim) > cache {
 		j.keys *= 2
 	}
@@ -135,16 +135,16 @@ func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 
 // A tileStats is what the backward pass keeps of a tile of query rows.
 type tileStats struct {
-	lse   []float32 // [bwdRows]; the largest float32 where a row has no weight anywhere
-	delta []float32 // [bwdRows], dO·O - dLSE
+	lse   []float32 // [rows]; the largest float32 where a row has no weight anywhere
+	delta []float32 // [rows], dO·O - dLSE
 	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite and the mask has edges
-	dq    []float32 // [bwdRows][padded dim], if it cannot be gathered where it belongs
+	dq    []float32 // [rows][padded dim], if it cannot be gathered where it belongs
 }
 
 func (isa *laneISA) statsSize(j *job) int {
-	size := 2*bwdRows + 16
+	size := 2*j.rows + 16
 	if !isa.directRows(j.p.DType, j.p.Dim) {
-		size += bwdRows * pad(j.p.Dim)
+		size += j.rows * pad(j.p.Dim)
 	}
 	return size
 }
@@ -152,13 +152,13 @@ func (isa *laneISA) statsSize(j *job) int {
 // stats returns the place of tile t of query head h.
 func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(j)
-	x := j.shared.all[((b*j.p.Heads+h)*tiles(j.p.QLen, bwdRows)+t)*size:][:size]
-	return tileStats{x[:bwdRows], x[bwdRows : 2*bwdRows], x[2*bwdRows:][:1], x[2*bwdRows+16:]}
+	x := j.shared.all[((b*j.p.Heads+h)*tiles(j.p.QLen, j.rows)+t)*size:][:size]
+	return tileStats{x[:j.rows], x[j.rows : 2*j.rows], x[2*j.rows:][:1], x[2*j.rows+16:]}
 }
 
 // queryTileOf returns the batch, head and number of a tile of query rows.
 func (j *job) queryTileOf(item int) (b, h, t int) {
-	n := tiles(j.p.QLen, bwdRows)
+	n := tiles(j.p.QLen, j.rows)
 	return item / n / j.p.Heads, item / n % j.p.Heads, item % n
 }
 
@@ -171,8 +171,8 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	q, do, o := ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim)), ws.take(lanes*pad(p.VDim))
 	buf, sums := ws.take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.take(lanes)
 	x.wild[0] = 0
-	for r := t * bwdRows; r < min((t+1)*bwdRows, p.QLen); r += lanes {
-		n, at := min(lanes, p.QLen-r), r-t*bwdRows
+	for r := t * j.rows; r < min((t+1)*j.rows, p.QLen); r += lanes {
+		n, at := min(lanes, p.QLen-r), r-t*j.rows
 		isa.transposed(do, buf, &f.DO, b, h, r, n)
 		isa.transposed(o, buf, &f.O, b, h, r, n)
 		isa.dots(&x.delta[at], &do[0], &o[0], p.VDim)
@@ -200,7 +200,7 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t int) (dq []float32, step int) {
 	f := &j.bwd
 	if isa.direct(&f.DQ) {
-		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*bwdRows):], rowStep(&f.DQ)
+		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*j.rows):], rowStep(&f.DQ)
 	}
 	return x.dq, pad(j.p.Dim)
 }
@@ -217,43 +217,50 @@ func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
 	return false
 }
 
+// A keyRange is the keys of one item.
+type keyRange struct{ b, g, from, to int }
+
+func (j *job) keyRangeOf(item int) keyRange {
+	heads := j.p.Batch * j.p.KVHeads
+	from := item / heads * j.keys
+	return keyRange{b: item % heads / j.p.KVHeads, g: item % j.p.KVHeads, from: from, to: min(from+j.keys, j.p.KVLen)}
+}
+
 // A keyBlock is the workspace and the state of one item.
 type keyBlock struct {
-	b, g, from, to int
-	k              []float32 // its keys, as rows
-	kStep          int
-	kT, vT         []float32 // [panels][padded dim][lanes]
-	dk, dv         []float32 // [keys][padded dim]
-	wild           bool      // its keys may hold what is not finite
-	q, do          []float32 // a tile of query rows, if they cannot be used where they lie
-	s, dp          []float32 // [bwdRows][lanes]
-	ds             []float32 // [bwdRows][dsStep]
-	masks          []uint32  // [bwdRows]
-	top            []float32 // [lanes], of no use
+	keyRange
+	k      []float32 // its keys, as rows
+	kStep  int
+	kT, vT []float32 // [panels][padded dim][lanes]
+	dk, dv []float32 // [keys][padded dim]
+	wild   bool      // its keys may hold what is not finite
+	q, do  []float32 // a tile of query rows, if they cannot be used where they lie
+	s, dp  []float32 // [rows][lanes]
+	ds     []float32 // [rows][dsStep]
+	masks  []uint32  // [rows]
+	top    []float32 // [lanes], of no use
 }
 
 // newBlock loads the keys of an item.
 func (isa *laneISA) newBlock(j *job, ws *arena, item int) keyBlock {
 	p, f, lanes := &j.p, &j.bwd, isa.lanes
-	heads := p.Batch * p.KVHeads
-	from := item / heads * j.keys
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	x := keyBlock{
-		b: item % heads / p.KVHeads, g: item % p.KVHeads, from: from, to: min(from+j.keys, p.KVLen),
-		kT: ws.take(j.keys * dim), vT: ws.take(j.keys * vdim),
+		keyRange: j.keyRangeOf(item),
+		kT:       ws.take(j.keys * dim), vT: ws.take(j.keys * vdim),
 		dk: ws.take(j.keys * dim), dv: ws.take(j.keys * vdim),
-		q: ws.take(bwdRows * dim), do: ws.take(bwdRows * vdim),
-		s: ws.take(bwdRows * lanes), dp: ws.take(bwdRows * lanes), ds: ws.take(bwdRows * dsStep(j)),
-		masks: takeWords(ws, bwdRows), top: ws.take(lanes),
+		q: ws.take(j.rows * dim), do: ws.take(j.rows * vdim),
+		s: ws.take(j.rows * lanes), dp: ws.take(j.rows * lanes), ds: ws.take(j.rows * dsStep(j)),
+		masks: takeWords(ws, j.rows), top: ws.take(lanes),
 	}
 	clear(x.dk)
 	clear(x.dv)
-	x.k, x.kStep = isa.rows(&f.K, x.b, x.g, from, x.to-from, ws.take(j.keys*dim))
+	x.k, x.kStep = isa.rows(&f.K, x.b, x.g, x.from, x.to-x.from, ws.take(j.keys*dim))
 	buf := ws.take(lanes * max(dim, vdim))
-	for k := from; k < x.to; k += lanes {
-		n, panel := min(lanes, x.to-k), x.kT[(k-from)*dim:]
+	for k := x.from; k < x.to; k += lanes {
+		n, panel := min(lanes, x.to-k), x.kT[(k-x.from)*dim:]
 		isa.transposed(panel, buf, &f.K, x.b, x.g, k, n)
-		isa.transposed(x.vT[(k-from)*vdim:], buf, &f.V, x.b, x.g, k, n)
+		isa.transposed(x.vT[(k-x.from)*vdim:], buf, &f.V, x.b, x.g, k, n)
 		x.wild = x.wild || isa.wild(panel, p.Dim, x.top)
 	}
 	return x
@@ -262,24 +269,24 @@ func (isa *laneISA) newBlock(j *job, ws *arena, item int) keyBlock {
 // bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
 func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
 	x := isa.newBlock(j, ws, item)
-	isa.walk(j, &x, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
+	j.walk(x.keyRange, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
 	isa.storeBlock(j, &x)
 }
 
 // walk calls add for the tiles of query rows that see keys of the block, in the
 // order of all blocks, of which at is the place.
-func (isa *laneISA) walk(j *job, x *keyBlock, item int, add func(h, t int, at int64)) {
+func (j *job) walk(x keyRange, item int, add func(h, t int, at int64)) {
 	p := &j.p
 	first, _ := p.Queries(x.from)
 	_, last := p.Queries(x.to - 1)
-	group, perHead := p.Heads/p.KVHeads, tiles(p.QLen, bwdRows)
+	group, perHead := p.Heads/p.KVHeads, tiles(p.QLen, j.rows)
 	for c := range group {
 		if first >= last {
 			break
 		}
-		top := (last - 1) / bwdRows
+		top := (last - 1) / j.rows
 		j.passed[item].Store(int64(c*perHead + perHead - 1 - top))
-		for t := top; t >= first/bwdRows && !j.canceled(); t-- {
+		for t := top; t >= first/j.rows && !j.canceled(); t-- {
 			add(x.g*group+c, t, int64(c*perHead+perHead-1-t))
 		}
 	}
@@ -312,8 +319,8 @@ type rowTile struct {
 // tile's place in the order of all blocks.
 func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, &j.bwd
-	from := t * bwdRows
-	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+bwdRows, p.QLen), group: edgeGroup}
+	from := t * j.rows
+	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+j.rows, p.QLen), group: edgeGroup}
 	_, allUntil := p.Keys(from)
 	allFrom, _ := p.Keys(y.to - 1)
 	y.whole = x.from >= allFrom && x.to <= allUntil
@@ -334,7 +341,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t)
 	group := y.group
 	if y.whole {
-		group = bwdRows
+		group = j.rows
 	}
 	isa.addRows(j, x, &y, dq, step, x.from, x.to, group)
 	j.passed[item].Store(at + 1)
@@ -387,7 +394,7 @@ func (isa *laneISA) bwdFinish(j *job, _ *arena, item int) {
 	p, f := &j.p, &j.bwd
 	b, h, t := j.queryTileOf(item)
 	dq := isa.stats(j, b, h, t).dq
-	for i := range min(bwdRows, p.QLen-t*bwdRows) {
-		isa.store(&f.DQ, f.DQ.Offset(b, h, t*bwdRows+i), dq[i*pad(p.Dim):][:p.Dim])
+	for i := range min(j.rows, p.QLen-t*j.rows) {
+		isa.store(&f.DQ, f.DQ.Offset(b, h, t*j.rows+i), dq[i*pad(p.Dim):][:p.Dim])
 	}
 }

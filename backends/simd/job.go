@@ -24,7 +24,8 @@ type job struct {
 	workers int     // goroutines that the call may use
 	group   int     // query tiles of an item, where a kernel takes several
 	heads   int     // query heads whose items take turns, where a kernel limits them
-	keys    int     // keys of an item, where a kernel chooses
+	rows    int     // query rows of a tile, where a kernel chooses
+	keys    int     // keys of an item, likewise
 
 	run   func(j *job, ws *arena, item int)
 	items int64

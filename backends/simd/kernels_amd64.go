@@ -13,6 +13,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.bwdCost, HostMemory: avx512Lanes.bwdMemory, RunBackward: b.bwdAVX512},
 		{Name: "simd/fwd_amxbf16", Fits: fitsAMXBF16, Cost: fwdAMXBF16Cost, HostMemory: fwdAMXBF16Memory, RunForward: b.fwdAMXBF16},
 		{Name: "simd/fwd_avx512bf16", Fits: fitsAVX512BF16, Cost: fwdAVX512BF16Cost, HostMemory: fwdAVX512BF16Memory, RunForward: b.fwdAVX512BF16},
+		{Name: "simd/bwd_amxbf16", Fits: fitsAMXBF16, Cost: bwdAMXBF16Cost, HostMemory: bwdAMXBF16Memory, RunBackward: b.bwdAMXBF16},
 		{Name: "simd/bwd_avx512bf16", Fits: fitsAVX512BF16, Cost: bwdAVX512BF16Cost, HostMemory: bwdAVX512BF16Memory, RunBackward: b.bwdAVX512BF16},
 		{Name: "simd/fwd_avx2", Fits: fitsAVX2, Cost: avx2Lanes.fwdCost, HostMemory: avx2Lanes.fwdMemory, RunForward: b.fwdAVX2},
 		{Name: "simd/decode_avx2", Fits: fitsDecodeAVX2, Cost: avx2Decode.cost, HostMemory: decodeMemory, RunForward: b.decodeAVX2},

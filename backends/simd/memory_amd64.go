@@ -13,14 +13,13 @@ func (isa *laneISA) fwdMemory(p flashkit.Problem) float64 {
 	return memory(isa.fwdWork(j))
 }
 
-func (isa *laneISA) bwdMemory(p flashkit.Problem) float64 { return isa.bwdMemoryWith(p, noMore) }
+func (isa *laneISA) bwdMemory(p flashkit.Problem) float64 { return isa.bwdMemoryWith(p, isa.bwdPlan) }
 
 // bwdMemoryWith returns the workspace, the stats, and 8 bytes for each block:
 // how far it has come.
-func (isa *laneISA) bwdMemoryWith(p flashkit.Problem, more func(keys int) int) float64 {
+func (isa *laneISA) bwdMemoryWith(p flashkit.Problem, plan func(*job) (tile, block phase)) float64 {
 	j := &job{p: p, workers: workers()}
-	j.planBlocks()
-	tile, block := isa.bwdWork(j, more)
+	tile, block := plan(j)
 	return memory(tile, block) + 4*float64(tile.items)*float64(isa.statsSize(j)) + 8*float64(block.items)
 }
 
@@ -42,6 +41,10 @@ func fwdAMXBF16Memory(p flashkit.Problem) float64 {
 	return memory(fwdAMXBF16Work(j))
 }
 
+func bwdAMXBF16Memory(p flashkit.Problem) float64 {
+	return avx512Lanes.bwdMemoryWith(p, bwdAMXBF16Plan)
+}
+
 func bwdAVX512BF16Memory(p flashkit.Problem) float64 {
-	return avx512Lanes.bwdMemoryWith(p, bwdAVX512BF16More(p))
+	return avx512Lanes.bwdMemoryWith(p, bwdAVX512BF16Plan)
 }

@@ -32,6 +32,7 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 var (
 	fwdPairPace = pace{start: 900, flop: .0105, pair: .2, element: .5}
 	fwdTilePace = pace{start: 900, flop: .00075, pair: .28, element: .5}
+	bwdTilePace = pace{start: 2500, flop: .0008, pair: .95, element: .8}
 	bwdPairPace = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
 )
 

@@ -19,7 +19,7 @@ func TestWholePart(t *testing.T) {
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
-		for _, step := range []int{2, tileKeys} {
+		for _, step := range []int{2, tileStep} {
 			wholes := 0
 			for row := 0; row < p.QLen; row += pairLanes {
 				n := min(pairLanes, p.QLen-row)

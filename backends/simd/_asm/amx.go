@@ -1,6 +1,8 @@
 package main
 
 import (
+	"math"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -20,10 +22,11 @@ import (
 // amxRoutines emits the routines on tiles. For all else the kernels take those of
 // AVX512 and AVX512BF16.
 func amxRoutines() {
-	declareTileShape()
 	tileScores()
 	tileValues()
+	tileSums()
 	weightPairs()
+	gradientPairs()
 	finite()
 	tilePeak()
 }
@@ -37,22 +40,14 @@ const (
 // each of eight tiles, their rows.
 var tileShape *Mem
 
-func declareTileShape() {
-	shape := GLOBL("tileShape", RODATA|NOPTR)
-	for i, word := range [8]uint64{1, 0, 0x0040004000400040, 0x0040004000400040, 0, 0, 0x1010101010101010, 0} {
-		DATA(8*i, U64(word))
-	}
-	tileShape = &shape
-}
-
 // Where tiles lie. Two of A or C are one below the other, two of B or C side by
 // side. The registers are fixed, since the instructions on them are data.
 var (
 	tileA = [2]GPPhysical{R8, R9}
-	tileB = R11
-	tileC = RDI
-	stepA = R10 // bytes from row to row
-	stepB = R12 // also of C
+	tileB = GPPhysical(R11)
+	tileC = [2]GPPhysical{RDI, RBX}
+
+	stepA, stepB, stepC = R10, R12, R13 // bytes from row to row
 )
 
 // tileScores emits S = K Qᵀ.
@@ -73,20 +68,18 @@ func tileScores() {
 	SHLQ(Imm(1), stepA)
 	Label("keys")
 	next := GP64()
-	LEAQ(Mem{Base: tileA[0], Index: stepA, Scale: 8}, next) // 8 rows on
-	LEAQ(Mem{Base: next, Index: stepA, Scale: 8}, tileA[1])
-	LEAQ(Mem{Base: tileA[1], Index: stepA, Scale: 8}, next)
-	LEAQ(Mem{Base: next, Index: stepA, Scale: 8}, next)
+	MOVQ(tileA[0], next)
+	down(tileA[0], stepA, tileA[1])
 	Load(Param("q"), tileB)
-	for r := range 4 {
-		TILEZERO(r)
+	for t := range 4 {
+		TILEZERO(t)
 	}
-	steps := param("words")
-	SHRQ(Imm(4), steps)
-	tileProducts("words", steps)
-	MOVQ(s, tileC)
-	storeTiles()
-	MOVQ(next, tileA[0])
+	tileProducts("words", "words", 2)
+	MOVQ(s, tileC[0])
+	down(tileC[0], stepC, tileC[1])
+	storeTiles(2)
+	down(next, stepA, tileA[0])
+	down(tileA[0], stepA, tileA[0])
 
 	row := func(r int, max []VecPhysical) {
 		for v, z := range max {
@@ -132,7 +125,8 @@ func tileValues() {
 	o, vdim, alpha := param("o"), param("vdim"), param("alpha")
 	takeTiles()
 	by, x := registers[4:6], registers[0]
-	Load(Param("sum"), tileC)
+	Load(Param("sum"), tileC[0])
+	down(tileC[0], stepC, tileC[1])
 	for v, z := range by {
 		VMOVUPS(part(Mem{Base: alpha}, v), z)
 	}
@@ -141,21 +135,18 @@ func tileValues() {
 	SHLQ(Imm(2), stepA)
 	Label("dims")
 	next := GP64()
-	LEAQ(Mem{Base: tileA[0], Index: stepA, Scale: 8}, next)
-	LEAQ(Mem{Base: next, Index: stepA, Scale: 8}, tileA[1])
-	LEAQ(Mem{Base: tileA[1], Index: stepA, Scale: 8}, next)
-	LEAQ(Mem{Base: next, Index: stepA, Scale: 8}, next)
+	MOVQ(tileA[0], next)
+	down(tileA[0], stepA, tileA[1])
 	Load(Param("p"), tileB)
-	for r := range 4 {
-		TILEZERO(r)
+	for t := range 4 {
+		TILEZERO(t)
 	}
-	steps := param("pairs")
-	SHRQ(Imm(4), steps)
-	tileProducts("pairs", steps)
-	storeTiles()
-	MOVQ(next, tileA[0])
+	tileProducts("pairs", "pairs", 2)
+	storeTiles(2)
+	down(next, stepA, tileA[0])
+	down(tileA[0], stepA, tileA[0])
 	from, rows := GP64(), GP64()
-	MOVQ(tileC, from)
+	MOVQ(tileC[0], from)
 	MOVQ(U32(2*tileRows), rows)
 	Label("row")
 	for v, z := range by {
@@ -173,37 +164,100 @@ func tileValues() {
 	done()
 }
 
-// tileProducts adds to the four tiles of C the products of so many steps: two
-// tiles of A by two of B. It moves the tiles on.
-func tileProducts(label string, steps GPVirtual) {
+// tileSums emits C += A B.
+func tileSums() {
+	routine("addProduct", "func(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep, rows, columns, pairs int)",
+		"adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie",
+		"cStep elements, aStep halves and bStep pairs apart. rows is a positive multiple of 32, columns and pairs of 16.")
+	c, b, columns := param("c"), param("b"), param("columns")
+	takeTiles()
+	Load(Param("cStep"), stepC)
+	SHLQ(Imm(2), stepC)
+	Load(Param("aStep"), stepA)
+	SHLQ(Imm(1), stepA)
+	Load(Param("bStep"), stepB)
+	SHLQ(Imm(2), stepB)
+	Label("columns")
+	CMPQ(columns, Imm(tileRows))
+	JLE(LabelRef("narrow"))
+	tileSum("wide", c, b, 2)
+	ADDQ(U32(2*tileBytes), c)
+	ADDQ(U32(2*tileBytes), b)
+	SUBQ(Imm(2*tileRows), columns)
+	JG(LabelRef("columns"))
+	JMP(LabelRef("end"))
+	Label("narrow")
+	tileSum("one", c, b, 1)
+	Label("end")
+	TILERELEASE()
+	done()
+}
+
+// tileSum emits the loop over the rows of C, so many tiles side by side.
+func tileSum(label string, c, b GPVirtual, wide int) {
+	rows := param("rows")
+	Load(Param("a"), tileA[0])
+	MOVQ(c, tileC[0])
+	Label(label + "rows")
+	next := GP64()
+	MOVQ(tileA[0], next)
+	down(tileA[0], stepA, tileA[1])
+	down(tileC[0], stepC, tileC[1])
+	MOVQ(b, tileB)
+	eachTile(wide, func(t, r, offset int) { TILELOADD(offset, tileC[r], stepC, t) })
+	tileProducts(label+"pairs", "pairs", wide)
+	storeTiles(wide)
+	down(next, stepA, tileA[0])
+	down(tileA[0], stepA, tileA[0])
+	down(tileC[1], stepC, tileC[0])
+	SUBQ(Imm(2*tileRows), rows)
+	JG(LabelRef(label + "rows"))
+}
+
+// down sets to to the address 16 rows after from.
+func down(from, step, to Register) {
+	LEAQ(Mem{Base: from, Index: step, Scale: 8}, to)
+	LEAQ(Mem{Base: to, Index: step, Scale: 8}, to)
+}
+
+// tileProducts adds to the tiles of C, so many side by side, the products of as
+// many pairs as the parameter of that name says. It moves the tiles of A and B on.
+func tileProducts(label, pairs string, wide int) {
+	steps := param(pairs)
+	SHRQ(Imm(4), steps)
 	Label(label)
-	for c := range 2 {
+	for c := range wide {
 		TILELOADD(c*tileBytes, tileB, stepB, 4+c)
 	}
-	for r := range 2 {
-		TILELOADD(0, tileA[r], stepA, 6+r)
-		for c := range 2 {
+	for r, a := range tileA {
+		TILELOADD(0, a, stepA, 6+r)
+		for c := range wide {
 			TDPBF16PS(4+c, 6+r, 2*r+c)
 		}
 	}
 	for _, a := range tileA {
 		ADDQ(Imm(tileBytes), a)
 	}
-	ADDQ(U32(uint32(tileRows*rowBytes)), tileB)
+	down(tileB, stepB, tileB)
 	DECQ(steps)
 	JNZ(LabelRef(label))
 }
 
-// storeTiles stores the four tiles of C.
-func storeTiles() {
-	for tile := range 4 {
-		TILESTORED(tile, tile/2*tileRows*rowBytes+tile%2*tileBytes, tileC, stepB)
+// eachTile calls f for the tiles of C: the number, the row, the offset.
+func eachTile(wide int, f func(t, r, offset int)) {
+	for r := range tileC {
+		for c := range wide {
+			f(2*r+c, r, c*tileBytes)
+		}
 	}
+}
+
+func storeTiles(wide int) {
+	eachTile(wide, func(t, r, offset int) { TILESTORED(t, offset, tileC[r], stepC) })
 }
 
 // weightPairs emits P = 2^(S - max), rounded to pairs.
 func weightPairs() {
-	order := lanesOfPairs()
 	arithmetic("weights", "func(p *uint32, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
 		"sets w[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
 		"top[i], l[i] = alpha[i]*l[i] + the sum over j of w[j][i], and p to the pairs of rows of w, rounded",
@@ -213,7 +267,7 @@ func weightPairs() {
 	exp2Constants()
 	n, p, shift, sum := registers[2], registers[3], registers[4:6], registers[6:8]
 	scale, permutation := registers[8], registers[9]
-	VMOVDQU32(order, permutation)
+	loadPairOrder(permutation)
 	floatParam("scale", scale)
 	beginWeights(param("m"), param("top"), param("l"), param("alpha"), registers[0], n, p, scale, shift, sum)
 	Label("pair")
@@ -241,6 +295,66 @@ func weightPairs() {
 	done()
 }
 
+// gradientPairs emits P = e^(scale S - LSE) and dS = P (dP - delta), rounded.
+func gradientPairs() {
+	arithmetic("gradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32)",
+		"computes w[i][j] = e^(scale*s[i][j] - lse[i]) and x[i][j] = w[i][j] * (dp[i][j] - delta[i]),",
+		"both 0 where bit j of masks[i] is clear, whatever they were. It sets p to the pairs of rows of w, and ds to",
+		"those of x, [pairs][LANES], and rows to x, step elements apart, all rounded to bf16. s and dp are",
+		"[2*pairs][LANES]. pairs > 0.")
+	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
+	s, dp, masks, pairs := param("s"), param("dp"), param("masks"), param("pairs")
+	lse, delta := param("lse"), param("delta")
+	exp2Constants()
+	w, x := [2][]VecPhysical{registers[0:2], registers[2:4]}, [2][]VecPhysical{registers[4:6], registers[6:8]}
+	n, p, y := registers[8], registers[9], registers[10]
+	by, base2, permutation := registers[11], registers[12], registers[13]
+	floatParam("scale", by)
+	constant(math.Log2E, base2)
+	loadPairOrder(permutation)
+	Label("pair")
+	for i := range 2 {
+		for v := range vectors {
+			at := func(base GPVirtual) Mem { return part(Mem{Base: base, Disp: i * rowBytes}, v) }
+			w, x := w[i][v], x[i][v]
+			VMOVUPS(at(s), w)
+			VBROADCASTSS(Mem{Base: lse, Disp: 4 * i}, y)
+			VFMSUB213PS(y, by, w)
+			VMULPS(base2, w, w) // after the difference, so that large scores lose nothing
+			exp2(w, n, p)
+			VMOVUPS(at(dp), x)
+			VBROADCASTSS(Mem{Base: delta, Disp: 4 * i}, y)
+			VSUBPS(y, x, x)
+			KMOVW(Mem{Base: masks, Disp: 4*i + 2*v}, K1)
+			VMOVAPS_Z(w, K1, w)
+			VMULPS_Z(x, w, K1, x)
+		}
+		VCVTNE2PS2BF16(x[i][0], x[i][1], y)
+		VMOVDQU32(y, Mem{Base: rows})
+		ADDQ(step, rows)
+	}
+	for v := range vectors {
+		for _, z := range []struct {
+			from [2][]VecPhysical
+			to   GPVirtual
+		}{{w, dst}, {x, ds}} {
+			VCVTNE2PS2BF16(z.from[0][v], z.from[1][v], y)
+			VPERMW(y, permutation, y)
+			VMOVDQU32(y, part(Mem{Base: z.to}, v))
+		}
+	}
+	ADDQ(U32(uint32(2*rowBytes)), s)
+	ADDQ(U32(uint32(2*rowBytes)), dp)
+	ADDQ(U32(uint32(rowBytes)), dst)
+	ADDQ(U32(uint32(rowBytes)), ds)
+	for _, p := range []GPVirtual{masks, lse, delta} {
+		ADDQ(Imm(8), p)
+	}
+	DECQ(pairs)
+	JNZ(LabelRef("pair"))
+	done()
+}
+
 // finite emits the question whether a product with 0 is 0.
 func finite() {
 	routine("finite", "func(src *uint16, step, n, rows int) bool",
@@ -249,7 +363,7 @@ func finite() {
 	src, step, n, rows := param("src"), bytes16(param("step")), param("n"), param("rows")
 	exponent, x := registers[0], registers[1]
 	word(0x7f807f80, exponent)
-	tail, ones, bad := GP32(), GP32(), GP32()
+	tail, ones, yes := GP32(), GP32(), GP32()
 	MOVQ(n, RCX)
 	ANDL(Imm(31), ECX)
 	MOVL(U32(0xffffffff), ones)
@@ -257,7 +371,7 @@ func finite() {
 	SHLL(CL, tail)
 	NOTL(tail)
 	KMOVD(tail, K1) // the low n%32 bits
-	XORL(bad, bad)
+	XORL(yes, yes)
 	Label("row")
 	at, left := GP64(), GP64()
 	MOVQ(src, at)
@@ -279,9 +393,9 @@ func finite() {
 	ADDQ(step, src)
 	DECQ(rows)
 	JNZ(LabelRef("row"))
-	MOVL(U32(1), bad)
+	MOVL(U32(1), yes)
 	Label("no")
-	Store(bad.As8(), ReturnIndex(0))
+	Store(yes.As8(), ReturnIndex(0))
 	done()
 }
 
@@ -303,9 +417,17 @@ func tilePeak() {
 	done()
 }
 
-// takeTiles sets the tiles up, and stepB.
+// takeTiles sets the tiles up, and the steps of B and C to rows of lanes.
 func takeTiles() {
+	if tileShape == nil {
+		shape := GLOBL("tileShape", RODATA|NOPTR)
+		for i, word := range [8]uint64{1, 0, 0x0040004000400040, 0x0040004000400040, 0, 0, 0x1010101010101010, 0} {
+			DATA(8*i, U64(word))
+		}
+		tileShape = &shape
+	}
 	LEAQ(*tileShape, tileB)
 	LDTILECFG(tileB)
 	MOVQ(U32(uint32(rowBytes)), stepB)
+	MOVQ(stepB, stepC)
 }

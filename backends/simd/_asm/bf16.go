@@ -121,24 +121,28 @@ func pairRows() {
 	done()
 }
 
-// lanesOfPairs is the permutation that makes pairs of two halves of a vector.
-func lanesOfPairs() Mem {
-	order := GLOBL("lanesOfPairs", RODATA|NOPTR)
-	for i := range 16 {
-		DATA(4*i, U32(uint32(i|(i+16)<<16)))
+// pairOrder is the permutation that makes pairs of the halves of a vector.
+var pairOrder *Mem
+
+func loadPairOrder(z VecPhysical) {
+	if pairOrder == nil {
+		m := GLOBL("pairOrder", RODATA|NOPTR)
+		for i := range 16 {
+			DATA(4*i, U32(uint32(i|(i+16)<<16)))
+		}
+		pairOrder = &m
 	}
-	return order
+	VMOVDQU32(*pairOrder, z)
 }
 
 // narrowPairs emits the packing of P and dS for sums over their rows.
 func narrowPairs() {
-	order := lanesOfPairs()
 	routine("narrowPairs", "func(dst *uint32, src *float32, step, pairs int)",
 		"sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is",
 		"[pairs][LANES], rows of src lie step elements apart. pairs > 0.")
 	dst, src, step, pairs := param("dst"), param("src"), bytes(param("step")), param("pairs")
 	permutation := registers[4]
-	VMOVDQU32(order, permutation)
+	loadPairOrder(permutation)
 	Label("pair")
 	for v := range vectors {
 		x, y := registers[v], registers[2+v]

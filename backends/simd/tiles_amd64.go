@@ -1,0 +1,117 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// What the kernels of AMX share. A product adds to C [rows][columns] the product of
+// A, rows as they lie, and B, pairs of rows as pairRows packs them. It takes 16 rows
+// of A and 16 pairs of B, or twice as many, all of them or none. So what is masked
+// has the weight 0. That is no shield against NaN and infinities: where the other
+// operand has any, they are packed as 0 and added apart, for those who see them.
+
+const (
+	tileStep    = 32 // rows or columns that a product takes
+	tileColumns = 16 // columns of pairs that transposePairsAVX512BF16 takes
+)
+
+// upToTiles rounds up to whole steps.
+func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
+
+// tileRows returns n rows of t, from row r on, with 0 where they do not fill steps.
+// They are in buf if they cannot be read where they lie.
+func tileRows(t *flashkit.Tensor, b, h, r, n int, buf []uint16) (rows []uint16, step int) {
+	dim := t.Shape()[3]
+	if dim%tileStep == 0 && n%tileStep == 0 {
+		return t.Uint16s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	step = upToTiles(dim)
+	clear(buf[:upToTiles(n)*step])
+	for i := range n {
+		copy(buf[i*step:][:dim], t.Uint16s()[t.Offset(b, h, r+i):])
+	}
+	return buf, step
+}
+
+// A packedRows is rows of a tensor in pairs, and transposed.
+type packedRows struct {
+	t        *flashkit.Tensor
+	b, h, at int      // where the rows begin
+	n        int      // how many
+	wild     bool     // they hold what is not finite, which is packed as 0
+	pairs    []uint32 // [n/2][dim], up to whole steps of rows
+	columns  []uint32 // [dim][step]
+	step     int
+}
+
+// newPackedRows has place for so many rows, a multiple of tileStep.
+func newPackedRows(ws *arena, dim, rows int) packedRows {
+	return packedRows{
+		pairs:   takeWords(ws, rows/2*dim+tileColumns), // transpose reads beyond the last row
+		columns: takeWords(ws, upToTiles(dim)*rows/2),
+		step:    rows / 2,
+	}
+}
+
+func packedFloats(dim, rows int) int { return rows/2*(dim+upToTiles(dim)) + tileColumns }
+
+// load packs n rows of t into pairs.
+func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) {
+	x.t, x.b, x.h, x.at, x.n = t, b, h, r, n
+	dim, filled := t.Shape()[3], upToTiles(n)/2
+	pairRows(x.pairs, t, b, h, r, n)
+	clear(x.pairs[(n+1)/2*dim : filled*dim])
+	x.wild = !finiteAMXBF16(&t.Uint16s()[t.Offset(b, h, r)], rowStep(t), dim, n)
+	if !x.wild {
+		return
+	}
+	packed := halves(x.pairs[:filled*dim])
+	for i, y := range packed {
+		if isWild(y) {
+			packed[i] = 0
+		}
+	}
+}
+
+// transpose sets the columns from the pairs. Those beyond the head dim hold what
+// nobody reads.
+func (x *packedRows) transpose() {
+	dim, rows := x.t.Shape()[3], halves(x.pairs)
+	for c := 0; c < dim; c += tileColumns {
+		for r := 0; r < upToTiles(x.n)/2; r += tileColumns {
+			transposePairsAVX512BF16(&x.columns[c*x.step+r], x.step, &rows[2*(r*dim+c)], 2*dim)
+		}
+	}
+}
+
+// isWild reports whether a bf16 is NaN or infinite.
+func isWild(x uint16) bool { return x&0x7f80 == 0x7f80 }
+
+// eachWild calls f for the elements that are not finite of n rows, from a given
+// one of them on.
+func (x *packedRows) eachWild(from, n int, f func(r, c int, y float32)) {
+	for r := range n {
+		row := x.t.Uint16s()[x.t.Offset(x.b, x.h, x.at+from+r):][:x.t.Shape()[3]]
+		for c, y := range row {
+			if isWild(y) {
+				f(r, c, half.FromBF16(y))
+			}
+		}
+	}
+}
+
+// addWild adds to sum[c][i], in the lanes, what a product of the columns and
+// weights [n/2][lanes] leaves out, where bit i of the row's mask is set.
+func (x *packedRows) addWild(sum []float32, from, n int, weights, masks []uint32) {
+	w := halves(weights)
+	x.eachWild(from, n, func(r, c int, y float32) {
+		for i := range pairLanes {
+			if masks[r]>>i&1 != 0 {
+				sum[c*pairLanes+i] += half.FromBF16(w[2*(r/2*pairLanes+i)+r%2]) * y
+			}
+		}
+	})
+}
