@@ -15,7 +15,7 @@ type pace struct {
 	flop    float64 // a floating point operation of a product, idle lanes included
 	pair    float64 // a row and a key: the exponential, and what goes with it
 	element float64 // an element of a row that is loaded once, or stored
-	widen   float64 // one of a 16-bit type that is loaded again for every tile
+	widen   float64 // one of a 16-bit type that is packed again for every item, or for every tile
 }
 
 // callTime is what a call takes before and after its items, in nanoseconds.
@@ -61,11 +61,12 @@ func converted(p *flashkit.Problem, x float64) float64 {
 }
 
 // forward is the time of a forward pass in tiles of query rows, whose items are
-// at least one tile.
-func (c *pace) forward(p *flashkit.Problem, lanes int) time.Duration {
+// at least one tile, and at most so many rows.
+func (c *pace) forward(p *flashkit.Problem, lanes, rows int) time.Duration {
 	met, dims := pairs(p, lanes), float64(p.Dim+p.VDim)
 	n := p.Batch * p.Heads * tiles(p.QLen, lanes)
-	sum := float64(n)*c.start + met*(2*dims*c.flop+c.pair) + rowElements(p)*c.element
+	visits := pairs(p, rows) / float64(rows) // of items by keys
+	sum := float64(n)*c.start + met*(2*dims*c.flop+c.pair) + rowElements(p)*c.element + converted(p, visits*dims)*c.widen
 	return cost(sum, n)
 }
 

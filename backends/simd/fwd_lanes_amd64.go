@@ -45,7 +45,7 @@ const (
 )
 
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
-	return isa.fwdPace.forward(&p, isa.lanes)
+	return isa.fwdPace.forward(&p, isa.lanes, itemRows)
 }
 
 // plan sets how many tiles make an item of up to so many query rows: as many as

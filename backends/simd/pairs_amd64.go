@@ -31,7 +31,7 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // there, dispatch knows better from its table or from a probe.
 var (
 	fwdPairPace = pace{start: 900, flop: .0105, pair: .2, element: .5}
-	fwdTilePace = pace{start: 900, flop: .00075, pair: .28, element: .5}
+	fwdTilePace = pace{start: 1500, flop: .00072, pair: .26, element: .5, widen: .13}
 	bwdTilePace = pace{start: 2500, flop: .0008, pair: .95, element: .8}
 	bwdPairPace = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
 )
