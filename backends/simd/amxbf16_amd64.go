@@ -46,7 +46,28 @@ func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32,
 //go:noescape
 func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 
-// tilePeakAMXBF16 does n times four products of tiles: 65536 FLOP each time.
+// tilePeakAMXBF16 does n times four products of tiles: 65536 FLOP each time. a is [32][32].
 //
 //go:noescape
-func tilePeakAMXBF16(n int)
+func tilePeakAMXBF16(n int, a *uint16)
+
+// planeScoresAMXBF16 is scores for planes of K and Q that lie kPlane and qPlane bytes apart.
+//
+//go:noescape
+func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, top *float32)
+
+// planeValuesAMXBF16 is addValues for planes of V and P that lie vPlane and pPlane bytes apart.
+//
+//go:noescape
+func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, pPlane int, pairs int, vdim int, alpha *float32, sum *float32)
+
+// planeWeightsAMXBF16 is weights for planes of P that lie plane bytes apart.
+//
+//go:noescape
+func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+
+// splitRowAMXBF16 sets dst to the three planes, plane bytes apart, of n elements of src, and to 0 for those that
+// are not below 2^58, or NaN. It reports whether there are none of these. n > 0.
+//
+//go:noescape
+func splitRowAMXBF16(dst *uint16, plane int, src *float32, n int) bool

@@ -1211,9 +1211,9 @@ no:
 	VZEROUPPER
 	RET
 
-// func tilePeakAMXBF16(n int)
+// func tilePeakAMXBF16(n int, a *uint16)
 // Requires: AMXBF16, AVX
-TEXT ·tilePeakAMXBF16(SB), NOSPLIT, $0-8
+TEXT ·tilePeakAMXBF16(SB), NOSPLIT, $0-16
 	MOVQ n+0(FP), AX
 	LEAQ tileShape<>+0(SB), R11
 
@@ -1225,6 +1225,8 @@ TEXT ·tilePeakAMXBF16(SB), NOSPLIT, $0-8
 	BYTE $0x03
 	MOVQ $0x00000080, R12
 	MOVQ R12, R13
+	MOVQ a+8(FP), R11
+	MOVQ $0x00000040, R12
 
 	// TILEZERO T0
 	BYTE $0xc4
@@ -1254,33 +1256,53 @@ TEXT ·tilePeakAMXBF16(SB), NOSPLIT, $0-8
 	BYTE $0x49
 	BYTE $0xd8
 
-	// TILEZERO T4
+	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
-	BYTE $0xe2
+	BYTE $0x82
 	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xe0
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
-	// TILEZERO T5
+	// TILELOADD 1024(R11)(R12*1), T5
 	BYTE $0xc4
-	BYTE $0xe2
+	BYTE $0x82
 	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xe8
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x04
+	BYTE $0x00
+	BYTE $0x00
 
-	// TILEZERO T6
+	// TILELOADD 0(R11)(R12*1), T6
 	BYTE $0xc4
-	BYTE $0xe2
+	BYTE $0x82
 	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xf0
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
-	// TILEZERO T7
+	// TILELOADD 1024(R11)(R12*1), T7
 	BYTE $0xc4
-	BYTE $0xe2
+	BYTE $0x82
 	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xf8
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x04
+	BYTE $0x00
+	BYTE $0x00
 
 loop:
 	// TDPBF16PS T4, T6, T0
@@ -1319,5 +1341,1330 @@ loop:
 	BYTE $0x78
 	BYTE $0x49
 	BYTE $0xc0
+	VZEROUPPER
+	RET
+
+// func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, top *float32)
+// Requires: AMXBF16, AVX, AVX512F
+TEXT ·planeScoresAMXBF16(SB), NOSPLIT, $0-72
+	MOVQ s+0(FP), AX
+	MOVQ keys+56(FP), CX
+	MOVQ top+64(FP), DX
+	LEAQ tileShape<>+0(SB), R11
+
+	// LDTILECFG (R11)
+	BYTE    $0xc4
+	BYTE    $0xc2
+	BYTE    $0x78
+	BYTE    $0x49
+	BYTE    $0x03
+	MOVQ    $0x00000080, R12
+	MOVQ    R12, R13
+	VMOVUPS (DX), Z4
+	VMOVAPS Z4, Z6
+	VMOVUPS 64(DX), Z5
+	VMOVAPS Z5, Z7
+	MOVQ    k+8(FP), R8
+	MOVQ    step+16(FP), R10
+	SHLQ    $0x01, R10
+
+keys:
+	MOVQ R8, SI
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ q+32(FP), R11
+
+	// TILEZERO T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+
+	// TILEZERO T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+
+	// TILEZERO T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+
+	// TILEZERO T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	MOVQ words+48(FP), BX
+	SHRQ $0x04, BX
+	ADDQ kPlane+24(FP), R8
+	ADDQ kPlane+24(FP), R9
+	ADDQ kPlane+24(FP), R8
+	ADDQ kPlane+24(FP), R9
+
+small:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ kPlane+24(FP), R8
+	SUBQ kPlane+24(FP), R9
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ qPlane+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ kPlane+24(FP), R8
+	SUBQ kPlane+24(FP), R9
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ qPlane+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ kPlane+24(FP), R8
+	ADDQ kPlane+24(FP), R9
+	ADDQ kPlane+24(FP), R8
+	ADDQ kPlane+24(FP), R9
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	SUBQ qPlane+40(FP), R11
+	SUBQ qPlane+40(FP), R11
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ BX
+	JNZ  small
+	MOVQ SI, R8
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ q+32(FP), R11
+	MOVQ words+48(FP), BX
+	SHRQ $0x04, BX
+
+large:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ BX
+	JNZ  large
+	MOVQ AX, DI
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
+
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T1, 64(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T3, 64(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x2b
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (SI)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	MOVQ CX, BX
+	CMPQ BX, $0x20
+	JLE  some
+	MOVQ $0x00000020, BX
+
+some:
+	SHRQ $0x01, BX
+	JZ   last
+
+rows:
+	VMOVUPS (AX), Z0
+	VMAXPS  Z4, Z0, Z4
+	VMOVUPS 64(AX), Z0
+	VMAXPS  Z5, Z0, Z5
+	VMOVUPS 128(AX), Z0
+	VMAXPS  Z6, Z0, Z6
+	VMOVUPS 192(AX), Z0
+	VMAXPS  Z7, Z0, Z7
+	ADDQ    $0x00000100, AX
+	DECQ    BX
+	JNZ     rows
+	SUBQ    $0x20, CX
+	JG      keys
+	TESTQ   $0x00000001, CX
+	JZ      end
+
+last:
+	VMOVUPS (AX), Z0
+	VMAXPS  Z4, Z0, Z4
+	VMOVUPS 64(AX), Z0
+	VMAXPS  Z5, Z0, Z5
+
+end:
+	VMAXPS  Z6, Z4, Z4
+	VMOVUPS Z4, (DX)
+	VMAXPS  Z7, Z5, Z5
+	VMOVUPS Z5, 64(DX)
+
+	// TILERELEASE
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+	VZEROUPPER
+	RET
+
+// func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, pPlane int, pairs int, vdim int, alpha *float32, sum *float32)
+// Requires: AMXBF16, AVX, AVX512F, SSE
+TEXT ·planeValuesAMXBF16(SB), NOSPLIT, $8-80
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    o+0(FP), AX
+	MOVQ    vdim+56(FP), CX
+	MOVQ    alpha+64(FP), DX
+	LEAQ    tileShape<>+0(SB), R11
+
+	// LDTILECFG (R11)
+	BYTE    $0xc4
+	BYTE    $0xc2
+	BYTE    $0x78
+	BYTE    $0x49
+	BYTE    $0x03
+	MOVQ    $0x00000080, R12
+	MOVQ    R12, R13
+	MOVQ    sum+72(FP), DI
+	LEAQ    (DI)(R13*8), BX
+	LEAQ    (BX)(R13*8), BX
+	VMOVUPS (DX), Z4
+	VMOVUPS 64(DX), Z5
+	MOVQ    v+8(FP), R8
+	MOVQ    step+16(FP), R10
+	SHLQ    $0x02, R10
+
+dims:
+	MOVQ R8, DX
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ p+32(FP), R11
+
+	// TILEZERO T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+
+	// TILEZERO T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+
+	// TILEZERO T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+
+	// TILEZERO T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	MOVQ pairs+48(FP), SI
+	SHRQ $0x04, SI
+	ADDQ vPlane+24(FP), R8
+	ADDQ vPlane+24(FP), R9
+	ADDQ vPlane+24(FP), R8
+	ADDQ vPlane+24(FP), R9
+
+small:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ vPlane+24(FP), R8
+	SUBQ vPlane+24(FP), R9
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ pPlane+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ vPlane+24(FP), R8
+	SUBQ vPlane+24(FP), R9
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ pPlane+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ vPlane+24(FP), R8
+	ADDQ vPlane+24(FP), R9
+	ADDQ vPlane+24(FP), R8
+	ADDQ vPlane+24(FP), R9
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	SUBQ pPlane+40(FP), R11
+	SUBQ pPlane+40(FP), R11
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ SI
+	JNZ  small
+	MOVQ DX, R8
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ p+32(FP), R11
+	MOVQ pairs+48(FP), SI
+	SHRQ $0x04, SI
+
+large:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ SI
+	JNZ  large
+
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T1, 64(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T3, 64(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x2b
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (DX)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	MOVQ DI, DX
+	MOVQ $0x00000020, SI
+
+row:
+	VMOVUPS     (AX), Z0
+	VFMADD213PS (DX), Z4, Z0
+	VMOVUPS     Z0, (AX)
+	VMOVUPS     64(AX), Z0
+	VFMADD213PS 64(DX), Z5, Z0
+	VMOVUPS     Z0, 64(AX)
+	ADDQ        $0x00000080, AX
+	ADDQ        $0x00000080, DX
+	DECQ        SI
+	JNZ         row
+	SUBQ        $0x20, CX
+	JG          dims
+
+	// TILERELEASE
+	BYTE    $0xc4
+	BYTE    $0xe2
+	BYTE    $0x78
+	BYTE    $0x49
+	BYTE    $0xc0
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         p+0(FP), AX
+	MOVQ         plane+8(FP), CX
+	MOVQ         s+16(FP), DX
+	MOVQ         pairs+24(FP), BX
+	MOVL         $0x3f800000, SI
+	VPBROADCASTD SI, Z24
+	MOVL         $0x3f31725d, SI
+	VPBROADCASTD SI, Z25
+	MOVL         $0x3e75edab, SI
+	VPBROADCASTD SI, Z26
+	MOVL         $0x3d648e75, SI
+	VPBROADCASTD SI, Z27
+	MOVL         $0x3c13bc25, SI
+	VPBROADCASTD SI, Z28
+	MOVL         $0x3af4ba89, SI
+	VPBROADCASTD SI, Z29
+	MOVL         $0x00008000, SI
+	VPBROADCASTD SI, Z11
+	MOVL         $0xffff0000, SI
+	VPBROADCASTD SI, Z12
+	VBROADCASTSS scale+64(FP), Z8
+	MOVQ         m+32(FP), SI
+	MOVQ         top+40(FP), DI
+	MOVQ         l+48(FP), R8
+	MOVQ         alpha+56(FP), R9
+	VMOVUPS      (DI), Z4
+	VMOVUPS      (SI), Z0
+	VMOVUPS      Z4, (SI)
+	MOVL         $0xff7fffff, R10
+	VPBROADCASTD R10, Z2
+	VMAXPS       Z4, Z2, Z4
+	VSUBPS       Z4, Z0, Z0
+	VMULPS       Z8, Z0, Z0
+	VREDUCEPS    $0x01, Z0, Z2
+	VMOVAPS      Z29, Z3
+	VFMADD213PS  Z28, Z2, Z3
+	VFMADD213PS  Z27, Z2, Z3
+	VFMADD213PS  Z26, Z2, Z3
+	VFMADD213PS  Z25, Z2, Z3
+	VFMADD213PS  Z24, Z2, Z3
+	VSCALEFPS    Z0, Z3, Z0
+	VMOVUPS      Z0, (R9)
+	VMULPS       (R8), Z0, Z6
+	VMOVUPS      64(DI), Z5
+	VMOVUPS      64(SI), Z0
+	VMOVUPS      Z5, 64(SI)
+	MOVL         $0xff7fffff, SI
+	VPBROADCASTD SI, Z2
+	VMAXPS       Z5, Z2, Z5
+	VSUBPS       Z5, Z0, Z0
+	VMULPS       Z8, Z0, Z0
+	VREDUCEPS    $0x01, Z0, Z2
+	VMOVAPS      Z29, Z3
+	VFMADD213PS  Z28, Z2, Z3
+	VFMADD213PS  Z27, Z2, Z3
+	VFMADD213PS  Z26, Z2, Z3
+	VFMADD213PS  Z25, Z2, Z3
+	VFMADD213PS  Z24, Z2, Z3
+	VSCALEFPS    Z0, Z3, Z0
+	VMOVUPS      Z0, 64(R9)
+	VMULPS       64(R8), Z0, Z7
+
+pair:
+	VMOVUPS     (DX), Z0
+	VSUBPS      Z4, Z0, Z0
+	VMULPS      Z8, Z0, Z0
+	VREDUCEPS   $0x01, Z0, Z2
+	VMOVAPS     Z29, Z3
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z25, Z2, Z3
+	VFMADD213PS Z24, Z2, Z3
+	VSCALEFPS   Z0, Z3, Z0
+	VADDPS      Z0, Z6, Z6
+	VMOVUPS     128(DX), Z1
+	VSUBPS      Z4, Z1, Z1
+	VMULPS      Z8, Z1, Z1
+	VREDUCEPS   $0x01, Z1, Z2
+	VMOVAPS     Z29, Z3
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z25, Z2, Z3
+	VFMADD213PS Z24, Z2, Z3
+	VSCALEFPS   Z1, Z3, Z1
+	VADDPS      Z1, Z6, Z6
+	VPADDD      Z11, Z0, Z9
+	VPANDD      Z12, Z9, Z9
+	VSUBPS      Z9, Z0, Z0
+	VPADDD      Z11, Z1, Z10
+	VPANDD      Z12, Z10, Z10
+	VSUBPS      Z10, Z1, Z1
+	VPSRLD      $0x10, Z9, Z9
+	VPORD       Z9, Z10, Z9
+	VMOVDQU32   Z9, (AX)
+	VPADDD      Z11, Z0, Z9
+	VPANDD      Z12, Z9, Z9
+	VSUBPS      Z9, Z0, Z0
+	VPADDD      Z11, Z1, Z10
+	VPANDD      Z12, Z10, Z10
+	VSUBPS      Z10, Z1, Z1
+	VPSRLD      $0x10, Z9, Z9
+	VPORD       Z9, Z10, Z9
+	VMOVDQU32   Z9, (AX)(CX*1)
+	VPSRLD      $0x10, Z0, Z0
+	VPANDD      Z1, Z12, Z1
+	VPORD       Z0, Z1, Z0
+	VMOVDQU32   Z0, (AX)(CX*2)
+	VMOVUPS     64(DX), Z0
+	VSUBPS      Z5, Z0, Z0
+	VMULPS      Z8, Z0, Z0
+	VREDUCEPS   $0x01, Z0, Z2
+	VMOVAPS     Z29, Z3
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z25, Z2, Z3
+	VFMADD213PS Z24, Z2, Z3
+	VSCALEFPS   Z0, Z3, Z0
+	VADDPS      Z0, Z7, Z7
+	VMOVUPS     192(DX), Z1
+	VSUBPS      Z5, Z1, Z1
+	VMULPS      Z8, Z1, Z1
+	VREDUCEPS   $0x01, Z1, Z2
+	VMOVAPS     Z29, Z3
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z25, Z2, Z3
+	VFMADD213PS Z24, Z2, Z3
+	VSCALEFPS   Z1, Z3, Z1
+	VADDPS      Z1, Z7, Z7
+	VPADDD      Z11, Z0, Z9
+	VPANDD      Z12, Z9, Z9
+	VSUBPS      Z9, Z0, Z0
+	VPADDD      Z11, Z1, Z10
+	VPANDD      Z12, Z10, Z10
+	VSUBPS      Z10, Z1, Z1
+	VPSRLD      $0x10, Z9, Z9
+	VPORD       Z9, Z10, Z9
+	VMOVDQU32   Z9, 64(AX)
+	VPADDD      Z11, Z0, Z9
+	VPANDD      Z12, Z9, Z9
+	VSUBPS      Z9, Z0, Z0
+	VPADDD      Z11, Z1, Z10
+	VPANDD      Z12, Z10, Z10
+	VSUBPS      Z10, Z1, Z1
+	VPSRLD      $0x10, Z9, Z9
+	VPORD       Z9, Z10, Z9
+	VMOVDQU32   Z9, 64(AX)(CX*1)
+	VPSRLD      $0x10, Z0, Z0
+	VPANDD      Z1, Z12, Z1
+	VPORD       Z0, Z1, Z0
+	VMOVDQU32   Z0, 64(AX)(CX*2)
+	ADDQ        $0x00000100, DX
+	ADDQ        $0x00000080, AX
+	DECQ        BX
+	JNZ         pair
+	MOVQ        l+48(FP), AX
+	VMOVUPS     Z6, (AX)
+	VMOVUPS     Z7, 64(AX)
+	LDMXCSR     (SP)
+	VZEROUPPER
+	RET
+
+// func splitRowAMXBF16(dst *uint16, plane int, src *float32, n int) bool
+// Requires: AVX, AVX512F
+TEXT ·splitRowAMXBF16(SB), NOSPLIT, $0-33
+	MOVQ         dst+0(FP), AX
+	MOVQ         plane+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         n+24(FP), SI
+	MOVL         $0x00008000, CX
+	VPBROADCASTD CX, Z4
+	MOVL         $0xffff0000, CX
+	VPBROADCASTD CX, Z5
+	MOVL         $0x7fffffff, CX
+	VPBROADCASTD CX, Z3
+	MOVL         $0x5c800000, CX
+	VPBROADCASTD CX, Z2
+	MOVL         $0x00000001, R8
+	MOVL         $0x0000ffff, DI
+
+columns:
+	CMPQ SI, $0x10
+	JGE  some
+	MOVQ SI, CX
+	MOVL $0x00000001, DI
+	SHLL CL, DI
+	DECL DI
+
+some:
+	KMOVW     DI, K1
+	VMOVUPS.Z (BX), K1, Z0
+	VPANDD    Z3, Z0, Z1
+	VCMPPS    $0x01, Z2, Z1, K2
+	KMOVW     K2, CX
+	CMPL      CX, $0x0000ffff
+	JEQ       tame
+	XORL      R8, R8
+
+tame:
+	VMOVAPS.Z Z0, K2, Z0
+	VPADDD    Z4, Z0, Z1
+	VPANDD    Z5, Z1, Z1
+	VSUBPS    Z1, Z0, Z0
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, K1, (AX)
+	VPADDD    Z4, Z0, Z1
+	VPANDD    Z5, Z1, Z1
+	VSUBPS    Z1, Z0, Z0
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, K1, (AX)(DX*1)
+	VPSRLD    $0x10, Z0, Z0
+	VPMOVDW   Z0, K1, (AX)(DX*2)
+	ADDQ      $0x40, BX
+	ADDQ      $0x20, AX
+	SUBQ      $0x10, SI
+	JG        columns
+	MOVB      R8, ret+32(FP)
 	VZEROUPPER
 	RET

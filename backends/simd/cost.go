@@ -15,7 +15,8 @@ type pace struct {
 	flop    float64 // a floating point operation of a product, idle lanes included
 	pair    float64 // a row and a key: the exponential, and what goes with it
 	element float64 // an element of a row that is loaded once, or stored
-	widen   float64 // one of a 16-bit type that is packed again for every item, or for every tile
+	widen   float64 // one of a 16-bit type that is loaded again for every tile
+	pack    float64 // one of K or V that is packed again for every item
 }
 
 // callTime is what a call takes before and after its items, in nanoseconds.
@@ -66,7 +67,7 @@ func (c *pace) forward(p *flashkit.Problem, lanes, rows int) time.Duration {
 	met, dims := pairs(p, lanes), float64(p.Dim+p.VDim)
 	n := p.Batch * p.Heads * tiles(p.QLen, lanes)
 	visits := pairs(p, rows) / float64(rows) // of items by keys
-	sum := float64(n)*c.start + met*(2*dims*c.flop+c.pair) + rowElements(p)*c.element + converted(p, visits*dims)*c.widen
+	sum := float64(n)*c.start + met*(2*dims*c.flop+c.pair) + rowElements(p)*c.element + visits*dims*c.pack
 	return cost(sum, n)
 }
 

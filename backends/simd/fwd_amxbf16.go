@@ -41,7 +41,7 @@ func fwdAMXBF16Work(j *job) phase {
 }
 
 func fwdAMXBF16Cost(p flashkit.Problem) time.Duration {
-	return fwdTilePace.forward(&p, pairLanes, tileItemRows)
+	return fwdTilePace.forward(&p, pairLanes, plannedRows(p))
 }
 
 // A tileScratch is the workspace that the query tiles of an item share, with the

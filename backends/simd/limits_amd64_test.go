@@ -31,7 +31,7 @@ func BenchmarkLimits(b *testing.B) {
 			}
 		})
 	}
-	limit(b, "tile=amxbf16", amxbf16(), "GFLOP/s", 65536*rounds, func() { tilePeakAMXBF16(rounds) })
+	limit(b, "tile=amxbf16", amxbf16(), "GFLOP/s", tilePeakFLOP*rounds, func() { tilePeak(rounds) })
 	limit(b, "dot=avx512bf16", avx512bf16, "GFLOP/s", 1024*rounds, func() { dotPeakAVX512BF16(rounds) })
 }
 

@@ -41,6 +41,12 @@ func fwdAMXBF16Memory(p flashkit.Problem) float64 {
 	return memory(fwdAMXBF16Work(j))
 }
 
+func fwdAMXF32Memory(p flashkit.Problem) float64 {
+	j := &job{p: p, workers: workers()}
+	avx512Lanes.plan(j, tileItemRows)
+	return memory(fwdAMXF32Work(j))
+}
+
 func bwdAMXBF16Memory(p flashkit.Problem) float64 {
 	return avx512Lanes.bwdMemoryWith(p, bwdAMXBF16Plan)
 }

@@ -30,10 +30,11 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // float32. Others do it at twice the rate, and no feature flag tells them apart:
 // there, dispatch knows better from its table or from a probe.
 var (
-	fwdPairPace = pace{start: 900, flop: .0105, pair: .2, element: .5}
-	fwdTilePace = pace{start: 1500, flop: .00072, pair: .26, element: .5, widen: .13}
-	bwdTilePace = pace{start: 2500, flop: .0008, pair: .95, element: .8}
-	bwdPairPace = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
+	fwdPairPace  = pace{start: 900, flop: .0105, pair: .2, element: .5}
+	fwdTilePace  = pace{start: 1500, flop: .00072, pair: .26, element: .5, pack: .13}
+	fwdPlanePace = pace{start: 1900, flop: .0035, pair: .38, element: .8, pack: .6}
+	bwdTilePace  = pace{start: 2500, flop: .0008, pair: .95, element: .8}
+	bwdPairPace  = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
 )
 
 // pairWords is the words of a row of pairs, rounded up to what transposePairs

@@ -18,6 +18,13 @@ const (
 	tileColumns = 16 // columns of pairs that transposePairsAVX512BF16 takes
 )
 
+// plannedRows returns the query rows of an item of a forward pass.
+func plannedRows(p flashkit.Problem) int {
+	j := &job{p: p, workers: workers()}
+	avx512Lanes.plan(j, tileItemRows)
+	return j.group * pairLanes
+}
+
 // upToTiles rounds up to whole steps.
 func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
 
@@ -79,10 +86,16 @@ func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) {
 // transpose sets the columns from the pairs. Those beyond the head dim hold what
 // nobody reads.
 func (x *packedRows) transpose() {
-	dim, rows := x.t.Shape()[3], halves(x.pairs)
+	transposeColumns(x.columns, x.step, x.pairs, x.t.Shape()[3], upToTiles(x.n)/2)
+}
+
+// transposeColumns sets dst[c][r] to the pair src[r][c] for r in [0, n). src is
+// [n][dim], and has tileColumns more if dim is no multiple of that.
+func transposeColumns(dst []uint32, step int, src []uint32, dim, n int) {
+	rows := halves(src)
 	for c := 0; c < dim; c += tileColumns {
-		for r := 0; r < upToTiles(x.n)/2; r += tileColumns {
-			transposePairsAVX512BF16(&x.columns[c*x.step+r], x.step, &rows[2*(r*dim+c)], 2*dim)
+		for r := 0; r < n; r += tileColumns {
+			transposePairsAVX512BF16(&dst[c*step+r], step, &rows[2*(r*dim+c)], 2*dim)
 		}
 	}
 }

@@ -22,8 +22,8 @@ import (
 // amxRoutines emits the routines on tiles. For all else the kernels take those of
 // AVX512 and AVX512BF16.
 func amxRoutines() {
-	tileScores()
-	tileValues()
+	scoresOfTiles()
+	valuesOfTiles()
 	tileSums()
 	weightPairs()
 	gradientPairs()
@@ -50,12 +50,17 @@ var (
 	stepA, stepB, stepC = R10, R12, R13 // bytes from row to row
 )
 
-// tileScores emits S = K Qᵀ.
-func tileScores() {
+// scoresOfTiles emits S = K Qᵀ.
+func scoresOfTiles() {
 	routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 		"and raises top[i] to the largest of them. Rows of K are of words pairs, and q is [words][LANES]. words is",
 		"a multiple of 16. K and s have as many rows as fill groups of 32. keys > 0.")
+	tileScores(func(GPVirtual) { tileProducts("words", "words", 2) })
+}
+
+// tileScores emits the body of scores. products gets the address of A.
+func tileScores(products func(a GPVirtual)) {
 	s, keys, top := param("s"), param("keys"), param("top")
 	takeTiles()
 	max, more, x := registers[4:6], registers[6:8], registers[0]
@@ -74,7 +79,7 @@ func tileScores() {
 	for t := range 4 {
 		TILEZERO(t)
 	}
-	tileProducts("words", "words", 2)
+	products(next)
 	MOVQ(s, tileC[0])
 	down(tileC[0], stepC, tileC[1])
 	storeTiles(2)
@@ -116,12 +121,17 @@ func tileScores() {
 	done()
 }
 
-// tileValues emits Oᵀ = alpha Oᵀ + Vᵀ P.
-func tileValues() {
+// valuesOfTiles emits Oᵀ = alpha Oᵀ + Vᵀ P.
+func valuesOfTiles() {
 	arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha, sum *float32)",
 		"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[c][j]*p[j][i], a product of",
 		"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs is a positive multiple",
 		"of 16, vdim one of 32. sum is scratch, [32][LANES].")
+	tileValues(func(GPVirtual) { tileProducts("pairs", "pairs", 2) })
+}
+
+// tileValues emits the body of addValues. products gets the address of A.
+func tileValues(products func(a GPVirtual)) {
 	o, vdim, alpha := param("o"), param("vdim"), param("alpha")
 	takeTiles()
 	by, x := registers[4:6], registers[0]
@@ -141,7 +151,7 @@ func tileValues() {
 	for t := range 4 {
 		TILEZERO(t)
 	}
-	tileProducts("pairs", "pairs", 2)
+	products(next)
 	storeTiles(2)
 	down(next, stepA, tileA[0])
 	down(tileA[0], stepA, tileA[0])
@@ -401,11 +411,17 @@ func finite() {
 
 // tilePeak emits the loop that measures what the tiles do at most.
 func tilePeak() {
-	routine("tilePeak", "func(n int)", "does n times four products of tiles: 65536 FLOP each time.")
+	routine("tilePeak", "func(n int, a *uint16)", "does n times four products of tiles: 65536 FLOP each time. a is [32][32].")
 	n := param("n")
 	takeTiles()
-	for tile := range 8 {
-		TILEZERO(tile)
+	Load(Param("a"), tileB)
+	MOVQ(U32(tileBytes), stepB)
+	for t := range 8 {
+		if t < 4 {
+			TILEZERO(t)
+		} else {
+			TILELOADD(t%2*tileRows*tileBytes, tileB, stepB, t)
+		}
 	}
 	Label("loop")
 	for tile := range 4 {

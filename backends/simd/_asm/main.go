@@ -36,6 +36,7 @@ func main() {
 		return
 	case amx:
 		amxRoutines()
+		planeRoutines()
 		Generate()
 		return
 	}
