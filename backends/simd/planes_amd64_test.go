@@ -1,0 +1,46 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// Three planes must hold a float32 to the last bit, and what they leave out must
+// be reported.
+func TestSplitRow(t *testing.T) {
+	if reason := amxbf16().missing(); reason != "" {
+		t.Skip(reason)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	wild := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 0x1p58, -math.MaxFloat32}
+	for n := 1; n < 70; n++ {
+		src := make([]float32, n)
+		for i := range src {
+			src[i] = float32(math.Ldexp(r.Float64()-.5, r.IntN(158)-100))
+		}
+		out := -1
+		if n%3 == 0 {
+			out = r.IntN(n)
+			src[out] = wild[n/3%len(wild)]
+		}
+		dst := make([]uint16, planes*n)
+		require.Equal(t, out < 0, splitRowAMXBF16(&dst[0], 2*n, &src[0], n), "n %d", n)
+		for i, x := range src {
+			if i == out {
+				x = 0
+			}
+			sum := float32(0)
+			for p := range planes {
+				sum += half.FromBF16(dst[p*n+i])
+			}
+			require.Equal(t, x, sum, "element %d of %d", i, n)
+		}
+	}
+}
