@@ -59,11 +59,10 @@ func (o Options) checks() []question {
 	all = append(all, question{"concurrent_calls", concurrentCalls}, question{"canceled_context", canceledContext})
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for range o.Sweep {
-		s := sweepCase(r.Uint64())
-		all = append(all, question{s.name(), s.check})
+		all = append(all, sweepCase(r.Uint64()).question())
 	}
 	if s, ok := parseSweep(o.Case); ok {
-		return []question{{s.name(), s.check}}
+		return []question{s.question()}
 	}
 	return slices.DeleteFunc(all, func(c question) bool { return !matches(o.Case, c.name) })
 }

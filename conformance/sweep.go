@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -76,15 +77,21 @@ func sweepProblem(r *rand.Rand) flashkit.Problem {
 	return p
 }
 
-func (s sweepCase) check(ctx context.Context, k flashkit.Kernel) error {
-	in, l := s.generate()
-	if reason := k.Fits(in.p); reason != "" {
-		return &flashkit.UnsupportedError{Kernel: k.Name, Problem: in.p, Reason: reason}
-	}
-	want := truth(in)
-	bound := sweepBounds(in, want, rand.New(rand.NewPCG(uint64(s), 1)))
-	if err := check(ctx, k, in, l, want, bound); err != nil {
-		return fmt.Errorf("%s: %w", in.p, err)
-	}
-	return nil
+// question returns the check of a kernel. The bounds, which take most of the time,
+// are computed once for all kernels.
+func (s sweepCase) question() question {
+	bounds := sync.OnceValue(func() [5]float64 {
+		in, _ := s.generate()
+		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(uint64(s), 1)))
+	})
+	return question{s.name(), func(ctx context.Context, k flashkit.Kernel) error {
+		in, l := s.generate()
+		if reason := k.Fits(in.p); reason != "" {
+			return &flashkit.UnsupportedError{Kernel: k.Name, Problem: in.p, Reason: reason}
+		}
+		if err := check(ctx, k, in, l, truth(in), bounds()); err != nil {
+			return fmt.Errorf("%s: %w", in.p, err)
+		}
+		return nil
+	}}
 }
