@@ -29,6 +29,9 @@ TEXT ·scoresAMXBF16(SB), NOSPLIT, $0-56
 	SHLQ    $0x01, R10
 
 keys:
+	MOVQ AX, DI
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
 	MOVQ R8, SI
 	LEAQ (R8)(R10*8), R9
 	LEAQ (R9)(R10*8), R9
@@ -61,8 +64,8 @@ keys:
 	BYTE $0x7b
 	BYTE $0x49
 	BYTE $0xd8
-	MOVQ words+32(FP), BX
-	SHRQ $0x04, BX
+	MOVQ words+32(FP), R14
+	SHRQ $0x04, R14
 
 words:
 	// TILELOADD 0(R11)(R12*1), T4
@@ -144,11 +147,8 @@ words:
 	ADDQ $0x40, R9
 	LEAQ (R11)(R12*8), R11
 	LEAQ (R11)(R12*8), R11
-	DECQ BX
+	DECQ R14
 	JNZ  words
-	MOVQ AX, DI
-	LEAQ (DI)(R13*8), BX
-	LEAQ (BX)(R13*8), BX
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -859,6 +859,7 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
+	VMOVDQU32    pairOrder<>+0(SB), Z9
 	MOVQ         p+0(FP), AX
 	MOVQ         s+8(FP), CX
 	MOVQ         pairs+16(FP), DX
@@ -874,7 +875,6 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	VPBROADCASTD BX, Z28
 	MOVL         $0x3af4ba89, BX
 	VPBROADCASTD BX, Z29
-	VMOVDQU32    pairOrder<>+0(SB), Z9
 	VBROADCASTSS scale+56(FP), Z8
 	MOVQ         m+24(FP), BX
 	MOVQ         top+32(FP), SI
@@ -1369,6 +1369,9 @@ TEXT ·planeScoresAMXBF16(SB), NOSPLIT, $0-72
 	SHLQ    $0x01, R10
 
 keys:
+	MOVQ AX, DI
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
 	MOVQ R8, SI
 	LEAQ (R8)(R10*8), R9
 	LEAQ (R9)(R10*8), R9
@@ -1401,8 +1404,8 @@ keys:
 	BYTE $0x7b
 	BYTE $0x49
 	BYTE $0xd8
-	MOVQ words+48(FP), BX
-	SHRQ $0x04, BX
+	MOVQ words+48(FP), R14
+	SHRQ $0x04, R14
 	ADDQ kPlane+24(FP), R8
 	ADDQ kPlane+24(FP), R9
 	ADDQ kPlane+24(FP), R8
@@ -1708,14 +1711,14 @@ small:
 	SUBQ qPlane+40(FP), R11
 	LEAQ (R11)(R12*8), R11
 	LEAQ (R11)(R12*8), R11
-	DECQ BX
+	DECQ R14
 	JNZ  small
 	MOVQ SI, R8
 	LEAQ (R8)(R10*8), R9
 	LEAQ (R9)(R10*8), R9
 	MOVQ q+32(FP), R11
-	MOVQ words+48(FP), BX
-	SHRQ $0x04, BX
+	MOVQ words+48(FP), R14
+	SHRQ $0x04, R14
 
 large:
 	// TILELOADD 0(R11)(R12*1), T4
@@ -1797,11 +1800,8 @@ large:
 	ADDQ $0x40, R9
 	LEAQ (R11)(R12*8), R11
 	LEAQ (R11)(R12*8), R11
-	DECQ BX
+	DECQ R14
 	JNZ  large
-	MOVQ AX, DI
-	LEAQ (DI)(R13*8), BX
-	LEAQ (BX)(R13*8), BX
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -2445,8 +2445,12 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
-	MOVQ         p+0(FP), AX
-	MOVQ         plane+8(FP), CX
+	MOVQ         plane+8(FP), AX
+	MOVL         $0x00008000, CX
+	VPBROADCASTD CX, Z11
+	MOVL         $0xffff0000, CX
+	VPBROADCASTD CX, Z12
+	MOVQ         p+0(FP), CX
 	MOVQ         s+16(FP), DX
 	MOVQ         pairs+24(FP), BX
 	MOVL         $0x3f800000, SI
@@ -2461,10 +2465,6 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	VPBROADCASTD SI, Z28
 	MOVL         $0x3af4ba89, SI
 	VPBROADCASTD SI, Z29
-	MOVL         $0x00008000, SI
-	VPBROADCASTD SI, Z11
-	MOVL         $0xffff0000, SI
-	VPBROADCASTD SI, Z12
 	VBROADCASTSS scale+64(FP), Z8
 	MOVQ         m+32(FP), SI
 	MOVQ         top+40(FP), DI
@@ -2540,7 +2540,7 @@ pair:
 	VSUBPS      Z10, Z1, Z1
 	VPSRLD      $0x10, Z9, Z9
 	VPORD       Z9, Z10, Z9
-	VMOVDQU32   Z9, (AX)
+	VMOVDQU32   Z9, (CX)
 	VPADDD      Z11, Z0, Z9
 	VPANDD      Z12, Z9, Z9
 	VSUBPS      Z9, Z0, Z0
@@ -2549,11 +2549,11 @@ pair:
 	VSUBPS      Z10, Z1, Z1
 	VPSRLD      $0x10, Z9, Z9
 	VPORD       Z9, Z10, Z9
-	VMOVDQU32   Z9, (AX)(CX*1)
+	VMOVDQU32   Z9, (CX)(AX*1)
 	VPSRLD      $0x10, Z0, Z0
 	VPANDD      Z1, Z12, Z1
 	VPORD       Z0, Z1, Z0
-	VMOVDQU32   Z0, (AX)(CX*2)
+	VMOVDQU32   Z0, (CX)(AX*2)
 	VMOVUPS     64(DX), Z0
 	VSUBPS      Z5, Z0, Z0
 	VMULPS      Z8, Z0, Z0
@@ -2586,7 +2586,7 @@ pair:
 	VSUBPS      Z10, Z1, Z1
 	VPSRLD      $0x10, Z9, Z9
 	VPORD       Z9, Z10, Z9
-	VMOVDQU32   Z9, 64(AX)
+	VMOVDQU32   Z9, 64(CX)
 	VPADDD      Z11, Z0, Z9
 	VPANDD      Z12, Z9, Z9
 	VSUBPS      Z9, Z0, Z0
@@ -2595,13 +2595,13 @@ pair:
 	VSUBPS      Z10, Z1, Z1
 	VPSRLD      $0x10, Z9, Z9
 	VPORD       Z9, Z10, Z9
-	VMOVDQU32   Z9, 64(AX)(CX*1)
+	VMOVDQU32   Z9, 64(CX)(AX*1)
 	VPSRLD      $0x10, Z0, Z0
 	VPANDD      Z1, Z12, Z1
 	VPORD       Z0, Z1, Z0
-	VMOVDQU32   Z0, 64(AX)(CX*2)
+	VMOVDQU32   Z0, 64(CX)(AX*2)
 	ADDQ        $0x00000100, DX
-	ADDQ        $0x00000080, AX
+	ADDQ        $0x00000080, CX
 	DECQ        BX
 	JNZ         pair
 	MOVQ        l+48(FP), AX

@@ -80,27 +80,15 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 		group[n] = x.newTile(j, ws, r, min(pairLanes, to-r), vdim)
 		n++
 	}
-	first, _ := p.Keys(from)
-	_, last := p.Keys(to - 1)
-	if first < last {
-		first, last = first&^(tileStep-1), min(upToTiles(last), p.KVLen)
-	}
-	for k0 := first / tileBlock * tileBlock; first < last && k0 < last; k0 += tileBlock {
-		x.load(j, max(k0, first), min(k0+tileBlock, last))
-		for t := range n {
-			if j.canceled() {
-				return
-			}
-			x.absorb(j, &group[t])
-		}
-	}
+	j.blocksOf(from, to, tileBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
+		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.absorb(j, &group[t], from, keys, whole) })
+	})
 	for t := range n {
 		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)
 	}
 }
 
-// load makes the keys [lo, hi) the block at hand. lo is a multiple of tileStep,
-// and so is hi, or it is the end.
+// load makes the keys [lo, hi) the block at hand.
 func (x *tileScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
 	x.k, x.kStep = tileRows(&j.fwd.K, x.b, x.kvHead, lo, hi-lo, x.kBuf)
@@ -108,24 +96,9 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// absorb takes the keys of the block into the tile.
-func (x *tileScratch) absorb(j *job, t *pairTile) {
-	p := &j.p
-	first, _ := p.Keys(t.from)
-	_, last := p.Keys(t.from + t.n - 1)
-	if first >= last {
-		return
-	}
-	for from, to := max(x.lo, first&^(tileStep-1)), min(x.hi, upToTiles(last)); from < to; {
-		until, whole := wholePart(p, t.from, t.n, from, to, tileStep)
-		x.absorbPart(j, t, from, until-from, whole)
-		from = until
-	}
-}
-
-// absorbPart takes keys into the tile, from a given one on. All rows see all of a
-// whole part.
-func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, whole bool) {
+// absorb takes keys of the block into the tile, from a given one on. All rows see all
+// of a whole part.
+func (x *tileScratch) absorb(j *job, t *pairTile, from, keys int, whole bool) {
 	p, at := &j.p, from-x.lo
 	copy(x.top, t.m)
 	top := x.top

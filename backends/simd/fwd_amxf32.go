@@ -111,20 +111,9 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 		group[n] = x.newTile(j, ws, r, min(pairLanes, to-r))
 		n++
 	}
-	first, _ := p.Keys(from)
-	_, last := p.Keys(to - 1)
-	if first < last {
-		first, last = first&^(tileStep-1), min(upToTiles(last), p.KVLen)
-	}
-	for k0 := first / planeBlock * planeBlock; first < last && k0 < last; k0 += planeBlock {
-		x.load(j, max(k0, first), min(k0+planeBlock, last))
-		for t := range n {
-			if j.canceled() {
-				return
-			}
-			x.absorb(j, &group[t])
-		}
-	}
+	j.blocksOf(from, to, planeBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
+		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.absorb(j, &group[t], from, keys, whole) })
+	})
 	for t := range n {
 		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)
 	}
@@ -174,8 +163,7 @@ func splitRows(dst []uint16, rows int, t *flashkit.Tensor, b, h, r, n int, row [
 // isTooWild reports whether splitRows leaves x out.
 func isTooWild(x float32) bool { return !(float32(math.Abs(float64(x))) < 0x1p58) }
 
-// load makes the keys [lo, hi) the block at hand. lo is a multiple of tileStep,
-// and so is hi, or it is the end.
+// load makes the keys [lo, hi) the block at hand.
 func (x *planeScratch) load(j *job, lo, hi int) {
 	p, n := &j.p, hi-lo
 	vdim := upToTiles(p.VDim)
@@ -189,24 +177,9 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// absorb takes the keys of the block into the tile.
-func (x *planeScratch) absorb(j *job, t *planeTile) {
-	p := &j.p
-	first, _ := p.Keys(t.from)
-	_, last := p.Keys(t.from + t.n - 1)
-	if first >= last {
-		return
-	}
-	for from, to := max(x.lo, first&^(tileStep-1)), min(x.hi, upToTiles(last)); from < to; {
-		until, whole := wholePart(p, t.from, t.n, from, to, tileStep)
-		x.absorbPart(j, t, from, until-from, whole)
-		from = until
-	}
-}
-
-// absorbPart takes keys into the tile, from a given one on. All rows see all of a
-// whole part.
-func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, whole bool) {
+// absorb takes keys of the block into the tile, from a given one on. All rows see all
+// of a whole part.
+func (x *planeScratch) absorb(j *job, t *planeTile, from, keys int, whole bool) {
 	p, at := &j.p, from-x.lo
 	words, vdim := pairWords(p.Dim), upToTiles(p.VDim)
 	copy(x.top, t.m)

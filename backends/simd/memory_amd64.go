@@ -8,9 +8,14 @@ import "github.com/flashkit-go/flashkit"
 // they share.
 
 func (isa *laneISA) fwdMemory(p flashkit.Problem) float64 {
+	return isa.fwdMemoryWith(p, itemRows, isa.fwdWork)
+}
+
+// fwdMemoryWith returns the workspace of items of up to so many query rows.
+func (isa *laneISA) fwdMemoryWith(p flashkit.Problem, rows int, work func(*job) phase) float64 {
 	j := &job{p: p, workers: workers()}
-	isa.plan(j, itemRows)
-	return memory(isa.fwdWork(j))
+	isa.plan(j, rows)
+	return memory(work(j))
 }
 
 func (isa *laneISA) bwdMemory(p flashkit.Problem) float64 { return isa.bwdMemoryWith(p, isa.bwdPlan) }
@@ -30,21 +35,15 @@ func decodeMemory(p flashkit.Problem) float64 {
 }
 
 func fwdAVX512BF16Memory(p flashkit.Problem) float64 {
-	j := &job{p: p, workers: workers()}
-	avx512Lanes.plan(j, itemRows)
-	return memory(fwdAVX512BF16Work(j))
+	return avx512Lanes.fwdMemoryWith(p, itemRows, fwdAVX512BF16Work)
 }
 
 func fwdAMXBF16Memory(p flashkit.Problem) float64 {
-	j := &job{p: p, workers: workers()}
-	avx512Lanes.plan(j, tileItemRows)
-	return memory(fwdAMXBF16Work(j))
+	return avx512Lanes.fwdMemoryWith(p, tileItemRows, fwdAMXBF16Work)
 }
 
 func fwdAMXF32Memory(p flashkit.Problem) float64 {
-	j := &job{p: p, workers: workers()}
-	avx512Lanes.plan(j, tileItemRows)
-	return memory(fwdAMXF32Work(j))
+	return avx512Lanes.fwdMemoryWith(p, tileItemRows, fwdAMXF32Work)
 }
 
 func bwdAMXBF16Memory(p flashkit.Problem) float64 {

@@ -18,6 +18,42 @@ const (
 	tileColumns = 16 // columns of pairs that transposePairsAVX512BF16 takes
 )
 
+// blocksOf calls load for each block of up to size keys that rows of [from, to) see,
+// and then absorb for each of n tiles, until the call is canceled. A block begins at
+// a multiple of tileStep, and ends at one or at the end.
+func (j *job) blocksOf(from, to, size, n int, load func(lo, hi int), absorb func(tile int)) {
+	first, _ := j.p.Keys(from)
+	_, last := j.p.Keys(to - 1)
+	if first >= last {
+		return
+	}
+	first, last = first&^(tileStep-1), min(upToTiles(last), j.p.KVLen)
+	for k0 := first / size * size; k0 < last; k0 += size {
+		load(max(k0, first), min(k0+size, last))
+		for t := range n {
+			if j.canceled() {
+				return
+			}
+			absorb(t)
+		}
+	}
+}
+
+// partsOf calls f for the parts of the block [lo, hi) that rows of the tile see, and
+// says whether all rows see all of it.
+func (j *job) partsOf(t *laneTile, lo, hi int, f func(from, keys int, whole bool)) {
+	first, _ := j.p.Keys(t.from)
+	_, last := j.p.Keys(t.from + t.n - 1)
+	if first >= last {
+		return
+	}
+	for from, to := max(lo, first&^(tileStep-1)), min(hi, upToTiles(last)); from < to; {
+		until, whole := wholePart(&j.p, t.from, t.n, from, to, tileStep)
+		f(from, until-from, whole)
+		from = until
+	}
+}
+
 // plannedRows returns the query rows of an item of a forward pass.
 func plannedRows(p flashkit.Problem) int {
 	j := &job{p: p, workers: workers()}

@@ -72,19 +72,9 @@ func tileScores(products func(a GPVirtual)) {
 	Load(Param("step"), stepA)
 	SHLQ(Imm(1), stepA)
 	Label("keys")
-	next := GP64()
-	MOVQ(tileA[0], next)
-	down(tileA[0], stepA, tileA[1])
-	Load(Param("q"), tileB)
-	for t := range 4 {
-		TILEZERO(t)
-	}
-	products(next)
 	MOVQ(s, tileC[0])
 	down(tileC[0], stepC, tileC[1])
-	storeTiles(2)
-	down(next, stepA, tileA[0])
-	down(tileA[0], stepA, tileA[0])
+	setTiles("q", products)
 
 	row := func(r int, max []VecPhysical) {
 		for v, z := range max {
@@ -144,17 +134,7 @@ func tileValues(products func(a GPVirtual)) {
 	Load(Param("step"), stepA)
 	SHLQ(Imm(2), stepA)
 	Label("dims")
-	next := GP64()
-	MOVQ(tileA[0], next)
-	down(tileA[0], stepA, tileA[1])
-	Load(Param("p"), tileB)
-	for t := range 4 {
-		TILEZERO(t)
-	}
-	products(next)
-	storeTiles(2)
-	down(next, stepA, tileA[0])
-	down(tileA[0], stepA, tileA[0])
+	setTiles("p", products)
 	from, rows := GP64(), GP64()
 	MOVQ(tileC[0], from)
 	MOVQ(U32(2*tileRows), rows)
@@ -172,6 +152,22 @@ func tileValues(products func(a GPVirtual)) {
 	JG(LabelRef("dims"))
 	TILERELEASE()
 	done()
+}
+
+// setTiles emits C = A B for four tiles of C, with B from the parameter of that
+// name, and moves A to the rows below. products gets the address of A.
+func setTiles(b string, products func(a GPVirtual)) {
+	a := GP64()
+	MOVQ(tileA[0], a)
+	down(tileA[0], stepA, tileA[1])
+	Load(Param(b), tileB)
+	for t := range 4 {
+		TILEZERO(t)
+	}
+	products(a)
+	storeTiles(2)
+	down(a, stepA, tileA[0])
+	down(tileA[0], stepA, tileA[0])
 }
 
 // tileSums emits C += A B.
@@ -273,16 +269,25 @@ func weightPairs() {
 		"top[i], l[i] = alpha[i]*l[i] + the sum over j of w[j][i], and p to the pairs of rows of w, rounded",
 		"to bf16. A top of -Inf counts as the lowest finite number. s is [2*pairs][LANES], p is [pairs][LANES].",
 		"pairs > 0.")
-	dst, s, pairs := param("p"), param("s"), param("pairs")
-	exp2Constants()
-	n, p, shift, sum := registers[2], registers[3], registers[4:6], registers[6:8]
-	scale, permutation := registers[8], registers[9]
+	permutation := registers[9]
 	loadPairOrder(permutation)
+	weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {
+		VCVTNE2PS2BF16(x, y, x)
+		VPERMW(x, permutation, x)
+		VMOVDQU32(x, part(Mem{Base: dst}, v))
+	})
+}
+
+// weighPairs emits the body of weights. store gets vector v of two rows of P, and
+// where the first vector of their pairs goes. It may change both.
+func weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
+	s, pairs := param("s"), param("pairs")
+	exp2Constants()
+	row, n, p, shift, sum, scale := registers[0:2], registers[2], registers[3], registers[4:6], registers[6:8], registers[8]
 	floatParam("scale", scale)
-	beginWeights(param("m"), param("top"), param("l"), param("alpha"), registers[0], n, p, scale, shift, sum)
+	beginWeights(param("m"), param("top"), param("l"), param("alpha"), row[0], n, p, scale, shift, sum)
 	Label("pair")
 	for v := range vectors {
-		row := registers[0:2]
 		for i, x := range row {
 			VMOVUPS(part(Mem{Base: s, Disp: i * rowBytes}, v), x)
 			VSUBPS(shift[v], x, x)
@@ -290,9 +295,7 @@ func weightPairs() {
 			exp2(x, n, p)
 			VADDPS(x, sum[v], sum[v])
 		}
-		VCVTNE2PS2BF16(row[0], row[1], row[0])
-		VPERMW(row[0], permutation, row[0])
-		VMOVDQU32(row[0], part(Mem{Base: dst}, v))
+		store(dst, v, row[0], row[1])
 	}
 	ADDQ(U32(uint32(2*rowBytes)), s)
 	ADDQ(U32(uint32(rowBytes)), dst)

@@ -64,23 +64,19 @@ func planeProducts(pairs, planeA, b, planeB string, from GPVirtual) {
 			TDPBF16PS(4+t%2, 6+t/2, t)
 		}
 	}
-	moveA(ADDQ, 2)
+	moveA(ADDQ, 2) // to the third plane
 	Label("small")
 	loadB()
-	loadA() // the third plane
-	multiply()
-	moveA(SUBQ, 1)
 	loadA()
 	multiply()
-	ADDQ(address(planeB), tileB)
-	loadB()
-	multiply()
-	moveA(SUBQ, 1)
-	loadA()
-	multiply()
-	ADDQ(address(planeB), tileB)
-	loadB()
-	multiply()
+	for range 2 { // the next plane down of A by the same of B and by the next one
+		moveA(SUBQ, 1)
+		loadA()
+		multiply()
+		ADDQ(address(planeB), tileB)
+		loadB()
+		multiply()
+	}
 	moveA(ADDQ, 2)
 	for _, a := range tileA {
 		ADDQ(Imm(tileBytes), a)
@@ -109,45 +105,21 @@ func address(name string) Mem {
 func planeWeights() {
 	arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
 		"is weights for planes of P that lie plane bytes apart.")
-	dst, plane, s, pairs := param("p"), param("plane"), param("s"), param("pairs")
-	exp2Constants()
-	n, p, shift, sum := registers[2], registers[3], registers[4:6], registers[6:8]
-	scale, piece := registers[8], registers[9:11]
+	plane, piece := param("plane"), registers[9:11]
 	splitConstants(registers[11], registers[12])
-	floatParam("scale", scale)
-	beginWeights(param("m"), param("top"), param("l"), param("alpha"), registers[0], n, p, scale, shift, sum)
-	Label("pair")
-	for v := range vectors {
-		row := registers[0:2]
-		for i, x := range row {
-			VMOVUPS(part(Mem{Base: s, Disp: i * rowBytes}, v), x)
-			VSUBPS(shift[v], x, x)
-			VMULPS(scale, x, x)
-			exp2(x, n, p)
-			VADDPS(x, sum[v], sum[v])
-		}
+	weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {
 		for i := range 2 {
-			for r, x := range row {
-				split(x, piece[r])
-			}
+			split(x, piece[0])
+			split(y, piece[1])
 			VPSRLD(Imm(16), piece[0], piece[0])
 			VPORD(piece[0], piece[1], piece[0])
 			VMOVDQU32(piece[0], part(planeOf(dst, plane, i), v))
 		}
-		VPSRLD(Imm(16), row[0], row[0])
-		VPANDD(row[1], upperHalf, row[1])
-		VPORD(row[0], row[1], row[0])
-		VMOVDQU32(row[0], part(planeOf(dst, plane, 2), v))
-	}
-	ADDQ(U32(uint32(2*rowBytes)), s)
-	ADDQ(U32(uint32(rowBytes)), dst)
-	DECQ(pairs)
-	JNZ(LabelRef("pair"))
-	l := param("l")
-	for v := range vectors {
-		VMOVUPS(sum[v], part(Mem{Base: l}, v))
-	}
-	done()
+		VPSRLD(Imm(16), x, x)
+		VPANDD(y, upperHalf, y)
+		VPORD(x, y, x)
+		VMOVDQU32(x, part(planeOf(dst, plane, 2), v))
+	})
 }
 
 // planeOf returns the address of plane i of 0 to 2.
