@@ -177,7 +177,7 @@ func TestCancelMidway(t *testing.T) {
 	for _, dtype := range bothTypes {
 		c := newCall(t, "b1-h8-g8-n8192-m8192-d64-"+dtype)
 		for _, k := range c.kernels() {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Millisecond)
 			require.ErrorIs(t, c.run(ctx, k), context.DeadlineExceeded, k.Name)
 			cancel()
 		}
