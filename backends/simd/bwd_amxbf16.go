@@ -4,7 +4,6 @@ package simd
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -37,7 +36,7 @@ func bwdAMXBF16Plan(j *job) (tile, block phase) {
 	j.planBlocks(max(tileStep, min(tileRowsBwd, upToTiles(p.QLen))))
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	return j.bwdPhases(3*pairLanes*vwords+pairLanes*(pairLanes+1),
-		j.keys*(words+vwords+dim+vdim)+packedFloats(p.Dim, j.keys)+
+		j.keys*(words+vwords+dim+vdim)+pairFloats(p.Dim, j.keys)+
 			packedFloats(p.Dim, j.rows)+packedFloats(p.VDim, j.rows)+j.rows*(words+vwords)+
 			j.rows*(3*pairLanes+tileDSStep(j)/2+1)+pairLanes*(max(dim, vdim)+max(words, vwords)+2))
 }
@@ -64,14 +63,10 @@ func bwdAMXBF16Prepare(j *job, ws *arena, item int) {
 		do, step := tileRows(&f.DO, b, h, r, n, halves(doBuf))
 		scoresAMXBF16(&s[0], &do[0], step, &o[0], words, n, &top[0])
 		for i := range n {
-			x.lse[at+i], x.delta[at+i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)], s[i*pairLanes+i]
-			if math.IsInf(float64(x.lse[at+i]), -1) {
-				x.lse[at+i] = math.MaxFloat32
-			}
-			if !f.DLSE.IsZero() {
-				x.delta[at+i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
-			}
+			x.delta[at+i] = s[i*pairLanes+i]
 		}
+		j.takeDLSE(x.delta[at:], b, h, r, n)
+		j.takeLSE(x.lse[at:], b, h, r, n)
 	}
 }
 
@@ -96,7 +91,7 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 	x := gradBlock{
 		keyRange: j.keyRangeOf(item),
 		kColumns: takeWords(ws, j.keys*words), vColumns: takeWords(ws, j.keys*vwords),
-		k:  newPackedRows(ws, p.Dim, j.keys),
+		k:  packedRows{pairs: takeWords(ws, pairFloats(p.Dim, j.keys))},
 		dk: ws.take(j.keys * dim), dv: ws.take(j.keys * vdim),
 		q: newPackedRows(ws, p.Dim, j.rows), do: newPackedRows(ws, p.VDim, j.rows),
 		qBuf: halves(takeWords(ws, j.rows*words)), doBuf: halves(takeWords(ws, j.rows*vwords)),
@@ -197,18 +192,10 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 // setMasks sets the masks of the rows [lo, hi), and that of one more to nothing if
 // the last pair lacks it.
 func (x *gradBlock) setMasks(p *flashkit.Problem, y *packedTile, lo, hi, k int) {
-	all, keys := false, min(pairLanes, x.to-k)
-	if _, end := p.Keys(y.from + lo); end >= k+keys {
-		begin, _ := p.Keys(y.from + hi - 1)
-		all = begin <= k
-	}
-	for r := lo; r < hi; r++ {
-		x.masks[r] = laneMask(0, keys, keys)
-		if !all {
-			from, to := p.Keys(y.from + r)
-			x.masks[r] = laneMask(from-k, to-k, keys)
-		}
-	}
+	keys := min(pairLanes, x.to-k)
+	_, end := p.Keys(y.from + lo)
+	begin, _ := p.Keys(y.from + hi - 1)
+	setKeyMasks(p, x.masks[lo:hi], y.from+lo, k, keys, pairLanes, begin <= k && k+keys <= end)
 	if (hi-lo)%2 == 1 {
 		x.masks[hi] = 0
 	}

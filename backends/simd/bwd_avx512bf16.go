@@ -60,11 +60,7 @@ func bwdAVX512BF16Prepare(j *job, ws *arena, item int) {
 		pairColumns(do, buf, &f.DO, b, h, r, n)
 		pairColumns(o, buf, &f.O, b, h, r, n)
 		dotsAVX512BF16(&delta[0], &do[0], &o[0], (p.VDim+1)/2)
-		if !f.DLSE.IsZero() {
-			for i := range n {
-				delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
-			}
-		}
+		j.takeDLSE(delta, b, h, r, n)
 	}
 }
 

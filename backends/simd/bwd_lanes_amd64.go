@@ -80,8 +80,8 @@ const (
 	edgeGroup = edgeRows // rows of a register tile
 )
 
-// planBlocks sets the rows of a tile and the keys of a block. It does not change the bits: every sum
-// goes over keys or rows in the same order.
+// planBlocks sets the rows of a tile and the keys of a block. The keys do not
+// change the bits: every sum goes over keys or rows in the same order.
 //
 // Every block reads Q and dO and updates dQ. Where these outgrow the
 // second-level cache, large blocks do so less often. Small ones balance better:
@@ -176,14 +176,9 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 		isa.transposed(do, buf, &f.DO, b, h, r, n)
 		isa.transposed(o, buf, &f.O, b, h, r, n)
 		isa.dots(&x.delta[at], &do[0], &o[0], p.VDim)
+		j.takeDLSE(x.delta[at:], b, h, r, n)
+		j.takeLSE(x.lse[at:], b, h, r, n)
 		for i := range n {
-			x.lse[at+i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)]
-			if math.IsInf(float64(x.lse[at+i]), -1) {
-				x.lse[at+i] = math.MaxFloat32
-			}
-			if !f.DLSE.IsZero() {
-				x.delta[at+i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
-			}
 			clear(dq[(at+i)*dqStep:][:p.Dim])
 		}
 		if p.Mask == (flashkit.Band{}) {
@@ -193,6 +188,28 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 		if isa.wild(q, p.Dim, sums) || isa.wild(do, p.VDim, sums) {
 			x.wild[0] = 1
 		}
+	}
+}
+
+// takeLSE sets lse to LSE of n rows, from row r on.
+func (j *job) takeLSE(lse []float32, b, h, r, n int) {
+	t := &j.bwd.LSE
+	for i := range n {
+		lse[i] = t.Float32s()[t.Offset(b, h, r+i)]
+		if math.IsInf(float64(lse[i]), -1) {
+			lse[i] = math.MaxFloat32
+		}
+	}
+}
+
+// takeDLSE subtracts dLSE of n rows, from row r on, from delta.
+func (j *job) takeDLSE(delta []float32, b, h, r, n int) {
+	t := &j.bwd.DLSE
+	if t.IsZero() {
+		return
+	}
+	for i := range n {
+		delta[i] -= t.Float32s()[t.Offset(b, h, r+i)]
 	}
 }
 

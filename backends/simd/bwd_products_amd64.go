@@ -14,14 +14,20 @@ func (isa *laneISA) seen(p *flashkit.Problem, x *keyBlock, y *rowTile, k, keys i
 		return lo, hi
 	}
 	lo, hi = lo/edgeGroup*edgeGroup, min(tiles(hi, edgeGroup)*edgeGroup, y.to-y.from)
-	for i := lo; i < hi; i++ {
-		x.masks[i] = laneMask(0, isa.lanes, keys)
-		if !y.whole {
-			from, to := p.Keys(y.from + i)
-			x.masks[i] = laneMask(from-k, to-k, keys)
+	setKeyMasks(p, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.whole)
+	return lo, hi
+}
+
+// setKeyMasks sets the masks of rows, from a given one on: which of the keys from k
+// on each sees, or all of them.
+func setKeyMasks(p *flashkit.Problem, masks []uint32, row, k, keys, lanes int, whole bool) {
+	for i := range masks {
+		masks[i] = laneMask(0, lanes, keys)
+		if !whole {
+			from, to := p.Keys(row + i)
+			masks[i] = laneMask(from-k, to-k, keys)
 		}
 	}
-	return lo, hi
 }
 
 // addKeys adds to dV and dK of the keys of a panel, from k on, group by group.

@@ -128,12 +128,8 @@ func (x *planeScratch) newTile(j *job, ws *arena, from, n int) planeTile {
 	}
 	t.wild = splitRows(x.qRows, pairLanes, &j.fwd.Q, x.b, x.h, from, n, x.row)
 	for i := range planes {
-		rows, dst := x.qRows[2*i*planeOf(pairLanes*words):], t.q[i*planeOf(pairLanes*words):]
-		for c := 0; c < words; c += tileColumns {
-			for r := 0; r < pairLanes; r += tileColumns {
-				transposePairsAVX512BF16(&dst[c*pairLanes+r], pairLanes, &rows[2*(r*words+c)], 2*words)
-			}
-		}
+		plane := planeOf(pairLanes * words)
+		transposeColumns(t.q[i*plane:], pairLanes, x.qRows[2*i*plane:], 2*words, words, pairLanes)
 	}
 	return t
 }
@@ -173,7 +169,7 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	for i := range planes {
 		plane := planeOf(planeBlock / 2 * vdim)
 		pairRowsAVX512BF16(&x.vPairs[0], &x.vRows[2*i*plane], vdim, vdim, upToTiles(n)/2)
-		transposeColumns(x.v[i*plane:], planeBlock/2, x.vPairs, vdim, upToTiles(n)/2)
+		transposeColumns(x.v[i*plane:], planeBlock/2, halves(x.vPairs), 2*vdim, vdim, upToTiles(n)/2)
 	}
 }
 
@@ -215,15 +211,23 @@ func (x *planeScratch) absorb(j *job, t *planeTile, from, keys int, whole bool) 
 	}
 }
 
-// addWildScores adds to S what the planes of Q and K leave out.
+// addWildScores adds to S what the planes of K leave out, and then what those of Q
+// do with the rest of K.
 func (x *planeScratch) addWildScores(j *job, t *planeTile, from, keys int) {
-	q, k := &j.fwd.Q, &j.fwd.K
-	dim := j.p.Dim
+	q, k, row := &j.fwd.Q, &j.fwd.K, x.row[:j.p.Dim]
 	for key := range keys {
-		load(x.row[:dim], k, k.Offset(x.b, x.kvHead, from+key))
-		for i := range t.n {
-			for c, y := range x.row[:dim] {
-				if z := element(q, x.b, x.h, t.from+i, c); isTooWild(y) || isTooWild(z) {
+		load(row, k, k.Offset(x.b, x.kvHead, from+key))
+		for c, y := range row {
+			for i := 0; i < t.n && isTooWild(y); i++ {
+				x.s[key*pairLanes+i] += y * element(q, x.b, x.h, t.from+i, c)
+			}
+		}
+	}
+	for i := 0; i < t.n && t.wild; i++ {
+		load(row, q, q.Offset(x.b, x.h, t.from+i))
+		for c, z := range row {
+			for key := 0; key < keys && isTooWild(z); key++ {
+				if y := element(k, x.b, x.kvHead, from+key, c); !isTooWild(y) {
 					x.s[key*pairLanes+i] += y * z
 				}
 			}

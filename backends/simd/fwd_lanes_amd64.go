@@ -49,9 +49,8 @@ func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
 }
 
 // plan sets how many tiles make an item of up to so many query rows: as many as
-// leave each worker several items.
-// Then it takes as few heads at a time as give each worker several items, so
-// that their keys stay in cache from item to item, while the long items of these
+// leave each worker several items. Then it takes as few heads at a time as give
+// each worker several, so that their keys stay in cache from item to item, while the long items of these
 // heads still come before the short ones.
 func (isa *laneISA) plan(j *job, rows int) {
 	const itemsPerWorker = 8

@@ -17,8 +17,6 @@ const pairLanes = 32
 
 func fitsAVX512BF16(p flashkit.Problem) string { return fitsPairs(avx512bf16, p) }
 
-func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
-
 func fitsPairs(t tier, p flashkit.Problem) string {
 	if p.DType != flashkit.BFloat16 {
 		return "it takes bf16 only"
@@ -30,11 +28,8 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // float32. Others do it at twice the rate, and no feature flag tells them apart:
 // there, dispatch knows better from its table or from a probe.
 var (
-	fwdPairPace  = pace{start: 900, flop: .0105, pair: .2, element: .5}
-	fwdTilePace  = pace{start: 1500, flop: .00072, pair: .26, element: .5, pack: .13}
-	fwdPlanePace = pace{start: 1900, flop: .0035, pair: .38, element: .8, pack: .6}
-	bwdTilePace  = pace{start: 2500, flop: .0008, pair: .95, element: .8}
-	bwdPairPace  = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
+	fwdPairPace = pace{start: 900, flop: .0105, pair: .2, element: .5}
+	bwdPairPace = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
 )
 
 // pairWords is the words of a row of pairs, rounded up to what transposePairs
@@ -49,20 +44,17 @@ func halves(words []uint32) []uint16 {
 // pairColumns sets dst, [pairWords][lanes], to pairs of columns of n rows of t,
 // and 0 in the lanes and columns beyond them. buf has the size of dst.
 func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {
-	dim := t.Shape()[3]
-	words := pairWords(dim)
-	rows, step := halves(buf), 2*words
-	if n == pairLanes && dim == step {
-		rows, step = t.Uint16s()[t.Offset(b, h, from):], rowStep(t)
-	} else {
-		clear(rows)
-		for i := range n {
-			copy(rows[i*step:][:dim], t.Uint16s()[t.Offset(b, h, from+i):])
-		}
-	}
+	rows, step := tileRows(t, b, h, from, n, halves(buf))
+	transposeColumns(dst, pairLanes, rows, step, pairWords(t.Shape()[3]), pairLanes)
+}
+
+// transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for words
+// pairs of n rows, step elements apart. It takes both by sixteen, and reads the rows
+// so far.
+func transposeColumns(dst []uint32, dstStep int, rows []uint16, step, words, n int) {
 	for c := 0; c < words; c += 16 {
-		for i := 0; i < pairLanes; i += 16 {
-			transposePairsAVX512BF16(&dst[c*pairLanes+i], pairLanes, &rows[i*step+2*c], step)
+		for r := 0; r < n; r += 16 {
+			transposePairsAVX512BF16(&dst[c*dstStep+r], dstStep, &rows[r*step+2*c], step)
 		}
 	}
 }

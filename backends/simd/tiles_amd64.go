@@ -13,9 +13,14 @@ import (
 // has the weight 0. That is no shield against NaN and infinities: where the other
 // operand has any, they are packed as 0 and added apart, for those who see them.
 
-const (
-	tileStep    = 32 // rows or columns that a product takes
-	tileColumns = 16 // columns of pairs that transposePairsAVX512BF16 takes
+const tileStep = 32 // rows or columns that a product takes
+
+func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
+
+var (
+	fwdTilePace  = pace{start: 1500, flop: .00072, pair: .26, element: .5, pack: .13}
+	fwdPlanePace = pace{start: 1900, flop: .0035, pair: .38, element: .8, pack: .6}
+	bwdTilePace  = pace{start: 2500, flop: .0008, pair: .95, element: .8}
 )
 
 // blocksOf calls load for each block of up to size keys that rows of [from, to) see,
@@ -79,7 +84,7 @@ func tileRows(t *flashkit.Tensor, b, h, r, n int, buf []uint16) (rows []uint16, 
 	return buf, step
 }
 
-// A packedRows is rows of a tensor in pairs, and transposed.
+// A packedRows is rows of a tensor in pairs, and transposed where that is wanted.
 type packedRows struct {
 	t        *flashkit.Tensor
 	b, h, at int      // where the rows begin
@@ -90,16 +95,15 @@ type packedRows struct {
 	step     int
 }
 
-// newPackedRows has place for so many rows, a multiple of tileStep.
+// newPackedRows has place for so many rows, a multiple of tileStep. Routines read
+// pairs beyond the last row.
 func newPackedRows(ws *arena, dim, rows int) packedRows {
-	return packedRows{
-		pairs:   takeWords(ws, rows/2*dim+tileColumns), // transpose reads beyond the last row
-		columns: takeWords(ws, upToTiles(dim)*rows/2),
-		step:    rows / 2,
-	}
+	return packedRows{pairs: takeWords(ws, pairFloats(dim, rows)), columns: takeWords(ws, upToTiles(dim)*rows/2), step: rows / 2}
 }
 
-func packedFloats(dim, rows int) int { return rows/2*(dim+upToTiles(dim)) + tileColumns }
+// pairFloats and packedFloats are the floats of pairs alone, and of all.
+func pairFloats(dim, rows int) int   { return rows/2*dim + 16 }
+func packedFloats(dim, rows int) int { return pairFloats(dim, rows) + upToTiles(dim)*rows/2 }
 
 // load packs n rows of t into pairs.
 func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) {
@@ -122,18 +126,8 @@ func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) {
 // transpose sets the columns from the pairs. Those beyond the head dim hold what
 // nobody reads.
 func (x *packedRows) transpose() {
-	transposeColumns(x.columns, x.step, x.pairs, x.t.Shape()[3], upToTiles(x.n)/2)
-}
-
-// transposeColumns sets dst[c][r] to the pair src[r][c] for r in [0, n). src is
-// [n][dim], and has tileColumns more if dim is no multiple of that.
-func transposeColumns(dst []uint32, step int, src []uint32, dim, n int) {
-	rows := halves(src)
-	for c := 0; c < dim; c += tileColumns {
-		for r := 0; r < n; r += tileColumns {
-			transposePairsAVX512BF16(&dst[c*step+r], step, &rows[2*(r*dim+c)], 2*dim)
-		}
-	}
+	dim := x.t.Shape()[3]
+	transposeColumns(x.columns, x.step, halves(x.pairs), 2*dim, dim, upToTiles(x.n)/2)
 }
 
 // isWild reports whether a bf16 is NaN or infinite.

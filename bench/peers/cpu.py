@@ -142,7 +142,8 @@ def compare(args, threads, seq, dim, causal):
     rows = []
     for p in args.passes.split(","):
         rate = median[f"Kernels/simd/{p}_{args.kernel}/{name}"]
-        row = {"problem": name, "pass": p, "threads": threads, "ours": rate, "peak": median["Limits/fma=avx2" if args.kernel == "avx2" else "Limits/fma=avx512"]}
+        peak = median["Limits/fma=avx2" if args.kernel == "avx2" else "Limits/fma=avx512"]
+        row = {"problem": name, "pass": p, "threads": threads, "ours": rate, "peak": peak}
         line = f"{name:42} {p:4} {threads:7} {rate:8.1f} {rate / row['peak']:8.3f}"
         for peer in PEERS:
             if (p, peer) in median:
