@@ -55,7 +55,7 @@ func sweepBounds(in *Inputs, want result, r *rand.Rand) [5]float64 {
 	var made [5]float64
 	raise(&made, plain[float32](in, t, want), want)
 	raise(&made, plain[float64](in, t, want), want)
-	for range sweepNeighbors {
+	for range neighbors(in.p) {
 		near := in.neighbor(r)
 		want := truth(near)
 		raise(&made, plain[float32](near, t, want), want)

@@ -13,10 +13,6 @@ import (
 
 const sweepPrefix = "sweep-"
 
-// sweepNeighbors is on how many neighbors of a random problem the plain algorithm
-// runs for the bound of it.
-const sweepNeighbors = 7
-
 // A sweepCase is a random problem at the boundaries where kernels err, with
 // random inputs and layout, all from one seed; the oracle is asked on the spot.
 type sweepCase uint64
@@ -75,6 +71,14 @@ func sweepProblem(r *rand.Rand) flashkit.Problem {
 		p.Scale = float32(1+r.IntN(32)) / 32
 	}
 	return p
+}
+
+// neighbors is on how many neighbors of a random problem the plain algorithm runs
+// for the bound of it. The smaller a problem, the more of its error is the luck of
+// one rounding, and the less a run costs.
+func neighbors(p flashkit.Problem) int {
+	products := p.Batch * p.Heads * p.QLen * p.KVLen * (p.Dim + p.VDim)
+	return min(63, max(7, 1<<23/max(1, products)))
 }
 
 // question returns the check of a kernel. The bounds, which take most of the time,

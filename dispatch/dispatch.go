@@ -145,13 +145,13 @@ func (d *Dispatcher) run(c *candidate, call func(flashkit.Kernel) error) error {
 	if d.frozen {
 		return call(k)
 	}
-	alone := d.memory.running.Add(1) == 1
+	begun := d.memory.calls.Add(callBegun)
 	start := time.Now()
 	err := call(k)
 	took := time.Since(start)
-	alone = d.memory.running.Add(-1) == 0 && alone
+	ended := d.memory.calls.Add(callEnded)
 	if err == nil {
-		c.took(took, alone)
+		c.took(took, ended == begun+callEnded && ended&callsRunning == 0)
 	}
 	return err
 }

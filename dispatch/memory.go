@@ -24,8 +24,16 @@ type memory struct {
 	seed    maphash.Seed
 	recent  [recentSets][recentWays]atomic.Pointer[plan]
 	evicted atomic.Uint32
-	running atomic.Int64 // calls in progress
+	calls   atomic.Uint64 // in progress, and begun in all
 }
+
+// What a call adds to memory.calls. It was alone if none is left when it ends and
+// none has begun since it did.
+const (
+	callBegun    = 1<<32 + 1
+	callEnded    = ^uint64(0)
+	callsRunning = 1<<32 - 1
+)
 
 // The plans that are kept.
 const (
