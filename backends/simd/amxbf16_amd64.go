@@ -66,8 +66,22 @@ func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, 
 //go:noescape
 func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 
-// splitRowAMXBF16 sets dst to the three planes, plane bytes apart, of n elements of src, and to 0 for those that
-// are not below 2^58, or NaN. It reports whether there are none of these. n > 0.
+// planeSumsAMXBF16 adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie cStep
+// elements, aStep halves and bStep pairs apart, planes aPlane and bPlane bytes. A has as many rows as fill groups
+// of 32, and b 32 columns; columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
 //
 //go:noescape
-func splitRowAMXBF16(dst *uint16, plane int, src *float32, n int) bool
+func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
+
+// planeGradientsAMXBF16 is gradients for planes of p and ds, and of rows, that lie plane and rowsPlane bytes apart. It
+// multiplies x by scale, and reports whether all of x are below 2^58.
+//
+//go:noescape
+func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32) bool
+
+// splitRowsAMXBF16 sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n elements
+// of rows of src, srcStep apart, and to 0 for those that are not below 2^58, or NaN. It reports whether there
+// are none of these. n > 0, rows > 0.
+//
+//go:noescape
+func splitRowsAMXBF16(dst *uint16, dstStep int, plane int, src *float32, srcStep int, n int, rows int) bool

@@ -149,6 +149,10 @@ words:
 	LEAQ (R11)(R12*8), R11
 	DECQ R14
 	JNZ  words
+	LEAQ (SI)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -197,10 +201,6 @@ words:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	LEAQ (SI)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
 	MOVQ CX, BX
 	CMPQ BX, $0x20
 	JLE  some
@@ -404,6 +404,10 @@ pairs:
 	LEAQ (R11)(R12*8), R11
 	DECQ SI
 	JNZ  pairs
+	LEAQ (DX)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -452,10 +456,6 @@ pairs:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	LEAQ (DX)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
 	MOVQ DI, DX
 	MOVQ $0x00000020, SI
 
@@ -1802,6 +1802,10 @@ large:
 	LEAQ (R11)(R12*8), R11
 	DECQ R14
 	JNZ  large
+	LEAQ (SI)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -1850,10 +1854,6 @@ large:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	LEAQ (SI)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
 	MOVQ CX, BX
 	CMPQ BX, $0x20
 	JLE  some
@@ -2360,6 +2360,10 @@ large:
 	LEAQ (R11)(R12*8), R11
 	DECQ SI
 	JNZ  large
+	LEAQ (DX)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -2408,10 +2412,6 @@ large:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	LEAQ (DX)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
 	MOVQ DI, DX
 	MOVQ $0x00000020, SI
 
@@ -2539,7 +2539,7 @@ pair:
 	VPANDD      Z12, Z10, Z10
 	VSUBPS      Z10, Z1, Z1
 	VPSRLD      $0x10, Z9, Z9
-	VPORD       Z9, Z10, Z9
+	VPTERNLOGD  $0xf8, Z12, Z10, Z9
 	VMOVDQU32   Z9, (CX)
 	VPADDD      Z11, Z0, Z9
 	VPANDD      Z12, Z9, Z9
@@ -2548,11 +2548,10 @@ pair:
 	VPANDD      Z12, Z10, Z10
 	VSUBPS      Z10, Z1, Z1
 	VPSRLD      $0x10, Z9, Z9
-	VPORD       Z9, Z10, Z9
+	VPTERNLOGD  $0xf8, Z12, Z10, Z9
 	VMOVDQU32   Z9, (CX)(AX*1)
 	VPSRLD      $0x10, Z0, Z0
-	VPANDD      Z1, Z12, Z1
-	VPORD       Z0, Z1, Z0
+	VPTERNLOGD  $0xf8, Z12, Z1, Z0
 	VMOVDQU32   Z0, (CX)(AX*2)
 	VMOVUPS     64(DX), Z0
 	VSUBPS      Z5, Z0, Z0
@@ -2585,7 +2584,7 @@ pair:
 	VPANDD      Z12, Z10, Z10
 	VSUBPS      Z10, Z1, Z1
 	VPSRLD      $0x10, Z9, Z9
-	VPORD       Z9, Z10, Z9
+	VPTERNLOGD  $0xf8, Z12, Z10, Z9
 	VMOVDQU32   Z9, 64(CX)
 	VPADDD      Z11, Z0, Z9
 	VPANDD      Z12, Z9, Z9
@@ -2594,11 +2593,10 @@ pair:
 	VPANDD      Z12, Z10, Z10
 	VSUBPS      Z10, Z1, Z1
 	VPSRLD      $0x10, Z9, Z9
-	VPORD       Z9, Z10, Z9
+	VPTERNLOGD  $0xf8, Z12, Z10, Z9
 	VMOVDQU32   Z9, 64(CX)(AX*1)
 	VPSRLD      $0x10, Z0, Z0
-	VPANDD      Z1, Z12, Z1
-	VPORD       Z0, Z1, Z0
+	VPTERNLOGD  $0xf8, Z12, Z1, Z0
 	VMOVDQU32   Z0, 64(CX)(AX*2)
 	ADDQ        $0x00000100, DX
 	ADDQ        $0x00000080, CX
@@ -2611,13 +2609,1270 @@ pair:
 	VZEROUPPER
 	RET
 
-// func splitRowAMXBF16(dst *uint16, plane int, src *float32, n int) bool
-// Requires: AVX, AVX512F
-TEXT ·splitRowAMXBF16(SB), NOSPLIT, $0-33
+// func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
+// Requires: AMXBF16, AVX, AVX512F
+TEXT ·planeSumsAMXBF16(SB), NOSPLIT, $0-96
+	MOVQ c+0(FP), AX
+	MOVQ cStep+8(FP), DX
+	MOVQ rows+64(FP), SI
+	SHLQ $0x02, DX
+	LEAQ tileShape<>+0(SB), R11
+
+	// LDTILECFG (R11)
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x78
+	BYTE  $0x49
+	BYTE  $0x03
+	MOVQ  $0x00000080, R12
+	MOVQ  R12, R13
+	MOVQ  sum+88(FP), DI
+	LEAQ  (DI)(R13*8), BX
+	LEAQ  (BX)(R13*8), BX
+	MOVQ  a+16(FP), R8
+	MOVQ  aStep+24(FP), R10
+	SHLQ  $0x01, R10
+	MOVQ  bStep+48(FP), R12
+	SHLQ  $0x02, R12
+	MOVQ  columns+72(FP), CX
+	MOVQ  $0x00000001, R9
+	SHLQ  CL, R9
+	DECQ  R9
+	KMOVW R9, K1
+	SHRQ  $0x10, R9
+	KMOVW R9, K2
+	MOVQ  R8, CX
+	LEAQ  (R8)(R10*8), R9
+	LEAQ  (R9)(R10*8), R9
+	MOVQ  b+40(FP), R11
+
+	// TILEZERO T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+
+	// TILEZERO T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+
+	// TILEZERO T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+
+	// TILEZERO T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	MOVQ pairs+80(FP), R14
+	SHRQ $0x04, R14
+	ADDQ aPlane+32(FP), R8
+	ADDQ aPlane+32(FP), R9
+	ADDQ aPlane+32(FP), R8
+	ADDQ aPlane+32(FP), R9
+
+firstsmall:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ aPlane+32(FP), R8
+	SUBQ aPlane+32(FP), R9
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ bPlane+56(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ aPlane+32(FP), R8
+	SUBQ aPlane+32(FP), R9
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ bPlane+56(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ aPlane+32(FP), R8
+	ADDQ aPlane+32(FP), R9
+	ADDQ aPlane+32(FP), R8
+	ADDQ aPlane+32(FP), R9
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	SUBQ bPlane+56(FP), R11
+	SUBQ bPlane+56(FP), R11
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ R14
+	JNZ  firstsmall
+	MOVQ CX, R8
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ b+40(FP), R11
+	MOVQ pairs+80(FP), R14
+	SHRQ $0x04, R14
+
+firstlarge:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ R14
+	JNZ  firstlarge
+	LEAQ (CX)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	JMP  store
+
+	// A block is added while the tiles are at the next one.
+rows:
+	MOVQ R8, CX
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ b+40(FP), R11
+
+	// TILEZERO T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+
+	// TILEZERO T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+
+	// TILEZERO T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+
+	// TILEZERO T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	MOVQ pairs+80(FP), R14
+	SHRQ $0x04, R14
+	ADDQ aPlane+32(FP), R8
+	ADDQ aPlane+32(FP), R9
+	ADDQ aPlane+32(FP), R8
+	ADDQ aPlane+32(FP), R9
+
+nextsmall:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ aPlane+32(FP), R8
+	SUBQ aPlane+32(FP), R9
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ bPlane+56(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ aPlane+32(FP), R8
+	SUBQ aPlane+32(FP), R9
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ bPlane+56(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ aPlane+32(FP), R8
+	ADDQ aPlane+32(FP), R9
+	ADDQ aPlane+32(FP), R8
+	ADDQ aPlane+32(FP), R9
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	SUBQ bPlane+56(FP), R11
+	SUBQ bPlane+56(FP), R11
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ R14
+	JNZ  nextsmall
+	MOVQ CX, R8
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ b+40(FP), R11
+	MOVQ pairs+80(FP), R14
+	SHRQ $0x04, R14
+
+nextlarge:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ R14
+	JNZ  nextlarge
+	LEAQ (CX)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	MOVQ $0x00000020, CX
+	MOVQ DI, R9
+
+row:
+	VMOVUPS (R9), Z0
+	VADDPS  (AX), Z0, K1, Z0
+	VMOVUPS Z0, K1, (AX)
+	VMOVUPS 64(R9), Z1
+	VADDPS  64(AX), Z1, K2, Z1
+	VMOVUPS Z1, K2, 64(AX)
+	ADDQ    DX, AX
+	ADDQ    $0x00000080, R9
+	DECQ    CX
+	JNZ     row
+
+store:
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T1, 64(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T3, 64(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x2b
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	SUBQ $0x20, SI
+	JG   rows
+	ADDQ $0x20, SI
+	MOVQ DI, CX
+
+last:
+	VMOVUPS (CX), Z0
+	VADDPS  (AX), Z0, K1, Z0
+	VMOVUPS Z0, K1, (AX)
+	VMOVUPS 64(CX), Z1
+	VADDPS  64(AX), Z1, K2, Z1
+	VMOVUPS Z1, K2, 64(AX)
+	ADDQ    DX, AX
+	ADDQ    $0x00000080, CX
+	DECQ    SI
+	JNZ     last
+
+	// TILERELEASE
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+	VZEROUPPER
+	RET
+
+// func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32) bool
+// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, SSE
+TEXT ·planeGradientsAMXBF16(SB), NOSPLIT, $8-105
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         p+0(FP), AX
+	MOVQ         ds+8(FP), CX
+	MOVQ         plane+16(FP), DX
+	MOVQ         rows+24(FP), BX
+	MOVQ         step+32(FP), SI
+	SHLQ         $0x01, SI
+	MOVQ         rowsPlane+40(FP), DI
+	MOVQ         s+48(FP), R8
+	MOVQ         dp+56(FP), R9
+	MOVQ         masks+64(FP), R10
+	MOVQ         lse+80(FP), R11
+	MOVQ         delta+88(FP), R12
+	LEAQ         (BX)(SI*1), R13
+	MOVL         $0x3f800000, R14
+	VPBROADCASTD R14, Z24
+	MOVL         $0x3f31725d, R14
+	VPBROADCASTD R14, Z25
+	MOVL         $0x3e75edab, R14
+	VPBROADCASTD R14, Z26
+	MOVL         $0x3d648e75, R14
+	VPBROADCASTD R14, Z27
+	MOVL         $0x3c13bc25, R14
+	VPBROADCASTD R14, Z28
+	MOVL         $0x3af4ba89, R14
+	VPBROADCASTD R14, Z29
+	MOVL         $0x00008000, R14
+	VPBROADCASTD R14, Z17
+	MOVL         $0xffff0000, R14
+	VPBROADCASTD R14, Z18
+	VPXORD       Z19, Z19, Z19
+	MOVL         $0xb9000000, R14
+	VPBROADCASTD R14, Z20
+	VBROADCASTSS scale+96(FP), Z15
+	MOVL         $0x3fb8aa3b, R14
+	VPBROADCASTD R14, Z16
+
+pair:
+	VMOVUPS      (R8), Z0
+	VBROADCASTSS (R11), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS    Z0, Z13, Z0
+	VMOVUPS      (R9), Z4
+	VBROADCASTSS (R12), Z14
+	VSUBPS       Z14, Z4, Z4
+	KMOVW        (R10), K1
+	VMOVAPS.Z    Z0, K1, Z0
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z19, Z19
+	VMOVUPS      64(R8), Z1
+	VBROADCASTSS (R11), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS    Z1, Z13, Z1
+	VMOVUPS      64(R9), Z5
+	VBROADCASTSS (R12), Z14
+	VSUBPS       Z14, Z5, Z5
+	KMOVW        2(R10), K1
+	VMOVAPS.Z    Z1, K1, Z1
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z19, Z19
+	VMOVUPS      128(R8), Z2
+	VBROADCASTSS 4(R11), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS    Z2, Z13, Z2
+	VMOVUPS      128(R9), Z6
+	VBROADCASTSS 4(R12), Z14
+	VSUBPS       Z14, Z6, Z6
+	KMOVW        4(R10), K1
+	VMOVAPS.Z    Z2, K1, Z2
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z19, Z19
+	VMOVUPS      192(R8), Z3
+	VBROADCASTSS 4(R11), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS    Z3, Z13, Z3
+	VMOVUPS      192(R9), Z7
+	VBROADCASTSS 4(R12), Z14
+	VSUBPS       Z14, Z7, Z7
+	KMOVW        6(R10), K1
+	VMOVAPS.Z    Z3, K1, Z3
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z19, Z19
+	VPADDD       Z17, Z0, Z8
+	VPANDD       Z18, Z8, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPADDD       Z17, Z1, Z9
+	VPANDD       Z18, Z9, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPADDD       Z17, Z2, Z10
+	VPANDD       Z18, Z10, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPADDD       Z17, Z3, Z11
+	VPANDD       Z18, Z11, Z11
+	VSUBPS       Z11, Z3, Z3
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z18, Z10, Z8
+	VMOVDQU32    Z8, (AX)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z18, Z11, Z9
+	VMOVDQU32    Z9, 64(AX)
+	VPADDD       Z17, Z4, Z8
+	VPANDD       Z18, Z8, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPADDD       Z17, Z5, Z9
+	VPANDD       Z18, Z9, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPADDD       Z17, Z6, Z10
+	VPANDD       Z18, Z10, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPADDD       Z17, Z7, Z11
+	VPANDD       Z18, Z11, Z11
+	VSUBPS       Z11, Z7, Z7
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (BX)
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (R13)
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z18, Z10, Z8
+	VMOVDQU32  Z8, (CX)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z18, Z11, Z9
+	VMOVDQU32  Z9, 64(CX)
+	VPADDD     Z17, Z0, Z8
+	VPANDD     Z18, Z8, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPADDD     Z17, Z1, Z9
+	VPANDD     Z18, Z9, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPADDD     Z17, Z2, Z10
+	VPANDD     Z18, Z10, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPADDD     Z17, Z3, Z11
+	VPANDD     Z18, Z11, Z11
+	VSUBPS     Z11, Z3, Z3
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z18, Z10, Z8
+	VMOVDQU32  Z8, (AX)(DX*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z18, Z11, Z9
+	VMOVDQU32  Z9, 64(AX)(DX*1)
+	VPADDD     Z17, Z4, Z8
+	VPANDD     Z18, Z8, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPADDD     Z17, Z5, Z9
+	VPANDD     Z18, Z9, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPADDD     Z17, Z6, Z10
+	VPANDD     Z18, Z10, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPADDD     Z17, Z7, Z11
+	VPANDD     Z18, Z11, Z11
+	VSUBPS     Z11, Z7, Z7
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (BX)(DI*1)
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (R13)(DI*1)
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z18, Z10, Z8
+	VMOVDQU32  Z8, (CX)(DX*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z18, Z11, Z9
+	VMOVDQU32  Z9, 64(CX)(DX*1)
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z18, Z2, Z0
+	VMOVDQU32  Z0, (AX)(DX*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z18, Z3, Z1
+	VMOVDQU32  Z1, 64(AX)(DX*2)
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (BX)(DI*2)
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (R13)(DI*2)
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z18, Z6, Z4
+	VMOVDQU32  Z4, (CX)(DX*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z18, Z7, Z5
+	VMOVDQU32  Z5, 64(CX)(DX*2)
+	ADDQ       $0x00000100, R8
+	ADDQ       $0x00000100, R9
+	ADDQ       $0x00000080, AX
+	ADDQ       $0x00000080, CX
+	LEAQ       (BX)(SI*2), BX
+	LEAQ       (R13)(SI*2), R13
+	ADDQ       $0x08, R10
+	ADDQ       $0x08, R11
+	ADDQ       $0x08, R12
+	DECQ       pairs+72(FP)
+	JNZ        pair
+	VPCMPUD    $0x01, Z20, Z19, K1
+	KORTESTW   K1, K1
+	SETCS      AL
+	MOVB       AL, ret+104(FP)
+	LDMXCSR    (SP)
+	VZEROUPPER
+	RET
+
+// func splitRowsAMXBF16(dst *uint16, dstStep int, plane int, src *float32, srcStep int, n int, rows int) bool
+// Requires: AVX, AVX512F, MMX+
+TEXT ·splitRowsAMXBF16(SB), NOSPLIT, $0-57
 	MOVQ         dst+0(FP), AX
-	MOVQ         plane+8(FP), DX
-	MOVQ         src+16(FP), BX
-	MOVQ         n+24(FP), SI
+	MOVQ         dstStep+8(FP), DX
+	SHLQ         $0x01, DX
+	MOVQ         plane+16(FP), BX
+	MOVQ         src+24(FP), SI
+	MOVQ         srcStep+32(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         rows+48(FP), R8
 	MOVL         $0x00008000, CX
 	VPBROADCASTD CX, Z4
 	MOVL         $0xffff0000, CX
@@ -2626,45 +3881,74 @@ TEXT ·splitRowAMXBF16(SB), NOSPLIT, $0-33
 	VPBROADCASTD CX, Z3
 	MOVL         $0x5c800000, CX
 	VPBROADCASTD CX, Z2
-	MOVL         $0x00000001, R8
-	MOVL         $0x0000ffff, DI
+	MOVQ         n+40(FP), CX
+	ANDL         $0x0f, CX
+	MOVL         $0x00000001, R9
+	SHLL         CL, R9
+	DECL         R9
+	KMOVW        R9, K2
+	KXNORW       K1, K1, K1
+	KXNORW       K3, K3, K3
+
+row:
+	MOVQ AX, CX
+	MOVQ SI, R9
+	MOVQ n+40(FP), R10
+	SHRQ $0x04, R10
+	JZ   tail
 
 columns:
-	CMPQ SI, $0x10
-	JGE  some
-	MOVQ SI, CX
-	MOVL $0x00000001, DI
-	SHLL CL, DI
-	DECL DI
+	PREFETCHT0 (R9)(DI*8)
+	VMOVUPS.Z  (R9), K1, Z0
+	VPANDD     Z3, Z0, Z1
+	VCMPPS     $0x01, Z2, Z1, K4
+	KANDW      K4, K3, K3
+	VMOVAPS.Z  Z0, K4, Z0
+	VPADDD     Z4, Z0, Z1
+	VPANDD     Z5, Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VPSRLD     $0x10, Z1, Z1
+	VPMOVDW    Z1, K1, (CX)
+	VPADDD     Z4, Z0, Z1
+	VPANDD     Z5, Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VPSRLD     $0x10, Z1, Z1
+	VPMOVDW    Z1, K1, (CX)(BX*1)
+	VPSRLD     $0x10, Z0, Z0
+	VPMOVDW    Z0, K1, (CX)(BX*2)
+	ADDQ       $0x40, R9
+	ADDQ       $0x20, CX
+	DECQ       R10
+	JNZ        columns
 
-some:
-	KMOVW     DI, K1
-	VMOVUPS.Z (BX), K1, Z0
+tail:
+	KORTESTW  K2, K2
+	JZ        next
+	VMOVUPS.Z (R9), K2, Z0
 	VPANDD    Z3, Z0, Z1
-	VCMPPS    $0x01, Z2, Z1, K2
-	KMOVW     K2, CX
-	CMPL      CX, $0x0000ffff
-	JEQ       tame
-	XORL      R8, R8
-
-tame:
-	VMOVAPS.Z Z0, K2, Z0
+	VCMPPS    $0x01, Z2, Z1, K4
+	KANDW     K4, K3, K3
+	VMOVAPS.Z Z0, K4, Z0
 	VPADDD    Z4, Z0, Z1
 	VPANDD    Z5, Z1, Z1
 	VSUBPS    Z1, Z0, Z0
 	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, K1, (AX)
+	VPMOVDW   Z1, K2, (CX)
 	VPADDD    Z4, Z0, Z1
 	VPANDD    Z5, Z1, Z1
 	VSUBPS    Z1, Z0, Z0
 	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, K1, (AX)(DX*1)
+	VPMOVDW   Z1, K2, (CX)(BX*1)
 	VPSRLD    $0x10, Z0, Z0
-	VPMOVDW   Z0, K1, (AX)(DX*2)
-	ADDQ      $0x40, BX
-	ADDQ      $0x20, AX
-	SUBQ      $0x10, SI
-	JG        columns
-	MOVB      R8, ret+32(FP)
+	VPMOVDW   Z0, K2, (CX)(BX*2)
+
+next:
+	ADDQ     DX, AX
+	ADDQ     DI, SI
+	DECQ     R8
+	JNZ      row
+	KORTESTW K3, K3
+	SETCS    AL
+	MOVB     AL, ret+56(FP)
 	VZEROUPPER
 	RET

@@ -33,7 +33,7 @@ const tileRowsBwd = 256 // query rows of a tile: products have few calls, and su
 
 func bwdAMXBF16Plan(j *job) (tile, block phase) {
 	p := &j.p
-	j.planBlocks(max(tileStep, min(tileRowsBwd, upToTiles(p.QLen))))
+	j.planBlocks(max(tileStep, min(tileRowsBwd, upToTiles(p.QLen))), bwdBlockK, minBlockK)
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	return j.bwdPhases(3*pairLanes*vwords+pairLanes*(pairLanes+1),
 		j.keys*(words+vwords+dim+vdim)+pairFloats(p.Dim, j.keys)+
@@ -46,7 +46,7 @@ func bwdAMXBF16Plan(j *job) (tile, block phase) {
 func tileDSStep(j *job) int { return j.keys + tileStep }
 
 func bwdAMXBF16Cost(p flashkit.Problem) time.Duration {
-	return bwdTilePace.backward(&p, pairLanes)
+	return bwdTilePace.backward(&p, pairLanes, tileEdge)
 }
 
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
@@ -72,16 +72,14 @@ func bwdAMXBF16Prepare(j *job, ws *arena, item int) {
 
 // A gradBlock is the workspace and the state of one item.
 type gradBlock struct {
-	keyRange
+	gradPanels
 	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
 	k                  packedRows
-	dk, dv             []float32  // [panels][dim][lanes]
 	q, do              packedRows // a tile
 	qBuf, doBuf        []uint16
 	s, dp              []float32 // [rows][lanes]
 	p, ds              []uint32  // a panel, [rows/2][lanes]
 	dsRows             []uint16  // [rows][tileDSStep]
-	masks              []uint32  // [rows], the keys of a panel that a row sees
 	top                []float32 // [lanes], of no use
 }
 
@@ -89,16 +87,15 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 	p, f := &j.p, &j.bwd
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	x := gradBlock{
-		keyRange: j.keyRangeOf(item),
-		kColumns: takeWords(ws, j.keys*words), vColumns: takeWords(ws, j.keys*vwords),
-		k:  packedRows{pairs: takeWords(ws, pairFloats(p.Dim, j.keys))},
-		dk: ws.take(j.keys * dim), dv: ws.take(j.keys * vdim),
+		gradPanels: newGradPanels(j, ws, item),
+		kColumns:   takeWords(ws, j.keys*words), vColumns: takeWords(ws, j.keys*vwords),
+		k: packedRows{pairs: takeWords(ws, pairFloats(p.Dim, j.keys))},
 		q: newPackedRows(ws, p.Dim, j.rows), do: newPackedRows(ws, p.VDim, j.rows),
 		qBuf: halves(takeWords(ws, j.rows*words)), doBuf: halves(takeWords(ws, j.rows*vwords)),
 		s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes),
 		p: takeWords(ws, j.rows/2*pairLanes), ds: takeWords(ws, j.rows/2*pairLanes),
 		dsRows: halves(takeWords(ws, j.rows*tileDSStep(j)/2)),
-		masks:  takeWords(ws, j.rows), top: ws.take(pairLanes),
+		top:    ws.take(pairLanes),
 	}
 	rows, by, buf := ws.take(pairLanes*max(dim, vdim)), ws.take(pairLanes), takeWords(ws, pairLanes*max(words, vwords))
 	for k := x.from; k < x.to; k += pairLanes {
@@ -107,8 +104,6 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.b, x.g, k, n)
 	}
 	x.k.load(&f.K, x.b, x.g, x.from, x.to-x.from)
-	clear(x.dk)
-	clear(x.dv)
 	j.walk(x.keyRange, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	for i := range by {
 		by[i] = float32(j.scale)
@@ -171,33 +166,21 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	if n <= 0 {
 		return
 	}
-	x.setMasks(p, y, lo, hi, k)
+	x.setMasks(p, y.from+lo, n, k)
 	scoresAMXBF16(&x.s[0], &y.q[lo*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
 	scoresAMXBF16(&x.dp[0], &y.do[lo*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 	pairs, filled := (n+1)/2, upToTiles(n)/2
-	gradientsAMXBF16(&x.p[0], &x.ds[0], &x.dsRows[lo*step+at], step, &x.s[0], &x.dp[0], &x.masks[lo], pairs, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	gradientsAMXBF16(&x.p[0], &x.ds[0], &x.dsRows[lo*step+at], step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	clear(x.p[pairs*pairLanes : filled*pairLanes])
 	clear(x.ds[pairs*pairLanes : filled*pairLanes])
 	dk, dv := x.dk[at*dim:], x.dv[at*vdim:]
 	addProductAMXBF16(&dv[0], pairLanes, &halves(x.do.columns)[lo], 2*x.do.step, &x.p[0], pairLanes, vdim, pairLanes, filled)
 	addProductAMXBF16(&dk[0], pairLanes, &halves(x.q.columns)[lo], 2*x.q.step, &x.ds[0], pairLanes, dim, pairLanes, filled)
 	if x.do.wild {
-		x.do.addWild(dv, lo, n, x.p, x.masks[lo:])
+		x.do.addWild(dv, lo, n, x.p, x.masks)
 	}
 	if x.q.wild {
-		x.q.addWild(dk, lo, n, x.ds, x.masks[lo:])
-	}
-}
-
-// setMasks sets the masks of the rows [lo, hi), and that of one more to nothing if
-// the last pair lacks it.
-func (x *gradBlock) setMasks(p *flashkit.Problem, y *packedTile, lo, hi, k int) {
-	keys := min(pairLanes, x.to-k)
-	_, end := p.Keys(y.from + lo)
-	begin, _ := p.Keys(y.from + hi - 1)
-	setKeyMasks(p, x.masks[lo:hi], y.from+lo, k, keys, pairLanes, begin <= k && k+keys <= end)
-	if (hi-lo)%2 == 1 {
-		x.masks[hi] = 0
+		x.q.addWild(dk, lo, n, x.ds, x.masks)
 	}
 }
 
@@ -216,19 +199,4 @@ func (x *gradBlock) addQueries(j *job, y *packedTile, at, keys int) {
 			}
 		}
 	})
-}
-
-// store writes dK or dV, from panels of columns in the lanes times by.
-func (x *gradBlock) store(j *job, t *flashkit.Tensor, panels, rows, by []float32) {
-	dim := t.Shape()[3]
-	padded := pad(dim)
-	for k := x.from; k < x.to; k += pairLanes {
-		if j.canceled() {
-			return
-		}
-		avx512Lanes.fromLanes(rows, padded, panels[(k-x.from)*upToTiles(dim):], padded, by)
-		for i := range min(pairLanes, x.to-k) {
-			avx512Lanes.store(t, t.Offset(x.b, x.g, k+i), rows[i*padded:][:dim])
-		}
-	}
 }

@@ -61,7 +61,7 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 
 // bwdPlan plans the tiles of query rows and the blocks of keys.
 func (isa *laneISA) bwdPlan(j *job) (tile, block phase) {
-	j.planBlocks(bwdRows)
+	j.planBlocks(bwdRows, bwdBlockK, minBlockK)
 	dim, vdim := pad(j.p.Dim), pad(j.p.VDim)
 	return j.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
 		j.keys*(3*dim+2*vdim)+j.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+j.rows*(2*isa.lanes+dsStep(j)+1)+isa.lanes)
@@ -80,20 +80,21 @@ const (
 	edgeGroup = edgeRows // rows of a register tile
 )
 
-// planBlocks sets the rows of a tile and the keys of a block. The keys do not
-// change the bits: every sum goes over keys or rows in the same order.
+// planBlocks sets the rows of a tile and the keys of a block: twice as many as asked
+// for, or so many, or fewer, down to least. That does not change the bits: every sum
+// goes over keys or rows in the same order.
 //
 // Every block reads Q and dO and updates dQ. Where these outgrow the
 // second-level cache, large blocks do so less often. Small ones balance better:
 // without a mask whole rounds of blocks will do, else it takes many.
-func (j *job) planBlocks(rows int) {
+func (j *job) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &j.p
-	j.rows, j.keys = rows, bwdBlockK
+	j.rows, j.keys = rows, keys
 	if 4*p.QLen*(2*p.Dim+p.VDim) > cache {
 		j.keys *= 2
 	}
-	for ; j.workers > 1 && j.keys > minBlockK; j.keys /= 2 {
+	for ; j.workers > 1 && j.keys > least; j.keys /= 2 {
 		blocks := p.Batch * p.KVHeads * tiles(p.KVLen, j.keys)
 		if blocks >= 8*j.workers || p.Mask == (flashkit.Band{}) && blocks%j.workers == 0 {
 			return
@@ -106,7 +107,7 @@ func (j *job) planBlocks(rows int) {
 func dsStep(j *job) int { return j.keys + 16 }
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
-	return isa.bwdPace.backward(&p, isa.lanes)
+	return isa.bwdPace.backward(&p, isa.lanes, edgeRows)
 }
 
 // direct reports whether rows of t can take the place of padded float32 rows.

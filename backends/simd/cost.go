@@ -72,10 +72,10 @@ func (c *pace) forward(p *flashkit.Problem, lanes, rows int) time.Duration {
 }
 
 // backward is the time of a backward pass in items of keys, which are in the lanes
-// and walk tiles of rows.
-func (c *pace) backward(p *flashkit.Problem, lanes int) time.Duration {
+// and walk tiles of rows. edge is how many rows meet an edge of the band together.
+func (c *pace) backward(p *flashkit.Problem, lanes, edge int) time.Duration {
 	const products, rows, keys = 5, bwdTileRows, bwdTileKeys
-	met, dims := pairs(p, edgeRows), float64(p.Dim+p.VDim)
+	met, dims := pairs(p, edge), float64(p.Dim+p.VDim)
 	n := p.Batch * p.KVHeads * tiles(p.KVLen, keys)
 	visits := met / float64(rows*keys) // of tiles of rows by items
 	sum := float64(n)*c.start + met*(products*dims*c.flop+c.pair) + (rowElements(p)+keyElements(p, lanes))*c.element +

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/half"
 )
 
 // fwd_amxf32 computes what fwd_avx512 computes, in the tiles of fwd_amxbf16, with
@@ -20,9 +19,7 @@ import (
 //	P = exp(S - max)  in float32, then in planes of pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        planes of V, transposed, [vdim][keys/2] of pairs
 //
-// K and V are packed for each item. Elements of Q, K and V that are not finite, or
-// so large that a part of a product could overflow and the sum not, are packed as 0
-// and added apart, in float32, for those who see them.
+// K and V are packed for each item.
 //
 // Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence datatype
 // for higher-precision computations, 2019.
@@ -34,24 +31,17 @@ func (b *Backend) fwdAMXF32(ctx context.Context, p flashkit.Problem, f *flashkit
 	return b.do(ctx, j, fwdAMXF32Item, work.items, work.floats)
 }
 
-const (
-	planes     = 3
-	planeBlock = 128 // keys of a block
-	planePad   = 16  // words between planes, which must not fall on the same cache lines
-)
+const planeBlock = 128 // keys of a block
 
 // fwdAMXF32Work returns the items of a planned job, and what each needs.
 func fwdAMXF32Work(j *job) phase {
 	p := &j.p
-	vdim, words, vwords := upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
-	perTile := pairLanes*(vdim+2) + planes*planeOf(pairLanes*words)
-	shared := planeBlock*(pairLanes+1+vwords) + planes*(planeOf(planeBlock*words)+2*planeOf(planeBlock*vwords)+pPlane) +
-		pairLanes*(vdim+3) + planes*planeOf(pairLanes*words) + max(p.Dim, p.VDim)
+	vdim := upToTiles(p.VDim)
+	perTile := pairLanes*(vdim+2) + planeWords(pairLanes, p.Dim)
+	shared := planeBlock*(pairLanes+1+pairWords(p.VDim)) + planeWords(planeBlock, p.Dim) + 2*planeWords(planeBlock, p.VDim) +
+		planes*pPlane + pairLanes*(vdim+3) + planeWords(pairLanes, p.Dim) + max(p.Dim, p.VDim)
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
 }
-
-// planeOf returns the distance of planes of n words.
-func planeOf(n int) int { return n + planePad }
 
 const pPlane = planeBlock/2*pairLanes + planePad // of P
 
@@ -59,17 +49,10 @@ func fwdAMXF32Cost(p flashkit.Problem) time.Duration {
 	return fwdPlanePace.forward(&p, pairLanes, plannedRows(p))
 }
 
-func fitsAMXF32(p flashkit.Problem) string {
-	if p.DType == flashkit.BFloat16 {
-		return "it takes f32 and f16 only"
-	}
-	return amxbf16().missing()
-}
-
 // A planeTile is a laneTile whose Q is in planes of pairs.
 type planeTile struct {
 	laneTile
-	wild bool     // Q has elements that are packed as 0
+	rows tensorRows
 	q    []uint32 // [planes][dim/2][lanes]
 }
 
@@ -79,13 +62,11 @@ type planeScratch struct {
 	laneScratch
 	b, h, kvHead int
 	lo, hi       int
-	kWild, vWild bool     // the block has elements that are packed as 0
-	k            []uint16 // [planes][planeBlock][dim]
-	vRows        []uint16 // [planes][planeBlock][vdim]
-	vPairs       []uint32 // [planeBlock/2][vdim]
-	v            []uint32 // [planes][vdim][planeBlock/2]
+	k, v         planeRows
+	vPairs       []uint32 // one plane of [planeBlock/2][vdim]
+	vColumns     []uint32 // [planes][vdim][planeBlock/2]
 	p            []uint32 // [planes][planeBlock/2][lanes]
-	qRows        []uint16 // [planes][lanes][dim]
+	q            planeRows
 	row          []float32
 }
 
@@ -93,17 +74,16 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 	p := &j.p
 	from, head := j.laneItem(item, j.group*pairLanes)
 	to := min(from+j.group*pairLanes, p.QLen)
-	vdim, words, vwords := upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
+	vdim := upToTiles(p.VDim)
 	x := planeScratch{
 		laneScratch: laneScratch{
 			s: ws.take(planeBlock * pairLanes), masks: takeWords(ws, planeBlock), rows: ws.take(pairLanes * vdim),
 			top: ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
 		},
 		b: head / p.Heads, h: head % p.Heads, kvHead: head % p.Heads / (p.Heads / p.KVHeads),
-		k:     halves(takeWords(ws, planes*planeOf(planeBlock*words))),
-		vRows: halves(takeWords(ws, planes*planeOf(planeBlock*vwords))), vPairs: takeWords(ws, planeBlock*vwords),
-		v: takeWords(ws, planes*planeOf(planeBlock*vwords)), p: takeWords(ws, planes*pPlane),
-		qRows: halves(takeWords(ws, planes*planeOf(pairLanes*words))), row: ws.take(max(p.Dim, p.VDim)),
+		k: newPlaneRows(ws, p.Dim, planeBlock), v: newPlaneRows(ws, p.VDim, planeBlock),
+		vPairs: takeWords(ws, planeBlock*pairWords(p.VDim)), vColumns: takeWords(ws, planeWords(planeBlock, p.VDim)),
+		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.take(max(p.Dim, p.VDim)),
 	}
 	var group [maxGroup]planeTile
 	n := 0
@@ -121,73 +101,39 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 
 // newTile loads and packs n query rows.
 func (x *planeScratch) newTile(j *job, ws *arena, from, n int) planeTile {
-	words := pairWords(j.p.Dim)
 	t := planeTile{
 		laneTile: avx512Lanes.emptyTile(ws, from, n, upToTiles(j.p.VDim)),
-		q:        takeWords(ws, planes*planeOf(pairLanes*words)),
+		q:        takeWords(ws, planeWords(pairLanes, j.p.Dim)),
 	}
-	t.wild = splitRows(x.qRows, pairLanes, &j.fwd.Q, x.b, x.h, from, n, x.row)
-	for i := range planes {
-		plane := planeOf(pairLanes * words)
-		transposeColumns(t.q[i*plane:], pairLanes, x.qRows[2*i*plane:], 2*words, words, pairLanes)
-	}
+	x.q.load(&j.fwd.Q, x.b, x.h, from, n, x.row)
+	x.q.toLanes(t.q, x.q.plane())
+	t.rows = x.q.tensorRows
 	return t
 }
 
-// splitRows sets dst, [planes][rows][dim] of whole steps, to n rows of t, and 0
-// where they do not fill steps. It reports whether it left anything out.
-func splitRows(dst []uint16, rows int, t *flashkit.Tensor, b, h, r, n int, row []float32) (wild bool) {
-	dim := t.Shape()[3]
-	step := upToTiles(dim)
-	if dim != step || n%tileStep != 0 {
-		clear(dst)
-	}
-	for i := range n {
-		src, at := row[:dim], t.Offset(b, h, r+i)
-		if t.DType() == flashkit.Float32 {
-			src = t.Float32s()[at:][:dim]
-		} else {
-			avx512Lanes.load(src, t, at)
-		}
-		if !splitRowAMXBF16(&dst[i*step], 4*planeOf(rows*step/2), &src[0], dim) {
-			wild = true
-		}
-	}
-	return wild
-}
-
-// isTooWild reports whether splitRows leaves x out.
-func isTooWild(x float32) bool { return !(float32(math.Abs(float64(x))) < 0x1p58) }
-
 // load makes the keys [lo, hi) the block at hand.
 func (x *planeScratch) load(j *job, lo, hi int) {
-	p, n := &j.p, hi-lo
-	vdim := upToTiles(p.VDim)
 	x.lo, x.hi = lo, hi
-	x.kWild = splitRows(x.k, planeBlock, &j.fwd.K, x.b, x.kvHead, lo, n, x.row)
-	x.vWild = splitRows(x.vRows, planeBlock, &j.fwd.V, x.b, x.kvHead, lo, n, x.row)
-	for i := range planes {
-		plane := planeOf(planeBlock / 2 * vdim)
-		pairRowsAVX512BF16(&x.vPairs[0], &x.vRows[2*i*plane], vdim, vdim, upToTiles(n)/2)
-		transposeColumns(x.v[i*plane:], planeBlock/2, halves(x.vPairs), 2*vdim, vdim, upToTiles(n)/2)
-	}
+	x.k.load(&j.fwd.K, x.b, x.kvHead, lo, hi-lo, x.row)
+	x.v.load(&j.fwd.V, x.b, x.kvHead, lo, hi-lo, x.row)
+	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
 // absorb takes keys of the block into the tile, from a given one on. All rows see all
 // of a whole part.
 func (x *planeScratch) absorb(j *job, t *planeTile, from, keys int, whole bool) {
 	p, at := &j.p, from-x.lo
-	words, vdim := pairWords(p.Dim), upToTiles(p.VDim)
+	k, v, wild := x.k.part(at, keys), x.v.part(at, keys), x.k.wild || t.rows.wild
 	copy(x.top, t.m)
 	top := x.top
-	if !whole || x.kWild || t.wild {
+	if !whole || wild {
 		top = x.hidden // its maximum counts hidden keys, or lacks something
 	}
-	planeScoresAMXBF16(&x.s[0], &x.k[at*2*words], 2*words, 4*planeOf(planeBlock*words), &t.q[0], 4*planeOf(pairLanes*words), words, keys, &top[0])
-	if x.kWild || t.wild {
-		x.addWildScores(j, t, from, keys)
+	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, &top[0])
+	if wild {
+		addWildDots(x.s, &k, &t.rows, x.row)
 	}
-	if !whole || x.kWild || t.wild || x.vWild {
+	if !whole || wild || v.wild {
 		x.setMasks(p, &t.laneTile, from, keys)
 		copy(x.top, t.m)
 		maskScoresAVX512(&x.s[0], &x.masks[0], keys, &x.top[0])
@@ -205,60 +151,6 @@ func (x *planeScratch) absorb(j *job, t *planeTile, from, keys int, whole bool) 
 			clear(x.p[i*pPlane+pairs*pairLanes : i*pPlane+filled*pairLanes])
 		}
 	}
-	planeValuesAMXBF16(&t.o[0], &x.v[at/2], planeBlock/2, 4*planeOf(planeBlock/2*vdim), &x.p[0], 4*pPlane, filled, vdim, &x.factors[0], &x.s[0])
-	if x.vWild {
-		x.addWildValues(j, t, from, keys)
-	}
-}
-
-// addWildScores adds to S what the planes of K leave out, and then what those of Q
-// do with the rest of K.
-func (x *planeScratch) addWildScores(j *job, t *planeTile, from, keys int) {
-	q, k, row := &j.fwd.Q, &j.fwd.K, x.row[:j.p.Dim]
-	for key := range keys {
-		load(row, k, k.Offset(x.b, x.kvHead, from+key))
-		for c, y := range row {
-			for i := 0; i < t.n && isTooWild(y); i++ {
-				x.s[key*pairLanes+i] += y * element(q, x.b, x.h, t.from+i, c)
-			}
-		}
-	}
-	for i := 0; i < t.n && t.wild; i++ {
-		load(row, q, q.Offset(x.b, x.h, t.from+i))
-		for c, z := range row {
-			for key := 0; key < keys && isTooWild(z); key++ {
-				if y := element(k, x.b, x.kvHead, from+key, c); !isTooWild(y) {
-					x.s[key*pairLanes+i] += y * z
-				}
-			}
-		}
-	}
-}
-
-// addWildValues adds to O what the planes of V leave out, for the rows that see it.
-func (x *planeScratch) addWildValues(j *job, t *planeTile, from, keys int) {
-	const plane = 2 * pPlane
-	v, w := &j.fwd.V, halves(x.p)
-	for key := range keys {
-		for c := range j.p.VDim {
-			y := element(v, x.b, x.kvHead, from+key, c)
-			if !isTooWild(y) {
-				continue
-			}
-			for i := range pairLanes {
-				if x.masks[key]>>i&1 != 0 {
-					at := 2*(key/2*pairLanes+i) + key%2
-					weight := half.FromBF16(w[at]) + half.FromBF16(w[plane+at]) + half.FromBF16(w[2*plane+at])
-					t.o[c*pairLanes+i] += weight * y
-				}
-			}
-		}
-	}
-}
-
-// element returns one element of t.
-func element(t *flashkit.Tensor, b, h, r, c int) float32 {
-	var x [1]float32
-	load(x[:], t, t.Offset(b, h, r)+c)
-	return x[0]
+	planeValuesAMXBF16(&t.o[0], &x.vColumns[at/2], planeBlock/2, 4*x.v.plane(), &x.p[0], 4*pPlane, filled, x.v.step, &x.factors[0], &x.s[0])
+	addWildSums(t.o, &v, x.p, pPlane, x.masks, x.row)
 }

@@ -12,6 +12,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		{Name: "simd/decode_avx512", Fits: fitsDecodeAVX512, Cost: avx512Decode.cost, HostMemory: decodeMemory, RunForward: b.decodeAVX512},
 		{Name: "simd/bwd_avx512", Fits: fitsAVX512, Cost: avx512Lanes.bwdCost, HostMemory: avx512Lanes.bwdMemory, RunBackward: b.bwdAVX512},
 		{Name: "simd/fwd_amxf32", Fits: fitsAMXF32, Cost: fwdAMXF32Cost, HostMemory: fwdAMXF32Memory, RunForward: b.fwdAMXF32},
+		{Name: "simd/bwd_amxf32", Fits: fitsAMXF32, Cost: bwdAMXF32Cost, HostMemory: bwdAMXF32Memory, RunBackward: b.bwdAMXF32},
 		{Name: "simd/fwd_amxbf16", Fits: fitsAMXBF16, Cost: fwdAMXBF16Cost, HostMemory: fwdAMXBF16Memory, RunForward: b.fwdAMXBF16},
 		{Name: "simd/fwd_avx512bf16", Fits: fitsAVX512BF16, Cost: fwdAVX512BF16Cost, HostMemory: fwdAVX512BF16Memory, RunForward: b.fwdAVX512BF16},
 		{Name: "simd/bwd_amxbf16", Fits: fitsAMXBF16, Cost: bwdAMXBF16Cost, HostMemory: bwdAMXBF16Memory, RunBackward: b.bwdAMXBF16},

@@ -50,6 +50,10 @@ func bwdAMXBF16Memory(p flashkit.Problem) float64 {
 	return avx512Lanes.bwdMemoryWith(p, bwdAMXBF16Plan)
 }
 
+func bwdAMXF32Memory(p flashkit.Problem) float64 {
+	return avx512Lanes.bwdMemoryWith(p, bwdAMXF32Plan)
+}
+
 func bwdAVX512BF16Memory(p flashkit.Problem) float64 {
 	return avx512Lanes.bwdMemoryWith(p, bwdAVX512BF16Plan)
 }

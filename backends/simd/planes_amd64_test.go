@@ -14,7 +14,7 @@ import (
 
 // Three planes must hold a float32 to the last bit, and what they leave out must
 // be reported.
-func TestSplitRow(t *testing.T) {
+func TestSplitRows(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)
 	}
@@ -31,7 +31,7 @@ func TestSplitRow(t *testing.T) {
 			src[out] = wild[n/3%len(wild)]
 		}
 		dst := make([]uint16, planes*n)
-		require.Equal(t, out < 0, splitRowAMXBF16(&dst[0], 2*n, &src[0], n), "n %d", n)
+		require.Equal(t, out < 0, splitRowsAMXBF16(&dst[0], n, 2*n, &src[0], n, n, 1), "n %d", n)
 		for i, x := range src {
 			if i == out {
 				x = 0

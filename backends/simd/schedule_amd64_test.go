@@ -45,7 +45,7 @@ func simulateForward(isa *laneISA, p flashkit.Problem, workers int) float64 {
 // each tile waits for the block before.
 func simulateBackward(isa *laneISA, p flashkit.Problem, workers int) float64 {
 	j := &job{p: p, workers: workers}
-	j.planBlocks(bwdRows)
+	j.planBlocks(bwdRows, bwdBlockK, minBlockK)
 	heads, count := p.Batch*p.KVHeads, tiles(p.QLen, isa.lanes)
 	busy, free := 0.0, make([]float64, workers)
 	passed := make([][]float64, heads) // when the block before passed each tile

@@ -13,13 +13,17 @@ import (
 // has the weight 0. That is no shield against NaN and infinities: where the other
 // operand has any, they are packed as 0 and added apart, for those who see them.
 
-const tileStep = 32 // rows or columns that a product takes
+const (
+	tileStep = 32           // rows or columns that a product takes
+	tileEdge = 2 * tileStep // rows that meet an edge of the band together: steps of rows and of keys
+)
 
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
 var (
 	fwdTilePace  = pace{start: 1500, flop: .00072, pair: .26, element: .5, pack: .13}
 	fwdPlanePace = pace{start: 1900, flop: .0035, pair: .38, element: .8, pack: .6}
+	bwdPlanePace = pace{start: 3000, flop: .0042, pair: .65, element: 1.5}
 	bwdTilePace  = pace{start: 2500, flop: .0008, pair: .95, element: .8}
 )
 

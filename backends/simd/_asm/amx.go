@@ -75,6 +75,7 @@ func tileScores(products func(a GPVirtual)) {
 	MOVQ(s, tileC[0])
 	down(tileC[0], stepC, tileC[1])
 	setTiles("q", products)
+	storeTiles(2)
 
 	row := func(r int, max []VecPhysical) {
 		for v, z := range max {
@@ -135,6 +136,7 @@ func tileValues(products func(a GPVirtual)) {
 	SHLQ(Imm(2), stepA)
 	Label("dims")
 	setTiles("p", products)
+	storeTiles(2)
 	from, rows := GP64(), GP64()
 	MOVQ(tileC[0], from)
 	MOVQ(U32(2*tileRows), rows)
@@ -165,7 +167,6 @@ func setTiles(b string, products func(a GPVirtual)) {
 		TILEZERO(t)
 	}
 	products(a)
-	storeTiles(2)
 	down(a, stepA, tileA[0])
 	down(tileA[0], stepA, tileA[0])
 }
@@ -329,18 +330,7 @@ func gradientPairs() {
 	for i := range 2 {
 		for v := range vectors {
 			at := func(base GPVirtual) Mem { return part(Mem{Base: base, Disp: i * rowBytes}, v) }
-			w, x := w[i][v], x[i][v]
-			VMOVUPS(at(s), w)
-			VBROADCASTSS(Mem{Base: lse, Disp: 4 * i}, y)
-			VFMSUB213PS(y, by, w)
-			VMULPS(base2, w, w) // after the difference, so that large scores lose nothing
-			exp2(w, n, p)
-			VMOVUPS(at(dp), x)
-			VBROADCASTSS(Mem{Base: delta, Disp: 4 * i}, y)
-			VSUBPS(y, x, x)
-			KMOVW(Mem{Base: masks, Disp: 4*i + 2*v}, K1)
-			VMOVAPS_Z(w, K1, w)
-			VMULPS_Z(x, w, K1, x)
+			rowGradient(i, v, at(s), at(dp), masks, lse, delta, w[i][v], x[i][v], by, base2, [3]VecPhysical{n, p, y})
 		}
 		VCVTNE2PS2BF16(x[i][0], x[i][1], y)
 		VMOVDQU32(y, Mem{Base: rows})
@@ -366,6 +356,23 @@ func gradientPairs() {
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))
 	done()
+}
+
+// rowGradient emits vector v of row i of two: w = e^(s*by - lse) and x = w*(dp -
+// delta), 0 where the mask is clear.
+func rowGradient(i, v int, s, dp Mem, masks, lse, delta GPVirtual, w, x, by, base2 VecPhysical, scratch [3]VecPhysical) {
+	n, p, y := scratch[0], scratch[1], scratch[2]
+	VMOVUPS(s, w)
+	VBROADCASTSS(Mem{Base: lse, Disp: 4 * i}, y)
+	VFMSUB213PS(y, by, w)
+	VMULPS(base2, w, w) // after the difference, so that large scores lose nothing
+	exp2(w, n, p)
+	VMOVUPS(dp, x)
+	VBROADCASTSS(Mem{Base: delta, Disp: 4 * i}, y)
+	VSUBPS(y, x, x)
+	KMOVW(Mem{Base: masks, Disp: 4*i + 2*v}, K1)
+	VMOVAPS_Z(w, K1, w)
+	VMULPS_Z(x, w, K1, x)
 }
 
 // finite emits the question whether a product with 0 is 0.

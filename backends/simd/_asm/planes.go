@@ -1,6 +1,8 @@
 package main
 
 import (
+	"math"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -15,31 +17,98 @@ import (
 // The small ones are summed first, for all columns, so that they are rounded in
 // their own units. An operand is three planes of bf16, so many bytes apart.
 
+const planes = 3
+
 // planeRoutines emits the routines on planes.
 func planeRoutines() {
 	planeScores()
 	planeValues()
 	planeWeights()
-	splitRow()
+	planeSums()
+	planeGradients()
+	splitRows()
 }
 
 // planeScores emits S = K Qᵀ.
 func planeScores() {
 	routine("planeScores", "func(s *float32, k *uint16, step, kPlane int, q *uint32, qPlane, words, keys int, top *float32)",
 		"is scores for planes of K and Q that lie kPlane and qPlane bytes apart.")
-	tileScores(func(a GPVirtual) { planeProducts("words", "kPlane", "q", "qPlane", a) })
+	tileScores(func(a GPVirtual) { planeProducts("", "words", "kPlane", "q", "qPlane", a) })
 }
 
 // planeValues emits Oᵀ = alpha Oᵀ + Vᵀ P.
 func planeValues() {
 	arithmetic("planeValues", "func(o *float32, v *uint32, step, vPlane int, p *uint32, pPlane, pairs, vdim int, alpha, sum *float32)",
 		"is addValues for planes of V and P that lie vPlane and pPlane bytes apart.")
-	tileValues(func(a GPVirtual) { planeProducts("pairs", "vPlane", "p", "pPlane", a) })
+	tileValues(func(a GPVirtual) { planeProducts("", "pairs", "vPlane", "p", "pPlane", a) })
+}
+
+// planeSums emits C += A B, for up to 32 columns. What is added is summed apart, from
+// the smallest products on.
+func planeSums() {
+	routine("planeSums", "func(c *float32, cStep int, a *uint16, aStep, aPlane int, b *uint32, bStep, bPlane, rows, columns, pairs int, sum *float32)",
+		"adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie cStep",
+		"elements, aStep halves and bStep pairs apart, planes aPlane and bPlane bytes. A has as many rows as fill groups",
+		"of 32, and b 32 columns; columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].")
+	c, step, rows := param("c"), param("cStep"), param("rows")
+	SHLQ(Imm(2), step)
+	takeTiles()
+	Load(Param("sum"), tileC[0])
+	down(tileC[0], stepC, tileC[1])
+	Load(Param("a"), tileA[0])
+	Load(Param("aStep"), stepA)
+	SHLQ(Imm(1), stepA)
+	Load(Param("bStep"), stepB)
+	SHLQ(Imm(2), stepB)
+	masks := [...]Op{K1, K2}
+	MOVQ(address("columns"), RCX)
+	ones := GP64()
+	MOVQ(U32(1), ones)
+	SHLQ(CL, ones)
+	DECQ(ones)
+	KMOVW(ones.As32(), masks[0])
+	SHRQ(Imm(16), ones)
+	KMOVW(ones.As32(), masks[1])
+
+	add := func(label string, n GPVirtual) { // n rows of the block before
+		from := GP64()
+		MOVQ(tileC[0], from)
+		Label(label)
+		for v := range vectors {
+			x := registers[v]
+			VMOVUPS(part(Mem{Base: from}, v), x)
+			VADDPS(part(Mem{Base: c}, v), x, masks[v], x)
+			VMOVUPS(x, masks[v], part(Mem{Base: c}, v))
+		}
+		ADDQ(step, c)
+		ADDQ(U32(uint32(rowBytes)), from)
+		DECQ(n)
+		JNZ(LabelRef(label))
+	}
+	set := func(label string) {
+		setTiles("b", func(a GPVirtual) { planeProducts(label, "pairs", "aPlane", "b", "bPlane", a) })
+	}
+	set("first")
+	JMP(LabelRef("store"))
+	Comment("A block is added while the tiles are at the next one.")
+	Label("rows")
+	set("next")
+	n := GP64()
+	MOVQ(U32(2*tileRows), n)
+	add("row", n)
+	Label("store")
+	storeTiles(2)
+	SUBQ(Imm(2*tileRows), rows)
+	JG(LabelRef("rows"))
+	ADDQ(Imm(2*tileRows), rows)
+	add("last", rows)
+	TILERELEASE()
+	done()
 }
 
 // planeProducts adds to four tiles of C the six products, for as many pairs as the
-// parameter of that name says. A begins at the address in from.
-func planeProducts(pairs, planeA, b, planeB string, from GPVirtual) {
+// parameter of that name says. A begins at the address in from. label is for loops.
+func planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
 	moveA := func(op func(Op, Op), times int) {
@@ -65,7 +134,7 @@ func planeProducts(pairs, planeA, b, planeB string, from GPVirtual) {
 		}
 	}
 	moveA(ADDQ, 2) // to the third plane
-	Label("small")
+	Label(label + "small")
 	loadB()
 	loadA()
 	multiply()
@@ -85,11 +154,11 @@ func planeProducts(pairs, planeA, b, planeB string, from GPVirtual) {
 	SUBQ(address(planeB), tileB)
 	down(tileB, stepB, tileB)
 	DECQ(steps)
-	JNZ(LabelRef("small"))
+	JNZ(LabelRef(label + "small"))
 	MOVQ(from, tileA[0])
 	down(tileA[0], stepA, tileA[1])
 	Load(Param(b), tileB)
-	tileProducts("large", pairs, 2)
+	tileProducts(label+"large", pairs, 2)
 }
 
 // address returns where a parameter lies.
@@ -108,18 +177,95 @@ func planeWeights() {
 	plane, piece := param("plane"), registers[9:11]
 	splitConstants(registers[11], registers[12])
 	weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {
-		for i := range 2 {
+		for i := range planes - 1 {
 			split(x, piece[0])
 			split(y, piece[1])
-			VPSRLD(Imm(16), piece[0], piece[0])
-			VPORD(piece[0], piece[1], piece[0])
-			VMOVDQU32(piece[0], part(planeOf(dst, plane, i), v))
+			pairUp(piece[0], piece[1], part(planeOf(dst, plane, i), v))
 		}
-		VPSRLD(Imm(16), x, x)
-		VPANDD(y, upperHalf, y)
-		VPORD(x, y, x)
-		VMOVDQU32(x, part(planeOf(dst, plane, 2), v))
+		pairUp(x, y, part(planeOf(dst, plane, planes-1), v))
 	})
+}
+
+// planeGradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta), in planes.
+func planeGradients() {
+	arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32) bool",
+		"is gradients for planes of p and ds, and of rows, that lie plane and rowsPlane bytes apart. It",
+		"multiplies x by scale, and reports whether all of x are below 2^58.")
+	dst, ds, plane := param("p"), param("ds"), param("plane")
+	rows, step, rowsPlane := param("rows"), bytes16(param("step")), param("rowsPlane")
+	s, dp, masks := param("s"), param("dp"), param("masks")
+	lse, delta := param("lse"), param("delta")
+	nextRow := GP64()
+	LEAQ(Mem{Base: rows, Index: step, Scale: 1}, nextRow)
+	exp2Constants()
+	w, x := [2][]VecPhysical{registers[0:2], registers[2:4]}, [2][]VecPhysical{registers[4:6], registers[6:8]}
+	piece := [2][]VecPhysical{registers[8:10], registers[10:12]}
+	scratch := [3]VecPhysical(registers[12:15])
+	by, base2 := registers[15], registers[16]
+	splitConstants(registers[17], registers[18])
+	most, limit := registers[19], registers[20] // magnitudes of x without the sign, as integers: NaN is above all
+	VPXORD(most, most, most)
+	word(2*0x5c800000, limit)
+	floatParam("scale", by)
+	constant(math.Log2E, base2)
+	Label("pair")
+	for i := range 2 {
+		for v := range vectors {
+			at := func(base GPVirtual) Mem { return part(Mem{Base: base, Disp: i * rowBytes}, v) }
+			rowGradient(i, v, at(s), at(dp), masks, lse, delta, w[i][v], x[i][v], by, base2, scratch)
+			VMULPS(by, x[i][v], x[i][v])
+			VPADDD(x[i][v], x[i][v], scratch[0])
+			VPMAXUD(scratch[0], most, most)
+		}
+	}
+	for number := range planes {
+		for _, z := range []struct {
+			from [2][]VecPhysical
+			to   GPVirtual
+		}{{w, dst}, {x, ds}} {
+			of := z.from // the last plane is what is left
+			if number < planes-1 {
+				of = piece
+				for i := range 2 {
+					for v := range vectors {
+						split(z.from[i][v], piece[i][v])
+					}
+				}
+			}
+			if z.to == ds {
+				for i, row := range []GPVirtual{rows, nextRow} {
+					VCVTNE2PS2BF16(of[i][0], of[i][1], scratch[0])
+					VMOVDQU32(scratch[0], planeOf(row, rowsPlane, number))
+				}
+			}
+			for v := range vectors {
+				pairUp(of[0][v], of[1][v], part(planeOf(z.to, plane, number), v))
+			}
+		}
+	}
+	ADDQ(U32(uint32(2*rowBytes)), s)
+	ADDQ(U32(uint32(2*rowBytes)), dp)
+	ADDQ(U32(uint32(rowBytes)), dst)
+	ADDQ(U32(uint32(rowBytes)), ds)
+	LEAQ(Mem{Base: rows, Index: step, Scale: 2}, rows)
+	LEAQ(Mem{Base: nextRow, Index: step, Scale: 2}, nextRow)
+	for _, p := range []GPVirtual{masks, lse, delta} {
+		ADDQ(Imm(8), p)
+	}
+	DECQ(address("pairs"))
+	JNZ(LabelRef("pair"))
+	const below = 1
+	VPCMPUD(Imm(below), limit, most, K1)
+	storeWhether(K1)
+	done()
+}
+
+// pairUp stores the pairs of two vectors that bf16 can hold.
+func pairUp(x, y VecPhysical, to Mem) {
+	const orAnd = 0xf8 // x | y & upperHalf
+	VPSRLD(Imm(16), x, x)
+	VPTERNLOGD(Imm(orAnd), upperHalf, y, x)
+	VMOVDQU32(x, to)
 }
 
 // planeOf returns the address of plane i of 0 to 2.
@@ -147,49 +293,75 @@ func split(x, piece VecPhysical) {
 	VSUBPS(piece, x, x)
 }
 
-// splitRow emits the packing of a row into planes.
-func splitRow() {
-	routine("splitRow", "func(dst *uint16, plane int, src *float32, n int) bool",
-		"sets dst to the three planes, plane bytes apart, of n elements of src, and to 0 for those that",
-		"are not below 2^58, or NaN. It reports whether there are none of these. n > 0.")
-	dst, plane, src, n := param("dst"), param("plane"), param("src"), param("n")
+// splitRows emits the packing of rows into planes.
+func splitRows() {
+	routine("splitRows", "func(dst *uint16, dstStep, plane int, src *float32, srcStep, n, rows int) bool",
+		"sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n elements",
+		"of rows of src, srcStep apart, and to 0 for those that are not below 2^58, or NaN. It reports whether there",
+		"are none of these. n > 0, rows > 0.")
+	dst, dstStep, plane := param("dst"), bytes16(param("dstStep")), param("plane")
+	src, srcStep, rows := param("src"), bytes(param("srcStep")), param("rows")
 	x, piece, limit, absolute := registers[0], registers[1], registers[2], registers[3]
 	splitConstants(registers[4], registers[5])
 	word(0x7fffffff, absolute)
 	constant(0x1p58, limit)
-	all, below, yes := GP32(), GP32(), GP32()
-	MOVL(U32(1), yes)
-	MOVL(U32(0xffff), all)
-	Label("columns")
-	CMPQ(n, Imm(16))
-	JGE(LabelRef("some"))
-	MOVQ(n, RCX)
-	MOVL(U32(1), all)
-	SHLL(CL, all)
-	DECL(all)
-	Label("some")
-	KMOVW(all, K1)
-	VMOVUPS_Z(Mem{Base: src}, K1, x)
-	VPANDD(absolute, x, piece)
-	const lessThan = 1
-	VCMPPS(Imm(lessThan), limit, piece, K2)
-	KMOVW(K2, below)
-	CMPL(below, U32(0xffff))
-	JEQ(LabelRef("tame"))
-	XORL(yes, yes)
-	Label("tame")
-	VMOVAPS_Z(x, K2, x)
-	for i := range 2 {
-		split(x, piece)
-		VPSRLD(Imm(16), piece, piece)
-		VPMOVDW(piece, K1, planeOf(dst, plane, i))
+	whole, some, all := K1, K2, K3 // all: the columns that no row has anything wild in
+	tail := GP32()
+	MOVQ(address("n"), RCX)
+	ANDL(Imm(15), ECX)
+	MOVL(U32(1), tail)
+	SHLL(CL, tail)
+	DECL(tail)
+	KMOVW(tail, some)
+	KXNORW(whole, whole, whole)
+	KXNORW(all, all, all)
+
+	sixteen := func(to, from GPVirtual, mask, wildless Op) {
+		VMOVUPS_Z(Mem{Base: from}, mask, x)
+		VPANDD(absolute, x, piece)
+		const lessThan = 1
+		VCMPPS(Imm(lessThan), limit, piece, wildless)
+		KANDW(wildless, all, all)
+		VMOVAPS_Z(x, wildless, x)
+		for i := range planes - 1 {
+			split(x, piece)
+			VPSRLD(Imm(16), piece, piece)
+			VPMOVDW(piece, mask, planeOf(to, plane, i))
+		}
+		VPSRLD(Imm(16), x, x)
+		VPMOVDW(x, mask, planeOf(to, plane, planes-1))
 	}
-	VPSRLD(Imm(16), x, x)
-	VPMOVDW(x, K1, planeOf(dst, plane, 2))
-	ADDQ(Imm(64), src)
-	ADDQ(Imm(32), dst)
-	SUBQ(Imm(16), n)
-	JG(LabelRef("columns"))
-	Store(yes.As8(), ReturnIndex(0))
+	Label("row")
+	to, from, n := GP64(), GP64(), GP64()
+	MOVQ(dst, to)
+	MOVQ(src, from)
+	MOVQ(address("n"), n)
+	SHRQ(Imm(4), n)
+	JZ(LabelRef("tail"))
+	Label("columns")
+	PREFETCHT0(Mem{Base: from, Index: srcStep, Scale: 8}) // the processor's own prefetching ends with a page
+	sixteen(to, from, whole, K4)
+	ADDQ(Imm(64), from)
+	ADDQ(Imm(32), to)
+	DECQ(n)
+	JNZ(LabelRef("columns"))
+	Label("tail")
+	KORTESTW(some, some)
+	JZ(LabelRef("next"))
+	sixteen(to, from, some, K4)
+	Label("next")
+	ADDQ(dstStep, dst)
+	ADDQ(srcStep, src)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	storeWhether(all)
 	done()
+}
+
+// storeWhether emits the result of a routine: whether all bits are set.
+func storeWhether(all Op) {
+	yes := GP8()
+	KORTESTW(all, all)
+	SETCS(yes)
+	Store(yes, ReturnIndex(0))
 }

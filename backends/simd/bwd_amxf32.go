@@ -1,0 +1,267 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// bwd_amxf32 computes what bwd_avx512 computes, in the order of bwd_amxbf16, with the
+// products of fwd_amxf32: each of float32 as six of bf16.
+//
+//	for each panel:
+//		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
+//		P  = exp(scale * S - LSE); dS = scale P (dP - delta), in float32, then in planes
+//		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
+//	dQ += dS K                                 rows of dS, pairs of keys
+//
+// A product is summed apart, then added. K and V are packed once for a block, Q and
+// dO for every tile and block: hence blocks are large. delta is the diagonal of dO Oᵀ,
+// summed as dP is.
+func (b *Backend) bwdAMXF32(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
+	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAMXF32Plan, bwdAMXF32Prepare, bwdAMXF32Block, bwdAVX512Finish)
+}
+
+// The rows of a tile and the keys of a block, up to a head dim of 128. dQ is summed
+// apart for planeSumKeys, whatever a block has.
+const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
+
+func bwdAMXF32Plan(j *job) (tile, block phase) {
+	p := &j.p
+	rows, keys := planeRowsBwd, planeKeysBwd
+	if max(p.Dim, p.VDim) > 128 {
+		rows, keys = rows/2, keys/2
+	}
+	j.planBlocks(max(tileStep, min(rows, upToTiles(p.QLen))), keys, planeSumKeys)
+	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
+	return j.bwdPhases(3*planeWords(pairLanes, p.VDim)+pairLanes*(pairLanes+1)+p.VDim,
+		2*planeWords(j.keys, p.Dim)+planeWords(j.keys, p.VDim)+j.keys*(dim+vdim)+
+			2*(planeWords(j.rows, p.Dim)+planeWords(j.rows, p.VDim))+j.rows*pairWords(widest)+
+			planeWords(pairLanes, p.Dim)+planeWords(pairLanes, p.VDim)+
+			j.rows*(2*pairLanes+1)+2*planes*planeOf(j.rows/2*pairLanes)+planes*planeOf(j.rows*tileDSStep(j)/2)+
+			pairLanes*(pairLanes+1)+widest+pairLanes*max(dim, vdim))
+}
+
+func bwdAMXF32Cost(p flashkit.Problem) time.Duration {
+	return bwdPlanePace.backward(&p, pairLanes, tileEdge)
+}
+
+// bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
+func bwdAMXF32Prepare(j *job, ws *arena, item int) {
+	p, f := &j.p, &j.bwd
+	b, h, t := j.queryTileOf(item)
+	x := avx512Lanes.stats(j, b, h, t)
+	dq, dqStep := avx512Lanes.gathered(j, &x, b, h, t)
+	do, o := newPlaneRows(ws, p.VDim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
+	lanes, s := takeWords(ws, planeWords(pairLanes, p.VDim)), ws.take(pairLanes*pairLanes)
+	top, row := ws.take(pairLanes), ws.take(p.VDim)
+	for r := t * j.rows; r < min((t+1)*j.rows, p.QLen); r += pairLanes {
+		n, at := min(pairLanes, p.QLen-r), r-t*j.rows
+		do.load(&f.DO, b, h, r, n, row)
+		o.load(&f.O, b, h, r, n, row)
+		o.toLanes(lanes, o.plane())
+		planeDots(s, &do, 0, n, lanes, o.plane(), top)
+		addWildDots(s, &do.tensorRows, &o.tensorRows, row)
+		for i := range n {
+			x.delta[at+i] = s[i*pairLanes+i]
+			clear(dq[(at+i)*dqStep:][:p.Dim])
+		}
+		j.takeDLSE(x.delta[at:], b, h, r, n)
+		j.takeLSE(x.lse[at:], b, h, r, n)
+	}
+}
+
+// planeDots sets s to the products of n rows of a, from a given one on, and those in
+// lanes, planes of [step/2][lanes].
+func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int, top []float32) {
+	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
+}
+
+// A planeGrads is the workspace and the state of one item.
+type planeGrads struct {
+	gradPanels
+	k, v            tensorRows
+	kLanes, vLanes  []uint32  // [planes][panels][dim/2][lanes]
+	kPairs          []uint32  // [planes][keys/2][dim]
+	q, do           planeRows // a tile
+	qColumns        []uint32  // [planes][dim][rows/2]
+	doColumns       []uint32
+	pairs           []uint32  // one plane of [rows/2][dim]
+	s, dp           []float32 // [rows][lanes]
+	p, ds           []uint32  // a panel, [planes][rows/2][lanes]
+	dsRows          []uint16  // [planes][rows][tileDSStep]
+	top, row, sum   []float32 // [lanes], of no use; a row of any tensor; scratch of planeSums
+	wild            bool      // the tile has dS that planes cannot hold
+	kPlane, vPlane  int       // words from plane to plane of K and V
+	pPlane, dsPlane int       // of P, of rows of dS
+}
+
+func bwdAMXF32Block(j *job, ws *arena, item int) {
+	p, f := &j.p, &j.bwd
+	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
+	x := planeGrads{
+		gradPanels: newGradPanels(j, ws, item),
+		kLanes:     takeWords(ws, planeWords(j.keys, p.Dim)), vLanes: takeWords(ws, planeWords(j.keys, p.VDim)),
+		kPairs: takeWords(ws, planeWords(j.keys, p.Dim)),
+		q:      newPlaneRows(ws, p.Dim, j.rows), do: newPlaneRows(ws, p.VDim, j.rows),
+		qColumns: takeWords(ws, planeWords(j.rows, p.Dim)), doColumns: takeWords(ws, planeWords(j.rows, p.VDim)),
+		pairs: takeWords(ws, j.rows*pairWords(widest)),
+		s:     ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes),
+		top: ws.take(pairLanes), row: ws.take(widest), sum: ws.take(pairLanes * pairLanes),
+		kPlane: planeOf(j.keys * dim / 2), vPlane: planeOf(j.keys * vdim / 2),
+		pPlane: planeOf(j.rows / 2 * pairLanes), dsPlane: planeOf(j.rows * tileDSStep(j) / 2),
+	}
+	x.p, x.ds, x.dsRows = takeWords(ws, planes*x.pPlane), takeWords(ws, planes*x.pPlane), halves(takeWords(ws, planes*x.dsPlane))
+	k, v := newPlaneRows(ws, p.Dim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
+	for r := x.from; r < x.to; r += pairLanes {
+		n, at := min(pairLanes, x.to-r), r-x.from
+		k.load(&f.K, x.b, x.g, r, n, x.row)
+		k.toLanes(x.kLanes[at*dim/2:], x.kPlane)
+		k.toPairs(x.kPairs[at*dim/2:], x.kPlane)
+		v.load(&f.V, x.b, x.g, r, n, x.row)
+		v.toLanes(x.vLanes[at*vdim/2:], x.vPlane)
+		x.k.wild, x.v.wild = x.k.wild || k.wild, x.v.wild || v.wild
+	}
+	x.k = tensorRows{&f.K, x.b, x.g, x.from, x.to - x.from, x.k.wild}
+	x.v = tensorRows{&f.V, x.b, x.g, x.from, x.to - x.from, x.v.wild}
+	j.walk(x.keyRange, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	rows := ws.take(pairLanes * max(dim, vdim))
+	x.store(j, &f.DK, x.dk, rows, ones[:])
+	x.store(j, &f.DV, x.dv, rows, ones[:])
+}
+
+// addTile takes tile t of query head h into the block of an item. at is the
+// tile's place in the order of all blocks.
+func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
+	p, f := &j.p, &j.bwd
+	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
+	n := min(j.rows, p.QLen-from)
+	x.wild = false
+	x.q.load(&f.Q, x.b, h, from, n, x.row)
+	x.q.toColumns(x.qColumns, x.pairs)
+	x.do.load(&f.DO, x.b, h, from, n, x.row)
+	x.do.toColumns(x.doColumns, x.pairs)
+	first, _ := p.Keys(from)
+	_, last := p.Keys(from + n - 1)
+	lo, hi := max(first&^(pairLanes-1), x.from), min(last, x.to)
+	for k := lo; k < hi; k += pairLanes {
+		if j.canceled() {
+			return
+		}
+		x.addPanel(j, &y, k)
+	}
+	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
+		return // canceled
+	}
+	if lo < hi {
+		dq, step := avx512Lanes.gathered(j, &y, x.b, h, t)
+		x.addQueries(j, &y, dq, step, lo, hi)
+	}
+	j.passed[item].Store(at + 1)
+}
+
+// addPanel computes P and dS of the tile and the keys from k on, and adds to their
+// dK and dV. Of the rows it takes whole steps, and only those that see a key.
+func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
+	p, at, step := &j.p, k-x.from, tileDSStep(j)
+	lo, n := x.panelRows(p, k)
+	for r := range x.q.n {
+		for i := 0; i < planes && (r < lo || r >= lo+n); i++ {
+			clear(x.dsRows[2*i*x.dsPlane+r*step+at:][:pairLanes])
+		}
+	}
+	if n <= 0 {
+		return
+	}
+	x.multiply(p, k, lo, n)
+	pairs, filled := (n+1)/2, upToTiles(n)/2
+	tame := planeGradientsAMXBF16(&x.p[0], &x.ds[0], 4*x.pPlane, &x.dsRows[lo*step+at], step, 4*x.dsPlane, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	for i := 0; i < planes && pairs < filled; i++ {
+		clear(x.p[i*x.pPlane+pairs*pairLanes : i*x.pPlane+filled*pairLanes])
+		clear(x.ds[i*x.pPlane+pairs*pairLanes : i*x.pPlane+filled*pairLanes])
+	}
+	q, do, dk, dv := x.q.part(lo, n), x.do.part(lo, n), x.dk[at*x.q.step:], x.dv[at*x.do.step:]
+	if !tame {
+		x.wild = true
+		x.eachWildGradient(j, y, lo, n, func(r, i int, ds float32) {
+			for plane := range planes {
+				halves(x.ds)[2*(plane*x.pPlane+r/2*pairLanes+i)+r%2] = 0
+				x.dsRows[2*plane*x.dsPlane+(lo+r)*step+at+i] = 0
+			}
+			for c := range p.Dim {
+				dk[c*pairLanes+i] += ds * q.element(r, c)
+			}
+		})
+	}
+	planeSumsAMXBF16(&dv[0], pairLanes, &halves(x.doColumns)[lo], x.do.size, 4*x.do.plane(), &x.p[0], pairLanes, 4*x.pPlane, p.VDim, pairLanes, filled, &x.sum[0])
+	addWildSums(dv, &do, x.p, x.pPlane, x.masks, x.row)
+	planeSumsAMXBF16(&dk[0], pairLanes, &halves(x.qColumns)[lo], x.q.size, 4*x.q.plane(), &x.ds[0], pairLanes, 4*x.pPlane, p.Dim, pairLanes, filled, &x.sum[0])
+	addWildSums(dk, &q, x.ds, x.pPlane, x.masks, x.row)
+}
+
+// panelRows returns the rows of the tile that see the panel from key k on: the first,
+// rounded down to a step, and how many, in whole steps or to the last one.
+func (x *planeGrads) panelRows(p *flashkit.Problem, k int) (lo, n int) {
+	first, _ := p.Queries(k)
+	_, last := p.Queries(min(k+pairLanes, x.to) - 1)
+	lo = max(first-x.q.at, 0) &^ (tileStep - 1)
+	return lo, min(upToTiles(last-x.q.at), x.q.n) - lo
+}
+
+// multiply sets S, dP and the masks of n rows of the tile and the panel from key k on.
+func (x *planeGrads) multiply(p *flashkit.Problem, k, lo, n int) {
+	at, keys := k-x.from, min(pairLanes, x.to-k)
+	q, do, kPart, vPart := x.q.part(lo, n), x.do.part(lo, n), x.k.part(at, keys), x.v.part(at, keys)
+	x.setMasks(p, x.q.at+lo, n, k)
+	planeDots(x.s, &x.q, lo, n, x.kLanes[at*x.q.step/2:], x.kPlane, x.top)
+	addWildDots(x.s, &q, &kPart, x.row)
+	planeDots(x.dp, &x.do, lo, n, x.vLanes[at*x.do.step/2:], x.vPlane, x.top)
+	addWildDots(x.dp, &do, &vPart, x.row)
+}
+
+// eachWildGradient calls f for the elements of dS that planes cannot hold, after
+// multiply, of which it leaves nothing.
+func (x *planeGrads) eachWildGradient(j *job, y *tileStats, lo, n int, f func(r, i int, ds float32)) {
+	gradientsAVX512(&x.s[0], &x.dp[0], &x.dp[0], pairLanes, &x.masks[0], n, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	for at, ds := range x.dp[:n*pairLanes] {
+		if isWild32(ds) {
+			f(at/pairLanes, at%pairLanes, ds)
+		}
+	}
+}
+
+// addQueries adds what the keys [lo, hi) contribute to dQ of the tile.
+func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
+	p, step, dim := &j.p, tileDSStep(j), x.q.step
+	for from, to := lo, 0; from < hi; from = to {
+		to = min((from+planeSumKeys)&^(planeSumKeys-1), hi)
+		at, pairs := from-x.from, upToTiles(to-from)/2
+		for c := 0; c < p.Dim; c += pairLanes {
+			planeSumsAMXBF16(&dq[c], dqStep, &x.dsRows[at], step, 4*x.dsPlane, &x.kPairs[at/2*dim+c], dim, 4*x.kPlane, x.q.n, min(pairLanes, p.Dim-c), pairs, &x.sum[0])
+		}
+	}
+	at := lo - x.from
+	for k := lo; k < hi && x.wild; k += pairLanes {
+		rows, n := x.panelRows(p, k)
+		if n <= 0 {
+			continue
+		}
+		x.multiply(p, k, rows, n)
+		x.eachWildGradient(j, y, rows, n, func(r, i int, ds float32) {
+			for c := range p.Dim {
+				dq[(rows+r)*dqStep+c] += ds * x.k.element(k-x.from+i, c)
+			}
+		})
+	}
+	seen := x.k.part(at, hi-lo)
+	seen.eachWild(x.row, func(key, c int, v float32) {
+		for r := range x.q.n {
+			if from, to := p.Keys(x.q.at + r); from <= seen.at+key && seen.at+key < to {
+				dq[r*dqStep+c] += planeSum(x.dsRows, 2*x.dsPlane, r*step+at+key) * v
+			}
+		}
+	})
+}

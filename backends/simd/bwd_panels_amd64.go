@@ -1,0 +1,51 @@
+//go:build !noasm && !purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+// A gradPanels is the keys of one item of a backward pass on tiles, and their dK and
+// dV, in panels of as many keys as there are lanes.
+type gradPanels struct {
+	keyRange
+	dk, dv []float32 // [panels][dim][lanes]
+	masks  []uint32  // [rows], the keys of a panel that a row sees
+}
+
+func newGradPanels(j *job, ws *arena, item int) gradPanels {
+	x := gradPanels{
+		keyRange: j.keyRangeOf(item),
+		dk:       ws.take(j.keys * upToTiles(j.p.Dim)), dv: ws.take(j.keys * upToTiles(j.p.VDim)),
+		masks: takeWords(ws, j.rows),
+	}
+	clear(x.dk)
+	clear(x.dv)
+	return x
+}
+
+// setMasks sets the masks of n rows, and that of one more to nothing if the last pair
+// lacks it, for the panel from key k on.
+func (x *gradPanels) setMasks(p *flashkit.Problem, row, n, k int) {
+	keys := min(pairLanes, x.to-k)
+	_, end := p.Keys(row)
+	begin, _ := p.Keys(row + n - 1)
+	setKeyMasks(p, x.masks[:n], row, k, keys, pairLanes, begin <= k && k+keys <= end)
+	if n%2 == 1 {
+		x.masks[n] = 0
+	}
+}
+
+// store writes dK or dV, from panels of columns in the lanes times by.
+func (x *gradPanels) store(j *job, t *flashkit.Tensor, panels, rows, by []float32) {
+	dim := t.Shape()[3]
+	padded := pad(dim)
+	for k := x.from; k < x.to; k += pairLanes {
+		if j.canceled() {
+			return
+		}
+		avx512Lanes.fromLanes(rows, padded, panels[(k-x.from)*upToTiles(dim):], padded, by)
+		for i := range min(pairLanes, x.to-k) {
+			avx512Lanes.store(t, t.Offset(x.b, x.g, k+i), rows[i*padded:][:dim])
+		}
+	}
+}

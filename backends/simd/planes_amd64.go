@@ -1,0 +1,170 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// What the kernels of float32 on AMX share: a float32 is the sum of three bf16, its
+// planes. Operands of a product are three planes of bf16, some words apart.
+//
+// Elements that are not finite, or so large that a part of a product could overflow
+// and the sum not, are wild: they are packed as 0 and added apart, in float32, for
+// those who see them.
+
+const (
+	planes   = 3
+	planePad = 16 // words between planes, which must not fall on the same cache lines
+)
+
+// planeOf returns the distance of planes of n words.
+func planeOf(n int) int { return n + planePad }
+
+// planeWords returns the words of so many rows in planes, in whatever layout.
+func planeWords(rows, dim int) int { return planes * planeOf(rows*pairWords(dim)) }
+
+func fitsAMXF32(p flashkit.Problem) string {
+	if p.DType == flashkit.BFloat16 {
+		return "it takes f32 and f16 only"
+	}
+	return amxbf16().missing()
+}
+
+// isWild32 reports whether planes leave x out.
+func isWild32(x float32) bool { return !(float32(math.Abs(float64(x))) < 0x1p58) }
+
+// A tensorRows is n rows of a head of a tensor.
+type tensorRows struct {
+	t        *flashkit.Tensor
+	b, h, at int
+	n        int
+	wild     bool // they may have elements that planes leave out
+}
+
+// part returns n of the rows, from a given one on.
+func (x tensorRows) part(from, n int) tensorRows {
+	x.at, x.n = x.at+from, n
+	return x
+}
+
+func (x *tensorRows) element(r, c int) float32 {
+	var y [1]float32
+	load(y[:], x.t, x.t.Offset(x.b, x.h, x.at+r)+c)
+	return y[0]
+}
+
+// eachWild calls f for the wild elements. row has place for one row.
+func (x *tensorRows) eachWild(row []float32, f func(r, c int, y float32)) {
+	if !x.wild {
+		return
+	}
+	row = row[:x.t.Shape()[3]]
+	for r := range x.n {
+		load(row, x.t, x.t.Offset(x.b, x.h, x.at+r))
+		for c, y := range row {
+			if isWild32(y) {
+				f(r, c, y)
+			}
+		}
+	}
+}
+
+// addWildDots adds to s[r][i] what planes leave out of the products of the rows of a
+// and, in the lanes, those of b.
+func addWildDots(s []float32, a, b *tensorRows, row []float32) {
+	a.eachWild(row, func(r, c int, y float32) {
+		for i := range b.n {
+			s[r*pairLanes+i] += y * b.element(i, c)
+		}
+	})
+	b.eachWild(row, func(i, c int, y float32) {
+		for r := range a.n {
+			if z := a.element(r, c); !isWild32(z) {
+				s[r*pairLanes+i] += y * z
+			}
+		}
+	})
+}
+
+// addWildSums adds to sum[c][i], in the lanes, what planes leave out of the product of
+// the rows of a, transposed, and weights, planes of pairs [n/2][lanes], where bit i of
+// the row's mask is set.
+func addWildSums(sum []float32, a *tensorRows, weights []uint32, plane int, masks []uint32, row []float32) {
+	w := halves(weights)
+	a.eachWild(row, func(r, c int, y float32) {
+		for i := range pairLanes {
+			if masks[r]>>i&1 != 0 {
+				sum[c*pairLanes+i] += planeSum(w, 2*plane, 2*(r/2*pairLanes+i)+r%2) * y
+			}
+		}
+	})
+}
+
+// planeSum returns the float32 at an index of planes of bf16.
+func planeSum(x []uint16, plane, at int) float32 {
+	return half.FromBF16(x[at]) + half.FromBF16(x[plane+at]) + half.FromBF16(x[2*plane+at])
+}
+
+// A planeRows is rows of a tensor, in planes: [planes][size][step].
+type planeRows struct {
+	tensorRows
+	size int // the rows that there is place for, a multiple of tileStep
+	step int // elements of a row, rounded up
+	rows []uint16
+}
+
+func newPlaneRows(ws *arena, dim, size int) planeRows {
+	return planeRows{size: size, step: upToTiles(dim), rows: halves(takeWords(ws, planeWords(size, dim)))}
+}
+
+// plane returns the words from plane to plane.
+func (x *planeRows) plane() int { return planeOf(x.size * x.step / 2) }
+
+// load packs n rows of t, and zeros where they do not fill steps. row has place for
+// one row.
+func (x *planeRows) load(t *flashkit.Tensor, b, h, r, n int, row []float32) {
+	dim := t.Shape()[3]
+	x.tensorRows = tensorRows{t, b, h, r, n, false}
+	if dim != x.step || n%tileStep != 0 {
+		clear(x.rows)
+	}
+	if t.DType() == flashkit.Float32 {
+		x.wild = !splitRowsAMXBF16(&x.rows[0], x.step, 4*x.plane(), &t.Float32s()[t.Offset(b, h, r)], rowStep(t), dim, n)
+		return
+	}
+	for i := range n {
+		avx512Lanes.load(row[:dim], t, t.Offset(b, h, r+i))
+		if !splitRowsAMXBF16(&x.rows[i*x.step], x.step, 4*x.plane(), &row[0], dim, dim, 1) {
+			x.wild = true
+		}
+	}
+}
+
+// toLanes sets dst, planes of [n/32][step/2][lanes], to pairs of columns.
+func (x *planeRows) toLanes(dst []uint32, plane int) {
+	for i := range planes {
+		for r := 0; r < x.n; r += pairLanes {
+			transposeColumns(dst[i*plane+r*x.step/2:], pairLanes, x.rows[2*i*x.plane()+r*x.step:], x.step, x.step/2, pairLanes)
+		}
+	}
+}
+
+// toPairs sets dst, planes of [n/2][step], to pairs of rows.
+func (x *planeRows) toPairs(dst []uint32, plane int) {
+	for i := range planes {
+		pairRowsAVX512BF16(&dst[i*plane], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)
+	}
+}
+
+// toColumns sets dst, planes of [step][size/2], to pairs of rows, transposed. buf has
+// place for one plane.
+func (x *planeRows) toColumns(dst, buf []uint32) {
+	for i := range planes {
+		pairRowsAVX512BF16(&buf[0], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)
+		transposeColumns(dst[i*x.plane():], x.size/2, halves(buf), 2*x.step, x.step, upToTiles(x.n)/2)
+	}
+}
