@@ -159,7 +159,7 @@ func TestWorkspace(t *testing.T) {
 		for _, k := range c.kernels() {
 			limit := uint64(runtime.GOMAXPROCS(0)) << 20
 			if strings.HasPrefix(k.Name, "simd/bwd_amxf32") { // three planes, and larger tiles
-				limit *= 2
+				limit *= 3
 			}
 			if strings.HasPrefix(k.Name, "simd/bwd_a") {
 				limit += uint64(c.p.QLen * 3 * 4)
