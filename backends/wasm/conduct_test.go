@@ -46,11 +46,17 @@ func TestCancelMidway(t *testing.T) {
 	for _, k := range b.Kernels() {
 		c, whole := longCall(t, k)
 		var late []time.Duration
-		for range 7 {
+		for tries := 0; len(late) < 7; tries++ {
+			require.Less(t, tries, 100, "%s ends before it is canceled", k.Name)
 			ctx, cancel := context.WithCancel(t.Context())
 			var canceled time.Time
-			time.AfterFunc(whole/4, func() { canceled = time.Now(); cancel() })
-			require.ErrorIs(t, c.run(ctx, k), context.Canceled, k.Name)
+			timer := time.AfterFunc(whole/4, func() { canceled = time.Now(); cancel() })
+			err := c.run(ctx, k)
+			if timer.Stop(); err == nil {
+				cancel()
+				continue // the machine is less busy than it was
+			}
+			require.ErrorIs(t, err, context.Canceled, k.Name)
 			late = append(late, time.Since(canceled))
 		}
 		slices.Sort(late)
@@ -65,6 +71,7 @@ func TestCancelMidway(t *testing.T) {
 // longCall returns a call that makes many of the module, and what it takes here and
 // now, which is far more than the collector takes.
 func longCall(t *testing.T, k flashkit.Kernel) (c *call, whole time.Duration) {
+	require.NoError(t, newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32")).run(t.Context(), k)) // compiles
 	for heads := 1; whole < 200*time.Millisecond; heads *= 2 {
 		p := problem(t, "b1-h1-g1-n1024-m1024-d64-f32")
 		p.Heads, p.KVHeads = heads, heads
