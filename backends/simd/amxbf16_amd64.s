@@ -3847,11 +3847,11 @@ pair:
 	ADDQ       $0x00000100, R9
 	ADDQ       $0x00000080, AX
 	ADDQ       $0x00000080, CX
-	LEAQ       (BX)(SI*2), BX
-	LEAQ       (R13)(SI*2), R13
 	ADDQ       $0x08, R10
 	ADDQ       $0x08, R11
 	ADDQ       $0x08, R12
+	LEAQ       (BX)(SI*2), BX
+	LEAQ       (R13)(SI*2), R13
 	DECQ       pairs+72(FP)
 	JNZ        pair
 	VPCMPUD    $0x01, Z20, Z19, K1

@@ -131,22 +131,9 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	x.q.transpose()
 	x.do.load(&f.DO, x.b, h, y.from, y.n)
 	x.do.transpose()
-	first, _ := p.Keys(y.from)
-	_, last := p.Keys(y.from + y.n - 1)
-	lo, hi := max(first&^(pairLanes-1), x.from), min(last, x.to)
-	for k := lo; k < hi; k += pairLanes {
-		if j.canceled() {
-			return
-		}
-		x.addPanel(j, &y, k)
-	}
-	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
-		return // canceled
-	}
-	if lo < hi {
+	x.eachPanel(j, item, y.from, y.n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
 		x.addQueries(j, &y, lo-x.from, upToTiles(hi)-lo)
-	}
-	j.passed[item].Store(at + 1)
+	})
 }
 
 // addPanel computes P and dS of a tile and the keys from k on, and adds to their
@@ -154,15 +141,12 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(j)
 	words, vwords, dim, vdim := pairWords(p.Dim), pairWords(p.VDim), upToTiles(p.Dim), upToTiles(p.VDim)
-	first, _ := p.Queries(k)
-	_, last := p.Queries(min(k+pairLanes, x.to) - 1)
-	lo, hi := max(first-y.from, 0)&^(tileStep-1), min(upToTiles(last-y.from), y.n)
+	lo, n := x.panelRows(p, y.from, y.n, k)
 	for r := range y.n {
-		if r < lo || r >= hi {
+		if r < lo || r >= lo+n {
 			clear(x.dsRows[r*step+at:][:pairLanes])
 		}
 	}
-	n := hi - lo
 	if n <= 0 {
 		return
 	}

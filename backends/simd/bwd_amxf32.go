@@ -144,30 +144,17 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	x.q.toColumns(x.qColumns, x.pairs)
 	x.do.load(&f.DO, x.b, h, from, n, x.row)
 	x.do.toColumns(x.doColumns, x.pairs)
-	first, _ := p.Keys(from)
-	_, last := p.Keys(from + n - 1)
-	lo, hi := max(first&^(pairLanes-1), x.from), min(last, x.to)
-	for k := lo; k < hi; k += pairLanes {
-		if j.canceled() {
-			return
-		}
-		x.addPanel(j, &y, k)
-	}
-	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
-		return // canceled
-	}
-	if lo < hi {
+	x.eachPanel(j, item, from, n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
 		dq, step := avx512Lanes.gathered(j, &y, x.b, h, t)
 		x.addQueries(j, &y, dq, step, lo, hi)
-	}
-	j.passed[item].Store(at + 1)
+	})
 }
 
 // addPanel computes P and dS of the tile and the keys from k on, and adds to their
 // dK and dV. Of the rows it takes whole steps, and only those that see a key.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(j)
-	lo, n := x.panelRows(p, k)
+	lo, n := x.panelRows(p, x.q.at, x.q.n, k)
 	for r := range x.q.n {
 		for i := 0; i < planes && (r < lo || r >= lo+n); i++ {
 			clear(x.dsRows[2*i*x.dsPlane+r*step+at:][:pairLanes])
@@ -200,15 +187,6 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	addWildSums(dv, &do, x.p, x.pPlane, x.masks, x.row)
 	planeSumsAMXBF16(&dk[0], pairLanes, &halves(x.qColumns)[lo], x.q.size, 4*x.q.plane(), &x.ds[0], pairLanes, 4*x.pPlane, p.Dim, pairLanes, filled, &x.sum[0])
 	addWildSums(dk, &q, x.ds, x.pPlane, x.masks, x.row)
-}
-
-// panelRows returns the rows of the tile that see the panel from key k on: the first,
-// rounded down to a step, and how many, in whole steps or to the last one.
-func (x *planeGrads) panelRows(p *flashkit.Problem, k int) (lo, n int) {
-	first, _ := p.Queries(k)
-	_, last := p.Queries(min(k+pairLanes, x.to) - 1)
-	lo = max(first-x.q.at, 0) &^ (tileStep - 1)
-	return lo, min(upToTiles(last-x.q.at), x.q.n) - lo
 }
 
 // multiply sets S, dP and the masks of n rows of the tile and the panel from key k on.
@@ -245,7 +223,7 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	}
 	at := lo - x.from
 	for k := lo; k < hi && x.wild; k += pairLanes {
-		rows, n := x.panelRows(p, k)
+		rows, n := x.panelRows(p, x.q.at, x.q.n, k)
 		if n <= 0 {
 			continue
 		}

@@ -23,6 +23,36 @@ func newGradPanels(j *job, ws *arena, item int) gradPanels {
 	return x
 }
 
+// eachPanel calls panel for the panels that the n rows of a tile see, and then queries
+// for their keys, in the order of all blocks, of which at is the tile's place.
+func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k int), queries func(lo, hi int)) {
+	first, _ := j.p.Keys(row)
+	_, last := j.p.Keys(row + n - 1)
+	lo, hi := max(first&^(pairLanes-1), x.from), min(last, x.to)
+	for k := lo; k < hi; k += pairLanes {
+		if j.canceled() {
+			return
+		}
+		panel(k)
+	}
+	if !j.waitFor(item-j.p.Batch*j.p.KVHeads, at) {
+		return // canceled
+	}
+	if lo < hi {
+		queries(lo, hi)
+	}
+	j.passed[item].Store(at + 1)
+}
+
+// panelRows returns which of the rows of a tile see the panel from key k on: the
+// first, rounded down to a step, and how many, in whole steps or to the last one.
+func (x *gradPanels) panelRows(p *flashkit.Problem, row, rows, k int) (lo, n int) {
+	first, _ := p.Queries(k)
+	_, last := p.Queries(min(k+pairLanes, x.to) - 1)
+	lo = max(first-row, 0) &^ (tileStep - 1)
+	return lo, min(upToTiles(last-row), rows) - lo
+}
+
 // setMasks sets the masks of n rows, and that of one more to nothing if the last pair
 // lacks it, for the panel from key k on.
 func (x *gradPanels) setMasks(p *flashkit.Problem, row, n, k int) {

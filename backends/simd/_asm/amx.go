@@ -346,13 +346,7 @@ func gradientPairs() {
 			VMOVDQU32(y, part(Mem{Base: z.to}, v))
 		}
 	}
-	ADDQ(U32(uint32(2*rowBytes)), s)
-	ADDQ(U32(uint32(2*rowBytes)), dp)
-	ADDQ(U32(uint32(rowBytes)), dst)
-	ADDQ(U32(uint32(rowBytes)), ds)
-	for _, p := range []GPVirtual{masks, lse, delta} {
-		ADDQ(Imm(8), p)
-	}
+	nextPair(s, dp, dst, ds, masks, lse, delta)
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))
 	done()
@@ -373,6 +367,17 @@ func rowGradient(i, v int, s, dp Mem, masks, lse, delta GPVirtual, w, x, by, bas
 	KMOVW(Mem{Base: masks, Disp: 4*i + 2*v}, K1)
 	VMOVAPS_Z(w, K1, w)
 	VMULPS_Z(x, w, K1, x)
+}
+
+// nextPair moves on to the next two rows.
+func nextPair(s, dp, p, ds, masks, lse, delta GPVirtual) {
+	ADDQ(U32(uint32(2*rowBytes)), s)
+	ADDQ(U32(uint32(2*rowBytes)), dp)
+	ADDQ(U32(uint32(rowBytes)), p)
+	ADDQ(U32(uint32(rowBytes)), ds)
+	for _, x := range []GPVirtual{masks, lse, delta} {
+		ADDQ(Imm(8), x)
+	}
 }
 
 // finite emits the question whether a product with 0 is 0.

@@ -17,7 +17,10 @@ import (
 // The small ones are summed first, for all columns, so that they are rounded in
 // their own units. An operand is three planes of bf16, so many bytes apart.
 
-const planes = 3
+const (
+	planes   = 3
+	wildFrom = 0x1p58 // magnitudes that planes leave out
+)
 
 // planeRoutines emits the routines on planes.
 func planeRoutines() {
@@ -205,7 +208,7 @@ func planeGradients() {
 	splitConstants(registers[17], registers[18])
 	most, limit := registers[19], registers[20] // magnitudes of x without the sign, as integers: NaN is above all
 	VPXORD(most, most, most)
-	word(2*0x5c800000, limit)
+	word(2*math.Float32bits(wildFrom), limit)
 	floatParam("scale", by)
 	constant(math.Log2E, base2)
 	Label("pair")
@@ -243,15 +246,9 @@ func planeGradients() {
 			}
 		}
 	}
-	ADDQ(U32(uint32(2*rowBytes)), s)
-	ADDQ(U32(uint32(2*rowBytes)), dp)
-	ADDQ(U32(uint32(rowBytes)), dst)
-	ADDQ(U32(uint32(rowBytes)), ds)
+	nextPair(s, dp, dst, ds, masks, lse, delta)
 	LEAQ(Mem{Base: rows, Index: step, Scale: 2}, rows)
 	LEAQ(Mem{Base: nextRow, Index: step, Scale: 2}, nextRow)
-	for _, p := range []GPVirtual{masks, lse, delta} {
-		ADDQ(Imm(8), p)
-	}
 	DECQ(address("pairs"))
 	JNZ(LabelRef("pair"))
 	const below = 1
@@ -304,7 +301,7 @@ func splitRows() {
 	x, piece, limit, absolute := registers[0], registers[1], registers[2], registers[3]
 	splitConstants(registers[4], registers[5])
 	word(0x7fffffff, absolute)
-	constant(0x1p58, limit)
+	constant(wildFrom, limit)
 	whole, some, all := K1, K2, K3 // all: the columns that no row has anything wild in
 	tail := GP32()
 	MOVQ(address("n"), RCX)
