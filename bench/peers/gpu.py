@@ -154,7 +154,7 @@ def timed(torch, call, seconds, flush):
     except RuntimeError:  # no kernel, or out of memory
         torch.cuda.empty_cache()
         return None
-    return statistics.median(run(max(5, min(200, int(seconds * 1e3 / once)))))
+    return statistics.median(run(max(5, int(seconds * min(2000, 1e3 / once)))))
 
 
 def looped(torch, call, calls=1000):
