@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tests the CUDA backend on a machine with an NVIDIA GPU, which needs neither Go nor
 # a checkout: make gpu-test puts this file, the test binary and flashrun into one
-# folder. Usage: gpu-test.sh [conformance] [repeats] [sanitizer] [peers] [regret];
-# all of them by default. compute-sanitizer and PyTorch are used where they are.
+# folder. Usage: gpu-test.sh [conformance] [repeats] [sanitizer] [peers] [jax] [regret];
+# all of them by default. compute-sanitizer, PyTorch and JAX are used where they are.
 set -euo pipefail
 cd "$(dirname "$0")"
-steps=${*:-conformance repeats sanitizer peers regret}
+steps=${*:-conformance repeats sanitizer peers jax regret}
 failed=
 
 step() {
@@ -57,6 +57,13 @@ peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
 	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers default,flash,cudnn,efficient --rounds "${ROUNDS:-3}" --json gpu.json -- \
 		./cuda.test -test.run '^$' -test.bench 'Device|SmallCalls' -test.benchtime 1x
+}
+
+# The shape of a tutorial on Pallas, whose kernel is in the file named by PALLAS.
+jax() {
+	./flashrun bench --backend cuda --kernels all --memory device --batch 4 --dtype bf16 --seq 128:4096:x2
+	python3 -c 'import jax' 2>/dev/null || { echo "no JAX here"; return 0; }
+	python3 jax_gpu.py ${PALLAS:+--kernel "tutorial=$PALLAS"} --json jax.json
 }
 
 # How good dispatch's choices between the processor and the GPU are.
