@@ -22,18 +22,28 @@ conformance() {
 
 repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; } # FLASHKIT_REPEATS of them
 
-# Every instance, and for the quick tools also traps and one shape of the grid:
-# racecheck slows kernels down a thousandfold.
+# Every instance, and for the quick tools also traps and one shape of the grid; the
+# tools at once, as they use little of the GPU. racecheck slows kernels down a
+# thousandfold. initcheck does not see that bulk copies initialize what bwd_sm90 has
+# them store to dq_sum, so the kernel that reads it is left out: TestPoisoned fills
+# it with NaN instead.
 sanitizer() {
 	command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; return 0; }
-	local tool tests
+	local tool
+	for tool in initcheck memcheck synccheck racecheck; do check $tool & done
+	wait
 	for tool in initcheck memcheck synccheck racecheck; do
-		tests='TestEvery|TestConformance/.*/(_|[a-z]|b4-h5-g5-n31-)'
-		[ $tool != racecheck ] || tests=TestEvery
-		echo "$tool: $(FLASHKIT_SWEEP=1 compute-sanitizer --tool $tool --error-exitcode 9 ./cuda.test -test.short -test.run "$tests" \
-			-test.skip 'concurrent_calls|invalid_arguments' 2>&1 | tee "$tool.log" | grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|^FAIL' | tr '\n' ' ')"
+		echo "$tool: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|^FAIL|^PASS' $tool.log | tr '\n' ' ')"
 	done
 	! grep -LE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' ./*check.log
+}
+
+check() {
+	local tests='TestEvery|TestConformance/.*/^([a-z0-9_]+|sweep-.*|b4-h5-g5-n31-.*)$' options=
+	[ "$1" != racecheck ] || tests=TestEvery
+	[ "$1" != initcheck ] || options='--kernel-name-exclude kns=bwd_sm90_finish'
+	FLASHKIT_SWEEP=1 compute-sanitizer --tool "$1" $options --error-exitcode 9 ./cuda.test -test.short -test.run "$tests" \
+		-test.skip 'concurrent_calls|invalid_arguments' >"$1.log" 2>&1 || true
 }
 
 # The problems of the FlashAttention papers: 16384 tokens, hidden size 2048; half of

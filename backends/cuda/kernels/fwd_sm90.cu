@@ -14,10 +14,10 @@
 // Compiled with -gencode=arch=compute_90a,code=sm_90a, and for nothing else.
 //
 // Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles =
-// ceil(q_len/rows) * heads * batch is not 0; the rest from the Plan. p.turn is null,
-// or (for a mask that hides anything; else it only costs) one int that is 0 at the
-// launch: then tiles are dealt out by counting. Maps of 16-bit elements, rank 4,
-// 128-byte swizzle, no interleaving, zeros outside:
+// (tall + low) * heads * batch is not 0; the rest from the Plan. p.turn is null, or
+// (for a mask that hides anything; else it only costs) one int that is 0 at the
+// launch: then tiles are dealt out by counting, and there are no low ones. Maps of
+// 16-bit elements, rank 4, 128-byte swizzle, no interleaving, zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
 //	q  dim, q_len, heads, batch         row, head, batch    64, rows, 1, 1
@@ -29,11 +29,13 @@
 // 1 may be any such. With kv_len = 0, k and v are not read. Of the views in p, those
 // of v, o and lse are used.
 //
-// A block stays on its multiprocessor and takes tile after tile of query rows. Its
-// first warpgroup fetches: one lane asks for boxes of Q, K and V, each when the stage
-// that it goes to is free. Each further warpgroup owns 64 rows, and O leaves through
-// these rows of Q in shared memory. Registers: s, o, p, and with keep_q the fragments
-// of Q, in the layout of wgmma's sums and operands.
+// A block stays on its multiprocessor and takes tile after tile of query rows: first
+// the tall ones of all heads, then the low ones, in which only some warpgroups have
+// rows, so that the multiprocessors end at about the same time. Its first warpgroup
+// fetches: one lane asks for boxes of Q, K and V, each when the stage that it goes to
+// is free. Each further warpgroup owns 64 rows, and O leaves through these rows of Q
+// in shared memory. Registers: s, o, p, and with keep_q the fragments of Q, in the
+// layout of wgmma's sums and operands.
 //
 // A key that a row does not see has p = 0, but 0 * NaN would reach o all the same. So
 // three more warps of the first warpgroup look through those tiles of V that the band
@@ -44,6 +46,7 @@
 struct MapParams {
     TensorMap q, k, v, o;
     Params p;
+    int tall, low, low_rows; // a head's tiles of the Plan's rows, and those after them, of low_rows: 64 times some
 };
 
 template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
@@ -57,16 +60,16 @@ template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stage
     static constexpr int panels = dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * tile_bytes; // in shared memory
-    static constexpr int work_at = v_at + stages * tile_bytes, barriers_at = work_at + 48 * (q_stages + 1);
+    static constexpr int work_at = v_at + stages * tile_bytes, barriers_at = work_at + 56 * (q_stages + 1);
     static constexpr int shared = 1024 + barriers_at + 8 * (2 * q_stages + 5 * stages); // 1024 to align
-    static constexpr int fetch_registers = groups == 2 ? 40 : 56, compute_registers = groups == 2 ? 232 : 152;
+    static constexpr int fetch_registers = groups == 2 ? 40 : 32, compute_registers = groups == 2 ? 232 : 160;
 };
 
 // A tile of query rows, in shared memory, and the tiles of keys that hold what some
 // row of it sees, in the order in which they are taken: first those that not every
 // row sees whole, from the right, then from the left; then the others.
-struct Work {
-    int row0, head, kv_head, batch;        // row0 is -1 when there is no further tile
+struct alignas(8) Work {
+    int row0, end, head, kv_head, batch;   // rows from row0 to end-1; row0 is -1 when there is no further tile
     int count, edges, right;               // tiles of keys; the first of them; the first of those
     int from, full_to, open_from, open_to; // every row sees full_to whole; the band cuts those outside the open ones
     int odd;                               // a tile of V that the band cuts holds what is not finite
@@ -75,6 +78,7 @@ struct Work {
     }
     __device__ __forceinline__ bool cut(int n) const volatile { return n < edges && (tile(n) < open_from || tile(n) > open_to); }
 };
+static_assert(sizeof(Work) == 56);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
 // The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
@@ -99,18 +103,25 @@ template <class S> struct Shared {
 template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     const int group = p.heads / p.kv_heads, all = p.batch * p.heads;
-    const int row_tiles = (p.q_len + S::rows - 1) / S::rows, tiles = row_tiles * all;
     const bool rising = p.hi < p.kv_len - 1;
     // Under a mask, the heads whose K and V fit into the L2 cache together go row
     // tile by row tile, the longest first.
     const int together = banded(p) ? max(1, min(all, (int)(16777216.f / ((float)p.kv_len * (p.dim + p.v_dim))))) : 1;
     auto find = [&](int tile, volatile Work &w) {
         w.row0 = -1, w.count = 0;
-        if (tile >= tiles) return;
-        const int first = tile / (together * row_tiles) * together, size = min(together, all - first);
-        const int place = tile - first * row_tiles, nth = place / size, head = first + place - nth * size;
-        const int row0 = (rising ? row_tiles - 1 - nth : nth) * S::rows, last_row = min(row0 + S::rows, p.q_len) - 1;
-        w.row0 = row0, w.head = head % p.heads, w.kv_head = head % p.heads / group, w.batch = head / p.heads, w.odd = 0;
+        if (tile >= (a.tall + a.low) * all) return;
+        int head, row0, end;
+        const int place = tile - a.tall * all;
+        if (place < 0) {
+            const int first = tile / (together * a.tall) * together, size = min(together, all - first);
+            const int nth = (tile - first * a.tall) / size;
+            head = tile - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
+        } else {
+            head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
+        }
+        end = min(end, p.q_len);
+        const int last_row = end - 1;
+        w.row0 = row0, w.end = end, w.head = head % p.heads, w.kv_head = head % p.heads / group, w.batch = head / p.heads, w.odd = 0;
         const int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
         const int last_key = min(p.kv_len - 1, last_row + hi), from = max(0, row0 + lo) / S::keys;
         const int to = last_key < max(0, row0 + lo) ? from - 1 : last_key / S::keys;
@@ -229,7 +240,6 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         const int count = uniform(w.count), edges = uniform(w.edges);
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
-        const int first[2] = {row + p.lo, row + 8 + p.lo}, last[2] = {min(row + p.hi, p.kv_len - 1), min(row + 8 + p.hi, p.kv_len - 1)};
         float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {};
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
@@ -255,6 +265,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         };
         auto mask = [&](int tile) {
             const int key = tile * S::keys + lane % 4 * 2;
+            const int first[2] = {row + p.lo, row + 8 + p.lo}, last[2] = {min(row + p.hi, p.kv_len - 1), min(row + 8 + p.hi, p.kv_len - 1)};
             each<S::keys / 2>([&](int i) {
                 const int at = i / 4 * 8 + i % 2, r = i % 4 / 2;
                 if (at < first[r] - key || at > last[r] - key) s[i] = -inf;
@@ -291,7 +302,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             round_weights();
             each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
-        const int end = top_row < p.q_len ? top_row + 64 + p.hi : 0; // tiles of keys from here on go by
+        const int end = top_row < uniform(w.end) ? top_row + 64 + p.hi : 0; // tiles of keys from here on go by
         int n = 0;
 #pragma unroll 1
         for (; n < count && w.tile(n) * S::keys >= end; n++) {
@@ -324,7 +335,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
             down[r] = l[r] == 0 ? 0 : 1 / l[r];
             float *lse = (float *)p.lse.data + w.batch * p.lse.batch + w.head * p.lse.head; // [q_len]
-            if (p.lse.data && lane % 4 == 0 && row + 8 * r < p.q_len) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
+            if (p.lse.data && lane % 4 == 0 && row + 8 * r < w.end) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
         });
 
         // O leaves through the warpgroup's own rows of Q, which nobody else reads.
@@ -357,11 +368,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         if (p.v_dim % 8 != 0) { // copies out write chunks of 16 bytes whole
             uint16_t *to = (uint16_t *)p.o.data + w.batch * p.o.batch + w.head * p.o.head + top_row * p.o.row;
 #pragma unroll 1
-            for (int r = warp; r < min(64, p.q_len - top_row); r += 4)
+            for (int r = warp; r < min(64, w.end - top_row); r += 4)
 #pragma unroll 1
                 for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
             named_barrier(2 + group, 128); // all have read
-        } else if (thread == 0) {
+        } else if (thread == 0 && top_row < w.end) {
             each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, w.head, w.batch, q_tile + group * 8192 + i * S::q_panel); });
             store_commit();
         }
@@ -402,8 +413,8 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ MapParams a) {                  \
         forward<name##_shape>(a);                                                                                                      \
     }
-INSTANCE(fwd_sm90_bf16_d64, BF16, 64, 3, 96, 2, 2, true)
-INSTANCE(fwd_sm90_f16_d64, F16, 64, 3, 96, 2, 2, true)
+INSTANCE(fwd_sm90_bf16_d64, BF16, 64, 3, 128, 2, 3, false)
+INSTANCE(fwd_sm90_f16_d64, F16, 64, 3, 128, 2, 3, false)
 INSTANCE(fwd_sm90_bf16_d128, BF16, 128, 2, 128, 2, 2, true)
 INSTANCE(fwd_sm90_f16_d128, F16, 128, 2, 128, 2, 2, true)
 INSTANCE(fwd_sm90_bf16_d256, BF16, 256, 2, 80, 1, 2, false)
