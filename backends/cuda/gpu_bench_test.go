@@ -37,26 +37,20 @@ func BenchmarkDevice(b *testing.B) {
 	gpu := benchGPU(b)
 	for _, name := range gpuProblems("b4-h16-g16-n4096-m4096-d128-bf16", "b4-h16-g16-n4096-m4096-d128-bf16-causal") {
 		p := problem(b, name)
+		c := newDeviceCall(b, gpu, name)
+		require.NoError(b, c.forward())
 		for i := range stems {
 			s := &stems[i]
 			if s.fits(&gpu.dev, p) != "" {
 				continue
 			}
-			variants := []string{""}
+			call, variants := c.forward, []string{""}
 			if s.pass == flashkit.PassBackward {
-				variants = append(variants, " fast")
+				call, variants = c.backward, append(variants, " fast")
 			}
 			for _, variant := range variants {
 				b.Run(s.name+variant+"/"+name, func(b *testing.B) {
-					c := newDeviceCall(b, gpu, name)
-					defer c.close(b)
 					c.fwd.Kernel, c.bwd.Kernel, c.bwd.Fast = "cuda/"+s.name, "cuda/"+s.name, variant != ""
-					call := c.forward
-					if s.pass == flashkit.PassBackward {
-						c.fwd.Kernel = ""
-						require.NoError(b, c.forward())
-						call = c.backward
-					}
 					ms := deviceMedian(b, c, call)
 					b.ReportMetric(p.FLOPs(s.pass)/ms/1e9, "TFLOP/s")
 					b.ReportMetric(ms*1e6, "ns/op")
@@ -64,6 +58,7 @@ func BenchmarkDevice(b *testing.B) {
 				})
 			}
 		}
+		c.close(b)
 	}
 }
 
@@ -115,23 +110,42 @@ func deviceMedian(b *testing.B, c *deviceCall, call func() error) float64 {
 // BenchmarkSmallCalls times calls that are all overhead: a loop of 1000, one wait
 // at the end.
 func BenchmarkSmallCalls(b *testing.B) {
-	gpu := benchGPU(b)
 	const name = "b4-h8-g8-n128-m128-d64-bf16"
+	gpu := benchGPU(b)
 	c := newDeviceCall(b, gpu, name)
 	defer c.close(b)
+	ms := loopMedian(b, c, c.forward, 1000)
+	b.ReportMetric(ms*1e6, "ns/op")
+	report(timing{name, "cuda", "loop", ms})
+}
+
+// BenchmarkLoop times the calls of a loop of 200, one wait at the end.
+func BenchmarkLoop(b *testing.B) {
+	gpu := benchGPU(b)
+	for _, name := range gpuProblems("b4-h8-g8-n1024-m1024-d64-bf16") {
+		c := newDeviceCall(b, gpu, name)
+		for i, call := range []func() error{c.forward, c.backward} {
+			b.Run([]string{"forward/", "backward/"}[i]+name, func(b *testing.B) {
+				b.ReportMetric(loopMedian(b, c, call, 200)*1e6, "ns/op")
+			})
+		}
+		c.close(b)
+	}
+}
+
+// loopMedian returns the milliseconds of one of so many calls.
+func loopMedian(b *testing.B, c *deviceCall, call func() error, calls int) float64 {
 	var times []time.Duration
 	for range 15 {
 		start := time.Now()
-		for range 1000 {
-			require.NoError(b, c.forward())
+		for range calls {
+			require.NoError(b, call())
 		}
 		require.NoError(b, c.s.Sync())
 		times = append(times, time.Since(start))
 	}
 	slices.Sort(times)
-	ms := times[len(times)/2].Seconds()
-	b.ReportMetric(ms*1e6, "ns/op")
-	report(timing{name, "cuda", "loop", ms})
+	return times[len(times)/2].Seconds() * 1e3 / float64(calls)
 }
 
 // BenchmarkHost times host tensors end to end, beside their copies and the

@@ -8,7 +8,7 @@ The shape is that of a tutorial on Pallas: batch 4, 8 heads, head dim 64, bf16, 
 the Pallas attention that JAX brings, and any file given by --kernel that defines attention(q, k, v) on tensors of
 [batch, heads, length, head dim]. A peer that fails shows its error. "call" is the time of a call in a loop of calls with
 one wait at the end, which is what a program sees; "device" is that of a call in a loop inside of one compiled program,
-which leaves out what JAX needs to start one. Ours: flashrun bench --backend cuda --memory device times calls by events.
+which leaves out what JAX needs to start one. Ours: the Loop and Device benchmarks of backends/cuda.
 """
 
 import argparse
