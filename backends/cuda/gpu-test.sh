@@ -67,7 +67,7 @@ problems() {
 
 peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
-	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers default,flash,cudnn,efficient --rounds "${ROUNDS:-3}" --json gpu.json -- \
+	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers "${PEERS:-default,flash,cudnn,efficient}" --rounds "${ROUNDS:-3}" --json gpu.json -- \
 		./cuda.test -test.run '^$' -test.bench 'Device|SmallCalls' -test.benchtime 1x
 }
 

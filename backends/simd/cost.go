@@ -19,13 +19,18 @@ type pace struct {
 	pack    float64 // one of K or V that is packed again for every item
 }
 
-// callTime is what a call takes before and after its items, in nanoseconds.
-const callTime = 500
+// callTime is what a call takes before and after its items, and helpTime what
+// each helper takes to come and to leave, in nanoseconds.
+const (
+	callTime = 500
+	helpTime = 2500
+)
 
 // cost returns the time of a call: the nanoseconds of all items, shared by those
 // cores that have one.
 func cost(nanoseconds float64, items int) time.Duration {
-	t := callTime + nanoseconds/float64(max(1, min(workers(), items)))
+	n := float64(max(1, min(workers(), items)))
+	t := callTime + nanoseconds/n + helpTime*(n-1)
 	return time.Duration(min(t, math.MaxInt64/2))
 }
 

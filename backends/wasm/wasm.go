@@ -133,8 +133,12 @@ type pace struct {
 	element float64 // of a row that is copied and packed
 }
 
-// callTime is what a call takes before any item, in nanoseconds.
-const callTime = 1000
+// callTime is what a call takes before any item, and helpTime what each goroutine
+// beside its own takes to come and to leave, in nanoseconds.
+const (
+	callTime = 1000
+	helpTime = 2500
+)
 
 func (b *Backend) cost(v *variant, p flashkit.Problem) time.Duration {
 	const rows = 8 // that meet an edge of the band together
@@ -145,6 +149,7 @@ func (b *Backend) cost(v *variant, p flashkit.Problem) time.Duration {
 	if b.box.engine == interpreter {
 		sum *= interpreted
 	}
-	sum = callTime + sum/float64(max(1, min(cap(b.box.slots), x.items())))
+	n := float64(max(1, min(cap(b.box.slots), x.items())))
+	sum = callTime + sum/n + helpTime*(n-1)
 	return time.Duration(min(sum, math.MaxInt64/2))
 }
