@@ -37,7 +37,7 @@ sanitizer() {
 	for tool in initcheck memcheck synccheck racecheck; do
 		echo "$tool: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|^FAIL|^PASS' $tool.log | tr '\n' ' ')"
 	done
-	! grep -LE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' ./*check.log
+	[ -z "$(grep -LE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' ./*check.log)" ]
 }
 
 check() {
