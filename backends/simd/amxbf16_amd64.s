@@ -1407,59 +1407,61 @@ keys:
 	MOVQ words+48(FP), R14
 	SHRQ $0x04, R14
 	ADDQ kPlane+24(FP), R8
-	ADDQ kPlane+24(FP), R9
 	ADDQ kPlane+24(FP), R8
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	ADDQ kPlane+24(FP), R9
+	ADDQ kPlane+24(FP), R9
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ R14
+	JZ   smallest
 
 small:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R9)(R10*1), T7
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
 	// TDPBF16PS T4, T6, T0
 	BYTE $0xc4
 	BYTE $0xe2
@@ -1473,6 +1475,19 @@ small:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ kPlane+24(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
@@ -1487,21 +1502,8 @@ small:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
-	SUBQ kPlane+24(FP), R8
 	SUBQ kPlane+24(FP), R9
 
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
 	BYTE $0x82
@@ -1521,26 +1523,12 @@ small:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
-
-	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
 	ADDQ qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
@@ -1555,6 +1543,20 @@ small:
 	BYTE $0x00
 	BYTE $0x00
 
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
 	BYTE $0x82
@@ -1580,6 +1582,19 @@ small:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ kPlane+24(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
@@ -1594,20 +1609,7 @@ small:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
-	SUBQ kPlane+24(FP), R8
 	SUBQ kPlane+24(FP), R9
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1628,26 +1630,12 @@ small:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
-
-	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
 	ADDQ qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
@@ -1661,6 +1649,20 @@ small:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1681,82 +1683,88 @@ small:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
+	SUBQ qPlane+40(FP), R11
+	SUBQ qPlane+40(FP), R11
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
 
-	// TDPBF16PS T5, T7, T3
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x52
 	BYTE $0x5c
-	BYTE $0xdf
+	BYTE $0xce
 	ADDQ kPlane+24(FP), R8
-	ADDQ kPlane+24(FP), R9
 	ADDQ kPlane+24(FP), R8
-	ADDQ kPlane+24(FP), R9
 	ADDQ $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ kPlane+24(FP), R9
+	ADDQ kPlane+24(FP), R9
 	ADDQ $0x40, R9
-	SUBQ qPlane+40(FP), R11
-	SUBQ qPlane+40(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	DECQ R14
 	JNZ  small
-	MOVQ SI, R8
-	LEAQ (R8)(R10*8), R9
-	LEAQ (R9)(R10*8), R9
-	MOVQ q+32(FP), R11
-	MOVQ words+48(FP), R14
-	SHRQ $0x04, R14
 
-large:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
+smallest:
 	// TDPBF16PS T4, T6, T0
 	BYTE $0xc4
 	BYTE $0xe2
@@ -1770,14 +1778,15 @@ large:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ kPlane+24(FP), R8
 
-	// TILELOADD 0(R9)(R10*1), T7
+	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
 	BYTE $0x82
 	BYTE $0x7b
 	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
+	BYTE $0xb4
+	BYTE $0x10
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
@@ -1796,12 +1805,375 @@ large:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
+	SUBQ kPlane+24(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ qPlane+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+	SUBQ kPlane+24(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ kPlane+24(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ qPlane+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	MOVQ q+32(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+	MOVQ SI, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	MOVQ words+48(FP), R14
+	SHRQ $0x04, R14
+	DECQ R14
+	JZ   largeend
+
+large:
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
 	ADDQ $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	ADDQ $0x40, R9
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	DECQ R14
 	JNZ  large
+
+largeend:
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
 	LEAQ (SI)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
@@ -1965,59 +2337,61 @@ dims:
 	MOVQ pairs+48(FP), SI
 	SHRQ $0x04, SI
 	ADDQ vPlane+24(FP), R8
-	ADDQ vPlane+24(FP), R9
 	ADDQ vPlane+24(FP), R8
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	ADDQ vPlane+24(FP), R9
+	ADDQ vPlane+24(FP), R9
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ SI
+	JZ   smallest
 
 small:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R9)(R10*1), T7
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
 	// TDPBF16PS T4, T6, T0
 	BYTE $0xc4
 	BYTE $0xe2
@@ -2031,6 +2405,19 @@ small:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ vPlane+24(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
@@ -2045,21 +2432,8 @@ small:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
-	SUBQ vPlane+24(FP), R8
 	SUBQ vPlane+24(FP), R9
 
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
 	BYTE $0x82
@@ -2079,26 +2453,12 @@ small:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
-
-	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
 	ADDQ pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
@@ -2113,6 +2473,20 @@ small:
 	BYTE $0x00
 	BYTE $0x00
 
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
 	BYTE $0x82
@@ -2138,6 +2512,19 @@ small:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ vPlane+24(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
@@ -2152,20 +2539,7 @@ small:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
-	SUBQ vPlane+24(FP), R8
 	SUBQ vPlane+24(FP), R9
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2186,26 +2560,12 @@ small:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
-
-	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
 	ADDQ pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
@@ -2219,6 +2579,20 @@ small:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2239,82 +2613,88 @@ small:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
+	SUBQ pPlane+40(FP), R11
+	SUBQ pPlane+40(FP), R11
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
 
-	// TDPBF16PS T5, T7, T3
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x52
 	BYTE $0x5c
-	BYTE $0xdf
+	BYTE $0xce
 	ADDQ vPlane+24(FP), R8
-	ADDQ vPlane+24(FP), R9
 	ADDQ vPlane+24(FP), R8
-	ADDQ vPlane+24(FP), R9
 	ADDQ $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ vPlane+24(FP), R9
+	ADDQ vPlane+24(FP), R9
 	ADDQ $0x40, R9
-	SUBQ pPlane+40(FP), R11
-	SUBQ pPlane+40(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	DECQ SI
 	JNZ  small
-	MOVQ DX, R8
-	LEAQ (R8)(R10*8), R9
-	LEAQ (R9)(R10*8), R9
-	MOVQ p+32(FP), R11
-	MOVQ pairs+48(FP), SI
-	SHRQ $0x04, SI
 
-large:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
+smallest:
 	// TDPBF16PS T4, T6, T0
 	BYTE $0xc4
 	BYTE $0xe2
@@ -2328,14 +2708,15 @@ large:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ vPlane+24(FP), R8
 
-	// TILELOADD 0(R9)(R10*1), T7
+	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
 	BYTE $0x82
 	BYTE $0x7b
 	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
+	BYTE $0xb4
+	BYTE $0x10
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
@@ -2354,12 +2735,375 @@ large:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
+	SUBQ vPlane+24(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ pPlane+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+	SUBQ vPlane+24(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ vPlane+24(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ pPlane+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	MOVQ p+32(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+	MOVQ DX, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	MOVQ pairs+48(FP), SI
+	SHRQ $0x04, SI
+	DECQ SI
+	JZ   largeend
+
+large:
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
 	ADDQ $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	ADDQ $0x40, R9
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	DECQ SI
 	JNZ  large
+
+largeend:
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
 	LEAQ (DX)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
@@ -2676,59 +3420,61 @@ TEXT ·planeSumsAMXBF16(SB), NOSPLIT, $0-96
 	MOVQ pairs+80(FP), R14
 	SHRQ $0x04, R14
 	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R9
 	ADDQ aPlane+32(FP), R8
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	ADDQ aPlane+32(FP), R9
+	ADDQ aPlane+32(FP), R9
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ R14
+	JZ   firstsmallest
 
 firstsmall:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R9)(R10*1), T7
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
 	// TDPBF16PS T4, T6, T0
 	BYTE $0xc4
 	BYTE $0xe2
@@ -2742,6 +3488,19 @@ firstsmall:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ aPlane+32(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
@@ -2756,21 +3515,8 @@ firstsmall:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
-	SUBQ aPlane+32(FP), R8
 	SUBQ aPlane+32(FP), R9
 
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
 	BYTE $0x82
@@ -2790,26 +3536,12 @@ firstsmall:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
-
-	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
 	ADDQ bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
@@ -2824,6 +3556,20 @@ firstsmall:
 	BYTE $0x00
 	BYTE $0x00
 
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
 	BYTE $0x82
@@ -2849,6 +3595,19 @@ firstsmall:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ aPlane+32(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
@@ -2863,20 +3622,7 @@ firstsmall:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
-	SUBQ aPlane+32(FP), R8
 	SUBQ aPlane+32(FP), R9
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2897,26 +3643,12 @@ firstsmall:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
-
-	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
 	ADDQ bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
@@ -2930,6 +3662,20 @@ firstsmall:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2950,82 +3696,88 @@ firstsmall:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
+	SUBQ bPlane+56(FP), R11
+	SUBQ bPlane+56(FP), R11
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
 
-	// TDPBF16PS T5, T7, T3
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x52
 	BYTE $0x5c
-	BYTE $0xdf
+	BYTE $0xce
 	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R9
 	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R9
 	ADDQ $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ aPlane+32(FP), R9
+	ADDQ aPlane+32(FP), R9
 	ADDQ $0x40, R9
-	SUBQ bPlane+56(FP), R11
-	SUBQ bPlane+56(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	DECQ R14
 	JNZ  firstsmall
-	MOVQ CX, R8
-	LEAQ (R8)(R10*8), R9
-	LEAQ (R9)(R10*8), R9
-	MOVQ b+40(FP), R11
-	MOVQ pairs+80(FP), R14
-	SHRQ $0x04, R14
 
-firstlarge:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
+firstsmallest:
 	// TDPBF16PS T4, T6, T0
 	BYTE $0xc4
 	BYTE $0xe2
@@ -3039,14 +3791,15 @@ firstlarge:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ aPlane+32(FP), R8
 
-	// TILELOADD 0(R9)(R10*1), T7
+	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
 	BYTE $0x82
 	BYTE $0x7b
 	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
+	BYTE $0xb4
+	BYTE $0x10
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
@@ -3065,12 +3818,375 @@ firstlarge:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
+	SUBQ aPlane+32(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ bPlane+56(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+	SUBQ aPlane+32(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ aPlane+32(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ bPlane+56(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	MOVQ b+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+	MOVQ CX, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	MOVQ pairs+80(FP), R14
+	SHRQ $0x04, R14
+	DECQ R14
+	JZ   firstlargeend
+
+firstlarge:
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
 	ADDQ $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	ADDQ $0x40, R9
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	DECQ R14
 	JNZ  firstlarge
+
+firstlargeend:
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
 	LEAQ (CX)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
@@ -3114,59 +4230,61 @@ rows:
 	MOVQ pairs+80(FP), R14
 	SHRQ $0x04, R14
 	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R9
 	ADDQ aPlane+32(FP), R8
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	ADDQ aPlane+32(FP), R9
+	ADDQ aPlane+32(FP), R9
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ R14
+	JZ   nextsmallest
 
 nextsmall:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R9)(R10*1), T7
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
 	// TDPBF16PS T4, T6, T0
 	BYTE $0xc4
 	BYTE $0xe2
@@ -3180,6 +4298,19 @@ nextsmall:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ aPlane+32(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
@@ -3194,21 +4325,8 @@ nextsmall:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
-	SUBQ aPlane+32(FP), R8
 	SUBQ aPlane+32(FP), R9
 
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
 	BYTE $0x82
@@ -3228,26 +4346,12 @@ nextsmall:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
-
-	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
 	ADDQ bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
@@ -3262,6 +4366,20 @@ nextsmall:
 	BYTE $0x00
 	BYTE $0x00
 
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
 	BYTE $0x82
@@ -3287,6 +4405,19 @@ nextsmall:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ aPlane+32(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
@@ -3301,20 +4432,7 @@ nextsmall:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
-	SUBQ aPlane+32(FP), R8
 	SUBQ aPlane+32(FP), R9
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3335,26 +4453,12 @@ nextsmall:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
-
-	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
 	ADDQ bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
@@ -3368,6 +4472,20 @@ nextsmall:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3388,82 +4506,88 @@ nextsmall:
 	BYTE $0x5c
 	BYTE $0xc6
 
-	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-
 	// TDPBF16PS T4, T7, T2
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x5a
 	BYTE $0x5c
 	BYTE $0xd7
+	SUBQ bPlane+56(FP), R11
+	SUBQ bPlane+56(FP), R11
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
 
-	// TDPBF16PS T5, T7, T3
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x52
 	BYTE $0x5c
-	BYTE $0xdf
+	BYTE $0xce
 	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R9
 	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R9
 	ADDQ $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ aPlane+32(FP), R9
+	ADDQ aPlane+32(FP), R9
 	ADDQ $0x40, R9
-	SUBQ bPlane+56(FP), R11
-	SUBQ bPlane+56(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	DECQ R14
 	JNZ  nextsmall
-	MOVQ CX, R8
-	LEAQ (R8)(R10*8), R9
-	LEAQ (R9)(R10*8), R9
-	MOVQ b+40(FP), R11
-	MOVQ pairs+80(FP), R14
-	SHRQ $0x04, R14
 
-nextlarge:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
+nextsmallest:
 	// TDPBF16PS T4, T6, T0
 	BYTE $0xc4
 	BYTE $0xe2
@@ -3477,14 +4601,15 @@ nextlarge:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xce
+	SUBQ aPlane+32(FP), R8
 
-	// TILELOADD 0(R9)(R10*1), T7
+	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
 	BYTE $0x82
 	BYTE $0x7b
 	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
+	BYTE $0xb4
+	BYTE $0x10
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
@@ -3503,12 +4628,375 @@ nextlarge:
 	BYTE $0x52
 	BYTE $0x5c
 	BYTE $0xdf
+	SUBQ aPlane+32(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ bPlane+56(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+	SUBQ aPlane+32(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	SUBQ aPlane+32(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	ADDQ bPlane+56(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	MOVQ b+40(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+	MOVQ CX, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	MOVQ pairs+80(FP), R14
+	SHRQ $0x04, R14
+	DECQ R14
+	JZ   nextlargeend
+
+nextlarge:
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
 	ADDQ $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	ADDQ $0x40, R9
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	DECQ R14
 	JNZ  nextlarge
+
+nextlargeend:
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
 	LEAQ (CX)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
 	LEAQ (R8)(R10*8), R8

@@ -114,54 +114,125 @@ func planeSums() {
 func planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
-	moveA := func(op func(Op, Op), times int) {
-		for range times {
-			for _, a := range tileA {
-				op(address(planeA), a)
+	// The five small products, each with a plane of A or of B that the one before had not.
+	small := func(nextA, nextB func(int)) {
+		lowerA := func(r int) {
+			SUBQ(address(planeA), tileA[r])
+			loadTileA(r)
+		}
+		higherB := func(c int) {
+			if c == 0 {
+				ADDQ(address(planeB), tileB)
 			}
+			loadTileB(c)
 		}
+		phaseA(lowerA)
+		phaseB(higherB)
+		phaseA(lowerA)
+		phaseB(higherB)
+		phaseAB(nextA, nextB)
 	}
-	loadA := func() {
-		for r, a := range tileA {
-			TILELOADD(0, a, stepA, 6+r)
-		}
+	for i, a := range tileA {
+		ADDQ(address(planeA), a) // to the third plane
+		ADDQ(address(planeA), a)
+		loadTileB(i)
+		loadTileA(i)
 	}
-	loadB := func() {
-		for c := range 2 {
-			TILELOADD(c*tileBytes, tileB, stepB, 4+c)
-		}
-	}
-	multiply := func() {
-		for t := range 4 {
-			TDPBF16PS(4+t%2, 6+t/2, t)
-		}
-	}
-	moveA(ADDQ, 2) // to the third plane
+	DECQ(steps)
+	JZ(LabelRef(label + "smallest"))
 	Label(label + "small")
-	loadB()
-	loadA()
-	multiply()
-	for range 2 { // the next plane down of A by the same of B and by the next one
-		moveA(SUBQ, 1)
-		loadA()
-		multiply()
-		ADDQ(address(planeB), tileB)
-		loadB()
-		multiply()
-	}
-	moveA(ADDQ, 2)
-	for _, a := range tileA {
-		ADDQ(Imm(tileBytes), a)
-	}
-	SUBQ(address(planeB), tileB)
-	SUBQ(address(planeB), tileB)
-	down(tileB, stepB, tileB)
+	small(func(r int) { // the third plane of the next step, and the first one of B
+		ADDQ(address(planeA), tileA[r])
+		ADDQ(address(planeA), tileA[r])
+		ADDQ(Imm(tileBytes), tileA[r])
+		loadTileA(r)
+	}, func(c int) {
+		if c == 0 {
+			SUBQ(address(planeB), tileB)
+			SUBQ(address(planeB), tileB)
+			down(tileB, stepB, tileB)
+		}
+		loadTileB(c)
+	})
 	DECQ(steps)
 	JNZ(LabelRef(label + "small"))
-	MOVQ(from, tileA[0])
-	down(tileA[0], stepA, tileA[1])
-	Load(Param(b), tileB)
-	tileProducts(label+"large", pairs, 2)
+	Label(label + "smallest")
+	small(func(r int) { // the first planes of the first step, for the large products
+		if r == 0 {
+			MOVQ(from, tileA[0])
+		} else {
+			down(tileA[0], stepA, tileA[1])
+		}
+		loadTileA(r)
+	}, func(c int) {
+		if c == 0 {
+			Load(Param(b), tileB)
+		}
+		loadTileB(c)
+	})
+	tileSteps(label+"large", pairs)
+}
+
+// The tiles of A lie in registers 6 and 7, those of B in 4 and 5, those of C in the rest.
+func loadTileA(r int)        { TILELOADD(0, tileA[r], stepA, 6+r) }
+func loadTileB(c int)        { TILELOADD(c*tileBytes, tileB, stepB, 4+c) }
+func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }
+
+// A phase is the four products of the tiles that are loaded. There are no registers
+// to load others into meanwhile, so products come in an order that is done with the
+// tiles of A, of B, or of both one by one: next loads what follows, under the
+// products that are left.
+func phaseA(next func(r int)) {
+	multiplyTiles(0, 0)
+	multiplyTiles(0, 1)
+	next(0)
+	multiplyTiles(1, 0)
+	multiplyTiles(1, 1)
+	next(1)
+}
+
+func phaseB(next func(c int)) {
+	multiplyTiles(0, 0)
+	multiplyTiles(1, 0)
+	next(0)
+	multiplyTiles(0, 1)
+	multiplyTiles(1, 1)
+	next(1)
+}
+
+func phaseAB(nextA func(r int), nextB func(c int)) {
+	multiplyTiles(0, 0)
+	multiplyTiles(1, 0)
+	nextB(0)
+	multiplyTiles(0, 1)
+	nextA(0)
+	multiplyTiles(1, 1)
+	nextB(1)
+	nextA(1)
+}
+
+// tileSteps adds the products of the tiles that are loaded, and of those that follow
+// them.
+func tileSteps(label, pairs string) {
+	steps := param(pairs)
+	SHRQ(Imm(4), steps)
+	DECQ(steps)
+	JZ(LabelRef(label + "end"))
+	Label(label)
+	phaseAB(func(r int) {
+		ADDQ(Imm(tileBytes), tileA[r])
+		loadTileA(r)
+	}, func(c int) {
+		if c == 0 {
+			down(tileB, stepB, tileB)
+		}
+		loadTileB(c)
+	})
+	DECQ(steps)
+	JNZ(LabelRef(label))
+	Label(label + "end")
+	nothing := func(int) {}
+	phaseAB(nothing, nothing)
 }
 
 // address returns where a parameter lies.
