@@ -31,10 +31,10 @@ repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; } 
 # the barrier does that the copy arrives at: bulk copies are left out.
 sanitizer() {
 	command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; return 0; }
-	local tool
-	for tool in initcheck memcheck synccheck racecheck; do check $tool & done
+	local tool tools='initcheck memcheck synccheck racecheck'
+	for tool in $tools; do check "$tool" & done
 	wait
-	for tool in initcheck memcheck synccheck racecheck; do
+	for tool in $tools; do
 		echo "$tool: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|^FAIL|^PASS' $tool.log | tr '\n' ' ')"
 	done
 	[ -z "$(grep -LE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' ./*check.log)" ]

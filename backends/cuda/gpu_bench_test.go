@@ -135,17 +135,12 @@ func BenchmarkLoop(b *testing.B) {
 
 // loopMedian returns the milliseconds of one of so many calls.
 func loopMedian(b *testing.B, c *deviceCall, call func() error, calls int) float64 {
-	var times []time.Duration
-	for range 15 {
-		start := time.Now()
+	return medianOf(func() {
 		for range calls {
 			require.NoError(b, call())
 		}
 		require.NoError(b, c.s.Sync())
-		times = append(times, time.Since(start))
-	}
-	slices.Sort(times)
-	return times[len(times)/2].Seconds() * 1e3 / float64(calls)
+	}).Seconds() * 1e3 / float64(calls)
 }
 
 // BenchmarkHost times host tensors end to end, beside their copies and the

@@ -106,7 +106,9 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	}
 	w := planHopper(p)
 	heads := p.Batch * p.Heads
-	if a.rows = (rowTiles{tall: int32(tiles(p.QLen, f.rows)), lowRows: int32(f.rows)}); w.turn == 0 {
+	if w.turn > 0 {
+		a.rows = rowTiles{tall: int32(tiles(p.QLen, f.rows))}
+	} else {
 		a.rows = cutRows(p.QLen, heads, f.rows/groupRows, b.dev.SMs)
 	}
 	return w.within(b, &a.params, s, func() error {
@@ -136,11 +138,8 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles) {
 	most := rows / (groups * groupRows)
 	for tall := most; tall >= max(0, most-last); tall-- {
 		rest := rows - tall*groups*groupRows
-		for g := min(groups, tiles(rest, groupRows)); g >= min(1, rest); g-- {
-			low := 0
-			if rest > 0 {
-				low = tiles(rest, g*groupRows)
-			}
+		for g := max(1, min(groups, tiles(rest, groupRows))); g > 0; g-- {
+			low := tiles(rest, g*groupRows)
 			// The first multiprocessors may have one tall tile more; low ones go to the others first.
 			each, more := tall*heads/sms, tall*heads%sms
 			load := each*time(groups) + tiles(low*heads, sms)*time(g)
@@ -148,7 +147,7 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles) {
 				load = max(load, (each+1)*time(groups)+tiles(max(0, low*heads-(sms-more)), sms)*time(g))
 			}
 			if load < least {
-				least, best = load, rowTiles{int32(tall), int32(low), int32(max(1, g) * groupRows)}
+				least, best = load, rowTiles{int32(tall), int32(low), int32(g * groupRows)}
 			}
 		}
 	}

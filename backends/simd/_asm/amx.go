@@ -234,12 +234,12 @@ func tileProducts(label, pairs string, wide int) {
 	SHRQ(Imm(4), steps)
 	Label(label)
 	for c := range wide {
-		TILELOADD(c*tileBytes, tileB, stepB, 4+c)
+		loadTileB(c)
 	}
-	for r, a := range tileA {
-		TILELOADD(0, a, stepA, 6+r)
+	for r := range tileA {
+		loadTileA(r)
 		for c := range wide {
-			TDPBF16PS(4+c, 6+r, 2*r+c)
+			multiplyTiles(r, c)
 		}
 	}
 	for _, a := range tileA {
@@ -249,6 +249,11 @@ func tileProducts(label, pairs string, wide int) {
 	DECQ(steps)
 	JNZ(LabelRef(label))
 }
+
+// The tiles of A lie in registers 6 and 7, those of B in 4 and 5, those of C in the rest.
+func loadTileA(r int)        { TILELOADD(0, tileA[r], stepA, 6+r) }
+func loadTileB(c int)        { TILELOADD(c*tileBytes, tileB, stepB, 4+c) }
+func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }
 
 // eachTile calls f for the tiles of C: the number, the row, the offset.
 func eachTile(wide int, f func(t, r, offset int)) {
@@ -440,7 +445,7 @@ func tilePeak() {
 	}
 	Label("loop")
 	for tile := range 4 {
-		TDPBF16PS(4+tile%2, 6+tile/2, tile)
+		multiplyTiles(tile/2, tile%2)
 	}
 	DECQ(n)
 	JNZ(LabelRef("loop"))

@@ -115,17 +115,9 @@ func planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
 	// The five small products, each with a plane of A or of B that the one before had not.
+	lowerA := tilesOfA(func(r int) { SUBQ(address(planeA), tileA[r]) })
+	higherB := tilesOfB(func() { ADDQ(address(planeB), tileB) })
 	small := func(nextA, nextB func(int)) {
-		lowerA := func(r int) {
-			SUBQ(address(planeA), tileA[r])
-			loadTileA(r)
-		}
-		higherB := func(c int) {
-			if c == 0 {
-				ADDQ(address(planeB), tileB)
-			}
-			loadTileB(c)
-		}
 		phaseA(lowerA)
 		phaseB(higherB)
 		phaseA(lowerA)
@@ -141,42 +133,27 @@ func planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual) {
 	DECQ(steps)
 	JZ(LabelRef(label + "smallest"))
 	Label(label + "small")
-	small(func(r int) { // the third plane of the next step, and the first one of B
+	small(tilesOfA(func(r int) { // the third plane of the next step, and the first one of B
 		ADDQ(address(planeA), tileA[r])
 		ADDQ(address(planeA), tileA[r])
 		ADDQ(Imm(tileBytes), tileA[r])
-		loadTileA(r)
-	}, func(c int) {
-		if c == 0 {
-			SUBQ(address(planeB), tileB)
-			SUBQ(address(planeB), tileB)
-			down(tileB, stepB, tileB)
-		}
-		loadTileB(c)
-	})
+	}), tilesOfB(func() {
+		SUBQ(address(planeB), tileB)
+		SUBQ(address(planeB), tileB)
+		down(tileB, stepB, tileB)
+	}))
 	DECQ(steps)
 	JNZ(LabelRef(label + "small"))
 	Label(label + "smallest")
-	small(func(r int) { // the first planes of the first step, for the large products
+	small(tilesOfA(func(r int) { // the first planes of the first step, for the large products
 		if r == 0 {
 			MOVQ(from, tileA[0])
 		} else {
 			down(tileA[0], stepA, tileA[1])
 		}
-		loadTileA(r)
-	}, func(c int) {
-		if c == 0 {
-			Load(Param(b), tileB)
-		}
-		loadTileB(c)
-	})
+	}), tilesOfB(func() { Load(Param(b), tileB) }))
 	tileSteps(label+"large", pairs)
 }
-
-// The tiles of A lie in registers 6 and 7, those of B in 4 and 5, those of C in the rest.
-func loadTileA(r int)        { TILELOADD(0, tileA[r], stepA, 6+r) }
-func loadTileB(c int)        { TILELOADD(c*tileBytes, tileB, stepB, 4+c) }
-func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }
 
 // A phase is the four products of the tiles that are loaded. There are no registers
 // to load others into meanwhile, so products come in an order that is done with the
@@ -211,6 +188,24 @@ func phaseAB(nextA func(r int), nextB func(c int)) {
 	nextA(1)
 }
 
+// tilesOfA and tilesOfB return what loads the tile of that number after a move to
+// where it lies: each of A on its own, those of B together.
+func tilesOfA(move func(r int)) func(r int) {
+	return func(r int) {
+		move(r)
+		loadTileA(r)
+	}
+}
+
+func tilesOfB(move func()) func(c int) {
+	return func(c int) {
+		if c == 0 {
+			move()
+		}
+		loadTileB(c)
+	}
+}
+
 // tileSteps adds the products of the tiles that are loaded, and of those that follow
 // them.
 func tileSteps(label, pairs string) {
@@ -219,15 +214,7 @@ func tileSteps(label, pairs string) {
 	DECQ(steps)
 	JZ(LabelRef(label + "end"))
 	Label(label)
-	phaseAB(func(r int) {
-		ADDQ(Imm(tileBytes), tileA[r])
-		loadTileA(r)
-	}, func(c int) {
-		if c == 0 {
-			down(tileB, stepB, tileB)
-		}
-		loadTileB(c)
-	})
+	phaseAB(tilesOfA(func(r int) { ADDQ(Imm(tileBytes), tileA[r]) }), tilesOfB(func() { down(tileB, stepB, tileB) }))
 	DECQ(steps)
 	JNZ(LabelRef(label))
 	Label(label + "end")
