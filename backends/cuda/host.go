@@ -19,7 +19,7 @@ import (
 
 // chunkBytes is what a chunk carries both ways, if its units are smaller: enough
 // for the bus, and little beside a problem whose copies matter.
-const chunkBytes = 4 << 20
+const chunkBytes = 2 << 20
 
 // rowAlignment is what the kernels' fast copies want of a row's address, in bytes.
 const rowAlignment = 16
@@ -205,22 +205,29 @@ func (c *hostCall) move(a *array, l *lane, first, n int) {
 }
 
 // moveRows copies row by row, or head by head where rows are dense on both sides,
-// between the packed chunk and the tensor's memory.
+// between the packed chunk and the tensor's memory. Of what it packs the caches keep
+// nothing, where they need not: the device's copies are slower otherwise.
 func moveRows[T float32 | uint16](a *array, packed, memory []T, kvHeads, first int) {
 	rows, dim, step := a.t.Shape()[2], a.t.Shape()[3], a.step
 	if step == dim && (a.t.Strides()[2] == dim || rows == 1) {
 		rows, dim, step = 1, rows*dim, rows*dim
 	}
+	bytes := dim * a.t.DType().Size()
+	uncached := !a.output && bytes%rowAlignment == 0 && uintptr(unsafe.Pointer(unsafe.SliceData(packed)))%rowAlignment == 0
 	for i := 0; len(packed) > 0; i++ {
 		unit, head := first+i/(a.heads*rows), i/rows%a.heads
 		at := a.t.Offset(unit/kvHeads, unit%kvHeads*a.heads+head, i%rows)
-		if a.output {
-			copy(memory[at:at+dim], packed)
-		} else {
-			copy(packed[:dim], memory[at:])
+		switch row := memory[at : at+dim]; {
+		case a.output:
+			copy(row, packed)
+		case uncached:
+			copyUncached(unsafe.Pointer(unsafe.SliceData(packed)), unsafe.Pointer(unsafe.SliceData(row)), bytes)
+		default:
+			copy(packed, row)
 		}
 		packed = packed[step:]
 	}
+	storeFence()
 }
 
 // A lane is a stream, pinned memory, and as much memory of the device.
@@ -285,7 +292,7 @@ type lanes struct {
 const lanesBytes = 512 << 20
 
 func newLanes() lanes {
-	n := max(2, min(8, runtime.GOMAXPROCS(0)))
+	n := max(2, min(12, runtime.GOMAXPROCS(0)))
 	l := lanes{make(chan *lane, n), chunkBytes}
 	for range n {
 		l.free <- new(lane)

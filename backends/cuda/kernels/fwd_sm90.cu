@@ -152,8 +152,9 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Sha
         fetch_tile(w, n, a.v, sh.v(v.stage), w.cut(n) ? sh.v_raw(v.stage) : sh.v_full(v.stage), sh.v_empty(v.stage), v);
     };
 
-    // Each K comes a tile of keys before its V; the next tile's first K before this one's last V, its Q as
-    // early as a stage is free. Nobody reads the work that the next one replaces: q_empty said so.
+    // Each K comes a tile of keys before its V, and the next tile's first K before this one's last V. The next tile's
+    // Q comes some way into this one: its stage is free once O of the tile before has left, and until then no K or
+    // V would be fetched. Nobody reads the work that the next one replaces: q_empty said so.
     int tile = blockIdx.x, place = 0;
     find(tile, sh.work(0));
     if (sh.work(0).count > 0) fetch_k(sh.work(0), 0);
@@ -164,11 +165,12 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Sha
         volatile Work &next = sh.work(place);
         tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
         find(tile, next);
+        const int some_way = max(1, min(w.count / 2, 4));
 #pragma unroll 1
         for (int n = 1; n < w.count; n++) {
             fetch_k(w, n);
             fetch_v(w, n - 1);
-            if (S::q_stages > 1 && n == 1) fetch_q(next);
+            if (S::q_stages > 1 && n == some_way) fetch_q(next);
         }
         if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
         if (next.count > 0) fetch_k(next, 0);
