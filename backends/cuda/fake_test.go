@@ -339,6 +339,10 @@ func (f *fakeDriver) moduleCalls() {
 			f.mu.Unlock()
 			return f.fail("cuLaunchKernel", 1)
 		}
+		if strings.HasPrefix(k.name, "limits") {
+			f.mu.Unlock()
+			return f.measured(k.name, (*limitArgs)(a))
+		}
 		if strings.HasPrefix(k.name, "fwd_sm90") || strings.HasPrefix(k.name, "bwd_sm90") && k.plan[3] > 0 {
 			a = unsafe.Pointer(&(*mapped)(a).params)
 		}

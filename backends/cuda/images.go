@@ -91,11 +91,16 @@ func (x *images) load(d *Driver, s stemID, name string) (*function, error) {
 			return nil, fmt.Errorf("image %s: %w", stems[s].name, err)
 		}
 	}
-	h, err := d.ModuleGetFunction(x.modules[s], name)
+	return loadFunction(d, x.modules[s], name)
+}
+
+// loadFunction returns a module's kernel, with its plan.
+func loadFunction(d *Driver, m Module, name string) (*function, error) {
+	h, err := d.ModuleGetFunction(m, name)
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", name, err)
 	}
-	at, size, err := d.ModuleGetGlobal(x.modules[s], name+"_plan")
+	at, size, err := d.ModuleGetGlobal(m, name+"_plan")
 	if err != nil {
 		return nil, fmt.Errorf("plan of %s: %w", name, err)
 	}

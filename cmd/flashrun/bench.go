@@ -148,7 +148,11 @@ func (f *benchFlags) measure(cmd *cobra.Command, b *bench, problems []flashkit.P
 	if f.limits {
 		b.show.say("measuring what the machine does at most")
 		types := typesOf(problems)
-		b.results.Limits = append(hostLimits(types), deviceLimits(b.gpu, types)...)
+		device, err := deviceLimits(b.gpu, types)
+		if err != nil {
+			return err
+		}
+		b.results.Limits = append(hostLimits(types), device...)
 	}
 	b.plan.started = time.Now()
 	err := b.run(cmd.Context(), problems)

@@ -128,28 +128,23 @@ func (t *tensors) close() error {
 	return errors.Join(errs...)
 }
 
-// perMultiprocessor is the operations of a multiprocessor in a clock, by compute
-// capability: of its float32 units, and of its tensor units on 16-bit numbers
-// without sparsity. From NVIDIA's descriptions of A100, H100 and B200.
-var perMultiprocessor = map[int]struct{ f32, tensor float64 }{80: {128, 2048}, 90: {256, 4096}, 100: {256, 8192}}
-
-// deviceLimits returns what the GPU's data sheet promises: clocks, units and the
-// width of the memory.
-func deviceLimits(gpu *cuda.Backend, types []flashkit.DType) []limit {
+// deviceLimits measures the GPU: multiply-adds of each type, and copying.
+func deviceLimits(gpu *cuda.Backend, types []flashkit.DType) ([]limit, error) {
 	if gpu == nil {
-		return nil
+		return nil, nil
 	}
-	dev := gpu.Device()
 	var list []limit
-	if unit, known := perMultiprocessor[dev.Major*10+dev.Minor]; known {
-		for _, t := range types {
-			each, units := unit.tensor, "tensor units"
-			if t == flashkit.Float32 {
-				each, units = unit.f32, "float32 units"
-			}
-			list = append(list, limit{Memory: deviceMemory, Name: t.String(), GFLOPS: each * float64(dev.SMs) * float64(dev.ClockMHz) / 1e3,
-				How: fmt.Sprintf("by specification: %s of %d multiprocessors at %d MHz", units, dev.SMs, dev.ClockMHz)})
+	for _, t := range types {
+		rate, instructions, err := gpu.Peak(t)
+		if err != nil {
+			return nil, fmt.Errorf("limit of the device, %s: %w", t, err)
 		}
+		list = append(list, limit{Memory: deviceMemory, Name: t.String(), GFLOPS: rate / 1e9,
+			How: fmt.Sprintf("multiply-adds on the chip, %s, %d multiprocessors", instructions, gpu.Device().SMs)})
 	}
-	return append(list, limit{Memory: deviceMemory, Name: "copy", BytesPerSecond: float64(dev.Bandwidth), How: "by specification: clock and width of the memory"})
+	rate, err := gpu.CopyRate()
+	if err != nil {
+		return nil, fmt.Errorf("limit of the device, copy: %w", err)
+	}
+	return append(list, limit{Memory: deviceMemory, Name: "copy", BytesPerSecond: rate, How: "bytes read and written by a kernel that copies"}), nil
 }

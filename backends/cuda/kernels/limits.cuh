@@ -1,0 +1,37 @@
+// What the loops of limits.cu and limits_sm90.cu share.
+#pragma once
+#include "params.cuh"
+
+struct F16;
+struct BF16;
+
+struct Limits {
+    const uint4 *from; // of copies
+    uint4 *to;
+    int64_t words; // of 16 bytes
+    int rounds;
+};
+
+template <class T> constexpr uint32_t mantissas = 0; // and signs, of a pair
+template <> constexpr uint32_t mantissas<F16> = 0x83ff83ff;
+template <> constexpr uint32_t mantissas<BF16> = 0x807f807f;
+template <class T> constexpr uint32_t ones = 0; // a pair of 1
+template <> constexpr uint32_t ones<F16> = 0x3c003c00;
+template <> constexpr uint32_t ones<BF16> = 0x3f803f80;
+
+// A pair of numbers with magnitudes from 1 to 2, some of them negative: what power the
+// products take depends on their operands, and zeros would flatter.
+template <class T> __device__ __forceinline__ uint32_t random_pair(uint32_t seed) {
+    uint32_t x = (seed + blockIdx.x * 7919) * 2654435761u;
+    x = (x ^ x >> 15) * 2246822519u;
+    return (x ^ x >> 13) & mantissas<T> | ones<T>;
+}
+
+// Uses the result, so that the compiler has to compute it.
+__device__ __forceinline__ void keep(const Limits &a, float x) {
+    if (x == 0x1.234p77f) *(float *)a.to = x;
+}
+
+#define LIMIT(name, body, threads, thousands, blocks)                                       \
+    extern "C" __device__ Plan name##_plan = {threads, 0, (int)(thousands), blocks};        \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Limits a) { body(a); }
