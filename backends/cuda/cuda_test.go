@@ -84,3 +84,29 @@ func ExampleBackend_Backward() {
 		fmt.Println(n, err)
 	}
 }
+
+// What a kernel reached, of what the device does at most.
+func ExampleBackend_Peak() {
+	b, err := cuda.Open()
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	rate, instructions, err := b.Peak(flashkit.BFloat16) // FLOP/s
+	if err != nil || rate < 1e12 {
+		fmt.Println(rate, instructions, err)
+	}
+}
+
+// How long a device takes at least for tensors that do not fit into its caches.
+func ExampleBackend_CopyRate() {
+	b, err := cuda.Open()
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	rate, err := b.CopyRate() // bytes read and written per second
+	if err != nil || rate < 1e9 {
+		fmt.Println(rate, err)
+	}
+}

@@ -234,3 +234,17 @@ func BenchmarkFirstCall(b *testing.B) {
 	c.close(b)
 	require.NoError(b, gpu.Close())
 }
+
+// The kernels that measure limits load and launch, too.
+func TestEveryLimit(t *testing.T) {
+	b := openGPU(t)
+	b.dev.Memory = 64 << 20 // copies of 8 MiB are enough here
+	for _, dtype := range dtypes {
+		rate, _, err := b.Peak(dtype)
+		require.NoError(t, err)
+		require.Positive(t, rate)
+	}
+	rate, err := b.CopyRate()
+	require.NoError(t, err)
+	require.Positive(t, rate)
+}
