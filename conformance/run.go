@@ -8,9 +8,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/flashkit-go/flashkit"
@@ -91,16 +93,34 @@ func (o Options) Count(kernels []flashkit.Kernel) int {
 	return len(o.choose(kernels)) * len(o.checks())
 }
 
-// Results runs every chosen case on every chosen kernel, one after the other,
-// until ctx is done.
+// Results runs every chosen case on every chosen kernel, as many at a time as Go uses
+// processors, and gives the results in order, until ctx is done. It returns when all
+// that it has begun has ended.
 func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq[Result] {
 	return func(yield func(Result) bool) {
-		checks := o.checks()
-		for _, k := range o.choose(kernels) {
-			for _, c := range checks {
-				if ctx.Err() != nil || !yield(Result{k.Name, c.name, c.run(ctx, k)}) {
-					return
+		ctx, cancel := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		pending := make(chan chan Result, runtime.GOMAXPROCS(0)-1)
+		running.Go(func() {
+			defer close(pending)
+			checks := o.checks()
+			for _, k := range o.choose(kernels) {
+				for _, c := range checks {
+					r := make(chan Result, 1)
+					select {
+					case pending <- r:
+					case <-ctx.Done():
+						return
+					}
+					running.Go(func() { r <- Result{k.Name, c.name, c.run(ctx, k)} })
 				}
+			}
+		})
+		for r := range pending {
+			if r := <-r; ctx.Err() != nil || !yield(r) {
+				return
 			}
 		}
 	}
