@@ -8,9 +8,8 @@
 //	O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
 // with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3). The order of
-// the products is that of Shah et al. 2024, algorithm 2: those of scores run ahead
-// by a tile. Under a warpgroup's products of values run its maxima, and the
-// exponentials of the others.
+// the products is that of Shah et al. 2024, algorithm 2: those of scores run
+// ahead by a tile, and the exponentials under the products of values.
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a, and for nothing else.
 //
@@ -61,7 +60,7 @@ template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stage
     static constexpr int panels = dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * tile_bytes; // in shared memory
-    static constexpr int work_at = v_at + stages * tile_bytes, barriers_at = work_at + 64 * (q_stages + 1);
+    static constexpr int work_at = v_at + stages * tile_bytes, barriers_at = work_at + 56 * (q_stages + 1);
     static constexpr int shared = 1024 + barriers_at + 8 * (2 * q_stages + 5 * stages); // 1024 to align
     static constexpr int fetch_registers = groups == 2 ? 40 : 32, compute_registers = groups == 2 ? 232 : 160;
 };
@@ -69,19 +68,17 @@ template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stage
 // A tile of query rows, in shared memory, and the tiles of keys that hold what some
 // row of it sees, in the order in which they are taken: first those that not every
 // row sees whole, from the right, then from the left; then the others.
-struct alignas(16) Work {
-    int row0, end, count, edges;           // rows from row0 to end-1; row0 is -1 when there is no further tile; tiles of keys; the first of them
-    int first, right;                      // tile(0); how many of the edges come from the right
+struct alignas(8) Work {
+    int row0, end, head, kv_head, batch;   // rows from row0 to end-1; row0 is -1 when there is no further tile
+    int count, edges, right;               // tiles of keys; the first of them; the first of those
     int from, full_to, open_from, open_to; // every row sees full_to whole; the band cuts those outside the open ones
-    int head, kv_head, batch;
-    int odd; // a tile of V that the band cuts holds what is not finite
-    __device__ __forceinline__ int4 extent() const volatile { return *(const int4 *)this; } // row0, end, count and edges at once
+    int odd;                               // a tile of V that the band cuts holds what is not finite
     __device__ __forceinline__ int tile(int n) const volatile {
         return n < right ? full_to + right - n : n < edges ? from + n - right : full_to + edges - n;
     }
     __device__ __forceinline__ bool cut(int n) const volatile { return n < edges && (tile(n) < open_from || tile(n) > open_to); }
 };
-static_assert(sizeof(Work) == 64);
+static_assert(sizeof(Work) == 56);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
 // The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
@@ -132,7 +129,6 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Sha
         const int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
         w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
         w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= p.kv_len ? to : full_to;
-        w.first = w.tile(0);
     };
     Ring<S::q_stages> q(1);
     Ring<S::stages> k(1), v(1);
@@ -241,13 +237,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     while (true) {
         barrier_wait(sh.q_full(q.stage), q.parity);
         volatile Work &w = sh.work(place.stage);
-        const int4 extent = w.extent();
-        const int row0 = uniform(extent.x), rows_end = uniform(extent.y), count = uniform(extent.z), edges = uniform(extent.w);
+        const int row0 = uniform(w.row0);
         if (row0 < 0) break;
-        const int first = w.first;
+        const int count = uniform(w.count), edges = uniform(w.edges);
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
-        float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
+        float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {};
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
@@ -278,8 +273,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
                 if (at < first[r] - key || at > last[r] - key) s[i] = -inf;
             });
         };
-        auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
-            top[0] = top[1] = -inf;
+        auto softmax = [&](bool masked) { // P in place of s; what o must be multiplied by in down
+            float top[2] = {-inf, -inf}, sum[2] = {};
             each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
             each<2>([&](int r) {
@@ -289,9 +284,6 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
                 m[r] = top[r];
                 top[r] = shift;
             });
-        };
-        auto exponentials = [&] { // P in place of s, and its sums in l
-            float sum[2] = {};
             each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
         };
@@ -306,17 +298,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             wgmma_wait<1>();
             give(k, sh.k_empty(k.stage));
             if (masked) mask(w.tile(n));
-            maxima(masked);
+            softmax(masked);
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
-            exponentials();
             round_weights();
             each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
-        const int end = top_row < rows_end ? top_row + 64 + p.hi : 0; // tiles of keys from here on go by
+        const int end = top_row < uniform(w.end) ? top_row + 64 + p.hi : 0; // tiles of keys from here on go by
         int n = 0;
 #pragma unroll 1
-        for (; n < count && (n == 0 ? first : w.tile(n)) * S::keys >= end; n++) {
+        for (; n < count && w.tile(n) * S::keys >= end; n++) {
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
             give(k, sh.k_empty(k.stage));
@@ -330,8 +321,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             wgmma_wait<0>();
             give(k, sh.k_empty(k.stage));
             if (n < edges) mask(w.tile(n));
-            maxima(true);
-            exponentials();
+            softmax(true);
             round_weights();
 #pragma unroll 1
             for (n++; n < edges; n++) step(true, n);
@@ -345,7 +335,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         each<2>([&](int r) {
             l[r] += __shfl_xor_sync(~0u, l[r], 1);
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
-            down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
+            down[r] = l[r] == 0 ? 0 : 1 / l[r];
+            float *lse = (float *)p.lse.data + w.batch * p.lse.batch + w.head * p.lse.head; // [q_len]
+            if (p.lse.data && lane % 4 == 0 && row + 8 * r < w.end) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
         });
 
         // O leaves through the warpgroup's own rows of Q, which nobody else reads.
@@ -378,21 +370,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         if (p.v_dim % 8 != 0) { // copies out write chunks of 16 bytes whole
             uint16_t *to = (uint16_t *)p.o.data + w.batch * p.o.batch + w.head * p.o.head + top_row * p.o.row;
 #pragma unroll 1
-            for (int r = warp; r < min(64, rows_end - top_row); r += 4)
+            for (int r = warp; r < min(64, w.end - top_row); r += 4)
 #pragma unroll 1
                 for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
             named_barrier(2 + group, 128); // all have read
-        } else if (thread == 0 && top_row < rows_end) {
+        } else if (thread == 0 && top_row < w.end) {
             each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, w.head, w.batch, q_tile + group * 8192 + i * S::q_panel); });
             store_commit();
         }
         leaving = q.stage;
-        if (p.lse.data && lane % 4 == 0) {
-            float *lse = (float *)p.lse.data + w.batch * p.lse.batch + w.head * p.lse.head; // [q_len]
-            each<2>([&](int r) {
-                if (row + 8 * r < rows_end) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
-            });
-        }
         if (S::q_stages == 1) leave();
         q.next(), place.next();
     }
