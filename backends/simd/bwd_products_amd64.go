@@ -21,12 +21,15 @@ func (isa *laneISA) seen(p *flashkit.Problem, x *keyBlock, y *rowTile, k, keys i
 // setKeyMasks sets the masks of rows, from a given one on: which of the keys from k
 // on each sees, or all of them.
 func setKeyMasks(p *flashkit.Problem, masks []uint32, row, k, keys, lanes int, whole bool) {
-	for i := range masks {
-		masks[i] = laneMask(0, lanes, keys)
-		if !whole {
-			from, to := p.Keys(row + i)
-			masks[i] = laneMask(from-k, to-k, keys)
+	if all := laneMask(0, lanes, keys); whole {
+		for i := range masks {
+			masks[i] = all
 		}
+		return
+	}
+	for i := range masks {
+		from, to := p.Keys(row + i)
+		masks[i] = laneMask(from-k, to-k, keys)
 	}
 }
 

@@ -365,12 +365,11 @@ func rowGradient(i, v int, s, dp Mem, masks, lse, delta GPVirtual, w, x, by, bas
 	VBROADCASTSS(Mem{Base: lse, Disp: 4 * i}, y)
 	VFMSUB213PS(y, by, w)
 	VMULPS(base2, w, w) // after the difference, so that large scores lose nothing
-	exp2(w, n, p)
+	KMOVW(Mem{Base: masks, Disp: 4*i + 2*v}, K1)
+	exp2Masked(w, n, p, K1)
 	VMOVUPS(dp, x)
 	VBROADCASTSS(Mem{Base: delta, Disp: 4 * i}, y)
 	VSUBPS(y, x, x)
-	KMOVW(Mem{Base: masks, Disp: 4*i + 2*v}, K1)
-	VMOVAPS_Z(w, K1, w)
 	VMULPS_Z(x, w, K1, x)
 }
 

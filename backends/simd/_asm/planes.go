@@ -239,8 +239,8 @@ func planeWeights() {
 	splitConstants(registers[11], registers[12])
 	weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {
 		for i := range planes - 1 {
-			split(x, piece[0])
-			split(y, piece[1])
+			cut(x, piece[0])
+			cut(y, piece[1])
 			pairUp(piece[0], piece[1], part(planeOf(dst, plane, i), v))
 		}
 		pairUp(x, y, part(planeOf(dst, plane, planes-1), v))
@@ -289,7 +289,7 @@ func planeGradients() {
 				of = piece
 				for i := range 2 {
 					for v := range vectors {
-						split(z.from[i][v], piece[i][v])
+						cut(z.from[i][v], piece[i][v])
 					}
 				}
 			}
@@ -348,6 +348,13 @@ func split(x, piece VecPhysical) {
 	VSUBPS(piece, x, x)
 }
 
+// cut is split for one operand of a product, which may be cut off instead of rounded:
+// that the other's planes have both signs is enough for the products left out.
+func cut(x, piece VecPhysical) {
+	VPANDD(upperHalf, x, piece)
+	VSUBPS(piece, x, x)
+}
+
 // splitRows emits the packing of rows into planes.
 func splitRows() {
 	routine("splitRows", "func(dst *uint16, dstStep, plane int, src *float32, srcStep, n, rows int) bool",
@@ -356,8 +363,9 @@ func splitRows() {
 		"are none of these. n > 0, rows > 0.")
 	dst, dstStep, plane := param("dst"), bytes16(param("dstStep")), param("plane")
 	src, srcStep, rows := param("src"), bytes(param("srcStep")), param("rows")
-	x, piece, limit, absolute := registers[0], registers[1], registers[2], registers[3]
-	splitConstants(registers[4], registers[5])
+	x, piece := registers[0:2], registers[2:4]
+	limit, absolute, both := registers[4], registers[5], registers[8]
+	splitConstants(registers[6], registers[7])
 	word(0x7fffffff, absolute)
 	constant(wildFrom, limit)
 	whole, some, all := K1, K2, K3 // all: the columns that no row has anything wild in
@@ -371,13 +379,17 @@ func splitRows() {
 	KXNORW(whole, whole, whole)
 	KXNORW(all, all, all)
 
-	sixteen := func(to, from GPVirtual, mask, wildless Op) {
-		VMOVUPS_Z(Mem{Base: from}, mask, x)
+	load := func(from Mem, mask, wildless Op, x, piece VecPhysical) {
+		VMOVUPS_Z(from, mask, x)
 		VPANDD(absolute, x, piece)
 		const lessThan = 1
 		VCMPPS(Imm(lessThan), limit, piece, wildless)
 		KANDW(wildless, all, all)
 		VMOVAPS_Z(x, wildless, x)
+	}
+	sixteen := func(to, from GPVirtual, mask, wildless Op) {
+		x, piece := x[0], piece[0]
+		load(Mem{Base: from}, mask, wildless, x, piece)
 		for i := range planes - 1 {
 			split(x, piece)
 			VPSRLD(Imm(16), piece, piece)
@@ -391,15 +403,35 @@ func splitRows() {
 	MOVQ(dst, to)
 	MOVQ(src, from)
 	MOVQ(address("n"), n)
-	SHRQ(Imm(4), n)
-	JZ(LabelRef("tail"))
+	SHRQ(Imm(5), n)
+	JZ(LabelRef("half"))
 	Label("columns")
 	PREFETCHT0(Mem{Base: from, Index: srcStep, Scale: 8}) // the processor's own prefetching ends with a page
+	PREFETCHT0(Mem{Base: from, Index: srcStep, Scale: 8, Disp: 64})
+	for v := range x {
+		load(Mem{Base: from, Disp: 64 * v}, whole, []Op{K4, K5}[v], x[v], piece[v])
+	}
+	for i := range planes {
+		of := x // the last plane is what is left
+		if i < planes-1 {
+			of = piece
+			for v := range x {
+				split(x[v], piece[v])
+			}
+		}
+		VCVTNE2PS2BF16(of[0], of[1], both)
+		VMOVDQU32(both, planeOf(to, plane, i))
+	}
+	ADDQ(U32(128), from)
+	ADDQ(Imm(64), to)
+	DECQ(n)
+	JNZ(LabelRef("columns"))
+	Label("half")
+	TESTQ(U32(16), address("n"))
+	JZ(LabelRef("tail"))
 	sixteen(to, from, whole, K4)
 	ADDQ(Imm(64), from)
 	ADDQ(Imm(32), to)
-	DECQ(n)
-	JNZ(LabelRef("columns"))
 	Label("tail")
 	KORTESTW(some, some)
 	JZ(LabelRef("next"))

@@ -61,7 +61,10 @@ func exp2Constants() {
 // to a whole number, and leaves n + 127 in the last bits: shifted up, these are
 // 2^n as a float32, or 0 for n = -127. It is multiplied with, not added to the
 // exponent, for the sake of NaN.
-func exp2(x, n, p VecPhysical) {
+func exp2(x, n, p VecPhysical) { exp2Masked(x, n, p, nil) }
+
+// exp2Masked is exp2, and with AVX-512 sets to 0 where a mask that is given is clear.
+func exp2Masked(x, n, p VecPhysical, mask Op) {
 	f := x
 	if isa == "AVX512" {
 		const floor = 1
@@ -78,6 +81,10 @@ func exp2(x, n, p VecPhysical) {
 		VFMADD213PS(expC[i], f, p)
 	}
 	if isa == "AVX512" {
+		if mask != nil {
+			VSCALEFPS_Z(x, p, mask, x)
+			return
+		}
 		VSCALEFPS(x, p, x)
 	} else {
 		VPSLLD(Imm(23), n, n)
