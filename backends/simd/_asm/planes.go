@@ -10,7 +10,8 @@ import (
 
 // A float32 is the sum of three bf16: its upper bits, those of what is left, and
 // the rest. So a product of float32 is one of nine products of bf16, of which the
-// three smallest are below half a unit in the last place of the largest:
+// three smallest are below half a unit in the last place of the largest, or below
+// one where an operand is cut, not rounded:
 //
 //	x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0) + ...
 //
