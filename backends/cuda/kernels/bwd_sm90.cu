@@ -215,8 +215,6 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     auto keep = [](uint32_t (&x)[S::rows / 16][4]) { // operands in flight are not protected: their registers are in use up to here
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); });
     };
-    auto column = [](int i) { return i / 4 * 8 + i % 2; }; // of sum i, from the thread's first one
-
     Ring<S::stages> ring(0);
     int tile = to, buffer = 0; // of dS
     auto cut = [&] { // whether the tile has hidden pairs
@@ -282,14 +280,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             const float2 *from = (const float2 *)stats(which) + group * 8 + lane % 4, x = from[0], y = from[4];
             stat[0] = x.x, stat[1] = x.y, stat[2] = y.x, stat[3] = y.y;
         };
-        auto first_row = [&] { return tile * S::rows + fresh(lane) % 4 * 2; }; // of the thread's sums
         if (edge) {
-            const int row = first_row(), key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
-            const int least = row + p.lo - key, most = row + p.hi - key, keys = p.kv_len - key, rows = p.q_len - row;
-            each<S::rows / 2>([&](int i) {
-                const int down = i / 2 % 2 * 8, d = down - column(i);
-                if (odd) s[i] += sh.odd()[key - key0 + down];
-                if (d < least || d > most || down >= keys || column(i) >= rows) s[i] = -infinity;
+            const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
+            each<2>([&](int half) {
+                const int k = key + 8 * half;
+                const uint32_t seen = k < p.kv_len ? columns_before(min(k - p.lo + 1, p.q_len) - row) & ~columns_before(k - p.hi - row) : 0;
+                each<S::rows / 4>([&](int i) {
+                    float &x = s[i / 2 * 4 + 2 * half + i % 2];
+                    if (odd) x += sh.odd()[k - key0];
+                    x = seen & 1u << i ? x : -infinity;
+                });
             });
         }
         next_stat(0);

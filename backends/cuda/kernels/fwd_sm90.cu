@@ -8,8 +8,9 @@
 //	O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
 // with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3). The order of
-// the products is that of Shah et al. 2024, algorithm 2: those of scores run
-// ahead by a tile, and the exponentials under the products of values.
+// the products is that of Shah et al. 2024, algorithm 2: those of scores run ahead
+// by a tile. Under a warpgroup's products of values run its maxima, and the
+// exponentials of the others.
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a, and for nothing else.
 //
@@ -42,6 +43,7 @@
 // cuts: what is not finite becomes 0 there, and the rows that see it add it in the end.
 #include "params.cuh"
 #include "sm90.cuh"
+#include "tile.cuh"
 
 struct MapParams {
     TensorMap q, k, v, o;
@@ -60,7 +62,7 @@ template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stage
     static constexpr int panels = dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * tile_bytes; // in shared memory
-    static constexpr int work_at = v_at + stages * tile_bytes, barriers_at = work_at + 56 * (q_stages + 1);
+    static constexpr int work_at = v_at + stages * tile_bytes, barriers_at = work_at + 64 * (q_stages + 1);
     static constexpr int shared = 1024 + barriers_at + 8 * (2 * q_stages + 5 * stages); // 1024 to align
     static constexpr int fetch_registers = groups == 2 ? 40 : 32, compute_registers = groups == 2 ? 232 : 160;
 };
@@ -68,17 +70,19 @@ template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stage
 // A tile of query rows, in shared memory, and the tiles of keys that hold what some
 // row of it sees, in the order in which they are taken: first those that not every
 // row sees whole, from the right, then from the left; then the others.
-struct alignas(8) Work {
-    int row0, end, head, kv_head, batch;   // rows from row0 to end-1; row0 is -1 when there is no further tile
-    int count, edges, right;               // tiles of keys; the first of them; the first of those
+struct alignas(16) Work {
+    int row0, end, count, edges;           // rows from row0 to end-1; row0 is -1 when there is no further tile; tiles of keys; the first of them
+    int first, right;                      // tile(0); how many of the edges come from the right
     int from, full_to, open_from, open_to; // every row sees full_to whole; the band cuts those outside the open ones
-    int odd;                               // a tile of V that the band cuts holds what is not finite
+    int head, kv_head, batch;
+    int odd; // a tile of V that the band cuts holds what is not finite
+    __device__ __forceinline__ int4 extent() const volatile { return *(const int4 *)this; } // row0, end, count and edges at once
     __device__ __forceinline__ int tile(int n) const volatile {
         return n < right ? full_to + right - n : n < edges ? from + n - right : full_to + edges - n;
     }
     __device__ __forceinline__ bool cut(int n) const volatile { return n < edges && (tile(n) < open_from || tile(n) > open_to); }
 };
-static_assert(sizeof(Work) == 56);
+static_assert(sizeof(Work) == 64);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
 // The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
@@ -129,6 +133,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Sha
         const int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
         w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
         w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= p.kv_len ? to : full_to;
+        w.first = w.tile(0);
     };
     Ring<S::q_stages> q(1);
     Ring<S::stages> k(1), v(1);
@@ -179,10 +184,16 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Sha
     }
 }
 
+// 0 x + y of two elements each: y, unless x is not finite.
+template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y) {
+    if constexpr (is_bf16<T>) asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
+    else asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
+    return y;
+}
+
 // The three warps that look through the tiles of V that the band cuts.
 template <class S> __device__ __forceinline__ void look(const MapParams &a, Shared<S> sh) {
-    constexpr uint32_t one = is_bf16<typename S::T> ? 0x00800080 : 0x04000400; // carries an exponent of ones into the sign
-    auto odd = [](uint32_t x) { return ((x & 0x7fff7fff) + one) & 0x80008000; };
+    using T = typename S::T;
     const int thread = threadIdx.x - 32;
     Ring<S::q_stages> q(0);
     Ring<S::q_stages + 1> place(0);
@@ -197,14 +208,17 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, Shar
             if (!w.cut(n)) continue;
             barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
             raw ^= 1 << v.stage;
-            uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at));
-#pragma unroll 2
-            for (int i = thread; i < S::tile_bytes / 16; i += 96) {
+            uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
+#pragma unroll 6
+            for (int i = thread; i < S::tile_bytes / 16; i += 96) { // without jumps: the products of values wait
                 const uint4 x = tile[i];
-                if (odd(x.x) | odd(x.y) | odd(x.z) | odd(x.w)) {
-                    uint16_t *e = (uint16_t *)(tile + i);
-                    each<8>([&](int j) { e[j] = odd(e[j]) ? 0 : e[j]; });
-                    w.odd = 1;
+                odd = {zero_times<T>(x.x, odd.x), zero_times<T>(x.y, odd.y), zero_times<T>(x.z, odd.z), zero_times<T>(x.w, odd.w)};
+            }
+            if (odd.x | odd.y | odd.z | odd.w) {
+                w.odd = 1;
+                for (int i = thread; i < S::tile_bytes / 16; i += 96) {
+                    const uint4 x = tile[i];
+                    tile[i] = {clear_nonfinite<T>(x.x), clear_nonfinite<T>(x.y), clear_nonfinite<T>(x.z), clear_nonfinite<T>(x.w)};
                 }
             }
             async_fence();        // the products see the zeros
@@ -237,12 +251,13 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     while (true) {
         barrier_wait(sh.q_full(q.stage), q.parity);
         volatile Work &w = sh.work(place.stage);
-        const int row0 = uniform(w.row0);
+        const int4 extent = w.extent();
+        const int row0 = uniform(extent.x), rows_end = uniform(extent.y), count = uniform(extent.z), edges = uniform(extent.w);
         if (row0 < 0) break;
-        const int count = uniform(w.count), edges = uniform(w.edges);
+        const int first = w.first;
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
-        float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {};
+        float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
@@ -265,16 +280,23 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             each<S::keys / 16>([&](int i) { wgmma<T, 1>(o, weights[i], b + i * 2048 / 16, true); });
             wgmma_commit();
         };
-        auto mask = [&](int tile) {
-            const int key = tile * S::keys + lane % 4 * 2;
-            const int first[2] = {row + p.lo, row + 8 + p.lo}, last[2] = {min(row + p.hi, p.kv_len - 1), min(row + 8 + p.hi, p.kv_len - 1)};
-            each<S::keys / 2>([&](int i) {
-                const int at = i / 4 * 8 + i % 2, r = i % 4 / 2;
-                if (at < first[r] - key || at > last[r] - key) s[i] = -inf;
+        auto mask = [&](int tile) { // by 64 keys, as often every row sees all of these
+            const int key = tile * S::keys;
+            uint32_t seen[2];
+            each<2>([&](int r) {
+                const int from = row + 8 * r + p.lo, to = min(row + 8 * r + p.hi + 1, p.kv_len), first = key + lane % 4 * 2;
+                seen[r] = columns_before(to - first) & ~columns_before(from - first);
+            });
+            each<(S::keys + 63) / 64>([&](int half) {
+                if (key + 64 * half >= top_row + 63 + p.lo && key + 64 * half + 64 <= min(top_row + p.hi + 1, p.kv_len)) return;
+                each<32>([&](int i) {
+                    const int bit = 16 * half + i % 16, at = 32 * half + i % 16 / 2 * 4 + i / 16 * 2 + i % 2;
+                    if (at < S::keys / 2) s[at] = seen[i / 16] & 1u << bit ? s[at] : -inf;
+                });
             });
         };
-        auto softmax = [&](bool masked) { // P in place of s; what o must be multiplied by in down
-            float top[2] = {-inf, -inf}, sum[2] = {};
+        auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
+            top[0] = top[1] = -inf;
             each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
             each<2>([&](int r) {
@@ -284,6 +306,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
                 m[r] = top[r];
                 top[r] = shift;
             });
+        };
+        auto exponentials = [&] { // P in place of s, and its sums in l
+            float sum[2] = {};
             each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
         };
@@ -298,16 +323,17 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             wgmma_wait<1>();
             give(k, sh.k_empty(k.stage));
             if (masked) mask(w.tile(n));
-            softmax(masked);
+            maxima(masked);
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
+            exponentials();
             round_weights();
             each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
-        const int end = top_row < uniform(w.end) ? top_row + 64 + p.hi : 0; // tiles of keys from here on go by
+        const int end = top_row < rows_end ? top_row + 64 + p.hi : 0; // tiles of keys from here on go by
         int n = 0;
 #pragma unroll 1
-        for (; n < count && w.tile(n) * S::keys >= end; n++) {
+        for (; n < count && (n == 0 ? first : w.tile(n)) * S::keys >= end; n++) {
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
             give(k, sh.k_empty(k.stage));
@@ -321,7 +347,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             wgmma_wait<0>();
             give(k, sh.k_empty(k.stage));
             if (n < edges) mask(w.tile(n));
-            softmax(true);
+            maxima(true);
+            exponentials();
             round_weights();
 #pragma unroll 1
             for (n++; n < edges; n++) step(true, n);
@@ -335,9 +362,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         each<2>([&](int r) {
             l[r] += __shfl_xor_sync(~0u, l[r], 1);
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
-            down[r] = l[r] == 0 ? 0 : 1 / l[r];
-            float *lse = (float *)p.lse.data + w.batch * p.lse.batch + w.head * p.lse.head; // [q_len]
-            if (p.lse.data && lane % 4 == 0 && row + 8 * r < w.end) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
+            down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
         });
 
         // O leaves through the warpgroup's own rows of Q, which nobody else reads.
@@ -365,20 +390,24 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
                 if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
             }
         }
-        async_fence();                  // the copy sees O
-        named_barrier(2 + group, 128); // all of the warpgroup have written theirs
+        float *lse = (float *)p.lse.data + w.batch * p.lse.batch + w.head * p.lse.head; // [q_len]; behind the barrier w may be another tile's
+        async_fence();                                                                  // the copy sees O
+        named_barrier(2 + group, 128);                                                  // all of the warpgroup have written theirs
         if (p.v_dim % 8 != 0) { // copies out write chunks of 16 bytes whole
             uint16_t *to = (uint16_t *)p.o.data + w.batch * p.o.batch + w.head * p.o.head + top_row * p.o.row;
 #pragma unroll 1
-            for (int r = warp; r < min(64, w.end - top_row); r += 4)
+            for (int r = warp; r < min(64, rows_end - top_row); r += 4)
 #pragma unroll 1
                 for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
             named_barrier(2 + group, 128); // all have read
-        } else if (thread == 0 && top_row < w.end) {
+        } else if (thread == 0 && top_row < rows_end) {
             each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, w.head, w.batch, q_tile + group * 8192 + i * S::q_panel); });
             store_commit();
         }
         leaving = q.stage;
+        each<2>([&](int r) {
+            if (p.lse.data && lane % 4 == 0 && row + 8 * r < rows_end) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
+        });
         if (S::q_stages == 1) leave();
         q.next(), place.next();
     }

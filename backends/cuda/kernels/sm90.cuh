@@ -102,6 +102,13 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
     return (address & 0x3ffff) >> 4 | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+// Of the lane's columns of d below, counted from its first one, those that come before x: bit 2 i + j is for column
+// 8 i + j. By such bits the compiler chooses seven elements with one instruction; comparing takes two for each.
+__device__ __forceinline__ uint32_t columns_before(int x) {
+    const int n = min(max(x, 0), 128);
+    return (1ull << (n / 8 * 2 + min(n % 8, 2))) - 1;
+}
+
 // d = a b, or d += a b when `add`, of a warpgroup: a 64x16, b 16xN, float32 sums,
 // in flight until wgmma_wait. a comes from registers, or by its descriptor. b is
 // stored by columns, or by rows when `by_rows`. The array's length says what N is.
