@@ -85,8 +85,7 @@ const (
 // goes over keys or rows in the same order.
 //
 // Every block reads Q and dO and updates dQ. Where these outgrow the
-// second-level cache, large blocks do so less often. Small ones balance better:
-// without a mask whole rounds of blocks will do, else it takes many.
+// second-level cache, large blocks do so less often. Small ones balance better.
 func (j *job) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &j.p
@@ -94,12 +93,20 @@ func (j *job) planBlocks(rows, keys, least int) {
 	if 4*p.QLen*(2*p.Dim+p.VDim) > cache {
 		j.keys *= 2
 	}
-	for ; j.workers > 1 && j.keys > least; j.keys /= 2 {
-		blocks := p.Batch * p.KVHeads * tiles(p.KVLen, j.keys)
-		if blocks >= 8*j.workers || p.Mask == (flashkit.Band{}) && blocks%j.workers == 0 {
-			return
-		}
+	for j.workers > 1 && j.keys > least && !j.balances(p.Batch*p.KVHeads*tiles(p.KVLen, j.keys)) {
+		j.keys /= 2
 	}
+}
+
+// balances reports whether so many blocks of keys keep the workers busy for about
+// nine tenths of the time. Without a mask blocks are equal, so rounds must be nearly
+// whole. Under a causal one they become smaller, and the last fill gaps; of two
+// blocks each, the larger ones meet the smaller ones.
+func (j *job) balances(blocks int) bool {
+	if j.p.Mask == (flashkit.Band{}) {
+		return 10*blocks >= 9*j.workers*tiles(blocks, j.workers)
+	}
+	return blocks >= 3*j.workers || blocks == 2*j.workers
 }
 
 // dsStep is the distance between rows of dS: no power of two, so that the rows
