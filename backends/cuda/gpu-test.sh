@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tests the CUDA backend on a machine with an NVIDIA GPU, which needs neither Go nor
 # a checkout: make gpu-test puts this file, the test binary and flashrun into one
-# folder. Usage: gpu-test.sh [conformance] [repeats] [sanitizer] [peers] [jax] [regret];
-# all of them by default. compute-sanitizer, PyTorch and JAX are used where they are.
+# folder. Usage: gpu-test.sh [conformance] [sweep] [repeats] [sanitizer] [peers] [masks]
+# [jax] [regret]; all by default. compute-sanitizer, PyTorch and JAX are used if there.
 set -euo pipefail
 cd "$(dirname "$0")"
-steps=${*:-conformance repeats sanitizer peers jax regret}
+steps=${*:-conformance sweep repeats sanitizer peers masks jax regret}
 failed=
 
 step() {
@@ -19,6 +19,8 @@ conformance() {
 	./flashrun conformance --backend cuda | tail -n 8
 	FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestPoisoned|TestFast|TestLarge|TestGaps|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
 }
+
+sweep() { ./flashrun conformance --backend cuda --case 'sweep*' --sweep "${SWEEP:-1000}" --seed "${SEED:-1}" | tail -n 8; }
 
 repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; } # FLASHKIT_REPEATS of them
 
@@ -69,6 +71,23 @@ peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
 	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers "${PEERS:-default,flash,cudnn,efficient}" --rounds "${ROUNDS:-3}" --json gpu.json -- \
 		./cuda.test -test.run '^$' -test.bench 'Device|SmallCalls' -test.benchtime 1x
+}
+
+# What masks and shapes cost beside the same kernel without.
+masks() {
+	FLASHKIT_BENCH=$(shapes) ./cuda.test -test.run '^$' -test.bench 'Device/^fwd_sm90$' -test.benchtime 1x | grep TFLOP
+}
+
+shapes() {
+	local d h kv mask
+	for d in 64 128 256; do
+		h=$((2048 / d))
+		for mask in '' -causal -window1024.0; do
+			for kv in $h $((h / 4)); do echo "b4-h$h-g$kv-n4096-m4096-d$d-bf16$mask"; done
+		done
+		echo "b4-h$h-g$h-n4000-m4100-d$d-bf16 b4-h$h-g$h-n1024-m16384-d$d-bf16 b16-h$h-g$h-n4096-m1024-d$d-bf16"
+		echo "b16-h$h-g$h-n1024-m1024-d$d-bf16 b14-h$h-g$h-n1152-m1152-d$d-bf16" # rows that see as many keys as in the window
+	done
 }
 
 # The shape of a tutorial on Pallas, whose kernel is in the file named by PALLAS.
