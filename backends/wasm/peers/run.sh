@@ -6,6 +6,7 @@
 #	wazero   this backend                        needs Go
 #	generic  simd/fwd_generic, plain Go          needs Go
 #	native   the same C file, SSE4.2             needs gcc
+#	peak     multiplications and additions, SSE  needs gcc
 #	v8       the same C file, rolled for V8      needs node, clang-14 and lld-14
 #	ort      onnxruntime-web, fused attention    needs node, npm and a registry
 set -eu
@@ -34,6 +35,7 @@ for round in $(seq "$rounds"); do
 		echo "generic forward $d $(bench "$work/simd.test" "Kernels/simd/fwd_generic/$p\$")"
 		for pass in forward backward; do
 			if [ -x "$work/native" ]; then echo "native $pass $d $("$work/native" $pass 1024 $d)"; fi
+			if [ -x "$work/native" ]; then echo "peak $pass $d $("$work/native" peak)"; fi
 			if have node && [ -f "$work/v8.wasm" ]; then echo "v8 $pass $d $(node node.mjs "$work/v8.wasm" $pass 1024 $d)"; fi
 		done
 		if [ -d "$work/node_modules/onnxruntime-web" ]; then echo "ort forward $d $(node "$work/ort.mjs" 1024 $d)"; fi
@@ -48,8 +50,8 @@ sort -k1,3 -k4n "$work/all" | awk '
 		for (d = 64; d <= 128; d *= 2) for (i = 1; i <= 2; i++) {
 			pass = i == 1 ? "forward" : "backward"; mine = median["wazero " pass " " d]
 			printf "T 1024 D %d %s: wazero %.2f GFLOP/s", d, pass, mine
-			split("generic native v8 ort", peers, " ")
-			for (k = 1; k <= 4; k++) { other = median[peers[k] " " pass " " d]; if (other) printf ", %s %.2f (ratio %.2f)", peers[k], other, mine / other }
+			split("generic native v8 ort peak", peers, " ")
+			for (k = 1; k <= 5; k++) { other = median[peers[k] " " pass " " d]; if (other) printf ", %s %.2f (ratio %.2f)", peers[k], other, mine / other }
 			if (i == 2) printf ", of its forward %.2f", mine / median["wazero forward " d]
 			printf "\n"
 		}
