@@ -1459,19 +1459,21 @@ keys:
 
 small:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ kPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1486,19 +1488,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ kPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1513,19 +1517,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ qPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1540,18 +1546,20 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1566,19 +1574,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ kPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1593,19 +1603,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ kPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1620,19 +1632,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ qPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1647,18 +1661,20 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1673,22 +1689,24 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	SUBQ qPlane+40(FP), R11
-	SUBQ qPlane+40(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   qPlane+40(FP), R11
+	SUBQ   qPlane+40(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1703,14 +1721,15 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ kPlane+24(FP), R8
-	ADDQ kPlane+24(FP), R8
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   kPlane+24(FP), R8
+	ADDQ   kPlane+24(FP), R8
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1725,11 +1744,12 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1762,19 +1782,21 @@ small:
 
 smallest:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ kPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1789,19 +1811,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ kPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1816,19 +1840,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ qPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1843,18 +1869,20 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1869,19 +1897,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ kPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1896,19 +1926,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ kPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1923,19 +1955,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ qPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1950,18 +1984,20 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1976,19 +2012,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	MOVQ q+32(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   q+32(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2003,12 +2041,13 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	MOVQ SI, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   SI, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2023,11 +2062,12 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2061,20 +2101,22 @@ smallest:
 
 large:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2089,12 +2131,13 @@ large:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2109,11 +2152,12 @@ large:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2144,36 +2188,40 @@ large:
 
 largeend:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	LEAQ (SI)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (SI)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -2389,19 +2437,21 @@ dims:
 
 small:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ vPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2416,19 +2466,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ vPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2443,19 +2495,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ pPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2470,18 +2524,20 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2496,19 +2552,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ vPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2523,19 +2581,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ vPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2550,19 +2610,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ pPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2577,18 +2639,20 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2603,22 +2667,24 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	SUBQ pPlane+40(FP), R11
-	SUBQ pPlane+40(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   pPlane+40(FP), R11
+	SUBQ   pPlane+40(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2633,14 +2699,15 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ vPlane+24(FP), R8
-	ADDQ vPlane+24(FP), R8
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   vPlane+24(FP), R8
+	ADDQ   vPlane+24(FP), R8
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2655,11 +2722,12 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2692,19 +2760,21 @@ small:
 
 smallest:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ vPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2719,19 +2789,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ vPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2746,19 +2818,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ pPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2773,18 +2847,20 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2799,19 +2875,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ vPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2826,19 +2904,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ vPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2853,19 +2933,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ pPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2880,18 +2962,20 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2906,19 +2990,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	MOVQ p+32(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   p+32(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2933,12 +3019,13 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	MOVQ DX, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   DX, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2953,11 +3040,12 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2991,20 +3079,22 @@ smallest:
 
 large:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3019,12 +3109,13 @@ large:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3039,11 +3130,12 @@ large:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3074,36 +3166,40 @@ large:
 
 largeend:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	LEAQ (DX)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (DX)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -3464,19 +3560,21 @@ TEXT ·planeSumsAMXBF16(SB), NOSPLIT, $0-96
 
 firstsmall:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3491,19 +3589,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3518,19 +3618,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3545,18 +3647,20 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3571,19 +3675,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3598,19 +3704,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3625,19 +3733,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3652,18 +3762,20 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3678,22 +3790,24 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	SUBQ bPlane+56(FP), R11
-	SUBQ bPlane+56(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   bPlane+56(FP), R11
+	SUBQ   bPlane+56(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3708,14 +3822,15 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R8
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   aPlane+32(FP), R8
+	ADDQ   aPlane+32(FP), R8
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3730,11 +3845,12 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3767,19 +3883,21 @@ firstsmall:
 
 firstsmallest:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3794,19 +3912,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3821,19 +3941,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3848,18 +3970,20 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3874,19 +3998,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3901,19 +4027,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3928,19 +4056,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3955,18 +4085,20 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3981,19 +4113,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	MOVQ b+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   b+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4008,12 +4142,13 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	MOVQ CX, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   CX, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4028,11 +4163,12 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4066,20 +4202,22 @@ firstsmallest:
 
 firstlarge:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4094,12 +4232,13 @@ firstlarge:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4114,11 +4253,12 @@ firstlarge:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4149,37 +4289,41 @@ firstlarge:
 
 firstlargeend:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	LEAQ (CX)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	JMP  store
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (CX)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	JMP    store
 
 	// A block is added while the tiles are at the next one.
 rows:
@@ -4274,19 +4418,21 @@ rows:
 
 nextsmall:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4301,19 +4447,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -4328,19 +4476,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4355,18 +4505,20 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4381,19 +4533,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4408,19 +4562,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -4435,19 +4591,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4462,18 +4620,20 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4488,22 +4648,24 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	SUBQ bPlane+56(FP), R11
-	SUBQ bPlane+56(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   bPlane+56(FP), R11
+	SUBQ   bPlane+56(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4518,14 +4680,15 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R8
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   aPlane+32(FP), R8
+	ADDQ   aPlane+32(FP), R8
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4540,11 +4703,12 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4577,19 +4741,21 @@ nextsmall:
 
 nextsmallest:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4604,19 +4770,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -4631,19 +4799,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4658,18 +4828,20 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4684,19 +4856,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4711,19 +4885,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -4738,19 +4914,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4765,18 +4943,20 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4791,19 +4971,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	MOVQ b+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   b+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4818,12 +5000,13 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	MOVQ CX, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   CX, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4838,11 +5021,12 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4876,20 +5060,22 @@ nextsmallest:
 
 nextlarge:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4904,12 +5090,13 @@ nextlarge:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4924,11 +5111,12 @@ nextlarge:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4959,38 +5147,42 @@ nextlarge:
 
 nextlargeend:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	LEAQ (CX)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	MOVQ $0x00000020, CX
-	MOVQ DI, R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (CX)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	MOVQ   $0x00000020, CX
+	MOVQ   DI, R9
 
 row:
 	VMOVUPS (R9), Z0
