@@ -74,10 +74,11 @@ func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32
 func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
 
 // planeGradientsAMXBF16 is gradients for planes of p and ds, and of rows, that lie plane and rowsPlane bytes apart. It
-// multiplies x by scale, and reports whether all of x are below 2^58.
+// multiplies x by scale, and reports whether all of x are below 2^58. Meanwhile it sets next as planeScores sets s,
+// from planes of k and q. pairs >= 0, keys >= 0.
 //
 //go:noescape
-func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32) bool
+func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool
 
 // splitRowsAMXBF16 sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n elements
 // of rows of src, srcStep apart, and to 0 for those that are not below 2^58, or NaN. It reports whether there

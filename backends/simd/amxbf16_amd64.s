@@ -1459,19 +1459,21 @@ keys:
 
 small:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ kPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1486,19 +1488,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ kPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1513,19 +1517,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ qPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1540,18 +1546,20 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1566,19 +1574,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ kPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1593,19 +1603,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ kPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1620,19 +1632,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ qPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1647,18 +1661,20 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1673,22 +1689,24 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	SUBQ qPlane+40(FP), R11
-	SUBQ qPlane+40(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   qPlane+40(FP), R11
+	SUBQ   qPlane+40(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1703,14 +1721,15 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ kPlane+24(FP), R8
-	ADDQ kPlane+24(FP), R8
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   kPlane+24(FP), R8
+	ADDQ   kPlane+24(FP), R8
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1725,11 +1744,12 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1762,19 +1782,21 @@ small:
 
 smallest:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ kPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1789,19 +1811,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ kPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1816,19 +1840,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ qPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1843,18 +1869,20 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1869,19 +1897,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ kPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -1896,19 +1926,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ kPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -1923,19 +1955,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ qPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -1950,18 +1984,20 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -1976,19 +2012,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	MOVQ q+32(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   q+32(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2003,12 +2041,13 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	MOVQ SI, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   SI, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2023,11 +2062,12 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2061,20 +2101,22 @@ smallest:
 
 large:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2089,12 +2131,13 @@ large:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2109,11 +2152,12 @@ large:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2144,36 +2188,40 @@ large:
 
 largeend:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	LEAQ (SI)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (SI)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -2389,19 +2437,21 @@ dims:
 
 small:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ vPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2416,19 +2466,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ vPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2443,19 +2495,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ pPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2470,18 +2524,20 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2496,19 +2552,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ vPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2523,19 +2581,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ vPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2550,19 +2610,21 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ pPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2577,18 +2639,20 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2603,22 +2667,24 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	SUBQ pPlane+40(FP), R11
-	SUBQ pPlane+40(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   pPlane+40(FP), R11
+	SUBQ   pPlane+40(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2633,14 +2699,15 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ vPlane+24(FP), R8
-	ADDQ vPlane+24(FP), R8
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   vPlane+24(FP), R8
+	ADDQ   vPlane+24(FP), R8
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2655,11 +2722,12 @@ small:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2692,19 +2760,21 @@ small:
 
 smallest:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ vPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2719,19 +2789,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ vPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2746,19 +2818,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ pPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2773,18 +2847,20 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2799,19 +2875,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ vPlane+24(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2826,19 +2904,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ vPlane+24(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   vPlane+24(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -2853,19 +2933,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ pPlane+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   pPlane+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2880,18 +2962,20 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2906,19 +2990,21 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	MOVQ p+32(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   p+32(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -2933,12 +3019,13 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	MOVQ DX, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   DX, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -2953,11 +3040,12 @@ smallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -2991,20 +3079,22 @@ smallest:
 
 large:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3019,12 +3109,13 @@ large:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3039,11 +3130,12 @@ large:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3074,36 +3166,40 @@ large:
 
 largeend:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	LEAQ (DX)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (DX)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
 
 	// TILESTORED T0, 0(DI)(R13*1)
 	BYTE $0xc4
@@ -3186,8 +3282,6 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
 	MOVQ         plane+8(FP), AX
-	MOVL         $0x00008000, CX
-	VPBROADCASTD CX, Z11
 	MOVL         $0xffff0000, CX
 	VPBROADCASTD CX, Z12
 	MOVQ         p+0(FP), CX
@@ -3464,19 +3558,21 @@ TEXT ·planeSumsAMXBF16(SB), NOSPLIT, $0-96
 
 firstsmall:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3491,19 +3587,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3518,19 +3616,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3545,18 +3645,20 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3571,19 +3673,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3598,19 +3702,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3625,19 +3731,21 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3652,18 +3760,20 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3678,22 +3788,24 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	SUBQ bPlane+56(FP), R11
-	SUBQ bPlane+56(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   bPlane+56(FP), R11
+	SUBQ   bPlane+56(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3708,14 +3820,15 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R8
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   aPlane+32(FP), R8
+	ADDQ   aPlane+32(FP), R8
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3730,11 +3843,12 @@ firstsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3767,19 +3881,21 @@ firstsmall:
 
 firstsmallest:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3794,19 +3910,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3821,19 +3939,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3848,18 +3968,20 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3874,19 +3996,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3901,19 +4025,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -3928,19 +4054,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -3955,18 +4083,20 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -3981,19 +4111,21 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	MOVQ b+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   b+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4008,12 +4140,13 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	MOVQ CX, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   CX, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4028,11 +4161,12 @@ firstsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4066,20 +4200,22 @@ firstsmallest:
 
 firstlarge:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4094,12 +4230,13 @@ firstlarge:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4114,11 +4251,12 @@ firstlarge:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4149,37 +4287,41 @@ firstlarge:
 
 firstlargeend:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	LEAQ (CX)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	JMP  store
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (CX)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	JMP    store
 
 	// A block is added while the tiles are at the next one.
 rows:
@@ -4274,19 +4416,21 @@ rows:
 
 nextsmall:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4301,19 +4445,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -4328,19 +4474,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4355,18 +4503,20 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4381,19 +4531,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4408,19 +4560,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -4435,19 +4589,21 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4462,18 +4618,20 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4488,22 +4646,24 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	SUBQ bPlane+56(FP), R11
-	SUBQ bPlane+56(FP), R11
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   bPlane+56(FP), R11
+	SUBQ   bPlane+56(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4518,14 +4678,15 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ aPlane+32(FP), R8
-	ADDQ aPlane+32(FP), R8
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   aPlane+32(FP), R8
+	ADDQ   aPlane+32(FP), R8
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4540,11 +4701,12 @@ nextsmall:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4577,19 +4739,21 @@ nextsmall:
 
 nextsmallest:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4604,19 +4768,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -4631,19 +4797,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4658,18 +4826,20 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4684,19 +4854,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	SUBQ aPlane+32(FP), R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4711,19 +4883,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	SUBQ aPlane+32(FP), R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+32(FP), R9
 
 	// TILELOADD 0(R9)(R10*1), T7
 	BYTE $0xc4
@@ -4738,19 +4912,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	ADDQ bPlane+56(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+56(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4765,18 +4941,20 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4791,19 +4969,21 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	MOVQ b+40(FP), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   b+40(FP), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4818,12 +4998,13 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	MOVQ CX, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   CX, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4838,11 +5019,12 @@ nextsmallest:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4876,20 +5058,22 @@ nextsmallest:
 
 nextlarge:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
-	LEAQ (R11)(R12*8), R11
-	LEAQ (R11)(R12*8), R11
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
 
 	// TILELOADD 0(R11)(R12*1), T4
 	BYTE $0xc4
@@ -4904,12 +5088,13 @@ nextlarge:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
-	ADDQ $0x40, R8
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -4924,11 +5109,12 @@ nextlarge:
 	BYTE $0x00
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
 
 	// TILELOADD 64(R11)(R12*1), T5
 	BYTE $0xc4
@@ -4959,38 +5145,42 @@ nextlarge:
 
 nextlargeend:
 	// TDPBF16PS T4, T6, T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xc6
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T4, T7, T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x5a
-	BYTE $0x5c
-	BYTE $0xd7
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T6, T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xce
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
 
 	// TDPBF16PS T5, T7, T3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x52
-	BYTE $0x5c
-	BYTE $0xdf
-	LEAQ (CX)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	LEAQ (R8)(R10*8), R8
-	MOVQ $0x00000020, CX
-	MOVQ DI, R9
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (CX)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	MOVQ   $0x00000020, CX
+	MOVQ   DI, R9
 
 row:
 	VMOVUPS (R9), Z0
@@ -5078,54 +5268,215 @@ last:
 	VZEROUPPER
 	RET
 
-// func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32) bool
-// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, SSE
-TEXT ·planeGradientsAMXBF16(SB), NOSPLIT, $8-105
+// func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool
+// Requires: AMXBF16, AVX, AVX512BF16, AVX512DQ, AVX512F, SSE
+TEXT ·planeGradientsAMXBF16(SB), NOSPLIT, $8-169
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
-	MOVQ         p+0(FP), AX
-	MOVQ         ds+8(FP), CX
-	MOVQ         plane+16(FP), DX
-	MOVQ         rows+24(FP), BX
-	MOVQ         step+32(FP), SI
-	SHLQ         $0x01, SI
-	MOVQ         rowsPlane+40(FP), DI
-	MOVQ         s+48(FP), R8
-	MOVQ         dp+56(FP), R9
-	MOVQ         masks+64(FP), R10
-	MOVQ         lse+80(FP), R11
-	MOVQ         delta+88(FP), R12
-	LEAQ         (BX)(SI*1), R13
-	MOVL         $0x3f800000, R14
-	VPBROADCASTD R14, Z24
-	MOVL         $0x3f31725d, R14
-	VPBROADCASTD R14, Z25
-	MOVL         $0x3e75edab, R14
-	VPBROADCASTD R14, Z26
-	MOVL         $0x3d648e75, R14
-	VPBROADCASTD R14, Z27
-	MOVL         $0x3c13bc25, R14
-	VPBROADCASTD R14, Z28
-	MOVL         $0x3af4ba89, R14
-	VPBROADCASTD R14, Z29
-	MOVL         $0x00008000, R14
-	VPBROADCASTD R14, Z17
-	MOVL         $0xffff0000, R14
-	VPBROADCASTD R14, Z18
-	VPXORD       Z19, Z19, Z19
-	MOVL         $0xb9000000, R14
-	VPBROADCASTD R14, Z20
+	MOVQ         rows+24(FP), CX
+	MOVL         $0x3f800000, AX
+	VPBROADCASTD AX, Z24
+	MOVL         $0x3f31725d, AX
+	VPBROADCASTD AX, Z25
+	MOVL         $0x3e75edab, AX
+	VPBROADCASTD AX, Z26
+	MOVL         $0x3d648e75, AX
+	VPBROADCASTD AX, Z27
+	MOVL         $0x3c13bc25, AX
+	VPBROADCASTD AX, Z28
+	MOVL         $0x3af4ba89, AX
+	VPBROADCASTD AX, Z29
+	MOVL         $0xffff0000, AX
+	VPBROADCASTD AX, Z17
+	VPXORD       Z18, Z18, Z18
 	VBROADCASTSS scale+96(FP), Z15
-	MOVL         $0x3fb8aa3b, R14
-	VPBROADCASTD R14, Z16
+	MOVL         $0x3fb8aa3b, AX
+	VPBROADCASTD AX, Z16
+	XORQ         AX, AX
+	SHLQ         $0x01, step+32(FP)
+	SHLQ         $0x05, pairs+72(FP)
+	CMPQ         keys+160(FP), $0x00
+	JEQ          rest
+	LEAQ         tileShape<>+0(SB), R11
 
-pair:
-	VMOVUPS      (R8), Z0
-	VBROADCASTSS (R11), Z14
+	// LDTILECFG (R11)
+	BYTE $0xc4
+	BYTE $0xc2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0x03
+	MOVQ $0x00000080, R12
+	MOVQ R12, R13
+	MOVQ k+112(FP), R8
+	MOVQ kStep+120(FP), R10
+	SHLQ $0x01, R10
+
+keys:
+	MOVQ next+104(FP), DI
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
+	MOVQ R8, DX
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ q+136(FP), R11
+
+	// TILEZERO T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+
+	// TILEZERO T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+
+	// TILEZERO T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+
+	// TILEZERO T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	MOVQ words+152(FP), SI
+	SHRQ $0x04, SI
+	ADDQ kPlane+128(FP), R8
+	ADDQ kPlane+128(FP), R8
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ kPlane+128(FP), R9
+	ADDQ kPlane+128(FP), R9
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ SI
+	JZ   smallest
+
+small:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+128(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+128(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE         $0xc4
+	BYTE         $0x82
+	BYTE         $0x7b
+	BYTE         $0x4b
+	BYTE         $0xbc
+	BYTE         $0x11
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	CMPQ         AX, pairs+72(FP)
+	JEQ          without1
+	MOVQ         s+48(FP), R14
+	VMOVUPS      (R14)(AX*8), Z0
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
 	VFMSUB213PS  Z14, Z15, Z0
 	VMULPS       Z16, Z0, Z0
-	KMOVW        (R10), K1
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        (R14)(R15*1), K1
 	VREDUCEPS    $0x01, Z0, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -5134,18 +5485,29 @@ pair:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	VMOVUPS      (R9), Z4
-	VBROADCASTSS (R12), Z14
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      (R14)(AX*8), Z4
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
 	VSUBPS       Z14, Z4, Z4
 	VMULPS.Z     Z4, Z0, K1, Z4
 	VMULPS       Z15, Z4, Z4
 	VPADDD       Z4, Z4, Z12
-	VPMAXUD      Z12, Z19, Z19
-	VMOVUPS      64(R8), Z1
-	VBROADCASTSS (R11), Z14
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      64(R14)(AX*8), Z1
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
 	VFMSUB213PS  Z14, Z15, Z1
 	VMULPS       Z16, Z1, Z1
-	KMOVW        2(R10), K1
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        2(R14)(R15*1), K1
 	VREDUCEPS    $0x01, Z1, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -5154,18 +5516,29 @@ pair:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	VMOVUPS      64(R9), Z5
-	VBROADCASTSS (R12), Z14
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      64(R14)(AX*8), Z5
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
 	VSUBPS       Z14, Z5, Z5
 	VMULPS.Z     Z5, Z1, K1, Z5
 	VMULPS       Z15, Z5, Z5
 	VPADDD       Z5, Z5, Z12
-	VPMAXUD      Z12, Z19, Z19
-	VMOVUPS      128(R8), Z2
-	VBROADCASTSS 4(R11), Z14
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      128(R14)(AX*8), Z2
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
 	VFMSUB213PS  Z14, Z15, Z2
 	VMULPS       Z16, Z2, Z2
-	KMOVW        4(R10), K1
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        4(R14)(R15*1), K1
 	VREDUCEPS    $0x01, Z2, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -5174,18 +5547,29 @@ pair:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	VMOVUPS      128(R9), Z6
-	VBROADCASTSS 4(R12), Z14
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      128(R14)(AX*8), Z6
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
 	VSUBPS       Z14, Z6, Z6
 	VMULPS.Z     Z6, Z2, K1, Z6
 	VMULPS       Z15, Z6, Z6
 	VPADDD       Z6, Z6, Z12
-	VPMAXUD      Z12, Z19, Z19
-	VMOVUPS      192(R8), Z3
-	VBROADCASTSS 4(R11), Z14
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      192(R14)(AX*8), Z3
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
 	VFMSUB213PS  Z14, Z15, Z3
 	VMULPS       Z16, Z3, Z3
-	KMOVW        6(R10), K1
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        6(R14)(R15*1), K1
 	VREDUCEPS    $0x01, Z3, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -5194,127 +5578,2962 @@ pair:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	VMOVUPS      192(R9), Z7
-	VBROADCASTSS 4(R12), Z14
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      192(R14)(AX*8), Z7
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
 	VSUBPS       Z14, Z7, Z7
 	VMULPS.Z     Z7, Z3, K1, Z7
 	VMULPS       Z15, Z7, Z7
 	VPADDD       Z7, Z7, Z12
-	VPMAXUD      Z12, Z19, Z19
-	VPANDD       Z18, Z0, Z8
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
 	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z18, Z1, Z9
+	VPANDD       Z17, Z1, Z9
 	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z18, Z2, Z10
+	VPANDD       Z17, Z2, Z10
 	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z18, Z3, Z11
+	VPANDD       Z17, Z3, Z11
 	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), R14
+	MOVQ         plane+16(FP), R15
+	LEAQ         (R14)(AX*4), R14
 	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z18, Z10, Z8
-	VMOVDQU32    Z8, (AX)
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (R14)
 	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z18, Z11, Z9
-	VMOVDQU32    Z9, 64(AX)
-	VPANDD       Z18, Z4, Z8
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(R14)
+	VPANDD       Z17, Z4, Z8
 	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z18, Z5, Z9
+	VPANDD       Z17, Z5, Z9
 	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z18, Z6, Z10
+	VPANDD       Z17, Z6, Z10
 	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z18, Z7, Z11
+	VPANDD       Z17, Z7, Z11
 	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), R14
+	MOVQ         CX, R14
 
 	// VCVTNE2PS2BF16 Z8, Z9, Z12
 	LONG      $0x48375262
 	WORD      $0xe072
-	VMOVDQU32 Z12, (BX)
+	VMOVDQU32 Z12, (R14)
+	ADDQ      step+32(FP), R14
 
 	// VCVTNE2PS2BF16 Z10, Z11, Z12
 	LONG       $0x48275262
 	WORD       $0xe272
-	VMOVDQU32  Z12, (R13)
+	VMOVDQU32  Z12, (R14)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
 	VPSRLD     $0x10, Z8, Z8
-	VPTERNLOGD $0xf8, Z18, Z10, Z8
-	VMOVDQU32  Z8, (CX)
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)
 	VPSRLD     $0x10, Z9, Z9
-	VPTERNLOGD $0xf8, Z18, Z11, Z9
-	VMOVDQU32  Z9, 64(CX)
-	VPANDD     Z18, Z0, Z8
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)
+	VPANDD     Z17, Z0, Z8
 	VSUBPS     Z8, Z0, Z0
-	VPANDD     Z18, Z1, Z9
+	VPANDD     Z17, Z1, Z9
 	VSUBPS     Z9, Z1, Z1
-	VPANDD     Z18, Z2, Z10
+	VPANDD     Z17, Z2, Z10
 	VSUBPS     Z10, Z2, Z2
-	VPANDD     Z18, Z3, Z11
+	VPANDD     Z17, Z3, Z11
 	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
 	VPSRLD     $0x10, Z8, Z8
-	VPTERNLOGD $0xf8, Z18, Z10, Z8
-	VMOVDQU32  Z8, (AX)(DX*1)
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)(R15*1)
 	VPSRLD     $0x10, Z9, Z9
-	VPTERNLOGD $0xf8, Z18, Z11, Z9
-	VMOVDQU32  Z9, 64(AX)(DX*1)
-	VPANDD     Z18, Z4, Z8
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)(R15*1)
+	VPANDD     Z17, Z4, Z8
 	VSUBPS     Z8, Z4, Z4
-	VPANDD     Z18, Z5, Z9
+	VPANDD     Z17, Z5, Z9
 	VSUBPS     Z9, Z5, Z5
-	VPANDD     Z18, Z6, Z10
+	VPANDD     Z17, Z6, Z10
 	VSUBPS     Z10, Z6, Z6
-	VPANDD     Z18, Z7, Z11
+	VPANDD     Z17, Z7, Z11
 	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), R15
+	MOVQ       CX, R14
 
 	// VCVTNE2PS2BF16 Z8, Z9, Z12
 	LONG      $0x48375262
 	WORD      $0xe072
-	VMOVDQU32 Z12, (BX)(DI*1)
+	VMOVDQU32 Z12, (R14)(R15*1)
+	ADDQ      step+32(FP), R14
 
 	// VCVTNE2PS2BF16 Z10, Z11, Z12
 	LONG       $0x48275262
 	WORD       $0xe272
-	VMOVDQU32  Z12, (R13)(DI*1)
+	VMOVDQU32  Z12, (R14)(R15*1)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
 	VPSRLD     $0x10, Z8, Z8
-	VPTERNLOGD $0xf8, Z18, Z10, Z8
-	VMOVDQU32  Z8, (CX)(DX*1)
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)(R15*1)
 	VPSRLD     $0x10, Z9, Z9
-	VPTERNLOGD $0xf8, Z18, Z11, Z9
-	VMOVDQU32  Z9, 64(CX)(DX*1)
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)(R15*1)
+	MOVQ       p+0(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
 	VPSRLD     $0x10, Z0, Z0
-	VPTERNLOGD $0xf8, Z18, Z2, Z0
-	VMOVDQU32  Z0, (AX)(DX*2)
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (R14)(R15*2)
 	VPSRLD     $0x10, Z1, Z1
-	VPTERNLOGD $0xf8, Z18, Z3, Z1
-	VMOVDQU32  Z1, 64(AX)(DX*2)
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(R14)(R15*2)
+	MOVQ       rowsPlane+40(FP), R15
+	MOVQ       CX, R14
 
 	// VCVTNE2PS2BF16 Z4, Z5, Z12
 	LONG      $0x48577262
 	WORD      $0xe472
-	VMOVDQU32 Z12, (BX)(DI*2)
+	VMOVDQU32 Z12, (R14)(R15*2)
+	ADDQ      step+32(FP), R14
 
 	// VCVTNE2PS2BF16 Z6, Z7, Z12
 	LONG       $0x48477262
 	WORD       $0xe672
-	VMOVDQU32  Z12, (R13)(DI*2)
+	VMOVDQU32  Z12, (R14)(R15*2)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
 	VPSRLD     $0x10, Z4, Z4
-	VPTERNLOGD $0xf8, Z18, Z6, Z4
-	VMOVDQU32  Z4, (CX)(DX*2)
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (R14)(R15*2)
 	VPSRLD     $0x10, Z5, Z5
-	VPTERNLOGD $0xf8, Z18, Z7, Z5
-	VMOVDQU32  Z5, 64(CX)(DX*2)
-	ADDQ       $0x00000100, R8
-	ADDQ       $0x00000100, R9
-	ADDQ       $0x00000080, AX
-	ADDQ       $0x00000080, CX
-	ADDQ       $0x08, R10
-	ADDQ       $0x08, R11
-	ADDQ       $0x08, R12
-	LEAQ       (BX)(SI*2), BX
-	LEAQ       (R13)(SI*2), R13
-	DECQ       pairs+72(FP)
-	JNZ        pair
-	VPCMPUD    $0x01, Z20, Z19, K1
-	KORTESTW   K1, K1
-	SETCS      AL
-	MOVB       AL, ret+104(FP)
-	LDMXCSR    (SP)
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(R14)(R15*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+
+without1:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+144(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE         $0xc4
+	BYTE         $0x82
+	BYTE         $0x7b
+	BYTE         $0x4b
+	BYTE         $0xac
+	BYTE         $0x23
+	BYTE         $0x40
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	CMPQ         AX, pairs+72(FP)
+	JEQ          without2
+	MOVQ         s+48(FP), R14
+	VMOVUPS      (R14)(AX*8), Z0
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        (R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z0, Z13, K1, Z0
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      (R14)(AX*8), Z4
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VSUBPS       Z14, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      64(R14)(AX*8), Z1
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        2(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z1, Z13, K1, Z1
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      64(R14)(AX*8), Z5
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VSUBPS       Z14, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      128(R14)(AX*8), Z2
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        4(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z2, Z13, K1, Z2
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      128(R14)(AX*8), Z6
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VSUBPS       Z14, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      192(R14)(AX*8), Z3
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        6(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z3, Z13, K1, Z3
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      192(R14)(AX*8), Z7
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VSUBPS       Z14, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPANDD       Z17, Z1, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPANDD       Z17, Z2, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPANDD       Z17, Z3, Z11
+	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), R14
+	MOVQ         plane+16(FP), R15
+	LEAQ         (R14)(AX*4), R14
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (R14)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(R14)
+	VPANDD       Z17, Z4, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPANDD       Z17, Z5, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPANDD       Z17, Z6, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPANDD       Z17, Z7, Z11
+	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), R14
+	MOVQ         CX, R14
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (R14)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (R14)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)
+	VPANDD     Z17, Z0, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPANDD     Z17, Z1, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPANDD     Z17, Z2, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPANDD     Z17, Z3, Z11
+	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)(R15*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)(R15*1)
+	VPANDD     Z17, Z4, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPANDD     Z17, Z5, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPANDD     Z17, Z6, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPANDD     Z17, Z7, Z11
+	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), R15
+	MOVQ       CX, R14
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (R14)(R15*1)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (R14)(R15*1)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)(R15*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)(R15*1)
+	MOVQ       p+0(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (R14)(R15*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(R14)(R15*2)
+	MOVQ       rowsPlane+40(FP), R15
+	MOVQ       CX, R14
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (R14)(R15*2)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (R14)(R15*2)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (R14)(R15*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(R14)(R15*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+
+without2:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+128(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+128(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE         $0xc4
+	BYTE         $0x82
+	BYTE         $0x7b
+	BYTE         $0x4b
+	BYTE         $0xbc
+	BYTE         $0x11
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	CMPQ         AX, pairs+72(FP)
+	JEQ          without3
+	MOVQ         s+48(FP), R14
+	VMOVUPS      (R14)(AX*8), Z0
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        (R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z0, Z13, K1, Z0
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      (R14)(AX*8), Z4
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VSUBPS       Z14, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      64(R14)(AX*8), Z1
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        2(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z1, Z13, K1, Z1
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      64(R14)(AX*8), Z5
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VSUBPS       Z14, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      128(R14)(AX*8), Z2
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        4(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z2, Z13, K1, Z2
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      128(R14)(AX*8), Z6
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VSUBPS       Z14, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      192(R14)(AX*8), Z3
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        6(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z3, Z13, K1, Z3
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      192(R14)(AX*8), Z7
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VSUBPS       Z14, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPANDD       Z17, Z1, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPANDD       Z17, Z2, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPANDD       Z17, Z3, Z11
+	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), R14
+	MOVQ         plane+16(FP), R15
+	LEAQ         (R14)(AX*4), R14
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (R14)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(R14)
+	VPANDD       Z17, Z4, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPANDD       Z17, Z5, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPANDD       Z17, Z6, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPANDD       Z17, Z7, Z11
+	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), R14
+	MOVQ         CX, R14
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (R14)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (R14)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)
+	VPANDD     Z17, Z0, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPANDD     Z17, Z1, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPANDD     Z17, Z2, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPANDD     Z17, Z3, Z11
+	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)(R15*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)(R15*1)
+	VPANDD     Z17, Z4, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPANDD     Z17, Z5, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPANDD     Z17, Z6, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPANDD     Z17, Z7, Z11
+	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), R15
+	MOVQ       CX, R14
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (R14)(R15*1)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (R14)(R15*1)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)(R15*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)(R15*1)
+	MOVQ       p+0(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (R14)(R15*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(R14)(R15*2)
+	MOVQ       rowsPlane+40(FP), R15
+	MOVQ       CX, R14
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (R14)(R15*2)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (R14)(R15*2)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (R14)(R15*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(R14)(R15*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+
+without3:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+144(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE         $0xc4
+	BYTE         $0x82
+	BYTE         $0x7b
+	BYTE         $0x4b
+	BYTE         $0xac
+	BYTE         $0x23
+	BYTE         $0x40
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	CMPQ         AX, pairs+72(FP)
+	JEQ          without4
+	MOVQ         s+48(FP), R14
+	VMOVUPS      (R14)(AX*8), Z0
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        (R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z0, Z13, K1, Z0
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      (R14)(AX*8), Z4
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VSUBPS       Z14, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      64(R14)(AX*8), Z1
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        2(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z1, Z13, K1, Z1
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      64(R14)(AX*8), Z5
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS (R14)(R15*1), Z14
+	VSUBPS       Z14, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      128(R14)(AX*8), Z2
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        4(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z2, Z13, K1, Z2
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      128(R14)(AX*8), Z6
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VSUBPS       Z14, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), R14
+	VMOVUPS      192(R14)(AX*8), Z3
+	MOVQ         lse+80(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	MOVQ         masks+64(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	KMOVW        6(R14)(R15*1), K1
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z3, Z13, K1, Z3
+	MOVQ         dp+56(FP), R14
+	VMOVUPS      192(R14)(AX*8), Z7
+	MOVQ         delta+88(FP), R14
+	MOVQ         AX, R15
+	SHRQ         $0x02, R15
+	VBROADCASTSS 4(R14)(R15*1), Z14
+	VSUBPS       Z14, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPANDD       Z17, Z1, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPANDD       Z17, Z2, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPANDD       Z17, Z3, Z11
+	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), R14
+	MOVQ         plane+16(FP), R15
+	LEAQ         (R14)(AX*4), R14
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (R14)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(R14)
+	VPANDD       Z17, Z4, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPANDD       Z17, Z5, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPANDD       Z17, Z6, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPANDD       Z17, Z7, Z11
+	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), R14
+	MOVQ         CX, R14
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (R14)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (R14)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)
+	VPANDD     Z17, Z0, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPANDD     Z17, Z1, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPANDD     Z17, Z2, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPANDD     Z17, Z3, Z11
+	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)(R15*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)(R15*1)
+	VPANDD     Z17, Z4, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPANDD     Z17, Z5, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPANDD     Z17, Z6, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPANDD     Z17, Z7, Z11
+	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), R15
+	MOVQ       CX, R14
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (R14)(R15*1)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (R14)(R15*1)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (R14)(R15*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(R14)(R15*1)
+	MOVQ       p+0(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (R14)(R15*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(R14)(R15*2)
+	MOVQ       rowsPlane+40(FP), R15
+	MOVQ       CX, R14
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (R14)(R15*2)
+	ADDQ      step+32(FP), R14
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (R14)(R15*2)
+	MOVQ       ds+8(FP), R14
+	MOVQ       plane+16(FP), R15
+	LEAQ       (R14)(AX*4), R14
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (R14)(R15*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(R14)(R15*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+
+without4:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   qPlane+144(FP), R11
+	SUBQ   qPlane+144(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   kPlane+128(FP), R8
+	ADDQ   kPlane+128(FP), R8
+	ADDQ   $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ kPlane+128(FP), R9
+	ADDQ kPlane+128(FP), R9
+	ADDQ $0x40, R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ SI
+	JNZ  small
+
+smallest:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+128(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+128(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE         $0xc4
+	BYTE         $0x82
+	BYTE         $0x7b
+	BYTE         $0x4b
+	BYTE         $0xbc
+	BYTE         $0x11
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	CMPQ         AX, pairs+72(FP)
+	JEQ          without5
+	MOVQ         s+48(FP), SI
+	VMOVUPS      (SI)(AX*8), Z0
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS (SI)(R14*1), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	KMOVW        (SI)(R14*1), K1
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z0, Z13, K1, Z0
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      (SI)(AX*8), Z4
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS (SI)(R14*1), Z14
+	VSUBPS       Z14, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      64(SI)(AX*8), Z1
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS (SI)(R14*1), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	KMOVW        2(SI)(R14*1), K1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z1, Z13, K1, Z1
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      64(SI)(AX*8), Z5
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS (SI)(R14*1), Z14
+	VSUBPS       Z14, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      128(SI)(AX*8), Z2
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS 4(SI)(R14*1), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	KMOVW        4(SI)(R14*1), K1
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z2, Z13, K1, Z2
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      128(SI)(AX*8), Z6
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS 4(SI)(R14*1), Z14
+	VSUBPS       Z14, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      192(SI)(AX*8), Z3
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS 4(SI)(R14*1), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	KMOVW        6(SI)(R14*1), K1
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z3, Z13, K1, Z3
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      192(SI)(AX*8), Z7
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS 4(SI)(R14*1), Z14
+	VSUBPS       Z14, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPANDD       Z17, Z1, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPANDD       Z17, Z2, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPANDD       Z17, Z3, Z11
+	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), SI
+	MOVQ         plane+16(FP), R14
+	LEAQ         (SI)(AX*4), SI
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (SI)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(SI)
+	VPANDD       Z17, Z4, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPANDD       Z17, Z5, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPANDD       Z17, Z6, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPANDD       Z17, Z7, Z11
+	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), SI
+	MOVQ         CX, SI
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (SI)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (SI)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)
+	VPANDD     Z17, Z0, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPANDD     Z17, Z1, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPANDD     Z17, Z2, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPANDD     Z17, Z3, Z11
+	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)(R14*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)(R14*1)
+	VPANDD     Z17, Z4, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPANDD     Z17, Z5, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPANDD     Z17, Z6, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPANDD     Z17, Z7, Z11
+	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), R14
+	MOVQ       CX, SI
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (SI)(R14*1)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (SI)(R14*1)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)(R14*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)(R14*1)
+	MOVQ       p+0(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (SI)(R14*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(SI)(R14*2)
+	MOVQ       rowsPlane+40(FP), R14
+	MOVQ       CX, SI
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (SI)(R14*2)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (SI)(R14*2)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (SI)(R14*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(SI)(R14*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+
+without5:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+144(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE         $0xc4
+	BYTE         $0x82
+	BYTE         $0x7b
+	BYTE         $0x4b
+	BYTE         $0xac
+	BYTE         $0x23
+	BYTE         $0x40
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	CMPQ         AX, pairs+72(FP)
+	JEQ          without6
+	MOVQ         s+48(FP), SI
+	VMOVUPS      (SI)(AX*8), Z0
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS (SI)(R14*1), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	KMOVW        (SI)(R14*1), K1
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z0, Z13, K1, Z0
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      (SI)(AX*8), Z4
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS (SI)(R14*1), Z14
+	VSUBPS       Z14, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      64(SI)(AX*8), Z1
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS (SI)(R14*1), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	KMOVW        2(SI)(R14*1), K1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z1, Z13, K1, Z1
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      64(SI)(AX*8), Z5
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS (SI)(R14*1), Z14
+	VSUBPS       Z14, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      128(SI)(AX*8), Z2
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS 4(SI)(R14*1), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	KMOVW        4(SI)(R14*1), K1
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z2, Z13, K1, Z2
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      128(SI)(AX*8), Z6
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS 4(SI)(R14*1), Z14
+	VSUBPS       Z14, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      192(SI)(AX*8), Z3
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS 4(SI)(R14*1), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	KMOVW        6(SI)(R14*1), K1
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z3, Z13, K1, Z3
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      192(SI)(AX*8), Z7
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R14
+	SHRQ         $0x02, R14
+	VBROADCASTSS 4(SI)(R14*1), Z14
+	VSUBPS       Z14, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPANDD       Z17, Z1, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPANDD       Z17, Z2, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPANDD       Z17, Z3, Z11
+	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), SI
+	MOVQ         plane+16(FP), R14
+	LEAQ         (SI)(AX*4), SI
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (SI)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(SI)
+	VPANDD       Z17, Z4, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPANDD       Z17, Z5, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPANDD       Z17, Z6, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPANDD       Z17, Z7, Z11
+	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), SI
+	MOVQ         CX, SI
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (SI)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (SI)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)
+	VPANDD     Z17, Z0, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPANDD     Z17, Z1, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPANDD     Z17, Z2, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPANDD     Z17, Z3, Z11
+	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)(R14*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)(R14*1)
+	VPANDD     Z17, Z4, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPANDD     Z17, Z5, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPANDD     Z17, Z6, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPANDD     Z17, Z7, Z11
+	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), R14
+	MOVQ       CX, SI
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (SI)(R14*1)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (SI)(R14*1)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)(R14*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)(R14*1)
+	MOVQ       p+0(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (SI)(R14*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(SI)(R14*2)
+	MOVQ       rowsPlane+40(FP), R14
+	MOVQ       CX, SI
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (SI)(R14*2)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (SI)(R14*2)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R14
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (SI)(R14*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(SI)(R14*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+
+without6:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+128(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   kPlane+128(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE         $0xc4
+	BYTE         $0x82
+	BYTE         $0x7b
+	BYTE         $0x4b
+	BYTE         $0xbc
+	BYTE         $0x11
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	CMPQ         AX, pairs+72(FP)
+	JEQ          without7
+	MOVQ         s+48(FP), SI
+	VMOVUPS      (SI)(AX*8), Z0
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS (SI)(R8*1), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	KMOVW        (SI)(R8*1), K1
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z0, Z13, K1, Z0
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      (SI)(AX*8), Z4
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS (SI)(R8*1), Z14
+	VSUBPS       Z14, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      64(SI)(AX*8), Z1
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS (SI)(R8*1), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	KMOVW        2(SI)(R8*1), K1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z1, Z13, K1, Z1
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      64(SI)(AX*8), Z5
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS (SI)(R8*1), Z14
+	VSUBPS       Z14, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      128(SI)(AX*8), Z2
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS 4(SI)(R8*1), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	KMOVW        4(SI)(R8*1), K1
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z2, Z13, K1, Z2
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      128(SI)(AX*8), Z6
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS 4(SI)(R8*1), Z14
+	VSUBPS       Z14, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      192(SI)(AX*8), Z3
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS 4(SI)(R8*1), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	KMOVW        6(SI)(R8*1), K1
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z3, Z13, K1, Z3
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      192(SI)(AX*8), Z7
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS 4(SI)(R8*1), Z14
+	VSUBPS       Z14, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPANDD       Z17, Z1, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPANDD       Z17, Z2, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPANDD       Z17, Z3, Z11
+	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), SI
+	MOVQ         plane+16(FP), R8
+	LEAQ         (SI)(AX*4), SI
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (SI)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(SI)
+	VPANDD       Z17, Z4, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPANDD       Z17, Z5, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPANDD       Z17, Z6, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPANDD       Z17, Z7, Z11
+	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), SI
+	MOVQ         CX, SI
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (SI)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (SI)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)
+	VPANDD     Z17, Z0, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPANDD     Z17, Z1, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPANDD     Z17, Z2, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPANDD     Z17, Z3, Z11
+	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)(R8*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)(R8*1)
+	VPANDD     Z17, Z4, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPANDD     Z17, Z5, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPANDD     Z17, Z6, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPANDD     Z17, Z7, Z11
+	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), R8
+	MOVQ       CX, SI
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (SI)(R8*1)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (SI)(R8*1)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)(R8*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)(R8*1)
+	MOVQ       p+0(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (SI)(R8*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(SI)(R8*2)
+	MOVQ       rowsPlane+40(FP), R8
+	MOVQ       CX, SI
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (SI)(R8*2)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (SI)(R8*2)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (SI)(R8*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(SI)(R8*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+
+without7:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   qPlane+144(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE         $0xc4
+	BYTE         $0x82
+	BYTE         $0x7b
+	BYTE         $0x4b
+	BYTE         $0xac
+	BYTE         $0x23
+	BYTE         $0x40
+	BYTE         $0x00
+	BYTE         $0x00
+	BYTE         $0x00
+	CMPQ         AX, pairs+72(FP)
+	JEQ          without8
+	MOVQ         s+48(FP), SI
+	VMOVUPS      (SI)(AX*8), Z0
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS (SI)(R8*1), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	KMOVW        (SI)(R8*1), K1
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z0, Z13, K1, Z0
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      (SI)(AX*8), Z4
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS (SI)(R8*1), Z14
+	VSUBPS       Z14, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      64(SI)(AX*8), Z1
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS (SI)(R8*1), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	KMOVW        2(SI)(R8*1), K1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z1, Z13, K1, Z1
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      64(SI)(AX*8), Z5
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS (SI)(R8*1), Z14
+	VSUBPS       Z14, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      128(SI)(AX*8), Z2
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS 4(SI)(R8*1), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	KMOVW        4(SI)(R8*1), K1
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z2, Z13, K1, Z2
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      128(SI)(AX*8), Z6
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS 4(SI)(R8*1), Z14
+	VSUBPS       Z14, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), SI
+	VMOVUPS      192(SI)(AX*8), Z3
+	MOVQ         lse+80(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS 4(SI)(R8*1), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	MOVQ         masks+64(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	KMOVW        6(SI)(R8*1), K1
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z3, Z13, K1, Z3
+	MOVQ         dp+56(FP), SI
+	VMOVUPS      192(SI)(AX*8), Z7
+	MOVQ         delta+88(FP), SI
+	MOVQ         AX, R8
+	SHRQ         $0x02, R8
+	VBROADCASTSS 4(SI)(R8*1), Z14
+	VSUBPS       Z14, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPANDD       Z17, Z1, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPANDD       Z17, Z2, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPANDD       Z17, Z3, Z11
+	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), SI
+	MOVQ         plane+16(FP), R8
+	LEAQ         (SI)(AX*4), SI
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (SI)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(SI)
+	VPANDD       Z17, Z4, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPANDD       Z17, Z5, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPANDD       Z17, Z6, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPANDD       Z17, Z7, Z11
+	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), SI
+	MOVQ         CX, SI
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (SI)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (SI)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)
+	VPANDD     Z17, Z0, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPANDD     Z17, Z1, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPANDD     Z17, Z2, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPANDD     Z17, Z3, Z11
+	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)(R8*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)(R8*1)
+	VPANDD     Z17, Z4, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPANDD     Z17, Z5, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPANDD     Z17, Z6, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPANDD     Z17, Z7, Z11
+	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), R8
+	MOVQ       CX, SI
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (SI)(R8*1)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (SI)(R8*1)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (SI)(R8*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(SI)(R8*1)
+	MOVQ       p+0(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (SI)(R8*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(SI)(R8*2)
+	MOVQ       rowsPlane+40(FP), R8
+	MOVQ       CX, SI
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (SI)(R8*2)
+	ADDQ      step+32(FP), SI
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (SI)(R8*2)
+	MOVQ       ds+8(FP), SI
+	MOVQ       plane+16(FP), R8
+	LEAQ       (SI)(AX*4), SI
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (SI)(R8*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(SI)(R8*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+
+without8:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   q+136(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   DX, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	MOVQ words+152(FP), SI
+	SHRQ $0x04, SI
+	DECQ SI
+	JZ   largeend
+
+large:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ $0x40, R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ SI
+	JNZ  large
+
+largeend:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	LEAQ   (DX)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+	LEAQ   (R8)(R10*8), R8
+
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T1, 64(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T3, 64(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x2b
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ $0x00001000, next+104(FP)
+	SUBQ $0x20, keys+160(FP)
+	JG   keys
+
+	// TILERELEASE
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+
+rest:
+	CMPQ         AX, pairs+72(FP)
+	JEQ          end
+	MOVQ         s+48(FP), DX
+	VMOVUPS      (DX)(AX*8), Z0
+	MOVQ         lse+80(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	VBROADCASTSS (DX)(BX*1), Z14
+	VFMSUB213PS  Z14, Z15, Z0
+	VMULPS       Z16, Z0, Z0
+	MOVQ         masks+64(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	KMOVW        (DX)(BX*1), K1
+	VREDUCEPS    $0x01, Z0, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z0, Z13, K1, Z0
+	MOVQ         dp+56(FP), DX
+	VMOVUPS      (DX)(AX*8), Z4
+	MOVQ         delta+88(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	VBROADCASTSS (DX)(BX*1), Z14
+	VSUBPS       Z14, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z4, Z4
+	VPADDD       Z4, Z4, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), DX
+	VMOVUPS      64(DX)(AX*8), Z1
+	MOVQ         lse+80(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	VBROADCASTSS (DX)(BX*1), Z14
+	VFMSUB213PS  Z14, Z15, Z1
+	VMULPS       Z16, Z1, Z1
+	MOVQ         masks+64(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	KMOVW        2(DX)(BX*1), K1
+	VREDUCEPS    $0x01, Z1, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z1, Z13, K1, Z1
+	MOVQ         dp+56(FP), DX
+	VMOVUPS      64(DX)(AX*8), Z5
+	MOVQ         delta+88(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	VBROADCASTSS (DX)(BX*1), Z14
+	VSUBPS       Z14, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z5, Z5
+	VPADDD       Z5, Z5, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), DX
+	VMOVUPS      128(DX)(AX*8), Z2
+	MOVQ         lse+80(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	VBROADCASTSS 4(DX)(BX*1), Z14
+	VFMSUB213PS  Z14, Z15, Z2
+	VMULPS       Z16, Z2, Z2
+	MOVQ         masks+64(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	KMOVW        4(DX)(BX*1), K1
+	VREDUCEPS    $0x01, Z2, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z2, Z13, K1, Z2
+	MOVQ         dp+56(FP), DX
+	VMOVUPS      128(DX)(AX*8), Z6
+	MOVQ         delta+88(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	VBROADCASTSS 4(DX)(BX*1), Z14
+	VSUBPS       Z14, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z6, Z6
+	VPADDD       Z6, Z6, Z12
+	VPMAXUD      Z12, Z18, Z18
+	MOVQ         s+48(FP), DX
+	VMOVUPS      192(DX)(AX*8), Z3
+	MOVQ         lse+80(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	VBROADCASTSS 4(DX)(BX*1), Z14
+	VFMSUB213PS  Z14, Z15, Z3
+	VMULPS       Z16, Z3, Z3
+	MOVQ         masks+64(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	KMOVW        6(DX)(BX*1), K1
+	VREDUCEPS    $0x01, Z3, Z12
+	VMOVAPS      Z29, Z13
+	VFMADD213PS  Z28, Z12, Z13
+	VFMADD213PS  Z27, Z12, Z13
+	VFMADD213PS  Z26, Z12, Z13
+	VFMADD213PS  Z25, Z12, Z13
+	VFMADD213PS  Z24, Z12, Z13
+	VSCALEFPS.Z  Z3, Z13, K1, Z3
+	MOVQ         dp+56(FP), DX
+	VMOVUPS      192(DX)(AX*8), Z7
+	MOVQ         delta+88(FP), DX
+	MOVQ         AX, BX
+	SHRQ         $0x02, BX
+	VBROADCASTSS 4(DX)(BX*1), Z14
+	VSUBPS       Z14, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z7, Z7
+	VPADDD       Z7, Z7, Z12
+	VPMAXUD      Z12, Z18, Z18
+	VPANDD       Z17, Z0, Z8
+	VSUBPS       Z8, Z0, Z0
+	VPANDD       Z17, Z1, Z9
+	VSUBPS       Z9, Z1, Z1
+	VPANDD       Z17, Z2, Z10
+	VSUBPS       Z10, Z2, Z2
+	VPANDD       Z17, Z3, Z11
+	VSUBPS       Z11, Z3, Z3
+	MOVQ         p+0(FP), DX
+	MOVQ         plane+16(FP), BX
+	LEAQ         (DX)(AX*4), DX
+	VPSRLD       $0x10, Z8, Z8
+	VPTERNLOGD   $0xf8, Z17, Z10, Z8
+	VMOVDQU32    Z8, (DX)
+	VPSRLD       $0x10, Z9, Z9
+	VPTERNLOGD   $0xf8, Z17, Z11, Z9
+	VMOVDQU32    Z9, 64(DX)
+	VPANDD       Z17, Z4, Z8
+	VSUBPS       Z8, Z4, Z4
+	VPANDD       Z17, Z5, Z9
+	VSUBPS       Z9, Z5, Z5
+	VPANDD       Z17, Z6, Z10
+	VSUBPS       Z10, Z6, Z6
+	VPANDD       Z17, Z7, Z11
+	VSUBPS       Z11, Z7, Z7
+	MOVQ         rowsPlane+40(FP), DX
+	MOVQ         CX, DX
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (DX)
+	ADDQ      step+32(FP), DX
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (DX)
+	MOVQ       ds+8(FP), DX
+	MOVQ       plane+16(FP), BX
+	LEAQ       (DX)(AX*4), DX
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (DX)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(DX)
+	VPANDD     Z17, Z0, Z8
+	VSUBPS     Z8, Z0, Z0
+	VPANDD     Z17, Z1, Z9
+	VSUBPS     Z9, Z1, Z1
+	VPANDD     Z17, Z2, Z10
+	VSUBPS     Z10, Z2, Z2
+	VPANDD     Z17, Z3, Z11
+	VSUBPS     Z11, Z3, Z3
+	MOVQ       p+0(FP), DX
+	MOVQ       plane+16(FP), BX
+	LEAQ       (DX)(AX*4), DX
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (DX)(BX*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(DX)(BX*1)
+	VPANDD     Z17, Z4, Z8
+	VSUBPS     Z8, Z4, Z4
+	VPANDD     Z17, Z5, Z9
+	VSUBPS     Z9, Z5, Z5
+	VPANDD     Z17, Z6, Z10
+	VSUBPS     Z10, Z6, Z6
+	VPANDD     Z17, Z7, Z11
+	VSUBPS     Z11, Z7, Z7
+	MOVQ       rowsPlane+40(FP), BX
+	MOVQ       CX, DX
+
+	// VCVTNE2PS2BF16 Z8, Z9, Z12
+	LONG      $0x48375262
+	WORD      $0xe072
+	VMOVDQU32 Z12, (DX)(BX*1)
+	ADDQ      step+32(FP), DX
+
+	// VCVTNE2PS2BF16 Z10, Z11, Z12
+	LONG       $0x48275262
+	WORD       $0xe272
+	VMOVDQU32  Z12, (DX)(BX*1)
+	MOVQ       ds+8(FP), DX
+	MOVQ       plane+16(FP), BX
+	LEAQ       (DX)(AX*4), DX
+	VPSRLD     $0x10, Z8, Z8
+	VPTERNLOGD $0xf8, Z17, Z10, Z8
+	VMOVDQU32  Z8, (DX)(BX*1)
+	VPSRLD     $0x10, Z9, Z9
+	VPTERNLOGD $0xf8, Z17, Z11, Z9
+	VMOVDQU32  Z9, 64(DX)(BX*1)
+	MOVQ       p+0(FP), DX
+	MOVQ       plane+16(FP), BX
+	LEAQ       (DX)(AX*4), DX
+	VPSRLD     $0x10, Z0, Z0
+	VPTERNLOGD $0xf8, Z17, Z2, Z0
+	VMOVDQU32  Z0, (DX)(BX*2)
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z17, Z3, Z1
+	VMOVDQU32  Z1, 64(DX)(BX*2)
+	MOVQ       rowsPlane+40(FP), BX
+	MOVQ       CX, DX
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z12
+	LONG      $0x48577262
+	WORD      $0xe472
+	VMOVDQU32 Z12, (DX)(BX*2)
+	ADDQ      step+32(FP), DX
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z12
+	LONG       $0x48477262
+	WORD       $0xe672
+	VMOVDQU32  Z12, (DX)(BX*2)
+	MOVQ       ds+8(FP), DX
+	MOVQ       plane+16(FP), BX
+	LEAQ       (DX)(AX*4), DX
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z17, Z6, Z4
+	VMOVDQU32  Z4, (DX)(BX*2)
+	VPSRLD     $0x10, Z5, Z5
+	VPTERNLOGD $0xf8, Z17, Z7, Z5
+	VMOVDQU32  Z5, 64(DX)(BX*2)
+	ADDQ       step+32(FP), CX
+	ADDQ       step+32(FP), CX
+	ADDQ       $0x20, AX
+	JMP        rest
+
+end:
+	MOVL         $0xb9000000, AX
+	VPBROADCASTD AX, Z12
+	VPCMPUD      $0x01, Z12, Z18, K1
+	KORTESTW     K1, K1
+	SETCS        AL
+	MOVB         AL, ret+168(FP)
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 

@@ -150,7 +150,7 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	if n <= 0 {
 		return
 	}
-	x.setMasks(p, y.from+lo, n, k)
+	x.setMasks(p, x.masks, y.from+lo, n, k)
 	scoresAMXBF16(&x.s[0], &y.q[lo*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
 	scoresAMXBF16(&x.dp[0], &y.do[lo*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 	pairs, filled := (n+1)/2, upToTiles(n)/2

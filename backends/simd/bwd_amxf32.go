@@ -14,7 +14,8 @@ import (
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
-//		P  = exp(scale * S - LSE); dS = scale P (dP - delta), in float32, then in planes
+//		P  = exp(scale * S - LSE); dS = scale P (dP - delta), in float32, then in planes,
+//		                                       while the tiles are at S and dP of the next
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
@@ -41,7 +42,7 @@ func bwdAMXF32Plan(j *job) (tile, block phase) {
 		2*planeWords(j.keys, p.Dim)+planeWords(j.keys, p.VDim)+j.keys*(dim+vdim)+
 			2*(planeWords(j.rows, p.Dim)+planeWords(j.rows, p.VDim))+j.rows*pairWords(widest)+
 			planeWords(pairLanes, p.Dim)+planeWords(pairLanes, p.VDim)+
-			j.rows*(2*pairLanes+1)+2*planes*planeOf(j.rows/2*pairLanes)+planes*planeOf(j.rows*tileDSStep(j)/2)+
+			2*j.rows*(2*pairLanes+1)+2*planes*planeOf(j.rows/2*pairLanes)+planes*planeOf(j.rows*tileDSStep(j)/2)+
 			pairLanes*(pairLanes+1)+widest+pairLanes*max(dim, vdim))
 }
 
@@ -89,14 +90,21 @@ type planeGrads struct {
 	q, do           planeRows // a tile
 	qColumns        []uint32  // [planes][dim][rows/2]
 	doColumns       []uint32
-	pairs           []uint32  // one plane of [rows/2][dim]
-	s, dp           []float32 // [rows][lanes]
+	pairs           []uint32 // one plane of [rows/2][dim]
+	now, next       scorePanel
 	p, ds           []uint32  // a panel, [planes][rows/2][lanes]
 	dsRows          []uint16  // [planes][rows][tileDSStep]
 	top, row, sum   []float32 // [lanes], of no use; a row of any tensor; scratch of planeSums
 	wild            bool      // the tile has dS that planes cannot hold
 	kPlane, vPlane  int       // words from plane to plane of K and V
 	pPlane, dsPlane int       // of P, of rows of dS
+}
+
+// A scorePanel is S and dP of a panel.
+type scorePanel struct {
+	k, lo, n int       // the first key, the rows of the tile
+	s, dp    []float32 // [rows][lanes]
+	masks    []uint32  // [rows]
 }
 
 func bwdAMXF32Block(j *job, ws *arena, item int) {
@@ -109,11 +117,13 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 		q:      newPlaneRows(ws, p.Dim, j.rows), do: newPlaneRows(ws, p.VDim, j.rows),
 		qColumns: takeWords(ws, planeWords(j.rows, p.Dim)), doColumns: takeWords(ws, planeWords(j.rows, p.VDim)),
 		pairs: takeWords(ws, j.rows*pairWords(widest)),
-		s:     ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes),
-		top: ws.take(pairLanes), row: ws.take(widest), sum: ws.take(pairLanes * pairLanes),
+		now:   scorePanel{s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes), masks: takeWords(ws, j.rows)},
+		next:  scorePanel{s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes)},
+		top:   ws.take(pairLanes), row: ws.take(widest), sum: ws.take(pairLanes * pairLanes),
 		kPlane: planeOf(j.keys * dim / 2), vPlane: planeOf(j.keys * vdim / 2),
 		pPlane: planeOf(j.rows / 2 * pairLanes), dsPlane: planeOf(j.rows * tileDSStep(j) / 2),
 	}
+	x.next.masks = x.masks
 	x.p, x.ds, x.dsRows = takeWords(ws, planes*x.pPlane), takeWords(ws, planes*x.pPlane), halves(takeWords(ws, planes*x.dsPlane))
 	k, v := newPlaneRows(ws, p.Dim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
 	for r := x.from; r < x.to; r += pairLanes {
@@ -139,19 +149,21 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	p, f := &j.p, &j.bwd
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
 	n := min(j.rows, p.QLen-from)
-	x.wild = false
+	x.wild, x.now.k, x.now.n = false, x.from, 0
 	x.q.load(&f.Q, x.b, h, from, n, x.row)
 	x.q.toColumns(x.qColumns, x.pairs)
 	x.do.load(&f.DO, x.b, h, from, n, x.row)
 	x.do.toColumns(x.doColumns, x.pairs)
 	x.eachPanel(j, item, from, n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
+		x.addLast(j, &y)
 		dq, step := avx512Lanes.gathered(j, &y, x.b, h, t)
 		x.addQueries(j, &y, dq, step, lo, hi)
 	})
 }
 
-// addPanel computes P and dS of the tile and the keys from k on, and adds to their
-// dK and dV. Of the rows it takes whole steps, and only those that see a key.
+// addPanel computes S and dP of the tile and the keys from k on, and meanwhile P and dS
+// of the panel before, which it adds to dK and dV. Of the rows it takes whole steps, and
+// only those that see a key.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(j)
 	lo, n := x.panelRows(p, x.q.at, x.q.n, k)
@@ -163,9 +175,39 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	if n <= 0 {
 		return
 	}
-	x.multiply(p, k, lo, n)
+	x.next.k, x.next.lo, x.next.n = k, lo, n
+	pairs := (x.now.n + 1) / 2
+	tame := x.gradients(j, y, 0, pairs/2, x.next.s, &x.q, n, x.kLanes[at*x.q.step/2:], x.kPlane)
+	tame = x.gradients(j, y, pairs/2, pairs, x.next.dp, &x.do, n, x.vLanes[at*x.do.step/2:], x.vPlane) && tame
+	x.next.addWild(p, x)
+	x.addSums(j, y, tame)
+	x.now, x.next = x.next, x.now
+}
+
+// addLast adds the last panel of the tile.
+func (x *planeGrads) addLast(j *job, y *tileStats) {
+	tame := x.gradients(j, y, 0, (x.now.n+1)/2, x.next.s, &x.q, 0, x.kLanes, 0)
+	x.addSums(j, y, tame)
+}
+
+// gradients computes the pairs [from, to) of rows of P and dS, and meanwhile sets next
+// to the products of n rows of a, of the next panel, and those in lanes. It says
+// whether planes can hold all.
+func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
+	now, step, at := &x.now, tileDSStep(j), 2*from*pairLanes
+	row := now.lo + 2*from
+	return planeGradientsAMXBF16(&x.p[at/2], &x.ds[at/2], 4*x.pPlane, &x.dsRows[row*step+now.k-x.from], step, 4*x.dsPlane, &now.s[at], &now.dp[at], &now.masks[2*from], to-from, &y.lse[row], &y.delta[row], float32(j.scale),
+		&next[0], &a.rows[x.next.lo*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n)
+}
+
+// addSums adds the panel to dK and dV, if there is any.
+func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
+	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(j)
+	lo, n := now.lo, now.n
+	if n == 0 {
+		return
+	}
 	pairs, filled := (n+1)/2, upToTiles(n)/2
-	tame := planeGradientsAMXBF16(&x.p[0], &x.ds[0], 4*x.pPlane, &x.dsRows[lo*step+at], step, 4*x.dsPlane, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	for i := 0; i < planes && pairs < filled; i++ {
 		clear(x.p[i*x.pPlane+pairs*pairLanes : i*x.pPlane+filled*pairLanes])
 		clear(x.ds[i*x.pPlane+pairs*pairLanes : i*x.pPlane+filled*pairLanes])
@@ -173,7 +215,7 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	q, do, dk, dv := x.q.part(lo, n), x.do.part(lo, n), x.dk[at*x.q.step:], x.dv[at*x.do.step:]
 	if !tame {
 		x.wild = true
-		x.eachWildGradient(j, y, lo, n, func(r, i int, ds float32) {
+		now.eachWildGradient(j, y, func(r, i int, ds float32) {
 			for plane := range planes {
 				halves(x.ds)[2*(plane*x.pPlane+r/2*pairLanes+i)+r%2] = 0
 				x.dsRows[2*plane*x.dsPlane+(lo+r)*step+at+i] = 0
@@ -184,27 +226,25 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 		})
 	}
 	planeSumsAMXBF16(&dv[0], pairLanes, &halves(x.doColumns)[lo], x.do.size, 4*x.do.plane(), &x.p[0], pairLanes, 4*x.pPlane, p.VDim, pairLanes, filled, &x.sum[0])
-	addWildSums(dv, &do, x.p, x.pPlane, x.masks, x.row)
+	addWildSums(dv, &do, x.p, x.pPlane, now.masks, x.row)
 	planeSumsAMXBF16(&dk[0], pairLanes, &halves(x.qColumns)[lo], x.q.size, 4*x.q.plane(), &x.ds[0], pairLanes, 4*x.pPlane, p.Dim, pairLanes, filled, &x.sum[0])
-	addWildSums(dk, &q, x.ds, x.pPlane, x.masks, x.row)
+	addWildSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
 }
 
-// multiply sets S, dP and the masks of n rows of the tile and the panel from key k on.
-func (x *planeGrads) multiply(p *flashkit.Problem, k, lo, n int) {
-	at, keys := k-x.from, min(pairLanes, x.to-k)
-	q, do, kPart, vPart := x.q.part(lo, n), x.do.part(lo, n), x.k.part(at, keys), x.v.part(at, keys)
-	x.setMasks(p, x.q.at+lo, n, k)
-	planeDots(x.s, &x.q, lo, n, x.kLanes[at*x.q.step/2:], x.kPlane, x.top)
-	addWildDots(x.s, &q, &kPart, x.row)
-	planeDots(x.dp, &x.do, lo, n, x.vLanes[at*x.do.step/2:], x.vPlane, x.top)
-	addWildDots(x.dp, &do, &vPart, x.row)
+// addWild adds to S and dP what planes leave out, and sets the masks.
+func (s *scorePanel) addWild(p *flashkit.Problem, x *planeGrads) {
+	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
+	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)
+	x.setMasks(p, s.masks, x.q.at+s.lo, s.n, s.k)
+	addWildDots(s.s, &q, &kPart, x.row)
+	addWildDots(s.dp, &do, &vPart, x.row)
 }
 
-// eachWildGradient calls f for the elements of dS that planes cannot hold, after
-// multiply, of which it leaves nothing.
-func (x *planeGrads) eachWildGradient(j *job, y *tileStats, lo, n int, f func(r, i int, ds float32)) {
-	gradientsAVX512(&x.s[0], &x.dp[0], &x.dp[0], pairLanes, &x.masks[0], n, &y.lse[lo], &y.delta[lo], float32(j.scale))
-	for at, ds := range x.dp[:n*pairLanes] {
+// eachWildGradient calls f for the elements of dS that planes cannot hold. It leaves
+// nothing of S and dP.
+func (s *scorePanel) eachWildGradient(j *job, y *tileStats, f func(r, i int, ds float32)) {
+	gradientsAVX512(&s.s[0], &s.dp[0], &s.dp[0], pairLanes, &s.masks[0], s.n, &y.lse[s.lo], &y.delta[s.lo], float32(j.scale))
+	for at, ds := range s.dp[:s.n*pairLanes] {
 		if isWild32(ds) {
 			f(at/pairLanes, at%pairLanes, ds)
 		}
@@ -227,8 +267,11 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 		if n <= 0 {
 			continue
 		}
-		x.multiply(p, k, rows, n)
-		x.eachWildGradient(j, y, rows, n, func(r, i int, ds float32) {
+		x.now.k, x.now.lo, x.now.n = k, rows, n
+		planeDots(x.now.s, &x.q, rows, n, x.kLanes[(k-x.from)*x.q.step/2:], x.kPlane, x.top)
+		planeDots(x.now.dp, &x.do, rows, n, x.vLanes[(k-x.from)*x.do.step/2:], x.vPlane, x.top)
+		x.now.addWild(p, x)
+		x.now.eachWildGradient(j, y, func(r, i int, ds float32) {
 			for c := range p.Dim {
 				dq[(rows+r)*dqStep+c] += ds * x.k.element(k-x.from+i, c)
 			}

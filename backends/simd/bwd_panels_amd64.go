@@ -55,13 +55,13 @@ func (x *gradPanels) panelRows(p *flashkit.Problem, row, rows, k int) (lo, n int
 
 // setMasks sets the masks of n rows, and that of one more to nothing if the last pair
 // lacks it, for the panel from key k on.
-func (x *gradPanels) setMasks(p *flashkit.Problem, row, n, k int) {
+func (x *gradPanels) setMasks(p *flashkit.Problem, masks []uint32, row, n, k int) {
 	keys := min(pairLanes, x.to-k)
 	_, end := p.Keys(row)
 	begin, _ := p.Keys(row + n - 1)
-	setKeyMasks(p, x.masks[:n], row, k, keys, pairLanes, begin <= k && k+keys <= end)
+	setKeyMasks(p, masks[:n], row, k, keys, pairLanes, begin <= k && k+keys <= end)
 	if n%2 == 1 {
-		x.masks[n] = 0
+		masks[n] = 0
 	}
 }
 

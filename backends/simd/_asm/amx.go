@@ -324,6 +324,7 @@ func gradientPairs() {
 	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
 	s, dp, masks, pairs := param("s"), param("dp"), param("masks"), param("pairs")
 	lse, delta := param("lse"), param("delta")
+	of := map[string]GPVirtual{"s": s, "dp": dp, "masks": masks, "lse": lse, "delta": delta}
 	exp2Constants()
 	w, x := [2][]VecPhysical{registers[0:2], registers[2:4]}, [2][]VecPhysical{registers[4:6], registers[6:8]}
 	n, p, y := registers[8], registers[9], registers[10]
@@ -334,8 +335,9 @@ func gradientPairs() {
 	Label("pair")
 	for i := range 2 {
 		for v := range vectors {
-			at := func(base GPVirtual) Mem { return part(Mem{Base: base, Disp: i * rowBytes}, v) }
-			rowGradient(i, v, at(s), at(dp), masks, lse, delta, w[i][v], x[i][v], by, base2, [3]VecPhysical{n, p, y})
+			vector := func(name string) Mem { return part(Mem{Base: of[name], Disp: i * rowBytes}, v) }
+			word := func(name string) Mem { return Mem{Base: of[name]} }
+			rowGradient(i, v, vector, word, w[i][v], x[i][v], by, base2, [3]VecPhysical{n, p, y})
 		}
 		VCVTNE2PS2BF16(x[i][0], x[i][1], y)
 		VMOVDQU32(y, Mem{Base: rows})
@@ -358,17 +360,18 @@ func gradientPairs() {
 }
 
 // rowGradient emits vector v of row i of two: w = e^(s*by - lse) and x = w*(dp -
-// delta), 0 where the mask is clear.
-func rowGradient(i, v int, s, dp Mem, masks, lse, delta GPVirtual, w, x, by, base2 VecPhysical, scratch [3]VecPhysical) {
+// delta), 0 where the mask is clear. vector and word return where a vector of a name lies,
+// and the first row's word.
+func rowGradient(i, v int, vector, word func(name string) Mem, w, x, by, base2 VecPhysical, scratch [3]VecPhysical) {
 	n, p, y := scratch[0], scratch[1], scratch[2]
-	VMOVUPS(s, w)
-	VBROADCASTSS(Mem{Base: lse, Disp: 4 * i}, y)
+	VMOVUPS(vector("s"), w)
+	VBROADCASTSS(word("lse").Offset(4*i), y)
 	VFMSUB213PS(y, by, w)
 	VMULPS(base2, w, w) // after the difference, so that large scores lose nothing
-	KMOVW(Mem{Base: masks, Disp: 4*i + 2*v}, K1)
+	KMOVW(word("masks").Offset(4*i+2*v), K1)
 	exp2Masked(w, n, p, K1)
-	VMOVUPS(dp, x)
-	VBROADCASTSS(Mem{Base: delta, Disp: 4 * i}, y)
+	VMOVUPS(vector("dp"), x)
+	VBROADCASTSS(word("delta").Offset(4*i), y)
 	VSUBPS(y, x, x)
 	VMULPS_Z(x, w, K1, x)
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"math"
-
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -37,14 +35,14 @@ func planeRoutines() {
 func planeScores() {
 	routine("planeScores", "func(s *float32, k *uint16, step, kPlane int, q *uint32, qPlane, words, keys int, top *float32)",
 		"is scores for planes of K and Q that lie kPlane and qPlane bytes apart.")
-	tileScores(func(a GPVirtual) { planeProducts("", "words", "kPlane", "q", "qPlane", a) })
+	tileScores(func(a GPVirtual) { planeProducts("", "words", "kPlane", "q", "qPlane", a, nothing) })
 }
 
 // planeValues emits Oᵀ = alpha Oᵀ + Vᵀ P.
 func planeValues() {
 	arithmetic("planeValues", "func(o *float32, v *uint32, step, vPlane int, p *uint32, pPlane, pairs, vdim int, alpha, sum *float32)",
 		"is addValues for planes of V and P that lie vPlane and pPlane bytes apart.")
-	tileValues(func(a GPVirtual) { planeProducts("", "pairs", "vPlane", "p", "pPlane", a) })
+	tileValues(func(a GPVirtual) { planeProducts("", "pairs", "vPlane", "p", "pPlane", a, nothing) })
 }
 
 // planeSums emits C += A B, for up to 32 columns. What is added is summed apart, from
@@ -90,7 +88,7 @@ func planeSums() {
 		JNZ(LabelRef(label))
 	}
 	set := func(label string) {
-		setTiles("b", func(a GPVirtual) { planeProducts(label, "pairs", "aPlane", "b", "bPlane", a) })
+		setTiles("b", func(a GPVirtual) { planeProducts(label, "pairs", "aPlane", "b", "bPlane", a, nothing) })
 	}
 	set("first")
 	JMP(LabelRef("store"))
@@ -112,17 +110,20 @@ func planeSums() {
 
 // planeProducts adds to four tiles of C the six products, for as many pairs as the
 // parameter of that name says. A begins at the address in from. label is for loops.
-func planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual) {
+// meanwhile emits what is done beside them, four times for 16 pairs.
+func planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual, meanwhile func()) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
 	// The five small products, each with a plane of A or of B that the one before had not.
 	lowerA := tilesOfA(func(r int) { SUBQ(address(planeA), tileA[r]) })
 	higherB := tilesOfB(func() { ADDQ(address(planeB), tileB) })
 	small := func(nextA, nextB func(int)) {
-		phaseA(lowerA)
-		phaseB(higherB)
-		phaseA(lowerA)
-		phaseB(higherB)
+		for range 2 {
+			phaseA(lowerA)
+			meanwhile()
+			phaseB(higherB)
+			meanwhile()
+		}
 		phaseAB(nextA, nextB)
 	}
 	for i, a := range tileA {
@@ -156,37 +157,49 @@ func planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual) {
 	tileSteps(label+"large", pairs)
 }
 
+// nothing is done meanwhile.
+func nothing() {}
+
 // A phase is the four products of the tiles that are loaded. There are no registers
 // to load others into meanwhile, so products come in an order that is done with the
 // tiles of A, of B, or of both one by one: next loads what follows, under the
 // products that are left.
 func phaseA(next func(r int)) {
-	multiplyTiles(0, 0)
-	multiplyTiles(0, 1)
+	multiplyAwake(0, 0)
+	multiplyAwake(0, 1)
 	next(0)
-	multiplyTiles(1, 0)
-	multiplyTiles(1, 1)
+	multiplyAwake(1, 0)
+	multiplyAwake(1, 1)
 	next(1)
 }
 
 func phaseB(next func(c int)) {
-	multiplyTiles(0, 0)
-	multiplyTiles(1, 0)
+	multiplyAwake(0, 0)
+	multiplyAwake(1, 0)
 	next(0)
-	multiplyTiles(0, 1)
-	multiplyTiles(1, 1)
+	multiplyAwake(0, 1)
+	multiplyAwake(1, 1)
 	next(1)
 }
 
 func phaseAB(nextA func(r int), nextB func(c int)) {
-	multiplyTiles(0, 0)
-	multiplyTiles(1, 0)
+	multiplyAwake(0, 0)
+	multiplyAwake(1, 0)
 	nextB(0)
-	multiplyTiles(0, 1)
+	multiplyAwake(0, 1)
 	nextA(0)
-	multiplyTiles(1, 1)
+	multiplyAwake(1, 1)
 	nextB(1)
 	nextA(1)
+}
+
+// multiplyAwake is multiplyTiles, and a sum that nobody reads. The unit that adds float32
+// falls asleep when it has nothing to do, and the next tile that is stored waits until it
+// is awake: neither products of tiles nor integers keep it so.
+func multiplyAwake(r, c int) {
+	multiplyTiles(r, c)
+	idle := registers[len(registers)-1]
+	VADDPS(idle, idle, idle)
 }
 
 // tilesOfA and tilesOfB return what loads the tile of that number after a move to
@@ -219,8 +232,8 @@ func tileSteps(label, pairs string) {
 	DECQ(steps)
 	JNZ(LabelRef(label))
 	Label(label + "end")
-	nothing := func(int) {}
-	phaseAB(nothing, nothing)
+	none := func(int) {}
+	phaseAB(none, none)
 }
 
 // address returns where a parameter lies.
@@ -237,7 +250,7 @@ func planeWeights() {
 	arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
 		"is weights for planes of P that lie plane bytes apart.")
 	plane, piece := param("plane"), registers[9:11]
-	splitConstants(registers[11], registers[12])
+	cutConstant(registers[12])
 	weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {
 		for i := range planes - 1 {
 			cut(x, piece[0])
@@ -248,82 +261,6 @@ func planeWeights() {
 	})
 }
 
-// planeGradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta), in planes.
-func planeGradients() {
-	arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32) bool",
-		"is gradients for planes of p and ds, and of rows, that lie plane and rowsPlane bytes apart. It",
-		"multiplies x by scale, and reports whether all of x are below 2^58.")
-	dst, ds, plane := param("p"), param("ds"), param("plane")
-	rows, step, rowsPlane := param("rows"), bytes16(param("step")), param("rowsPlane")
-	s, dp, masks := param("s"), param("dp"), param("masks")
-	lse, delta := param("lse"), param("delta")
-	nextRow := GP64()
-	LEAQ(Mem{Base: rows, Index: step, Scale: 1}, nextRow)
-	exp2Constants()
-	w, x := [2][]VecPhysical{registers[0:2], registers[2:4]}, [2][]VecPhysical{registers[4:6], registers[6:8]}
-	piece := [2][]VecPhysical{registers[8:10], registers[10:12]}
-	scratch := [3]VecPhysical(registers[12:15])
-	by, base2 := registers[15], registers[16]
-	splitConstants(registers[17], registers[18])
-	most, limit := registers[19], registers[20] // magnitudes of x without the sign, as integers: NaN is above all
-	VPXORD(most, most, most)
-	word(2*math.Float32bits(wildFrom), limit)
-	floatParam("scale", by)
-	constant(math.Log2E, base2)
-	Label("pair")
-	for i := range 2 {
-		for v := range vectors {
-			at := func(base GPVirtual) Mem { return part(Mem{Base: base, Disp: i * rowBytes}, v) }
-			rowGradient(i, v, at(s), at(dp), masks, lse, delta, w[i][v], x[i][v], by, base2, scratch)
-			VMULPS(by, x[i][v], x[i][v])
-			VPADDD(x[i][v], x[i][v], scratch[0])
-			VPMAXUD(scratch[0], most, most)
-		}
-	}
-	for number := range planes {
-		for _, z := range []struct {
-			from [2][]VecPhysical
-			to   GPVirtual
-		}{{w, dst}, {x, ds}} {
-			of := z.from // the last plane is what is left
-			if number < planes-1 {
-				of = piece
-				for i := range 2 {
-					for v := range vectors {
-						cut(z.from[i][v], piece[i][v])
-					}
-				}
-			}
-			if z.to == ds {
-				for i, row := range []GPVirtual{rows, nextRow} {
-					VCVTNE2PS2BF16(of[i][0], of[i][1], scratch[0])
-					VMOVDQU32(scratch[0], planeOf(row, rowsPlane, number))
-				}
-			}
-			for v := range vectors {
-				pairUp(of[0][v], of[1][v], part(planeOf(z.to, plane, number), v))
-			}
-		}
-	}
-	nextPair(s, dp, dst, ds, masks, lse, delta)
-	LEAQ(Mem{Base: rows, Index: step, Scale: 2}, rows)
-	LEAQ(Mem{Base: nextRow, Index: step, Scale: 2}, nextRow)
-	DECQ(address("pairs"))
-	JNZ(LabelRef("pair"))
-	const below = 1
-	VPCMPUD(Imm(below), limit, most, K1)
-	storeWhether(K1)
-	done()
-}
-
-// pairUp stores the pairs of two vectors that bf16 can hold.
-func pairUp(x, y VecPhysical, to Mem) {
-	const orAnd = 0xf8 // x | y & upperHalf
-	VPSRLD(Imm(16), x, x)
-	VPTERNLOGD(Imm(orAnd), upperHalf, y, x)
-	VMOVDQU32(x, to)
-}
-
 // planeOf returns the address of plane i of 0 to 2.
 func planeOf(base, plane GPVirtual, i int) Mem {
 	if i == 0 {
@@ -332,12 +269,11 @@ func planeOf(base, plane GPVirtual, i int) Mem {
 	return Mem{Base: base, Index: plane, Scale: uint8(i)}
 }
 
-// Registers of split, set by splitConstants.
-var half, upperHalf VecPhysical
+// Registers of cut, set by cutConstant, and of split.
+var upperHalf, half VecPhysical
 
-func splitConstants(h, u VecPhysical) {
-	half, upperHalf = h, u
-	word(0x8000, half)
+func cutConstant(z VecPhysical) {
+	upperHalf = z
 	word(0xffff0000, upperHalf)
 }
 
@@ -366,7 +302,9 @@ func splitRows() {
 	src, srcStep, rows := param("src"), bytes(param("srcStep")), param("rows")
 	x, piece := registers[0:2], registers[2:4]
 	limit, absolute, both := registers[4], registers[5], registers[8]
-	splitConstants(registers[6], registers[7])
+	half = registers[6]
+	word(0x8000, half)
+	cutConstant(registers[7])
 	word(0x7fffffff, absolute)
 	constant(wildFrom, limit)
 	whole, some, all := K1, K2, K3 // all: the columns that no row has anything wild in
