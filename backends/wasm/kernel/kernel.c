@@ -102,14 +102,10 @@ static void copy(float *to, const float *from, u64 n) { __builtin_memcpy(to, fro
 // leaves n+127, the exponent of 2^n, in the lowest bits.
 INLINE v4 exp2(v4 x) {
   const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
-  v4 t = x + unit, f = x - (t - unit);
-  v4 p = splat(1.55946778e-4f);
-  p = p * f + 1.34066434e-3f;
-  p = p * f + 9.61769279e-3f;
-  p = p * f + 5.55031039e-2f;
-  p = p * f + 2.40226522e-1f;
-  p = p * f + 6.93147242e-1f;
-  p = p * f + 1.0f;
+  v4 t = x + unit, f = x - (t - unit), f2 = f * f;  // terms in pairs, so that few wait for each other
+  v4 p = f * 1.34066434e-3f + 9.61769279e-3f + f2 * 1.55946778e-4f;
+  p = f * 5.55031039e-2f + 2.40226522e-1f + f2 * p;
+  p = f * 6.93147242e-1f + 1.0f + f2 * p;
   p *= (v4)((i4)t << 23);
   i4 low = x < splat(-126);  // not "x >= -126", which would hide a NaN
   PIN(low);
@@ -406,28 +402,34 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
   w->finite[key / TILE] = pack_elements(AT(p->v), n, p->vdim, w->v + key * w->dv8);
 }
 
-// soften turns the scores s of one row of a span into weights, splatted into p
-// every 4th place, and raises the running maximum m. It returns the factor for
-// what was summed before, and adds to l. The scale comes after the difference,
-// so that large scores lose nothing.
-APART float soften(const span *n, u32 r, float *s, float *p, float *m, float *l, float scale2) {
-  for (u32 j = n->from; n->partial && j < n->to; j++)
-    if (j < n->lo[r] || j >= n->hi[r]) s[j] = NONE;
-  v4 top4 = splat(*m);
-  for (u32 j = n->from; j < n->to; j += 4) top4 = max4(top4, load(s + j));
-  float top = top4[0];
-  for (int e = 1; e < 4; e++) top = top4[e] > top ? top4[e] : top;
-  float alpha = top > *m ? exp2_1((*m - top) * scale2) : 1;
-  v4 shift = splat(top == NONE ? 0 : top), sum = splat(0);  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
-  const float *end = s + n->to;
-  for (s += n->from, p += n->from * 16; s < end; s += 4, p += 64) {
-    HIDE(s, p);
-    v4 w = exp2((load(s) - shift) * scale2);
-    sum += w;
-    spread(p, 16, w);
+// soften turns the scores s [4][TILE] of the rows of a span into weights, splatted into
+// p [TILE][4], raises the running maxima m and adds to l. It returns the factors for what
+// was summed before. The scale comes after the difference, so that large scores lose nothing.
+APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2) {
+  v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
+  for (u32 r = 0; n->partial && r < 4; r++)
+    for (u32 j = n->from; j < n->to; j++)
+      if (j < n->lo[r] || j >= n->hi[r]) s[r * TILE + j] = NONE;
+  for (const float *x = s + n->from, *end = s + n->to; x < end; x += 4) {
+    HIDE(x, end);
+    UNROLLED for (int r = 3; r >= 0; r--) most[r] = max4(most[r], load(x + r * TILE));
   }
-  *m = top;
-  *l = *l * alpha + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  UNROLLED for (int r = 0; r < 4; r++)
+    for (int e = 0; e < 4; e++) top[r] = most[r][e] > top[r] ? most[r][e] : top[r];
+  v4 shift = (v4)((i4)top & (top != splat(NONE)));  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
+  UNROLLED for (int r = 0; r < 4; r++) {
+    v4 by = splat(shift[r]), sum = splat(0);
+    float *to = p + n->from * 16 + r * 4;
+    for (const float *x = s + r * TILE + n->from, *end = s + r * TILE + n->to; x < end; x += 4, to += 64) {
+      HIDE(x, to);
+      v4 w = exp2((load(x) - by) * scale2);
+      sum += w, spread(to, 16, w);
+    }
+    sums[r] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  }
+  v4 alpha = exp2((old - shift) * scale2);
+  alpha = (v4)(((i4)alpha & (old < top)) | ((i4)splat(1) & ~(old < top)));
+  store(m, top), store(l, load(l) * alpha + sums);
   return alpha;
 }
 
@@ -440,11 +442,9 @@ static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j,
     if (s.from >= s.to) continue;
     for (u32 c = s.from; c < s.to; c += 8) product(w->q + g * w->d8 * 4, k + c * w->d8, w->d8, w->s + c, TILE, 0);
     float *o = w->o + g * w->dv8;
-    for (u32 r = 0; r < 4; r++) {
-      float a = soften(&s, r, w->s + r * TILE, w->p + r * 4, w->m + g + r, w->l + g + r, per2(p->scale));
-      if (a != 1)
-        for (u64 d = 0; d < w->dv8; d += 4) store(o + r * w->dv8 + d, load(o + r * w->dv8 + d) * a);
-    }
+    v4 a = soften(&s, w->s, w->p, w->m + g, w->l + g, per2(p->scale));
+    UNROLLED for (u32 r = 0; r < 4; r++)
+      for (u64 d = 0; a[r] != 1 && d < w->dv8; d += 4) store(o + r * w->dv8 + d, load(o + r * w->dv8 + d) * a[r]);
     for (u64 d = 0; d < w->dv8; d += 8) span_product(w->p, v + d * TILE, &s, w->finite[b] != 0, 0, o + d, w->dv8);
   }
 }
