@@ -2165,7 +2165,7 @@ row:
 	RET
 
 // func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
-// Requires: AVX, FMA3, SSE
+// Requires: AVX, FMA3, MMX+, SSE
 TEXT ·addProductAVX2(SB), NOSPLIT, $8-64
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -2185,35 +2185,47 @@ TEXT ·addProductAVX2(SB), NOSPLIT, $8-64
 	LEAQ    (DI)(DI*2), R11
 
 rows6:
-	CMPQ    R8, $0x06
-	JL      rows6done
-	CMPQ    R8, $0x08
-	JE      rows6done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Y0
-	VMOVUPS 32(R12), Y1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y2
-	VMOVUPS 32(R12), Y3
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y4
-	VMOVUPS 32(R12), Y5
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y6
-	VMOVUPS 32(R12), Y7
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y8
-	VMOVUPS 32(R12), Y9
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y10
-	VMOVUPS 32(R12), Y11
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	LEAQ    (DX)(BX*4), R13
-	MOVQ    SI, R14
-	MOVQ    R9, R15
-	SUBQ    $0x00000004, R15
-	JL      rows6irest
+	CMPQ       R8, $0x06
+	JL         rows6done
+	CMPQ       R8, $0x08
+	JE         rows6done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y2
+	VMOVUPS    32(R12), Y3
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y4
+	VMOVUPS    32(R12), Y5
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y6
+	VMOVUPS    32(R12), Y7
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y8
+	VMOVUPS    32(R12), Y9
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y10
+	VMOVUPS    32(R12), Y11
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       SI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
+	JL         rows6irest
 
 rows6i:
 	VMOVUPS      (R14), Y12
@@ -2363,27 +2375,35 @@ rows6iend:
 
 rows6done:
 rows4:
-	CMPQ    R8, $0x04
-	JL      rows4done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Y0
-	VMOVUPS 32(R12), Y1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y2
-	VMOVUPS 32(R12), Y3
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y4
-	VMOVUPS 32(R12), Y5
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y6
-	VMOVUPS 32(R12), Y7
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	LEAQ    (DX)(BX*4), R13
-	MOVQ    SI, R14
-	MOVQ    R9, R15
-	SUBQ    $0x00000004, R15
-	JL      rows4irest
+	CMPQ       R8, $0x04
+	JL         rows4done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y2
+	VMOVUPS    32(R12), Y3
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y4
+	VMOVUPS    32(R12), Y5
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y6
+	VMOVUPS    32(R12), Y7
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       SI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
+	JL         rows4irest
 
 rows4i:
 	VMOVUPS      (R14), Y12
@@ -2495,21 +2515,25 @@ rows4iend:
 
 rows4done:
 rows2:
-	CMPQ    R8, $0x02
-	JL      rows2done
-	MOVQ    AX, R10
-	VMOVUPS (R10), Y0
-	VMOVUPS 32(R10), Y1
-	ADDQ    CX, R10
-	VMOVUPS (R10), Y2
-	VMOVUPS 32(R10), Y3
-	ADDQ    CX, R10
-	MOVQ    DX, R10
-	LEAQ    (DX)(BX*4), R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows2irest
+	CMPQ       R8, $0x02
+	JL         rows2done
+	MOVQ       AX, R10
+	VMOVUPS    (R10), Y0
+	VMOVUPS    32(R10), Y1
+	ADDQ       CX, R10
+	VMOVUPS    (R10), Y2
+	VMOVUPS    32(R10), Y3
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	ADDQ       CX, R10
+	MOVQ       DX, R10
+	LEAQ       (DX)(BX*4), R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows2irest
 
 rows2i:
 	VMOVUPS      (R13), Y12
@@ -2583,18 +2607,20 @@ rows2iend:
 
 rows2done:
 rows1:
-	CMPQ    R8, $0x01
-	JL      rows1done
-	MOVQ    AX, R10
-	VMOVUPS (R10), Y0
-	VMOVUPS 32(R10), Y1
-	ADDQ    CX, R10
-	MOVQ    DX, R10
-	LEAQ    (DX)(BX*4), R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows1irest
+	CMPQ       R8, $0x01
+	JL         rows1done
+	MOVQ       AX, R10
+	VMOVUPS    (R10), Y0
+	VMOVUPS    32(R10), Y1
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	ADDQ       CX, R10
+	MOVQ       DX, R10
+	LEAQ       (DX)(BX*4), R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows1irest
 
 rows1i:
 	VMOVUPS      (R13), Y12
@@ -2653,7 +2679,7 @@ rows1done:
 	RET
 
 // func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
-// Requires: AVX, FMA3, SSE
+// Requires: AVX, FMA3, MMX+, SSE
 TEXT ·addProductTAVX2(SB), NOSPLIT, $8-64
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -2673,34 +2699,46 @@ TEXT ·addProductTAVX2(SB), NOSPLIT, $8-64
 	LEAQ    (DI)(DI*2), R11
 
 rows6:
-	CMPQ    R8, $0x06
-	JL      rows6done
-	CMPQ    R8, $0x08
-	JE      rows6done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Y0
-	VMOVUPS 32(R12), Y1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y2
-	VMOVUPS 32(R12), Y3
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y4
-	VMOVUPS 32(R12), Y5
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y6
-	VMOVUPS 32(R12), Y7
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y8
-	VMOVUPS 32(R12), Y9
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y10
-	VMOVUPS 32(R12), Y11
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows6irest
+	CMPQ       R8, $0x06
+	JL         rows6done
+	CMPQ       R8, $0x08
+	JE         rows6done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y2
+	VMOVUPS    32(R12), Y3
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y4
+	VMOVUPS    32(R12), Y5
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y6
+	VMOVUPS    32(R12), Y7
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y8
+	VMOVUPS    32(R12), Y9
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y10
+	VMOVUPS    32(R12), Y11
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows6irest
 
 rows6i:
 	VMOVUPS      (R13), Y12
@@ -2843,26 +2881,34 @@ rows6iend:
 
 rows6done:
 rows4:
-	CMPQ    R8, $0x04
-	JL      rows4done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Y0
-	VMOVUPS 32(R12), Y1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y2
-	VMOVUPS 32(R12), Y3
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y4
-	VMOVUPS 32(R12), Y5
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y6
-	VMOVUPS 32(R12), Y7
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows4irest
+	CMPQ       R8, $0x04
+	JL         rows4done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y2
+	VMOVUPS    32(R12), Y3
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y4
+	VMOVUPS    32(R12), Y5
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y6
+	VMOVUPS    32(R12), Y7
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows4irest
 
 rows4i:
 	VMOVUPS      (R13), Y12
@@ -2969,20 +3015,24 @@ rows4iend:
 
 rows4done:
 rows2:
-	CMPQ    R8, $0x02
-	JL      rows2done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Y0
-	VMOVUPS 32(R12), Y1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Y2
-	VMOVUPS 32(R12), Y3
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows2irest
+	CMPQ       R8, $0x02
+	JL         rows2done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Y2
+	VMOVUPS    32(R12), Y3
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows2irest
 
 rows2i:
 	VMOVUPS      (R13), Y12
@@ -3053,17 +3103,19 @@ rows2iend:
 
 rows2done:
 rows1:
-	CMPQ    R8, $0x01
-	JL      rows1done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Y0
-	VMOVUPS 32(R12), Y1
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows1irest
+	CMPQ       R8, $0x01
+	JL         rows1done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows1irest
 
 rows1i:
 	VMOVUPS      (R13), Y12

@@ -2121,7 +2121,7 @@ row:
 	RET
 
 // func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F, MMX+, SSE
 TEXT ·addProductAVX512(SB), NOSPLIT, $8-64
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -2141,39 +2141,63 @@ TEXT ·addProductAVX512(SB), NOSPLIT, $8-64
 	LEAQ    (DI)(DI*2), R11
 
 rows8:
-	CMPQ    R8, $0x08
-	JL      rows8done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Z0
-	VMOVUPS 64(R12), Z1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z2
-	VMOVUPS 64(R12), Z3
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z4
-	VMOVUPS 64(R12), Z5
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z6
-	VMOVUPS 64(R12), Z7
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z8
-	VMOVUPS 64(R12), Z9
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z10
-	VMOVUPS 64(R12), Z11
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z12
-	VMOVUPS 64(R12), Z13
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z14
-	VMOVUPS 64(R12), Z15
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	LEAQ    (DX)(BX*4), R13
-	MOVQ    SI, R14
-	MOVQ    R9, R15
-	SUBQ    $0x00000004, R15
-	JL      rows8irest
+	CMPQ       R8, $0x08
+	JL         rows8done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Z0
+	VMOVUPS    64(R12), Z1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z2
+	VMOVUPS    64(R12), Z3
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z4
+	VMOVUPS    64(R12), Z5
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z6
+	VMOVUPS    64(R12), Z7
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z8
+	VMOVUPS    64(R12), Z9
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z10
+	VMOVUPS    64(R12), Z11
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z12
+	VMOVUPS    64(R12), Z13
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z14
+	VMOVUPS    64(R12), Z15
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       SI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
+	JL         rows8irest
 
 rows8i:
 	VMOVUPS      (R14), Z16
@@ -2361,27 +2385,39 @@ rows8iend:
 
 rows8done:
 rows4:
-	CMPQ    R8, $0x04
-	JL      rows4done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Z0
-	VMOVUPS 64(R12), Z1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z2
-	VMOVUPS 64(R12), Z3
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z4
-	VMOVUPS 64(R12), Z5
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z6
-	VMOVUPS 64(R12), Z7
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	LEAQ    (DX)(BX*4), R13
-	MOVQ    SI, R14
-	MOVQ    R9, R15
-	SUBQ    $0x00000004, R15
-	JL      rows4irest
+	CMPQ       R8, $0x04
+	JL         rows4done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Z0
+	VMOVUPS    64(R12), Z1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z2
+	VMOVUPS    64(R12), Z3
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z4
+	VMOVUPS    64(R12), Z5
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z6
+	VMOVUPS    64(R12), Z7
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       SI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
+	JL         rows4irest
 
 rows4i:
 	VMOVUPS      (R14), Z16
@@ -2493,21 +2529,27 @@ rows4iend:
 
 rows4done:
 rows2:
-	CMPQ    R8, $0x02
-	JL      rows2done
-	MOVQ    AX, R10
-	VMOVUPS (R10), Z0
-	VMOVUPS 64(R10), Z1
-	ADDQ    CX, R10
-	VMOVUPS (R10), Z2
-	VMOVUPS 64(R10), Z3
-	ADDQ    CX, R10
-	MOVQ    DX, R10
-	LEAQ    (DX)(BX*4), R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows2irest
+	CMPQ       R8, $0x02
+	JL         rows2done
+	MOVQ       AX, R10
+	VMOVUPS    (R10), Z0
+	VMOVUPS    64(R10), Z1
+	ADDQ       CX, R10
+	VMOVUPS    (R10), Z2
+	VMOVUPS    64(R10), Z3
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       CX, R10
+	MOVQ       DX, R10
+	LEAQ       (DX)(BX*4), R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows2irest
 
 rows2i:
 	VMOVUPS      (R13), Z16
@@ -2581,18 +2623,21 @@ rows2iend:
 
 rows2done:
 rows1:
-	CMPQ    R8, $0x01
-	JL      rows1done
-	MOVQ    AX, R10
-	VMOVUPS (R10), Z0
-	VMOVUPS 64(R10), Z1
-	ADDQ    CX, R10
-	MOVQ    DX, R10
-	LEAQ    (DX)(BX*4), R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows1irest
+	CMPQ       R8, $0x01
+	JL         rows1done
+	MOVQ       AX, R10
+	VMOVUPS    (R10), Z0
+	VMOVUPS    64(R10), Z1
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       CX, R10
+	MOVQ       DX, R10
+	LEAQ       (DX)(BX*4), R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows1irest
 
 rows1i:
 	VMOVUPS      (R13), Z16
@@ -2651,7 +2696,7 @@ rows1done:
 	RET
 
 // func addProductMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F, MMX+, SSE
 TEXT ·addProductMaskedAVX512(SB), NOSPLIT, $8-68
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -2675,39 +2720,63 @@ TEXT ·addProductMaskedAVX512(SB), NOSPLIT, $8-68
 	LEAQ    (DI)(DI*2), R11
 
 rows8:
-	CMPQ      R8, $0x08
-	JL        rows8done
-	MOVQ      AX, R12
-	VMOVUPS.Z (R12), K1, Z0
-	VMOVUPS.Z 64(R12), K2, Z1
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z2
-	VMOVUPS.Z 64(R12), K2, Z3
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z4
-	VMOVUPS.Z 64(R12), K2, Z5
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z6
-	VMOVUPS.Z 64(R12), K2, Z7
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z8
-	VMOVUPS.Z 64(R12), K2, Z9
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z10
-	VMOVUPS.Z 64(R12), K2, Z11
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z12
-	VMOVUPS.Z 64(R12), K2, Z13
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z14
-	VMOVUPS.Z 64(R12), K2, Z15
-	ADDQ      CX, R12
-	MOVQ      DX, R12
-	LEAQ      (DX)(BX*4), R13
-	MOVQ      SI, R14
-	MOVQ      R9, R15
-	SUBQ      $0x00000004, R15
-	JL        rows8irest
+	CMPQ       R8, $0x08
+	JL         rows8done
+	MOVQ       AX, R12
+	VMOVUPS.Z  (R12), K1, Z0
+	VMOVUPS.Z  64(R12), K2, Z1
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z2
+	VMOVUPS.Z  64(R12), K2, Z3
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z4
+	VMOVUPS.Z  64(R12), K2, Z5
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z6
+	VMOVUPS.Z  64(R12), K2, Z7
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z8
+	VMOVUPS.Z  64(R12), K2, Z9
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z10
+	VMOVUPS.Z  64(R12), K2, Z11
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z12
+	VMOVUPS.Z  64(R12), K2, Z13
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z14
+	VMOVUPS.Z  64(R12), K2, Z15
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       SI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
+	JL         rows8irest
 
 rows8i:
 	VMOVUPS.Z    (R14), K1, Z16
@@ -2895,27 +2964,39 @@ rows8iend:
 
 rows8done:
 rows4:
-	CMPQ      R8, $0x04
-	JL        rows4done
-	MOVQ      AX, R12
-	VMOVUPS.Z (R12), K1, Z0
-	VMOVUPS.Z 64(R12), K2, Z1
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z2
-	VMOVUPS.Z 64(R12), K2, Z3
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z4
-	VMOVUPS.Z 64(R12), K2, Z5
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z6
-	VMOVUPS.Z 64(R12), K2, Z7
-	ADDQ      CX, R12
-	MOVQ      DX, R12
-	LEAQ      (DX)(BX*4), R13
-	MOVQ      SI, R14
-	MOVQ      R9, R15
-	SUBQ      $0x00000004, R15
-	JL        rows4irest
+	CMPQ       R8, $0x04
+	JL         rows4done
+	MOVQ       AX, R12
+	VMOVUPS.Z  (R12), K1, Z0
+	VMOVUPS.Z  64(R12), K2, Z1
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z2
+	VMOVUPS.Z  64(R12), K2, Z3
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z4
+	VMOVUPS.Z  64(R12), K2, Z5
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z6
+	VMOVUPS.Z  64(R12), K2, Z7
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       SI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
+	JL         rows4irest
 
 rows4i:
 	VMOVUPS.Z    (R14), K1, Z16
@@ -3027,21 +3108,27 @@ rows4iend:
 
 rows4done:
 rows2:
-	CMPQ      R8, $0x02
-	JL        rows2done
-	MOVQ      AX, R10
-	VMOVUPS.Z (R10), K1, Z0
-	VMOVUPS.Z 64(R10), K2, Z1
-	ADDQ      CX, R10
-	VMOVUPS.Z (R10), K1, Z2
-	VMOVUPS.Z 64(R10), K2, Z3
-	ADDQ      CX, R10
-	MOVQ      DX, R10
-	LEAQ      (DX)(BX*4), R12
-	MOVQ      SI, R13
-	MOVQ      R9, R14
-	SUBQ      $0x00000004, R14
-	JL        rows2irest
+	CMPQ       R8, $0x02
+	JL         rows2done
+	MOVQ       AX, R10
+	VMOVUPS.Z  (R10), K1, Z0
+	VMOVUPS.Z  64(R10), K2, Z1
+	ADDQ       CX, R10
+	VMOVUPS.Z  (R10), K1, Z2
+	VMOVUPS.Z  64(R10), K2, Z3
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       CX, R10
+	MOVQ       DX, R10
+	LEAQ       (DX)(BX*4), R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows2irest
 
 rows2i:
 	VMOVUPS.Z    (R13), K1, Z16
@@ -3115,18 +3202,21 @@ rows2iend:
 
 rows2done:
 rows1:
-	CMPQ      R8, $0x01
-	JL        rows1done
-	MOVQ      AX, R10
-	VMOVUPS.Z (R10), K1, Z0
-	VMOVUPS.Z 64(R10), K2, Z1
-	ADDQ      CX, R10
-	MOVQ      DX, R10
-	LEAQ      (DX)(BX*4), R12
-	MOVQ      SI, R13
-	MOVQ      R9, R14
-	SUBQ      $0x00000004, R14
-	JL        rows1irest
+	CMPQ       R8, $0x01
+	JL         rows1done
+	MOVQ       AX, R10
+	VMOVUPS.Z  (R10), K1, Z0
+	VMOVUPS.Z  64(R10), K2, Z1
+	ADDQ       CX, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       CX, R10
+	MOVQ       DX, R10
+	LEAQ       (DX)(BX*4), R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows1irest
 
 rows1i:
 	VMOVUPS.Z    (R13), K1, Z16
@@ -3185,7 +3275,7 @@ rows1done:
 	RET
 
 // func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F, MMX+, SSE
 TEXT ·addProductTAVX512(SB), NOSPLIT, $8-64
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -3205,38 +3295,62 @@ TEXT ·addProductTAVX512(SB), NOSPLIT, $8-64
 	LEAQ    (DI)(DI*2), R11
 
 rows8:
-	CMPQ    R8, $0x08
-	JL      rows8done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Z0
-	VMOVUPS 64(R12), Z1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z2
-	VMOVUPS 64(R12), Z3
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z4
-	VMOVUPS 64(R12), Z5
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z6
-	VMOVUPS 64(R12), Z7
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z8
-	VMOVUPS 64(R12), Z9
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z10
-	VMOVUPS 64(R12), Z11
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z12
-	VMOVUPS 64(R12), Z13
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z14
-	VMOVUPS 64(R12), Z15
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows8irest
+	CMPQ       R8, $0x08
+	JL         rows8done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Z0
+	VMOVUPS    64(R12), Z1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z2
+	VMOVUPS    64(R12), Z3
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z4
+	VMOVUPS    64(R12), Z5
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z6
+	VMOVUPS    64(R12), Z7
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z8
+	VMOVUPS    64(R12), Z9
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z10
+	VMOVUPS    64(R12), Z11
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z12
+	VMOVUPS    64(R12), Z13
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z14
+	VMOVUPS    64(R12), Z15
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows8irest
 
 rows8i:
 	VMOVUPS      (R13), Z16
@@ -3415,26 +3529,38 @@ rows8iend:
 
 rows8done:
 rows4:
-	CMPQ    R8, $0x04
-	JL      rows4done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Z0
-	VMOVUPS 64(R12), Z1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z2
-	VMOVUPS 64(R12), Z3
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z4
-	VMOVUPS 64(R12), Z5
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z6
-	VMOVUPS 64(R12), Z7
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows4irest
+	CMPQ       R8, $0x04
+	JL         rows4done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Z0
+	VMOVUPS    64(R12), Z1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z2
+	VMOVUPS    64(R12), Z3
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z4
+	VMOVUPS    64(R12), Z5
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z6
+	VMOVUPS    64(R12), Z7
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows4irest
 
 rows4i:
 	VMOVUPS      (R13), Z16
@@ -3541,20 +3667,26 @@ rows4iend:
 
 rows4done:
 rows2:
-	CMPQ    R8, $0x02
-	JL      rows2done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Z0
-	VMOVUPS 64(R12), Z1
-	ADDQ    CX, R12
-	VMOVUPS (R12), Z2
-	VMOVUPS 64(R12), Z3
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows2irest
+	CMPQ       R8, $0x02
+	JL         rows2done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Z0
+	VMOVUPS    64(R12), Z1
+	ADDQ       CX, R12
+	VMOVUPS    (R12), Z2
+	VMOVUPS    64(R12), Z3
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows2irest
 
 rows2i:
 	VMOVUPS      (R13), Z16
@@ -3625,17 +3757,20 @@ rows2iend:
 
 rows2done:
 rows1:
-	CMPQ    R8, $0x01
-	JL      rows1done
-	MOVQ    AX, R12
-	VMOVUPS (R12), Z0
-	VMOVUPS 64(R12), Z1
-	ADDQ    CX, R12
-	MOVQ    DX, R12
-	MOVQ    SI, R13
-	MOVQ    R9, R14
-	SUBQ    $0x00000004, R14
-	JL      rows1irest
+	CMPQ       R8, $0x01
+	JL         rows1done
+	MOVQ       AX, R12
+	VMOVUPS    (R12), Z0
+	VMOVUPS    64(R12), Z1
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows1irest
 
 rows1i:
 	VMOVUPS      (R13), Z16
@@ -3692,7 +3827,7 @@ rows1done:
 	RET
 
 // func addProductTMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F, MMX+, SSE
 TEXT ·addProductTMaskedAVX512(SB), NOSPLIT, $8-68
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -3716,38 +3851,62 @@ TEXT ·addProductTMaskedAVX512(SB), NOSPLIT, $8-68
 	LEAQ    (DI)(DI*2), R11
 
 rows8:
-	CMPQ      R8, $0x08
-	JL        rows8done
-	MOVQ      AX, R12
-	VMOVUPS.Z (R12), K1, Z0
-	VMOVUPS.Z 64(R12), K2, Z1
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z2
-	VMOVUPS.Z 64(R12), K2, Z3
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z4
-	VMOVUPS.Z 64(R12), K2, Z5
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z6
-	VMOVUPS.Z 64(R12), K2, Z7
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z8
-	VMOVUPS.Z 64(R12), K2, Z9
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z10
-	VMOVUPS.Z 64(R12), K2, Z11
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z12
-	VMOVUPS.Z 64(R12), K2, Z13
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z14
-	VMOVUPS.Z 64(R12), K2, Z15
-	ADDQ      CX, R12
-	MOVQ      DX, R12
-	MOVQ      SI, R13
-	MOVQ      R9, R14
-	SUBQ      $0x00000004, R14
-	JL        rows8irest
+	CMPQ       R8, $0x08
+	JL         rows8done
+	MOVQ       AX, R12
+	VMOVUPS.Z  (R12), K1, Z0
+	VMOVUPS.Z  64(R12), K2, Z1
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z2
+	VMOVUPS.Z  64(R12), K2, Z3
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z4
+	VMOVUPS.Z  64(R12), K2, Z5
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z6
+	VMOVUPS.Z  64(R12), K2, Z7
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z8
+	VMOVUPS.Z  64(R12), K2, Z9
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z10
+	VMOVUPS.Z  64(R12), K2, Z11
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z12
+	VMOVUPS.Z  64(R12), K2, Z13
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z14
+	VMOVUPS.Z  64(R12), K2, Z15
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows8irest
 
 rows8i:
 	VMOVUPS.Z    (R13), K1, Z16
@@ -3926,26 +4085,38 @@ rows8iend:
 
 rows8done:
 rows4:
-	CMPQ      R8, $0x04
-	JL        rows4done
-	MOVQ      AX, R12
-	VMOVUPS.Z (R12), K1, Z0
-	VMOVUPS.Z 64(R12), K2, Z1
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z2
-	VMOVUPS.Z 64(R12), K2, Z3
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z4
-	VMOVUPS.Z 64(R12), K2, Z5
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z6
-	VMOVUPS.Z 64(R12), K2, Z7
-	ADDQ      CX, R12
-	MOVQ      DX, R12
-	MOVQ      SI, R13
-	MOVQ      R9, R14
-	SUBQ      $0x00000004, R14
-	JL        rows4irest
+	CMPQ       R8, $0x04
+	JL         rows4done
+	MOVQ       AX, R12
+	VMOVUPS.Z  (R12), K1, Z0
+	VMOVUPS.Z  64(R12), K2, Z1
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z2
+	VMOVUPS.Z  64(R12), K2, Z3
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z4
+	VMOVUPS.Z  64(R12), K2, Z5
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z6
+	VMOVUPS.Z  64(R12), K2, Z7
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows4irest
 
 rows4i:
 	VMOVUPS.Z    (R13), K1, Z16
@@ -4052,20 +4223,26 @@ rows4iend:
 
 rows4done:
 rows2:
-	CMPQ      R8, $0x02
-	JL        rows2done
-	MOVQ      AX, R12
-	VMOVUPS.Z (R12), K1, Z0
-	VMOVUPS.Z 64(R12), K2, Z1
-	ADDQ      CX, R12
-	VMOVUPS.Z (R12), K1, Z2
-	VMOVUPS.Z 64(R12), K2, Z3
-	ADDQ      CX, R12
-	MOVQ      DX, R12
-	MOVQ      SI, R13
-	MOVQ      R9, R14
-	SUBQ      $0x00000004, R14
-	JL        rows2irest
+	CMPQ       R8, $0x02
+	JL         rows2done
+	MOVQ       AX, R12
+	VMOVUPS.Z  (R12), K1, Z0
+	VMOVUPS.Z  64(R12), K2, Z1
+	ADDQ       CX, R12
+	VMOVUPS.Z  (R12), K1, Z2
+	VMOVUPS.Z  64(R12), K2, Z3
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows2irest
 
 rows2i:
 	VMOVUPS.Z    (R13), K1, Z16
@@ -4136,17 +4313,20 @@ rows2iend:
 
 rows2done:
 rows1:
-	CMPQ      R8, $0x01
-	JL        rows1done
-	MOVQ      AX, R12
-	VMOVUPS.Z (R12), K1, Z0
-	VMOVUPS.Z 64(R12), K2, Z1
-	ADDQ      CX, R12
-	MOVQ      DX, R12
-	MOVQ      SI, R13
-	MOVQ      R9, R14
-	SUBQ      $0x00000004, R14
-	JL        rows1irest
+	CMPQ       R8, $0x01
+	JL         rows1done
+	MOVQ       AX, R12
+	VMOVUPS.Z  (R12), K1, Z0
+	VMOVUPS.Z  64(R12), K2, Z1
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	MOVQ       SI, R13
+	MOVQ       R9, R14
+	SUBQ       $0x00000004, R14
+	JL         rows1irest
 
 rows1i:
 	VMOVUPS.Z    (R13), K1, Z16

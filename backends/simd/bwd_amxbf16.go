@@ -54,7 +54,7 @@ func bwdAMXBF16Prepare(j *job, ws *arena, item int) {
 	p, f := &j.p, &j.bwd
 	b, h, t := j.queryTileOf(item)
 	x, words := avx512Lanes.stats(j, b, h, t), pairWords(p.VDim)
-	clear(x.dq[:min(j.rows, p.QLen-t*j.rows)*pad(p.Dim)])
+	avx512Lanes.clearSums(j, &x, b, h, t)
 	o, buf, doBuf := takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words)
 	s, top := ws.take(pairLanes*pairLanes), ws.take(pairLanes)
 	for r := t * j.rows; r < min((t+1)*j.rows, p.QLen); r += pairLanes {
@@ -132,7 +132,8 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	x.do.load(&f.DO, x.b, h, y.from, y.n)
 	x.do.transpose()
 	x.eachPanel(j, item, y.from, y.n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
-		x.addQueries(j, &y, lo-x.from, upToTiles(hi)-lo)
+		dq, _ := avx512Lanes.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
+		x.addQueries(j, &y, dq, lo-x.from, upToTiles(hi)-lo)
 	})
 }
 
@@ -170,16 +171,16 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 
 // addQueries adds what so many keys, from a given one on, contribute to dQ of the
 // tile.
-func (x *gradBlock) addQueries(j *job, y *packedTile, at, keys int) {
+func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int) {
 	p, step, dqStep := &j.p, tileDSStep(j), pad(j.p.Dim)
-	addProductAMXBF16(&y.dq[0], dqStep, &x.dsRows[at], step, &x.k.pairs[at/2*p.Dim], p.Dim, upToTiles(y.n), dqStep, keys/2)
+	addProductAMXBF16(&dq[0], dqStep, &x.dsRows[at], step, &x.k.pairs[at/2*p.Dim], p.Dim, upToTiles(y.n), dqStep, keys/2)
 	if !x.k.wild {
 		return
 	}
 	x.k.eachWild(at, min(keys, x.k.n-at), func(key, c int, v float32) {
 		for r := range y.n {
 			if from, to := p.Keys(y.from + r); from <= x.from+at+key && x.from+at+key < to {
-				y.dq[r*dqStep+c] += half.FromBF16(x.dsRows[r*step+at+key]) * v
+				dq[r*dqStep+c] += half.FromBF16(x.dsRows[r*step+at+key]) * v
 			}
 		}
 	})

@@ -55,7 +55,7 @@ func bwdAMXF32Prepare(j *job, ws *arena, item int) {
 	p, f := &j.p, &j.bwd
 	b, h, t := j.queryTileOf(item)
 	x := avx512Lanes.stats(j, b, h, t)
-	dq, dqStep := avx512Lanes.gathered(j, &x, b, h, t)
+	avx512Lanes.clearSums(j, &x, b, h, t)
 	do, o := newPlaneRows(ws, p.VDim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
 	lanes, s := takeWords(ws, planeWords(pairLanes, p.VDim)), ws.take(pairLanes*pairLanes)
 	top, row := ws.take(pairLanes), ws.take(p.VDim)
@@ -68,7 +68,6 @@ func bwdAMXF32Prepare(j *job, ws *arena, item int) {
 		addWildDots(s, &do.tensorRows, &o.tensorRows, row)
 		for i := range n {
 			x.delta[at+i] = s[i*pairLanes+i]
-			clear(dq[(at+i)*dqStep:][:p.Dim])
 		}
 		j.takeDLSE(x.delta[at:], b, h, r, n)
 		j.takeLSE(x.lse[at:], b, h, r, n)
@@ -156,7 +155,7 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	x.do.toColumns(x.doColumns, x.pairs)
 	x.eachPanel(j, item, from, n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
 		x.addLast(j, &y)
-		dq, step := avx512Lanes.gathered(j, &y, x.b, h, t)
+		dq, step := avx512Lanes.gathered(j, &y, x.b, h, t, j.chain(x.keyRange))
 		x.addQueries(j, &y, dq, step, lo, hi)
 	})
 }

@@ -98,11 +98,12 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 }
 
 // bwdAVX512BF16Finish writes dQ of one tile of query rows.
-func bwdAVX512BF16Finish(j *job, ws *arena, item int) {
+func bwdAVX512BF16Finish(j *job, _ *arena, item int) {
 	b, h, t := j.queryTileOf(item)
-	n := min(j.rows, j.p.QLen-t*j.rows)
-	scale(avx512Lanes.stats(j, b, h, t).dq[:n*pad(j.p.Dim)], float32(j.scale))
-	avx512Lanes.bwdFinish(j, ws, item)
+	x, n := avx512Lanes.stats(j, b, h, t), min(j.rows, j.p.QLen-t*j.rows)
+	avx512Lanes.addChains(j, &x, b, h, t)
+	scale(x.dq[:n*pad(j.p.Dim)], float32(j.scale))
+	avx512Lanes.storeSums(j, &x, b, h, t)
 }
 
 // addTile takes tile t of query head h into the block of an item. at is the
@@ -131,10 +132,10 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		y.whole = wholeFrom <= k && k < wholeTo
 		x.addPanel(j, &y, h, k, min(pairLanes, x.to-k))
 	}
-	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
+	if !j.waitFor(j.before(x.keyRange, item), at) {
 		return // canceled
 	}
-	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t)
+	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
 	isa.addRows(j, &x.keyBlock, &y, dq, step, x.from, wholeFrom, y.group)
 	if lo := wholeFrom - x.from; wholeFrom < wholeTo {
 		addPairs(addProductAVX512BF16, addProductMaskedAVX512BF16, dq, x.ds16[lo:], dsStep(j), x.kPairs[lo/2*p.Dim:], n, (wholeTo-wholeFrom+1)/2, p.Dim)

@@ -26,19 +26,20 @@ import (
 //
 // Only K and V of a block are transposed, once; all else is read as it lies.
 //
-// All blocks of a head add to the same dQ. They do so in the order of the keys:
+// The blocks of a chain add to the same dQ. They do so in the order of the keys:
 // a block adds to a tile only after the block before it has passed that tile.
 // So nothing is added atomically, and the bits are those of one worker. Blocks
 // are taken in order, hence the lowest one never waits, and walking down keeps a
-// causal block behind the one before it, which has more rows to walk.
+// causal block behind the one before it, which has more rows to walk. A chain goes
+// at the pace of its slowest worker, so a problem of few heads has several for each.
 //
 // At the edges of the band the products are cut into groups of edgeGroup rows,
 // each over what some row of it sees; the rest of a group has weight 0. Where an
 // operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
 //
-// LSE and delta take two floats for each row. dQ is gathered where it belongs,
-// or in float32 workspace of its size if it has another type. plan sets how many
-// rows are a tile and how many keys a block, and returns what they need.
+// LSE and delta take two floats for each row. The first chain gathers dQ where it
+// belongs, if that is float32; every other one in float32 workspace of its size. plan
+// sets how many rows are a tile and how many keys a block, and returns what they need.
 func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Backward, isa *laneISA, plan func(*job) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
 	j := b.newJob(p)
 	j.bwd = *f
@@ -53,7 +54,7 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 	j.hold(tile, key)
 	j.parallel(ctx, prepare, tile.items, tile.floats)
 	j.parallel(ctx, block, key.items, key.floats)
-	if !isa.direct(&f.DQ) {
+	if isa.copies(j) > 0 {
 		j.parallel(ctx, finish, tile.items, 0)
 	}
 	return b.release(ctx, j)
@@ -77,6 +78,8 @@ const (
 	bwdRows   = bwdTileRows // query rows of a tile
 	bwdBlockK = bwdTileKeys // keys of a block: their dK and dV stay in the second-level cache
 	minBlockK = 64
+	chainKeys = 512 // of a head that add to one dQ, then those to the next; whole blocks
+	minChains = 4
 	edgeGroup = edgeRows // rows of a register tile
 )
 
@@ -90,6 +93,7 @@ func (j *job) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &j.p
 	j.rows, j.keys = rows, keys
+	j.chains = max(1, min(minChains/max(1, p.Batch*p.Heads), tiles(mostSeen(p), chainKeys)))
 	if 4*p.QLen*(2*p.Dim+p.VDim) > cache {
 		j.keys *= 2
 	}
@@ -98,15 +102,24 @@ func (j *job) planBlocks(rows, keys, least int) {
 	}
 }
 
-// balances reports whether so many blocks of keys keep the workers busy for about
-// nine tenths of the time. Without a mask blocks are equal, so rounds must be nearly
-// whole. Under a causal one they become smaller, and the last fill gaps; of two
-// blocks each, the larger ones meet the smaller ones.
-func (j *job) balances(blocks int) bool {
-	if j.p.Mask == (flashkit.Band{}) {
-		return 10*blocks >= 9*j.workers*tiles(blocks, j.workers)
+// mostSeen returns how many keys a row sees at most.
+func mostSeen(p *flashkit.Problem) int {
+	seen := 1
+	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
+		if side == flashkit.Unlimited {
+			return p.KVLen
+		}
+		seen += min(side, p.KVLen)
 	}
-	return blocks >= 3*j.workers || blocks == 2*j.workers
+	return min(seen, p.KVLen)
+}
+
+// balances reports whether so many blocks of keys keep the workers busy for about
+// nine tenths of the time. Workers may differ in speed, so each should have four.
+// Without a mask blocks are equal, so rounds must be nearly whole, too.
+func (j *job) balances(blocks int) bool {
+	whole := 10*blocks >= 9*j.workers*tiles(blocks, j.workers)
+	return blocks >= 4*j.workers && (whole || j.p.Mask != (flashkit.Band{}))
 }
 
 // dsStep is the distance between rows of dS: no power of two, so that the rows
@@ -152,7 +165,7 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, &j.bwd, isa.lanes
 	b, h, t := j.queryTileOf(item)
 	x := isa.stats(j, b, h, t)
-	dq, dqStep := isa.gathered(j, &x, b, h, t)
+	isa.clearSums(j, &x, b, h, t)
 	q, do, o := ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim)), ws.take(lanes*pad(p.VDim))
 	buf, sums := ws.take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.take(lanes)
 	x.wild[0] = 0
@@ -163,9 +176,6 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 		isa.dots(&x.delta[at], &do[0], &o[0], p.VDim)
 		j.takeDLSE(x.delta[at:], b, h, r, n)
 		j.takeLSE(x.lse[at:], b, h, r, n)
-		for i := range n {
-			clear(dq[(at+i)*dqStep:][:p.Dim])
-		}
 		if p.Mask == (flashkit.Band{}) {
 			continue // no edges, so nobody asks
 		}
@@ -174,15 +184,6 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 			x.wild[0] = 1
 		}
 	}
-}
-
-// gathered returns where the rows of dQ of a tile are added up, and their distance.
-func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t int) (dq []float32, step int) {
-	f := &j.bwd
-	if isa.direct(&f.DQ) {
-		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*j.rows):], rowStep(&f.DQ)
-	}
-	return x.dq, pad(j.p.Dim)
 }
 
 // wild reports whether x, [dim][lanes], may hold NaN or an infinity: whether the
@@ -204,6 +205,18 @@ func (j *job) keyRangeOf(item int) keyRange {
 	heads := j.p.Batch * j.p.KVHeads
 	from := item / heads * j.keys
 	return keyRange{b: item % heads / j.p.KVHeads, g: item % j.p.KVHeads, from: from, to: min(from+j.keys, j.p.KVLen)}
+}
+
+// chain returns the chain of a block of keys.
+func (j *job) chain(x keyRange) int { return x.from / chainKeys % j.chains }
+
+// before returns the item of the block before it in its chain, or a negative number.
+func (j *job) before(x keyRange, item int) int {
+	blocks := 1
+	if x.from%chainKeys == 0 {
+		blocks += (j.chains - 1) * chainKeys / j.keys
+	}
+	return item - blocks*j.p.Batch*j.p.KVHeads
 }
 
 // A keyBlock is the workspace and the state of one item.
@@ -315,10 +328,10 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 		}
 		isa.addPanel(j, x, &y, k, min(isa.lanes, x.to-k))
 	}
-	if !j.waitFor(item-p.Batch*p.KVHeads, at) {
+	if !j.waitFor(j.before(x.keyRange, item), at) {
 		return // canceled
 	}
-	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t)
+	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
 	group := y.group
 	if y.whole {
 		group = j.rows
@@ -347,9 +360,8 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	isa.addKeys(j, x, y, k, keys, group)
 }
 
-// waitFor returns when the item before in the order of keys has passed the
-// place at, or false when the call is canceled. The first block of a head has
-// none before it.
+// waitFor returns when the item before in the chain has passed the place at, or
+// false when the call is canceled. The first block of a chain has none before it.
 func (j *job) waitFor(before int, at int64) bool {
 	if before < 0 {
 		return true
@@ -369,12 +381,10 @@ func (j *job) waitFor(before int, at int64) bool {
 	return true
 }
 
-// bwdFinish writes dQ of one tile of query rows that was gathered elsewhere.
+// bwdFinish adds up and writes dQ of one tile of query rows.
 func (isa *laneISA) bwdFinish(j *job, _ *arena, item int) {
-	p, f := &j.p, &j.bwd
 	b, h, t := j.queryTileOf(item)
-	dq := isa.stats(j, b, h, t).dq
-	for i := range min(j.rows, p.QLen-t*j.rows) {
-		isa.store(&f.DQ, f.DQ.Offset(b, h, t*j.rows+i), dq[i*pad(p.Dim):][:p.Dim])
-	}
+	x := isa.stats(j, b, h, t)
+	isa.addChains(j, &x, b, h, t)
+	isa.storeSums(j, &x, b, h, t)
 }

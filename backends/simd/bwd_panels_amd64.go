@@ -35,7 +35,7 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 		}
 		panel(k)
 	}
-	if !j.waitFor(item-j.p.Batch*j.p.KVHeads, at) {
+	if !j.waitFor(j.before(x.keyRange, item), at) {
 		return // canceled
 	}
 	if lo < hi {

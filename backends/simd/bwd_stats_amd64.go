@@ -9,15 +9,56 @@ type tileStats struct {
 	lse   []float32 // [rows]; the largest float32 where a row has no weight anywhere
 	delta []float32 // [rows], dO·O - dLSE
 	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite and the mask has edges
-	dq    []float32 // [rows][padded dim], if it cannot be gathered where it belongs
+	dq    []float32 // [copies][rows][padded dim]
 }
 
 func (isa *laneISA) statsSize(j *job) int {
-	size := 2*j.rows + 16
-	if !isa.directRows(j.p.DType, j.p.Dim) {
-		size += j.rows * pad(j.p.Dim)
+	return 2*j.rows + 16 + isa.copies(j)*copySize(j)
+}
+
+// copies returns how many sums of dQ are gathered in workspace: one for each chain
+// but the first, which has dQ itself if rows of that will do.
+func (isa *laneISA) copies(j *job) int {
+	if isa.directRows(j.p.DType, j.p.Dim) {
+		return j.chains - 1
 	}
-	return size
+	return j.chains
+}
+
+func copySize(j *job) int { return j.rows * pad(j.p.Dim) }
+
+// gathered returns where a chain adds up the rows of dQ of a tile, and their distance.
+func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t, chain int) (dq []float32, step int) {
+	f := &j.bwd
+	if chain -= j.chains - isa.copies(j); chain < 0 {
+		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*j.rows):], rowStep(&f.DQ)
+	}
+	return x.dq[chain*copySize(j):], pad(j.p.Dim)
+}
+
+// clearSums sets the sums of dQ of a tile to 0.
+func (isa *laneISA) clearSums(j *job, x *tileStats, b, h, t int) {
+	clear(x.dq)
+	if !isa.direct(&j.bwd.DQ) {
+		return
+	}
+	dq, step := isa.gathered(j, x, b, h, t, 0)
+	for i := range min(j.rows, j.p.QLen-t*j.rows) {
+		clear(dq[i*step:][:j.p.Dim])
+	}
+}
+
+// addChains adds the sums of the other chains to that of the first.
+func (isa *laneISA) addChains(j *job, x *tileStats, b, h, t int) {
+	if j.chains == 1 {
+		return
+	}
+	dq, step := isa.gathered(j, x, b, h, t, 0)
+	others, otherStep := isa.gathered(j, x, b, h, t, 1)
+	for i := range min(j.rows, j.p.QLen-t*j.rows) {
+		isa.add(isa.addProduct, isa.addProductMasked, dq[i*step:], step, ones[:], 0,
+			others[i*otherStep:], copySize(j), 1, j.chains-1, j.p.Dim)
+	}
 }
 
 // stats returns the place of tile t of query head h.
@@ -25,6 +66,17 @@ func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(j)
 	x := j.shared.all[((b*j.p.Heads+h)*tiles(j.p.QLen, j.rows)+t)*size:][:size]
 	return tileStats{x[:j.rows], x[j.rows : 2*j.rows], x[2*j.rows:][:1], x[2*j.rows+16:]}
+}
+
+// storeSums writes dQ of a tile that was gathered elsewhere.
+func (isa *laneISA) storeSums(j *job, x *tileStats, b, h, t int) {
+	p, f := &j.p, &j.bwd
+	if isa.direct(&f.DQ) {
+		return
+	}
+	for i := range min(j.rows, p.QLen-t*j.rows) {
+		isa.store(&f.DQ, f.DQ.Offset(b, h, t*j.rows+i), x.dq[i*pad(p.Dim):][:p.Dim])
+	}
 }
 
 // takeLSE sets lse to LSE of n rows, from row r on.

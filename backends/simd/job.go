@@ -26,6 +26,7 @@ type job struct {
 	heads   int     // query heads whose items take turns, where a kernel limits them
 	rows    int     // query rows of a tile, where a kernel chooses
 	keys    int     // keys of an item, likewise
+	chains  int     // of blocks of keys, each of which adds up its own dQ
 
 	run   func(j *job, ws *arena, item int)
 	items int64

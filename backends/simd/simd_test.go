@@ -104,6 +104,7 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 	for _, name := range []string{
 		"b1-h1-g1-n300-m300-d32-f32-causal", "b2-h6-g2-n130-m200-d24-dv40-f32-window50.7",
 		"b1-h2-g1-n1500-m700-d64-f32-causal", "b1-h2-g1-n1500-m700-d64-bf16-causal",
+		"b1-h1-g1-n70-m2300-d25-f32-causal", "b1-h1-g1-n70-m2300-d40-bf16",
 		"b1-h1-g1-n300-m300-d32-bf16-causal", "b2-h6-g2-n130-m200-d25-dv40-bf16-window50.7",
 	} {
 		c := newCall(t, name)
@@ -122,6 +123,30 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 }
 
 // A call allocates nothing once its workspace is warm and the helpers run.
+// Where heads are few, dQ is added up from several sums.
+func TestSumsOfFewHeads(t *testing.T) {
+	for i, name := range []string{
+		"b1-h1-g1-n150-m2300-d24-dv40-f32", "b1-h1-g1-n200-m2100-d33-f32-causal",
+		"b2-h1-g1-n70-m1100-d64-f32-causal", "b1-h2-g1-n2300-m2200-d8-f32-window900.100",
+	} {
+		for _, dtype := range someTypes(i) {
+			p := problem(t, name, dtype)
+			a := newOperands(p, heap, []layout{bhsd, gaps}[i%2])
+			a.run(t, kernel(t, "simd/bwd_generic"))
+			want := a.outputs(kernel(t, "simd/bwd_generic"))
+			for _, k := range simd.New().Kernels() {
+				if k.Pass() != flashkit.PassBackward || k.Fits(p) != "" {
+					continue
+				}
+				a.run(t, k)
+				for output, got := range a.outputs(k) {
+					sameKind(t, p.DType, k.Name+" "+output, got, want[output], rowLen(p, output))
+				}
+			}
+		}
+	}
+}
+
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("under the race detector sync.Pool drops objects at random")

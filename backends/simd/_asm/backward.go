@@ -156,6 +156,12 @@ func product(transposed, masked bool) {
 			}
 			ADDQ(cStep, at)
 		}
+		for range acc { // the next group's rows, which another core may have written
+			for line := 0; line < rowBytes; line += 64 {
+				PREFETCHT0(Mem{Base: at, Disp: line})
+			}
+			ADDQ(cStep, at)
+		}
 		MOVQ(a, a0)
 		if !transposed {
 			LEAQ(Mem{Base: a, Index: aStep, Scale: 4}, a4)
