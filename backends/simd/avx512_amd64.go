@@ -5,10 +5,11 @@
 package simd
 
 // scoresAVX512 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,
-// and raises top[i] to the largest of them. q is [dim][32], s is [keys][32]. dim > 0.
+// and raises top[i] to the largest of them. q is [dim][32], s is [keys][32]. dim > 0. Meanwhile
+// it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.
 //
 //go:noescape
-func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32)
+func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
 
 // maskScoresAVX512 sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the
 // largest of the others. s is [keys][32]. keys > 0.
@@ -22,6 +23,12 @@ func maskScoresAVX512(s *float32, masks *uint32, keys int, top *float32)
 //
 //go:noescape
 func weightsAVX512(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+
+// totalsAVX512 sets by[i] = 1/l[i] and lse[i] = scale*m[i] + ln(l[i]), or 0 and -Inf where l[i]
+// is 0. Otherwise l[i] must be normal or NaN.
+//
+//go:noescape
+func totalsAVX512(lse *float32, by *float32, m *float32, l *float32, scale float32)
 
 // addValuesAVX512 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
 // apart, of v[j][c]*p[j][i]. o is [vdim][32], p is [keys][32]. keys > 0.

@@ -146,11 +146,10 @@ func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
 	}
 	dim := t.Shape()[3]
-	for i := range n {
-		row := buf[i*pad(dim):][:pad(dim)]
-		isa.load(row[:dim], t, t.Offset(b, h, r+i))
-		clear(row[dim:])
+	if dim != pad(dim) {
+		clear(buf[:n*pad(dim)])
 	}
+	isa.loadRows(buf, pad(dim), t, b, h, r, n)
 	return buf, pad(dim)
 }
 
@@ -232,6 +231,7 @@ type keyBlock struct {
 	ds     []float32 // [rows][dsStep]
 	masks  []uint32  // [rows]
 	top    []float32 // [lanes], of no use
+	ahead  ahead
 }
 
 // newBlock loads the keys of an item.
@@ -288,14 +288,9 @@ func (j *job) walk(x keyRange, item int, add func(h, t int, at int64)) {
 
 // storeBlock writes dK and dV.
 func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
-	p, f := &j.p, &j.bwd
-	for r := range x.to - x.from {
-		if j.canceled() {
-			return
-		}
-		isa.store(&f.DK, f.DK.Offset(x.b, x.g, x.from+r), x.dk[r*pad(p.Dim):][:p.Dim])
-		isa.store(&f.DV, f.DV.Offset(x.b, x.g, x.from+r), x.dv[r*pad(p.VDim):][:p.VDim])
-	}
+	p, f, n := &j.p, &j.bwd, x.to-x.from
+	isa.storeRows(&f.DK, x.b, x.g, x.from, n, x.dk, pad(p.Dim))
+	isa.storeRows(&f.DV, x.b, x.g, x.from, n, x.dv, pad(p.VDim))
 }
 
 // A rowTile is a tile of query rows on its way through a block of keys.
@@ -322,16 +317,25 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	}
 	y.q, y.qStep = isa.rows(&f.Q, x.b, h, from, y.to-from, x.q)
 	y.do, y.doStep = isa.rows(&f.DO, x.b, h, from, y.to-from, x.do)
+	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
+	before := j.before(x.keyRange, item)
+	x.ahead.clear()
+	if from > 0 {
+		x.ahead.add(&f.DO, x.b, h, from-j.rows, j.rows)
+		x.ahead.add(&f.Q, x.b, h, from-j.rows, j.rows)
+	}
 	for k := x.from; k < x.to; k += isa.lanes {
 		if j.canceled() {
 			return
 		}
+		if k+isa.lanes >= x.to && step == p.Dim && j.hasPassed(before, at) {
+			x.ahead.addFloats(dq[:(y.to-y.from)*step])
+		}
 		isa.addPanel(j, x, &y, k, min(isa.lanes, x.to-k))
 	}
-	if !j.waitFor(j.before(x.keyRange, item), at) {
+	if !j.waitFor(before, at) {
 		return // canceled
 	}
-	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
 	group := y.group
 	if y.whole {
 		group = j.rows
@@ -350,8 +354,8 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	}
 	s, dp := x.s[lo*lanes:], x.dp[lo*lanes:]
 	at := k - x.from
-	isa.scores(&s[0], &y.q[lo*y.qStep], y.qStep, &x.kT[at*pad(p.Dim)], p.Dim, hi-lo, &x.top[0])
-	isa.scores(&dp[0], &y.do[lo*y.doStep], y.doStep, &x.vT[at*pad(p.VDim)], p.VDim, hi-lo, &x.top[0])
+	isa.scores(&s[0], &y.q[lo*y.qStep], y.qStep, &x.kT[at*pad(p.Dim)], p.Dim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.Dim, &y.q[lo*y.qStep]))
+	isa.scores(&dp[0], &y.do[lo*y.doStep], y.doStep, &x.vT[at*pad(p.VDim)], p.VDim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.VDim, &y.do[lo*y.doStep]))
 	isa.gradients(&s[0], &dp[0], &x.ds[lo*dsStep(j)+at], dsStep(j), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	group := y.group
 	if y.whole {
@@ -360,14 +364,14 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	isa.addKeys(j, x, y, k, keys, group)
 }
 
+// hasPassed reports whether an item, if there is one, has passed the place at.
+func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.passed[item].Load() > at }
+
 // waitFor returns when the item before in the chain has passed the place at, or
 // false when the call is canceled. The first block of a chain has none before it.
 func (j *job) waitFor(before int, at int64) bool {
-	if before < 0 {
-		return true
-	}
 	const spin, yield = 1 << 14, 1 << 14 // a block is rarely far behind; if it is, others may need the processor
-	for polls := 0; j.passed[before].Load() <= at; polls++ {
+	for polls := 0; !j.hasPassed(before, at); polls++ {
 		switch {
 		case polls < spin:
 		case j.canceled():

@@ -74,8 +74,6 @@ func (x *gradPanels) store(j *job, t *flashkit.Tensor, panels, rows, by []float3
 			return
 		}
 		avx512Lanes.fromLanes(rows, padded, panels[(k-x.from)*upToTiles(dim):], padded, by)
-		for i := range min(pairLanes, x.to-k) {
-			avx512Lanes.store(t, t.Offset(x.b, x.g, k+i), rows[i*padded:][:dim])
-		}
+		avx512Lanes.storeRows(t, x.b, x.g, k, min(pairLanes, x.to-k), rows, padded)
 	}
 }

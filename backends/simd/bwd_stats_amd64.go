@@ -74,9 +74,7 @@ func (isa *laneISA) storeSums(j *job, x *tileStats, b, h, t int) {
 	if isa.direct(&f.DQ) {
 		return
 	}
-	for i := range min(j.rows, p.QLen-t*j.rows) {
-		isa.store(&f.DQ, f.DQ.Offset(b, h, t*j.rows+i), x.dq[i*pad(p.Dim):][:p.Dim])
-	}
+	isa.storeRows(&f.DQ, b, h, t*j.rows, min(j.rows, p.QLen-t*j.rows), x.dq, pad(p.Dim))
 }
 
 // takeLSE sets lse to LSE of n rows, from row r on.

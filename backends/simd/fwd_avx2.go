@@ -13,7 +13,7 @@ var avx2Lanes = laneISA{
 	fwdPace: pace{start: 600, flop: .0125, pair: .8, element: .3},
 	bwdPace: pace{start: 1700, flop: .01, pair: 1.1, element: .55, widen: .31},
 
-	scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2,
+	scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
 	addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, transpose: transposeAVX2,
 	dots: dotsAVX2, gradients: gradientsAVX2,
 	addProduct: addProductAVX2, addProductT: addProductTAVX2,

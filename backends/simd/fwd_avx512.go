@@ -13,7 +13,7 @@ var avx512Lanes = laneISA{
 	fwdPace: pace{start: 1000, flop: .0067, pair: .6, element: .4},
 	bwdPace: pace{start: 1700, flop: .0047, pair: 1.6, element: .55, widen: .36},
 
-	scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512,
+	scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
 	addValues: addValuesAVX512, addValuesMasked: addValuesMaskedAVX512, transpose: transposeAVX512,
 	dots: dotsAVX512, gradients: gradientsAVX512,
 	addProduct: addProductAVX512, addProductMasked: addProductMaskedAVX512,

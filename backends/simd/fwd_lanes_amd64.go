@@ -71,6 +71,26 @@ func (j *job) laneItem(item, rows int) (from, head int) {
 	return (perHead - 1 - item/turns) * rows, first + item%turns
 }
 
+// A laneRange is the query rows of an item, and the keys of which some row sees each.
+type laneRange struct {
+	b, h, kvHead int
+	from, to     int
+	first, last  int
+}
+
+func (j *job) laneRange(item, rows int) laneRange {
+	p := &j.p
+	from, head := j.laneItem(item, rows)
+	x := laneRange{b: head / p.Heads, h: head % p.Heads, from: from, to: min(from+rows, p.QLen)}
+	x.kvHead = x.h / (p.Heads / p.KVHeads)
+	x.first, _ = p.Keys(x.from)
+	_, x.last = p.Keys(x.to - 1)
+	return x
+}
+
+// blockEnd returns the end of the block that key k is in.
+func (x *laneRange) blockEnd(k int) int { return min(x.last, k/blockK*blockK+blockK) }
+
 // A laneTile is query rows, one in each lane.
 type laneTile struct {
 	from, n int       // its rows; lanes from n on are idle
@@ -88,16 +108,12 @@ type laneScratch struct {
 	top     []float32 // [lanes] each
 	hidden  []float32
 	factors []float32
+	ahead   ahead
 }
 
 func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
-	p, f := &j.p, &j.fwd
-	lanes := isa.lanes
-	from, head := j.laneItem(item, j.group*lanes)
-	to := min(from+j.group*lanes, p.QLen)
-	b, h := head/p.Heads, head%p.Heads
-	kvHead := h / (p.Heads / p.KVHeads)
-
+	p, f, lanes := &j.p, &j.fwd, isa.lanes
+	at := j.laneRange(item, j.group*lanes)
 	x := laneScratch{
 		s: ws.take(blockK * lanes), masks: takeWords(ws, blockK),
 		k: ws.take(blockK * pad(p.Dim)), v: ws.take(blockK * pad(p.VDim)),
@@ -106,26 +122,48 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 	}
 	var group [maxGroup]laneTile
 	n := 0
-	for r := from; r < to; r += lanes {
-		group[n] = isa.newTile(j, ws, &x, b, h, r, min(lanes, to-r))
+	for r := at.from; r < at.to; r += lanes {
+		group[n] = isa.newTile(j, ws, &x, at.b, at.h, r, min(lanes, at.to-r))
 		n++
 	}
-	first, _ := p.Keys(from)
-	_, last := p.Keys(to - 1)
-	for k0 := first / blockK * blockK; first < last && k0 < last; k0 += blockK {
-		lo, hi := max(k0, first), min(k0+blockK, last)
-		k, kStep := isa.view(&f.K, b, kvHead, lo, hi-lo, x.k)
-		v, vStep := isa.view(&f.V, b, kvHead, lo, hi-lo, x.v)
+	for lo := at.first; lo < at.last; {
+		hi := at.blockEnd(lo)
+		k, kStep := isa.view(&f.K, at.b, at.kvHead, lo, hi-lo, x.k)
+		v, vStep := isa.view(&f.V, at.b, at.kvHead, lo, hi-lo, x.v)
+		isa.lookAhead(j, &x.ahead, at, hi)
 		for t := range n {
 			if j.canceled() {
 				return
 			}
 			isa.absorb(j, &group[t], &x, k, kStep, v, vStep, lo, hi)
 		}
+		lo = hi
 	}
 	for t := range n {
-		isa.finish(j, &group[t], &x, b, h)
+		isa.finish(j, &group[t], &x, at.b, at.h)
 	}
+}
+
+// lookAhead names what follows the block of keys before k: the item's next block, or
+// what is likely the worker's next item; and before the last block the rows of O.
+func (isa *laneISA) lookAhead(j *job, a *ahead, at laneRange, k int) {
+	f, rows := &j.fwd, j.group*isa.lanes
+	a.clear()
+	if at.last-k <= blockK {
+		a.add(&f.O, at.b, at.h, at.from, at.to-at.from)
+	}
+	if k == at.last {
+		next := j.next.Load()
+		if next >= j.items {
+			return
+		}
+		at = j.laneRange(int(next), rows)
+		k = at.first
+		a.add(&f.Q, at.b, at.h, at.from, at.to-at.from)
+	}
+	n := at.blockEnd(k) - k
+	a.add(&f.V, at.b, at.kvHead, k, n)
+	a.add(&f.K, at.b, at.kvHead, k, n)
 }
 
 // newTile loads and transposes n query rows.
@@ -177,13 +215,13 @@ func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, k *float32, 
 	m, top, l := &t.m[0], &x.top[0], &t.l[0]
 	copy(x.top, t.m)
 	if !masked {
-		isa.scores(s, k, kStep, q, p.Dim, keys, top)
+		isa.scores(s, k, kStep, q, p.Dim, keys, top, x.ahead.take(keys, p.Dim, k))
 		isa.weights(s, keys, m, top, l, alpha, j.base2)
 		isa.addValues(o, v, vStep, s, keys, p.VDim, alpha)
 		return
 	}
 	x.setMasks(p, t, from, keys)
-	isa.scores(s, k, kStep, q, p.Dim, keys, &x.hidden[0]) // its maximum counts hidden keys
+	isa.scores(s, k, kStep, q, p.Dim, keys, &x.hidden[0], x.ahead.take(keys, p.Dim, k)) // its maximum counts hidden keys
 	isa.maskScores(s, &x.masks[0], keys, top)
 	isa.weights(s, keys, m, top, l, alpha, j.base2)
 	isa.addValuesMasked(o, v, vStep, s, keys, p.VDim, alpha, &x.masks[0])
@@ -201,17 +239,8 @@ func (x *laneScratch) setMasks(p *flashkit.Problem, t *laneTile, from, keys int)
 // finish divides once, transposes back and writes the rows of the tile.
 func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
 	o := &j.fwd.O
-	for i, l := range t.l {
-		x.factors[i] = 0 // no key, or none with a score above -Inf
-		y := math.Inf(-1)
-		if l != 0 {
-			x.factors[i] = 1 / l
-			y = j.scale*float64(t.m[i]) + math.Log(float64(l))
-		}
-		if i < t.n {
-			j.storeLSE(b, h, t.from+i, float32(y))
-		}
-	}
+	isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.scale))
+	j.storeLSEs(b, h, t.from, x.top[:t.n])
 	vdim, padded := j.p.VDim, pad(j.p.VDim)
 	rows, step := x.rows, padded
 	direct := o.DType() == flashkit.Float32 && t.n == isa.lanes && vdim == padded
@@ -222,7 +251,16 @@ func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
 	if direct {
 		return
 	}
-	for i := range t.n {
-		isa.store(o, o.Offset(b, h, t.from+i), rows[i*step:][:vdim])
+	isa.storeRows(o, b, h, t.from, t.n, rows, step)
+}
+
+// storeLSEs writes the LSE of rows of head h, from row i on, if they are wanted.
+func (j *job) storeLSEs(b, h, i int, lse []float32) {
+	if t := &j.fwd.LSE; !t.IsZero() && rowStep(t) == 1 {
+		copy(t.Float32s()[t.Offset(b, h, i):], lse)
+		return
+	}
+	for r, x := range lse {
+		j.storeLSE(b, h, i+r, x)
 	}
 }

@@ -20,9 +20,10 @@ type laneISA struct {
 	fwdPace pace
 	bwdPace pace
 
-	scores                func(s, k *float32, step int, q *float32, dim, keys int, top *float32)
+	scores                func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
 	maskScores            func(s *float32, masks *uint32, keys int, top *float32)
 	weights               func(s *float32, keys int, m, top, l, alpha *float32, scale float32)
+	totals                func(lse, by, m, l *float32, scale float32)
 	addValues             func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)
 	addValuesMasked       func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
 	transpose             func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
@@ -88,10 +89,10 @@ func (isa *laneISA) transposed(dst, buf []float32, t *flashkit.Tensor, b, h, fro
 	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
 		rows, step = t.Float32s()[t.Offset(b, h, from):], rowStep(t)
 	} else {
-		clear(rows)
-		for i := range n {
-			isa.load(rows[i*padded:][:dim], t, t.Offset(b, h, from+i))
+		if n < isa.lanes || dim < padded {
+			clear(rows)
 		}
+		isa.loadRows(rows, padded, t, b, h, from, n)
 	}
 	isa.toLanes(dst, rows, step, padded)
 	return rows, step
@@ -103,10 +104,32 @@ func (isa *laneISA) view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
 	}
 	dim := t.Shape()[3]
-	for i := range n {
-		isa.load(buf[i*dim:][:dim], t, t.Offset(b, h, r+i))
-	}
+	isa.loadRows(buf, dim, t, b, h, r, n)
 	return buf, dim
+}
+
+// loadRows widens n rows of t to rows that lie step elements apart.
+func (isa *laneISA) loadRows(dst []float32, step int, t *flashkit.Tensor, b, h, r, n int) {
+	dim := t.Shape()[3]
+	if step == dim && rowStep(t) == dim {
+		isa.load(dst[:n*dim], t, t.Offset(b, h, r))
+		return
+	}
+	for i := range n {
+		isa.load(dst[i*step:][:dim], t, t.Offset(b, h, r+i))
+	}
+}
+
+// storeRows is its inverse.
+func (isa *laneISA) storeRows(t *flashkit.Tensor, b, h, r, n int, src []float32, step int) {
+	dim := t.Shape()[3]
+	if step == dim && rowStep(t) == dim {
+		isa.store(t, t.Offset(b, h, r), src[:n*dim])
+		return
+	}
+	for i := range n {
+		isa.store(t, t.Offset(b, h, r+i), src[i*step:][:dim])
+	}
 }
 
 // load is load with vector conversions.

@@ -138,9 +138,10 @@ func declareScores() (toBytes func(Register) GPVirtual) {
 			"of an odd dim. s is [keys][LANES]. dim > 0.")
 		return bytes16
 	}
-	arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top *float32)",
+	arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-		"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0.")
+		"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0. Meanwhile",
+		"it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.")
 	return bytes
 }
 
@@ -149,6 +150,10 @@ func scores() {
 	toBytes := declareScores()
 	s, k, step0 := param("s"), param("k"), toBytes(param("step"))
 	q, dim, keys, top := param("q"), param("dim"), param("keys"), param("top")
+	var ahead GPVirtual
+	if !bf16 {
+		ahead = param("ahead")
+	}
 	step3 := GP64()
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
 	inGroups("keys", keys, func(rows int, label string) {
@@ -168,6 +173,10 @@ func scores() {
 		}
 		element := func(r int) Mem { return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4) }
 		unrolled(label+"dim", n, func(i int) {
+			if i == 0 && !bf16 && rows == groups[0] {
+				PREFETCHT1(Mem{Base: ahead})
+				ADDQ(Imm(64), ahead)
+			}
 			step(acc, Mem{Base: b, Disp: i * rowBytes}, func(r int) Mem { return element(r).Offset(i * 4) })
 		}, func(steps int) {
 			ADDQ(U32(uint32(steps*4)), a0)

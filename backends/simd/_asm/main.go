@@ -43,6 +43,7 @@ func main() {
 	scores()
 	maskScores()
 	weights()
+	totals()
 	values(false)
 	values(true)
 	if isa == "AVX512" {

@@ -192,3 +192,70 @@ func weights() {
 	}
 	done()
 }
+
+// totals emits what ends a tile: the divisors of O, and LSE.
+//
+// The logarithm of x = 2^e (1+f), with 1+f in [sqrt(1/2), sqrt(2)), is e ln(2) + f -
+// f^2/2 + f^3 p(f). p is a minimax fit of degree 7, which gives the logarithm with a
+// relative error of 2e-8; ln(2) comes in two parts, the first of 12 bits, so that its
+// product is exact.
+func totals() {
+	arithmetic("totals", "func(lse, by, m, l *float32, scale float32)",
+		"sets by[i] = 1/l[i] and lse[i] = scale*m[i] + ln(l[i]), or 0 and -Inf where l[i]",
+		"is 0. Otherwise l[i] must be normal or NaN.")
+	lse, by, m, l := param("lse"), param("by"), param("m"), param("l")
+	fit := []float32{0.3333333134651184, -0.25000306963920593, 0.20001044869422913, -0.166412815451622,
+		0.14214496314525604, -0.12998183071613312, 0.12622319161891937, -0.0790274366736412}
+	x, e, f, square, sum, c, scale := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5], registers[6]
+	none := registers[7]
+	floatParam("scale", scale)
+	for v := range vectors {
+		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
+		VMOVUPS(at(l), x)
+		word(math.Float32bits(math.Sqrt2/2), c)
+		VPSUBD(c, x, e)
+		VPSRAD(Imm(23), e, e)
+		VPSLLD(Imm(23), e, f)
+		VPSUBD(f, x, f)
+		constant(1, c)
+		VSUBPS(c, f, f)
+		VDIVPS(x, c, c)
+		if isa == "AVX512" {
+			VPTESTMD(x, x, K1)
+			VMOVAPS_Z(c, K1, c)
+		} else {
+			VXORPS(none, none, none)
+			VCMPPS(Imm(0), x, none, none) // all ones where x is 0
+			VANDNPS(c, none, c)
+		}
+		VMOVUPS(c, at(by))
+		VCVTDQ2PS(e, e)
+		VMULPS(f, f, square)
+		constant(fit[len(fit)-1], sum)
+		for i := len(fit) - 2; i >= 0; i-- {
+			constant(fit[i], c)
+			VFMADD213PS(c, f, sum)
+		}
+		VMULPS(f, sum, sum)
+		VMULPS(square, sum, sum)
+		constant(0.693115234375, c)
+		VFMADD231PS(c, e, f)
+		constant(3.194618329871446e-05, c)
+		VFMADD231PS(c, e, sum)
+		constant(0.5, c)
+		VFNMADD231PS(c, square, sum)
+		VADDPS(f, sum, sum)
+		VFMADD231PS(at(m), scale, sum)
+		VSUBPS(x, x, x)
+		VADDPS(x, sum, sum) // NaN stays
+		constant(float32(math.Inf(-1)), c)
+		if isa == "AVX512" {
+			VMOVAPS(sum, K1, c)
+			VMOVUPS(c, at(lse))
+		} else {
+			VBLENDVPS(none, c, sum, sum)
+			VMOVUPS(sum, at(lse))
+		}
+	}
+	done()
+}
