@@ -80,6 +80,7 @@ type gradBlock struct {
 	s, dp              []float32 // [rows][lanes]
 	p, ds              []uint32  // a panel, [rows/2][lanes]
 	dsRows             []uint16  // [rows][tileDSStep]
+	masks              []uint32  // [rows], the keys of a panel that a row sees
 	top                []float32 // [lanes], of no use
 }
 
@@ -95,7 +96,7 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes),
 		p: takeWords(ws, j.rows/2*pairLanes), ds: takeWords(ws, j.rows/2*pairLanes),
 		dsRows: halves(takeWords(ws, j.rows*tileDSStep(j)/2)),
-		top:    ws.take(pairLanes),
+		masks:  takeWords(ws, j.rows), top: ws.take(pairLanes),
 	}
 	rows, by, buf := ws.take(pairLanes*max(dim, vdim)), ws.take(pairLanes), takeWords(ws, pairLanes*max(words, vwords))
 	for k := x.from; k < x.to; k += pairLanes {

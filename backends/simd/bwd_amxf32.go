@@ -103,7 +103,12 @@ type planeGrads struct {
 type scorePanel struct {
 	k, lo, n int       // the first key, the rows of the tile
 	s, dp    []float32 // [rows][lanes]
-	masks    []uint32  // [rows]
+	masks    []uint32  // [rows], the keys that a row sees
+}
+
+func newScorePanel(j *job, ws *arena) scorePanel {
+	n := j.rows * pairLanes
+	return scorePanel{s: ws.take(n), dp: ws.take(n), masks: takeWords(ws, j.rows)}
 }
 
 func bwdAMXF32Block(j *job, ws *arena, item int) {
@@ -116,13 +121,11 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 		q:      newPlaneRows(ws, p.Dim, j.rows), do: newPlaneRows(ws, p.VDim, j.rows),
 		qColumns: takeWords(ws, planeWords(j.rows, p.Dim)), doColumns: takeWords(ws, planeWords(j.rows, p.VDim)),
 		pairs: takeWords(ws, j.rows*pairWords(widest)),
-		now:   scorePanel{s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes), masks: takeWords(ws, j.rows)},
-		next:  scorePanel{s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes)},
-		top:   ws.take(pairLanes), row: ws.take(widest), sum: ws.take(pairLanes * pairLanes),
+		now:   newScorePanel(j, ws), next: newScorePanel(j, ws),
+		top: ws.take(pairLanes), row: ws.take(widest), sum: ws.take(pairLanes * pairLanes),
 		kPlane: planeOf(j.keys * dim / 2), vPlane: planeOf(j.keys * vdim / 2),
 		pPlane: planeOf(j.rows / 2 * pairLanes), dsPlane: planeOf(j.rows * tileDSStep(j) / 2),
 	}
-	x.next.masks = x.masks
 	x.p, x.ds, x.dsRows = takeWords(ws, planes*x.pPlane), takeWords(ws, planes*x.pPlane), halves(takeWords(ws, planes*x.dsPlane))
 	k, v := newPlaneRows(ws, p.Dim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
 	for r := x.from; r < x.to; r += pairLanes {

@@ -78,14 +78,15 @@ const (
 	bwdRows   = bwdTileRows // query rows of a tile
 	bwdBlockK = bwdTileKeys // keys of a block: their dK and dV stay in the second-level cache
 	minBlockK = 64
-	chainKeys = 512 // of a head that add to one dQ, then those to the next; whole blocks
-	minChains = 4
+	chainKeys = 512      // keys of a head that add to the dQ of one chain, before those of the next: whole blocks
+	minChains = 4        // of all heads together
 	edgeGroup = edgeRows // rows of a register tile
 )
 
 // planBlocks sets the rows of a tile and the keys of a block: twice as many as asked
 // for, or so many, or fewer, down to least. That does not change the bits: every sum
-// goes over keys or rows in the same order.
+// goes over keys or rows in the same order. It sets the chains, too, which the number
+// of workers must not touch.
 //
 // Every block reads Q and dO and updates dQ. Where these outgrow the
 // second-level cache, large blocks do so less often. Small ones balance better.
@@ -145,12 +146,9 @@ func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 	if isa.direct(t) {
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
 	}
-	dim := t.Shape()[3]
-	if dim != pad(dim) {
-		clear(buf[:n*pad(dim)])
-	}
-	isa.loadRows(buf, pad(dim), t, b, h, r, n)
-	return buf, pad(dim)
+	step = pad(t.Shape()[3])
+	isa.loadRows(buf, step, t, b, h, r, n)
+	return buf, step
 }
 
 // queryTileOf returns the batch, head and number of a tile of query rows.
@@ -288,9 +286,12 @@ func (j *job) walk(x keyRange, item int, add func(h, t int, at int64)) {
 
 // storeBlock writes dK and dV.
 func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
-	p, f, n := &j.p, &j.bwd, x.to-x.from
-	isa.storeRows(&f.DK, x.b, x.g, x.from, n, x.dk, pad(p.Dim))
-	isa.storeRows(&f.DV, x.b, x.g, x.from, n, x.dv, pad(p.VDim))
+	f, dim, vdim := &j.bwd, pad(j.p.Dim), pad(j.p.VDim)
+	for k := x.from; k < x.to && !j.canceled(); k += isa.lanes {
+		n, at := min(isa.lanes, x.to-k), k-x.from
+		isa.storeRows(&f.DK, x.b, x.g, k, n, x.dk[at*dim:], dim)
+		isa.storeRows(&f.DV, x.b, x.g, k, n, x.dv[at*vdim:], vdim)
+	}
 }
 
 // A rowTile is a tile of query rows on its way through a block of keys.

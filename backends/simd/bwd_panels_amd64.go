@@ -9,14 +9,12 @@ import "github.com/flashkit-go/flashkit"
 type gradPanels struct {
 	keyRange
 	dk, dv []float32 // [panels][dim][lanes]
-	masks  []uint32  // [rows], the keys of a panel that a row sees
 }
 
 func newGradPanels(j *job, ws *arena, item int) gradPanels {
 	x := gradPanels{
 		keyRange: j.keyRangeOf(item),
 		dk:       ws.take(j.keys * upToTiles(j.p.Dim)), dv: ws.take(j.keys * upToTiles(j.p.VDim)),
-		masks: takeWords(ws, j.rows),
 	}
 	clear(x.dk)
 	clear(x.dv)

@@ -57,8 +57,7 @@ type tileScratch struct {
 
 func fwdAMXBF16Item(j *job, ws *arena, item int) {
 	p := &j.p
-	from, head := j.laneItem(item, j.group*pairLanes)
-	to := min(from+j.group*pairLanes, p.QLen)
+	at := j.laneRange(item, j.group*pairLanes)
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
 	x := tileScratch{
 		pairScratch: pairScratch{
@@ -67,20 +66,20 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 				rows: ws.take(pairLanes * vdim),
 				top:  ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
 			},
-			b: head / p.Heads, h: head % p.Heads, kvHead: head % p.Heads / (p.Heads / p.KVHeads),
-			pPairs: takeWords(ws, tileBlock/2*pairLanes),
-			buf:    takeWords(ws, pairLanes*words),
+			laneRange: at,
+			pPairs:    takeWords(ws, tileBlock/2*pairLanes),
+			buf:       takeWords(ws, pairLanes*words),
 		},
 		kBuf: halves(takeWords(ws, tileBlock*words)),
 		v:    newPackedRows(ws, p.VDim, tileBlock),
 	}
 	var group [maxGroup]pairTile
 	n := 0
-	for r := from; r < to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, to-r), vdim)
+	for r := at.from; r < at.to; r += pairLanes {
+		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim)
 		n++
 	}
-	j.blocksOf(from, to, tileBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
+	j.blocksOf(at, tileBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
 		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.absorb(j, &group[t], from, keys, whole) })
 	})
 	for t := range n {

@@ -60,38 +60,37 @@ type planeTile struct {
 // block of keys at hand.
 type planeScratch struct {
 	laneScratch
-	b, h, kvHead int
-	lo, hi       int
-	k, v         planeRows
-	vPairs       []uint32 // one plane of [planeBlock/2][vdim]
-	vColumns     []uint32 // [planes][vdim][planeBlock/2]
-	p            []uint32 // [planes][planeBlock/2][lanes]
-	q            planeRows
-	row          []float32
+	laneRange
+	lo, hi   int
+	k, v     planeRows
+	vPairs   []uint32 // one plane of [planeBlock/2][vdim]
+	vColumns []uint32 // [planes][vdim][planeBlock/2]
+	p        []uint32 // [planes][planeBlock/2][lanes]
+	q        planeRows
+	row      []float32
 }
 
 func fwdAMXF32Item(j *job, ws *arena, item int) {
 	p := &j.p
-	from, head := j.laneItem(item, j.group*pairLanes)
-	to := min(from+j.group*pairLanes, p.QLen)
+	at := j.laneRange(item, j.group*pairLanes)
 	vdim := upToTiles(p.VDim)
 	x := planeScratch{
 		laneScratch: laneScratch{
 			s: ws.take(planeBlock * pairLanes), masks: takeWords(ws, planeBlock), rows: ws.take(pairLanes * vdim),
 			top: ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
 		},
-		b: head / p.Heads, h: head % p.Heads, kvHead: head % p.Heads / (p.Heads / p.KVHeads),
-		k: newPlaneRows(ws, p.Dim, planeBlock), v: newPlaneRows(ws, p.VDim, planeBlock),
+		laneRange: at,
+		k:         newPlaneRows(ws, p.Dim, planeBlock), v: newPlaneRows(ws, p.VDim, planeBlock),
 		vPairs: takeWords(ws, planeBlock*pairWords(p.VDim)), vColumns: takeWords(ws, planeWords(planeBlock, p.VDim)),
 		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.take(max(p.Dim, p.VDim)),
 	}
 	var group [maxGroup]planeTile
 	n := 0
-	for r := from; r < to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, to-r))
+	for r := at.from; r < at.to; r += pairLanes {
+		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r))
 		n++
 	}
-	j.blocksOf(from, to, planeBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
+	j.blocksOf(at, planeBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
 		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.absorb(j, &group[t], from, keys, whole) })
 	})
 	for t := range n {

@@ -49,17 +49,16 @@ type pairTile struct {
 // A pairScratch is the workspace that the tiles of an item share.
 type pairScratch struct {
 	laneScratch
-	b, h, kvHead int
-	pPairs       []uint32 // [blockK/2][lanes]
-	vPairs       []uint32 // [blockK/2][vdim], from the even key vFrom on
-	vFrom        int
-	buf          []uint32 // rows of Q
+	laneRange
+	pPairs []uint32 // [blockK/2][lanes]
+	vPairs []uint32 // [blockK/2][vdim], from the even key vFrom on
+	vFrom  int
+	buf    []uint32 // rows of Q
 }
 
 func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	p, f := &j.p, &j.fwd
-	from, head := j.laneItem(item, j.group*pairLanes)
-	to := min(from+j.group*pairLanes, p.QLen)
+	at := j.laneRange(item, j.group*pairLanes)
 	vdim := pad(p.VDim)
 	x := pairScratch{
 		laneScratch: laneScratch{
@@ -67,20 +66,18 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 			v: ws.take(blockK * vdim), rows: ws.take(pairLanes * vdim),
 			top: ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
 		},
-		b: head / p.Heads, h: head % p.Heads, kvHead: head % p.Heads / (p.Heads / p.KVHeads),
-		pPairs: takeWords(ws, blockK/2*pairLanes), vPairs: takeWords(ws, blockK/2*vdim),
+		laneRange: at,
+		pPairs:    takeWords(ws, blockK/2*pairLanes), vPairs: takeWords(ws, blockK/2*vdim),
 		buf: takeWords(ws, pairLanes*pairWords(p.Dim)),
 	}
 	var group [maxGroup]pairTile
 	n := 0
-	for r := from; r < to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, to-r), vdim)
+	for r := at.from; r < at.to; r += pairLanes {
+		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim)
 		n++
 	}
-	first, _ := p.Keys(from)
-	_, last := p.Keys(to - 1)
-	for k0 := first / blockK * blockK; first < last && k0 < last; k0 += blockK {
-		lo, hi := max(k0, first), min(k0+blockK, last)
+	for lo := at.first; lo < at.last; {
+		hi := at.blockEnd(lo)
 		x.vFrom = lo &^ 1
 		pairRows(x.vPairs, &f.V, x.b, x.kvHead, x.vFrom, hi-x.vFrom)
 		for t := range n {
@@ -89,6 +86,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 			}
 			x.absorb(j, &group[t], lo, hi)
 		}
+		lo = hi
 	}
 	for t := range n {
 		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)

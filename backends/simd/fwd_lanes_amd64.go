@@ -256,11 +256,14 @@ func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
 
 // storeLSEs writes the LSE of rows of head h, from row i on, if they are wanted.
 func (j *job) storeLSEs(b, h, i int, lse []float32) {
-	if t := &j.fwd.LSE; !t.IsZero() && rowStep(t) == 1 {
+	t := &j.fwd.LSE
+	switch {
+	case t.IsZero():
+	case rowStep(t) == 1:
 		copy(t.Float32s()[t.Offset(b, h, i):], lse)
-		return
-	}
-	for r, x := range lse {
-		j.storeLSE(b, h, i+r, x)
+	default:
+		for r, x := range lse {
+			j.storeLSE(b, h, i+r, x)
+		}
 	}
 }

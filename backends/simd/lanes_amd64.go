@@ -89,10 +89,8 @@ func (isa *laneISA) transposed(dst, buf []float32, t *flashkit.Tensor, b, h, fro
 	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
 		rows, step = t.Float32s()[t.Offset(b, h, from):], rowStep(t)
 	} else {
-		if n < isa.lanes || dim < padded {
-			clear(rows)
-		}
 		isa.loadRows(rows, padded, t, b, h, from, n)
+		clear(rows[n*padded:])
 	}
 	isa.toLanes(dst, rows, step, padded)
 	return rows, step
@@ -108,7 +106,7 @@ func (isa *laneISA) view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 	return buf, dim
 }
 
-// loadRows widens n rows of t to rows that lie step elements apart.
+// loadRows widens n rows of t to rows of step elements, the last of which become 0.
 func (isa *laneISA) loadRows(dst []float32, step int, t *flashkit.Tensor, b, h, r, n int) {
 	dim := t.Shape()[3]
 	if step == dim && rowStep(t) == dim {
@@ -116,11 +114,13 @@ func (isa *laneISA) loadRows(dst []float32, step int, t *flashkit.Tensor, b, h, 
 		return
 	}
 	for i := range n {
-		isa.load(dst[i*step:][:dim], t, t.Offset(b, h, r+i))
+		row := dst[i*step:][:step]
+		isa.load(row[:dim], t, t.Offset(b, h, r+i))
+		clear(row[dim:])
 	}
 }
 
-// storeRows is its inverse.
+// storeRows narrows n rows that lie step elements apart to rows of t.
 func (isa *laneISA) storeRows(t *flashkit.Tensor, b, h, r, n int, src []float32, step int) {
 	dim := t.Shape()[3]
 	if step == dim && rowStep(t) == dim {

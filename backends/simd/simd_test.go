@@ -122,7 +122,6 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 	}
 }
 
-// A call allocates nothing once its workspace is warm and the helpers run.
 // Where heads are few, dQ is added up from several sums.
 func TestSumsOfFewHeads(t *testing.T) {
 	for i, name := range []string{
@@ -147,6 +146,7 @@ func TestSumsOfFewHeads(t *testing.T) {
 	}
 }
 
+// A call allocates nothing once its workspace is warm and the helpers run.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("under the race detector sync.Pool drops objects at random")

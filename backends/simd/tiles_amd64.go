@@ -27,16 +27,14 @@ var (
 	bwdTilePace  = pace{start: 2500, flop: .0008, pair: .95, element: .8}
 )
 
-// blocksOf calls load for each block of up to size keys that rows of [from, to) see,
+// blocksOf calls load for each block of up to size keys that rows of an item see,
 // and then absorb for each of n tiles, until the call is canceled. A block begins at
 // a multiple of tileStep, and ends at one or at the end.
-func (j *job) blocksOf(from, to, size, n int, load func(lo, hi int), absorb func(tile int)) {
-	first, _ := j.p.Keys(from)
-	_, last := j.p.Keys(to - 1)
-	if first >= last {
+func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), absorb func(tile int)) {
+	if at.first >= at.last {
 		return
 	}
-	first, last = first&^(tileStep-1), min(upToTiles(last), j.p.KVLen)
+	first, last := at.first&^(tileStep-1), min(upToTiles(at.last), j.p.KVLen)
 	for k0 := first / size * size; k0 < last; k0 += size {
 		load(max(k0, first), min(k0+size, last))
 		for t := range n {

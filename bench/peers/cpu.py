@@ -144,8 +144,7 @@ def compare(args, threads, seq, dim, causal):
     name = f"b{BATCH}-h{heads}-g{heads}-n{seq}-m{seq}-d{dim}-{args.dtype}" + "-causal" * causal
     rates, calls = {}, {}
     for p in args.passes.split(","):
-        for peer in () if args.no_peers else PEERS:
-            make = PEERS[peer]
+        for peer, make in ({} if args.no_peers else PEERS).items():
             try:
                 calls[p, peer] = make(threads, heads, seq, dim, causal, p == "bwd", args.dtype)
             except ImportError:
