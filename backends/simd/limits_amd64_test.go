@@ -2,7 +2,11 @@
 
 package simd
 
-import "testing"
+import (
+	"strings"
+	"testing"
+	"time"
+)
 
 // BenchmarkLimits measures what the machine can do at most, on as many cores as
 // GOMAXPROCS, so that the kernels' rates can be given as a fraction of it:
@@ -46,4 +50,33 @@ func limit(b *testing.B, name string, t tier, unit string, number float64, f fun
 		}
 		b.ReportMetric(number*chunks*float64(workers())*float64(b.N)/b.Elapsed().Seconds()/1e9, unit)
 	})
+}
+
+// PeakNow measures the float32 multiply-adds, in FLOP/s, that the vectors of a kernel do
+// on all cores at the clock which these have right now: one that was lowered under a
+// kernel rises only after some hundred microseconds. Multiply-adds alone, which load
+// nothing, often have a higher one, so that a kernel cannot reach what they do.
+func PeakNow(kernel string) float64 {
+	run, flops := fmaPeakAVX512, 512.0
+	if !avx512.has || strings.HasSuffix(kernel, "avx2") {
+		run, flops = fmaPeakAVX2, 192
+	}
+	const slices, rounds = 6, 8000 // of a slice: 20 µs
+	best := make(chan float64, workers())
+	for range workers() {
+		go func() {
+			least := time.Hour // the first slice of a core may wait for another thing to end
+			for range slices {
+				start := time.Now()
+				run(rounds)
+				least = min(least, time.Since(start))
+			}
+			best <- flops * rounds / least.Seconds()
+		}()
+	}
+	sum := 0.0
+	for range workers() {
+		sum += <-best
+	}
+	return sum
 }

@@ -3,12 +3,14 @@
     make peers
     python bench/peers/cpu.py bin/simd.test --threads 1,2 --seq 1024,4096 --head-dim 64,128
     python bench/peers/cpu.py bin/simd.test --dtype bf16 --kernel amxbf16 --pass fwd
-    taskset -c 0,1 python bench/peers/cpu.py bin/simd.test --no-peers --steady 2
+    taskset -c 0,1 python bench/peers/cpu.py bin/simd.test --no-peers
 
 bin/simd.test is the benchmark binary of backends/simd. A peer that is not installed is left out. For each problem
 and number of threads the script runs our benchmarks, with the limits measured in the same process, and then the peers,
 one after the other, several rounds; it prints medians, fractions of the limit and ratios to the peers. FLOPs count the
-true area of the mask, 2.5 times the forward pass for the backward pass. The limit is that of float32, also for bf16.
+true area of the mask, 2.5 times the forward pass for the backward pass. The limit is that of float32, also for bf16:
+the multiply-adds that the processor does alone ("of peak"), and those that it does right after each of our calls, at the
+clock that it had in the call ("at clock").
 """
 
 import argparse
@@ -38,8 +40,6 @@ def arguments():
     parser.add_argument("--no-peers", action="store_true", help="time ours alone")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
-    parser.add_argument("--steady", type=float, metavar="PERCENT", help="where others use the machine, too: measure ours "
-                        "again, up to ten times, until the limit before and after differs by no more than this")
     parser.add_argument("--json", help="also write all results to this file")
     return parser.parse_args()
 
@@ -50,27 +50,15 @@ def flops(seq, dim, heads, causal, backward):
 
 
 def ours(args, names, threads):
-    """Return {benchmark: GFLOP/s} of our kernels and the limits."""
+    """Return {(benchmark, unit): value} of our kernels and the limits."""
     limits = "^BenchmarkLimits$/^fma="
-    kernels = f"^BenchmarkKernels$/^simd$/^({'|'.join(f'{p}_{args.kernel}' for p in args.passes.split(','))})$"
-    if args.steady is None:
-        return benchmarks(args, names, threads, limits + "|" + kernels)
-    for _ in range(10):
-        before, rates, after = (benchmarks(args, names, threads, x) for x in (limits, kernels, limits))
-        if all(abs(after[x] / before[x] - 1) <= args.steady / 100 for x in before):
-            break
-    else:
-        print(f"{' '.join(names)}: the limit was never steady", file=sys.stderr)
-    return rates | {x: (before[x] + after[x]) / 2 for x in before}
-
-
-def benchmarks(args, names, threads, pattern):
-    """Return what the benchmarks of the binary that match print."""
+    kernels = f"^BenchmarkFractions$/^simd$/^({'|'.join(f'{p}_{args.kernel}' for p in args.passes.split(','))})$"
     env = dict(os.environ, GOMAXPROCS=str(threads), FLASHKIT_BENCH=",".join(names))
-    out = subprocess.run([args.binary, "-test.run", "^$", "-test.bench", pattern, "-test.benchtime", f"{args.seconds}s"],
-                         env=env, check=True, capture_output=True, text=True).stdout
-    return {re.sub(r"-\d+$", "", m[1]): float(m[2])
-            for m in re.finditer(r"^Benchmark(\S+)\s.*?([\d.e+]+) GFLOP/s", out, re.M)}
+    command = [args.binary, "-test.run", "^$", "-test.bench", limits + "|" + kernels, "-test.benchtime", f"{args.seconds}s"]
+    out = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+    return {(re.sub(r"-\d+$", "", name), unit): float(value)
+            for name, values in re.findall(r"^Benchmark(\S+)\s+\d+\s(.*)", out, re.M)
+            for value, unit in re.findall(r"([\d.e+]+) (\S+)", values)}
 
 
 def timed(call, seconds):
@@ -128,7 +116,7 @@ PEERS = {"PyTorch": torch_peer, "ONNX Runtime": onnx_peer}
 def main():
     args = arguments()
     results = []
-    print(f"{'problem':42} {'pass':4} {'threads':>7} {'ours':>8} {'of peak':>8}" + "".join(f" {p:>14} {'ours/it':>8}" for p in PEERS))
+    print(f"{'problem':42} {'pass':4} {'threads':>7} {'ours':>8} {'of peak':>8} {'at clock':>8}" + "".join(f" {p:>14} {'ours/it':>8}" for p in PEERS))
     for threads in args.threads:
         for seq in args.seq:
             for dim in args.head_dim:
@@ -158,10 +146,11 @@ def compare(args, threads, seq, dim, causal):
     median = {key: statistics.median(x) for key, x in rates.items()}
     rows = []
     for p in args.passes.split(","):
-        rate = median[f"Kernels/simd/{p}_{args.kernel}/{name}"]
-        peak = median["Limits/fma=avx2" if args.kernel == "avx2" else "Limits/fma=avx512"]
-        row = {"problem": name, "pass": p, "threads": threads, "ours": rate, "peak": peak}
-        line = f"{name:42} {p:4} {threads:7} {rate:8.1f} {rate / row['peak']:8.3f}"
+        kernel = f"Fractions/simd/{p}_{args.kernel}/{name}"
+        rate, at_clock = median[kernel, "GFLOP/s"], median[kernel, "of-peak"]
+        peak = median["Limits/fma=avx2" if args.kernel == "avx2" else "Limits/fma=avx512", "GFLOP/s"]
+        row = {"problem": name, "pass": p, "threads": threads, "ours": rate, "peak": peak, "of peak at clock": at_clock}
+        line = f"{name:42} {p:4} {threads:7} {rate:8.1f} {rate / peak:8.3f} {at_clock:8.3f}"
         for peer in PEERS:
             if (p, peer) in median:
                 row[peer] = median[p, peer]
