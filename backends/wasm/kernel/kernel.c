@@ -83,35 +83,39 @@ INLINE void store(float *p, v4 x) { *(v4 *)p = x; }
 INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
 INLINE u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
 
+// lane returns a number of x. PIN keeps its uses from becoming shuffles of bytes: slow.
+INLINE float lane(v4 x, int e) {
+  float one = x[e];
+  PIN(one);
+  return one;
+}
+
 // spread stores each number of x splatted, four numbers of p apart times step.
-// PIN keeps it from becoming a shuffle of bytes, which is slow.
 INLINE void spread(float *p, int step, v4 x) {
-  UNROLLED for (int e = 3; e >= 0; e--) {
-    float one = x[e];
-    PIN(one);
-    store(p + e * step, splat(one));
-  }
+  UNROLLED for (int e = 3; e >= 0; e--) store(p + e * step, splat(lane(x, e)));
 }
 
 static void zero(float *p, u64 n) { __builtin_memset(p, 0, n * 4); }
 static void copy(float *to, const float *from, u64 n) { __builtin_memcpy(to, from, n * 4); }
-
-// exp2 returns 2^x for x <= 128 to about an ulp: exactly 1 at 0, 0 below -126, NaN
-// for NaN. With x = n + f, n whole and |f| <= 1/2, it is 2^n times a minimax
-// polynomial of 2^f. Adding a number whose last place counts 1 rounds x to n, and
-// leaves n+127, the exponent of 2^n, in the lowest bits.
-INLINE v4 exp2(v4 x) {
-  const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
-  v4 t = x + unit, f = x - (t - unit), f2 = f * f;  // terms in pairs, so that few wait for each other
-  v4 p = f * 1.34066434e-3f + 9.61769279e-3f + f2 * 1.55946778e-4f;
-  p = f * 5.55031039e-2f + 2.40226522e-1f + f2 * p;
-  p = f * 6.93147242e-1f + 1.0f + f2 * p;
-  p *= (v4)((i4)t << 23);
-  i4 low = x < splat(-126);  // not "x >= -126", which would hide a NaN
-  PIN(low);
-  return (v4)((i4)p & ~low);
+// line returns a x + b. A constant is loaded wherever it stands: PIN saves a copy of x.
+INLINE v4 line(v4 a, v4 x, float b) {
+  PIN(a);
+  return a * x + b;
 }
 
+// exp2 returns 2^x for x <= 127 to three ulps: exactly 1 at 0, 0 below -126.5, NaN for
+// NaN. With x = n + f, n whole and |f| <= 1/2, it is 2^n times a minimax polynomial
+// of 2^f. Adding a number whose last place counts 1 rounds x to n, and leaves n+127,
+// the exponent of 2^n, in the lowest bits; a product is the cheapest shift up.
+INLINE v4 exp2(v4 x) {
+  const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
+  i4 up = (i4)splat(1.17549435e-38f);     // 2^23 as an integer
+  PIN(up);
+  x = max4(x, splat(-127));
+  v4 t = x + unit, f = x - (t - unit), f2 = f * f;
+  v4 p = line(splat(1.32647273e-3f), f, 9.67151299e-3f) * f2 + line(splat(5.55073358e-2f), f, 2.40222424e-1f);
+  return (p * f2 + line(splat(6.93147004e-1f), f, 1)) * (v4)((i4)t * up);
+}
 static float exp2_1(float x) { return exp2(splat(x))[0]; }
 
 #define LOG2E 1.44269504f
@@ -156,8 +160,7 @@ static double ln(float x) {
   AREA(dq, TILE * d8)                  /* [D8][TILE] */                                    \
   AREA(lse, TILE) AREA(delta, TILE)    /* LSE is +Inf for a row without weights */         \
   AREA(tile_finite, 1)                 /* not 0 if Q and dO of the tile are finite */      \
-  AREA(s, 4 * TILE) AREA(dp, 4 * TILE) /* [4][TILE]: of four keys */                       \
-  AREA(p, TILE * 16) AREA(ds, TILE * 16) /* [TILE][4]x4 */                                 \
+  AREA(s, 4 * TILE) AREA(dp, 4 * TILE) AREA(p, TILE * 16) AREA(ds, TILE * 16) /* [4][TILE], [TILE][4]x4 */ \
   AREA(dst, TILE * STRIP)              /* [TILE/8][STRIP][8]: dS' of a strip */
 
 #define DECLARE(name, floats) float *name;
@@ -179,7 +182,6 @@ static float dot(const float *a, const float *b, u32 n) {
   for (u32 i = 0; i < n; i++) sum += a[i] * b[i];
   return sum;
 }
-
 static void add_scaled(float *to, float by, const float *x, u32 n) {
   for (u32 i = 0; i < n; i++) to[i] += by * x[i];
 }
@@ -197,7 +199,6 @@ static void finish(const block *p, u32 r, const float *o, float m, float l) {
 static void keep(const block *p, float *k, float *v, u64 key, u64 n) {
   copy(k + key * p->dim, AT(p->k), n * p->dim), copy(v + key * p->vdim, AT(p->v), n * p->vdim);
 }
-
 static void fwd_scalar_keys(const block *p, const forward *w, u64 key, u32 n) { keep(p, w->k, w->v, key, n); }
 
 static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
@@ -215,8 +216,7 @@ static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u3
         for (u32 d = 0; d < p->vdim; d++) o[d] *= a;
         l *= a, m = s;
       }
-      float shift = m == NONE ? 0 : m;  // exp must give 0 or NaN, not exp(-Inf + Inf)
-      float weight = exp2_1((s - shift) * per2(p->scale));
+      float shift = m == NONE ? 0 : m, weight = exp2_1((s - shift) * per2(p->scale));  // 0 or NaN, not exp(-Inf + Inf)
       l += weight;
       add_scaled(o, weight, w->v + at * p->vdim, p->vdim);
     }
@@ -241,30 +241,27 @@ static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u
     if (lse == NONE) hi = lo;  // every score is -Inf: no weight anywhere
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
-      float x = (dot(q, w->k + at * p->dim, p->dim) * p->scale - lse) * LOG2E;
-      float weight = exp2_1(x > 128 ? 128 : x);
+      float x = (dot(q, w->k + at * p->dim, p->dim) * p->scale - lse) * LOG2E, weight = exp2_1(x > 128 ? 128 : x);
       float ds = weight * (dot(dout, w->v + at * p->vdim, p->vdim) - delta);
       add_scaled(w->dv + at * p->vdim, weight, dout, p->vdim);
       add_scaled(w->dk + at * p->dim, ds, q, p->dim);
       add_scaled(dq, ds, w->k + at * p->dim, p->dim);
     }
-    if (flags & SCALED)
-      for (u32 d = 0; d < p->dim; d++) dq[d] *= p->scale;
+    for (u32 d = 0; flags & SCALED && d < p->dim; d++) dq[d] *= p->scale;
   }
 }
 
 // write_grads writes n rows of dK and dV, whose rows are k_step and v_step apart.
-static void write_grads(const block *p, const float *dk, u64 k_step, const float *dv, u64 v_step, u32 n) {
-  float *k = AT(p->k), *v = AT(p->v);
-  for (u32 r = 0; r < n; r++) {
-    for (u32 d = 0; d < p->dim; d++) *k++ = dk[r * k_step + d] * p->scale;
-    copy(v + (u64)r * p->vdim, dv + r * v_step, p->vdim);
+static void write_grads(const block *p, const backward *w, u64 key, u32 n, u64 k_step, u64 v_step) {
+  float *k = AT(p->k), *v = AT(p->v), *dk = w->dk + key * k_step, *dv = w->dv + key * v_step;
+  for (u32 r = 0; r < n; r++, dk += k_step, dv += v_step, v += p->vdim) {
+    for (u32 d = 0; d < p->dim; d++) *k++ = dk[d] * p->scale;
+    copy(v, dv, p->vdim);
   }
 }
 
-static void bwd_scalar_grads(const block *p, const backward *w, u64 key, u32 n) {
-  write_grads(p, w->dk + key * p->dim, p->dim, w->dv + key * p->vdim, p->vdim, n);
-}
+static void bwd_scalar_grads(const block *p, const backward *w, u64 key, u32 n) { write_grads(p, w, key, n, p->dim, p->vdim); }
+static void bwd_simd128_grads(const block *p, const backward *w, u64 key, u32 n) { write_grads(p, w, key, n, w->d8, w->dv8); }
 
 // ---- The product of tiles ----
 //
@@ -301,15 +298,31 @@ INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
   } while (b != end);
 }
 
-// product sets c [4][8], whose rows are step apart, or adds to it. n is a positive
-// multiple of 8.
-APART void product(const float *a, const float *b, u32 n, float *c, u32 step, int add) {
-  v4 sum[4][2] = {{splat(0)}};
+// add_product adds to c [4][8], whose rows are step apart. n is a positive multiple of 8.
+INLINE void add_product(const float *a, const float *b, u32 n, float *c, u32 step) {
+  v4 sum[4][2];
   float *row = c;
-  if (add)
-    UNROLLED for (int r = 0; r < 4; r++, row += step) sum[r][0] = load(row), sum[r][1] = load(row + 4);
+  UNROLLED for (int r = 0; r < 4; r++, row += step) sum[r][0] = load(row), sum[r][1] = load(row + 4);
   multiply(a, b, n, sum);
   UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, sum[r][0]), store(c + 4, sum[r][1]);
+}
+
+// Products of one a and eights of columns: scores sets c [4][TILE] up to end, across
+// adds to rows of c of step columns. down takes one b and fours of rows, up to end of
+// c [][TILE]. Their loops are apart, as a call saves and restores eight registers.
+APART void scores(const float *a, const float *b, u32 n, float *c, const float *end) {
+  for (; c != end; c += 8, b += n * 8) {
+    v4 sum[4][2] = {{splat(0)}};
+    multiply(a, b, n, sum);
+    HIDE(c, end);
+    UNROLLED for (int r = 3; r >= 0; r--) store(c + r * TILE + 4, sum[r][1]), store(c + r * TILE, sum[r][0]);
+  }
+}
+APART void across(const float *a, const float *b, u32 n, float *c, u32 step) {
+  for (const float *end = c + step; c != end; c += 8, b += TILE * 8) add_product(a, b, n, c, step);
+}
+APART void down(const float *a, const float *b, u32 n, float *c, const float *end) {
+  for (; c != end; c += TILE * 4, a += TILE * 16) add_product(a, b, n, c, TILE);
 }
 
 // A span says which of n steps each of up to 8 rows (or columns) of a product
@@ -345,13 +358,14 @@ static void careful_product(const float *a, const float *b, const span *s, int b
       }
 }
 
-// span_product adds the product over the span. finite says that all of what the
-// weights multiply is.
-INLINE void span_product(const float *a, const float *b, const span *s, u32 finite, int by_column, float *c, u32 step) {
-  if (s->partial && !finite)
-    careful_product(a, b, s, by_column, c, step);
-  else
-    product(a + s->from * 16, b + s->from * 8, s->to - s->from, c, step, 1);
+// span_across and span_down do so over the span. finite says that all that the weights multiply is.
+INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 step) {
+  if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, step);
+  else for (u32 d = 0; d < step; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
+}
+INLINE void span_down(const float *a, const float *b, const span *s, u32 finite, float *c, const float *end) {
+  if (!s->partial || finite) down(a + s->from * 16, b + s->from * 8, s->to - s->from, c, end);
+  else for (; c != end; c += TILE * 4, a += TILE * 16) careful_product(a, b, s, 1, c, TILE);
 }
 
 // ---- Packing ----
@@ -361,13 +375,11 @@ INLINE void span_product(const float *a, const float *b, const span *s, u32 fini
 // returns whether all numbers are finite: 0 times any other is NaN.
 
 enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS, TRANSPOSED };
-
 // four returns the numbers at p of which `left` are there, and zeros.
 INLINE v4 four(const float *p, int left) {
   if (left >= 4) return *(const v4_any *)p;
   return (v4){left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0};
 }
-
 INLINE void scatter(float *p, u32 step, v4 x) {
   UNROLLED for (int e = 3; e >= 0; e--) p[e * step] = x[e];
 }
@@ -402,6 +414,20 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
   w->finite[key / TILE] = pack_elements(AT(p->v), n, p->vdim, w->v + key * w->dv8);
 }
 
+// weigh turns the scores of a row, some eights, into weights, splatted, at `to` and every
+// 16 numbers on, and returns their sum. Not apart, its loop would load what soften keeps.
+APART float weigh(const float *x, const float *end, float *to, float top, float scale2) {
+  v4 sum = splat(0);
+  for (; x < end; x += 8, to += 128) {
+    HIDE(x, to);
+    UNROLLED for (int e = 4; e >= 0; e -= 4) {
+      v4 w = exp2((load(x + e) - top) * scale2);
+      sum += w, spread(to + e * 16, 16, w);
+    }
+  }
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 // soften turns the scores s [4][TILE] of the rows of a span into weights, splatted into
 // p [TILE][4], raises the running maxima m and adds to l. It returns the factors for what
 // was summed before. The scale comes after the difference, so that large scores lose nothing.
@@ -410,23 +436,15 @@ APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float sca
   for (u32 r = 0; n->partial && r < 4; r++)
     for (u32 j = n->from; j < n->to; j++)
       if (j < n->lo[r] || j >= n->hi[r]) s[r * TILE + j] = NONE;
-  for (const float *x = s + n->from, *end = s + n->to; x < end; x += 4) {
+  for (const float *x = s + n->from, *end = s + n->to; x < end; x += 8) {
     HIDE(x, end);
-    UNROLLED for (int r = 3; r >= 0; r--) most[r] = max4(most[r], load(x + r * TILE));
+    UNROLLED for (int i = 7; i >= 0; i--) most[i / 2] = max4(most[i / 2], load(x + i / 2 * TILE + i % 2 * 4));
   }
-  UNROLLED for (int r = 0; r < 4; r++)
-    for (int e = 0; e < 4; e++) top[r] = most[r][e] > top[r] ? most[r][e] : top[r];
+  UNROLLED for (int e = 0; e < 4; e++)
+    top = max4(top, (v4){lane(most[0], e), lane(most[1], e), lane(most[2], e), lane(most[3], e)});
   v4 shift = (v4)((i4)top & (top != splat(NONE)));  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
-  UNROLLED for (int r = 0; r < 4; r++) {
-    v4 by = splat(shift[r]), sum = splat(0);
-    float *to = p + n->from * 16 + r * 4;
-    for (const float *x = s + r * TILE + n->from, *end = s + r * TILE + n->to; x < end; x += 4, to += 64) {
-      HIDE(x, to);
-      v4 w = exp2((load(x) - by) * scale2);
-      sum += w, spread(to, 16, w);
-    }
-    sums[r] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-  }
+  UNROLLED for (int r = 0; r < 4; r++)
+    sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
   v4 alpha = exp2((old - shift) * scale2);
   alpha = (v4)(((i4)alpha & (old < top)) | ((i4)splat(1) & ~(old < top)));
   store(m, top), store(l, load(l) * alpha + sums);
@@ -440,12 +458,12 @@ static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j,
   for (u32 g = 0; g < rows; g += 4) {
     span s = spans(4, rows - g, (i64)i0 + g - j, p->first, p->last, n);
     if (s.from >= s.to) continue;
-    for (u32 c = s.from; c < s.to; c += 8) product(w->q + g * w->d8 * 4, k + c * w->d8, w->d8, w->s + c, TILE, 0);
+    scores(w->q + g * w->d8 * 4, k + s.from * w->d8, w->d8, w->s + s.from, w->s + s.to);
     float *o = w->o + g * w->dv8;
     v4 a = soften(&s, w->s, w->p, w->m + g, w->l + g, per2(p->scale));
     UNROLLED for (u32 r = 0; r < 4; r++)
       for (u64 d = 0; a[r] != 1 && d < w->dv8; d += 4) store(o + r * w->dv8 + d, load(o + r * w->dv8 + d) * a[r]);
-    for (u64 d = 0; d < w->dv8; d += 8) span_product(w->p, v + d * TILE, &s, w->finite[b] != 0, 0, o + d, w->dv8);
+    span_across(w->p, v, &s, w->finite[b] != 0, o, w->dv8);
   }
 }
 
@@ -457,8 +475,7 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
     for (u32 r = 0; r < TILE; r++) w->m[r] = NONE;
   }
   for (u32 j = j0; j < j1; j += TILE) fwd_block(p, w, i0, rows, j, j1 - j < TILE ? j1 - j : TILE);
-  if (flags & LAST)
-    for (u32 r = 0; r < rows; r++) finish(p, r, w->o + r * w->dv8, w->m[r], w->l[r]);
+  for (u32 r = 0; flags & LAST && r < rows; r++) finish(p, r, w->o + r * w->dv8, w->m[r], w->l[r]);
 }
 
 // ---- Backward ----
@@ -470,14 +487,9 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
 // and once for each block of keys dQ' += K' dS', with elements of K in rows.
 
 static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) {
-  splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4);
-  splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
+  splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4), splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
   w->finite[key / TILE] = splat_elements(AT(p->k), n, p->dim, w->kt + key * w->d8 * 4);
   zero(w->dk + key * w->d8, TILE * w->d8), zero(w->dv + key * w->dv8, TILE * w->dv8);
-}
-
-static void bwd_simd128_grads(const block *p, const backward *w, u64 key, u32 n) {
-  write_grads(p, w->dk + key * w->d8, w->d8, w->dv + key * w->dv8, w->dv8, n);
 }
 
 // delta is dO·O - dLSE of row r, summed in the order of dP: for a row that sees
@@ -495,8 +507,7 @@ static float delta(const block *p, const backward *w, u32 r) {
 static void begin_tile(const block *p, const backward *w, u32 rows) {
   const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse), *dq = AT(p->dq);
   *w->tile_finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
-  pack_elements(q, rows, p->dim, w->qe);
-  pack_elements(dout, rows, p->vdim, w->doute);
+  pack_elements(q, rows, p->dim, w->qe), pack_elements(dout, rows, p->vdim, w->doute);
   transpose(dq, rows, p->dim, w->dq);
   for (u32 r = 0; r < round_up(rows, 8); r++) {
     w->lse[r] = r < rows && lse[r] != NONE ? lse[r] : -NONE;
@@ -512,27 +523,22 @@ static void end_tile(const block *p, const backward *w, u32 rows, float scale) {
 
 // score_gradient turns S and dP of key c of four into P and dS.
 APART void score_gradient(const backward *w, const span *n, u32 c, float scale, float *dst) {
-  float *s = w->s + c * TILE, *dp = w->dp + c * TILE;
+  const float *s = w->s + c * TILE, *dp = w->dp + c * TILE;
   for (u32 i = n->from; i < n->to; i += 4) {
-    v4 x = (load(s + i) * scale - load(w->lse + i)) * LOG2E;
-    v4 weight = exp2(min4(x, splat(128)));
-    store(s + i, weight);
-    store(dp + i, weight * (load(dp + i) - load(w->delta + i)));
-  }
-  for (u32 i = n->from; n->partial && i < n->to; i++)
-    if (i < n->lo[c] || i >= n->hi[c]) s[i] = dp[i] = 0;
-  for (u32 i = n->from; i < n->to; i += 4) {
-    v4 weight = load(s + i), ds = load(dp + i);
+    v4 x = (load(s + i) * scale - load(w->lse + i)) * LOG2E, weight = exp2(min4(x, splat(128)));
+    v4 ds = weight * (load(dp + i) - load(w->delta + i));
+    if (n->partial) {
+      i4 row = (i4){0, 1, 2, 3} + (int)i, seen = (row >= (int)n->lo[c]) & (row < (int)n->hi[c]);
+      weight = (v4)((i4)weight & seen), ds = (v4)((i4)ds & seen);
+    }
     store(dst + i / 8 * 8 * STRIP + i % 8, ds);
     float *p = w->p + i * 16 + c * 4, *g = w->ds + i * 16 + c * 4;
     HIDE(p, g);
-    spread(p, 16, weight);
-    spread(g, 16, ds);
+    spread(p, 16, weight), spread(g, 16, ds);
   }
 }
 
-// bwd_block adds what `rows` query rows give to one block of n keys, from
-// key j on, and it to them.
+// bwd_block adds what `rows` query rows give to one block of n keys, from key j on, and it to them.
 static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 key = j - p->key0, b = key / TILE;
   u32 finite = *w->tile_finite != 0;
@@ -540,20 +546,17 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
   for (u32 g = 0; g < n; g += 4) {  // key j is seen by the rows from j-last to j-first
     span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
     if (s.from >= s.to) continue;
-    for (u32 i = s.from; i < s.to; i += 8) {
-      product(w->k + (key + g) * w->d8 * 4, w->q + i * w->d8, w->d8, w->s + i, TILE, 0);
-      product(w->v + (key + g) * w->dv8 * 4, w->dout + i * w->dv8, w->dv8, w->dp + i, TILE, 0);
-    }
+    scores(w->k + (key + g) * w->d8 * 4, w->q + s.from * w->d8, w->d8, w->s + s.from, w->s + s.to);
+    scores(w->v + (key + g) * w->dv8 * 4, w->dout + s.from * w->dv8, w->dv8, w->dp + s.from, w->dp + s.to);
     for (u32 c = 0; c < 4; c++) score_gradient(w, &s, c, p->scale, w->dst + (g + c) * 8);
-    float *dk = w->dk + (key + g) * w->d8, *dv = w->dv + (key + g) * w->dv8;
-    for (u64 d = 0; d < w->dv8; d += 8) span_product(w->p, w->doute + d * TILE, &s, finite, 0, dv + d, w->dv8);
-    for (u64 d = 0; d < w->d8; d += 8) span_product(w->ds, w->qe + d * TILE, &s, finite, 0, dk + d, w->d8);
+    span_across(w->p, w->doute, &s, finite, w->dv + (key + g) * w->dv8, w->dv8);
+    span_across(w->ds, w->qe, &s, finite, w->dk + (key + g) * w->d8, w->d8);
   }
   const float *kt = w->kt + b * TILE * w->d8 * 4 + key % TILE * 16;
   for (u32 i = 0; i < rows; i += 8) {
     span s = spans(8, rows - i, (i64)i0 + i - j, p->first, p->last, n);
     if (s.from >= s.to) continue;
-    for (u64 d = 0; d < w->d8; d += 4) span_product(kt + d * TILE * 4, w->dst + i * STRIP, &s, w->finite[b] != 0, 1, w->dq + d * TILE + i, TILE);
+    span_down(kt, w->dst + i * STRIP, &s, w->finite[b] != 0, w->dq + i, w->dq + i + w->d8 * TILE);
   }
 }
 
@@ -578,16 +581,13 @@ static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 k
 }
 
 #define WHEN_READY(type, i0, i1, keys, call)                                               \
-  type w;                                                                                  \
-  const block *p = AT(at);                                                                 \
+  type w; const block *p = AT(at);                                                         \
   int code = check(at, is_##type);                                                         \
   if (!code) code = ready(p, place_##type(p, &w), i0, i1, j0, j1, keys);                   \
   if (!code) call;                                                                         \
   return code
 #define KEYS(type, name)                                                                   \
-  EXPORT(#name) int export_##name(u32 at, u32 j0, u32 j1) {                                \
-    WHEN_READY(type, 0, 0, TILE, name(p, &w, j0 - p->key0, j1 - j0));                      \
-  }
+  EXPORT(#name) int export_##name(u32 at, u32 j0, u32 j1) { WHEN_READY(type, 0, 0, TILE, name(p, &w, j0 - p->key0, j1 - j0)); }
 #define ROWS(type, name)                                                                   \
   EXPORT(#name) int export_##name(u32 at, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {     \
     WHEN_READY(type, i0, i1, MAX_ROW, name(p, &w, i0, i1, j0, j1, flags));                 \
