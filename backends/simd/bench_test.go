@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
 )
 
 // Run it also with GOMAXPROCS=1 in the environment to see the scaling over cores,
@@ -17,29 +19,30 @@ import (
 // (With -cpu 1,2 the testing package times the first case at the wrong width.)
 // FLASHKIT_BENCH, problem names with commas, replaces the problems.
 func BenchmarkKernels(b *testing.B) {
-	for _, name := range benchmarked() {
-		c := newCall(b, name)
-		for _, k := range c.kernels() {
-			b.Run(k.Name+"/"+name, func(b *testing.B) {
-				b.ReportAllocs()
-				for b.Loop() {
-					require.NoError(b, c.run(b.Context(), k))
-				}
-				b.ReportMetric(c.p.FLOPs(k.Pass())*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-			})
+	eachKernel(b, func(b *testing.B, c *call, k flashkit.Kernel) {
+		b.ReportAllocs()
+		for b.Loop() {
+			require.NoError(b, c.run(b.Context(), k))
 		}
-	}
+		b.ReportMetric(c.p.FLOPs(k.Pass())*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+	})
 }
 
-// benchmarked returns the names of the problems.
-func benchmarked() []string {
-	if list := os.Getenv("FLASHKIT_BENCH"); list != "" {
-		return strings.Split(list, ",")
-	}
-	return []string{
+// eachKernel runs a benchmark for every problem and kernel.
+func eachKernel(b *testing.B, f func(b *testing.B, c *call, k flashkit.Kernel)) {
+	names := []string{
 		"b1-h8-g8-n1024-m1024-d64-f32", "b1-h8-g8-n1024-m1024-d64-f32-causal",
 		"b1-h8-g8-n1024-m1024-d128-f32", "b1-h8-g8-n1024-m1024-d128-f32-causal",
 		"b1-h8-g8-n1024-m1024-d64-bf16", "b1-h8-g8-n1024-m1024-d128-bf16-causal",
+	}
+	if list := os.Getenv("FLASHKIT_BENCH"); list != "" {
+		names = strings.Split(list, ",")
+	}
+	for _, name := range names {
+		c := newCall(b, name)
+		for _, k := range c.kernels() {
+			b.Run(k.Name+"/"+name, func(b *testing.B) { f(b, c, k) })
+		}
 	}
 }
 

@@ -4,12 +4,12 @@ package simd_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
@@ -17,30 +17,22 @@ import (
 // does at most at the clock that it then has: medians. Its problems are those of
 // BenchmarkKernels.
 func BenchmarkFractions(b *testing.B) {
-	for _, name := range benchmarked() {
-		c := newCall(b, name)
-		for _, k := range c.kernels() {
-			if strings.HasSuffix(k.Name, "_generic") {
-				continue
+	eachKernel(b, func(b *testing.B, c *call, k flashkit.Kernel) {
+		var rates, peaks, fractions []float64
+		for b.Loop() {
+			calls, start := 0.0, time.Now()
+			for took := time.Duration(0); took < 2*time.Millisecond; took = time.Since(start) {
+				require.NoError(b, c.run(b.Context(), k))
+				calls++
 			}
-			b.Run(k.Name+"/"+name, func(b *testing.B) {
-				var rates, peaks, fractions []float64
-				for b.Loop() {
-					calls, start := 0.0, time.Now()
-					for took := time.Duration(0); took < 2*time.Millisecond; took = time.Since(start) {
-						require.NoError(b, c.run(b.Context(), k))
-						calls++
-					}
-					rate, peak := c.p.FLOPs(k.Pass())*calls/time.Since(start).Seconds(), simd.PeakNow(k.Name)
-					rates, peaks, fractions = append(rates, rate/1e9), append(peaks, peak/1e9), append(fractions, rate/peak)
-				}
-				b.ReportMetric(0, "ns/op") // of two things together
-				b.ReportMetric(median(rates), "GFLOP/s")
-				b.ReportMetric(median(peaks), "peak-GFLOP/s")
-				b.ReportMetric(median(fractions), "of-peak")
-			})
+			rate, peak := c.p.FLOPs(k.Pass())*calls/time.Since(start).Seconds(), simd.PeakNow(k.Name)
+			rates, peaks, fractions = append(rates, rate/1e9), append(peaks, peak/1e9), append(fractions, rate/peak)
 		}
-	}
+		b.ReportMetric(0, "ns/op") // of two things together
+		b.ReportMetric(median(rates), "GFLOP/s")
+		b.ReportMetric(median(peaks), "peak-GFLOP/s")
+		b.ReportMetric(median(fractions), "of-peak")
+	})
 }
 
 func median(x []float64) float64 {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flashkit-go/flashkit"
 )
 
 // BenchmarkLimits measures what the machine can do at most, on as many cores as
@@ -15,16 +17,14 @@ import (
 func BenchmarkLimits(b *testing.B) {
 	const rounds = 1 << 14
 	for _, isa := range []struct {
-		name  string
+		peakLoop
 		tier  tier
 		lanes *laneISA
-		fma   func(n int)
-		flops float64 // of a round
 	}{
-		{"avx512", avx512, &avx512Lanes, fmaPeakAVX512, 512},
-		{"avx2", avx2, &avx2Lanes, fmaPeakAVX2, 192},
+		{loopAVX512, avx512, &avx512Lanes},
+		{loopAVX2, avx2, &avx2Lanes},
 	} {
-		limit(b, "fma="+isa.name, isa.tier, "GFLOP/s", isa.flops*rounds, func() { isa.fma(rounds) })
+		limit(b, "fma="+isa.name, isa.tier, "GFLOP/s", isa.flops*rounds, func() { isa.run(rounds) })
 		const keys, times = 64, 256
 		limit(b, "exp="+isa.name, isa.tier, "Gexp/s", float64(keys*times*isa.lanes.lanes), func() {
 			n := isa.lanes.lanes
@@ -57,9 +57,9 @@ func limit(b *testing.B, name string, t tier, unit string, number float64, f fun
 // kernel rises only after some hundred microseconds. Multiply-adds alone, which load
 // nothing, often have a higher one, so that a kernel cannot reach what they do.
 func PeakNow(kernel string) float64 {
-	run, flops := fmaPeakAVX512, 512.0
-	if !avx512.has || strings.HasSuffix(kernel, "avx2") {
-		run, flops = fmaPeakAVX2, 192
+	loop := peakLoops(flashkit.Float32)[0]
+	if strings.HasSuffix(kernel, "avx2") {
+		loop = loopAVX2
 	}
 	const slices, rounds = 6, 8000 // of a slice: 20 µs
 	best := make(chan float64, workers())
@@ -68,10 +68,10 @@ func PeakNow(kernel string) float64 {
 			least := time.Hour // the first slice of a core may wait for another thing to end
 			for range slices {
 				start := time.Now()
-				run(rounds)
+				loop.run(rounds)
 				least = min(least, time.Since(start))
 			}
-			best <- flops * rounds / least.Seconds()
+			best <- loop.flops * rounds / least.Seconds()
 		}()
 	}
 	sum := 0.0

@@ -4,6 +4,12 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
+// The loops of multiply-adds of float32.
+var (
+	loopAVX512 = peakLoop{"avx512", fmaPeakAVX512, 512}
+	loopAVX2   = peakLoop{"avx2", fmaPeakAVX2, 192}
+)
+
 // peakLoops returns the loops of the best instructions for the type. Which of two
 // is the faster one for bf16 depends on the processor.
 func peakLoops(t flashkit.DType) (loops []peakLoop) {
@@ -15,9 +21,9 @@ func peakLoops(t flashkit.DType) (loops []peakLoop) {
 	}
 	switch {
 	case avx512.has:
-		return append(loops, peakLoop{"avx512", fmaPeakAVX512, 512})
+		return append(loops, loopAVX512)
 	case avx2.has:
-		return append(loops, peakLoop{"avx2", fmaPeakAVX2, 192})
+		return append(loops, loopAVX2)
 	}
 	return append(loops, portableLoop)
 }
