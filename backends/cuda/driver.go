@@ -62,6 +62,12 @@ type Driver struct {
 	// parameter lies at params, on the heap, and is copied by the call.
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
+	// LaunchDependent is LaunchKernel for a kernel that itself waits for the end of
+	// the kernel before it in the stream, and so may start earlier: cuLaunchKernelEx
+	// with the attribute of programmatic stream serialization. LaunchKernel can stand
+	// in for it.
+	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
+
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy
 	// engine of compute capability 9.0: four dimensions, the innermost first, with
 	// the strides in bytes of all but that one, and the box that a copy moves.

@@ -66,6 +66,7 @@ type calls struct {
 	setAttribute  symbol `cu:"cuFuncSetAttribute"`
 	occupancy     symbol `cu:"cuOccupancyMaxActiveBlocksPerMultiprocessor"`
 	launch        symbol `cu:"cuLaunchKernel"`
+	launchEx      symbol `cu:"cuLaunchKernelEx" since:"12"`
 	tensorMap     symbol `cu:"cuTensorMapEncodeTiled" since:"12"`
 	streamNew     symbol `cu:"cuStreamCreate"`
 	streamEnd     symbol `cu:"cuStreamDestroy_v2"`
@@ -131,11 +132,27 @@ func goString(p *byte) string {
 
 func cString(s string) unsafe.Pointer { return unsafe.Pointer(unsafe.StringData(s + "\x00")) }
 
-// A frame is the memory of a call that must not allocate: its arguments, and
-// the array of pointers to a kernel's parameters.
+// A frame is the memory of a call that must not allocate: its arguments, the
+// array of pointers to a kernel's parameters, and how a kernel is launched.
 type frame struct {
 	args   [11]uintptr
 	params [1]unsafe.Pointer
+	config launchConfig
+	early  launchAttribute
+}
+
+// A launchConfig is the driver's CUlaunchConfig, a launchAttribute its CUlaunchAttribute.
+type launchConfig struct {
+	grid, block [3]uint32
+	shared      uint32
+	stream      StreamHandle
+	attributes  *launchAttribute
+	count       uint32
+}
+
+type launchAttribute struct {
+	id    uint64
+	value [16]int32
 }
 
 // call calls s with the first n arguments of the frame.
@@ -159,6 +176,17 @@ func (c *calls) hot(d *Driver) {
 		f.params[0] = params
 		f.args = [11]uintptr{uintptr(fn), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&f.params)), 0}
 		err := f.call(c, &c.launch, 11)
+		f.params[0] = nil
+		frames.Put(f)
+		return err
+	}
+	d.LaunchDependent = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
+		f := frames.Get().(*frame)
+		f.params[0] = params
+		f.early = launchAttribute{programmaticLaunch, [16]int32{1}}
+		f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.early, 1}
+		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.config)), uintptr(fn), uintptr(unsafe.Pointer(&f.params)), 0}
+		err := f.call(c, &c.launchEx, 4)
 		f.params[0] = nil
 		frames.Put(f)
 		return err
@@ -211,6 +239,7 @@ const (
 	hostPortable         = 1
 	poolReleaseThreshold = 4
 	maxDynamicShared     = 8
+	programmaticLaunch   = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 )
 
 func (c *calls) driver() *Driver {

@@ -351,6 +351,7 @@ func (f *fakeDriver) moduleCalls() {
 		f.mu.Unlock()
 		return f.compute(k, l)
 	}
+	f.LaunchDependent = f.LaunchKernel
 }
 
 // parseImage reads the kernels and the plans that a cubin holds.

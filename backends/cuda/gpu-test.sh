@@ -98,7 +98,7 @@ shapes() {
 # The shape of a tutorial on Pallas, whose kernel is in the file named by PALLAS.
 jax() {
 	FLASHKIT_BENCH=$(for t in 128 256 512 1024 2048 4096; do echo b4-h8-g8-n$t-m$t-d64-bf16; done) \
-		./cuda.test -test.run '^$' -test.bench 'Loop|Device/.*sm90' -test.benchtime 1x
+		./cuda.test -test.run '^$' -test.bench 'Loop|Graph|Device/.*sm90' -test.benchtime 1x
 	python3 -c 'import jax' 2>/dev/null || { echo "no JAX here"; return 0; }
 	python3 jax_gpu.py ${PALLAS:+--kernel "tutorial=$PALLAS"} --json jax.json
 }

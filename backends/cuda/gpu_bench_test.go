@@ -133,6 +133,34 @@ func BenchmarkLoop(b *testing.B) {
 	}
 }
 
+// BenchmarkGraph times the calls of a CUDA graph of 50: the device alone, as in a
+// loop of a compiled program.
+func BenchmarkGraph(b *testing.B) {
+	gpu := benchGPU(b)
+	for _, name := range gpuProblems("b4-h8-g8-n1024-m1024-d64-bf16") {
+		c := newDeviceCall(b, gpu, name)
+		for i, call := range []func() error{c.forward, c.backward} {
+			b.Run([]string{"forward/", "backward/"}[i]+name, func(b *testing.B) {
+				require.NoError(b, call())
+				inGraph(b, c, func() {
+					for range 50 {
+						require.NoError(b, call())
+					}
+				}, func(launch func()) {
+					t := medianOf(func() {
+						for range 4 {
+							launch()
+						}
+						require.NoError(b, c.s.Sync())
+					})
+					b.ReportMetric(float64(t)/200, "ns/op")
+				})
+			})
+		}
+		c.close(b)
+	}
+}
+
 // loopMedian returns the milliseconds of one of so many calls.
 func loopMedian(b *testing.B, c *deviceCall, call func() error, calls int) float64 {
 	return medianOf(func() {

@@ -267,6 +267,30 @@ func (c *deviceCall) betweenGaps(t *testing.T, x Tensor) (out []float32) {
 // A pass can be captured in a CUDA graph and replayed.
 func TestGraphCapture(t *testing.T) {
 	b := openGPU(t)
+	for _, name := range []string{"b2-h4-g2-n300-m300-d64-bf16-causal", "b1-h8-g2-n1-m5000-d128-f16", "b1-h2-g2-n100-m100-d64-f32"} {
+		eachKernel(t, b, name, func(t *testing.T, d *deviceCall) {
+			require.NoError(t, d.forward())
+			require.NoError(t, d.backward())
+			want := [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}
+			inGraph(t, d, func() {
+				require.NoError(t, d.forward())
+				require.NoError(t, d.backward())
+			}, func(launch func()) {
+				for _, x := range []Tensor{d.fwd.O, d.bwd.DQ, d.bwd.DK} {
+					require.NoError(t, b.drv.MemsetD32Async(x.memory.address, 0xffffffff, x.memory.bytes/4, d.s.handle))
+				}
+				for range 3 {
+					launch()
+				}
+				require.NoError(t, d.s.Sync())
+			})
+			require.Equal(t, want, [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}, name)
+		})
+	}
+}
+
+// inGraph captures what f enqueues in a CUDA graph, and calls use with what launches it.
+func inGraph(t testing.TB, d *deviceCall, f func(), use func(launch func())) {
 	lib, err := openLibrary()
 	require.NoError(t, err)
 	var c calls
@@ -276,32 +300,17 @@ func TestGraphCapture(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.call(&symbol{name, address}, args...))
 	}
-	for _, name := range []string{"b2-h4-g2-n300-m300-d64-bf16-causal", "b1-h8-g2-n1-m5000-d128-f16", "b1-h2-g2-n100-m100-d64-f32"} {
-		eachKernel(t, b, name, func(t *testing.T, d *deviceCall) {
-			require.NoError(t, d.forward())
-			require.NoError(t, d.backward())
-			want := [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}
-			require.NoError(t, b.within(func() error {
-				graph, exec := new(uintptr), new(uintptr)
-				call("cuStreamBeginCapture_v2", uintptr(d.s.handle), 0)
-				require.NoError(t, d.forward())
-				require.NoError(t, d.backward())
-				call("cuStreamEndCapture", uintptr(d.s.handle), uintptr(unsafe.Pointer(graph)))
-				call("cuGraphInstantiateWithFlags", uintptr(unsafe.Pointer(exec)), *graph, 0)
-				for _, x := range []Tensor{d.fwd.O, d.bwd.DQ, d.bwd.DK} {
-					require.NoError(t, b.drv.MemsetD32Async(x.memory.address, 0xffffffff, x.memory.bytes/4, d.s.handle))
-				}
-				for range 3 {
-					call("cuGraphLaunch", *exec, uintptr(d.s.handle))
-				}
-				require.NoError(t, d.s.Sync())
-				call("cuGraphExecDestroy", *exec)
-				call("cuGraphDestroy", *graph)
-				return nil
-			}))
-			require.Equal(t, want, [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}, name)
-		})
-	}
+	require.NoError(t, d.b.within(func() error {
+		graph, exec := new(uintptr), new(uintptr)
+		call("cuStreamBeginCapture_v2", uintptr(d.s.handle), 0)
+		f()
+		call("cuStreamEndCapture", uintptr(d.s.handle), uintptr(unsafe.Pointer(graph)))
+		call("cuGraphInstantiateWithFlags", uintptr(unsafe.Pointer(exec)), *graph, 0)
+		use(func() { call("cuGraphLaunch", *exec, uintptr(d.s.handle)) })
+		call("cuGraphExecDestroy", *exec)
+		call("cuGraphDestroy", *graph)
+		return nil
+	}))
 }
 
 // A request for more than the device has leaves it usable.

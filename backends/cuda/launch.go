@@ -186,9 +186,9 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 	}
 	delta, main, finish := parts[0], parts[1], parts[2]
 	a, mainArgs := &x.params, unsafe.Pointer(&x.params)
-	blocks := p.Batch * p.KVHeads * tiles(p.KVLen, main.keys)
+	blocks, launch := p.Batch*p.KVHeads*tiles(p.KVLen, main.keys), b.drv.LaunchKernel
 	if id == bwdSM90 {
-		mainArgs = unsafe.Pointer(&x.mapped)
+		mainArgs, launch = unsafe.Pointer(&x.mapped), b.drv.LaunchDependent
 		blocks *= tiles(max(p.Dim, p.VDim), hopperKeyColumns)
 		if err := b.mapTensors(x, flashkit.PassBackward, p, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
@@ -199,10 +199,10 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 		if err := b.run(delta, max(1, heads*tiles(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
 			return err
 		}
-		if err := b.run(main, blocks, mainArgs, s); err != nil {
+		if err := main.run(launch, blocks, mainArgs, s); err != nil {
 			return err
 		}
-		return b.run(finish, heads*tiles(p.QLen, finish.rows), unsafe.Pointer(a), s)
+		return finish.run(launch, heads*tiles(p.QLen, finish.rows), unsafe.Pointer(a), s)
 	})
 }
 
@@ -293,10 +293,15 @@ func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, a *params, s Stre
 
 // run launches one kernel, unless it has no block.
 func (b *Backend) run(f *function, blocks int, a unsafe.Pointer, s StreamHandle) error {
+	return f.run(b.drv.LaunchKernel, blocks, a, s)
+}
+
+// run is Backend.run with one of the driver's two launches.
+func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe.Pointer) error, blocks int, a unsafe.Pointer, s StreamHandle) error {
 	if blocks == 0 {
 		return nil
 	}
-	return b.drv.LaunchKernel(f.handle, blocks, f.threads, f.shared, s, a)
+	return launch(f.handle, blocks, f.threads, f.shared, s, a)
 }
 
 // tiles returns how many tiles of a size cover n.

@@ -8,10 +8,12 @@ The shape is that of a tutorial on Pallas: batch 4, 8 heads, head dim 64, bf16, 
 the Pallas attention that JAX brings, and any file given by --kernel that defines attention(q, k, v) on tensors of
 [batch, heads, length, head dim]. A peer that fails shows its error. "call" is the time of a call in a loop of calls with
 one wait at the end, which is what a program sees; "device" is that of a call in a loop inside of one compiled program,
-which leaves out what JAX needs to start one. Ours: the Loop and Device benchmarks of backends/cuda.
+which leaves out what JAX needs to start one; "cold" is the same where each call comes after as many bytes were written
+as no cache holds, less the time of writing them. Ours: the Loop, Graph and Device benchmarks of backends/cuda.
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -20,6 +22,7 @@ import sys
 import time
 
 BATCH, HEADS, DIM = 4, 8, 64
+FLUSH = 256 << 20  # bytes
 
 
 def arguments():
@@ -53,30 +56,34 @@ def timed(jax, call, calls, rounds):
     return statistics.median(times)
 
 
-def repeated(jax, f, calls):
-    """Return a compiled program that calls f so often, each call after the one before."""
+def repeated(jax, f, calls, flush=False):
+    """Return a compiled program that calls f so often, each call after the one before, with or without a flush between."""
 
     def body(_, carry):
-        args, results = carry
-        args, _ = jax.lax.optimization_barrier((args, results))
-        return args, f(*args)
+        args, results, bytes = carry
+        args, bytes, _ = jax.lax.optimization_barrier((args, bytes, results))
+        if flush:
+            args, bytes = jax.lax.optimization_barrier((args, bytes + 1))
+        return args, f(*args), bytes
 
     @jax.jit
     def many(*args):
-        return jax.lax.fori_loop(1, calls, body, (args, f(*args)))[1]
+        bytes = jax.numpy.zeros(FLUSH if flush else 1, jax.numpy.uint8)
+        return jax.lax.fori_loop(1, calls, body, (args, f(*args), bytes))[1:]
 
     return many
 
 
 def measure(jax, args, attention, tensors):
-    """Return {pass: {"call": ms, "device": ms}}."""
+    """Return {pass: {"call": ms, "device": ms, "cold": ms}}."""
     q, k, v, do = tensors
     _, pullback = jax.vjp(attention, q, k, v)
     found = {}
     for name, f, inputs in (("forward", attention, (q, k, v)), ("backward", lambda g, back: back(g), (do, pullback))):
-        once, many = jax.jit(f), repeated(jax, f, args.calls)
-        found[name] = {"call": timed(jax, lambda: once(*inputs), args.calls, args.rounds),
-                       "device": timed(jax, lambda: many(*inputs), 1, args.rounds) / args.calls}
+        loop = lambda f, flush=False: timed(jax, functools.partial(repeated(jax, f, args.calls, flush), *inputs), 1, args.rounds) / args.calls
+        once = jax.jit(f)
+        found[name] = {"call": timed(jax, lambda: once(*inputs), args.calls, args.rounds), "device": loop(f),
+                       "cold": loop(f, flush=True) - loop(lambda *_: jax.numpy.zeros(()), flush=True)}
     return found
 
 
@@ -102,7 +109,7 @@ def main():
         name, path = kernel.split("=", 1)
         peers[name] = heads, load(path)
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {args.rounds} rounds of {args.calls} calls; milliseconds of a call")
-    print(f"{'problem':30} {'peer':16} {'pass':8} {'call':>9} {'device':>9}")
+    print(f"{'problem':30} {'peer':16} {'pass':8} {'call':>9} {'device':>9} {'cold':>9}")
     results = []
     for seq in args.seq:
         problem = f"b{BATCH}-h{HEADS}-g{HEADS}-n{seq}-m{seq}-d{DIM}-bf16"
@@ -114,7 +121,7 @@ def main():
                 print(f"{problem:30} {peer:16} failed: {str(e)[:200]}", flush=True)
                 continue
             for name, ms in found.items():
-                print(f"{problem:30} {peer:16} {name:8} {ms['call']:9.4f} {ms['device']:9.4f}", flush=True)
+                print(f"{problem:30} {peer:16} {name:8} {ms['call']:9.4f} {ms['device']:9.4f} {ms['cold']:9.4f}", flush=True)
                 results.append({"problem": problem, "peer": peer, "pass": name, **ms})
     if args.json:
         with open(args.json, "w") as f:

@@ -40,6 +40,15 @@ package gorgoniacu
 // 	void *params[] = {(void *)block};
 // 	return cuLaunchKernel((CUfunction)f, blocks, 1, 1, threads, 1, 1, shared, (CUstream)s, params, 0);
 // }
+//
+// static CUresult launch_dependent(uintptr_t f, unsigned blocks, unsigned threads, unsigned shared, uintptr_t s, uintptr_t block) {
+// 	void *params[] = {(void *)block};
+// 	CUlaunchAttribute early = {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+// 	early.value.programmaticStreamSerializationAllowed = 1;
+// 	CUlaunchConfig config = {blocks, 1, 1, threads, 1, 1, shared, (CUstream)s, &early, 1};
+// 	return cuLaunchKernelEx(&config, (CUfunction)f, params, 0);
+// }
+//
 // static CUresult encode_tiled(uintptr_t to, int type, uintptr_t at, uintptr_t dims, uintptr_t strides, uintptr_t box) {
 // 	CUtensorMap map;
 // 	cuuint32_t steps[] = {1, 1, 1, 1};
@@ -133,6 +142,12 @@ func setShared(f cuda.Function, bytes int) error {
 // launch is not cu.Function.Launch, which passes 8 bytes of a parameter.
 func launch(f cuda.Function, blocks, threads, shared int, s cuda.StreamHandle, params unsafe.Pointer) error {
 	err := status("cuLaunchKernel", C.launch(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uintptr_t(s), C.uintptr_t(uintptr(params))))
+	runtime.KeepAlive(params)
+	return err
+}
+
+func launchDependent(f cuda.Function, blocks, threads, shared int, s cuda.StreamHandle, params unsafe.Pointer) error {
+	err := status("cuLaunchKernelEx", C.launch_dependent(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uintptr_t(s), C.uintptr_t(uintptr(params))))
 	runtime.KeepAlive(params)
 	return err
 }

@@ -125,7 +125,7 @@ func modules(d *cuda.Driver) {
 		n, err := handle[cu.Function](f).MaxActiveBlocksPerMultiProcessor(threads, int64(shared))
 		return n, check("cuOccupancyMaxActiveBlocksPerMultiprocessor", err)
 	}
-	d.LaunchKernel = launch
+	d.LaunchKernel, d.LaunchDependent = launch, launchDependent
 	d.TensorMapEncodeTiled = encodeTiled
 }
 

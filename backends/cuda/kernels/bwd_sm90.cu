@@ -14,11 +14,12 @@
 //	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for 256)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
-// The first and the last take Params, the other MapParams, by value. <dim> is 64, 128
-// or 256, the least that holds D and DV. Workspace, with R = N rounded up to 128: delta
-// [2][B, H, R], LSE in base 2 and delta; dq_sum B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64
-// ints, the ticket and a counter for each 64x64 block of dq_sum. Maps of 16-bit
-// elements, rank 4, 128-byte swizzle, no interleaving, zeros outside:
+// The second and the third may be launched to start early, as they wait for the one
+// before (programmatic dependent launch). The first and the last take Params, the other
+// MapParams, by value. <dim> is 64, 128 or 256, the least that holds D and DV. Workspace,
+// with R = N rounded up to 128: delta [2][B, H, R], LSE in base 2 and delta; dq_sum
+// B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64 ints, the ticket and a counter for each 64x64
+// block of dq_sum. Maps of 16-bit elements, rank 4, 128-byte swizzle, zeros outside:
 //
 //	      dims, innermost first           strides in bytes    box
 //	q     dim, q_len, heads, batch        row, head, batch    64, plan.rows, 1, 1
@@ -173,8 +174,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         barrier_wait(sh.dq_full(group), parity);
         if (before == 0) bulk_store(to, sh.dq(group), 16384);
         else bulk_add(to, sh.dq(group), 16384);
-        store_commit();
-        store_wait_read();
+        store_commit(), store_wait_read();
         barrier_arrive(sh.dq_empty(group));
         seen = tile > w.from ? load_counter(turn - 2) : 0; // of the next tile, in time
         if (p.deterministic || before == 0) {
@@ -334,8 +334,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         if constexpr (S::staged) {
             barrier_wait(sh.dq_empty(group), n % 2 ^ 1);
             each<8>([&](int i) { store_shared(sh.dq(group) + warp * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
-            async_fence(); // the copy sees it
-            __syncwarp();
+            async_fence(), __syncwarp(); // the copy sees it
             give(sh.dq_full(group));
         } else { // at once, and the turn ends when both warpgroups have met again
             const int64_t block = block_of<S>(p, w, head, done, group);
@@ -353,6 +352,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     }
     named_barrier(1, 256); // nobody reads K and V any more
     end_turn();
+    launch_dependents();
 
     // dK and dV leave through the warpgroup's rows of K and V.
     auto place_of = [&](int row) { return group * 8192 + row * 128; };
@@ -394,12 +394,13 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a) 
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
     sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
     if (threadIdx.x == 0) {
-        find<S>(a.p, sh.work());
         for (int i = 0; i < 2; i++) {
             barrier_init(sh.k_full(i), 1), barrier_init(sh.dq_full(i), 4), barrier_init(sh.dq_empty(i), 1);
             for (int j = 0; j < S::stages; j++) barrier_init(sh.q_full(i, j), 1), barrier_init(sh.q_empty(i, j), 8);
         }
         barrier_fence();
+        wait_for_dependency();
+        find<S>(a.p, sh.work());
     }
     __syncthreads(); // the barriers and the work exist
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
@@ -423,11 +424,14 @@ constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
 template <class T> __device__ __forceinline__ void delta(const Params &p) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), tile = blockIdx.x % max(tiles, 1), row0 = tile * 64;
     const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of(p), threads = (int64_t)gridDim.x * 128;
+    launch_dependents();
     for (int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
     if (p.q_len == 0 || p.batch == 0) return;
     extern __shared__ char unaligned[]; // O, dO: [2][64][64] each
     const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
     const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int own = row0 + threadIdx.x; // row, whose LSE the thread converts: its load is under way with the copies
+    const float lse = own < p.q_len ? stat_of(p.lse, b, h, own) * 1.4426950408889634f : 0;
     const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
     float x[32]; // O dO^T
     for (int c = 0; c < p.v_dim; c += 128) {
@@ -435,8 +439,7 @@ template <class T> __device__ __forceinline__ void delta(const Params &p) {
             copy_rows<64, 64, 128>(o + i * 8192, row_of(p.o, b, h, row0) + c + 64 * i, p.o.row, p.q_len - row0, p.v_dim - c - 64 * i, aligned);
             copy_rows<64, 64, 128>(dout + i * 8192, row_of(p.dout, b, h, row0) + c + 64 * i, p.dout.row, p.q_len - row0, p.v_dim - c - 64 * i, aligned);
         }
-        copy_commit();
-        copy_wait<0>();
+        copy_commit(), copy_wait<0>();
         async_fence();   // the products see the copies
         __syncthreads(); // O and dO are there
         wgmma_fence();
@@ -444,22 +447,18 @@ template <class T> __device__ __forceinline__ void delta(const Params &p) {
             const int step = (i / 4 * 8192 + i % 4 * 32) / 16;
             wgmma<T, 0>(x, descriptor(o, 16) + step, descriptor(dout, 16) + step, c + i > 0);
         });
-        wgmma_commit();
-        wgmma_wait<0>();
+        wgmma_commit(), wgmma_wait<0>();
         each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // the compiler would wait again
         __syncthreads(); // and may be replaced
     }
+    float *to = p.delta + bh * padded, *to_delta = to + heads * padded;
+    if (threadIdx.x < 64 || tile == tiles - 1 && own < padded) to[own] = lse == -infinity ? infinity : lse != lse ? -odd_lse : lse;
+    if (threadIdx.x >= 64 && tile == tiles - 1 && own < padded) to_delta[own] = 0;
     each<16>([&](int i) { // of the diagonal, the thread may have sum i%2 of block i/2 in its row i/2%2
         const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;
         if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
-        const bool there = r < p.q_len;
-        const float lse = there ? stat_of(p.lse, b, h, r) * 1.4426950408889634f : 0;
-        float *to = p.delta + bh * padded + r;
-        to[0] = lse == -infinity ? infinity : lse != lse ? -odd_lse : lse;
-        to[heads * padded] = x[i / 2 * 4 + half * 2 + i % 2] - (there && p.dlse.data ? stat_of(p.dlse, b, h, r) : 0);
+        to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < p.q_len && p.dlse.data ? stat_of(p.dlse, b, h, r) : 0);
     });
-    for (int r = row0 + 64 + threadIdx.x; tile == tiles - 1 && r < padded; r += 128) // beyond the last block
-        p.delta[bh * padded + r] = p.delta[(heads + bh) * padded + r] = 0;
 }
 
 // dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A thread
@@ -468,6 +467,7 @@ template <class T> __device__ __forceinline__ void finish(const Params &p) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8;
     const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of(p) * 1024; // [panels][4][8][32]
     const bool aligned = aligned16(p.dq);
+    wait_for_dependency();
     auto sees = [&](int r) { return max(0, r + p.lo) <= min(p.kv_len - 1, r + p.hi); };
     for (int j = threadIdx.x; j < 32 * chunks; j += 256) {
         const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8, row = tile * 64 + m * 16 + g;

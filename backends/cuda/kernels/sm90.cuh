@@ -46,6 +46,11 @@ template <int stages> struct Ring {
     }
 };
 
+// Programmatic dependent launch. The first lets the next kernel of the stream start, once all blocks of this one have
+// said so; the second waits for the end of the one before, and for all that it wrote.
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // Copies the box at (column, row, head, batch) to shared memory, and counts its bytes at barrier b.
 __device__ __forceinline__ void box_load(uint32_t to, const TensorMap &map, int column, int row, int head, int batch, uint32_t b) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(to),

@@ -262,6 +262,14 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
 	return CUDA_SUCCESS;
 }
 
+CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parameters, void **extra) {
+	CALL("cuLaunchKernelEx", "0x%llx, %u %u %u, %u %u %u, %u, 0x%llx, %llu, %d %d", N(function), c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
+		c->blockDimY, c->blockDimZ, c->sharedMemBytes, N(c->hStream), N(extra), c->numAttrs == 1 ? c->attrs[0].id : -1,
+		c->attrs[0].value.programmaticStreamSerializationAllowed);
+	memcpy(params, parameters[0], PARAMS);
+	return CUDA_SUCCESS;
+}
+
 CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
 	const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
 	CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
