@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -172,6 +173,30 @@ func graphMedian(b *testing.B, c *deviceCall, all ...func() error) (ns float64) 
 		})) / (2 * repeats)
 	})
 	return ns
+}
+
+// inGraph captures what f enqueues in a CUDA graph, and calls use with what launches it.
+func inGraph(t testing.TB, d *deviceCall, f func(), use func(launch func())) {
+	lib, err := openLibrary()
+	require.NoError(t, err)
+	var c calls
+	require.NoError(t, c.bind(lib.lookup))
+	call := func(name string, args ...uintptr) {
+		address, err := lib.lookup(name)
+		require.NoError(t, err)
+		require.NoError(t, c.call(&symbol{name, address}, args...))
+	}
+	require.NoError(t, d.b.within(func() error {
+		graph, exec := new(uintptr), new(uintptr)
+		call("cuStreamBeginCapture_v2", uintptr(d.s.handle), 0)
+		f()
+		call("cuStreamEndCapture", uintptr(d.s.handle), uintptr(unsafe.Pointer(graph)))
+		call("cuGraphInstantiateWithFlags", uintptr(unsafe.Pointer(exec)), *graph, 0)
+		use(func() { call("cuGraphLaunch", *exec, uintptr(d.s.handle)) })
+		call("cuGraphExecDestroy", *exec)
+		call("cuGraphDestroy", *graph)
+		return nil
+	}))
 }
 
 // loopMedian returns the milliseconds of one of so many calls.

@@ -3,11 +3,11 @@
 package cuda
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -75,16 +75,21 @@ func TestRepeatsAreBitEqual(t *testing.T) {
 	} {
 		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
 			outputs := []Tensor{c.fwd.O, c.fwd.LSE, c.bwd.DQ, c.bwd.DK, c.bwd.DV}
-			var first [5][]uint16
+			var first, later [5][]uint16 // once for all runs, and compared as bytes: most of the time goes there
+			for i, x := range outputs {
+				first[i], later[i] = make([]uint16, x.memory.bytes/2), make([]uint16, x.memory.bytes/2)
+			}
+			bytesOf := func(x []uint16) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x)) }
 			for run := range repeats() {
 				require.NoError(t, c.forward())
 				require.NoError(t, c.backward())
+				to := &later
+				if run == 0 {
+					to = &first
+				}
 				for i, x := range outputs {
-					got := make([]uint16, x.memory.bytes/2)
-					require.NoError(t, Download(c.s, got, x.memory, 0))
-					if run == 0 {
-						first[i] = got
-					} else if !slices.Equal(got, first[i]) {
+					require.NoError(t, Download(c.s, to[i], x.memory, 0))
+					if !bytes.Equal(bytesOf(first[i]), bytesOf(to[i])) {
 						t.Fatalf("output %d differs in run %d", i, run)
 					}
 				}
@@ -287,30 +292,6 @@ func TestGraphCapture(t *testing.T) {
 			require.Equal(t, want, [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}, name)
 		})
 	}
-}
-
-// inGraph captures what f enqueues in a CUDA graph, and calls use with what launches it.
-func inGraph(t testing.TB, d *deviceCall, f func(), use func(launch func())) {
-	lib, err := openLibrary()
-	require.NoError(t, err)
-	var c calls
-	require.NoError(t, c.bind(lib.lookup))
-	call := func(name string, args ...uintptr) {
-		address, err := lib.lookup(name)
-		require.NoError(t, err)
-		require.NoError(t, c.call(&symbol{name, address}, args...))
-	}
-	require.NoError(t, d.b.within(func() error {
-		graph, exec := new(uintptr), new(uintptr)
-		call("cuStreamBeginCapture_v2", uintptr(d.s.handle), 0)
-		f()
-		call("cuStreamEndCapture", uintptr(d.s.handle), uintptr(unsafe.Pointer(graph)))
-		call("cuGraphInstantiateWithFlags", uintptr(unsafe.Pointer(exec)), *graph, 0)
-		use(func() { call("cuGraphLaunch", *exec, uintptr(d.s.handle)) })
-		call("cuGraphExecDestroy", *exec)
-		call("cuGraphDestroy", *graph)
-		return nil
-	}))
 }
 
 // A request for more than the device has leaves it usable.
