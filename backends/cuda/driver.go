@@ -64,8 +64,8 @@ type Driver struct {
 
 	// LaunchDependent is LaunchKernel for a kernel that itself waits for the end of
 	// the kernel before it in the stream, and so may start earlier: cuLaunchKernelEx
-	// with the attribute of programmatic stream serialization. LaunchKernel can stand
-	// in for it.
+	// with the attribute of programmatic stream serialization. If it is nil,
+	// LaunchKernel stands in for it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy

@@ -188,7 +188,10 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 	a, mainArgs := &x.params, unsafe.Pointer(&x.params)
 	blocks, launch := p.Batch*p.KVHeads*tiles(p.KVLen, main.keys), b.drv.LaunchKernel
 	if id == bwdSM90 {
-		mainArgs, launch = unsafe.Pointer(&x.mapped), b.drv.LaunchDependent
+		mainArgs = unsafe.Pointer(&x.mapped)
+		if b.drv.LaunchDependent != nil {
+			launch = b.drv.LaunchDependent
+		}
 		blocks *= tiles(max(p.Dim, p.VDim), hopperKeyColumns)
 		if err := b.mapTensors(x, flashkit.PassBackward, p, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err

@@ -46,7 +46,7 @@ func bwdAMXBF16Plan(j *job) (tile, block phase) {
 func tileDSStep(j *job) int { return j.keys + tileStep }
 
 func bwdAMXBF16Cost(p flashkit.Problem) time.Duration {
-	return bwdTilePace.backward(&p, pairLanes, tileEdge)
+	return bwdTilePace.backward(&p, pairLanes, tileEdge, plannedKeys(p))
 }
 
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.

@@ -47,7 +47,7 @@ func bwdAMXF32Plan(j *job) (tile, block phase) {
 }
 
 func bwdAMXF32Cost(p flashkit.Problem) time.Duration {
-	return bwdPlanePace.backward(&p, pairLanes, tileEdge)
+	return bwdPlanePace.backward(&p, pairLanes, tileEdge, plannedKeys(p))
 }
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.

@@ -52,7 +52,7 @@ func bwdGenericCost(p flashkit.Problem) time.Duration {
 	return cost(sum, keys+queries)
 }
 
-var bwdGenericPace = pace{start: 3000, flop: .1, pair: 38, element: 1.2}
+var bwdGenericPace = pace{start: 3300, flop: .11, pair: 42, element: 1.3}
 
 func bwdGenericTile(j *job, ws *arena, item int) {
 	if keys, _ := bwdGenericItems(j.p); item < keys {

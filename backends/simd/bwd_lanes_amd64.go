@@ -128,7 +128,7 @@ func (j *job) balances(blocks int) bool {
 func dsStep(j *job) int { return j.keys + 16 }
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
-	return isa.bwdPace.backward(&p, isa.lanes, edgeRows)
+	return isa.bwdPace.backward(&p, isa.lanes, edgeRows, plannedKeys(p))
 }
 
 // direct reports whether rows of t can take the place of padded float32 rows.

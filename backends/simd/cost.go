@@ -15,8 +15,8 @@ type pace struct {
 	flop    float64 // a floating point operation of a product, idle lanes included
 	pair    float64 // a row and a key: the exponential, and what goes with it
 	element float64 // an element of a row that is loaded once, or stored
-	widen   float64 // one of a 16-bit type that is loaded again for every tile
-	pack    float64 // one of K or V that is packed again for every item
+	pack    float64 // one that an item loads again: of K or V forward, of Q or dO for a tile of them backward
+	widen   float64 // more, where that is of a 16-bit type
 }
 
 // callTime is what a call takes before and after its items, and helpTime what
@@ -72,19 +72,20 @@ func (c *pace) forward(p *flashkit.Problem, lanes, rows int) time.Duration {
 	met, dims := pairs(p, lanes), float64(p.Dim+p.VDim)
 	n := p.Batch * p.Heads * tiles(p.QLen, lanes)
 	visits := pairs(p, rows) / float64(rows) // of items by keys
-	sum := float64(n)*c.start + met*(2*dims*c.flop+c.pair) + rowElements(p)*c.element + visits*dims*c.pack
+	sum := float64(n)*c.start + met*(2*dims*c.flop+c.pair) + rowElements(p)*c.element + visits*dims*c.pack + converted(p, visits*dims)*c.widen
 	return cost(sum, n)
 }
 
-// backward is the time of a backward pass in items of keys, which are in the lanes
-// and walk tiles of rows. edge is how many rows meet an edge of the band together.
-func (c *pace) backward(p *flashkit.Problem, lanes, edge int) time.Duration {
-	const products, rows, keys = 5, bwdTileRows, bwdTileKeys
+// backward is the time of a backward pass in items of so many keys, which are in the
+// lanes and walk tiles of rows. edge is how many rows meet an edge of the band together.
+func (c *pace) backward(p *flashkit.Problem, lanes, edge, keys int) time.Duration {
+	const products, rows = 5, bwdTileRows
 	met, dims := pairs(p, edge), float64(p.Dim+p.VDim)
 	n := p.Batch * p.KVHeads * tiles(p.KVLen, keys)
 	visits := met / float64(rows*keys) // of tiles of rows by items
+	read := visits * rows * dims
 	sum := float64(n)*c.start + met*(products*dims*c.flop+c.pair) + (rowElements(p)+keyElements(p, lanes))*c.element +
-		converted(p, visits*float64(rows)*dims)*c.widen
+		read*c.pack + converted(p, read)*c.widen
 	return cost(sum, n)
 }
 

@@ -10,8 +10,8 @@ import (
 
 var avx2Lanes = laneISA{
 	lanes: 16, block: 8, convert: 8,
-	fwdPace: pace{start: 600, flop: .0125, pair: .8, element: .3},
-	bwdPace: pace{start: 1700, flop: .01, pair: 1.1, element: .55, widen: .31},
+	fwdPace: pace{start: 1200, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42},
+	bwdPace: pace{start: 2600, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
 
 	scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
 	addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, transpose: transposeAVX2,

@@ -37,7 +37,7 @@ func fwdGenericMemory(p flashkit.Problem) float64 {
 
 func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }
 
-var fwdGenericPace = pace{start: 100, flop: .1, pair: 17, element: .4, widen: .3}
+var fwdGenericPace = pace{start: 200, flop: .096, pair: 14, element: 1.2, widen: .35}
 
 // fwdGenericCost computes no pair that is not seen, but reads the keys of a tile.
 func fwdGenericCost(p flashkit.Problem) time.Duration {

@@ -28,8 +28,8 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // float32. Others do it at twice the rate, and no feature flag tells them apart:
 // there, dispatch knows better from its table or from a probe.
 var (
-	fwdPairPace = pace{start: 900, flop: .0105, pair: .2, element: .5}
-	bwdPairPace = pace{start: 2500, flop: .007, pair: 2.3, element: .8, widen: .6}
+	fwdPairPace = pace{start: 1100, flop: .0098, pair: .13, element: .17, pack: .13}
+	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
 )
 
 // pairWords is the words of a row of pairs, rounded up to what transposePairs

@@ -21,10 +21,10 @@ const (
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
 var (
-	fwdTilePace  = pace{start: 1500, flop: .00072, pair: .26, element: .5, pack: .13}
-	fwdPlanePace = pace{start: 1900, flop: .0035, pair: .38, element: .8, pack: .6}
-	bwdPlanePace = pace{start: 3000, flop: .0042, pair: .65, element: 1.5}
-	bwdTilePace  = pace{start: 2500, flop: .0008, pair: .95, element: .8}
+	fwdTilePace  = pace{start: 2400, flop: .00071, pair: .22, element: .21, pack: .09}
+	fwdPlanePace = pace{start: 6400, flop: .0034, pair: .24, element: .25, widen: .19, pack: .47}
+	bwdPlanePace = pace{start: 4700, flop: .0035, pair: .39, element: 1.1, pack: 1.4}
+	bwdTilePace  = pace{start: 6000, flop: .00044, pair: .29, element: .58, pack: .91}
 )
 
 // blocksOf calls load for each block of up to size keys that rows of an item see,
@@ -66,6 +66,13 @@ func plannedRows(p flashkit.Problem) int {
 	j := &job{p: p, workers: workers()}
 	avx512Lanes.plan(j, tileItemRows)
 	return j.group * pairLanes
+}
+
+// plannedKeys returns the keys of a block of a backward pass.
+func plannedKeys(p flashkit.Problem) int {
+	j := &job{p: p, workers: workers()}
+	j.planBlocks(bwdRows, bwdBlockK, minBlockK)
+	return j.keys
 }
 
 // upToTiles rounds up to whole steps.
