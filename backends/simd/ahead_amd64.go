@@ -12,8 +12,9 @@ import (
 // some of that into the second-level cache, so that nobody waits for it later.
 // What was added last comes first.
 type ahead struct {
-	spans [4]span
+	spans [8]span
 	n     int
+	kept  int // of them
 }
 
 // A span is bytes in a row, of which so many are taken.
@@ -22,7 +23,11 @@ type span struct {
 	bytes, taken int
 }
 
-func (a *ahead) clear() { a.n = 0 }
+// clear forgets all but what is kept.
+func (a *ahead) clear() { a.n = a.kept }
+
+// keep keeps what there is, to come when nothing else is asked for.
+func (a *ahead) keep() { a.kept = a.n }
 
 // add adds n rows of t, from row r on. They must lie side by side; others are left out.
 func (a *ahead) add(t *flashkit.Tensor, b, h, r, n int) {
@@ -56,4 +61,36 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 		}
 	}
 	return rows
+}
+
+// lookBehind names what comes after tile t of head h: the tile before it, or the last
+// one of the next head. During the last tiles of a block it adds dK and dV, and the keys
+// of what is likely the worker's next block.
+func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
+	const tilesBefore = 8 // so many tiles' scores fetch all of that
+	p, f := &j.p, &j.bwd
+	first, _ := p.Queries(x.from)
+	lastHead := (x.g+1)*(p.Heads/p.KVHeads) - 1
+	x.ahead.clear()
+	if h == lastHead && t < first/j.rows+tilesBefore && x.ahead.kept == 0 {
+		if next := j.next.Load(); next < j.items {
+			y := j.keyRangeOf(int(next))
+			x.ahead.add(&f.V, y.b, y.g, y.from, y.to-y.from)
+			x.ahead.add(&f.K, y.b, y.g, y.from, y.to-y.from)
+		}
+		x.ahead.add(&f.DV, x.b, x.g, x.from, x.to-x.from)
+		x.ahead.add(&f.DK, x.b, x.g, x.from, x.to-x.from)
+		x.ahead.keep()
+	}
+	if t == first/j.rows {
+		if h == lastHead {
+			return
+		}
+		_, last := p.Queries(x.to - 1)
+		h, t = h+1, (last-1)/j.rows+1
+	}
+	from := (t - 1) * j.rows
+	n := min(j.rows, p.QLen-from)
+	x.ahead.add(&f.DO, x.b, h, from, n)
+	x.ahead.add(&f.Q, x.b, h, from, n)
 }

@@ -62,7 +62,7 @@ func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 
 // bwdPlan plans the tiles of query rows and the blocks of keys.
 func (isa *laneISA) bwdPlan(j *job) (tile, block phase) {
-	j.planBlocks(bwdRows, bwdBlockK, minBlockK)
+	j.planLanes()
 	dim, vdim := pad(j.p.Dim), pad(j.p.VDim)
 	return j.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
 		j.keys*(3*dim+2*vdim)+j.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+j.rows*(2*isa.lanes+dsStep(j)+1)+isa.lanes)
@@ -72,55 +72,6 @@ func (isa *laneISA) bwdPlan(j *job) (tile, block phase) {
 func (j *job) bwdPhases(perTile, perBlock int) (tile, block phase) {
 	p := &j.p
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.rows), perTile}, phase{p.Batch * p.KVHeads * tiles(p.KVLen, j.keys), perBlock}
-}
-
-const (
-	bwdRows   = bwdTileRows // query rows of a tile
-	bwdBlockK = bwdTileKeys // keys of a block: their dK and dV stay in the second-level cache
-	minBlockK = 64
-	chainKeys = 512      // keys of a head that add to the dQ of one chain, before those of the next: whole blocks
-	minChains = 4        // of all heads together
-	edgeGroup = edgeRows // rows of a register tile
-)
-
-// planBlocks sets the rows of a tile and the keys of a block: twice as many as asked
-// for, or so many, or fewer, down to least. That does not change the bits: every sum
-// goes over keys or rows in the same order. It sets the chains, too, which the number
-// of workers must not touch.
-//
-// Every block reads Q and dO and updates dQ. Where these outgrow the
-// second-level cache, large blocks do so less often. Small ones balance better.
-func (j *job) planBlocks(rows, keys, least int) {
-	const cache = 1 << 20
-	p := &j.p
-	j.rows, j.keys = rows, keys
-	j.chains = max(1, min(minChains/max(1, p.Batch*p.Heads), tiles(mostSeen(p), chainKeys)))
-	if 4*p.QLen*(2*p.Dim+p.VDim) > cache {
-		j.keys *= 2
-	}
-	for j.workers > 1 && j.keys > least && !j.balances(p.Batch*p.KVHeads*tiles(p.KVLen, j.keys)) {
-		j.keys /= 2
-	}
-}
-
-// mostSeen returns how many keys a row sees at most.
-func mostSeen(p *flashkit.Problem) int {
-	seen := 1
-	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
-		if side == flashkit.Unlimited {
-			return p.KVLen
-		}
-		seen += min(side, p.KVLen)
-	}
-	return min(seen, p.KVLen)
-}
-
-// balances reports whether so many blocks of keys keep the workers busy for about
-// nine tenths of the time. Workers may differ in speed, so each should have four.
-// Without a mask blocks are equal, so rounds must be nearly whole, too.
-func (j *job) balances(blocks int) bool {
-	whole := 10*blocks >= 9*j.workers*tiles(blocks, j.workers)
-	return blocks >= 4*j.workers && (whole || j.p.Mask != (flashkit.Band{}))
 }
 
 // dsStep is the distance between rows of dS: no power of two, so that the rows
@@ -193,27 +144,6 @@ func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
 		}
 	}
 	return false
-}
-
-// A keyRange is the keys of one item.
-type keyRange struct{ b, g, from, to int }
-
-func (j *job) keyRangeOf(item int) keyRange {
-	heads := j.p.Batch * j.p.KVHeads
-	from := item / heads * j.keys
-	return keyRange{b: item % heads / j.p.KVHeads, g: item % j.p.KVHeads, from: from, to: min(from+j.keys, j.p.KVLen)}
-}
-
-// chain returns the chain of a block of keys.
-func (j *job) chain(x keyRange) int { return x.from / chainKeys % j.chains }
-
-// before returns the item of the block before it in its chain, or a negative number.
-func (j *job) before(x keyRange, item int) int {
-	blocks := 1
-	if x.from%chainKeys == 0 {
-		blocks += (j.chains - 1) * chainKeys / j.keys
-	}
-	return item - blocks*j.p.Batch*j.p.KVHeads
 }
 
 // A keyBlock is the workspace and the state of one item.
@@ -320,11 +250,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	y.do, y.doStep = isa.rows(&f.DO, x.b, h, from, y.to-from, x.do)
 	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
 	before := j.before(x.keyRange, item)
-	x.ahead.clear()
-	if from > 0 {
-		x.ahead.add(&f.DO, x.b, h, from-j.rows, j.rows)
-		x.ahead.add(&f.Q, x.b, h, from-j.rows, j.rows)
-	}
+	isa.lookBehind(j, x, h, t)
 	for k := x.from; k < x.to; k += isa.lanes {
 		if j.canceled() {
 			return

@@ -79,20 +79,14 @@ func (c *pace) forward(p *flashkit.Problem, lanes, rows int) time.Duration {
 // backward is the time of a backward pass in items of so many keys, which are in the
 // lanes and walk tiles of rows. edge is how many rows meet an edge of the band together.
 func (c *pace) backward(p *flashkit.Problem, lanes, edge, keys int) time.Duration {
-	const products, rows = 5, bwdTileRows
+	const products = 5
 	met, dims := pairs(p, edge), float64(p.Dim+p.VDim)
 	n := p.Batch * p.KVHeads * tiles(p.KVLen, keys)
-	visits := met / float64(rows*keys) // of tiles of rows by items
-	read := visits * rows * dims
+	read := met / float64(keys) * dims
 	sum := float64(n)*c.start + met*(products*dims*c.flop+c.pair) + (rowElements(p)+keyElements(p, lanes))*c.element +
 		read*c.pack + converted(p, read)*c.widen
 	return cost(sum, n)
 }
 
-// The tiles of a backward pass in lanes: query rows, keys, and the rows that meet
-// an edge of the band together.
-const (
-	bwdTileRows = 64
-	bwdTileKeys = 128
-	edgeRows    = 8
-)
+// edgeRows is the rows that meet an edge of the band together in a backward pass in lanes.
+const edgeRows = 8

@@ -47,12 +47,12 @@ func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64
 // each tile waits for the block before.
 func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
 	j := &job{p: p, workers: len(speeds)}
-	j.planBlocks(bwdRows, bwdBlockK, minBlockK)
+	j.planLanes()
 	busy, free := 0.0, make([]float64, len(speeds))
 	passed := make([][]float64, p.Batch*p.KVHeads*tiles(p.KVLen, j.keys)) // when each item passed each tile
 	for item := range passed {
 		x := j.keyRangeOf(item)
-		own := make([]float64, tiles(p.QLen, isa.lanes))
+		own := make([]float64, tiles(p.QLen, j.rows))
 		before := own // which holds zeros
 		if at := j.before(x, item); at >= 0 {
 			before = passed[at]
@@ -62,9 +62,9 @@ func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float6
 		worker := earliest(free)
 		now := free[worker]
 		for t := len(own) - 1; t >= 0; t-- {
-			if t >= first/isa.lanes && t <= (last-1)/isa.lanes {
-				lo, _ := p.Keys(t * isa.lanes)
-				_, hi := p.Keys(min((t+1)*isa.lanes, p.QLen) - 1)
+			if t >= first/j.rows && t <= (last-1)/j.rows {
+				lo, _ := p.Keys(t * j.rows)
+				_, hi := p.Keys(min((t+1)*j.rows, p.QLen) - 1)
 				cost := bwdTileCost + float64(max(0, min(hi, x.to)-max(lo, x.from)))
 				busy += cost
 				now = max(now+cost*4/5/speeds[worker], before[t]) + cost/5/speeds[worker]

@@ -68,13 +68,6 @@ func plannedRows(p flashkit.Problem) int {
 	return j.group * pairLanes
 }
 
-// plannedKeys returns the keys of a block of a backward pass.
-func plannedKeys(p flashkit.Problem) int {
-	j := &job{p: p, workers: workers()}
-	j.planBlocks(bwdRows, bwdBlockK, minBlockK)
-	return j.keys
-}
-
 // upToTiles rounds up to whole steps.
 func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
 
