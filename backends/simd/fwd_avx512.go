@@ -9,7 +9,7 @@ import (
 )
 
 var avx512Lanes = laneISA{
-	lanes: 32, block: 16, convert: 1,
+	lanes: 32, keys: 256, block: 16, convert: 1,
 	fwdPace: pace{start: 1450, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21},
 	bwdPace: pace{start: 2600, flop: .0064, pair: .37, element: .69, widen: .27, pack: .33},
 

@@ -30,9 +30,9 @@ func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flas
 // fwdAVX512BF16Work returns the items of a planned job, and what each needs.
 func fwdAVX512BF16Work(j *job) phase {
 	p := &j.p
-	vdim, words := pad(p.VDim), pairWords(p.Dim)
+	vdim, words, keys := pad(p.VDim), pairWords(p.Dim), avx512Lanes.keys
 	perTile := pairLanes * (words + vdim + 2)
-	shared := blockK*(pairLanes+1+vdim) + blockK/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
+	shared := keys*(pairLanes+1+vdim) + keys/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
 }
 
@@ -50,8 +50,8 @@ type pairTile struct {
 type pairScratch struct {
 	laneScratch
 	laneRange
-	pPairs []uint32 // [blockK/2][lanes]
-	vPairs []uint32 // [blockK/2][vdim], from the even key vFrom on
+	pPairs []uint32 // [half of the keys of a block][lanes]
+	vPairs []uint32 // [the same][vdim], from the even key vFrom on
 	vFrom  int
 	buf    []uint32 // rows of Q
 }
@@ -59,15 +59,15 @@ type pairScratch struct {
 func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	p, f := &j.p, &j.fwd
 	at := j.laneRange(item, j.group*pairLanes)
-	vdim := pad(p.VDim)
+	vdim, keys := pad(p.VDim), avx512Lanes.keys
 	x := pairScratch{
 		laneScratch: laneScratch{
-			s: ws.take(blockK * pairLanes), masks: takeWords(ws, blockK),
-			v: ws.take(blockK * vdim), rows: ws.take(pairLanes * vdim),
+			s: ws.take(keys * pairLanes), masks: takeWords(ws, keys),
+			v: ws.take(keys * vdim), rows: ws.take(pairLanes * vdim),
 			top: ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
 		},
 		laneRange: at,
-		pPairs:    takeWords(ws, blockK/2*pairLanes), vPairs: takeWords(ws, blockK/2*vdim),
+		pPairs:    takeWords(ws, keys/2*pairLanes), vPairs: takeWords(ws, keys/2*vdim),
 		buf: takeWords(ws, pairLanes*pairWords(p.Dim)),
 	}
 	var group [maxGroup]pairTile
@@ -77,7 +77,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 		n++
 	}
 	for lo := at.first; lo < at.last; {
-		hi := at.blockEnd(lo)
+		hi := avx512Lanes.blockEnd(&at, lo)
 		x.vFrom = lo &^ 1
 		pairRows(x.vPairs, &f.V, x.b, x.kvHead, x.vFrom, hi-x.vFrom)
 		for t := range n {

@@ -19,7 +19,7 @@ import (
 //
 // An item is up to itemRows rows of one head, whose tiles share each block of
 // keys while it is in cache, and share the widening of 16-bit keys. Blocks begin
-// at multiples of blockK wherever a tile's keys begin, so the bits of a tile do
+// at multiples of isa.keys wherever a tile's keys begin, so the bits of a tile do
 // not depend on its neighbors in the item.
 func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *laneISA, run func(*job, *arena, int)) error {
 	j := b.newJob(p)
@@ -34,12 +34,11 @@ func (isa *laneISA) fwdWork(j *job) phase {
 	p := &j.p
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
 	perTile := isa.lanes * (dims + 2)
-	shared := blockK*(isa.lanes+1+dims) + isa.lanes*(widest+3)
+	shared := isa.keys*(isa.lanes+1+dims) + isa.lanes*(widest+3)
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*isa.lanes), j.group*perTile + shared}
 }
 
 const (
-	blockK   = 192 // keys of a block
 	itemRows = 256 // query rows of an item
 	maxGroup = 16  // tiles of an item
 )
@@ -89,7 +88,7 @@ func (j *job) laneRange(item, rows int) laneRange {
 }
 
 // blockEnd returns the end of the block that key k is in.
-func (x *laneRange) blockEnd(k int) int { return min(x.last, k/blockK*blockK+blockK) }
+func (isa *laneISA) blockEnd(x *laneRange, k int) int { return min(x.last, (k/isa.keys+1)*isa.keys) }
 
 // A laneTile is query rows, one in each lane.
 type laneTile struct {
@@ -101,8 +100,8 @@ type laneTile struct {
 
 // A laneScratch is the workspace that the tiles of an item share.
 type laneScratch struct {
-	s       []float32 // [blockK][lanes]
-	masks   []uint32  // [blockK]
+	s       []float32 // [keys of a block][lanes]
+	masks   []uint32  // [keys of a block]
 	k, v    []float32 // a block of keys, if it must be widened
 	rows    []float32 // [lanes][dim], query rows or output rows
 	top     []float32 // [lanes] each
@@ -115,8 +114,8 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, &j.fwd, isa.lanes
 	at := j.laneRange(item, j.group*lanes)
 	x := laneScratch{
-		s: ws.take(blockK * lanes), masks: takeWords(ws, blockK),
-		k: ws.take(blockK * pad(p.Dim)), v: ws.take(blockK * pad(p.VDim)),
+		s: ws.take(isa.keys * lanes), masks: takeWords(ws, isa.keys),
+		k: ws.take(isa.keys * pad(p.Dim)), v: ws.take(isa.keys * pad(p.VDim)),
 		rows: ws.take(lanes * max(pad(p.Dim), pad(p.VDim))),
 		top:  ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
 	}
@@ -127,7 +126,7 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 		n++
 	}
 	for lo := at.first; lo < at.last; {
-		hi := at.blockEnd(lo)
+		hi := isa.blockEnd(&at, lo)
 		k, kStep := isa.view(&f.K, at.b, at.kvHead, lo, hi-lo, x.k)
 		v, vStep := isa.view(&f.V, at.b, at.kvHead, lo, hi-lo, x.v)
 		isa.lookAhead(j, &x.ahead, at, hi)
@@ -149,7 +148,7 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 func (isa *laneISA) lookAhead(j *job, a *ahead, at laneRange, k int) {
 	f, rows := &j.fwd, j.group*isa.lanes
 	a.clear()
-	if at.last-k <= blockK {
+	if at.last-k <= isa.keys {
 		a.add(&f.O, at.b, at.h, at.from, at.to-at.from)
 	}
 	if k == at.last {
@@ -161,7 +160,7 @@ func (isa *laneISA) lookAhead(j *job, a *ahead, at laneRange, k int) {
 		k = at.first
 		a.add(&f.Q, at.b, at.h, at.from, at.to-at.from)
 	}
-	n := at.blockEnd(k) - k
+	n := isa.blockEnd(&at, k) - k
 	a.add(&f.V, at.b, at.kvHead, k, n)
 	a.add(&f.K, at.b, at.kvHead, k, n)
 }

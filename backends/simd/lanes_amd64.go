@@ -15,6 +15,7 @@ import (
 // must be workspace or the caller's memory.
 type laneISA struct {
 	lanes   int // query rows of a tile
+	keys    int // of a block of a forward pass
 	block   int // rows and columns that transpose takes
 	convert int // elements that widen and narrow take at least
 	fwdPace pace
