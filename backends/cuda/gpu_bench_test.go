@@ -31,6 +31,16 @@ type timing struct {
 // flushBytes is more than any cache of a GPU holds.
 const flushBytes = 256 << 20
 
+// newFlush returns what empties the device's caches, in the order of the stream.
+func newFlush(b *testing.B, c *deviceCall) func() error {
+	m, err := c.b.Alloc(flushBytes)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, m.Free()) })
+	return func() error {
+		return c.b.do(func() error { return c.b.drv.MemsetD32Async(m.address, 0, flushBytes/4, c.s.handle) })
+	}
+}
+
 // BenchmarkDevice times each kernel that takes a problem on the device's memory,
 // by the device's events, with a cold cache: medians. FLASHKIT_BENCH names the
 // problems.
@@ -82,9 +92,7 @@ func report(t timing) {
 // deviceMedian returns the median of the device's milliseconds of a call, over
 // about a tenth of a second.
 func deviceMedian(b *testing.B, c *deviceCall, call func() error) float64 {
-	flush, err := c.b.Alloc(flushBytes)
-	require.NoError(b, err)
-	defer flush.Free()
+	flush := newFlush(b, c)
 	from, err := c.b.NewEvent()
 	require.NoError(b, err)
 	defer from.Close()
@@ -93,7 +101,7 @@ func deviceMedian(b *testing.B, c *deviceCall, call func() error) float64 {
 	defer to.Close()
 	var times []time.Duration
 	for total := time.Duration(0); len(times) < 13 || total < 100*time.Millisecond && len(times) < 500; {
-		require.NoError(b, c.b.do(func() error { return c.b.drv.MemsetD32Async(flush.address, 0, flushBytes/4, c.s.handle) }))
+		require.NoError(b, flush())
 		require.NoError(b, c.s.Record(from))
 		require.NoError(b, call())
 		require.NoError(b, c.s.Record(to))
@@ -122,13 +130,18 @@ func BenchmarkSmallCalls(b *testing.B) {
 
 // BenchmarkLoop times the calls of a loop of 200, one wait at the end.
 func BenchmarkLoop(b *testing.B) {
+	eachPass(b, func(b *testing.B, c *deviceCall, call func() error) {
+		b.ReportMetric(loopMedian(b, c, call, 200)*1e6, "ns/op")
+	})
+}
+
+// eachPass runs a benchmark for every problem, forward and backward.
+func eachPass(b *testing.B, f func(b *testing.B, c *deviceCall, call func() error)) {
 	gpu := benchGPU(b)
 	for _, name := range gpuProblems("b4-h8-g8-n1024-m1024-d64-bf16") {
 		c := newDeviceCall(b, gpu, name)
 		for i, call := range []func() error{c.forward, c.backward} {
-			b.Run([]string{"forward/", "backward/"}[i]+name, func(b *testing.B) {
-				b.ReportMetric(loopMedian(b, c, call, 200)*1e6, "ns/op")
-			})
+			b.Run([]string{"forward/", "backward/"}[i]+name, func(b *testing.B) { f(b, c, call) })
 		}
 		c.close(b)
 	}
@@ -138,22 +151,12 @@ func BenchmarkLoop(b *testing.B) {
 // program: with a warm cache, and with what a flush before each of them adds to the
 // flushes.
 func BenchmarkGraph(b *testing.B) {
-	gpu := benchGPU(b)
-	flush, err := gpu.Alloc(flushBytes)
-	require.NoError(b, err)
-	defer flush.Free()
-	for _, name := range gpuProblems("b4-h8-g8-n1024-m1024-d64-bf16") {
-		c := newDeviceCall(b, gpu, name)
-		fill := func() error { return gpu.drv.MemsetD32Async(flush.address, 0, flushBytes/4, c.s.handle) }
-		for i, call := range []func() error{c.forward, c.backward} {
-			b.Run([]string{"forward/", "backward/"}[i]+name, func(b *testing.B) {
-				require.NoError(b, call())
-				b.ReportMetric(graphMedian(b, c, call), "ns/op")
-				b.ReportMetric(graphMedian(b, c, fill, call)-graphMedian(b, c, fill), "cold-ns/op")
-			})
-		}
-		c.close(b)
-	}
+	eachPass(b, func(b *testing.B, c *deviceCall, call func() error) {
+		flush := newFlush(b, c)
+		require.NoError(b, call())
+		b.ReportMetric(graphMedian(b, c, call), "ns/op")
+		b.ReportMetric(graphMedian(b, c, flush, call)-graphMedian(b, c, flush), "cold-ns/op")
+	})
 }
 
 // graphMedian returns the nanoseconds that some calls take in a graph which repeats them.

@@ -69,10 +69,10 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
 	const tilesBefore = 8 // so many tiles' scores fetch all of that
 	p, f := &j.p, &j.bwd
-	first, _ := p.Queries(x.from)
+	first, end := j.visited(x.keyRange)
 	lastHead := (x.g+1)*(p.Heads/p.KVHeads) - 1
 	x.ahead.clear()
-	if h == lastHead && t < first/j.rows+tilesBefore && x.ahead.kept == 0 {
+	if h == lastHead && t < first+tilesBefore && x.ahead.kept == 0 {
 		if next := j.next.Load(); next < j.items {
 			y := j.keyRangeOf(int(next))
 			x.ahead.add(&f.V, y.b, y.g, y.from, y.to-y.from)
@@ -82,12 +82,11 @@ func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
 		x.ahead.add(&f.DK, x.b, x.g, x.from, x.to-x.from)
 		x.ahead.keep()
 	}
-	if t == first/j.rows {
+	if t == first {
 		if h == lastHead {
 			return
 		}
-		_, last := p.Queries(x.to - 1)
-		h, t = h+1, (last-1)/j.rows+1
+		h, t = h+1, end
 	}
 	from := (t - 1) * j.rows
 	n := min(j.rows, p.QLen-from)

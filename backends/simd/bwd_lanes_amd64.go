@@ -79,7 +79,7 @@ func (j *job) bwdPhases(perTile, perBlock int) (tile, block phase) {
 func dsStep(j *job) int { return j.keys + 16 }
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
-	return isa.bwdPace.backward(&p, isa.lanes, edgeRows, plannedKeys(p))
+	return isa.bwdPace.backward(&p, isa.lanes, edgeGroup, plannedKeys(p))
 }
 
 // direct reports whether rows of t can take the place of padded float32 rows.
@@ -198,16 +198,14 @@ func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
 // order of all blocks, of which at is the place.
 func (j *job) walk(x keyRange, item int, add func(h, t int, at int64)) {
 	p := &j.p
-	first, _ := p.Queries(x.from)
-	_, last := p.Queries(x.to - 1)
+	first, end := j.visited(x)
 	group, perHead := p.Heads/p.KVHeads, tiles(p.QLen, j.rows)
 	for c := range group {
-		if first >= last {
+		if first == end {
 			break
 		}
-		top := (last - 1) / j.rows
-		j.passed[item].Store(int64(c*perHead + perHead - 1 - top))
-		for t := top; t >= first/j.rows && !j.canceled(); t-- {
+		j.passed[item].Store(int64(c*perHead + perHead - end))
+		for t := end - 1; t >= first && !j.canceled(); t-- {
 			add(x.g*group+c, t, int64(c*perHead+perHead-1-t))
 		}
 	}

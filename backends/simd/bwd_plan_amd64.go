@@ -9,9 +9,9 @@ const (
 	bwdNarrow = 64  // head dim up to which Q and dO of so many fit beside those sums; else half as many
 	bwdBlockK = 128 // keys of a block: their dK and dV stay in the second-level cache
 	minBlockK = 64
-	chainKeys = 512      // keys of a head that add to the dQ of one chain, before those of the next: whole blocks
-	minChains = 4        // of all heads together
-	edgeGroup = edgeRows // rows of a register tile
+	chainKeys = 512 // keys of a head that add to the dQ of one chain, before those of the next: whole blocks
+	minChains = 4   // of all heads together
+	edgeGroup = 8   // rows of a register tile, which meet an edge of the band together
 )
 
 // planLanes is planBlocks for products of vectors.
@@ -63,7 +63,8 @@ func (j *job) balances(blocks int) bool {
 	return blocks >= 4*j.workers && (whole || j.p.Mask != (flashkit.Band{}))
 }
 
-// plannedKeys returns the keys of a block of a backward pass.
+// plannedKeys returns the keys of a block for predictions. bwd_amxf32 plans larger ones,
+// for which its pace makes up.
 func plannedKeys(p flashkit.Problem) int {
 	j := &job{p: p, workers: workers()}
 	j.planLanes()
@@ -78,6 +79,16 @@ func (j *job) keyRangeOf(item int) keyRange {
 	heads := j.p.Batch * j.p.KVHeads
 	from := item / heads * j.keys
 	return keyRange{b: item % heads / j.p.KVHeads, g: item % j.p.KVHeads, from: from, to: min(from+j.keys, j.p.KVLen)}
+}
+
+// visited returns the tiles of query rows that see keys of the block, [first, end).
+func (j *job) visited(x keyRange) (first, end int) {
+	lo, _ := j.p.Queries(x.from)
+	_, hi := j.p.Queries(x.to - 1)
+	if lo >= hi {
+		return 0, 0
+	}
+	return lo / j.rows, (hi-1)/j.rows + 1
 }
 
 // chain returns the chain of a block of keys.

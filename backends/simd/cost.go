@@ -87,6 +87,3 @@ func (c *pace) backward(p *flashkit.Problem, lanes, edge, keys int) time.Duratio
 		read*c.pack + converted(p, read)*c.widen
 	return cost(sum, n)
 }
-
-// edgeRows is the rows that meet an edge of the band together in a backward pass in lanes.
-const edgeRows = 8

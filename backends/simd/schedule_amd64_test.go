@@ -57,12 +57,11 @@ func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float6
 		if at := j.before(x, item); at >= 0 {
 			before = passed[at]
 		}
-		first, _ := p.Queries(x.from)
-		_, last := p.Queries(x.to - 1)
+		first, end := j.visited(x)
 		worker := earliest(free)
 		now := free[worker]
 		for t := len(own) - 1; t >= 0; t-- {
-			if t >= first/j.rows && t <= (last-1)/j.rows {
+			if t >= first && t < end {
 				lo, _ := p.Keys(t * j.rows)
 				_, hi := p.Keys(min((t+1)*j.rows, p.QLen) - 1)
 				cost := bwdTileCost + float64(max(0, min(hi, x.to)-max(lo, x.from)))

@@ -19,7 +19,7 @@
 // MapParams, by value. <dim> is 64, 128 or 256, the least that holds D and DV. Workspace,
 // with R = N rounded up to 128: delta [2][B, H, R], LSE in base 2 and delta; dq_sum
 // B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64 ints, the ticket and a counter for each 64x64
-// block of dq_sum. Maps of 16-bit elements, rank 4, 128-byte swizzle, zeros outside:
+// block of dq_sum. Maps of 16-bit elements, rank 4, 128-byte swizzle, not interleaved, 0 outside:
 //
 //	      dims, innermost first           strides in bytes    box
 //	q     dim, q_len, heads, batch        row, head, batch    64, plan.rows, 1, 1
