@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
 )
 
 // The kernels decode_avx512 and decode_avx2 are for few query rows. Their time
@@ -68,10 +69,10 @@ type decodeItem struct {
 	as   flashkit.DType // that K and V are read in
 	q    []float32      // [rows][qStep]
 	s    [2][]float32   // [rows][decodeStep]; a block and the one before have one each
-	k, v []float32      // a block of keys, if it must be widened
-	m, l []float32      // [rows]
-	o    []float32      // [rows][oStep]
-	idle []float32      // [oStep]
+	k, v keyRows
+	m, l []float32 // [rows]
+	o    []float32 // [rows][oStep]
+	idle []float32 // [oStep]
 }
 
 func (isa *decodeISA) chunk(j *job, ws *arena, item int) {
@@ -106,9 +107,10 @@ func (isa *decodeISA) newItem(j *job, ws *arena, d *decodePlan, item int) decode
 	x := decodeItem{
 		decodePlan: *d, b: head / p.KVHeads, g: head % p.KVHeads, as: isa.storage(p),
 		q: ws.take((d.rows + decodePad) * d.qStep),
-		k: ws.take(decodeBlock * p.Dim), v: ws.take(decodeBlock * p.VDim),
 		l: ws.take(d.rows), idle: ws.take(d.oStep),
 	}
+	x.k = x.keyRows(&j.fwd.K, ws.take(decodeBlock*p.Dim))
+	x.v = x.keyRows(&j.fwd.V, ws.take(decodeBlock*p.VDim))
 	for i := range x.s {
 		x.s[i] = ws.take((d.rows + decodePad) * decodeStep)
 	}
@@ -121,9 +123,11 @@ func (isa *decodeISA) newItem(j *job, ws *arena, d *decodePlan, item int) decode
 	clear(x.q)
 	for r := range d.rows {
 		row := x.q[r*d.qStep:][:d.qStep]
-		isa.load(row[:p.Dim], q, q.Offset(x.b, x.g*d.group+r%d.group, r/d.group))
+		from := q.Offset(x.b, x.g*d.group+r%d.group, r/d.group)
 		if x.as == flashkit.BFloat16 {
-			split(row, x.idle, isa.split)
+			split(row, q.Uint16s()[from:][:p.Dim], isa.split)
+		} else {
+			isa.load(row[:p.Dim], q, from)
 		}
 	}
 	return x
@@ -132,39 +136,56 @@ func (isa *decodeISA) newItem(j *job, ws *arena, d *decodePlan, item int) decode
 // step computes the scores of one block and takes the values of the one before
 // into O. Either may have no keys.
 func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
-	p, f := &j.p, &j.fwd
-	var k, v keyRows
+	p := &j.p
+	var k, v *byte
 	var s, w *float32
 	if next.n > 0 {
-		k, s = isa.keyRows(x, &f.K, next, x.k), &next.s[0]
+		k, s = x.k.block(isa, x, next), &next.s[0]
 	}
 	if before.n > 0 {
-		v, w = isa.keyRows(x, &f.V, before, x.v), &before.s[0]
+		v, w = x.v.block(isa, x, before), &before.s[0]
 	}
-	isa.attend[x.as](s, k.first, k.step, k.ahead, &x.q[next.row*x.qStep], x.qStep, p.Dim, next.rows, next.n,
-		&x.o[before.row*x.oStep], x.oStep, &x.idle[0], w, v.first, v.step, v.ahead, p.VDim, before.rows, before.n)
+	isa.attend[x.as](s, k, x.k.step, x.k.ahead, &x.q[next.row*x.qStep], x.qStep, p.Dim, next.rows, next.n,
+		&x.o[before.row*x.oStep], x.oStep, &x.idle[0], w, v, x.v.step, x.v.ahead, p.VDim, before.rows, before.n)
 }
 
-// A keyRows is rows of K or V that are step bytes apart.
+// A keyRows is the rows of K or V of a KV head, which are step bytes apart.
 type keyRows struct {
-	first       *byte
+	t           *flashkit.Tensor
+	first       unsafe.Pointer // the first key's row, nil if blocks are widened
 	step, ahead int
+	widened     []float32 // a block
 }
 
-// keyRows returns a block of keys, where they lie or widened into buf.
-func (isa *decodeISA) keyRows(x *decodeItem, t *flashkit.Tensor, block seenKeys, buf []float32) keyRows {
-	var rows keyRows
-	if x.as == flashkit.Float32 {
-		elements, step := isa.view(t, x.b, x.g, block.from, block.n, buf)
-		rows.first, rows.step = (*byte)(unsafe.Pointer(&elements[0])), step*4
-	} else {
-		rows.first, rows.step = (*byte)(unsafe.Pointer(&t.Uint16s()[t.Offset(x.b, x.g, block.from)])), rowStep(t)*2
+// keyRows returns the rows of t that the item reads, where they lie or widened into buf.
+func (x *decodeItem) keyRows(t *flashkit.Tensor, buf []float32) keyRows {
+	shape, size := t.Shape(), x.as.Size()
+	rows := keyRows{t: t, step: shape[3] * size}
+	switch {
+	case t.DType() != x.as:
+		rows.widened = buf
+	case x.first < x.last:
+		rows.step = rowStep(t) * size
+		if x.as == flashkit.Float32 {
+			rows.first = unsafe.Pointer(&t.Float32s()[t.Offset(x.b, x.g, 0)])
+		} else {
+			rows.first = unsafe.Pointer(&t.Uint16s()[t.Offset(x.b, x.g, 0)])
+		}
 	}
-	// It pays to prefetch about a page ahead, so that the translation of its
-	// address begins early, and half a register tile more than whole tiles.
-	const page, tile = 4096, 4
-	rows.ahead = (page/(t.Shape()[3]*x.as.Size())/tile*tile + tile/2) * rows.step
+	// Prefetches that run ahead by less come late; by a page, they wait for one another
+	// where others use the memory, too. Half a register tile more than whole tiles.
+	const ahead, tile = 2048, 4
+	rows.ahead = (ahead/(shape[3]*size)/tile*tile + tile/2) * rows.step
 	return rows
+}
+
+// block returns the first of a block's rows.
+func (r *keyRows) block(isa *decodeISA, x *decodeItem, keys seenKeys) *byte {
+	if r.widened == nil {
+		return (*byte)(unsafe.Add(r.first, keys.from*r.step))
+	}
+	isa.loadRows(r.widened, r.t.Shape()[3], r.t, x.b, x.g, keys.from, keys.n)
+	return (*byte)(unsafe.Pointer(&r.widened[0]))
 }
 
 // storage returns the type that K and V are read in: their own, unless they have
@@ -176,17 +197,21 @@ func (isa *decodeISA) storage(p *flashkit.Problem) flashkit.DType {
 	return p.DType
 }
 
-// split puts the even ones of each n elements before the odd ones.
-func split(row, buf []float32, n int) {
-	for ; len(row) >= n; row = row[n:] {
-		copy(buf, row[:n])
-		for i := range n / 2 {
-			row[i], row[n/2+i] = buf[2*i], buf[2*i+1]
+// split widens a row of bfloat16, of each n elements the even ones first.
+func split(dst []float32, src []uint16, n int) {
+	for ; len(src) >= n; dst, src = dst[n:], src[n:] {
+		even, odd, from := dst[:n/2], dst[n/2:n], src[:n]
+		for i := range even {
+			even[i] = half.FromBF16(from[2*i])
+			odd[i] = half.FromBF16(from[2*i+1])
 		}
+	}
+	for i, x := range src {
+		dst[i%2*(n/2)+i/2] = half.FromBF16(x)
 	}
 }
 
-// unsplit undoes split.
+// unsplit undoes the order of split.
 func unsplit(row, buf []float32, n int) {
 	for ; len(row) >= n; row = row[n:] {
 		copy(buf, row[:n])
