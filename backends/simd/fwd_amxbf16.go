@@ -21,14 +21,14 @@ import (
 func (b *Backend) fwdAMXBF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	avx512Lanes.plan(j, tileItemRows)
+	j.planTiles()
 	work := fwdAMXBF16Work(j)
 	return b.do(ctx, j, fwdAMXBF16Item, work.items, work.floats)
 }
 
 const (
-	tileBlock    = 256 // keys of a block
-	tileItemRows = 512 // query rows of an item: packing costs more beside faster products
+	tileBlock    = 256  // keys of a block
+	tileItemRows = 1024 // query rows of an item: packing costs more beside faster products
 )
 
 // fwdAMXBF16Work returns the items of a planned job, and what each needs.

@@ -26,7 +26,7 @@ import (
 func (b *Backend) fwdAMXF32(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 	j := b.newJob(p)
 	j.fwd = *f
-	avx512Lanes.plan(j, tileItemRows)
+	j.planTiles()
 	work := fwdAMXF32Work(j)
 	return b.do(ctx, j, fwdAMXF32Item, work.items, work.floats)
 }

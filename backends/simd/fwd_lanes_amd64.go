@@ -40,23 +40,29 @@ func (isa *laneISA) fwdWork(j *job) phase {
 
 const (
 	itemRows = 256 // query rows of an item
-	maxGroup = 16  // tiles of an item
+	maxGroup = 32  // tiles of an item
 )
 
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
 	return isa.fwdPace.forward(&p, isa.lanes, itemRows)
 }
 
+const itemsPerWorker = 8
+
 // plan sets how many tiles make an item of up to so many query rows: as many as
-// leave each worker several items. Then it takes as few heads at a time as give
-// each worker several, so that their keys stay in cache from item to item, while the long items of these
-// heads still come before the short ones.
+// leave each worker several items.
 func (isa *laneISA) plan(j *job, rows int) {
-	const itemsPerWorker = 8
-	p := &j.p
-	heads, enough := p.Batch*p.Heads, itemsPerWorker*j.workers
-	j.group = max(1, min(rows/isa.lanes, heads*tiles(p.QLen, isa.lanes)/enough))
-	wanted := tiles(enough, max(1, tiles(p.QLen, j.group*isa.lanes)))
+	heads := j.p.Batch * j.p.Heads
+	j.group = max(1, min(rows/isa.lanes, heads*tiles(j.p.QLen, isa.lanes)/(itemsPerWorker*j.workers)))
+	j.planHeads(isa.lanes)
+}
+
+// planHeads takes as few heads at a time as give each worker several items, so that
+// their keys stay in cache from item to item, while the long items of these heads
+// still come before the short ones.
+func (j *job) planHeads(lanes int) {
+	heads := j.p.Batch * j.p.Heads
+	wanted := tiles(itemsPerWorker*j.workers, max(1, tiles(j.p.QLen, j.group*lanes)))
 	j.heads = tiles(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 

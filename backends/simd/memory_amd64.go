@@ -8,13 +8,13 @@ import "github.com/flashkit-go/flashkit"
 // they share.
 
 func (isa *laneISA) fwdMemory(p flashkit.Problem) float64 {
-	return isa.fwdMemoryWith(p, itemRows, isa.fwdWork)
+	return fwdMemoryWith(p, func(j *job) { isa.plan(j, itemRows) }, isa.fwdWork)
 }
 
-// fwdMemoryWith returns the workspace of items of up to so many query rows.
-func (isa *laneISA) fwdMemoryWith(p flashkit.Problem, rows int, work func(*job) phase) float64 {
+// fwdMemoryWith returns the workspace of a planned job.
+func fwdMemoryWith(p flashkit.Problem, plan func(*job), work func(*job) phase) float64 {
 	j := &job{p: p, workers: workers()}
-	isa.plan(j, rows)
+	plan(j)
 	return memory(work(j))
 }
 
@@ -35,15 +35,15 @@ func decodeMemory(p flashkit.Problem) float64 {
 }
 
 func fwdAVX512BF16Memory(p flashkit.Problem) float64 {
-	return avx512Lanes.fwdMemoryWith(p, itemRows, fwdAVX512BF16Work)
+	return fwdMemoryWith(p, func(j *job) { avx512Lanes.plan(j, itemRows) }, fwdAVX512BF16Work)
 }
 
 func fwdAMXBF16Memory(p flashkit.Problem) float64 {
-	return avx512Lanes.fwdMemoryWith(p, tileItemRows, fwdAMXBF16Work)
+	return fwdMemoryWith(p, (*job).planTiles, fwdAMXBF16Work)
 }
 
 func fwdAMXF32Memory(p flashkit.Problem) float64 {
-	return avx512Lanes.fwdMemoryWith(p, tileItemRows, fwdAMXF32Work)
+	return fwdMemoryWith(p, (*job).planTiles, fwdAMXF32Work)
 }
 
 func bwdAMXBF16Memory(p flashkit.Problem) float64 {

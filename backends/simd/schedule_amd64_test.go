@@ -26,14 +26,25 @@ const (
 func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
 	j := &job{p: p, workers: len(speeds)}
 	isa.plan(j, itemRows)
-	rows := j.group * isa.lanes
+	return simulateItems(j, isa.lanes, speeds)
+}
+
+// simulateTiles does the same for the items of planTiles.
+func simulateTiles(_ *laneISA, p flashkit.Problem, speeds []float64) float64 {
+	j := &job{p: p, workers: len(speeds)}
+	j.planTiles()
+	return simulateItems(j, pairLanes, speeds)
+}
+
+func simulateItems(j *job, lanes int, speeds []float64) float64 {
+	p, rows := &j.p, j.group*lanes
 	busy, free := 0.0, make([]float64, len(speeds))
 	for item := range p.Batch * p.Heads * tiles(p.QLen, rows) {
 		from, _ := j.laneItem(item, rows)
 		cost := 0.0
-		for r := from; r < min(from+rows, p.QLen); r += isa.lanes {
+		for r := from; r < min(from+rows, p.QLen); r += lanes {
 			first, _ := p.Keys(r)
-			_, last := p.Keys(min(r+isa.lanes, p.QLen) - 1)
+			_, last := p.Keys(min(r+lanes, p.QLen) - 1)
 			cost += fwdTileCost + float64(max(0, last-first))
 		}
 		busy += cost
@@ -119,6 +130,11 @@ func TestBalance(t *testing.T) {
 		{"forward", simulateForward, equal, "b1-h8-g8-n8192-m8192-d64-f32", 64, 0.10},
 		{"forward", simulateForward, equal, "b1-h8-g8-n8192-m8192-d64-f32-window512.0", 64, 0.10},
 		{"forward", simulateForward, equal, "b1-h1-g1-n8192-m8192-d64-f32-causal", 16, 0.05},
+		{"tiles", simulateTiles, equal, "b1-h8-g8-n8192-m8192-d64-f32-causal", 64, 0.05},
+		{"tiles", simulateTiles, equal, "b1-h8-g8-n8192-m8192-d64-f32", 64, 0.10},
+		{"tiles", simulateTiles, equal, "b1-h8-g8-n8192-m8192-d64-f32-window512.0", 64, 0.15},
+		{"tiles", simulateTiles, equal, "b1-h1-g1-n8192-m8192-d64-f32-causal", 16, 0.05},
+		{"tiles", simulateTiles, mixed, "b1-h8-g8-n8192-m8192-d64-f32-causal", 16, 0.10},
 		{"backward", simulateBackward, equal, "b1-h8-g8-n8192-m8192-d64-f32-causal", 64, 0.10},
 		{"backward", simulateBackward, equal, "b1-h8-g8-n8192-m8192-d64-f32", 64, 0.10},
 		{"backward", simulateBackward, equal, "b1-h1-g1-n8192-m8192-d64-f32-causal", 16, 0.10},

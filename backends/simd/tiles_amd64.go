@@ -64,8 +64,28 @@ func (j *job) partsOf(t *laneTile, lo, hi int, f func(from, keys int, whole bool
 // plannedRows returns the query rows of an item of a forward pass.
 func plannedRows(p flashkit.Problem) int {
 	j := &job{p: p, workers: workers()}
-	avx512Lanes.plan(j, tileItemRows)
+	j.planTiles()
 	return j.group * pairLanes
+}
+
+// planTiles is plan for kernels that pack K and V for each item, which takes them as
+// long as a tile of rows or two. Workers get fewer and larger items where the one with
+// the most to do ends sooner by that.
+func (j *job) planTiles() {
+	const atLeast, packing = itemsPerWorker / 2, 1
+	avx512Lanes.plan(j, tileItemRows)
+	heads, perHead := j.p.Batch*j.p.Heads, tiles(j.p.QLen, pairLanes)
+	most := func(group int) int { return tiles(heads*tiles(perHead, group), j.workers) * (group + packing) }
+	best := j.group
+	for g := j.group + 1; g <= tileItemRows/pairLanes && heads*tiles(perHead, g) >= atLeast*j.workers; g++ {
+		if most(g) < most(best) {
+			best = g
+		}
+	}
+	if 20*most(best) < 19*most(j.group) { // or else small items are better, as cores differ
+		j.group = best
+		j.planHeads(pairLanes)
+	}
 }
 
 // upToTiles rounds up to whole steps.
