@@ -73,7 +73,7 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 		kBuf: halves(takeWords(ws, tileBlock*words)),
 		v:    newPackedRows(ws, p.VDim, tileBlock),
 	}
-	var group [maxGroup]pairTile
+	var group [tileItemRows / pairLanes]pairTile
 	n := 0
 	for r := at.from; r < at.to; r += pairLanes {
 		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim)

@@ -84,7 +84,7 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 		vPairs: takeWords(ws, planeBlock*pairWords(p.VDim)), vColumns: takeWords(ws, planeWords(planeBlock, p.VDim)),
 		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.take(max(p.Dim, p.VDim)),
 	}
-	var group [maxGroup]planeTile
+	var group [tileItemRows / pairLanes]planeTile
 	n := 0
 	for r := at.from; r < at.to; r += pairLanes {
 		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r))

@@ -40,7 +40,7 @@ func (isa *laneISA) fwdWork(j *job) phase {
 
 const (
 	itemRows = 256 // query rows of an item
-	maxGroup = 32  // tiles of an item
+	maxGroup = 16  // tiles of an item
 )
 
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {

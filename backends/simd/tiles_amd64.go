@@ -77,7 +77,7 @@ func (j *job) planTiles() {
 	heads, perHead := j.p.Batch*j.p.Heads, tiles(j.p.QLen, pairLanes)
 	most := func(group int) int { return tiles(heads*tiles(perHead, group), j.workers) * (group + packing) }
 	best := j.group
-	for g := j.group + 1; g <= tileItemRows/pairLanes && heads*tiles(perHead, g) >= atLeast*j.workers; g++ {
+	for g := j.group + 1; g <= min(perHead, tileItemRows/pairLanes) && heads*tiles(perHead, g) >= atLeast*j.workers; g++ {
 		if most(g) < most(best) {
 			best = g
 		}
