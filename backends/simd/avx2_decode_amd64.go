@@ -6,35 +6,35 @@ package simd
 
 // attendF32AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 80 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
+// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
 // rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
-// idle is scratch like a row of O. kKeys and vKeys <= 64, 0 < qRows, oRows.
+// idle is scratch like a row of O. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
 func attendF32AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
 
 // attendF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 80 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
+// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
 // rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
-// idle is scratch like a row of O. dim and vdim are multiples of 16. kKeys and vKeys <= 64, 0 < qRows, oRows.
+// idle is scratch like a row of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
 func attendF16AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
 
 // attendBF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 80 elements apart; rows of Q and O qStep and oStep, multiples of 32, in the order of split16, Q with 0 beyond dim;
+// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, in the order of split16, Q with 0 beyond dim;
 // rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
-// idle is scratch like a row of O. dim and vdim are multiples of 16. kKeys and vKeys <= 64, 0 < qRows, oRows.
+// idle is scratch like a row of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
 func attendBF16AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
 
 // decodeWeightsAVX2 raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets
 // s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite
-// number. Rows of S lie 80 elements apart, with -Inf from keys to a multiple of 8; rows of O oStep
-// elements, a multiple of 16. 0 < keys <= 64, 0 < rows.
+// number. Rows of S lie 144 elements apart, with -Inf from keys to a multiple of 8; rows of O oStep
+// elements, a multiple of 16. 0 < keys <= 128, 0 < rows.
 //
 //go:noescape
 func decodeWeightsAVX2(s *float32, rows int, keys int, m *float32, l *float32, scale float32, o *float32, oStep int)

@@ -125,8 +125,8 @@ score4end:
 	VADDPS       Y8, Y9, Y4
 	VEXTRACTF128 $0x01, Y4, X8
 	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 320(AX)
-	ADDQ         $0x00000280, AX
+	VMOVUPS      X4, 576(AX)
+	ADDQ         $0x00000480, AX
 	LEAQ         (SI)(DI*2), SI
 	SUBQ         $0x02, R9
 	JG           score4rows
@@ -211,8 +211,8 @@ score1end:
 	VADDPS       Y8, Y9, Y4
 	VEXTRACTF128 $0x01, Y4, X8
 	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 320(AX)
-	ADDQ         $0x00000280, AX
+	VMOVUPS      X4, 576(AX)
+	ADDQ         $0x00000480, AX
 	LEAQ         (BX)(SI*2), BX
 	SUBQ         $0x02, R8
 	JG           score1rows
@@ -239,10 +239,10 @@ value4rows:
 	VBROADCASTSS 4(AX), Y1
 	VBROADCASTSS 8(AX), Y2
 	VBROADCASTSS 12(AX), Y3
-	VBROADCASTSS 320(AX), Y4
-	VBROADCASTSS 324(AX), Y5
-	VBROADCASTSS 328(AX), Y6
-	VBROADCASTSS 332(AX), Y7
+	VBROADCASTSS 576(AX), Y4
+	VBROADCASTSS 580(AX), Y5
+	VBROADCASTSS 584(AX), Y6
+	VBROADCASTSS 588(AX), Y7
 	MOVQ         CX, R9
 	MOVQ         idle+88(FP), R10
 	ADDQ         DX, R9
@@ -308,7 +308,7 @@ value4tail:
 	VMOVUPS     Y13, (R10)(R12*1)
 
 value4end:
-	ADDQ $0x00000280, AX
+	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
 	JG   value4rows
@@ -332,7 +332,7 @@ value:
 
 value1rows:
 	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 320(AX), Y4
+	VBROADCASTSS 576(AX), Y4
 	MOVQ         CX, R8
 	MOVQ         idle+88(FP), R9
 	ADDQ         DX, R8
@@ -374,7 +374,7 @@ value1tail:
 	VMOVUPS     Y13, (R9)(R11*1)
 
 value1end:
-	ADDQ $0x00000280, AX
+	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
 	JG   value1rows
@@ -507,8 +507,8 @@ score4tail:
 	VADDPS       Y8, Y9, Y4
 	VEXTRACTF128 $0x01, Y4, X8
 	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 320(AX)
-	ADDQ         $0x00000280, AX
+	VMOVUPS      X4, 576(AX)
+	ADDQ         $0x00000480, AX
 	LEAQ         (SI)(DI*2), SI
 	SUBQ         $0x02, R9
 	JG           score4rows
@@ -588,8 +588,8 @@ score1tail:
 	VADDPS       Y8, Y9, Y4
 	VEXTRACTF128 $0x01, Y4, X8
 	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 320(AX)
-	ADDQ         $0x00000280, AX
+	VMOVUPS      X4, 576(AX)
+	ADDQ         $0x00000480, AX
 	LEAQ         (BX)(SI*2), BX
 	SUBQ         $0x02, R8
 	JG           score1rows
@@ -616,10 +616,10 @@ value4rows:
 	VBROADCASTSS 4(AX), Y1
 	VBROADCASTSS 8(AX), Y2
 	VBROADCASTSS 12(AX), Y3
-	VBROADCASTSS 320(AX), Y4
-	VBROADCASTSS 324(AX), Y5
-	VBROADCASTSS 328(AX), Y6
-	VBROADCASTSS 332(AX), Y7
+	VBROADCASTSS 576(AX), Y4
+	VBROADCASTSS 580(AX), Y5
+	VBROADCASTSS 584(AX), Y6
+	VBROADCASTSS 588(AX), Y7
 	MOVQ         CX, R9
 	MOVQ         idle+88(FP), R10
 	ADDQ         DX, R9
@@ -677,7 +677,7 @@ value4:
 	JGE         value4
 
 value4tail:
-	ADDQ $0x00000280, AX
+	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
 	JG   value4rows
@@ -701,7 +701,7 @@ value:
 
 value1rows:
 	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 320(AX), Y4
+	VBROADCASTSS 576(AX), Y4
 	MOVQ         CX, R8
 	MOVQ         idle+88(FP), R9
 	ADDQ         DX, R8
@@ -738,7 +738,7 @@ value1:
 	JGE         value1
 
 value1tail:
-	ADDQ $0x00000280, AX
+	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
 	JG   value1rows
@@ -868,8 +868,8 @@ score4tail:
 	VADDPS       Y8, Y9, Y4
 	VEXTRACTF128 $0x01, Y4, X8
 	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 320(AX)
-	ADDQ         $0x00000280, AX
+	VMOVUPS      X4, 576(AX)
+	ADDQ         $0x00000480, AX
 	LEAQ         (SI)(DI*2), SI
 	SUBQ         $0x02, R9
 	JG           score4rows
@@ -950,8 +950,8 @@ score1tail:
 	VADDPS       Y8, Y9, Y4
 	VEXTRACTF128 $0x01, Y4, X8
 	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 320(AX)
-	ADDQ         $0x00000280, AX
+	VMOVUPS      X4, 576(AX)
+	ADDQ         $0x00000480, AX
 	LEAQ         (BX)(SI*2), BX
 	SUBQ         $0x02, R8
 	JG           score1rows
@@ -978,10 +978,10 @@ value4rows:
 	VBROADCASTSS 4(AX), Y1
 	VBROADCASTSS 8(AX), Y2
 	VBROADCASTSS 12(AX), Y3
-	VBROADCASTSS 320(AX), Y4
-	VBROADCASTSS 324(AX), Y5
-	VBROADCASTSS 328(AX), Y6
-	VBROADCASTSS 332(AX), Y7
+	VBROADCASTSS 576(AX), Y4
+	VBROADCASTSS 580(AX), Y5
+	VBROADCASTSS 584(AX), Y6
+	VBROADCASTSS 588(AX), Y7
 	MOVQ         CX, R9
 	MOVQ         idle+88(FP), R10
 	ADDQ         DX, R9
@@ -1043,7 +1043,7 @@ value4:
 	JGE         value4
 
 value4tail:
-	ADDQ $0x00000280, AX
+	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
 	JG   value4rows
@@ -1067,7 +1067,7 @@ value:
 
 value1rows:
 	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 320(AX), Y4
+	VBROADCASTSS 576(AX), Y4
 	MOVQ         CX, R8
 	MOVQ         idle+88(FP), R9
 	ADDQ         DX, R8
@@ -1105,7 +1105,7 @@ value1:
 	JGE         value1
 
 value1tail:
-	ADDQ $0x00000280, AX
+	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
 	JG   value1rows
@@ -1252,7 +1252,7 @@ rescale:
 	JL      rescale
 
 same:
-	ADDQ    $0x00000140, AX
+	ADDQ    $0x00000240, AX
 	ADDQ    $0x04, BX
 	ADDQ    $0x04, SI
 	ADDQ    R8, DI

@@ -174,7 +174,7 @@ func (x *decodeItem) keyRows(t *flashkit.Tensor, buf []float32) keyRows {
 	}
 	// Prefetches that run ahead by less come late; by a page, they wait for one another
 	// where others use the memory, too. Half a register tile more than whole tiles.
-	const ahead, tile = 2048, 4
+	const ahead, tile = 3072, 4
 	rows.ahead = (ahead/(shape[3]*size)/tile*tile + tile/2) * rows.step
 	return rows
 }

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	decodeRows  = 64 // query rows of a KV head, at most
-	decodeBlock = 64 // keys of a block, at most
-	decodeStep  = 80 // elements from one row of scores to the next
-	decodePad   = 3  // rows beyond the last that a register tile may reach
+	decodeRows  = 64  // query rows of a KV head, at most
+	decodeBlock = 128 // keys of a block, at most
+	decodeStep  = 144 // elements from one row of scores to the next
+	decodePad   = 3   // rows beyond the last that a register tile may reach
 
 	decodeWidest = 32 // elements of a vector, at most
 )
@@ -54,6 +54,7 @@ type decodePlan struct {
 	rows        int // query rows of a KV head
 	first, last int // keys that any row sees
 	chunk       int // keys of a chunk
+	block       int // of a block, at most
 	chunks      int // of a KV head, at least one
 	qStep       int // from one row of Q to the next
 	lColumn     int // where l is in a row of O, beyond its end
@@ -65,7 +66,7 @@ type decodePlan struct {
 // with waiting for memory, unless that makes too few of them for many workers.
 // The shortest ones are still long beside their result.
 func planDecode(p *flashkit.Problem) decodePlan {
-	const shortest, longest, enough = 2 * decodeBlock, 64 * decodeBlock, 128
+	const shortest, longest, enough = decodeBlock, 32 * decodeBlock, 128
 	d := decodePlan{group: p.Heads / p.KVHeads}
 	d.rows = d.group * p.QLen
 	if p.QLen > 0 {
@@ -77,6 +78,7 @@ func planDecode(p *flashkit.Problem) decodePlan {
 	wanted := tiles(p.Batch*p.KVHeads*keys, enough*decodeBlock) * decodeBlock
 	d.chunk = max(shortest, tiles(8*d.rows, decodeBlock)*decodeBlock, min(wanted, longest))
 	d.chunks = max(1, tiles(keys, d.chunk))
+	d.block = min(decodeBlock, d.chunk/2) // values are those of the block before, so one alone would wait
 	d.qStep, d.lColumn = tiles(p.Dim, decodeWidest)*decodeWidest, tiles(p.VDim, decodeWidest)*decodeWidest
 	d.oStep = d.lColumn + decodeWidest
 	d.part = pad(d.rows) + d.rows*d.oStep
@@ -106,7 +108,7 @@ type seenKeys struct {
 // cut returns the keys from a given one on, up to the first that other rows see.
 func (d *decodePlan) cut(p *flashkit.Problem, from, to int) seenKeys {
 	first, last := p.Queries(from)
-	to = min(to, from+decodeBlock)
+	to = min(to, from+d.block)
 	if first < last {
 		_, end := p.Keys(first)
 		to = min(to, end)

@@ -31,7 +31,7 @@ var decodeMasks = []string{"", "-causal", "-causal-topleft", "-window100.0", "-w
 
 var decodeDims = []string{"d8", "d16-dv64", "d33-dv7", "d64-dv31", "d1", "d40"}
 
-// Chunks have at least 128 keys, blocks 64, register tiles 4.
+// Chunks have at least 128 keys, blocks 64 of these and 128 of longer ones, register tiles 4.
 var decodeKeys = []int{1, 3, 4, 63, 65, 127, 128, 129, 191, 257, 385, 1030}
 
 // A decode kernel must agree with the portable one, wherever the keys are cut.

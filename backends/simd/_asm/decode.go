@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	decodeKeys  = 4  // keys of a register tile
-	decodeBlock = 64 // keys of a block, at most
-	scoreStep   = 80 // elements between rows of S: a block, and room for the tile of its last key
+	decodeKeys  = 4   // keys of a register tile
+	decodeBlock = 128 // keys of a block, at most
+	scoreStep   = 144 // elements between rows of S: a block, and room for the tile of its last key
 	scoreBytes  = 4 * scoreStep
 )
 
