@@ -14,6 +14,7 @@ func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys i
 // addValuesAMXBF16 sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[c][j]*p[j][i], a product of
 // pairs. Rows of v lie step pairs apart. o is [vdim][32], p is [pairs][32]. pairs is a positive multiple
 // of 16, vdim one of 32. sum is scratch, [32][32].
+// A nil alpha counts as 0, whatever o held.
 //
 //go:noescape
 func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)

@@ -280,14 +280,18 @@ TEXT ·addValuesAMXBF16(SB), NOSPLIT, $8-64
 	MOVQ    sum+56(FP), DI
 	LEAQ    (DI)(R13*8), BX
 	LEAQ    (BX)(R13*8), BX
+	TESTQ   DX, DX
+	JZ      begin
 	VMOVUPS (DX), Z4
 	VMOVUPS 64(DX), Z5
-	MOVQ    v+8(FP), R8
-	MOVQ    step+16(FP), R10
-	SHLQ    $0x02, R10
+
+begin:
+	MOVQ v+8(FP), R8
+	MOVQ step+16(FP), R10
+	SHLQ $0x02, R10
 
 dims:
-	MOVQ R8, DX
+	MOVQ R8, SI
 	LEAQ (R8)(R10*8), R9
 	LEAQ (R9)(R10*8), R9
 	MOVQ p+24(FP), R11
@@ -319,8 +323,8 @@ dims:
 	BYTE $0x7b
 	BYTE $0x49
 	BYTE $0xd8
-	MOVQ pairs+32(FP), SI
-	SHRQ $0x04, SI
+	MOVQ pairs+32(FP), R14
+	SHRQ $0x04, R14
 
 pairs:
 	// TILELOADD 0(R11)(R12*1), T4
@@ -402,9 +406,9 @@ pairs:
 	ADDQ $0x40, R9
 	LEAQ (R11)(R12*8), R11
 	LEAQ (R11)(R12*8), R11
-	DECQ SI
+	DECQ R14
 	JNZ  pairs
-	LEAQ (DX)(R10*8), R8
+	LEAQ (SI)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
 	LEAQ (R8)(R10*8), R8
@@ -456,22 +460,26 @@ pairs:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	MOVQ DI, DX
-	MOVQ $0x00000020, SI
+	MOVQ DI, SI
+	MOVQ $0x00000020, R9
 
 row:
-	VMOVUPS     (AX), Z0
-	VFMADD213PS (DX), Z4, Z0
-	VMOVUPS     Z0, (AX)
-	VMOVUPS     64(AX), Z0
-	VFMADD213PS 64(DX), Z5, Z0
-	VMOVUPS     Z0, 64(AX)
-	ADDQ        $0x00000080, AX
-	ADDQ        $0x00000080, DX
-	DECQ        SI
-	JNZ         row
-	SUBQ        $0x20, CX
-	JG          dims
+	VMOVUPS     (SI), Z0
+	VMOVUPS     64(SI), Z1
+	TESTQ       DX, DX
+	JZ          set
+	VFMADD231PS (AX), Z4, Z0
+	VFMADD231PS 64(AX), Z5, Z1
+
+set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000080, SI
+	DECQ    R9
+	JNZ     row
+	SUBQ    $0x20, CX
+	JG      dims
 
 	// TILERELEASE
 	BYTE    $0xc4
@@ -2339,14 +2347,18 @@ TEXT ·planeValuesAMXBF16(SB), NOSPLIT, $8-80
 	MOVQ    sum+72(FP), DI
 	LEAQ    (DI)(R13*8), BX
 	LEAQ    (BX)(R13*8), BX
+	TESTQ   DX, DX
+	JZ      begin
 	VMOVUPS (DX), Z4
 	VMOVUPS 64(DX), Z5
-	MOVQ    v+8(FP), R8
-	MOVQ    step+16(FP), R10
-	SHLQ    $0x02, R10
+
+begin:
+	MOVQ v+8(FP), R8
+	MOVQ step+16(FP), R10
+	SHLQ $0x02, R10
 
 dims:
-	MOVQ R8, DX
+	MOVQ R8, SI
 	LEAQ (R8)(R10*8), R9
 	LEAQ (R9)(R10*8), R9
 	MOVQ p+32(FP), R11
@@ -2378,8 +2390,8 @@ dims:
 	BYTE $0x7b
 	BYTE $0x49
 	BYTE $0xd8
-	MOVQ pairs+48(FP), SI
-	SHRQ $0x04, SI
+	MOVQ pairs+48(FP), R14
+	SHRQ $0x04, R14
 	ADDQ vPlane+24(FP), R8
 	ADDQ vPlane+24(FP), R8
 
@@ -2432,7 +2444,7 @@ dims:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	DECQ SI
+	DECQ R14
 	JZ   smallest
 
 small:
@@ -2755,7 +2767,7 @@ small:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	DECQ SI
+	DECQ R14
 	JNZ  small
 
 smallest:
@@ -3025,7 +3037,7 @@ smallest:
 	BYTE   $0x5c
 	BYTE   $0xce
 	VADDPS Z31, Z31, Z31
-	MOVQ   DX, R8
+	MOVQ   SI, R8
 
 	// TILELOADD 0(R8)(R10*1), T6
 	BYTE $0xc4
@@ -3072,9 +3084,9 @@ smallest:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	MOVQ pairs+48(FP), SI
-	SHRQ $0x04, SI
-	DECQ SI
+	MOVQ pairs+48(FP), R14
+	SHRQ $0x04, R14
+	DECQ R14
 	JZ   largeend
 
 large:
@@ -3161,7 +3173,7 @@ large:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	DECQ SI
+	DECQ R14
 	JNZ  large
 
 largeend:
@@ -3196,7 +3208,7 @@ largeend:
 	BYTE   $0x5c
 	BYTE   $0xdf
 	VADDPS Z31, Z31, Z31
-	LEAQ   (DX)(R10*8), R8
+	LEAQ   (SI)(R10*8), R8
 	LEAQ   (R8)(R10*8), R8
 	LEAQ   (R8)(R10*8), R8
 	LEAQ   (R8)(R10*8), R8
@@ -3248,22 +3260,26 @@ largeend:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	MOVQ DI, DX
-	MOVQ $0x00000020, SI
+	MOVQ DI, SI
+	MOVQ $0x00000020, R9
 
 row:
-	VMOVUPS     (AX), Z0
-	VFMADD213PS (DX), Z4, Z0
-	VMOVUPS     Z0, (AX)
-	VMOVUPS     64(AX), Z0
-	VFMADD213PS 64(DX), Z5, Z0
-	VMOVUPS     Z0, 64(AX)
-	ADDQ        $0x00000080, AX
-	ADDQ        $0x00000080, DX
-	DECQ        SI
-	JNZ         row
-	SUBQ        $0x20, CX
-	JG          dims
+	VMOVUPS     (SI), Z0
+	VMOVUPS     64(SI), Z1
+	TESTQ       DX, DX
+	JZ          set
+	VFMADD231PS (AX), Z4, Z0
+	VFMADD231PS 64(AX), Z5, Z1
+
+set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000080, SI
+	DECQ    R9
+	JNZ     row
+	SUBQ    $0x20, CX
+	JG      dims
 
 	// TILERELEASE
 	BYTE    $0xc4

@@ -876,6 +876,8 @@ dims6:
 	JL      dims6done
 	CMPQ    DI, $0x08
 	JE      dims6done
+	TESTQ   R8, R8
+	JZ      dims6set
 	VMOVUPS (R8), Y12
 	VMOVUPS 32(R8), Y13
 	VMULPS  (AX), Y12, Y0
@@ -890,11 +892,28 @@ dims6:
 	VMULPS  288(AX), Y13, Y9
 	VMULPS  320(AX), Y12, Y10
 	VMULPS  352(AX), Y13, Y11
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims6keysrest
+	JMP     dims6sum
+
+dims6set:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+
+dims6sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims6keysrest
 
 dims6keys:
 	VMOVUPS      (R11), Y12
@@ -1034,6 +1053,8 @@ dims6done:
 dims4:
 	CMPQ    DI, $0x04
 	JL      dims4done
+	TESTQ   R8, R8
+	JZ      dims4set
 	VMOVUPS (R8), Y12
 	VMOVUPS 32(R8), Y13
 	VMULPS  (AX), Y12, Y0
@@ -1044,11 +1065,24 @@ dims4:
 	VMULPS  160(AX), Y13, Y5
 	VMULPS  192(AX), Y12, Y6
 	VMULPS  224(AX), Y13, Y7
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims4keysrest
+	JMP     dims4sum
+
+dims4set:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+dims4sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims4keysrest
 
 dims4keys:
 	VMOVUPS      (R11), Y12
@@ -1154,17 +1188,28 @@ dims4done:
 dims2:
 	CMPQ    DI, $0x02
 	JL      dims2done
+	TESTQ   R8, R8
+	JZ      dims2set
 	VMOVUPS (R8), Y12
 	VMOVUPS 32(R8), Y13
 	VMULPS  (AX), Y12, Y0
 	VMULPS  32(AX), Y13, Y1
 	VMULPS  64(AX), Y12, Y2
 	VMULPS  96(AX), Y13, Y3
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims2keysrest
+	JMP     dims2sum
+
+dims2set:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+
+dims2sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims2keysrest
 
 dims2keys:
 	VMOVUPS      (R11), Y12
@@ -1236,15 +1281,24 @@ dims2done:
 dims1:
 	CMPQ    DI, $0x01
 	JL      dims1done
+	TESTQ   R8, R8
+	JZ      dims1set
 	VMOVUPS (R8), Y12
 	VMOVUPS 32(R8), Y13
 	VMULPS  (AX), Y12, Y0
 	VMULPS  32(AX), Y13, Y1
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims1keysrest
+	JMP     dims1sum
+
+dims1set:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+
+dims1sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims1keysrest
 
 dims1keys:
 	VMOVUPS      (R11), Y12
@@ -1322,6 +1376,8 @@ dims6:
 	JL      dims6done
 	CMPQ    R8, $0x08
 	JE      dims6done
+	TESTQ   R9, R9
+	JZ      dims6set
 	VMOVUPS (R9), Y12
 	VMOVUPS 32(R9), Y13
 	VMULPS  (CX), Y12, Y0
@@ -1336,12 +1392,29 @@ dims6:
 	VMULPS  288(CX), Y13, Y9
 	VMULPS  320(CX), Y12, Y10
 	VMULPS  352(CX), Y13, Y11
-	MOVQ    DX, R11
-	MOVQ    SI, R12
-	MOVQ    DI, R13
-	MOVQ    AX, R14
-	SUBQ    $0x00000004, R13
-	JL      dims6keysrest
+	JMP     dims6sum
+
+dims6set:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+
+dims6sum:
+	MOVQ DX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	MOVQ AX, R14
+	SUBQ $0x00000004, R13
+	JL   dims6keysrest
 
 dims6keys:
 	VPBROADCASTD (R14), Y12
@@ -1563,6 +1636,8 @@ dims6done:
 dims4:
 	CMPQ    R8, $0x04
 	JL      dims4done
+	TESTQ   R9, R9
+	JZ      dims4set
 	VMOVUPS (R9), Y12
 	VMOVUPS 32(R9), Y13
 	VMULPS  (CX), Y12, Y0
@@ -1573,12 +1648,25 @@ dims4:
 	VMULPS  160(CX), Y13, Y5
 	VMULPS  192(CX), Y12, Y6
 	VMULPS  224(CX), Y13, Y7
-	MOVQ    DX, R11
-	MOVQ    SI, R12
-	MOVQ    DI, R13
-	MOVQ    AX, R14
-	SUBQ    $0x00000004, R13
-	JL      dims4keysrest
+	JMP     dims4sum
+
+dims4set:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+dims4sum:
+	MOVQ DX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	MOVQ AX, R14
+	SUBQ $0x00000004, R13
+	JL   dims4keysrest
 
 dims4keys:
 	VPBROADCASTD (R14), Y12
@@ -1746,18 +1834,29 @@ dims4done:
 dims2:
 	CMPQ    R8, $0x02
 	JL      dims2done
+	TESTQ   R9, R9
+	JZ      dims2set
 	VMOVUPS (R9), Y12
 	VMOVUPS 32(R9), Y13
 	VMULPS  (CX), Y12, Y0
 	VMULPS  32(CX), Y13, Y1
 	VMULPS  64(CX), Y12, Y2
 	VMULPS  96(CX), Y13, Y3
-	MOVQ    DX, R11
-	MOVQ    SI, R12
-	MOVQ    DI, R13
-	MOVQ    AX, R14
-	SUBQ    $0x00000004, R13
-	JL      dims2keysrest
+	JMP     dims2sum
+
+dims2set:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+
+dims2sum:
+	MOVQ DX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	MOVQ AX, R14
+	SUBQ $0x00000004, R13
+	JL   dims2keysrest
 
 dims2keys:
 	VPBROADCASTD (R14), Y12
@@ -1871,16 +1970,25 @@ dims2done:
 dims1:
 	CMPQ    R8, $0x01
 	JL      dims1done
+	TESTQ   R9, R9
+	JZ      dims1set
 	VMOVUPS (R9), Y12
 	VMOVUPS 32(R9), Y13
 	VMULPS  (CX), Y12, Y0
 	VMULPS  32(CX), Y13, Y1
-	MOVQ    DX, R11
-	MOVQ    SI, R12
-	MOVQ    DI, R13
-	MOVQ    AX, R14
-	SUBQ    $0x00000004, R13
-	JL      dims1keysrest
+	JMP     dims1sum
+
+dims1set:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+
+dims1sum:
+	MOVQ DX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	MOVQ AX, R14
+	SUBQ $0x00000004, R13
+	JL   dims1keysrest
 
 dims1keys:
 	VPBROADCASTD (R14), Y12

@@ -32,6 +32,7 @@ func totalsAVX512(lse *float32, by *float32, m *float32, l *float32, scale float
 
 // addValuesAVX512 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
 // apart, of v[j][c]*p[j][i]. o is [vdim][32], p is [keys][32]. keys > 0.
+// A nil alpha counts as 0, whatever o held.
 //
 //go:noescape
 func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32)
@@ -39,6 +40,7 @@ func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdi
 // addValuesMaskedAVX512 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
 // apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,
 // and v[j][c] does not matter, even if it is NaN. o is [vdim][32], p is [keys][32]. keys > 0.
+// A nil alpha counts as 0, whatever o held.
 //
 //go:noescape
 func addValuesMaskedAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)

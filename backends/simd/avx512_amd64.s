@@ -815,7 +815,7 @@ TEXT ·totalsAVX512(SB), NOSPLIT, $8-36
 	RET
 
 // func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512DQ, AVX512F, SSE
 TEXT ·addValuesAVX512(SB), NOSPLIT, $8-56
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -833,6 +833,8 @@ TEXT ·addValuesAVX512(SB), NOSPLIT, $8-56
 dims8:
 	CMPQ    DI, $0x08
 	JL      dims8done
+	TESTQ   R8, R8
+	JZ      dims8set
 	VMOVUPS (R8), Z16
 	VMOVUPS 64(R8), Z17
 	VMULPS  (AX), Z16, Z0
@@ -851,11 +853,32 @@ dims8:
 	VMULPS  832(AX), Z17, Z13
 	VMULPS  896(AX), Z16, Z14
 	VMULPS  960(AX), Z17, Z15
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims8keysrest
+	JMP     dims8sum
+
+dims8set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+
+dims8sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims8keysrest
 
 dims8keys:
 	VMOVUPS      (R11), Z16
@@ -1029,6 +1052,8 @@ dims8done:
 dims4:
 	CMPQ    DI, $0x04
 	JL      dims4done
+	TESTQ   R8, R8
+	JZ      dims4set
 	VMOVUPS (R8), Z16
 	VMOVUPS 64(R8), Z17
 	VMULPS  (AX), Z16, Z0
@@ -1039,11 +1064,24 @@ dims4:
 	VMULPS  320(AX), Z17, Z5
 	VMULPS  384(AX), Z16, Z6
 	VMULPS  448(AX), Z17, Z7
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims4keysrest
+	JMP     dims4sum
+
+dims4set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+
+dims4sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims4keysrest
 
 dims4keys:
 	VMOVUPS      (R11), Z16
@@ -1149,17 +1187,28 @@ dims4done:
 dims2:
 	CMPQ    DI, $0x02
 	JL      dims2done
+	TESTQ   R8, R8
+	JZ      dims2set
 	VMOVUPS (R8), Z16
 	VMOVUPS 64(R8), Z17
 	VMULPS  (AX), Z16, Z0
 	VMULPS  64(AX), Z17, Z1
 	VMULPS  128(AX), Z16, Z2
 	VMULPS  192(AX), Z17, Z3
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims2keysrest
+	JMP     dims2sum
+
+dims2set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+
+dims2sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims2keysrest
 
 dims2keys:
 	VMOVUPS      (R11), Z16
@@ -1231,15 +1280,24 @@ dims2done:
 dims1:
 	CMPQ    DI, $0x01
 	JL      dims1done
+	TESTQ   R8, R8
+	JZ      dims1set
 	VMOVUPS (R8), Z16
 	VMOVUPS 64(R8), Z17
 	VMULPS  (AX), Z16, Z0
 	VMULPS  64(AX), Z17, Z1
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims1keysrest
+	JMP     dims1sum
+
+dims1set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+
+dims1sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims1keysrest
 
 dims1keys:
 	VMOVUPS      (R11), Z16
@@ -1296,7 +1354,7 @@ dims1done:
 	RET
 
 // func addValuesMaskedAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512DQ, AVX512F, SSE
 TEXT ·addValuesMaskedAVX512(SB), NOSPLIT, $8-64
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -1315,6 +1373,8 @@ TEXT ·addValuesMaskedAVX512(SB), NOSPLIT, $8-64
 dims8:
 	CMPQ    R8, $0x08
 	JL      dims8done
+	TESTQ   R9, R9
+	JZ      dims8set
 	VMOVUPS (R9), Z16
 	VMOVUPS 64(R9), Z17
 	VMULPS  (CX), Z16, Z0
@@ -1333,12 +1393,33 @@ dims8:
 	VMULPS  832(CX), Z17, Z13
 	VMULPS  896(CX), Z16, Z14
 	VMULPS  960(CX), Z17, Z15
-	MOVQ    DX, R11
-	MOVQ    SI, R12
-	MOVQ    DI, R13
-	MOVQ    AX, R14
-	SUBQ    $0x00000004, R13
-	JL      dims8keysrest
+	JMP     dims8sum
+
+dims8set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+
+dims8sum:
+	MOVQ DX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	MOVQ AX, R14
+	SUBQ $0x00000004, R13
+	JL   dims8keysrest
 
 dims8keys:
 	KMOVW        (R14), K1
@@ -1524,6 +1605,8 @@ dims8done:
 dims4:
 	CMPQ    R8, $0x04
 	JL      dims4done
+	TESTQ   R9, R9
+	JZ      dims4set
 	VMOVUPS (R9), Z16
 	VMOVUPS 64(R9), Z17
 	VMULPS  (CX), Z16, Z0
@@ -1534,12 +1617,25 @@ dims4:
 	VMULPS  320(CX), Z17, Z5
 	VMULPS  384(CX), Z16, Z6
 	VMULPS  448(CX), Z17, Z7
-	MOVQ    DX, R11
-	MOVQ    SI, R12
-	MOVQ    DI, R13
-	MOVQ    AX, R14
-	SUBQ    $0x00000004, R13
-	JL      dims4keysrest
+	JMP     dims4sum
+
+dims4set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+
+dims4sum:
+	MOVQ DX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	MOVQ AX, R14
+	SUBQ $0x00000004, R13
+	JL   dims4keysrest
 
 dims4keys:
 	KMOVW        (R14), K1
@@ -1657,18 +1753,29 @@ dims4done:
 dims2:
 	CMPQ    R8, $0x02
 	JL      dims2done
+	TESTQ   R9, R9
+	JZ      dims2set
 	VMOVUPS (R9), Z16
 	VMOVUPS 64(R9), Z17
 	VMULPS  (CX), Z16, Z0
 	VMULPS  64(CX), Z17, Z1
 	VMULPS  128(CX), Z16, Z2
 	VMULPS  192(CX), Z17, Z3
-	MOVQ    DX, R11
-	MOVQ    SI, R12
-	MOVQ    DI, R13
-	MOVQ    AX, R14
-	SUBQ    $0x00000004, R13
-	JL      dims2keysrest
+	JMP     dims2sum
+
+dims2set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+
+dims2sum:
+	MOVQ DX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	MOVQ AX, R14
+	SUBQ $0x00000004, R13
+	JL   dims2keysrest
 
 dims2keys:
 	KMOVW        (R14), K1
@@ -1752,16 +1859,25 @@ dims2done:
 dims1:
 	CMPQ    R8, $0x01
 	JL      dims1done
+	TESTQ   R9, R9
+	JZ      dims1set
 	VMOVUPS (R9), Z16
 	VMOVUPS 64(R9), Z17
 	VMULPS  (CX), Z16, Z0
 	VMULPS  64(CX), Z17, Z1
-	MOVQ    DX, R11
-	MOVQ    SI, R12
-	MOVQ    DI, R13
-	MOVQ    AX, R14
-	SUBQ    $0x00000004, R13
-	JL      dims1keysrest
+	JMP     dims1sum
+
+dims1set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+
+dims1sum:
+	MOVQ DX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	MOVQ AX, R14
+	SUBQ $0x00000004, R13
+	JL   dims1keysrest
 
 dims1keys:
 	KMOVW        (R14), K1

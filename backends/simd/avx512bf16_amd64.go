@@ -13,6 +13,7 @@ func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys 
 
 // addValuesAVX512BF16 sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of
 // pairs. Rows of v lie step pairs apart. o is [vdim][32], p is [pairs][32]. pairs > 0.
+// A nil alpha counts as 0, whatever o held.
 //
 //go:noescape
 func addValuesAVX512BF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32)

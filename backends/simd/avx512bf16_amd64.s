@@ -1168,7 +1168,7 @@ keys1done:
 	RET
 
 // func addValuesAVX512BF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32)
-// Requires: AVX, AVX512BF16, AVX512F, SSE
+// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, SSE
 TEXT ·addValuesAVX512BF16(SB), NOSPLIT, $8-56
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -1186,6 +1186,8 @@ TEXT ·addValuesAVX512BF16(SB), NOSPLIT, $8-56
 dims8:
 	CMPQ    DI, $0x08
 	JL      dims8done
+	TESTQ   R8, R8
+	JZ      dims8set
 	VMOVUPS (R8), Z16
 	VMOVUPS 64(R8), Z17
 	VMULPS  (AX), Z16, Z0
@@ -1204,11 +1206,32 @@ dims8:
 	VMULPS  832(AX), Z17, Z13
 	VMULPS  896(AX), Z16, Z14
 	VMULPS  960(AX), Z17, Z15
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims8keysrest
+	JMP     dims8sum
+
+dims8set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+
+dims8sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims8keysrest
 
 dims8keys:
 	VMOVUPS      (R11), Z16
@@ -1622,6 +1645,8 @@ dims8done:
 dims4:
 	CMPQ    DI, $0x04
 	JL      dims4done
+	TESTQ   R8, R8
+	JZ      dims4set
 	VMOVUPS (R8), Z16
 	VMOVUPS 64(R8), Z17
 	VMULPS  (AX), Z16, Z0
@@ -1632,11 +1657,24 @@ dims4:
 	VMULPS  320(AX), Z17, Z5
 	VMULPS  384(AX), Z16, Z6
 	VMULPS  448(AX), Z17, Z7
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims4keysrest
+	JMP     dims4sum
+
+dims4set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+
+dims4sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims4keysrest
 
 dims4keys:
 	VMOVUPS      (R11), Z16
@@ -1862,17 +1900,28 @@ dims4done:
 dims2:
 	CMPQ    DI, $0x02
 	JL      dims2done
+	TESTQ   R8, R8
+	JZ      dims2set
 	VMOVUPS (R8), Z16
 	VMOVUPS 64(R8), Z17
 	VMULPS  (AX), Z16, Z0
 	VMULPS  64(AX), Z17, Z1
 	VMULPS  128(AX), Z16, Z2
 	VMULPS  192(AX), Z17, Z3
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims2keysrest
+	JMP     dims2sum
+
+dims2set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+
+dims2sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims2keysrest
 
 dims2keys:
 	VMOVUPS      (R11), Z16
@@ -2004,15 +2053,24 @@ dims2done:
 dims1:
 	CMPQ    DI, $0x01
 	JL      dims1done
+	TESTQ   R8, R8
+	JZ      dims1set
 	VMOVUPS (R8), Z16
 	VMOVUPS 64(R8), Z17
 	VMULPS  (AX), Z16, Z0
 	VMULPS  64(AX), Z17, Z1
-	MOVQ    CX, R10
-	MOVQ    BX, R11
-	MOVQ    SI, R12
-	SUBQ    $0x00000004, R12
-	JL      dims1keysrest
+	JMP     dims1sum
+
+dims1set:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+
+dims1sum:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   dims1keysrest
 
 dims1keys:
 	VMOVUPS      (R11), Z16

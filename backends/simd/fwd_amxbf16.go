@@ -120,7 +120,7 @@ func (x *tileScratch) absorb(j *job, t *pairTile, from, keys int, whole bool) {
 	pairs, filled := (keys+1)/2, upToTiles(keys)/2
 	weightsAMXBF16(&x.pPairs[0], &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	clear(x.pPairs[pairs*pairLanes : filled*pairLanes])
-	addValuesAMXBF16(&t.o[0], &x.v.columns[at/2], x.v.step, &x.pPairs[0], filled, upToTiles(p.VDim), &x.factors[0], &x.s[0])
+	addValuesAMXBF16(&t.o[0], &x.v.columns[at/2], x.v.step, &x.pPairs[0], filled, upToTiles(p.VDim), t.alpha(x.factors), &x.s[0])
 	if x.v.wild {
 		x.v.addWild(t.o, at, keys, x.pPairs, x.masks)
 	}

@@ -150,6 +150,6 @@ func (x *planeScratch) absorb(j *job, t *planeTile, from, keys int, whole bool) 
 			clear(x.p[i*pPlane+pairs*pairLanes : i*pPlane+filled*pairLanes])
 		}
 	}
-	planeValuesAMXBF16(&t.o[0], &x.vColumns[at/2], planeBlock/2, 4*x.v.plane(), &x.p[0], 4*pPlane, filled, x.v.step, &x.factors[0], &x.s[0])
+	planeValuesAMXBF16(&t.o[0], &x.vColumns[at/2], planeBlock/2, 4*x.v.plane(), &x.p[0], 4*pPlane, filled, x.v.step, t.alpha(x.factors), &x.s[0])
 	addWildSums(t.o, &v, x.p, pPlane, x.masks, x.row)
 }

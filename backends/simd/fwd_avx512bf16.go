@@ -133,7 +133,7 @@ func (x *pairScratch) addWhole(j *job, t *pairTile, from, keys int) {
 		clear(x.s[keys*pairLanes:][:pairLanes])
 	}
 	narrowPairsAVX512BF16(&x.pPairs[0], &x.s[0], pairLanes, pairs)
-	addValuesAVX512BF16(&t.o[0], &x.vPairs[(from-x.vFrom)/2*vdim], vdim, &x.pPairs[0], pairs, vdim, &x.factors[0])
+	addValuesAVX512BF16(&t.o[0], &x.vPairs[(from-x.vFrom)/2*vdim], vdim, &x.pPairs[0], pairs, vdim, t.alpha(x.factors))
 }
 
 // addMasked does the same with keys that some rows do not see, in float32.
@@ -143,5 +143,5 @@ func (x *pairScratch) addMasked(j *job, t *pairTile, from, keys int) {
 	maskScoresAVX512(&x.s[0], &x.masks[0], keys, &x.top[0])
 	weightsAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	v, step := avx512Lanes.view(&j.fwd.V, x.b, x.kvHead, from, keys, x.v)
-	addValuesMaskedAVX512(&t.o[0], &v[0], step, &x.s[0], keys, p.VDim, &x.factors[0], &x.masks[0])
+	addValuesMaskedAVX512(&t.o[0], &v[0], step, &x.s[0], keys, p.VDim, t.alpha(x.factors), &x.masks[0])
 }

@@ -102,6 +102,7 @@ type laneTile struct {
 	q       []float32 // [dim][lanes]
 	o       []float32 // [vdim][lanes]
 	m, l    []float32 // [lanes]
+	begun   bool      // o holds something
 }
 
 // A laneScratch is the workspace that the tiles of an item share.
@@ -180,16 +181,24 @@ func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int
 }
 
 // emptyTile returns a tile of n query rows that has seen no key. Its O has vdim
-// rows, its Q is left to the caller.
+// rows, not begun, and its Q is left to the caller.
 func (isa *laneISA) emptyTile(ws *arena, from, n, vdim int) laneTile {
 	lanes := isa.lanes
 	t := laneTile{from: from, n: n, o: ws.take(lanes * vdim), m: ws.take(lanes), l: ws.take(lanes)}
-	clear(t.o)
 	clear(t.l)
 	for i := range t.m {
 		t.m[i] = float32(math.Inf(-1))
 	}
 	return t
+}
+
+// alpha returns what addValues multiplies O with: the factors, or nil the first time.
+func (t *laneTile) alpha(factors []float32) *float32 {
+	if !t.begun {
+		t.begun = true
+		return nil
+	}
+	return &factors[0]
 }
 
 // absorb takes the keys [lo, hi), which begin at k and v, into the tile. Of
@@ -216,20 +225,20 @@ func (isa *laneISA) absorb(j *job, t *laneTile, x *laneScratch, k []float32, kSt
 // absorbPart takes keys into the tile, from a given one on.
 func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, k *float32, kStep int, v *float32, vStep, from, keys int, masked bool) {
 	p := &j.p
-	s, q, o, alpha := &x.s[0], &t.q[0], &t.o[0], &x.factors[0]
+	s, q, o, factors := &x.s[0], &t.q[0], &t.o[0], &x.factors[0]
 	m, top, l := &t.m[0], &x.top[0], &t.l[0]
 	copy(x.top, t.m)
 	if !masked {
 		isa.scores(s, k, kStep, q, p.Dim, keys, top, x.ahead.take(keys, p.Dim, k))
-		isa.weights(s, keys, m, top, l, alpha, j.base2)
-		isa.addValues(o, v, vStep, s, keys, p.VDim, alpha)
+		isa.weights(s, keys, m, top, l, factors, j.base2)
+		isa.addValues(o, v, vStep, s, keys, p.VDim, t.alpha(x.factors))
 		return
 	}
 	x.setMasks(p, t, from, keys)
 	isa.scores(s, k, kStep, q, p.Dim, keys, &x.hidden[0], x.ahead.take(keys, p.Dim, k)) // its maximum counts hidden keys
 	isa.maskScores(s, &x.masks[0], keys, top)
-	isa.weights(s, keys, m, top, l, alpha, j.base2)
-	isa.addValuesMasked(o, v, vStep, s, keys, p.VDim, alpha, &x.masks[0])
+	isa.weights(s, keys, m, top, l, factors, j.base2)
+	isa.addValuesMasked(o, v, vStep, s, keys, p.VDim, t.alpha(x.factors), &x.masks[0])
 }
 
 // setMasks sets the masks of keys, from a given one on: the rows of the tile that
@@ -244,6 +253,9 @@ func (x *laneScratch) setMasks(p *flashkit.Problem, t *laneTile, from, keys int)
 // finish divides once, transposes back and writes the rows of the tile.
 func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
 	o := &j.fwd.O
+	if !t.begun {
+		clear(t.o)
+	}
 	isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.scale))
 	j.storeLSEs(b, h, t.from, x.top[:t.n])
 	vdim, padded := j.p.VDim, pad(j.p.VDim)

@@ -117,7 +117,7 @@ func valuesOfTiles() {
 	arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha, sum *float32)",
 		"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[c][j]*p[j][i], a product of",
 		"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs is a positive multiple",
-		"of 16, vdim one of 32. sum is scratch, [32][LANES].")
+		"of 16, vdim one of 32. sum is scratch, [32][LANES].", nilAlpha)
 	tileValues(func(GPVirtual) { tileProducts("pairs", "pairs", 2) })
 }
 
@@ -125,12 +125,15 @@ func valuesOfTiles() {
 func tileValues(products func(a GPVirtual)) {
 	o, vdim, alpha := param("o"), param("vdim"), param("alpha")
 	takeTiles()
-	by, x := registers[4:6], registers[0]
+	by, sums := registers[4:6], registers[0:2]
 	Load(Param("sum"), tileC[0])
 	down(tileC[0], stepC, tileC[1])
+	TESTQ(alpha, alpha)
+	JZ(LabelRef("begin"))
 	for v, z := range by {
 		VMOVUPS(part(Mem{Base: alpha}, v), z)
 	}
+	Label("begin")
 	Load(Param("v"), tileA[0])
 	Load(Param("step"), stepA)
 	SHLQ(Imm(2), stepA)
@@ -141,10 +144,17 @@ func tileValues(products func(a GPVirtual)) {
 	MOVQ(tileC[0], from)
 	MOVQ(U32(2*tileRows), rows)
 	Label("row")
+	for v := range by {
+		VMOVUPS(part(Mem{Base: from}, v), sums[v])
+	}
+	TESTQ(alpha, alpha)
+	JZ(LabelRef("set"))
 	for v, z := range by {
-		VMOVUPS(part(Mem{Base: o}, v), x)
-		VFMADD213PS(part(Mem{Base: from}, v), z, x)
-		VMOVUPS(x, part(Mem{Base: o}, v))
+		VFMADD231PS(part(Mem{Base: o}, v), z, sums[v])
+	}
+	Label("set")
+	for v := range by {
+		VMOVUPS(sums[v], part(Mem{Base: o}, v))
 	}
 	ADDQ(U32(uint32(rowBytes)), o)
 	ADDQ(U32(uint32(rowBytes)), from)

@@ -220,23 +220,25 @@ func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 	return Mem{Base: base}
 }
 
+const nilAlpha = "A nil alpha counts as 0, whatever o held."
+
 // declareValues begins values. It returns what the rows of P are.
 func declareValues(masked bool) (rowsOfP string) {
 	switch {
 	case bf16:
 		arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
-			"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.")
+			"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.", nilAlpha)
 		return "pairs"
 	case masked:
 		arithmetic("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
-			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
+			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha)
 	default:
 		arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.")
+			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha)
 	}
 	return "keys"
 }
@@ -255,6 +257,8 @@ func values(masked bool) {
 	inGroups("dims", vdim, func(rows int, label string) {
 		acc := accumulators(rows)
 		alphas := lanesB
+		TESTQ(alpha, alpha)
+		JZ(LabelRef(label + "set"))
 		for x, z := range alphas {
 			VMOVUPS(part(Mem{Base: alpha}, x), z)
 		}
@@ -263,6 +267,14 @@ func values(masked bool) {
 				VMULPS(part(Mem{Base: o, Disp: r * rowBytes}, x), alphas[x], z)
 			}
 		}
+		JMP(LabelRef(label + "sum"))
+		Label(label + "set")
+		for r := range acc {
+			for _, z := range acc[r] {
+				VXORPS(z, z, z)
+			}
+		}
+		Label(label + "sum")
 		a, b, n, m := GP64(), GP64(), GP64(), GP64()
 		MOVQ(v, a)
 		MOVQ(p, b)
