@@ -2096,70 +2096,72 @@ TEXT ·transposeAVX2(SB), NOSPLIT, $8-64
 	MOVQ    blocks+56(FP), R9
 
 block:
-	MOVQ       BX, R10
-	VMOVUPS    (R8), Y8
-	VMULPS     (R10), Y8, Y0
-	ADDQ       SI, R10
-	VMULPS     (R10), Y8, Y1
-	ADDQ       SI, R10
-	VMULPS     (R10), Y8, Y2
-	ADDQ       SI, R10
-	VMULPS     (R10), Y8, Y3
-	ADDQ       SI, R10
-	VMULPS     (R10), Y8, Y4
-	ADDQ       SI, R10
-	VMULPS     (R10), Y8, Y5
-	ADDQ       SI, R10
-	VMULPS     (R10), Y8, Y6
-	ADDQ       SI, R10
-	VMULPS     (R10), Y8, Y7
-	ADDQ       SI, R10
-	VUNPCKLPS  Y1, Y0, Y8
-	VUNPCKHPS  Y1, Y0, Y9
-	VUNPCKLPS  Y3, Y2, Y10
-	VUNPCKHPS  Y3, Y2, Y11
-	VUNPCKLPS  Y5, Y4, Y12
-	VUNPCKHPS  Y5, Y4, Y13
-	VUNPCKLPS  Y7, Y6, Y14
-	VUNPCKHPS  Y7, Y6, Y15
-	VUNPCKLPD  Y10, Y8, Y0
-	VUNPCKHPD  Y10, Y8, Y1
-	VUNPCKLPD  Y11, Y9, Y2
-	VUNPCKHPD  Y11, Y9, Y3
-	VUNPCKLPD  Y14, Y12, Y4
-	VUNPCKHPD  Y14, Y12, Y5
-	VUNPCKLPD  Y15, Y13, Y6
-	VUNPCKHPD  Y15, Y13, Y7
-	VPERM2F128 $0x20, Y4, Y0, Y8
-	VPERM2F128 $0x31, Y4, Y0, Y12
-	VPERM2F128 $0x20, Y5, Y1, Y9
-	VPERM2F128 $0x31, Y5, Y1, Y13
-	VPERM2F128 $0x20, Y6, Y2, Y10
-	VPERM2F128 $0x31, Y6, Y2, Y14
-	VPERM2F128 $0x20, Y7, Y3, Y11
-	VPERM2F128 $0x31, Y7, Y3, Y15
-	MOVQ       AX, R10
-	VMOVUPS    Y8, (R10)
-	ADDQ       CX, R10
-	VMOVUPS    Y9, (R10)
-	ADDQ       CX, R10
-	VMOVUPS    Y10, (R10)
-	ADDQ       CX, R10
-	VMOVUPS    Y11, (R10)
-	ADDQ       CX, R10
-	VMOVUPS    Y12, (R10)
-	ADDQ       CX, R10
-	VMOVUPS    Y13, (R10)
-	ADDQ       CX, R10
-	VMOVUPS    Y14, (R10)
-	ADDQ       CX, R10
-	VMOVUPS    Y15, (R10)
-	ADDQ       CX, R10
-	ADDQ       DI, BX
-	ADDQ       DX, AX
-	DECQ       R9
-	JNZ        block
-	LDMXCSR    (SP)
+	LEAQ           (SI)(SI*2), R10
+	LEAQ           (BX)(SI*4), R12
+	MOVQ           AX, R11
+	VMOVUPS        (BX), X0
+	VINSERTF128    $0x01, (R12), Y0, Y0
+	VMOVUPS        (BX)(SI*1), X1
+	VINSERTF128    $0x01, (R12)(SI*1), Y1, Y1
+	VMOVUPS        (BX)(SI*2), X2
+	VINSERTF128    $0x01, (R12)(SI*2), Y2, Y2
+	VMOVUPS        (BX)(R10*1), X3
+	VINSERTF128    $0x01, (R12)(R10*1), Y3, Y3
+	VBROADCASTF128 (R8), Y8
+	VMULPS         Y0, Y8, Y0
+	VMULPS         Y1, Y8, Y1
+	VMULPS         Y2, Y8, Y2
+	VMULPS         Y3, Y8, Y3
+	VUNPCKLPS      Y1, Y0, Y4
+	VUNPCKHPS      Y1, Y0, Y5
+	VUNPCKLPS      Y3, Y2, Y6
+	VUNPCKHPS      Y3, Y2, Y7
+	VUNPCKLPD      Y6, Y4, Y0
+	VUNPCKHPD      Y6, Y4, Y1
+	VUNPCKLPD      Y7, Y5, Y2
+	VUNPCKHPD      Y7, Y5, Y3
+	VMOVUPS        Y0, (R11)
+	ADDQ           CX, R11
+	VMOVUPS        Y1, (R11)
+	ADDQ           CX, R11
+	VMOVUPS        Y2, (R11)
+	ADDQ           CX, R11
+	VMOVUPS        Y3, (R11)
+	ADDQ           CX, R11
+	VMOVUPS        16(BX), X0
+	VINSERTF128    $0x01, 16(R12), Y0, Y0
+	VMOVUPS        16(BX)(SI*1), X1
+	VINSERTF128    $0x01, 16(R12)(SI*1), Y1, Y1
+	VMOVUPS        16(BX)(SI*2), X2
+	VINSERTF128    $0x01, 16(R12)(SI*2), Y2, Y2
+	VMOVUPS        16(BX)(R10*1), X3
+	VINSERTF128    $0x01, 16(R12)(R10*1), Y3, Y3
+	VBROADCASTF128 16(R8), Y8
+	VMULPS         Y0, Y8, Y0
+	VMULPS         Y1, Y8, Y1
+	VMULPS         Y2, Y8, Y2
+	VMULPS         Y3, Y8, Y3
+	VUNPCKLPS      Y1, Y0, Y4
+	VUNPCKHPS      Y1, Y0, Y5
+	VUNPCKLPS      Y3, Y2, Y6
+	VUNPCKHPS      Y3, Y2, Y7
+	VUNPCKLPD      Y6, Y4, Y0
+	VUNPCKHPD      Y6, Y4, Y1
+	VUNPCKLPD      Y7, Y5, Y2
+	VUNPCKHPD      Y7, Y5, Y3
+	VMOVUPS        Y0, (R11)
+	ADDQ           CX, R11
+	VMOVUPS        Y1, (R11)
+	ADDQ           CX, R11
+	VMOVUPS        Y2, (R11)
+	ADDQ           CX, R11
+	VMOVUPS        Y3, (R11)
+	ADDQ           CX, R11
+	ADDQ           DI, BX
+	ADDQ           DX, AX
+	DECQ           R9
+	JNZ            block
+	LDMXCSR        (SP)
 	VZEROUPPER
 	RET
 

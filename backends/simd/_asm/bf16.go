@@ -63,16 +63,7 @@ func transposePairs() {
 		"elements. Rows lie dstStep pairs and srcStep elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
 	src, srcStep := param("src"), bytes16(param("srcStep"))
-	r, t := registers[:16], registers[16:]
-	for _, z := range r {
-		VMOVUPS(Mem{Base: src}, z)
-		ADDQ(srcStep, src)
-	}
-	transpose16(r, t)
-	for _, z := range r {
-		VMOVUPS(z, Mem{Base: dst})
-		ADDQ(dstStep, dst)
-	}
+	transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
 	done()
 }
 

@@ -114,34 +114,84 @@ func bytes(elements Register) GPVirtual {
 	return r
 }
 
-// blocks emits transpose: a loop over square blocks as wide as a vector. body
-// takes the rows in r, scratch in t, and returns where it left the columns.
-func blocks(body func(r, t []VecPhysical) []VecPhysical) {
+// transpose emits the transpose of square blocks as wide as a vector.
+func transpose() {
 	n := vectorBytes / 4
 	arithmetic("transpose", "func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)",
 		"sets dst[c][r] = by[c]*src[r][c] for as many blocks of "+strconv.Itoa(n)+" rows and columns as it is",
 		"told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.")
 	dst, dstStep, dstNext := param("dst"), bytes(param("dstStep")), bytes(param("dstNext"))
 	src, srcStep, srcNext := param("src"), bytes(param("srcStep")), bytes(param("srcNext"))
-	by, count := param("by"), param("blocks")
-	r, t := registers[:n], registers[n:2*n]
+	by, count, factors := param("by"), param("blocks"), registers[8]
 	Label("block")
-	at := GP64()
-	MOVQ(src, at)
-	VMOVUPS(Mem{Base: by}, t[0])
-	for _, z := range r {
-		VMULPS(Mem{Base: at}, t[0], z)
-		ADDQ(srcStep, at)
-	}
-	columns := body(r, t)
-	MOVQ(dst, at)
-	for _, z := range columns {
-		VMOVUPS(z, Mem{Base: at})
-		ADDQ(dstStep, at)
-	}
+	transposeBlock(dst, dstStep, src, srcStep, func(c int, r []VecPhysical) {
+		broadcastQuarter(Mem{Base: by, Disp: c * 4}, factors)
+		for _, z := range r {
+			VMULPS(z, factors, z)
+		}
+	})
 	ADDQ(srcNext, src)
 	ADDQ(dstNext, dst)
 	DECQ(count)
 	JNZ(LabelRef("block"))
 	done()
+}
+
+// transposeBlock emits the transpose of one block of 4-byte elements. Quarters of rows,
+// four elements each, are put together as they are loaded, which takes no shuffle: a
+// vector has, of the same four columns, rows i, i+4 and so on. four may change four such
+// vectors, of the columns from c on. What remains is to transpose them within quarters.
+func transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
+	r, t, n := registers[:4], registers[4:8], vectorBytes/4
+	srcStep3, at := GP64(), GP64()
+	LEAQ(Mem{Base: srcStep, Index: srcStep, Scale: 2}, srcStep3)
+	rows := []GPVirtual{src} // each fourth
+	for len(rows) < n/4 {
+		next := GP64()
+		LEAQ(Mem{Base: rows[len(rows)-1], Index: srcStep, Scale: 4}, next)
+		rows = append(rows, next)
+	}
+	MOVQ(dst, at)
+	for c := 0; c < n; c += 4 {
+		for i, z := range r {
+			for quarter, base := range rows {
+				insertQuarter(quarter, rowAt(base, srcStep, srcStep3, i).Offset(c*4), z)
+			}
+		}
+		four(c, r)
+		for i := 0; i < 4; i += 2 {
+			VUNPCKLPS(r[i+1], r[i], t[i])
+			VUNPCKHPS(r[i+1], r[i], t[i+1])
+		}
+		for i := range 2 {
+			VUNPCKLPD(t[i+2], t[i], r[2*i])
+			VUNPCKHPD(t[i+2], t[i], r[2*i+1])
+		}
+		for _, z := range r {
+			VMOVUPS(z, Mem{Base: at})
+			ADDQ(dstStep, at)
+		}
+	}
+}
+
+// broadcastQuarter sets all quarters of z, or halves, to the four elements at m.
+func broadcastQuarter(m Mem, z VecPhysical) {
+	if isa == "AVX512" {
+		VBROADCASTF32X4(m, z)
+	} else {
+		VBROADCASTF128(m, z)
+	}
+}
+
+// insertQuarter sets a quarter of z, or a half, to the four elements at m. The first one
+// clears the others.
+func insertQuarter(i int, m Mem, z VecPhysical) {
+	switch {
+	case i == 0:
+		VMOVUPS(m, z.AsX())
+	case isa == "AVX512":
+		VINSERTF32X4(Imm(uint64(i)), m, z, z)
+	default:
+		VINSERTF128(Imm(uint64(i)), m, z, z)
+	}
 }

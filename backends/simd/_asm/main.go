@@ -46,11 +46,10 @@ func main() {
 	totals()
 	values(false)
 	values(true)
+	transpose()
 	if isa == "AVX512" {
-		transposeAVX512()
 		convertAVX512()
 	} else {
-		transposeAVX2()
 		convertAVX2()
 		cpuidF16C()
 	}

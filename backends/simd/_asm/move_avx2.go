@@ -6,29 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// transposeAVX2 emits the transpose of blocks of 8 x 8.
-func transposeAVX2() {
-	blocks(func(r, t []VecPhysical) []VecPhysical {
-		// Pairs of rows, pairs of pairs, then the halves of a vector.
-		for i := 0; i < 8; i += 2 {
-			VUNPCKLPS(r[i+1], r[i], t[i])
-			VUNPCKHPS(r[i+1], r[i], t[i+1])
-		}
-		for i := 0; i < 8; i += 4 {
-			VUNPCKLPD(t[i+2], t[i], r[i])
-			VUNPCKHPD(t[i+2], t[i], r[i+1])
-			VUNPCKLPD(t[i+3], t[i+1], r[i+2])
-			VUNPCKHPD(t[i+3], t[i+1], r[i+3])
-		}
-		const low, high = 0x20, 0x31
-		for i := range 4 {
-			VPERM2F128(Imm(low), r[i+4], r[i], t[i])
-			VPERM2F128(Imm(high), r[i+4], r[i], t[i+4])
-		}
-		return t
-	})
-}
-
 // convertAVX2 emits the conversions between float32 and the 16-bit types.
 func convertAVX2() {
 	conversionAVX2("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i]. n >= 8.", 2, 4,

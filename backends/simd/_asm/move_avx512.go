@@ -6,42 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// transposeAVX512 emits the transpose of blocks of 16 x 16.
-func transposeAVX512() {
-	blocks(func(r, t []VecPhysical) []VecPhysical {
-		transpose16(r, t)
-		return r
-	})
-}
-
-// transpose16 transposes 16 vectors of 32-bit elements: pairs of rows, pairs of
-// pairs, then whole quarters of a vector. t is scratch.
-func transpose16(r, t []VecPhysical) {
-	for i := 0; i < 16; i += 2 {
-		VUNPCKLPS(r[i+1], r[i], t[i])
-		VUNPCKHPS(r[i+1], r[i], t[i+1])
-	}
-	for i := 0; i < 16; i += 4 {
-		VUNPCKLPD(t[i+2], t[i], r[i])
-		VUNPCKHPD(t[i+2], t[i], r[i+1])
-		VUNPCKLPD(t[i+3], t[i+1], r[i+2])
-		VUNPCKHPD(t[i+3], t[i+1], r[i+3])
-	}
-	const even, odd = 0x88, 0xdd
-	for i := range 4 {
-		VSHUFF32X4(Imm(even), r[i+4], r[i], t[i])
-		VSHUFF32X4(Imm(odd), r[i+4], r[i], t[i+4])
-		VSHUFF32X4(Imm(even), r[i+12], r[i+8], t[i+8])
-		VSHUFF32X4(Imm(odd), r[i+12], r[i+8], t[i+12])
-	}
-	for i := range 4 {
-		VSHUFF32X4(Imm(even), t[i+8], t[i], r[i])
-		VSHUFF32X4(Imm(odd), t[i+8], t[i], r[i+8])
-		VSHUFF32X4(Imm(even), t[i+12], t[i+4], r[i+4])
-		VSHUFF32X4(Imm(odd), t[i+12], t[i+4], r[i+12])
-	}
-}
-
 // convertAVX512 emits the conversions between float32 and the 16-bit types.
 func convertAVX512() {
 	conversionAVX512("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i].", 2, 4,
