@@ -3,6 +3,7 @@
 package simd_test
 
 import (
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -33,6 +34,45 @@ func BenchmarkFractions(b *testing.B) {
 		b.ReportMetric(median(peaks), "peak-GFLOP/s")
 		b.ReportMetric(median(fractions), "of-peak")
 	})
+}
+
+// BenchmarkCores measures how many times as fast as one core all of them are, and how many
+// times as fast at multiply-adds alone: medians of turns, each of which measures all four.
+// Its problems are those of BenchmarkKernels.
+func BenchmarkCores(b *testing.B) {
+	all := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(all)
+	eachKernel(b, func(b *testing.B, c *call, k flashkit.Kernel) {
+		call := func() { require.NoError(b, c.run(b.Context(), k)) }
+		var ones, times, limits []float64
+		for b.Loop() {
+			one, many := onOneAndAll(all, func() float64 { return perSecond(call) })
+			oneAlone, manyAlone := onOneAndAll(all, simd.MultiplyAdds)
+			ones, times, limits = append(ones, one), append(times, many/one), append(limits, manyAlone/oneAlone)
+		}
+		b.ReportMetric(0, "ns/op") // of many things together
+		b.ReportMetric(c.p.FLOPs(k.Pass())*median(ones)/1e9, "GFLOP/s-of-one")
+		b.ReportMetric(median(times), "times-one")
+		b.ReportMetric(median(limits), "limit-times-one")
+	})
+}
+
+func onOneAndAll(all int, rate func() float64) (one, many float64) {
+	runtime.GOMAXPROCS(1)
+	one = rate()
+	runtime.GOMAXPROCS(all)
+	return one, rate()
+}
+
+// perSecond calls f for a quarter of a second, after a first time.
+func perSecond(f func()) float64 {
+	f()
+	calls, start := 0.0, time.Now()
+	for time.Since(start) < time.Second/4 {
+		f()
+		calls++
+	}
+	return calls / time.Since(start).Seconds()
 }
 
 func median(x []float64) float64 {
