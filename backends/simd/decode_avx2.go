@@ -18,7 +18,7 @@ var avx2Decode = decodeISA{
 
 // decode_avx2 is decode with 8 elements of a row in the lanes.
 func (b *Backend) decodeAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	return b.decode(ctx, p, f, &avx2Decode, decodeAVX2Chunk, decodeAVX2Merge)
+	return b.decode(ctx, p, f, decodeWork(&p), decodeAVX2Chunk, decodeAVX2Merge)
 }
 
 func decodeAVX2Chunk(j *job, ws *arena, item int) { avx2Decode.chunk(j, ws, item) }

@@ -32,16 +32,16 @@ import (
 // that K and V keep coming whatever is computed.
 //
 // How keys are cut into chunks depends on the problem alone, and chunks are
-// merged in their order: the bits do not depend on the number of workers.
-func (b *Backend) decode(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *decodeISA, chunk, merge func(*job, *arena, int)) error {
+// merged in their order: the bits do not depend on the number of workers. work says what
+// chunks and rows need.
+func (b *Backend) decode(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, work [2]phase, chunk, merge func(*job, *arena, int)) error {
 	j := b.newJob(p)
 	j.fwd = *f
 	d := planDecode(&p)
-	part, row := d.work(&p)
-	j.shared.reserve(part.items * d.part)
-	j.hold(part, row)
-	j.parallel(ctx, chunk, part.items, part.floats)
-	j.parallel(ctx, merge, row.items, row.floats)
+	j.shared.reserve(work[0].items * d.part)
+	j.hold(work[:]...)
+	j.parallel(ctx, chunk, work[0].items, work[0].floats)
+	j.parallel(ctx, merge, work[1].items, work[1].floats)
 	return b.release(ctx, j)
 }
 
@@ -51,7 +51,7 @@ func (b *Backend) decode(ctx context.Context, p flashkit.Problem, f *flashkit.Fo
 type decodeISA struct {
 	*laneISA
 	rows  int  // of a register tile
-	split int  // elements of a bfloat16 vector, of which the even ones come first
+	split int  // elements of a bfloat16 vector, of which the even ones come first; 0 if they keep their order
 	tails bool // rows of 16-bit elements need not be whole vectors
 	pace  pace // element is a read of 4 bytes, widen one of 2
 
@@ -257,7 +257,7 @@ func (isa *decodeISA) merge(j *job, ws *arena, item int) {
 // finishDecode divides once and writes a row.
 func (isa *decodeISA) finishDecode(j *job, d *decodePlan, head, r int, m float32, o, buf []float32) {
 	p, f, sum := &j.p, &j.fwd, o[d.lColumn]
-	if isa.storage(p) == flashkit.BFloat16 {
+	if isa.split > 0 && isa.storage(p) == flashkit.BFloat16 {
 		unsplit(o[:d.lColumn], buf, isa.split)
 	}
 	o = o[:p.VDim]

@@ -34,23 +34,26 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 // reading the keys, which overlap, and that of merging chunks.
 func (isa *decodeISA) cost(p flashkit.Problem) time.Duration {
 	d, c := planDecode(&p), &isa.pace
-	heads, keys := float64(p.Batch*p.KVHeads), float64(d.last-d.first)
+	heads, keys := float64(d.heads), float64(d.last-d.first)
 	elements, rows := heads*keys*float64(p.Dim+p.VDim), float64(tiles(d.rows, isa.rows)*isa.rows)
 	read := elements * c.element
 	if p.DType != flashkit.Float32 {
 		read = elements * c.widen
 	}
 	sum := heads*float64(d.rows)*c.start + max(2*elements*rows*c.flop, read) + heads*keys*rows*c.pair
-	sum += heads * float64(d.rows*d.chunks) * float64(p.VDim) * decodeMerge
-	return cost(sum, p.Batch*p.KVHeads*d.chunks)
+	return cost(sum+d.merging(&p), d.heads*d.chunks)
 }
 
-// decodeMerge is the time of merging an element of a chunk, in nanoseconds.
-const decodeMerge = 1.4
+// merging is the time of merging the chunks, in nanoseconds.
+func (d *decodePlan) merging(p *flashkit.Problem) float64 {
+	const element = 1.4
+	return float64(d.heads) * float64(d.rows*d.chunks) * float64(p.VDim) * element
+}
 
 // A decodePlan says how a problem is cut.
 type decodePlan struct {
-	group       int // query heads of a KV head
+	heads       int // KV heads of all batches
+	group       int // query heads of one
 	rows        int // query rows of a KV head
 	first, last int // keys that any row sees
 	chunk       int // keys of a chunk
@@ -67,7 +70,7 @@ type decodePlan struct {
 // The shortest ones are still long beside their result.
 func planDecode(p *flashkit.Problem) decodePlan {
 	const shortest, longest, enough = decodeBlock, 32 * decodeBlock, 128
-	d := decodePlan{group: p.Heads / p.KVHeads}
+	d := decodePlan{heads: p.Batch * p.KVHeads, group: p.Heads / p.KVHeads}
 	d.rows = d.group * p.QLen
 	if p.QLen > 0 {
 		d.first, _ = p.Keys(0)
@@ -85,11 +88,15 @@ func planDecode(p *flashkit.Problem) decodePlan {
 	return d
 }
 
-// work returns the chunks and the rows of all KV heads, and what each needs.
-func (d *decodePlan) work(p *flashkit.Problem) (chunk, row phase) {
-	heads, rows := p.Batch*p.KVHeads, (d.rows+decodePad)*(2*decodeStep+d.qStep)
-	chunk = phase{heads * d.chunks, rows + decodeBlock*(p.Dim+p.VDim) + d.rows + d.oStep}
-	return chunk, phase{heads * d.rows, (1+decodePad)*decodeStep + 2*d.oStep + 2}
+// decodeWork returns the chunks and the rows of all KV heads, and what each needs.
+func decodeWork(p *flashkit.Problem) [2]phase {
+	d := planDecode(p)
+	return d.work((d.rows+decodePad)*(2*decodeStep+d.qStep) + decodeBlock*(p.Dim+p.VDim) + d.rows + d.oStep)
+}
+
+// work returns them where a chunk needs so many floats.
+func (d *decodePlan) work(chunk int) [2]phase {
+	return [2]phase{{d.heads * d.chunks, chunk}, {d.heads * d.rows, (1+decodePad)*decodeStep + 2*d.oStep + 2}}
 }
 
 // result returns m and O with l, [rows][oStep], of a chunk.

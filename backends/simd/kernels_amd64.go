@@ -14,6 +14,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		{Name: "simd/fwd_amxf32", Fits: fitsAMXF32, Cost: fwdAMXF32Cost, HostMemory: fwdAMXF32Memory, RunForward: b.fwdAMXF32},
 		{Name: "simd/bwd_amxf32", Fits: fitsAMXF32, Cost: bwdAMXF32Cost, HostMemory: bwdAMXF32Memory, RunBackward: b.bwdAMXF32},
 		{Name: "simd/fwd_amxbf16", Fits: fitsAMXBF16, Cost: fwdAMXBF16Cost, HostMemory: fwdAMXBF16Memory, RunForward: b.fwdAMXBF16},
+		{Name: "simd/decode_amxbf16", Fits: fitsDecodeAMXBF16, Cost: decodeAMXBF16Cost, HostMemory: decodeAMXBF16Memory, RunForward: b.decodeAMXBF16},
 		{Name: "simd/fwd_avx512bf16", Fits: fitsAVX512BF16, Cost: fwdAVX512BF16Cost, HostMemory: fwdAVX512BF16Memory, RunForward: b.fwdAVX512BF16},
 		{Name: "simd/bwd_amxbf16", Fits: fitsAMXBF16, Cost: bwdAMXBF16Cost, HostMemory: bwdAMXBF16Memory, RunBackward: b.bwdAMXBF16},
 		{Name: "simd/bwd_avx512bf16", Fits: fitsAVX512BF16, Cost: bwdAVX512BF16Cost, HostMemory: bwdAVX512BF16Memory, RunBackward: b.bwdAVX512BF16},

@@ -28,10 +28,15 @@ func (isa *laneISA) bwdMemoryWith(p flashkit.Problem, plan func(*job) (tile, blo
 	return memory(tile, block) + 4*float64(tile.items)*float64(isa.statsSize(j)) + 8*float64(block.items)
 }
 
-func decodeMemory(p flashkit.Problem) float64 {
-	d := planDecode(&p)
-	chunk, row := d.work(&p)
-	return memory(chunk, row) + 4*float64(chunk.items)*float64(d.part)
+func decodeMemory(p flashkit.Problem) float64 { return decodeMemoryWith(&p, decodeWork(&p)) }
+
+func decodeAMXBF16Memory(p flashkit.Problem) float64 {
+	return decodeMemoryWith(&p, decodeAMXBF16Work(&p))
+}
+
+func decodeMemoryWith(p *flashkit.Problem, work [2]phase) float64 {
+	d := planDecode(p)
+	return memory(work[:]...) + 4*float64(work[0].items)*float64(d.part)
 }
 
 func fwdAVX512BF16Memory(p flashkit.Problem) float64 {

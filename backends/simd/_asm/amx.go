@@ -29,6 +29,9 @@ func amxRoutines() {
 	gradientPairs()
 	finite()
 	tilePeak()
+	aheadScores()
+	blockValues()
+	addPlanes()
 }
 
 const (

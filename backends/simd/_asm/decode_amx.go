@@ -1,0 +1,239 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// The routines of decode on tiles. What reads K and V prefetches the memory of a later
+// block, line by line: while tiles wait for memory there is little else to do.
+
+// aheadScores emits S = K Qᵀ.
+func aheadScores() {
+	arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and 16 rows of Q.",
+		"Rows of K are of words pairs, q is [words][16], s is [keys][16]. It prefetches as many lines as it reads of K, from",
+		"ahead bytes after K on. words is a positive multiple of 16, keys of 32.")
+	ahead, keys, k := param("ahead"), param("keys"), param("k")
+	ADDQ(k, ahead)
+	takeTiles()
+	MOVQ(U32(tileBytes), stepB)
+	MOVQ(stepB, stepC)
+	Load(Param("step"), stepA)
+	SHLQ(Imm(1), stepA)
+	Load(Param("s"), tileC[0])
+	Label("keys")
+	down(tileC[0], stepC, tileC[1])
+	MOVQ(k, tileA[0])
+	down(k, stepA, tileA[1])
+	Load(Param("q"), tileB)
+	steps := param("words")
+	for r := range tileA {
+		TILEZERO(2 * r)
+	}
+	Label("words")
+	loadTileB(0)
+	for r := range tileA {
+		loadTileA(r)
+		for i := range tileRows {
+			PREFETCHT1(Mem{Base: ahead, Disp: i * tileBytes})
+		}
+		ADDQ(U32(tileRows*tileBytes), ahead)
+		multiplyAwake(r, 0)
+		ADDQ(Imm(tileBytes), tileA[r])
+	}
+	down(tileB, stepB, tileB)
+	SUBQ(Imm(tileRows), steps)
+	JG(LabelRef("words"))
+	storeTiles(1)
+	down(tileC[1], stepC, tileC[0])
+	down(k, stepA, k)
+	down(k, stepA, k)
+	SUBQ(Imm(2*tileRows), keys)
+	JG(LabelRef("keys"))
+	TILERELEASE()
+	done()
+}
+
+// blockValues emits P V, with pairs of rows of V made on the way: those of the next keys
+// while the tiles are at the ones before, as tiles wait for what was just stored.
+func blockValues() {
+	arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
+		"sets sum[r][c] to the sum over keys j of p[r][j]*v[j][c] for rows rows of P: 16 or 32. Of",
+		"each 32 columns the quarters of 4 come in the order 0, 2, 4, 6, 1, 3, 5, 7. Rows lie step, pStep and vStep elements",
+		"apart. It prefetches as many lines as it reads of V, from ahead bytes after V on. keys and vdim are positive multiples of 32.",
+		"pairs is scratch, [2][16][LANES].")
+	v, vStep, ahead := param("v"), bytes16(param("vStep")), param("ahead")
+	ADDQ(v, ahead)
+	takeTiles()
+	Load(Param("step"), stepC)
+	SHLQ(Imm(2), stepC)
+	Load(Param("pStep"), stepA)
+	SHLQ(Imm(1), stepA)
+	Load(Param("pairs"), tileB)
+	Load(Param("sum"), tileC[0])
+	down(tileC[0], stepC, tileC[1])
+	row, keys, toOther := GP64(), GP64(), GP64()
+	const buffer = tileRows * 2 * tileBytes
+	pack := func() {
+		for i := range tileRows {
+			x, y, t := registers[0], registers[1], registers[2]
+			VMOVDQU32(Mem{Base: row}, x)
+			VMOVDQU32(Mem{Base: row, Index: vStep, Scale: 1}, y)
+			LEAQ(Mem{Base: row, Index: vStep, Scale: 2}, row)
+			for line := range 2 {
+				PREFETCHT1(Mem{Base: ahead, Disp: (2*i + line) * tileBytes})
+			}
+			VPUNPCKLWD(y, x, t)
+			VPUNPCKHWD(y, x, x)
+			VMOVDQU32(t, Mem{Base: tileB, Disp: 2 * i * tileBytes})
+			VMOVDQU32(x, Mem{Base: tileB, Disp: (2*i + 1) * tileBytes})
+		}
+		ADDQ(U32(buffer), ahead)
+	}
+	MOVQ(U32(buffer), toOther)
+	other := func() {
+		ADDQ(toOther, tileB)
+		NEGQ(toOther)
+	}
+	Label("columns")
+	for t := range 4 {
+		TILEZERO(t)
+	}
+	Load(Param("p"), tileA[0])
+	down(tileA[0], stepA, tileA[1])
+	Load(Param("keys"), keys)
+	MOVQ(v, row)
+	pack()
+	Label("keys")
+	SUBQ(Imm(2*tileRows), keys)
+	JZ(LabelRef("last"))
+	other()
+	pack()
+	other()
+	Label("last")
+	for c := range 2 {
+		loadTileB(c)
+	}
+	for r := range tileA {
+		if r == 1 {
+			CMPQ(address("rows"), Imm(tileRows))
+			JE(LabelRef("few"))
+		}
+		loadTileA(r)
+		for c := range 2 {
+			multiplyAwake(r, c)
+		}
+		ADDQ(Imm(tileBytes), tileA[r])
+	}
+	Label("few")
+	other()
+	TESTQ(keys, keys)
+	JNZ(LabelRef("keys"))
+	eachTile(2, func(t, r, offset int) {
+		if t == 2 {
+			CMPQ(address("rows"), Imm(tileRows))
+			JE(LabelRef("stored"))
+		}
+		TILESTORED(t, offset, tileC[r], stepC)
+	})
+	Label("stored")
+	for r := range tileC {
+		ADDQ(U32(2*tileBytes), tileC[r])
+	}
+	ADDQ(Imm(tileBytes), v)
+	SUBQ(Imm(2*tileRows), address("vdim"))
+	JG(LabelRef("columns"))
+	TILERELEASE()
+	done()
+}
+
+// quarterOrder are the permutations that undo the order of blockValues.
+var quarterOrder *Mem
+
+// addPlanes emits what ends a block of keys.
+func addPlanes() {
+	arithmetic("addPlanes", "func(o *float32, oStep int, high *float32, step int, low *float32, rows, n int) bool",
+		"adds to rows of n elements of o the sums of those of high and low, and reports true, if all of",
+		"these are finite. Rows lie oStep and step elements apart; those of high and low have the order of blockValues, and",
+		"as many elements as fill groups of 32. rows > 0, n > 0.")
+	o, oStep, high, step, low := param("o"), bytes(param("oStep")), param("high"), bytes(param("step")), param("low")
+	x, y, z, zero, wild, order := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5:7]
+	if quarterOrder == nil {
+		m := GLOBL("quarterOrder", RODATA|NOPTR)
+		for i := range 32 {
+			DATA(4*i, U32(uint32(i/8*4+i%8/4*16+i%4)))
+		}
+		quarterOrder = &m
+	}
+	for i, z := range order {
+		VMOVDQU32(quarterOrder.Offset(i*64), z)
+	}
+	VXORPS(zero, zero, zero)
+	VXORPS(wild, wild, wild)
+	eachRow := func(label string, columns func(i GPVirtual), next ...func()) {
+		rows := param("rows")
+		Label(label)
+		i, left := GP64(), param("n")
+		XORQ(i, i)
+		Label(label + "columns")
+		for v, to := range []VecPhysical{x, y} {
+			VMOVUPS(Mem{Base: high, Index: i, Scale: 1, Disp: v * 64}, to)
+			VADDPS(Mem{Base: low, Index: i, Scale: 1, Disp: v * 64}, to, to)
+		}
+		columns(left)
+		SUBQ(I32(-128), i)
+		SUBQ(Imm(32), left)
+		JG(LabelRef(label + "columns"))
+		ADDQ(step, high)
+		ADDQ(step, low)
+		for _, f := range next {
+			f()
+		}
+		DECQ(rows)
+		JNZ(LabelRef(label))
+	}
+	eachRow("check", func(GPVirtual) {
+		VFMADD231PS(x, zero, wild) // 0 times what is not finite is NaN
+		VFMADD231PS(y, zero, wild)
+	})
+	yes := GP32()
+	XORL(yes, yes)
+	VCMPPS(Imm(3), wild, wild, K1) // unordered: NaN
+	KORTESTW(K1, K1)
+	JNZ(LabelRef("end"))
+	Load(Param("high"), high)
+	Load(Param("low"), low)
+	masks, to := []OpmaskPhysical{K1, K2}, GP64()
+	MOVQ(o, to)
+	eachRow("add", func(left GPVirtual) {
+		ones := GP64()
+		MOVQ(left, RCX)
+		MOVQ(I32(-1), ones)
+		CMPQ(RCX, Imm(32))
+		JGE(LabelRef("whole"))
+		SHLQ(CL, ones)
+		NOTQ(ones) // the low bits of what is left
+		Label("whole")
+		KMOVD(ones.As32(), K1)
+		KSHIFTRD(Imm(16), K1, K2)
+		VMOVAPS(x, z)
+		VPERMT2PS(y, order[0], x)
+		VPERMT2PS(y, order[1], z)
+		for v, from := range []VecPhysical{x, z} {
+			at := Mem{Base: to, Disp: v * 64}
+			VMOVUPS_Z(at, masks[v], y)
+			VADDPS(y, from, from)
+			VMOVUPS(from, masks[v], at)
+		}
+		SUBQ(I32(-128), to)
+	}, func() {
+		ADDQ(oStep, o)
+		MOVQ(o, to)
+	})
+	MOVL(U32(1), yes)
+	Label("end")
+	Store(yes.As8(), ReturnIndex(0))
+	done()
+}
