@@ -4,7 +4,6 @@ package simd
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 	"unsafe"
@@ -91,8 +90,7 @@ func decodeAMXBF16Chunk(j *job, ws *arena, item int) {
 	d := planDecode(p)
 	d.block = decodeBlock // nothing of a block waits for the next one
 	x := newTileChunk(j, ws, &d, item)
-	from := d.first + item%d.chunks*d.chunk
-	to := min(from+d.chunk, d.last)
+	from, to := d.keysOf(item)
 	for from < to && !j.canceled() {
 		block := d.cut(p, from, to)
 		from += block.n
@@ -102,9 +100,7 @@ func decodeAMXBF16Chunk(j *job, ws *arena, item int) {
 			x.addValues(j, block)
 		}
 	}
-	for r, l := range x.l {
-		x.o[r*d.oStep+d.lColumn] = l
-	}
+	d.end(x.o, x.l)
 }
 
 // newTileChunk packs the query rows of an item.
@@ -118,18 +114,13 @@ func newTileChunk(j *job, ws *arena, d *decodePlan, item int) tileChunk {
 		pairs: takeWords(ws, 4*tileQueries*tileQueries), p: halves(takeWords(ws, weightRows*weightStep/2)),
 		sum: ws.take(4 * tileQueries * vwords), wild: ws.take(decodeBlock * p.VDim), idle: ws.take(d.oStep),
 	}
-	x.m, x.o = d.result(j, item)
-	clear(x.o)
-	clear(x.l)
-	for r := range x.m {
-		x.m[r] = float32(math.Inf(-1))
-	}
-	clear(x.p)
+	x.m, x.o = d.begin(j, item, x.l)
 	rows := halves(takeWords(ws, tileQueries*words))
 	for at := 0; at < d.rows; at += tileQueries {
 		clear(rows)
 		for r := at; r < min(at+tileQueries, d.rows); r++ {
-			copy(rows[(r-at)*2*words:][:p.Dim], q.Uint16s()[q.Offset(x.b, x.g*d.group+r%d.group, r/d.group):])
+			h, i := d.queryOf(x.g, r)
+			copy(rows[(r-at)*2*words:][:p.Dim], q.Uint16s()[q.Offset(x.b, h, i):])
 		}
 		transposeColumns(x.q[at*words:], tileQueries, rows, 2*words, words, tileQueries)
 	}

@@ -79,8 +79,7 @@ func (isa *decodeISA) chunk(j *job, ws *arena, item int) {
 	p := &j.p
 	d := planDecode(p)
 	x := isa.newItem(j, ws, &d, item)
-	from := d.first + item%d.chunks*d.chunk
-	to := min(from+d.chunk, d.last)
+	from, to := d.keysOf(item)
 	var before seenKeys
 	for from < to && !j.canceled() {
 		block := d.cut(p, from, to)
@@ -96,9 +95,7 @@ func (isa *decodeISA) chunk(j *job, ws *arena, item int) {
 	if before.n > 0 {
 		isa.step(j, &x, seenKeys{}, before)
 	}
-	for r, l := range x.l {
-		x.o[r*d.oStep+d.lColumn] = l
-	}
+	d.end(x.o, x.l)
 }
 
 // newItem loads the query rows of an item.
@@ -114,16 +111,12 @@ func (isa *decodeISA) newItem(j *job, ws *arena, d *decodePlan, item int) decode
 	for i := range x.s {
 		x.s[i] = ws.take((d.rows + decodePad) * decodeStep)
 	}
-	x.m, x.o = d.result(j, item)
-	clear(x.o)
-	clear(x.l)
-	for r := range x.m {
-		x.m[r] = float32(math.Inf(-1))
-	}
+	x.m, x.o = d.begin(j, item, x.l)
 	clear(x.q)
 	for r := range d.rows {
 		row := x.q[r*d.qStep:][:d.qStep]
-		from := q.Offset(x.b, x.g*d.group+r%d.group, r/d.group)
+		h, i := d.queryOf(x.g, r)
+		from := q.Offset(x.b, h, i)
 		if x.as == flashkit.BFloat16 {
 			split(row, q.Uint16s()[from:][:p.Dim], isa.split)
 		} else {
@@ -262,7 +255,8 @@ func (isa *decodeISA) finishDecode(j *job, d *decodePlan, head, r int, m float32
 	}
 	o = o[:p.VDim]
 	lse := j.normalize(o, m, sum)
-	b, h, i := head/p.KVHeads, head%p.KVHeads*d.group+r%d.group, r/d.group
+	b := head / p.KVHeads
+	h, i := d.queryOf(head%p.KVHeads, r)
 	isa.store(&f.O, f.O.Offset(b, h, i), o)
 	j.storeLSE(b, h, i, lse)
 }

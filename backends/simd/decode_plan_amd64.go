@@ -4,6 +4,7 @@ package simd
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -97,6 +98,33 @@ func decodeWork(p *flashkit.Problem) [2]phase {
 // work returns them where a chunk needs so many floats.
 func (d *decodePlan) work(chunk int) [2]phase {
 	return [2]phase{{d.heads * d.chunks, chunk}, {d.heads * d.rows, (1+decodePad)*decodeStep + 2*d.oStep + 2}}
+}
+
+// keysOf returns the keys of a chunk.
+func (d *decodePlan) keysOf(item int) (from, to int) {
+	from = d.first + item%d.chunks*d.chunk
+	return from, min(from+d.chunk, d.last)
+}
+
+// queryOf returns the query head and the row in it of row r of KV head g.
+func (d *decodePlan) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }
+
+// begin returns the result of a chunk that has seen no key. l is that of its rows.
+func (d *decodePlan) begin(j *job, item int, l []float32) (m, o []float32) {
+	m, o = d.result(j, item)
+	clear(o)
+	clear(l)
+	for r := range m {
+		m[r] = float32(math.Inf(-1))
+	}
+	return m, o
+}
+
+// end puts l into its column of O.
+func (d *decodePlan) end(o, l []float32) {
+	for r, x := range l {
+		o[r*d.oStep+d.lColumn] = x
+	}
 }
 
 // result returns m and O with l, [rows][oStep], of a chunk.

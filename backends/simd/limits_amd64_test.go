@@ -54,14 +54,7 @@ func limit(b *testing.B, name string, t tier, unit string, number float64, f fun
 
 // MultiplyAdds measures the float32 multiply-adds, in FLOP/s, that the processor does alone on
 // all cores, for some 50 milliseconds.
-func MultiplyAdds() float64 {
-	const times, rounds = 16, 1 << 14
-	loop, start := peakLoops(flashkit.Float32)[0], time.Now()
-	for range times {
-		onAll(func() { loop.run(rounds) })
-	}
-	return loop.flops * rounds * chunks * times * float64(workers()) / time.Since(start).Seconds()
-}
+func MultiplyAdds() float64 { return peakLoops(flashkit.Float32)[0].rate(16) }
 
 // PeakNow measures the float32 multiply-adds, in FLOP/s, that the vectors of a kernel do
 // on all cores at the clock which these have right now: one that was lowered under a

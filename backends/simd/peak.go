@@ -14,12 +14,10 @@ import (
 // cores as GOMAXPROCS. It returns the best of several tries, which take a few
 // tenths of a second together, and the name of those instructions.
 func Peak(t flashkit.DType) (rate float64, instructions string) {
-	const tries, rounds = 32, 1 << 14
+	const tries = 32
 	for _, l := range peakLoops(t) {
 		for range tries {
-			start := time.Now()
-			onAll(func() { l.run(rounds) })
-			if r := l.flops * rounds * chunks * float64(workers()) / time.Since(start).Seconds(); r > rate {
+			if r := l.rate(1); r > rate {
 				rate, instructions = r, l.name
 			}
 		}
@@ -32,6 +30,16 @@ type peakLoop struct {
 	name  string
 	run   func(n int)
 	flops float64 // of a round
+}
+
+// rate measures FLOP/s on all cores, over so many times a few milliseconds.
+func (l peakLoop) rate(times int) float64 {
+	const rounds = 1 << 14
+	start := time.Now()
+	for range times {
+		onAll(func() { l.run(rounds) })
+	}
+	return l.flops * rounds * chunks * float64(times*workers()) / time.Since(start).Seconds()
 }
 
 // portableLoop is for CPUs without assembly: what the compiler makes of it.

@@ -172,7 +172,7 @@ func addPlanes() {
 	}
 	VXORPS(zero, zero, zero)
 	VXORPS(wild, wild, wild)
-	eachRow := func(label string, columns func(i GPVirtual), next ...func()) {
+	eachRow := func(label string, columns func(left GPVirtual), next ...func()) {
 		rows := param("rows")
 		Label(label)
 		i, left := GP64(), param("n")
