@@ -29,6 +29,7 @@ type Dispatcher struct {
 	missing  []Missing
 	choice   choice
 	failover func(Failover)
+	observer func(Ran)
 	frozen   bool
 	machine  machine
 
@@ -139,8 +140,38 @@ func (d *Dispatcher) planned(ctx context.Context, p flashkit.Problem, s flashkit
 	return x
 }
 
-// run runs a candidate and learns from what that takes.
-func (d *Dispatcher) run(c *candidate, call func(flashkit.Kernel) error) error {
+// A Ran reports a call of a kernel, also one that failed.
+type Ran struct {
+	Problem flashkit.Problem
+	Pass    flashkit.Pass
+	Kernel  string
+	Took    time.Duration
+	Err     error
+}
+
+// WithObserver returns a Dispatcher that reports every call of a kernel after it
+// ended: which one was chosen, and what it took. report may be called from several
+// goroutines at once, and the caller waits for it.
+func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
+	c := *d
+	c.observer = report
+	return &c
+}
+
+// run runs a candidate, and reports it if there is an observer.
+func (d *Dispatcher) run(p flashkit.Problem, c *candidate, call func(flashkit.Kernel) error) error {
+	if d.observer == nil {
+		return d.measured(c, call)
+	}
+	start := time.Now()
+	err := d.measured(c, call)
+	k := &d.memory.kernels[c.kernel]
+	d.observer(Ran{p, k.Pass(), k.Name, time.Since(start), err})
+	return err
+}
+
+// measured runs a candidate and learns from what that takes.
+func (d *Dispatcher) measured(c *candidate, call func(flashkit.Kernel) error) error {
 	k := d.memory.kernels[c.kernel]
 	if d.frozen {
 		return call(k)
@@ -188,7 +219,7 @@ func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass
 	if err != nil {
 		return err
 	}
-	if err = d.run(c, call); err == nil || !d.mayFailOver(ctx, err) {
+	if err = d.run(p, c, call); err == nil || !d.mayFailOver(ctx, err) {
 		return err
 	}
 	return d.retry(p, s, c, err, call)
@@ -228,7 +259,7 @@ func (d *Dispatcher) retry(p flashkit.Problem, s flashkit.Pass, c *candidate, er
 			return errors.Join(failures...)
 		}
 		d.failover(Failover{p, d.memory.kernels[c.kernel].Name, err, d.memory.kernels[next.kernel].Name})
-		if err = d.run(next, call); err == nil {
+		if err = d.run(p, next, call); err == nil {
 			return nil
 		}
 		c, tried, failures = next, append(tried, next.kernel), append(failures, err)
