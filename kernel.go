@@ -44,6 +44,10 @@ type Kernel struct {
 	// Support, selection and explanation are this one answer.
 	Fits func(p Problem) string
 
+	// Missing returns what this machine lacks to run the kernel on any problem, "" if
+	// nothing. Fits says the same then. It is nil for kernels that need nothing.
+	Missing func() string
+
 	// Cost predicts the time for a problem that fits, host tensors in and out
 	// included. Package dispatch corrects it by what calls on the machine take.
 	Cost func(p Problem) time.Duration

@@ -41,7 +41,7 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 // every kernel, a backend such as "simd", or a kernel such as
 // "simd/fwd_generic", which also stands for its variant in the other pass. The
 // error is a *flashkit.ProblemError if there is no such name, and wraps
-// flashkit.ErrUnavailable if this machine cannot run the backend.
+// flashkit.ErrUnavailable if this machine cannot run the backend or the kernel.
 func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if name == "auto" {
 		name = ""
@@ -54,10 +54,23 @@ func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if name != "" && !d.knows(name) {
 		return nil, &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be one of " + strings.Join(d.Choices(), ", ")}
 	}
+	for _, k := range d.memory.kernels {
+		if reason := lacks(k); name == k.Name && reason != "" {
+			return nil, fmt.Errorf("kernel %s was asked for: %w: %s", name, flashkit.ErrUnavailable, reason)
+		}
+	}
 	c := *d
 	c.choice = choice(name)
 	c.remember(d.memory)
 	return &c, nil
+}
+
+// lacks returns what this machine lacks for a kernel, "" if nothing.
+func lacks(k flashkit.Kernel) string {
+	if k.Missing == nil {
+		return ""
+	}
+	return k.Missing()
 }
 
 func (d *Dispatcher) knows(name string) bool {

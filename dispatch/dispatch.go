@@ -2,18 +2,16 @@
 // to be the fastest among those that fit. It says why it did not choose the
 // others, and it never falls back silently.
 //
-// A kernel predicts its own time. A Dispatcher multiplies that by what calls of
-// the kernel on this machine took over what it predicted for problems alike,
-// which it knows from a table of common machines, from a profile on disk, from
-// probes of some milliseconds, and from the calls that it makes. What it knows
-// is bounded, and no call waits for another because of it.
+// A kernel predicts its own time. A Dispatcher corrects that by the ratio of
+// measured to predicted time, which it learns from the calls that it makes, from
+// short probes, and from a profile on disk. What it knows is bounded, and no call
+// waits for another because of it. docs/dispatch.md explains the model.
 package dispatch
 
 import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -26,6 +24,7 @@ type Dispatcher struct {
 	backends []flashkit.Backend
 	memory   *memory
 	admitted []bool // by kernel: the choice allows it
+	id       uint64 // of the choice in the memory
 	missing  []Missing
 	choice   choice
 	failover func(Failover)
@@ -42,13 +41,12 @@ type Missing struct {
 	Err     error // wraps flashkit.ErrUnavailable
 }
 
-// New returns a Dispatcher over the given backends, which knows what the table
-// says of machines like this one. Where two kernels are predicted to take the
-// same time, the earlier one wins.
+// New returns a Dispatcher over the given backends, which knows what kernels
+// predict of themselves. Where two kernels are predicted to take the same time, the
+// earlier one wins.
 func New(backends ...flashkit.Backend) *Dispatcher {
 	d := &Dispatcher{backends: slices.Clone(backends), machine: identify(backends)}
 	d.remember(newMemory(backends))
-	d.memory.adopt(d.machine)
 	return d
 }
 
@@ -58,6 +56,7 @@ func (d *Dispatcher) remember(m *memory) {
 	for i := range m.kernels {
 		d.admitted[i] = d.choice.admits(&m.kernels[i])
 	}
+	d.id = m.number(d.choice)
 }
 
 // Kernels returns the kernels that the choice admits, in the order of the
@@ -97,47 +96,41 @@ func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel,
 	return flashkit.Kernel{}, d.refusals(p, s)
 }
 
-// fastest returns the admitted candidate with the shortest predicted time, nil if
-// there is none that is not in tried.
-func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
-	var best *candidate
-	var shortest float64
-	for i := range x.candidates {
-		c := &x.candidates[i]
-		if !d.admitted[c.kernel] || slices.Contains(tried, c.kernel) {
-			continue
-		}
-		if t := c.predict(); best == nil || t < shortest {
-			best, shortest = c, t
-		}
-	}
-	return best
+// A decision is the kernel that runs a call, and what led to it.
+type decision struct {
+	plan   *plan
+	runs   *candidate
+	trial  bool          // it runs to be measured
+	probed time.Duration // what a probe took before
 }
 
-// choose returns the candidate to run, after a probe if that is worth its time.
-func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (*candidate, error) {
+// choose decides what runs, after a probe if that is worth its time.
+func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (decision, error) {
 	x := d.memory.find(p, s)
 	if x == nil {
 		if err := p.Validate(); err != nil {
-			return nil, err
+			return decision{}, err
 		}
-		x = d.planned(ctx, p, s)
-	}
-	if c := d.fastest(x, nil); c != nil {
-		return c, nil
-	}
-	return nil, d.refusals(p, s)
-}
-
-// planned returns the plan of a valid problem that has none yet.
-func (d *Dispatcher) planned(ctx context.Context, p flashkit.Problem, s flashkit.Pass) *plan {
-	x := d.memory.newPlan(p, s)
-	if d.probe(ctx, x) {
-		d.memory.forget() // they did not know what is known now
 		x = d.memory.newPlan(p, s)
+		d.memory.keep(x)
 	}
-	d.memory.keep(x)
-	return x
+	best := d.best(x)
+	if best == nil {
+		return decision{}, d.refusals(p, s)
+	}
+	if d.frozen {
+		return decision{plan: x, runs: best}, nil
+	}
+	var took time.Duration
+	if !x.settled.Load() {
+		if took = d.probe(ctx, x, best, false); took > 0 {
+			best = d.best(x)
+		}
+	}
+	if r := d.rival(x, best); r != nil {
+		return decision{x, r, true, took}, nil
+	}
+	return decision{x, best, false, took}, nil
 }
 
 // A Ran reports a call of a kernel, also one that failed.
@@ -145,7 +138,9 @@ type Ran struct {
 	Problem flashkit.Problem
 	Pass    flashkit.Pass
 	Kernel  string
-	Took    time.Duration
+	Took    time.Duration // of the kernel's call
+	Probed  time.Duration // what measuring kernels took before it; mostly 0
+	Trial   bool          // it ran to be measured: another kernel was predicted to be faster
 	Err     error
 }
 
@@ -158,31 +153,23 @@ func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
 	return &c
 }
 
-// run runs a candidate, and reports it if there is an observer.
-func (d *Dispatcher) run(p flashkit.Problem, c *candidate, call func(flashkit.Kernel) error) error {
-	if d.observer == nil {
-		return d.measured(c, call)
-	}
-	start := time.Now()
-	err := d.measured(c, call)
-	k := &d.memory.kernels[c.kernel]
-	d.observer(Ran{p, k.Pass(), k.Name, time.Since(start), err})
-	return err
-}
-
-// measured runs a candidate and learns from what that takes.
-func (d *Dispatcher) measured(c *candidate, call func(flashkit.Kernel) error) error {
-	k := d.memory.kernels[c.kernel]
-	if d.frozen {
+// run runs what was decided, learns from what that takes, and reports it.
+func (d *Dispatcher) run(x decision, call func(flashkit.Kernel) error) error {
+	k := d.memory.kernels[x.runs.kernel]
+	if d.frozen && d.observer == nil {
 		return call(k)
 	}
-	begun := d.memory.calls.Add(callBegun)
+	place := &d.memory.places[x.runs.place]
 	start := time.Now()
+	before := place.step(start, 1)
 	err := call(k)
-	took := time.Since(start)
-	ended := d.memory.calls.Add(callEnded)
-	if err == nil {
-		c.took(took, ended == begun+callEnded && ended&callsRunning == 0)
+	end := time.Now()
+	took, busy := end.Sub(start), place.step(end, -1)-before
+	if err == nil && !d.frozen {
+		d.memory.learn(x.plan, x.runs, took, max(1, float64(busy)/float64(max(1, took))))
+	}
+	if d.observer != nil {
+		d.observer(Ran{x.plan.problem, x.plan.pass, k.Name, took, x.probed, x.trial, err})
 	}
 	return err
 }
@@ -215,14 +202,14 @@ func (d *Dispatcher) Backward(ctx context.Context, p flashkit.Problem, b *flashk
 // do runs a pass on the fastest kernel and, if that fails and failover is on, on
 // the next ones.
 func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass, call func(flashkit.Kernel) error) error {
-	c, err := d.choose(ctx, p, s)
+	x, err := d.choose(ctx, p, s)
 	if err != nil {
 		return err
 	}
-	if err = d.run(p, c, call); err == nil || !d.mayFailOver(ctx, err) {
+	if err = d.run(x, call); err == nil || !d.mayFailOver(ctx, err) {
 		return err
 	}
-	return d.retry(p, s, c, err, call)
+	return d.retry(x, err, call)
 }
 
 // A Failover reports that a kernel failed and another one was run instead.
@@ -250,73 +237,18 @@ func (d *Dispatcher) mayFailOver(ctx context.Context, err error) bool {
 
 // retry runs the next best kernels after one failed with err, until one succeeds
 // or none is left; then it returns all failures.
-func (d *Dispatcher) retry(p flashkit.Problem, s flashkit.Pass, c *candidate, err error, call func(flashkit.Kernel) error) error {
-	x := d.memory.plan(p, s)
-	tried, failures := []int{c.kernel}, []error{err}
+func (d *Dispatcher) retry(x decision, err error, call func(flashkit.Kernel) error) error {
+	tried, failures := []int{x.runs.kernel}, []error{err}
 	for {
-		next := d.fastest(x, tried)
+		next := d.fastest(x.plan, tried)
 		if next == nil {
 			return errors.Join(failures...)
 		}
-		d.failover(Failover{p, d.memory.kernels[c.kernel].Name, err, d.memory.kernels[next.kernel].Name})
-		if err = d.run(p, next, call); err == nil {
+		d.failover(Failover{x.plan.problem, d.memory.kernels[x.runs.kernel].Name, err, d.memory.kernels[next.kernel].Name})
+		x = decision{plan: x.plan, runs: next}
+		if err = d.run(x, call); err == nil {
 			return nil
 		}
-		c, tried, failures = next, append(tried, next.kernel), append(failures, err)
+		tried, failures = append(tried, next.kernel), append(failures, err)
 	}
-}
-
-// A Verdict says what dispatch makes of one kernel, or of a missing backend.
-type Verdict struct {
-	Name   string        // the kernel, or the backend when it is missing
-	Chosen bool          // it is the one that runs
-	Reason string        // why not, or why it was chosen
-	Cost   time.Duration // predicted time; 0 when it does not fit
-	Last   time.Duration // what its latest call on this problem took; 0 if none is remembered
-}
-
-// Explain returns a verdict for every kernel of the pass and every missing
-// backend. It runs nothing. The error is a *flashkit.ProblemError if p is invalid.
-func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, error) {
-	if err := p.Validate(); err != nil {
-		return nil, err
-	}
-	x := d.memory.plan(p, s)
-	chosen := d.fastest(x, nil)
-	var verdicts []Verdict
-	for i := range d.memory.kernels {
-		k := &d.memory.kernels[i]
-		if k.Pass() != s {
-			continue
-		}
-		v := Verdict{Name: k.Name, Reason: k.Fits(p)}
-		for j := range x.candidates {
-			if c := &x.candidates[j]; c.kernel == i {
-				v.Chosen, v.Cost, v.Last = c == chosen, c.predicted(), time.Duration(c.last.Load())
-			}
-		}
-		switch {
-		case v.Chosen:
-			v.Reason = d.whyChosen(len(x.candidates))
-		case v.Reason == "" && !d.admitted[i]:
-			v.Reason = "fits, but " + d.choice.String() + " was asked for"
-		case v.Reason == "":
-			v.Reason = "fits, but predicts a longer time"
-		}
-		verdicts = append(verdicts, v)
-	}
-	for _, m := range d.missing {
-		verdicts = append(verdicts, Verdict{Name: m.Backend, Reason: strings.TrimPrefix(m.Err.Error(), m.Backend+": ")})
-	}
-	return verdicts, nil
-}
-
-func (d *Dispatcher) whyChosen(fits int) string {
-	switch {
-	case !d.choice.isAuto():
-		return d.choice.String() + " was asked for"
-	case fits == 1:
-		return "the only kernel that fits"
-	}
-	return "predicts the shortest time"
 }

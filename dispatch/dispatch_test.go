@@ -110,6 +110,31 @@ func TestChoices(t *testing.T) {
 	require.Equal(t, [2]string{"fast/fwd_a", "slow/bwd_a"}, names(all), "With must not change its receiver")
 }
 
+// A kernel that the machine lacks is refused when it is asked for, not when it runs.
+func TestChoiceOfAMissingKernel(t *testing.T) {
+	var ran []string
+	f := (&fake{name: "x", ran: &ran}).add("fwd_a", 1, "no AVX-512", nil).add("fwd_b", 2, "", nil)
+	f.kernels[0].Missing = func() string { return "no AVX-512" }
+	d := dispatch.New(f)
+	_, err := d.With("x/fwd_a")
+	require.ErrorIs(t, err, flashkit.ErrUnavailable)
+	require.ErrorContains(t, err, "x/fwd_a")
+	require.ErrorContains(t, err, "no AVX-512")
+	for _, other := range []string{"x", "x/fwd_b"} {
+		_, err := d.With(other)
+		require.NoError(t, err)
+	}
+	for _, k := range simd.New().Kernels() {
+		_, err := dispatch.New(simd.New()).With(k.Name)
+		if k.Missing == nil || k.Missing() == "" {
+			require.NoError(t, err, k.Name)
+		} else {
+			require.ErrorIs(t, err, flashkit.ErrUnavailable, k.Name)
+			require.Equal(t, k.Missing(), k.Fits(problem), "the machine comes first")
+		}
+	}
+}
+
 func TestNothingFits(t *testing.T) {
 	var ran []string
 	d := dispatch.New((&fake{name: "x", ran: &ran}).add("fwd_a", 1, "no AVX-512", nil).add("fwd_b", 1, "too long", nil))
@@ -159,10 +184,10 @@ func TestExplain(t *testing.T) {
 	verdicts, err := dispatch.New(fast, slow).Explain(problem, flashkit.PassForward)
 	require.NoError(t, err)
 	require.Equal(t, []dispatch.Verdict{
-		{Name: "fast/fwd_a", Chosen: true, Reason: "predicts the shortest time", Cost: 3},
+		{Name: "fast/fwd_a", Chosen: true, Reason: "predicts the shortest time", Cost: 3, Own: 3, Factor: 1, From: dispatch.FromCost},
 		{Name: "fast/fwd_b", Reason: "takes bf16 only"},
-		{Name: "slow/fwd_a", Reason: "fits, but predicts a longer time", Cost: 5},
-		{Name: "slow/decode_a", Reason: "fits, but predicts a longer time", Cost: 4},
+		{Name: "slow/fwd_a", Reason: "fits, but predicts a longer time", Cost: 5, Own: 5, Factor: 1, From: dispatch.FromCost},
+		{Name: "slow/decode_a", Reason: "fits, but predicts a longer time", Cost: 4, Own: 4, Factor: 1, From: dispatch.FromCost},
 	}, verdicts)
 
 	forced, err := dispatch.New(fast, slow).With("slow")
@@ -170,7 +195,7 @@ func TestExplain(t *testing.T) {
 	verdicts, err = forced.Explain(problem, flashkit.PassForward)
 	require.NoError(t, err)
 	require.Equal(t, "fits, but slow was asked for", verdicts[0].Reason)
-	require.Equal(t, dispatch.Verdict{Name: "slow/decode_a", Chosen: true, Reason: "slow was asked for", Cost: 4}, verdicts[3])
+	require.Equal(t, dispatch.Verdict{Name: "slow/decode_a", Chosen: true, Reason: "slow was asked for", Cost: 4, Own: 4, Factor: 1, From: dispatch.FromCost}, verdicts[3])
 }
 
 func TestFailover(t *testing.T) {

@@ -91,7 +91,7 @@ func ExampleDispatcher_Frozen() {
 }
 
 func ExampleDispatcher_Blank() {
-	d := dispatch.New(simd.New()).Blank() // neither the table nor a profile
+	d := dispatch.New(simd.New()).Blank() // not even what a profile says
 	defer d.Close()
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
 	k, err := d.Pick(p, flashkit.PassForward)

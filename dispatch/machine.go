@@ -53,18 +53,6 @@ func (m machine) is(other machine) bool {
 	return m.OS == other.OS && m.Arch == other.Arch && m.CPU == other.CPU && m.Cores == other.Cores
 }
 
-// place returns what decides on the speed of a backend's kernels, whatever the
-// number of cores or the driver.
-func (m machine) place(backend string) string {
-	if d, ok := m.Devices[backend]; ok {
-		return d.Name
-	}
-	if m.CPU == "" {
-		return ""
-	}
-	return m.Arch + " " + m.CPU
-}
-
 // cpuName returns what Linux says of the processor: its name, which many
 // processors share in virtual machines, and its numbers.
 func cpuName(path string) string {

@@ -10,30 +10,29 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A memory is what a Dispatcher and its copies know of the speed of their
-// kernels: a rate for every kernel and regime, and the plans of recent problems.
-// Its size is bounded, and calls read and write it without a lock.
+// A memory is what a Dispatcher and its copies know of the speed of their kernels,
+// and the plans of recent problems. Its size is bounded, and calls read and write
+// it without a lock.
 type memory struct {
-	kernels []flashkit.Kernel // their Cost is corrected
-	owners  []int             // the backend of each
-	costs   []func(flashkit.Problem) time.Duration
-	rates   []rates // of each kernel
-	probing sync.Mutex
-	probed  [][3]bool // of each kernel and type, guarded by probing
+	kernels   []flashkit.Kernel // their Cost is what is predicted
+	costs     []func(flashkit.Problem) time.Duration
+	homes     []int    // of each kernel: its place
+	places    []place  // the processor, and the devices of backends that have one
+	names     []string // of the places
+	rates     [][regimes]rate
+	standings [][kinds]standing
+	tallies   [2][regimes]tally      // of each pass
+	spent     [2][kinds]atomic.Int64 // nanoseconds of calls that are not short, of each pass
+	probing   sync.Mutex
+	probed    [][kinds]bool // of each kernel, guarded by probing
+
+	version atomic.Uint64 // grows when something is learned that may change a choice
+	choices []choice      // of dispatchers that share this, guarded by probing
 
 	seed    maphash.Seed
 	recent  [recentSets][recentWays]atomic.Pointer[plan]
 	evicted atomic.Uint32
-	calls   atomic.Uint64 // in progress, and begun in all
 }
-
-// What a call adds to memory.calls. It was alone if none is left when it ends and
-// none has begun since it did.
-const (
-	callBegun    = 1<<32 + 1
-	callEnded    = ^uint64(0)
-	callsRunning = 1<<32 - 1
-)
 
 // The plans that are kept.
 const (
@@ -41,16 +40,25 @@ const (
 	recentWays = 4
 )
 
+// processor is the name and the number of the first place.
+const processor, maxPlaces = "processor", 4
+
 // newMemory returns a memory that knows nothing of the kernels.
 func newMemory(backends []flashkit.Backend) *memory {
-	m := &memory{seed: maphash.MakeSeed()}
-	for i, b := range backends {
-		m.kernels = append(m.kernels, b.Kernels()...)
-		for len(m.owners) < len(m.kernels) {
-			m.owners = append(m.owners, i)
+	m := &memory{seed: maphash.MakeSeed(), names: []string{processor}}
+	for _, b := range backends {
+		home := 0
+		if _, ok := b.(located); ok && len(m.names) < maxPlaces {
+			home = len(m.names)
+			m.names = append(m.names, b.Name())
+		}
+		for _, k := range b.Kernels() {
+			m.kernels = append(m.kernels, k)
+			m.homes = append(m.homes, home)
 		}
 	}
-	m.rates, m.probed = make([]rates, len(m.kernels)), make([][3]bool, len(m.kernels))
+	m.places = make([]place, len(m.names))
+	m.rates, m.standings, m.probed = make([][regimes]rate, len(m.kernels)), make([][kinds]standing, len(m.kernels)), make([][kinds]bool, len(m.kernels))
 	for i := range m.kernels {
 		k := &m.kernels[i]
 		m.costs = append(m.costs, k.Cost)
@@ -58,12 +66,27 @@ func newMemory(backends []flashkit.Backend) *memory {
 			k.Fits = func(flashkit.Problem) string { return "it does not say which problems it takes" }
 		}
 		pass := k.Pass()
-		k.Cost = func(p flashkit.Problem) time.Duration {
-			at := regimeOf(p, pass)
-			return corrected(float64(m.cost(i, p)), m.rates[i][at].with(m.prior(i, at)))
-		}
+		k.Cost = func(p flashkit.Problem) time.Duration { return m.predicted(i, p, pass) }
 	}
 	return m
+}
+
+// copied returns a memory that knows what m knows now.
+func (m *memory) copied(backends []flashkit.Backend) *memory {
+	c := newMemory(backends)
+	for i := range m.rates {
+		for r := range m.rates[i] {
+			c.rates[i][r].recent.Store(m.rates[i][r].recent.Load())
+			c.rates[i][r].loaded.Store(m.rates[i][r].loaded.Load())
+		}
+		for k := range m.standings[i] {
+			c.standings[i][k].bits.Store(m.standings[i][k].bits.Load())
+		}
+	}
+	for i := range m.places {
+		c.places[i].overhead.Store(m.places[i].overhead.Load())
+	}
+	return c
 }
 
 // cost returns what the kernel itself predicts.
@@ -74,33 +97,23 @@ func (m *memory) cost(kernel int, p flashkit.Problem) time.Duration {
 	return max(0, m.costs[kernel](p))
 }
 
-// prior returns what is to be expected of a kernel in a regime of which nothing is
-// known, as a logarithm: what it did in other regimes or, if there is none, what
-// the backend's other kernels of the pass did. Where these are slower than they
-// predict, so will this one be. It is found once, and again after forget.
-func (m *memory) prior(kernel int, at regime) float64 {
-	found := &m.rates[kernel][at].prior
-	if bits := found.Load(); bits != 0 {
-		return math.Float64frombits(bits - 1) // so that 0 is no number
+// predicted returns the predicted time of a kernel.
+func (m *memory) predicted(kernel int, p flashkit.Problem, s flashkit.Pass) time.Duration {
+	if p.Validate() != nil {
+		return m.cost(kernel, p)
 	}
-	log := m.findPrior(kernel, at)
-	found.Store(math.Float64bits(log) + 1)
-	return log
-}
-
-func (m *memory) findPrior(kernel int, at regime) float64 {
-	if log, ok := m.rates[kernel].prior(at); ok {
-		return log
-	}
-	sum, n := 0.0, 0.0
-	for i := range m.kernels {
-		if m.owners[i] == m.owners[kernel] && m.kernels[i].Pass() == m.kernels[kernel].Pass() {
-			if log, ok := m.rates[i].prior(at); ok {
-				sum, n = sum+log, n+1
-			}
+	x := m.plan(p, s)
+	known := x.known()
+	for i := range x.candidates {
+		if c := &x.candidates[i]; c.kernel == kernel {
+			return duration(m.expect(c, &known).nanoseconds)
 		}
 	}
-	return sum / max(1, n)
+	return m.cost(kernel, p)
+}
+
+func duration(nanoseconds float64) time.Duration {
+	return time.Duration(min(nanoseconds, math.MaxInt64/2))
 }
 
 // A plan is what is known of a pass of a problem: the kernels that fit, in the
@@ -108,37 +121,44 @@ func (m *memory) findPrior(kernel int, at regime) float64 {
 type plan struct {
 	problem    flashkit.Problem
 	pass       flashkit.Pass
+	kind       kind
 	candidates []candidate
+	tally      *tally        // of the problem's regime
+	spent      *atomic.Int64 // of its kind
+	settled    atomic.Bool   // there is nothing to probe
+	best       atomic.Uint64 // the latest answer of Dispatcher.best
 }
 
 // A candidate is a kernel that fits a problem.
 type candidate struct {
-	kernel int
-	cost   float64      // the kernel's own prediction, in nanoseconds
-	log    float64      // of the cost
-	rate   *rate        // of the problem's regime
-	prior  float64      // what the other regimes make one expect of it
-	last   atomic.Int64 // what the latest call took, 0 before the first
+	kernel   int
+	place    int16
+	at       regime
+	own      float64 // the kernel's own prediction, in nanoseconds
+	log      float64 // of that
+	rates    *[regimes]rate
+	standing *standing    // of the problem's kind
+	last     atomic.Int64 // what the latest call took, 0 before the first
 }
 
-// predict returns the logarithm of the predicted nanoseconds.
-func (c *candidate) predict() float64 { return c.log + c.rate.with(c.prior) }
-
-// predicted returns the predicted time.
-func (c *candidate) predicted() time.Duration { return corrected(c.cost, c.rate.with(c.prior)) }
-
-// corrected returns a prediction in nanoseconds times a factor, given as logarithm.
-func corrected(cost, log float64) time.Duration {
-	return time.Duration(min(cost*math.Exp(log), math.MaxInt64/2))
-}
-
-// took learns from a call. The first one on a problem fetches code, pages and
-// workspace, and a call beside others shares the machine with them: neither says
-// what the kernel can do.
-func (c *candidate) took(t time.Duration, alone bool) {
-	if c.last.Swap(max(1, int64(t))) != 0 && alone && c.cost > 0 {
-		c.rate.learn(float64(t) / c.cost)
+// near returns what was measured of the kernel within a factor of four of the
+// problem's size: the logarithm of its error, and the number of calls.
+func (c *candidate) near() (log float64, n int) {
+	if r := c.measured(); r != nil {
+		return r.log()
 	}
+	return 0, 0
+}
+
+// measured returns the rate that near goes by, nil if nothing was measured.
+func (c *candidate) measured() *rate {
+	smaller, larger := c.at.neighbors()
+	for _, at := range [...]regime{c.at, smaller, larger} {
+		if r := &c.rates[at]; r.recent.Load() != 0 {
+			return r
+		}
+	}
+	return nil
 }
 
 // set returns where the plan of a problem may be.
@@ -169,12 +189,20 @@ func (m *memory) plan(p flashkit.Problem, s flashkit.Pass) *plan {
 }
 
 func (m *memory) newPlan(p flashkit.Problem, s flashkit.Pass) *plan {
-	x, at := &plan{problem: p, pass: s}, regimeOf(p, s)
+	at := regimeOf(p, s)
+	x := &plan{problem: p, pass: s, kind: at.kind(), tally: &m.tallies[s][at], spent: &m.spent[s][at.kind()]}
+	var room [32]int
+	fit := room[:0]
 	for i := range m.kernels {
 		if k := &m.kernels[i]; k.Pass() == s && k.Fits(p) == "" {
-			cost := float64(m.cost(i, p))
-			x.candidates = append(x.candidates, candidate{kernel: i, cost: cost, log: math.Log(cost), rate: &m.rates[i][at], prior: m.prior(i, at)})
+			fit = append(fit, i)
 		}
+	}
+	x.candidates = make([]candidate, len(fit))
+	for j, i := range fit {
+		own, c := float64(m.cost(i, p)), &x.candidates[j]
+		c.kernel, c.place, c.at, c.own, c.log = i, int16(m.homes[i]), at, own, math.Log(own)
+		c.rates, c.standing = &m.rates[i], &m.standings[i][x.kind]
 	}
 	return x
 }
@@ -188,18 +216,4 @@ func (m *memory) keep(x *plan) {
 		}
 	}
 	set[m.evicted.Add(1)%recentWays].Store(x)
-}
-
-// forget drops the plans and the priors, which are of an earlier state.
-func (m *memory) forget() {
-	for i := range m.rates {
-		for r := range m.rates[i] {
-			m.rates[i][r].prior.Store(0)
-		}
-	}
-	for i := range m.recent {
-		for j := range m.recent[i] {
-			m.recent[i][j].Store(nil)
-		}
-	}
 }

@@ -10,50 +10,66 @@ import (
 
 // What a probe may take, and when it is worth that.
 const (
-	probeCalls  = 6                      // of a kernel that are timed
-	probeTime   = 300 * time.Microsecond // of a call, as predicted
-	probeLimit  = 100 * time.Millisecond // of all calls, should they take longer
-	probeBytes  = 16 << 20               // of tensors
-	worthwhile  = 2 * time.Millisecond   // predicted for the problem itself
-	contestants = 4                      // as many times slower a kernel may be predicted to be
+	probeCalls = 4                      // of a kernel that are timed
+	probeTime  = 200 * time.Microsecond // of a call, as the kernel predicts
+	probeLimit = 50 * time.Millisecond  // of all calls, should they take longer
+	probeBytes = 16 << 20               // of tensors
+	worthwhile = 2 * time.Millisecond   // of calls of the kind, with the one at hand
 )
 
-// probe measures, on a smaller problem of the same kind, the kernels that may be
-// the fastest and of which nothing is known for its type, and reports whether it
-// measured any. Problems shorter than a probe go without, and so do calls beside
-// another probe.
-func (d *Dispatcher) probe(ctx context.Context, x *plan) (measured bool) {
-	m, best := d.memory, d.fastest(x, nil)
-	if d.frozen || ctx == nil || ctx.Err() != nil || best == nil || best.predicted() < worthwhile || !m.probing.TryLock() {
-		return false
+// probe measures side by side, on a smaller problem of the same kind, the kernels
+// that may be the fastest, if nothing is known of one of them and calls of the kind
+// take as long as a probe; asked for, it does not wait for that. It returns what
+// it took, 0 if there was nothing to measure. Calls beside another probe go without.
+func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
+	m := d.memory
+	if ctx == nil || ctx.Err() != nil || best.own < float64(short) || !asked && best.own+float64(x.spent.Load()) < float64(worthwhile) || !m.probing.TryLock() {
+		return 0
 	}
 	defer m.probing.Unlock()
+	start := time.Now()
 	var probes []*probe
-	for i := range x.candidates {
-		c, t := &x.candidates[i], x.problem.DType
-		if d.admitted[c.kernel] && c.predicted() <= contestants*best.predicted() && m.unknown(c.kernel, t) {
-			m.probed[c.kernel][t] = true
-			if y := m.newProbe(c.kernel, x.problem); y != nil {
-				probes = append(probes, y)
-			}
+	for _, c := range d.contenders(x) {
+		if y := m.newProbe(c, x.problem); y != nil {
+			probes = append(probes, y)
+		}
+		m.probed[c.kernel][x.kind] = true
+	}
+	x.settled.Store(true)
+	if len(probes) < 2 {
+		return 0
+	}
+	measure(ctx, probes)
+	for _, y := range probes {
+		if y.best > 0 {
+			y.standing.set(math.Log(float64(y.best)/float64(y.own)), 1)
 		}
 	}
-	m.measure(ctx, probes)
-	return len(probes) > 0
+	m.version.Add(1)
+	return time.Since(start)
 }
 
-// unknown reports whether nothing was ever measured, or probed in vain, of a
-// kernel on a type.
-func (m *memory) unknown(kernel int, t flashkit.DType) bool {
-	if m.probed[kernel][t] {
-		return false
-	}
-	for r := range regimes {
-		if _, calls := m.rates[kernel][r].load(); calls > 0 && int(coordinates[r][axisType]) == int(t) {
-			return false
+// contenders returns the kernels that a probe would measure, none if all of them
+// are known. The caller holds probing.
+func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
+	least, unknown := math.Inf(1), false
+	for i := range x.candidates {
+		if c := &x.candidates[i]; d.admitted[c.kernel] {
+			least = min(least, c.own)
 		}
 	}
-	return true
+	for i := range x.candidates {
+		c := &x.candidates[i]
+		if d.admitted[c.kernel] && c.own <= elsewhere*least {
+			list = append(list, c)
+			_, n := c.standing.log()
+			unknown = unknown || n == 0 && !d.memory.probed[c.kernel][x.kind]
+		}
+	}
+	if !unknown || len(list) < 2 {
+		return nil
+	}
+	return list
 }
 
 // shrink returns a problem like p that is predicted to take probeTime at most, if
@@ -83,20 +99,19 @@ func shrink(p flashkit.Problem, cost func(flashkit.Problem) time.Duration) flash
 
 // A probe is a kernel that is measured on a problem.
 type probe struct {
-	kernel  int
-	problem flashkit.Problem
-	cost    time.Duration
-	call    func(context.Context) error
-	best    time.Duration
+	standing *standing
+	own      time.Duration // what the kernel predicts
+	call     func(context.Context) error
+	best     time.Duration
 }
 
 // newProbe returns a probe on a problem of the same kind as p, nil if there is
 // none that is small enough.
-func (m *memory) newProbe(kernel int, p flashkit.Problem) *probe {
-	k := &m.kernels[kernel]
-	p = shrink(p, func(p flashkit.Problem) time.Duration { return m.cost(kernel, p) })
-	x := &probe{kernel: kernel, problem: p, cost: m.cost(kernel, p), best: math.MaxInt64}
-	if x.cost <= 0 || p.Bytes(k.Pass()) > probeBytes || k.Fits(p) != "" {
+func (m *memory) newProbe(c *candidate, p flashkit.Problem) *probe {
+	k := &m.kernels[c.kernel]
+	p = shrink(p, func(p flashkit.Problem) time.Duration { return m.cost(c.kernel, p) })
+	x := &probe{standing: c.standing, own: m.cost(c.kernel, p), best: math.MaxInt64}
+	if x.own <= 0 || p.Bytes(k.Pass()) > probeBytes || k.Fits(p) != "" {
 		return nil
 	}
 	x.call = example(k, p)
@@ -104,9 +119,9 @@ func (m *memory) newProbe(kernel int, p flashkit.Problem) *probe {
 }
 
 // measure calls the kernels a few times, in turns, so that what else happens on
-// the machine hits all alike, and learns from the fastest call of each. An error
-// is no news here: whoever runs the kernel will get it.
-func (m *memory) measure(ctx context.Context, probes []*probe) {
+// the machine hits all alike, and keeps the fastest call of each. An error is no
+// news here: whoever runs the kernel will get it.
+func measure(ctx context.Context, probes []*probe) {
 	for _, x := range probes {
 		if x.call(ctx) != nil { // it may have to compile or load something first
 			x.best = 0
@@ -122,9 +137,6 @@ func (m *memory) measure(ctx context.Context, probes []*probe) {
 			}
 			x.best = min(x.best, time.Since(start))
 		}
-	}
-	for _, x := range probes {
-		m.rates[x.kernel][regimeOf(x.problem, m.kernels[x.kernel].Pass())].learn(float64(x.best) / float64(x.cost))
 	}
 }
 

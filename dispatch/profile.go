@@ -25,7 +25,11 @@ import (
 type profile struct {
 	Machine machine                 `json:"machine"`
 	Kernels map[string]kernelFigure `json:"kernels"`
-	Calls   []lastCall              `json:"calls,omitempty"`
+
+	// Seconds that short calls take beyond what kernels predict, by place.
+	Overheads map[string]float64 `json:"overheads,omitempty"`
+
+	Calls []lastCall `json:"calls,omitempty"`
 }
 
 // A kernelFigure is what is known of a kernel.
@@ -34,8 +38,10 @@ type kernelFigure struct {
 	// nanoseconds. When it predicts otherwise now, its rates mean nothing.
 	Predicts []int64 `json:"predicts"`
 
-	// The factor and the number of calls, by regime.
-	Rates map[string][2]float64 `json:"rates"`
+	// Measured over predicted time, by regime; and, as the mean of measurements side
+	// by side with other kernels, by kind.
+	Rates     map[string]float64 `json:"rates,omitempty"`
+	Standings map[string]float64 `json:"standings,omitempty"`
 }
 
 // A lastCall is the latest call of a kernel on a problem.
@@ -46,7 +52,7 @@ type lastCall struct {
 }
 
 const (
-	profileMagic = "flashkit-profile 1 "
+	profileMagic = "flashkit-profile 2 "
 	profileLimit = 4 << 20 // bytes
 )
 
@@ -118,10 +124,15 @@ func (d *Dispatcher) LoadProfile(path string) error {
 	for i := range d.memory.kernels {
 		f, ok := p.Kernels[d.memory.kernels[i].Name]
 		if ok && slices.Equal(f.Predicts, d.memory.predicts(i)) {
-			d.memory.rates[i].take(f.Rates)
+			d.memory.take(i, f)
 		}
 	}
-	d.memory.forget()
+	for i, name := range d.memory.names {
+		if x := p.Overheads[name]; x > 0 && x < 1 {
+			d.memory.places[i].overhead.Store(int64(x * 1e9))
+		}
+	}
+	d.memory.version.Add(1)
 	for _, c := range p.Calls {
 		d.memory.recall(c)
 	}
@@ -197,16 +208,26 @@ func readProfile(path string) (*profile, error) {
 
 // profile returns what is known.
 func (m *memory) profile(of machine) *profile {
-	p := &profile{Machine: of, Kernels: map[string]kernelFigure{}}
+	p := &profile{Machine: of, Kernels: map[string]kernelFigure{}, Overheads: map[string]float64{}}
 	for i := range m.kernels {
-		f := kernelFigure{m.predicts(i), map[string][2]float64{}}
+		f := kernelFigure{m.predicts(i), map[string]float64{}, map[string]float64{}}
 		for r := range m.rates[i] {
-			if log, calls := m.rates[i][r].load(); calls > 0 {
-				f.Rates[regime(r).String()] = [2]float64{rounded(math.Exp(log)), float64(calls)}
+			if log, n := m.rates[i][r].log(); n > 0 {
+				f.Rates[regime(r).String()] = rounded(math.Exp(log))
 			}
 		}
-		if len(f.Rates) > 0 {
+		for k := range m.standings[i] {
+			if log, n := m.standings[i][k].log(); n > 0 {
+				f.Standings[kind(k).String()] = rounded(math.Exp(log))
+			}
+		}
+		if len(f.Rates)+len(f.Standings) > 0 {
 			p.Kernels[m.kernels[i].Name] = f
+		}
+	}
+	for i := range m.places {
+		if x := m.places[i].overhead.Load(); x > 0 {
+			p.Overheads[m.names[i]] = float64(x) / 1e9
 		}
 	}
 	for i := range m.recent {
@@ -237,12 +258,19 @@ var regimeNames = sync.OnceValue(func() map[string]regime {
 	return names
 })
 
-// take sets the rates that have a name and make sense.
-func (r *rates) take(figures map[string][2]float64) {
-	for name, f := range figures {
-		at, ok := regimeNames()[name]
-		if ok && f[0] > 1.0/widest && f[0] < widest && f[1] >= 1 && f[1] < math.MaxUint32 {
-			r[at].bits.Store(packRate(math.Log(f[0]), uint32(f[1])))
+// widest is how far a prediction may be off. What lies beyond is no measurement.
+const widest = 1 << 20
+
+// take sets what is known of a kernel to figures that have a name and make sense.
+func (m *memory) take(kernel int, f kernelFigure) {
+	for name, x := range f.Rates {
+		if at, ok := regimeNames()[name]; ok && x > 1.0/widest && x < widest {
+			m.rates[kernel][at].load(math.Log(x))
+		}
+	}
+	for k := range m.standings[kernel] {
+		if x := f.Standings[kind(k).String()]; x > 1.0/widest && x < widest {
+			m.standings[kernel][k].set(math.Log(x), 1)
 		}
 	}
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
-	"github.com/flashkit-go/flashkit/backends/wasm"
 )
 
 var decoding = flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 500, Dim: 64, VDim: 64, DType: flashkit.BFloat16}
@@ -126,7 +125,7 @@ func TestBadProfiles(t *testing.T) {
 		"empty":       "",
 		"text":        "hello\n",
 		"no line":     strings.TrimSuffix(profileMagic, " "),
-		"older":       strings.Replace(good, "profile 1", "profile 0", 1),
+		"older":       strings.Replace(good, "profile 2", "profile 1", 1),
 		"flipped":     strings.Replace(good, "generic", "genexic", 1),
 		"longer":      good + " ",
 		"no JSON":     sealed("{"),
@@ -167,10 +166,11 @@ func TestStrangeFigures(t *testing.T) {
 		}
 		return nil
 	}
-	p.Kernels["simd/fwd_generic"] = kernelFigure{[]int64{1, 2, 3}, map[string][2]float64{regime: {5, 5}}} // it predicts otherwise
-	p.Kernels["simd/bwd_generic"] = kernelFigure{predicts("simd/bwd_generic"), map[string][2]float64{
-		regime: {-1, 5}, "x": {1, 1}, "": {2, 2}, "many-f32-full-own-d64-4^9": {1e300, 1}, "many-f32-full-own-d64-4^10": {2, -3}}}
-	p.Kernels["abacus/fwd_beads"] = kernelFigure{nil, map[string][2]float64{regime: {5, 5}}}
+	p.Kernels["simd/fwd_generic"] = kernelFigure{[]int64{1, 2, 3}, map[string]float64{regime: 5}, map[string]float64{"row-bf16": 5}} // it predicts otherwise
+	p.Kernels["simd/bwd_generic"] = kernelFigure{predicts("simd/bwd_generic"), map[string]float64{
+		regime: -1, "x": 1, "": 2, "many-f32-full-own-d64-4^9": 1e300, "many-f32-full-own-d64-4^10": 0}, map[string]float64{"row-bf16": -1, "x": 3}}
+	p.Kernels["abacus/fwd_beads"] = kernelFigure{nil, map[string]float64{regime: 5}, nil}
+	p.Overheads["processor"], p.Overheads["moon"] = -1, 1
 	p.Calls = []lastCall{{"simd/fwd_generic", "b1", 1}, {"simd/fwd_none", decoding.String(), 1}, {"simd/fwd_generic", decoding.String(), -1},
 		{"simd/fwd_generic", decoding.String(), math.MaxFloat64}}
 	text, err := json.Marshal(p)
@@ -284,40 +284,7 @@ func TestMachines(t *testing.T) {
 	newer := h200
 	newer.Devices = map[string]device{"cuda": {"H200", "13.1"}}
 	require.False(t, newer.is(h200))
-	require.Equal(t, newer.place("cuda"), h200.place("cuda"), "the table does not know drivers")
-	require.Equal(t, "amd64 x", h200.place("simd"))
-	require.Empty(t, machine{Arch: "amd64"}.place("simd"), "an unknown processor is like no other")
 	require.Empty(t, cpuName("none"))
-}
-
-// The table is sound, and of what kernels predict now: it was made by
-// flashrun calibrate --print since their costs last changed.
-func TestTable(t *testing.T) {
-	var list []profile
-	require.NoError(t, json.Unmarshal(tableJSON, &list))
-	for _, p := range list {
-		require.NotEmpty(t, p.Kernels)
-		for name, f := range p.Kernels {
-			for regime, x := range f.Rates {
-				require.Contains(t, regimeNames(), regime, name)
-				require.Positive(t, x[0])
-			}
-		}
-		if p.Machine.Arch != runtime.GOARCH {
-			continue
-		}
-		was := runtime.GOMAXPROCS(p.Machine.Cores)
-		w, err := wasm.New(t.Context())
-		require.NoError(t, err)
-		m := newMemory([]flashkit.Backend{simd.New(), w})
-		for i, k := range m.kernels {
-			if f, ok := p.Kernels[k.Name]; ok && k.Fits(yardsticks[0]) == "" {
-				require.Equal(t, f.Predicts, m.predicts(i), "%s on %s: its Cost has changed; flashrun calibrate --print on that machine", k.Name, p.Machine.CPU)
-			}
-		}
-		runtime.GOMAXPROCS(was)
-		require.NoError(t, w.Close())
-	}
 }
 
 func TestRegimes(t *testing.T) {
@@ -336,28 +303,36 @@ func TestRegimes(t *testing.T) {
 	}
 }
 
+// A rate is the second fastest of the last four calls.
 func TestRate(t *testing.T) {
 	var r rate
-	require.Equal(t, 0.5, r.with(0.5), "nothing is known")
-	for _, bad := range []float64{0, -1, math.NaN(), math.Inf(1), 1e300, 1e-300} {
-		r.learn(bad)
+	_, n := r.log()
+	require.Zero(t, n)
+	for i, step := range []struct{ add, want float64 }{{3, 3}, {2, 2}, {1, 2}, {4, 2}, {4, 2}, {4, 4}, {-20, 4}, {-20, -16}, {0, -16}, {100, -16}, {100, 0}, {100, 16}} {
+		r.add(step.add)
+		log, n := r.log()
+		require.InDelta(t, step.want, log, 1e-3, i)
+		require.Equal(t, min(i+1, 4), n)
 	}
-	_, calls := r.load()
-	require.Zero(t, calls)
-	for range 100 {
-		r.learn(3)
+	r.load(1.5)
+	log, n := r.log()
+	require.InDelta(t, 1.5, log, 1e-3)
+	require.Equal(t, 4, n)
+	require.True(t, r.loaded.Load())
+	r.add(1)
+	require.False(t, r.loaded.Load())
+}
+
+func TestNeighbors(t *testing.T) {
+	for r := range regime(regimes) {
+		smaller, larger := r.neighbors()
+		require.Less(t, larger, regime(regimes))
+		require.Equal(t, r.kind(), smaller.kind())
+		require.Equal(t, r.kind(), larger.kind())
+		require.Equal(t, r.String()[:4], larger.String()[:4])
 	}
-	log, calls := r.load()
-	require.EqualValues(t, 100, calls)
-	require.InDelta(t, math.Log(3), log, 1e-6)
-	r.learn(1000) // one outlier
-	log, _ = r.load()
-	require.Less(t, math.Exp(log), 3.5)
-	for range 20 {
-		r.learn(1)
-	}
-	log, _ = r.load()
-	require.InDelta(t, 0, log, .01)
+	require.Equal(t, "row-f32", kind(0).String())
+	require.Equal(t, "many-bf16", kind(kinds-1).String())
 }
 
 func FuzzProfile(f *testing.F) {

@@ -18,15 +18,18 @@ const pairLanes = 32
 func fitsAVX512BF16(p flashkit.Problem) string { return fitsPairs(avx512bf16, p) }
 
 func fitsPairs(t tier, p flashkit.Problem) string {
+	if reason := t.missing(); reason != "" {
+		return reason
+	}
 	if p.DType != flashkit.BFloat16 {
 		return "it takes bf16 only"
 	}
-	return t.missing()
+	return ""
 }
 
 // The paces are those of a processor that multiplies pairs no faster than
 // float32. Others do it at twice the rate, and no feature flag tells them apart:
-// there, dispatch knows better from its table or from a probe.
+// there, dispatch knows better from a probe.
 var (
 	fwdPairPace = pace{start: 1100, flop: .0098, pair: .13, element: .17, pack: .13}
 	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}

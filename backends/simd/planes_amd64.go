@@ -28,10 +28,13 @@ func planeOf(n int) int { return n + planePad }
 func planeWords(rows, dim int) int { return planes * planeOf(rows*pairWords(dim)) }
 
 func fitsAMXF32(p flashkit.Problem) string {
+	if reason := missingAMX(); reason != "" {
+		return reason
+	}
 	if p.DType == flashkit.BFloat16 {
 		return "it takes f32 and f16 only"
 	}
-	return amxbf16().missing()
+	return ""
 }
 
 // isWild32 reports whether planes leave x out.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -49,7 +48,6 @@ type calibrateFlags struct {
 	problems    []string
 	out         string
 	timePerCase time.Duration
-	print       bool
 	json        bool
 }
 
@@ -60,9 +58,9 @@ func newCalibrate() *cobra.Command {
 		Short: "Measure how fast the kernels are on this machine, for dispatch to know",
 		Long: `Calibrate runs every kernel on problems of all kinds for about a minute and writes
 what it finds to the profile of this machine, which every program that uses
-dispatch.Default reads from then on. Without a profile dispatch goes by a table
-of common machines and by what kernels predict of themselves, and probes for
-some milliseconds where that says nothing.
+dispatch.Default reads from then on. Without a profile dispatch goes by what
+kernels predict of themselves, by probes of some milliseconds, and by what calls
+take.
 
 The profile lies in the user's cache folder, or where FLASHKIT_PROFILE says. It
 counts on the same processor, number of cores, GPU and driver only. Run it while
@@ -70,8 +68,7 @@ the machine has nothing else to do. With --problem, what is found is added to
 what the profile knows.`,
 		Example: `  flashrun calibrate
   flashrun calibrate --out machine.profile && FLASHKIT_PROFILE=machine.profile flashrun list
-  flashrun calibrate --problem b1-h32-g8-n1-m5000-d128-bf16
-  flashrun calibrate --print >entry.json`,
+  flashrun calibrate --problem b1-h32-g8-n1-m5000-d128-bf16`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -80,19 +77,13 @@ what the profile knows.`,
 	flags.StringArrayVar(&f.problems, "problem", nil, "measure the problem of this `name` only; repeat for more")
 	flags.StringVar(&f.out, "out", "", "write the profile to this `file` (default the profile of this machine)")
 	flags.DurationVar(&f.timePerCase, "time-per-case", 40*time.Millisecond, "measure a kernel on a problem for about this long")
-	flags.BoolVar(&f.print, "print", false, "write no profile, print an entry of the table that is built into flashkit")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }
 
 func (f *calibrateFlags) run(cmd *cobra.Command) error {
-	switch {
-	case f.timePerCase <= 0:
+	if f.timePerCase <= 0 {
 		return fmt.Errorf("--time-per-case %v: must be positive", f.timePerCase)
-	case f.print && f.json:
-		return errors.New("--print and --json exclude each other")
-	case f.print && f.out != "":
-		return fmt.Errorf("--print and --out %s exclude each other", f.out)
 	}
 	list, err := f.heats()
 	if err != nil {
@@ -108,7 +99,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 		d = d.Blank()
 	}
 	path := f.out
-	if path == "" && !f.print {
+	if path == "" {
 		if path, err = d.ProfilePath(); err != nil {
 			return failed(fmt.Errorf("no place for the profile, name one with --out: %w", err))
 		}
@@ -120,9 +111,6 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 		return failed(fmt.Errorf("nothing was written: %w", err))
 	}
 	show.done()
-	if f.print {
-		return failed(d.WriteTable(cmd.OutOrStdout()))
-	}
 	if err := d.SaveProfile(path); err != nil {
 		return failed(fmt.Errorf("the profile could not be written: %w", err))
 	}

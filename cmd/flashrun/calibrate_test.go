@@ -68,17 +68,6 @@ func TestNoProfileUnasked(t *testing.T) {
 	ok(t, "explain", tiny)
 	ok(t, "bench", "--problem", tiny, "--backend", "simd", "--limits=false", "--time-per-case", "1ms")
 	require.NoDirExists(t, filepath.Dir(path))
-	out := ok(t, calibrateTiny("--print", "--backend", "simd")...)
-	require.NoDirExists(t, filepath.Dir(path))
-	var entry struct {
-		Machine struct{ Arch string }
-		Kernels map[string]any
-		Calls   []any
-	}
-	require.NoError(t, json.Unmarshal([]byte(out), &entry))
-	require.NotEmpty(t, entry.Machine.Arch)
-	require.Contains(t, entry.Kernels, "simd/fwd_generic")
-	require.Empty(t, entry.Calls)
 }
 
 // A profile that cannot be used is ignored with one warning, and left as it is.
@@ -102,7 +91,7 @@ func TestBadProfile(t *testing.T) {
 }
 
 func TestBadCalibrate(t *testing.T) {
-	for _, args := range [][]string{{"--time-per-case", "0"}, {"--print", "--json"}, {"--print", "--out", "x"}, {"--problem", "b1"}, {"--backend", "tpu"}, {"x"}} {
+	for _, args := range [][]string{{"--time-per-case", "0"}, {"--problem", "b1"}, {"--backend", "tpu"}, {"x"}} {
 		code, stdout, stderr := flashrun(t, append([]string{"calibrate"}, args...)...)
 		require.Equal(t, exitUsage, code, args)
 		require.Empty(t, stdout)

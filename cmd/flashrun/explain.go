@@ -18,6 +18,21 @@ type explained struct {
 	Reason  string  `json:"reason"`
 	Seconds float64 `json:"predicted_seconds,omitempty"`
 	Last    float64 `json:"last_seconds,omitempty"` // measured
+
+	// Seconds are Own * Factor + Overhead.
+	Own      float64 `json:"own_seconds,omitempty"` // what the kernel itself predicts
+	Factor   float64 `json:"factor,omitempty"`      // measured over that
+	From     string  `json:"from,omitempty"`        // calls, profile, probe or cost
+	Overhead float64 `json:"overhead_seconds,omitempty"`
+}
+
+// why says what the prediction is made of.
+func (l *explained) why() string {
+	text := fmt.Sprintf("%s x %.2f (%s)", formatSeconds(l.Own), l.Factor, l.From)
+	if l.Overhead > 0 {
+		text += " + " + formatSeconds(l.Overhead)
+	}
+	return text
 }
 
 func newExplain() *cobra.Command {
@@ -27,7 +42,13 @@ func newExplain() *cobra.Command {
 		Use:   "explain PROBLEM",
 		Short: "Say which kernel runs a problem, and why not the others",
 		Long: `Explain prints a verdict for every kernel: chosen, or the reason why not; the
-time that dispatch predicts; and what the last call that is remembered took.
+time that dispatch predicts; what that is made of; and what the last call that is
+remembered took.
+
+A prediction is the kernel's own one, times a factor, plus an overhead. The factor
+is measured over predicted time: of calls or of the profile, on problems of about
+the size; else of a probe beside other kernels, by two at most; else, marked cost,
+that of the kernels which were measured, or 1.
 
 A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 [-dv{value dim}]-{f32|f16|bf16}[-causal|-window{left}.{right}][-topleft][-scale{x}].`,
@@ -54,7 +75,8 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 			}
 			var lines []explained
 			for _, v := range verdicts {
-				lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds(), v.Last.Seconds()})
+				lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds(), v.Last.Seconds(),
+					v.Own.Seconds(), v.Factor, string(v.From), v.Overhead.Seconds()})
 			}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
@@ -67,7 +89,9 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 					mark = "*"
 				}
 				if l.Seconds > 0 {
-					predicted = "about " + formatSeconds(l.Seconds)
+					predicted = "about " + formatSeconds(l.Seconds) + "\t" + l.why()
+				} else {
+					predicted = "\t"
 				}
 				if l.Last > 0 {
 					last = "last " + formatSeconds(l.Last)

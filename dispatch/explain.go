@@ -1,0 +1,95 @@
+package dispatch
+
+import (
+	"strings"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A Source says where the factor of a prediction comes from.
+type Source string
+
+// The sources of a factor, the best one first.
+const (
+	FromCalls   Source = "calls"   // of this program, on problems of about the size
+	FromProfile Source = "profile" // of the machine, on problems of about the size
+	FromProbe   Source = "probe"   // side by side with other kernels on other problems of the type, now or in the profile
+	FromCost    Source = "cost"    // nothing was measured of the kernel: it is the factor of those that were
+)
+
+// A Verdict says what dispatch makes of one kernel, or of a missing backend.
+type Verdict struct {
+	Name   string        // the kernel, or the backend when it is missing
+	Chosen bool          // it is the one that runs
+	Reason string        // why not, or why it was chosen
+	Cost   time.Duration // predicted time, Own * Factor + Overhead; 0 when it does not fit
+	Last   time.Duration // what its latest call on this problem took; 0 if none is remembered
+
+	Own      time.Duration // what the kernel itself predicts
+	Factor   float64       // measured over predicted time
+	From     Source        // of the factor
+	Overhead time.Duration // of calls where the kernel runs, beyond what it predicts
+}
+
+// Explain returns a verdict for every kernel of the pass and every missing
+// backend. It runs nothing. The error is a *flashkit.ProblemError if p is invalid.
+func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	x := d.memory.plan(p, s)
+	chosen, known := d.fastest(x, nil), x.known()
+	var verdicts []Verdict
+	for i := range d.memory.kernels {
+		k := &d.memory.kernels[i]
+		if k.Pass() != s {
+			continue
+		}
+		v := Verdict{Name: k.Name, Reason: k.Fits(p)}
+		for j := range x.candidates {
+			if c := &x.candidates[j]; c.kernel == i {
+				v.Chosen = c == chosen
+				d.memory.explain(&v, c, &known)
+			}
+		}
+		switch {
+		case v.Chosen:
+			v.Reason = d.whyChosen(len(x.candidates))
+		case v.Reason == "" && !d.admitted[i]:
+			v.Reason = "fits, but " + d.choice.String() + " was asked for"
+		case v.Reason == "":
+			v.Reason = "fits, but predicts a longer time"
+		}
+		verdicts = append(verdicts, v)
+	}
+	for _, m := range d.missing {
+		verdicts = append(verdicts, Verdict{Name: m.Backend, Reason: strings.TrimPrefix(m.Err.Error(), m.Backend+": ")})
+	}
+	return verdicts, nil
+}
+
+// explain fills in what is predicted of a candidate.
+func (m *memory) explain(v *Verdict, c *candidate, known *[maxPlaces]anchor) {
+	e := m.expect(c, known)
+	v.Cost, v.Last, v.Own = duration(e.nanoseconds), time.Duration(c.last.Load()), duration(c.own)
+	v.Factor, v.Overhead, v.From = e.factor(), duration(m.overhead(c.place)), FromCost
+	if _, n := c.standing.log(); n > 0 {
+		v.From = FromProbe
+	}
+	if r := c.measured(); r != nil && r.loaded.Load() {
+		v.From = FromProfile
+	} else if r != nil {
+		v.From = FromCalls
+	}
+}
+
+func (d *Dispatcher) whyChosen(fits int) string {
+	switch {
+	case !d.choice.isAuto():
+		return d.choice.String() + " was asked for"
+	case fits == 1:
+		return "the only kernel that fits"
+	}
+	return "predicts the shortest time"
+}
