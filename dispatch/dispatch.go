@@ -100,7 +100,7 @@ func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel,
 type decision struct {
 	plan   *plan
 	runs   *candidate
-	trial  bool          // it runs to be measured
+	best   *candidate    // in whose place it runs, to be measured; else nil
 	probed time.Duration // what a probe took before
 }
 
@@ -128,9 +128,9 @@ func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.
 		}
 	}
 	if r := d.rival(x, best); r != nil {
-		return decision{x, r, true, took}, nil
+		return decision{x, r, best, took}, nil
 	}
-	return decision{x, best, false, took}, nil
+	return decision{x, best, nil, took}, nil
 }
 
 // A Ran reports a call of a kernel, also one that failed.
@@ -167,9 +167,12 @@ func (d *Dispatcher) run(x decision, call func(flashkit.Kernel) error) error {
 	took, busy := end.Sub(start), place.step(end, -1)-before
 	if err == nil && !d.frozen {
 		d.memory.learn(x.plan, x.runs, took, max(1, float64(busy)/float64(max(1, took))))
+		if x.best != nil {
+			x.runs.compare(x.best)
+		}
 	}
 	if d.observer != nil {
-		d.observer(Ran{x.plan.problem, x.plan.pass, k.Name, took, x.probed, x.trial, err})
+		d.observer(Ran{x.plan.problem, x.plan.pass, k.Name, took, x.probed, x.best != nil, err})
 	}
 	return err
 }

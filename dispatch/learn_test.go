@@ -284,25 +284,31 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-func TestProbeWaitsUntilItIsWorthIt(t *testing.T) {
+// Calls that are too short for a probe measure the others one by one, in place of
+// the best one. Somebody may ask for a probe before.
+func TestTrials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClock("a").add("fwd_boasts", 10*time.Microsecond, 16*time.Microsecond).add("fwd_modest", 12*time.Microsecond, 8*time.Microsecond)
-		var probed time.Duration
-		var before int
-		d := dispatch.New(c).WithObserver(func(r dispatch.Ran) {
-			if probed += r.Probed; probed == 0 {
-				before++
+		add := func() *clock {
+			return newClock("a").add("fwd_boasts", 10*time.Microsecond, 16*time.Microsecond).add("fwd_modest", 12*time.Microsecond, 8*time.Microsecond)
+		}
+		var trials []int
+		calls := 0
+		d := dispatch.New(add()).WithObserver(func(r dispatch.Ran) {
+			calls++
+			if r.Trial {
+				trials = append(trials, calls)
 			}
+			require.Zero(t, r.Probed)
 		})
 		p, f := keys(20)
-		for range 20 {
+		for range 100 {
 			require.NoError(t, d.Forward(t.Context(), p, f))
 		}
-		require.Positive(t, probed)
-		require.Greater(t, before, 5, "calls take as long as a probe may take")
 		require.Equal(t, "a/fwd_modest", picked(t, d, p))
+		require.Equal(t, 4, trials[0])
+		require.Less(t, len(trials), 4)
 
-		asked := dispatch.New(newClock("a").add("fwd_boasts", 10*time.Microsecond, 16*time.Microsecond).add("fwd_modest", 12*time.Microsecond, 8*time.Microsecond))
+		asked := dispatch.New(add())
 		require.NoError(t, asked.Probe(t.Context(), p, flashkit.PassForward))
 		require.Equal(t, "a/fwd_modest", picked(t, asked, p))
 	})

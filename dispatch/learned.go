@@ -15,37 +15,41 @@ const short = 50 * time.Microsecond
 // A rate is what the latest calls of a kernel took over what it predicts itself,
 // for the problems of a regime. Nothing waits for a lock.
 type rate struct {
-	recent atomic.Uint64 // the logarithms of the last four factors in units of 1/rateUnit, 16 bits each, the latest lowest; 0 is none
+	recent atomic.Uint64 // the logarithms of the latest factors in units of 1/rateUnit, plus rateZero, the latest lowest; 0 is none
 	loaded atomic.Bool   // they are of a profile
 }
 
-const rateUnit = 2048
+const (
+	rateCalls = 6
+	rateBits  = 10
+	rateUnit  = 64
+	rateZero  = 1 << (rateBits - 1)
+)
 
 // encode returns a logarithm as it stands in recent.
 func encode(log float64) uint64 {
-	x := int16(max(math.MinInt16, min(math.Round(log*rateUnit), math.MaxInt16)))
-	if x == 0 {
-		x = 1 // 0 is none
-	}
-	return uint64(uint16(x))
+	return uint64(rateZero + max(1-rateZero, min(math.Round(log*rateUnit), rateZero-1)))
 }
 
 // add takes one more call into account. Of two at once, one counts.
 func (r *rate) add(log float64) {
 	old := r.recent.Load()
-	if r.recent.CompareAndSwap(old, old<<16|encode(log)) && r.loaded.Load() {
+	if r.recent.CompareAndSwap(old, (old<<rateBits|encode(log))&(1<<(rateBits*rateCalls)-1)) && r.loaded.Load() {
 		r.loaded.Store(false)
 	}
 }
 
 // load sets the rate to what a profile says.
 func (r *rate) load(log float64) {
-	const four = 1<<48 | 1<<32 | 1<<16 | 1
-	r.recent.Store(encode(log) * four)
+	var bits uint64
+	for range rateCalls {
+		bits = bits<<rateBits | encode(log)
+	}
+	r.recent.Store(bits)
 	r.loaded.Store(true)
 }
 
-// log returns the second fastest of the last four calls, or of two the faster one:
+// log returns the second fastest of the latest calls, or of two the faster one:
 // much can slow a call down, and nothing but the kernel makes it fast. n is the
 // number of calls.
 func (r *rate) log() (log float64, n int) {
@@ -53,9 +57,9 @@ func (r *rate) log() (log float64, n int) {
 	if bits == 0 {
 		return 0, 0
 	}
-	first, second := int16(math.MaxInt16), int16(math.MaxInt16)
-	for ; bits != 0; bits >>= 16 {
-		x := int16(uint16(bits))
+	first, second := 1<<rateBits, 1<<rateBits
+	for ; bits != 0; bits >>= rateBits {
+		x := int(bits & (1<<rateBits - 1))
 		n++
 		if x < first {
 			first, second = x, first
@@ -66,7 +70,7 @@ func (r *rate) log() (log float64, n int) {
 	if n > 2 {
 		first = second
 	}
-	return float64(first) / rateUnit, n
+	return float64(first-rateZero) / rateUnit, n
 }
 
 // A standing is what a kernel took over what it predicts itself when it was
@@ -133,6 +137,13 @@ func (p *place) step(now time.Time, by int) time.Duration {
 	return busy
 }
 
+// isBusy reports whether a call runs at the place.
+func (p *place) isBusy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running > 0
+}
+
 // learn takes the overhead of one more short call into account, a large one slowly.
 func (p *place) learn(over time.Duration) {
 	const longest = time.Millisecond
@@ -164,21 +175,39 @@ func (m *memory) learn(x *plan, c *candidate, took time.Duration, sharing float6
 	}
 }
 
-// alone is the sharing up to which a call counts as alone, and the factor by which a
-// call beside others must differ to count at all.
+// alone is the sharing up to which a call counts as alone.
 const alone = 1.25
 
 // learn learns from a call of so many nanoseconds. Beside others, its share of them
 // is what it would have taken alone if all of them used the whole machine, and the
-// whole is if none did: what lies between teaches nothing.
+// whole is if none did: what is thought moves no further than into that range.
 func (c *candidate) learn(took, overhead, sharing float64) {
 	most := math.Log(max(took-overhead, took/2) / c.own)
-	share := most - math.Log(sharing)
-	thought, n := c.near()
-	switch {
-	case sharing < alone || most < thought:
+	if sharing < alone {
 		c.rates[c.at].add(most)
-	case n == 0 || share > thought+math.Log(alone):
-		c.rates[c.at].add(share)
+		return
 	}
+	thought, n := c.near()
+	share := most - math.Log(sharing)
+	if n == 0 {
+		thought = share
+	}
+	c.rates[c.at].add(max(share, min(thought, most)))
+}
+
+// compare sets the standing of a candidate that ran in place of the best one to be
+// measured, if nothing else is known of it. A single call that took longer than the
+// best one makes one expect may have met something else.
+func (c *candidate) compare(best *candidate) {
+	log, n := c.near()
+	its, m := best.near()
+	if _, known := c.standing.log(); n == 0 || m == 0 || known > 0 || n < 3 && log > its+math.Log(alone) {
+		return
+	}
+	of, known := best.standing.log()
+	if known == 0 {
+		of = its
+		best.standing.set(its, 1)
+	}
+	c.standing.set(of+log-its, 1)
 }

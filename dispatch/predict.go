@@ -137,6 +137,8 @@ const (
 	firstTrial  = 4   // the first call of a regime that may be one
 	trialShare  = 100 // of the time of a regime's calls so far, one part
 	tooSlow     = 2   // times what the best one takes
+	outclassed  = 3   // times what the best one predicts itself
+	again       = 64  // calls until one that may gain is run again
 	idleDevices = time.Second
 )
 
@@ -159,9 +161,13 @@ func (d *Dispatcher) rival(x *plan, best *candidate) *candidate {
 	if n < max(due, firstTrial) {
 		return nil
 	}
-	r, next := d.promising(x, best, n), 2*n
-	if r == nil {
+	r, gain := d.promising(x, best, n)
+	next := 2 * n
+	switch {
+	case r == nil:
 		next = n + n/8 + 1 // none is worth it yet
+	case gain:
+		next = min(next, n+again)
 	}
 	if !x.tally.due.CompareAndSwap(due, next) {
 		return nil
@@ -170,25 +176,24 @@ func (d *Dispatcher) rival(x *plan, best *candidate) *candidate {
 }
 
 // promising returns the candidate that was measured least of those that a trial
-// after n calls may run.
-func (d *Dispatcher) promising(x *plan, best *candidate, n uint32) *candidate {
+// after n calls may run, and whether it may gain by it.
+func (d *Dispatcher) promising(x *plan, best *candidate, n uint32) (rival *candidate, gain bool) {
 	known := x.known()
 	now := d.memory.expect(best, &known).nanoseconds
 	limit := min(now*(1+float64(n)/trialShare), now*tooSlow)
-	var rival *candidate
 	var fewest int
 	var shortest float64
 	for i := range x.candidates {
 		c := &x.candidates[i]
-		if c == best || !d.admitted[c.kernel] || !d.memory.ready(x, c, best) {
+		if c == best || !d.admitted[c.kernel] || c.own > outclassed*best.own || !d.memory.ready(x, c, best) {
 			continue
 		}
-		t, calls := d.memory.hope(c, &known)
+		t, calls := d.memory.hope(c, best, &known)
 		if t <= limit && (rival == nil || calls < fewest || calls == fewest && t < shortest) {
 			rival, fewest, shortest = c, calls, t
 		}
 	}
-	return rival
+	return rival, shortest < now
 }
 
 // ready reports whether a trial may run on a candidate's place. The first call on a
@@ -198,17 +203,21 @@ func (m *memory) ready(x *plan, c, best *candidate) bool {
 }
 
 // hope returns the shortest time that a candidate may reasonably take, and how many
-// calls of it were measured near the size. One that was not measured at all is
-// given half of the blame, as logarithm, for an anchor that is slower than it
-// predicts: that may be the anchor's fault or the machine's. One that was may
-// have met a busy machine.
-func (m *memory) hope(c *candidate, known *[maxPlaces]anchor) (nanoseconds float64, calls int) {
+// calls of it were measured near the size. One that was measured may have met a busy
+// machine. Of one that was never measured beside others little is known: it gets half
+// of the blame, as logarithm, for an anchor that is slower than it predicts, which
+// may be the anchor's fault or the machine's. If it was not measured at all and comes
+// near the best one by its own prediction, that may err by as much as is believed of any.
+func (m *memory) hope(c, best *candidate, known *[maxPlaces]anchor) (nanoseconds float64, calls int) {
 	a := &known[c.place]
 	log := a.log + c.standing.over(a.standing)
-	if _, n := c.standing.log(); n == 0 && log > 0 {
-		log /= 2
-	}
 	near, n := c.near()
+	if _, beside := c.standing.log(); beside == 0 {
+		log = min(log, log/2)
+		if n == 0 && c.own <= elsewhere*best.own {
+			log -= math.Log(elsewhere)
+		}
+	}
 	if n > 0 {
 		log = min(log, near)
 	}

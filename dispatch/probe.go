@@ -10,20 +10,20 @@ import (
 
 // What a probe may take, and when it is worth that.
 const (
-	probeCalls = 4                      // of a kernel that are timed
+	probeCalls = 3                      // of a kernel that are timed
 	probeTime  = 200 * time.Microsecond // of a call, as the kernel predicts
 	probeLimit = 50 * time.Millisecond  // of all calls, should they take longer
 	probeBytes = 16 << 20               // of tensors
-	worthwhile = 2 * time.Millisecond   // of calls of the kind, with the one at hand
+	worthwhile = 2 * time.Millisecond   // of the call at hand, as the kernel predicts
 )
 
 // probe measures side by side, on a smaller problem of the same kind, the kernels
-// that may be the fastest, if nothing is known of one of them and calls of the kind
-// take as long as a probe; asked for, it does not wait for that. It returns what
-// it took, 0 if there was nothing to measure. Calls beside another probe go without.
+// that may be the fastest, if nothing is known of one of them, the call at hand takes
+// as long as a probe, or somebody asked for it, and nothing else runs. It returns what
+// it took, 0 if there was nothing to measure.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
 	m := d.memory
-	if ctx == nil || ctx.Err() != nil || best.own < float64(short) || !asked && best.own+float64(x.spent.Load()) < float64(worthwhile) || !m.probing.TryLock() {
+	if ctx == nil || ctx.Err() != nil || best.own < float64(short) || !asked && (best.own < float64(worthwhile) || m.places[best.place].isBusy()) || !m.probing.TryLock() {
 		return 0
 	}
 	defer m.probing.Unlock()

@@ -1,0 +1,376 @@
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A life is a machine with kernels that take made-up times, on the clock of a
+// synctest bubble, and what a program calls on it.
+type life struct {
+	name    string
+	kernels []maker
+	program func(l *life)
+
+	t      *testing.T
+	d      *dispatch.Dispatcher
+	random *rand.Rand
+
+	mu      sync.Mutex
+	at      int // callers
+	running int
+	cold    time.Duration // of every call
+	slow    float64       // so many times slower is the machine
+	calls   []ended
+}
+
+// An ended is a call, and how many had ended when it began.
+type ended struct {
+	dispatch.Ran
+	after int
+}
+
+// A maker is a kernel: what it predicts for a FLOP and what that takes, in
+// picoseconds, and the nanoseconds of a call, predicted and true.
+type maker struct {
+	stem            string
+	predicts, takes float64
+	begins, began   float64
+	rows            int // at most; 0 is no limit
+	device          bool
+}
+
+func (k *maker) pass() flashkit.Pass {
+	if k.stem[:3] == "bwd" {
+		return flashkit.PassBackward
+	}
+	return flashkit.PassForward
+}
+
+func (k *maker) own(p flashkit.Problem) float64 { return k.begins + p.FLOPs(k.pass())*k.predicts/1e3 }
+
+func (k *maker) truth(p flashkit.Problem) float64 {
+	return max(k.begins, k.began) + p.FLOPs(k.pass())*k.takes/1e3
+}
+
+// half is the kernels of a life on the processor, or on a device.
+type half struct {
+	*life
+	device bool
+}
+
+func (h half) Close() error { return nil }
+
+func (h half) Name() string {
+	if h.device {
+		return "gpu"
+	}
+	return "cpu"
+}
+
+func (h half) Kernels() (list []flashkit.Kernel) {
+	for i := range h.kernels {
+		k := &h.kernels[i]
+		if k.device != h.device {
+			continue
+		}
+		x := flashkit.Kernel{
+			Name: h.Name() + "/" + k.stem,
+			Fits: func(p flashkit.Problem) string {
+				if k.rows > 0 && p.QLen > k.rows {
+					return "too many rows"
+				}
+				return ""
+			},
+			Cost: func(p flashkit.Problem) time.Duration { return time.Duration(k.own(p)) },
+		}
+		if k.pass() == flashkit.PassForward {
+			x.RunForward = func(ctx context.Context, p flashkit.Problem, _ *flashkit.Forward) error {
+				return h.run(ctx, k.truth(p))
+			}
+		} else {
+			x.RunBackward = func(ctx context.Context, p flashkit.Problem, _ *flashkit.Backward) error {
+				return h.run(ctx, k.truth(p))
+			}
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// gpu is a half that says so.
+type gpu struct{ half }
+
+func (gpu) Hardware() (device, driver string) { return "GPU", "1" }
+
+// run takes a time, with what else happens on a machine: noise, now and then a call
+// that takes much longer, cold caches, other programs, other calls.
+func (l *life) run(ctx context.Context, nanoseconds float64) error {
+	l.mu.Lock()
+	nanoseconds *= math.Exp(.05 * l.random.NormFloat64())
+	if l.random.IntN(30) == 0 {
+		nanoseconds *= 1 + 4*l.random.Float64()
+	}
+	l.running++
+	l.mu.Unlock()
+	time.Sleep(l.cold)
+	const parts = 25 // so that others that come and go count soon
+	for range parts {
+		l.mu.Lock()
+		share := float64(l.running) * l.slow
+		l.mu.Unlock()
+		time.Sleep(time.Duration(nanoseconds * share / parts))
+	}
+	l.mu.Lock()
+	l.running--
+	l.mu.Unlock()
+	return ctx.Err()
+}
+
+// call makes calls of a problem, one after the other.
+func (l *life) call(name string, times int) {
+	p, err := flashkit.ParseProblem(name)
+	require.NoError(l.t, err)
+	x := func(shape [4]int) flashkit.Tensor {
+		n := shape[0] * shape[1] * shape[2] * shape[3]
+		if p.DType == flashkit.BFloat16 {
+			return flashkit.BF16(make([]uint16, n), shape[0], shape[1], shape[2], shape[3])
+		}
+		return flashkit.F32(make([]float32, n), shape[0], shape[1], shape[2], shape[3])
+	}
+	f := &flashkit.Forward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())}
+	for range times {
+		if err := l.d.Forward(l.t.Context(), p, f); err != nil {
+			l.t.Error(err)
+		}
+	}
+}
+
+// grad makes calls of the backward pass.
+func (l *life) grad(name string, times int) {
+	p, err := flashkit.ParseProblem(name)
+	require.NoError(l.t, err)
+	x := func(shape [4]int) flashkit.Tensor {
+		return flashkit.F32(make([]float32, shape[0]*shape[1]*shape[2]*shape[3]), shape[0], shape[1], shape[2], shape[3])
+	}
+	lse := flashkit.F32(make([]float32, p.Batch*p.Heads*p.QLen), p.Batch, p.Heads, p.QLen, 1)
+	b := &flashkit.Backward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape()), LSE: lse, DO: x(p.OShape()),
+		DQ: x(p.QShape()), DK: x(p.KShape()), DV: x(p.VShape())}
+	for range times {
+		require.NoError(l.t, l.d.Backward(l.t.Context(), p, b))
+	}
+}
+
+// decode makes calls of one row over growing keys.
+func (l *life) decode(from, to, layers int) {
+	for m := from; m < to; m++ {
+		l.call(fmt.Sprintf("b1-h8-g2-n1-m%d-d64-f32", m), layers)
+	}
+}
+
+// serve makes calls from so many goroutines.
+func (l *life) serve(callers, times int, names ...string) {
+	l.at = callers
+	var wait sync.WaitGroup
+	for i := range callers {
+		wait.Go(func() {
+			for j := range times {
+				l.call(names[(i+j)%len(names)], 1)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// The kernels of made-up machines. The paces are in the proportions of real ones.
+var (
+	vector  = maker{stem: "fwd_vector", predicts: 10, takes: 10, begins: 2000}
+	older   = maker{stem: "fwd_older", predicts: 17, takes: 17, begins: 2000}
+	rows    = maker{stem: "decode_vector", predicts: 40, takes: 40, begins: 3000, rows: 32}
+	wide    = maker{stem: "fwd_vector", predicts: 300, takes: 300, begins: 2000, rows: 32}
+	pairs   = maker{stem: "fwd_pairs", predicts: 14, takes: 5.5, begins: 2000} // as on a processor that nobody tuned for
+	boxed   = maker{stem: "fwd_sandbox", predicts: 45, takes: 45, begins: 9000}
+	plain   = maker{stem: "fwd_plain", predicts: 60, takes: 60, begins: 1000}
+	boasts  = maker{stem: "fwd_boasts", predicts: 7, takes: 25, begins: 2000}
+	back    = maker{stem: "bwd_vector", predicts: 12, takes: 12, begins: 4000}
+	backOld = maker{stem: "bwd_older", predicts: 18, takes: 15, begins: 4000}
+	gpuFwd  = maker{stem: "fwd_device", predicts: .2, takes: .2, begins: 40e3, began: 90e3, device: true}
+)
+
+// slowed returns the kernels on a machine that is so many times slower than the one
+// that they were fitted on.
+func slowed(by float64, list ...maker) (out []maker) {
+	for _, k := range list {
+		k.takes, k.began = k.takes*by, k.begins*by
+		out = append(out, k)
+	}
+	return out
+}
+
+var lives = []*life{
+	{name: "layers", kernels: []maker{vector, boxed, plain}, program: func(l *life) {
+		l.cold = 80 * time.Microsecond
+		l.call("b1-h8-g8-n16-m16-d64-f32", 20)
+		l.call("b1-h8-g8-n1024-m1024-d64-f32", 4)
+		l.call("b1-h8-g8-n512-m512-d64-f32", 4)
+		l.call("b1-h8-g8-n128-m128-d64-f32", 100)
+	}},
+	{name: "decode", kernels: []maker{rows, wide, plain}, program: func(l *life) { l.decode(128, 400, 4) }},
+	{name: "prefill then decode", kernels: slowed(2, vector, older, maker{stem: "decode_vector", predicts: 40, takes: 40, begins: 3000, rows: 32}, boxed), program: func(l *life) {
+		l.call("b1-h8-g2-n700-m700-d64-f32-causal", 4)
+		l.decode(700, 900, 4)
+	}},
+	{name: "server of 2", kernels: []maker{vector, older, boxed, plain}, program: func(l *life) {
+		l.serve(2, 100, "b1-h8-g8-n128-m128-d64-f32", "b1-h8-g8-n300-m300-d64-f32")
+	}},
+	{name: "server of 8", kernels: slowed(3, vector, older, boxed, plain), program: func(l *life) {
+		l.serve(8, 40, "b1-h8-g8-n128-m128-d64-f32", "b1-h8-g8-n300-m300-d64-f32", "b1-h8-g8-n16-m16-d64-f32")
+	}},
+	{name: "server of 64", kernels: []maker{boasts, vector, plain}, program: func(l *life) {
+		l.serve(64, 30, "b1-h8-g8-n128-m128-d64-f32", "b1-h8-g8-n200-m200-d64-f32")
+	}},
+	{name: "training", kernels: slowed(1.5, vector, older, boxed, back, backOld), program: func(l *life) {
+		for range 50 {
+			l.call("b4-h8-g8-n256-m256-d64-f32-causal", 2)
+			l.grad("b4-h8-g8-n256-m256-d64-f32-causal", 2)
+		}
+	}},
+	{name: "short and long in turns", kernels: slowed(.5, vector, older, boxed, plain), program: func(l *life) {
+		for i := range 100 {
+			l.cold = time.Duration(i%2) * 60 * time.Microsecond
+			l.call("b1-h8-g8-n16-m16-d64-f32", 3)
+			l.call("b1-h8-g8-n512-m512-d64-f32", 1)
+		}
+	}},
+	{name: "the large call first", kernels: slowed(2, vector, older, pairs, boxed), program: func(l *life) {
+		l.call("b1-h8-g8-n2048-m2048-d64-bf16", 1)
+		l.call("b1-h8-g8-n256-m256-d64-bf16", 100)
+	}},
+	{name: "busy for a while", kernels: []maker{vector, older, boxed, plain}, program: func(l *life) {
+		for _, l.slow = range []float64{1, 3, 1, 6, 1.5} {
+			l.call("b1-h8-g8-n256-m256-d64-f32", 60)
+		}
+	}},
+	{name: "one boasts", kernels: []maker{boasts, vector, boxed, plain}, program: func(l *life) {
+		l.call("b1-h8-g8-n200-m200-d64-f32", 200)
+	}},
+	{name: "an unknown processor", kernels: slowed(1.4, vector, older, pairs, boxed, plain), program: func(l *life) {
+		l.call("b1-h8-g8-n128-m128-d64-bf16", 300)
+		l.call("b1-h8-g8-n700-m700-d64-bf16", 50)
+	}},
+	{name: "a slow machine", kernels: slowed(3.5, vector, older, boxed, plain), program: func(l *life) {
+		for range 20 {
+			l.call("b1-h8-g8-n128-m128-d64-f32", 6)
+			l.call("b1-h8-g8-n256-m256-d64-f32-causal", 6)
+		}
+	}},
+	{name: "a device with a slow driver", kernels: append(slowed(1.3, vector, older, boxed), gpuFwd), program: func(l *life) {
+		for range 30 {
+			l.call("b1-h8-g8-n32-m32-d64-f32", 5)
+			l.call("b1-h8-g8-n64-m64-d64-f32", 5)
+			l.call("b1-h8-g8-n512-m512-d64-f32", 5)
+		}
+	}},
+}
+
+// live lives a life and returns the regret: of all calls, what they would take on an
+// idle machine and the probes, over what those of the best kernels would. steady
+// is the worst of a kernel that ran a problem ten times in a row, other than to be
+// measured, in calls that began after each caller had ended one, and ten more.
+func (l *life) live(t *testing.T, seed uint64, frozen bool) (regret, steady float64) {
+	var ends []time.Time
+	synctest.Test(t, func(t *testing.T) {
+		l.t, l.random, l.cold, l.slow, l.calls = t, rand.New(rand.NewPCG(seed, 1)), 0, 1, nil
+		l.d = dispatch.New(half{l, false}, gpu{half{l, true}})
+		if frozen {
+			l.d = l.d.Frozen()
+		}
+		l.d = l.d.WithObserver(func(r dispatch.Ran) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			began := time.Now().Add(-r.Took)
+			ends = append(ends, time.Now())
+			l.calls = append(l.calls, ended{r, slices.IndexFunc(append(ends, time.Now()), func(t time.Time) bool { return !t.Before(began) })})
+		})
+		l.program(l)
+	})
+	type line struct {
+		p flashkit.Problem
+		s flashkit.Pass
+	}
+	type run struct {
+		kernel string
+		calls  int
+	}
+	last := map[line]run{}
+	var took, best float64
+	for _, r := range l.calls {
+		this, least := l.truths(r.Ran)
+		took, best = took+this+float64(r.Probed), best+least
+		if r.after < 10+l.at || r.Trial {
+			continue
+		}
+		at := line{r.Problem, r.Pass}
+		was := last[at]
+		if was.kernel != r.Kernel {
+			was = run{kernel: r.Kernel}
+		}
+		if was.calls++; was.calls == 10 {
+			steady = max(steady, this/least)
+		}
+		last[at] = was
+	}
+	return took / best, steady
+}
+
+// truths returns what a call takes on an idle machine, and what the best kernel would.
+func (l *life) truths(r dispatch.Ran) (this, least float64) {
+	least = math.Inf(1)
+	for i := range l.kernels {
+		k := &l.kernels[i]
+		if k.pass() != r.Pass || k.rows > 0 && r.Problem.QLen > k.rows {
+			continue
+		}
+		t := k.truth(r.Problem)
+		least = min(least, t)
+		if (half{l, k.device}).Name()+"/"+k.stem == r.Kernel {
+			this = t
+		}
+	}
+	return this, least
+}
+
+// Whatever a program does and on whatever machine, its calls take little more than
+// with the best kernel for each.
+func TestLives(t *testing.T) {
+	runs, logs, n := uint64(5), 0.0, 0.0
+	if testing.Short() {
+		runs = 1
+	}
+	for _, l := range lives {
+		for seed := range runs {
+			regret, steady := l.live(t, seed, false)
+			require.LessOrEqual(t, regret, 1.10, "%s, seed %d", l.name, seed)
+			require.LessOrEqual(t, steady, 1.5, "%s, seed %d", l.name, seed)
+			logs, n = logs+math.Log(regret), n+1
+			if seed == 0 {
+				none, worst := l.live(t, seed, true)
+				t.Logf("%-28s regret %.3f, steady %.2f; frozen %.3f, %.2f", l.name, regret, steady, none, worst)
+			}
+		}
+	}
+	t.Logf("geometric mean %.4f", math.Exp(logs/n))
+	require.LessOrEqual(t, math.Exp(logs/n), 1.03)
+}
