@@ -198,6 +198,7 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 // open opens the backends and admits the kernels that --backend names.
 func (b *bench) open(ctx context.Context, choice string) error {
 	b.dispatch = dispatch.All(ctx)
+	b.inputs = newMaker(b.dispatch, b.settings.Seed)
 	seen := map[string]bool{}
 	for _, name := range strings.Split(backendChoice(choice), ",") {
 		if name == "all" {
@@ -236,7 +237,7 @@ func (b *bench) close() error {
 func (b *bench) possible(problems []flashkit.Problem, g *gridFlags) error {
 	free, cases := freeMemory(), 0
 	for _, p := range problems {
-		if need := b.bytes(p); free > 0 && need > free {
+		if need := tensorBytes(p, b.backward()); free > 0 && need > free {
 			return fmt.Errorf("%s: the tensors of %s take %s, and this machine has %s free", g.origin(p), p, formatBytes(need), formatBytes(free))
 		}
 		_, n := b.expect(p)

@@ -15,9 +15,10 @@ import (
 
 // A bench measures kernels on problems.
 type bench struct {
-	dispatch *dispatch.Dispatcher // over everything that this machine has
-	kernels  []flashkit.Kernel    // that may be measured
-	gpu      *cuda.Backend        // nil without one
+	dispatch *dispatch.Dispatcher // over everything that this machine has; it makes no call
+	inputs   maker
+	kernels  []flashkit.Kernel // that may be measured
+	gpu      *cuda.Backend     // nil without one
 	passes   []flashkit.Pass
 	memories []string
 	settings settings
@@ -107,7 +108,7 @@ func (b *bench) memoriesOf(k flashkit.Kernel) (list []string) {
 // measure measures all kernels of a problem: each warms up, and then they take
 // turns.
 func (b *bench) measure(ctx context.Context, p flashkit.Problem) error {
-	data, err := b.newTensors(ctx, p)
+	data, err := b.inputs.tensors(ctx, p, b.backward())
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func (b *bench) callTiny(ctx context.Context, c *timedCase) error {
 	if c.kernel.Fits(p) != "" {
 		return nil
 	}
-	tiny, err := b.newTensors(ctx, p)
+	tiny, err := b.inputs.tensors(ctx, p, b.backward())
 	if err != nil {
 		return err
 	}

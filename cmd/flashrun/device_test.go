@@ -108,8 +108,9 @@ func TestBenchOnDevice(t *testing.T) {
 	b := &bench{dispatch: d, kernels: d.Kernels(), gpu: gpu, passes: []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward},
 		memories: []string{deviceMemory}, settings: settings{Kernels: "chosen", Rounds: 2, TimePerCase: .002, Seed: 1},
 		order: rand.New(rand.NewPCG(1, 1)), show: newProgress(&strings.Builder{}), results: &results{}}
-	b.dispatch, err = d.With("simd") // so that the stub is not asked for O and LSE on the host
+	host, err := d.With("simd") // so that the stub is not asked for O and LSE on the host
 	require.NoError(t, err)
+	b.dispatch, b.inputs = host, newMaker(host, 1)
 	problems, err := namedProblems([]string{"b1-h2-g1-n64-m64-d64-bf16-causal", "b1-h2-g2-n128-m128-d32-f32"})
 	require.NoError(t, err)
 	require.NoError(t, b.run(t.Context(), problems))

@@ -154,16 +154,16 @@ func heats(names []string, passes ...flashkit.Pass) (list []heat) {
 // each races every heat that this machine has the memory for, and calls done with
 // each pass. It stops when the context ends.
 func (r *race) each(ctx context.Context, list []heat, show *progress, done func(*tensors, flashkit.Pass, []*racer) error) error {
-	started := time.Now()
+	started, inputs := time.Now(), newMaker(r.dispatch, 1)
 	for i, h := range list {
 		share := float64(i) / float64(len(list))
 		left := time.Duration(float64(time.Since(started)) / max(share, .01) * (1 - share))
 		show.part(share, h.problem.String(), left)
-		b := &bench{dispatch: r.dispatch, passes: h.passes, settings: settings{Seed: 1}}
-		if free := freeMemory(); free > 0 && b.bytes(h.problem) > free/2 {
+		backward := slices.Contains(h.passes, flashkit.PassBackward)
+		if free := freeMemory(); free > 0 && tensorBytes(h.problem, backward) > free/2 {
 			continue
 		}
-		data, err := b.newTensors(ctx, h.problem)
+		data, err := inputs.tensors(ctx, h.problem, backward)
 		if err != nil {
 			return err
 		}

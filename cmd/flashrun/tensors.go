@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
 )
 
 // tensors are a problem's inputs, random normal, and outputs.
@@ -17,16 +18,26 @@ type tensors struct {
 	device  *deviceTensors    // nil until a case needs them
 }
 
-// newTensors makes tensors for the passes to be measured.
-func (b *bench) newTensors(ctx context.Context, p flashkit.Problem) (*tensors, error) {
-	backward := b.backward()
-	t := &tensors{problem: p, in: randomInput(p, b.settings.Seed, bhsd, backward), out: newOutputs(p, backward)}
+// A maker makes tensors. A backward pass needs O and LSE: they are computed by a
+// copy that learns nothing, so that what is measured, and what dispatch is said to
+// choose, is as if no tensors had been made.
+type maker struct {
+	frozen *dispatch.Dispatcher
+	seed   uint64
+}
+
+func newMaker(d *dispatch.Dispatcher, seed uint64) maker { return maker{d.Frozen(), seed} }
+
+// tensors makes the tensors of a problem, with those of the backward pass if that
+// is to be called.
+func (m maker) tensors(ctx context.Context, p flashkit.Problem, backward bool) (*tensors, error) {
+	t := &tensors{problem: p, in: randomInput(p, m.seed, bhsd, backward), out: newOutputs(p, backward)}
 	in, out := t.in, t.out
 	t.fwd = flashkit.Forward{Q: in.q.tensor(bhsd), K: in.k.tensor(bhsd), V: in.v.tensor(bhsd), O: out.o.tensor(bhsd), LSE: out.lse.tensor(bhsd)}
 	t.bwd = flashkit.Backward{Q: t.fwd.Q, K: t.fwd.K, V: t.fwd.V, O: t.fwd.O, LSE: t.fwd.LSE, DO: in.do.tensor(bhsd),
 		DQ: out.dq.tensor(bhsd), DK: out.dk.tensor(bhsd), DV: out.dv.tensor(bhsd)}
 	if backward {
-		return t, b.dispatch.Forward(ctx, p, &t.fwd)
+		return t, m.frozen.Forward(ctx, p, &t.fwd)
 	}
 	return t, nil
 }
@@ -42,10 +53,10 @@ func (t *tensors) call(ctx context.Context, k flashkit.Kernel) error {
 	return k.Forward(ctx, t.problem, &t.fwd)
 }
 
-// bytes returns the size of a problem's tensors, with those of the backward pass
-// if it is measured.
-func (b *bench) bytes(p flashkit.Problem) float64 {
-	if b.backward() {
+// tensorBytes returns the size of a problem's tensors, with those of the backward
+// pass if that is to be called.
+func tensorBytes(p flashkit.Problem, backward bool) float64 {
+	if backward {
 		return p.Bytes(flashkit.PassBackward)
 	}
 	return p.Bytes(flashkit.PassForward)
