@@ -102,6 +102,16 @@ func TestBadInput(t *testing.T) {
 		"bench compare no file":    {[]string{"bench", "--compare", filepath.Join(dir, "none.json")}, []string{"--compare", "none.json"}},
 		"bench compare other file": {[]string{"bench", "--compare", good}, []string{"--compare", good, "not the JSON"}},
 		"bench compare other JSON": {[]string{"bench", "--compare", raw([]byte(`{"format": 99}`))}, []string{"--compare", "format = 99"}},
+		"bench regret":             {[]string{"bench", "--regret=dead"}, []string{"--regret=dead"}},
+		"bench regret and trace":   {[]string{"bench", "--regret", "--trace", "layers"}, []string{"--trace layers", "--regret=live"}},
+		"bench runs":               {[]string{"bench", "--trace", "layers", "--runs", "0"}, []string{"--runs 0"}},
+		"bench runs of nothing":    {[]string{"bench", "--runs", "2"}, []string{"--runs 2", "--trace"}},
+		"bench trace and grid":     {[]string{"bench", "--trace", "layers", "--seq", "5"}, []string{"--seq", "--trace"}},
+		"bench live in CSV":        {[]string{"bench", "--regret=live", "--csv"}, []string{"--csv", "--regret=live"}},
+		"bench trace no file":      {[]string{"bench", "--trace", filepath.Join(dir, "none.trace")}, []string{"--trace", "none.trace"}},
+		"bench trace is a folder":  {[]string{"bench", "--trace", dir}, []string{"--trace", dir}},
+		"bench trace nonsense":     {[]string{"bench", "--trace", raw([]byte("fwd b1"))}, []string{"--trace", "line 1", "b1"}},
+		"bench trace backends":     {[]string{"bench", "--trace", "layers", "--backend", "simd,wasm"}, []string{"simd,wasm"}},
 		"bench out is a folder":    {[]string{"bench", "--out", dir}, []string{"--out", dir}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,9 @@ type benchFlags struct {
 	rounds      int
 	seed        uint64
 	limits      bool
-	regrets     bool
+	regrets     string
+	traces      []string
+	runs        int
 
 	compare   string
 	out       string
@@ -57,6 +59,8 @@ hits all of them alike. Ctrl-C ends the measurement and prints what is there.`,
   flashrun bench --problem b1-h12-g12-n121-m121-d32-f32 --kernels all --backend simd,wasm
   flashrun bench --out new.json --compare old.json
   flashrun bench --regret
+  flashrun bench --regret=live
+  flashrun bench --trace mine.trace
   flashrun bench --benchstat >new.txt && benchstat old.txt new.txt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -71,7 +75,10 @@ hits all of them alike. Ctrl-C ends the measurement and prints what is there.`,
 	flags.IntVar(&f.rounds, "rounds", 5, "in so many turns")
 	flags.Uint64Var(&f.seed, "seed", 1, "seed of the input and of the order")
 	flags.BoolVar(&f.limits, "limits", true, "also measure what the machine does at most")
-	flags.BoolVar(&f.regrets, "regret", false, "measure what dispatch's choices take over what the best kernels take, over a grid of its own unless one is given")
+	flags.StringVar(&f.regrets, "regret", "", "measure what dispatch's choices take over what the best kernels take, in `what`: choices, over a grid of its own unless one is given; or live, in the calls of programs, those of --trace or built-in ones")
+	flags.Lookup("regret").NoOptDefVal = regretChoices
+	flags.StringArrayVar(&f.traces, "trace", nil, "replay the calls in this `file`, or the built-in trace of this name, in a fresh process; repeat for more; builtin for all built-in ones")
+	flags.IntVar(&f.runs, "runs", 5, "replay each trace in so many processes (default 1 without --regret=live)")
 	flags.StringVar(&f.compare, "compare", "", "also print ratios to the results in this JSON `file`")
 	flags.StringVar(&f.out, "out", "", "also write the JSON to this `file`")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
@@ -84,7 +91,7 @@ hits all of them alike. Ctrl-C ends the measurement and prints what is there.`,
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
 	for name, values := range map[string][]string{"dtype": {"f32", "f16", "bf16"}, "pass": {"fwd", "bwd"}, "memory": {"host", "device"},
-		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "backend": nil} {
+		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {
 				d := dispatch.All(cmd.Context())
@@ -102,6 +109,12 @@ func completeLists(cmd *cobra.Command) {
 }
 
 func (f *benchFlags) run(cmd *cobra.Command) error {
+	if err := f.checkLive(cmd); err != nil {
+		return err
+	}
+	if f.plays() {
+		return f.live(cmd)
+	}
 	b, problems, err := f.prepare(cmd)
 	if err != nil {
 		return err
@@ -117,7 +130,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	}
 	defer b.close()
 	warnOfProfile(cmd, b.dispatch)
-	if f.regrets {
+	if f.regrets != "" {
 		return f.regret(cmd, b, problems)
 	}
 	if err := b.possible(problems, &f.grid); err != nil {
@@ -187,7 +200,7 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 		err = fmt.Errorf("--time-per-case %v: must be positive", f.timePerCase)
 	case f.rounds < 1:
 		err = fmt.Errorf("--rounds %d: must be at least 1", f.rounds)
-	case f.regrets && (f.compare != "" || f.out != "" || f.csv || f.benchstat):
+	case f.regrets != "" && (f.compare != "" || f.out != "" || f.csv || f.benchstat):
 		err = errors.New("--regret: goes with the table or with --json, without --compare and --out, --csv and --benchstat")
 	case f.compare != "" && (f.csv || f.benchstat):
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)

@@ -136,8 +136,11 @@ func hurried(args []string) []string {
 	if slices.Contains(args, "--regret") {
 		kind = "regret"
 	}
+	if slices.Contains(args, "--trace") || slices.Contains(args, "--regret=live") {
+		kind = "live"
+	}
 	few := []string{"--time-per-case", "5ms", "--problem", "b1-h4-g2-n1-m300-d64-bf16", "--problem", "b1-h4-g2-n100-m100-d32-f32"}
-	add := map[string][]string{"run": {"--repeat", "1"}, "bench": {"--time-per-case", "50ms"}, "memory": {"--limit", "30ms"}, "calibrate": few, "regret": few}
+	add := map[string][]string{"run": {"--repeat", "1"}, "bench": {"--time-per-case", "50ms"}, "memory": {"--limit", "30ms"}, "calibrate": few, "regret": few, "live": {"--runs", "1"}}
 	return append(args, add[kind]...)
 }
 
@@ -264,15 +267,17 @@ var kernelRow = regexp.MustCompile(`^(?:[* ]*|(?:forward|backward) +\S+ +)((?:si
 // bench of the chosen kernels has another one in its place.
 func (c *guideCommand) lacks(line string) bool {
 	row := kernelRow.FindStringSubmatch(line)
-	return row != nil && !ofThisMachine[row[1]] && c.kind() != "bench chosen" && c.kind() != "bench regret"
+	return row != nil && !ofThisMachine[row[1]] && !slices.Contains([]string{"bench chosen", "bench regret", "bench live"}, c.kind())
 }
 
-// kind returns what is run: run, bench chosen, bench all, bench regret, go test.
+// kind returns what is run: run, bench chosen, bench all, bench regret, bench live, go test.
 func (c *guideCommand) kind() string {
 	words := slices.DeleteFunc(strings.Fields(c.text), func(w string) bool { return strings.HasPrefix(w, "FLASHKIT_") })
 	switch {
 	case words[0] != "flashrun":
 		return strings.Join(words[:2], " ")
+	case words[1] == "bench" && (slices.Contains(words, "--trace") || slices.Contains(words, "--regret=live")):
+		return "bench live"
 	case words[1] == "bench" && strings.Contains(c.text, "--regret"):
 		return "bench regret"
 	case words[1] == "bench" && strings.Contains(c.text, "--kernels all"):
@@ -325,6 +330,9 @@ var forms = []struct {
 	{"calibrate", regexp.MustCompile(`\s+[\d.]+(\s|$)`), " #$1"}, // the next column shares the space
 	{"bench regret", regexp.MustCompile(`^(forward|backward) .*`), "ROW"},
 	{"bench regret", regexp.MustCompile(`\b[\d.]+ (problems|times)`), "# $1"},
+	{"bench live", regexp.MustCompile(`^((?:forward|backward) +\S+(?: to m\d+)?(?: \w+=\d+)*) .*`), "$1"},
+	{"bench live", regexp.MustCompile(`^(live regret|after the first \d+ calls|the geometric mean of live regret|the worst steady choice) .*`), "$1"},
+	{"bench live", regexp.MustCompile(`^(layers|busy|server-8) .*`), "$1"},
 	{"memory", regexp.MustCompile(`^(\w+/\w+) .*(LSE|it takes).*`), "$1 $2"},
 	{"bench", regexp.MustCompile(`^(machine|cpu): .*`), "$1"},
 	{"bench", regexp.MustCompile(`^(limit of the host, \w+): .*`), "$1"},

@@ -91,7 +91,7 @@ sense, 130 interrupted.`,
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance())
+	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newBurn())
 	return root
 }
 

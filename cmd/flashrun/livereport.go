@@ -1,0 +1,163 @@
+package main
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// A liveReport is what flashrun bench finds of traces. The JSON names are stable.
+type liveReport struct {
+	Format      int          `json:"format"`
+	Interrupted bool         `json:"interrupted"`
+	Machine     machine      `json:"machine"`
+	Mean        float64      `json:"geometric_mean"` // of the traces' live regret
+	WorstTrace  string       `json:"worst_trace,omitempty"`
+	Worst       float64      `json:"worst_live_regret"` // of that trace, the median of its runs
+	WorstSteady *lasting     `json:"worst_steady,omitempty"`
+	Traces      []*liveTrace `json:"traces"`
+	Failures    []traceError `json:"failures,omitempty"`
+}
+
+// A traceError is a run that failed.
+type traceError struct {
+	Trace string `json:"trace"`
+	Error string `json:"error"`
+}
+
+// A liveTrace is the runs of a trace.
+type liveTrace struct {
+	Trace       string         `json:"trace"`
+	Procs       int            `json:"procs,omitempty"`
+	Godebug     string         `json:"godebug,omitempty"`
+	Calls       int            `json:"calls"`
+	Regret      float64        `json:"live_regret"`       // median of the runs
+	Worst       float64        `json:"worst_live_regret"` // of the runs
+	Raw         float64        `json:"raw_ratio"`         // median of the runs
+	WorstCall   *lasting       `json:"worst_call,omitempty"`
+	WorstSteady *lasting       `json:"worst_steady,omitempty"`
+	Kernels     map[string]int `json:"kernels"` // calls of all runs
+	Runs        []*liveRun     `json:"runs"`
+}
+
+// A liveRun is one run of a trace, in a process of its own.
+type liveRun struct {
+	Regret      float64      `json:"live_regret"`
+	Raw         float64      `json:"raw_ratio"` // of the time that all calls took to that of the best kernels
+	Seconds     float64      `json:"seconds"`   // that all calls took
+	Chosen      float64      `json:"chosen_seconds"`
+	Best        float64      `json:"best_seconds"`
+	Overhead    float64      `json:"overhead_seconds"` // of dispatch: probes, and learning
+	WorstCall   *lasting     `json:"worst_call,omitempty"`
+	WorstSteady *lasting     `json:"worst_steady,omitempty"`
+	Groups      []*liveGroup `json:"groups"`
+}
+
+// A lasting is a choice after the first calls of a trace.
+type lasting struct {
+	Trace   string  `json:"trace,omitempty"`
+	Problem string  `json:"problem"`
+	Pass    string  `json:"pass"`
+	Kernel  string  `json:"kernel"`
+	Best    string  `json:"best"`
+	Calls   int     `json:"calls"` // after the first ones
+	Ratio   float64 `json:"ratio"`
+}
+
+// A liveGroup is calls that are alike.
+type liveGroup struct {
+	Problem string       `json:"problem"`
+	Pass    string       `json:"pass"`
+	Calls   int          `json:"calls"`
+	Seconds float64      `json:"seconds"` // that its calls took
+	First   float64      `json:"first_seconds"`
+	Extra   float64      `json:"overhead_seconds"`
+	Best    string       `json:"best"`
+	Ratio   float64      `json:"ratio"`   // of the choices to the best kernel, by medians
+	Kernels []liveKernel `json:"kernels"` // those that ran most first, then the fastest
+}
+
+// A liveKernel is a kernel that ran, or was tried afterwards.
+type liveKernel struct {
+	Kernel  string  `json:"kernel"`
+	Calls   int     `json:"calls"`   // of the trace
+	Seconds float64 `json:"seconds"` // median of the calls that were timed afterwards
+	Timed   int     `json:"timed_calls"`
+}
+
+// result sums up a run.
+func (l *life) result() *liveRun {
+	r := new(liveRun)
+	for _, g := range l.groups {
+		took, best := g.sums()
+		x := &liveGroup{Problem: g.name(), Pass: g.step.pass.String(), Calls: g.calls, Seconds: g.seconds, First: g.first.Seconds(), Extra: g.overhead(), Best: g.best().name, Ratio: took / best}
+		for _, k := range g.kernels {
+			x.Kernels = append(x.Kernels, liveKernel{k.name, k.ran, k.seconds(), len(k.times)})
+			c := &lasting{Problem: x.Problem, Pass: x.Pass, Kernel: k.name, Best: x.Best, Calls: k.late, Ratio: g.ratio(k)}
+			if k.late > 0 {
+				r.WorstCall = worse(r.WorstCall, c)
+			}
+			if k.late >= steadyCalls {
+				r.WorstSteady = worse(r.WorstSteady, c)
+			}
+		}
+		slices.SortStableFunc(x.Kernels, func(a, b liveKernel) int {
+			return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Seconds, b.Seconds))
+		})
+		r.Groups = append(r.Groups, x)
+		r.Seconds, r.Chosen, r.Best, r.Overhead = r.Seconds+g.seconds, r.Chosen+took, r.Best+best, r.Overhead+x.Extra
+	}
+	r.Regret, r.Raw = (r.Chosen+r.Overhead)/r.Best, r.Seconds/r.Best
+	return r
+}
+
+// steadyCalls is how many calls make a choice a lasting one.
+const steadyCalls = 3
+
+// worse returns the one with the larger ratio; nil is the smallest.
+func worse(a, b *lasting) *lasting {
+	if a == nil || b != nil && b.Ratio > a.Ratio {
+		return b
+	}
+	return a
+}
+
+// add takes a run into account.
+func (x *liveTrace) add(r *liveRun) {
+	x.Runs = append(x.Runs, r)
+	var regrets, raws []float64
+	for _, r := range x.Runs {
+		regrets, raws = append(regrets, r.Regret), append(raws, r.Raw)
+	}
+	slices.Sort(regrets)
+	slices.Sort(raws)
+	x.Regret, x.Worst, x.Raw = quantile(regrets, .5), regrets[len(regrets)-1], quantile(raws, .5)
+	x.WorstCall, x.WorstSteady = worse(x.WorstCall, r.WorstCall), worse(x.WorstSteady, r.WorstSteady)
+	for _, g := range r.Groups {
+		for _, k := range g.Kernels {
+			if k.Calls > 0 {
+				x.Kernels[k.Kernel] += k.Calls
+			}
+		}
+	}
+}
+
+// sum sums up the traces. Those without a run are left out.
+func (r *liveReport) sum() {
+	r.Traces = slices.DeleteFunc(r.Traces, func(x *liveTrace) bool { return len(x.Runs) == 0 })
+	logs := 0.0
+	for _, x := range r.Traces {
+		logs += math.Log(x.Regret)
+		if x.Regret > r.Worst {
+			r.Worst, r.WorstTrace = x.Regret, x.Trace
+		}
+		if x.WorstSteady != nil {
+			c := *x.WorstSteady
+			c.Trace = x.Trace
+			r.WorstSteady = worse(r.WorstSteady, &c)
+		}
+	}
+	if n := len(r.Traces); n > 0 {
+		r.Mean = math.Exp(logs / float64(n))
+	}
+}

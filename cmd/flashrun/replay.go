@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A player makes the calls of a trace, under the conditions that it asks for.
+type player struct {
+	data  map[flashkit.Problem][]*tensors // with the most keys of a step; a set for each caller
+	work  []uint64                        // what is touched
+	crowd crowd
+}
+
+// newPlayer makes the tensors of a trace.
+func newPlayer(ctx context.Context, t *callTrace, inputs maker) (*player, error) {
+	p, touch := &player{data: map[flashkit.Problem][]*tensors{}}, 0
+	for problem, n := range t.sets() {
+		for range n {
+			data, err := inputs.tensors(ctx, problem, t.backward(problem))
+			if err != nil {
+				return nil, err
+			}
+			p.data[problem] = append(p.data[problem], data)
+		}
+	}
+	for i := range t.steps {
+		touch = max(touch, t.steps[i].touch)
+	}
+	p.work = make([]uint64, touch/8)
+	return p, nil
+}
+
+// A caller makes calls, one after the other, and sees which kernel ran.
+type caller struct {
+	dispatch *dispatch.Dispatcher
+	last     dispatch.Ran
+}
+
+// newCallers returns so many callers of one dispatcher.
+func newCallers(d *dispatch.Dispatcher, n int) []*caller {
+	list := make([]*caller, n)
+	for i := range list {
+		c := new(caller)
+		c.dispatch = d.WithObserver(func(r dispatch.Ran) { c.last = r })
+		list[i] = c
+	}
+	return list
+}
+
+// A ran is one call.
+type ran struct {
+	kernel string
+	took   time.Duration // of the kernel
+	wall   time.Duration // of the whole call
+}
+
+// play makes n calls of a step, beginning with call from. It returns what ran, in
+// that order, and the time of the calls: what passed while several callers shared
+// them, their sum for one caller.
+func (p *player) play(ctx context.Context, s *step, from, n int, callers []*caller) ([]ran, time.Duration, error) {
+	if err := p.crowd.set(ctx, s.busy); err != nil {
+		return nil, 0, err
+	}
+	list, total := make([]ran, n), time.Duration(0)
+	if s.callers > 1 {
+		total, err := p.share(ctx, s, from, list, callers)
+		return list, total, err
+	}
+	for i := range list {
+		touch(p.work[:s.touch/8])
+		var err error
+		if list[i], err = p.call(ctx, s, from+i, callers[0], 0); err != nil {
+			return nil, 0, err
+		}
+		total += list[i].wall
+		if err := pause(ctx, s.pause); err != nil {
+			return nil, 0, err
+		}
+	}
+	return list, total, nil
+}
+
+// share makes calls from as many goroutines as the step has callers, each with
+// tensors of its own.
+func (p *player) share(ctx context.Context, s *step, from int, list []ran, callers []*caller) (time.Duration, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var all sync.WaitGroup
+	start := time.Now()
+	for c := range s.callers {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(list); i = int(next.Add(1)) - 1 {
+				var err error
+				if list[i], err = p.call(ctx, s, from+i, callers[c], c); err != nil {
+					cancel(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(start), context.Cause(ctx)
+}
+
+// call makes call i of a step on a caller's tensors.
+func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (r ran, err error) {
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	problem, data := s.at(i), p.data[s.largest()][set]
+	keys := problem.KVLen
+	var start time.Time
+	if s.pass == flashkit.PassForward {
+		f := data.fwd
+		f.K, f.V = data.in.k.first(keys), data.in.v.first(keys)
+		start = time.Now()
+		err = c.dispatch.Forward(ctx, problem, &f)
+	} else {
+		b := data.bwd
+		b.K, b.V, b.DK, b.DV = data.in.k.first(keys), data.in.v.first(keys), data.out.dk.first(keys), data.out.dv.first(keys)
+		start = time.Now()
+		err = c.dispatch.Backward(ctx, problem, &b)
+	}
+	return ran{c.last.Kernel, c.last.Took, time.Since(start)}, err
+}
+
+// first returns a view of the first rows of each head, as of a cache that is filled
+// so far.
+func (a *array) first(rows int) flashkit.Tensor {
+	heads, most, dim := a.shape[1], a.shape[2], a.shape[3]
+	view := *a
+	view.shape[2] = rows
+	return view.tensor(bhsd).WithStrides(heads*most*dim, most*dim, dim)
+}
+
+// touch writes to every cache line, as other work of a program does.
+func touch(memory []uint64) {
+	for i := 0; i < len(memory); i += 8 {
+		memory[i]++
+	}
+}
+
+func pause(ctx context.Context, t time.Duration) error {
+	if t == 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

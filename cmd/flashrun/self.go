@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// A process of flashrun may start others: a fresh one for every run of a trace, and
+// those that keep cores busy. Each ends when its standard input does, so that none
+// outlives the process that has started it, however that ends.
+
+// killDelay is how long a process may take to end by itself.
+const killDelay = 10 * time.Second
+
+// self prepares a process of this program. What is written to the pipe is its
+// standard input; it is closed when ctx ends.
+func self(ctx context.Context, args ...string) (*exec.Cmd, io.WriteCloser, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Args = append([]string{"flashrun"}, args...)
+	stdin, err := cmd.StdinPipe()
+	cmd.Cancel, cmd.WaitDelay = func() error { return stdin.Close() }, killDelay
+	return cmd, stdin, err
+}
+
+// withStdin returns a context that ends when the standard input does.
+func withStdin(ctx context.Context, stdin io.Reader) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		io.Copy(io.Discard, stdin)
+		cancel()
+	}()
+	return ctx
+}
+
+// A crowd is processes that burn a core each.
+type crowd struct{ burning []*exec.Cmd }
+
+// set makes the crowd as large as n. Those that it starts are at work when it
+// returns.
+func (c *crowd) set(ctx context.Context, n int) error {
+	for len(c.burning) > n {
+		last := len(c.burning) - 1
+		end(c.burning[last])
+		c.burning = c.burning[:last]
+	}
+	for len(c.burning) < n {
+		cmd, _, err := self(ctx, "burn")
+		if err != nil {
+			return err
+		}
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		c.burning = append(c.burning, cmd)
+		if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
+			return errors.Join(ctx.Err(), fmt.Errorf("a process that burns a core ended: %w", err))
+		}
+	}
+	return nil
+}
+
+// close ends the whole crowd.
+func (c *crowd) close() { c.set(context.Background(), 0) }
+
+// end kills a process and waits for it. That it was killed is no news.
+func end(cmd *exec.Cmd) {
+	cmd.Process.Kill()
+	cmd.Wait()
+}
+
+// newBurn is the process of a crowd.
+func newBurn() *cobra.Command {
+	return &cobra.Command{Use: "burn", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		var ended atomic.Bool
+		context.AfterFunc(withStdin(cmd.Context(), cmd.InOrStdin()), func() { ended.Store(true) })
+		if _, err := fmt.Fprintln(cmd.OutOrStdout()); err != nil {
+			return failed(err)
+		}
+		for x := uint64(1); !ended.Load(); {
+			for range 10000 {
+				x = x*6364136223846793005 + 1442695040888963407
+			}
+			if x == 0 {
+				return nil // never: so that the loop is not left out
+			}
+		}
+		return nil
+	}}
+}
+
+// A lifeRequest is what a process that replays a trace reads.
+type lifeRequest struct {
+	Name    string `json:"name"`
+	Text    string `json:"text"`
+	Backend string `json:"backend"`
+	Seed    uint64 `json:"seed"`
+}
+
+// newReplay is the process that replays a trace.
+func newReplay() *cobra.Command {
+	return &cobra.Command{Use: "replay", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		stdin := bufio.NewReader(cmd.InOrStdin())
+		line, err := stdin.ReadBytes('\n')
+		if err != nil {
+			return fmt.Errorf("the request: %w", err)
+		}
+		var r lifeRequest
+		if err := json.Unmarshal(line, &r); err != nil {
+			return fmt.Errorf("the request: %w", err)
+		}
+		t, err := parseTrace(r.Name, r.Text)
+		if err != nil {
+			return err
+		}
+		run, err := live(withStdin(cmd.Context(), stdin), t, r.Backend, r.Seed)
+		if err != nil {
+			return unavailable(runError(err))
+		}
+		return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(run))
+	}}
+}
+
+// replay runs a trace in a fresh process, with the settings that the trace asks for.
+func replay(ctx context.Context, t *callTrace, backend string, seed uint64) (*liveRun, error) {
+	cmd, stdin, err := self(ctx, "replay")
+	if err != nil {
+		return nil, err
+	}
+	cmd.Env = os.Environ()
+	if t.procs > 0 {
+		cmd.Env = append(cmd.Env, "GOMAXPROCS="+strconv.Itoa(t.procs))
+	}
+	if t.godebug != "" {
+		cmd.Env = append(cmd.Env, "GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+","+t.godebug, ","))
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	request := json.NewEncoder(stdin).Encode(lifeRequest{t.name, t.text, backend, seed})
+	if err := errors.Join(cmd.Wait(), request); err != nil {
+		return nil, replayError(ctx, cmd, err, stderr.String())
+	}
+	run := new(liveRun)
+	return run, json.Unmarshal(stdout.Bytes(), run)
+}
+
+// replayError says why a process failed, in its own words if it has said any. One
+// that was interrupted knows it before we do: a terminal tells both.
+func replayError(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
+	if cmd.ProcessState.ExitCode() == exitInterrupted {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	if last, ok := strings.CutPrefix(lines[len(lines)-1], "flashrun: "); ok {
+		return errors.New(last)
+	}
+	return fmt.Errorf("its process: %w", err)
+}
