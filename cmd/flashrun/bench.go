@@ -52,7 +52,10 @@ memory; * marks the kernel that dispatch runs.
 
 Each kernel warms up first. Then the kernels of a problem take turns, in rounds
 and in another order each time, so that what changes on the machine meanwhile
-hits all of them alike. Ctrl-C ends the measurement and prints what is there.`,
+hits all of them alike. Ctrl-C ends the measurement and prints what is there.
+
+With --trace it replays the calls of a program instead, with the dispatcher that
+every program gets, and says which kernels ran and what others would have taken.`,
 		Example: `  flashrun bench
   flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd
   flashrun bench --heads 32 --kv-heads 8 --q-len 1 --seq 1024:131072:x4 --pass fwd
@@ -85,6 +88,7 @@ hits all of them alike. Ctrl-C ends the measurement and prints what is there.`,
 	flags.BoolVar(&f.csv, "csv", false, "print comma-separated values")
 	flags.BoolVar(&f.benchstat, "benchstat", false, "print the format of Go benchmarks, a line for each round")
 	completeLists(cmd)
+	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(builtinNames(), builtinTraces), cobra.ShellCompDirectiveDefault))
 	return cmd
 }
 

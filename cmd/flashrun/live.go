@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"time"
 
@@ -87,6 +88,7 @@ func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
 		g.try(d)
 	}
 	l.player, err = newPlayer(ctx, l.trace, newMaker(all, seed))
+	runtime.GC() // of what making them left, so that no call pays for it
 	return err
 }
 
@@ -150,7 +152,8 @@ const (
 	compareTime = 3 * time.Second // of all groups, unless the least takes longer
 	leastCalls  = 5               // of a kernel in a group
 	mostCalls   = 40
-	hopeless    = 3    // times slower than the best: out
+	hopeless    = 3    // times slower than the best in every call: out
+	fairTries   = 3    // calls, before a kernel is out
 	unbelieved  = 1.10 // a worse ratio is measured again
 )
 
@@ -226,8 +229,9 @@ func (l *life) visit(ctx context.Context, v visit) error {
 			}
 		}
 	}
+	best := v.group.best().seconds()
 	for _, k := range v.group.kernels {
-		k.out = k.ran == 0 && v.group.ratio(k) > hopeless
+		k.out = k.out || k.ran == 0 && len(k.times) >= fairTries && slices.Min(k.times).Seconds() > hopeless*best
 	}
 	return nil
 }

@@ -216,3 +216,13 @@ func TestLifeSeesEveryCall(t *testing.T) {
 	require.Equal(t, 10, l.groups[0].kernels[0].late)
 	require.Equal(t, 9, l.groups[1].kernels[0].late)
 }
+
+func TestTraceCompletion(t *testing.T) {
+	_, out, _ := flashrun(t, "__complete", "bench", "--trace", "")
+	require.Contains(t, out, "layers\n")
+	require.Contains(t, out, builtinTraces+"\n")
+	_, out, _ = flashrun(t, "__complete", "bench", "--regret=")
+	require.Contains(t, out, regretLive+"\n")
+	_, out, _ = flashrun(t, "__complete", "")
+	require.NotContains(t, out, "replay", "it is for flashrun itself")
+}

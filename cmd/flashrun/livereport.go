@@ -90,7 +90,8 @@ func (l *life) result() *liveRun {
 	r := new(liveRun)
 	for _, g := range l.groups {
 		took, best := g.sums()
-		x := &liveGroup{Problem: g.name(), Pass: g.step.pass.String(), Calls: g.calls, Seconds: g.seconds, First: g.first.Seconds(), Extra: g.overhead(), Best: g.best().name, Ratio: took / best}
+		x := &liveGroup{Problem: g.name(), Pass: g.step.pass.String(), Calls: g.calls, Seconds: g.seconds, First: g.first.Seconds(),
+			Extra: g.overhead(), Best: g.best().name, Ratio: took / best}
 		for _, k := range g.kernels {
 			x.Kernels = append(x.Kernels, liveKernel{k.name, k.ran, k.seconds(), len(k.times)})
 			c := &lasting{Problem: x.Problem, Pass: x.Pass, Kernel: k.name, Best: x.Best, Calls: k.late, Ratio: g.ratio(k)}

@@ -58,7 +58,8 @@ func (r *liveRun) writeGroups(out io.Writer) {
 				calls[k.Kernel] = k.Calls
 			}
 		}
-		rows = append(rows, []string{g.Pass, g.Problem, mostCalled(calls), g.Best, strconv.Itoa(g.Calls), formatSeconds(g.Seconds), formatSeconds(g.First), ratio(g.Ratio)})
+		rows = append(rows, []string{g.Pass, g.Problem, mostCalled(calls), g.Best, strconv.Itoa(g.Calls),
+			formatSeconds(g.Seconds), formatSeconds(g.First), ratio(g.Ratio)})
 	}
 	writeColumns(out, rows, 4)
 	fmt.Fprintf(out, "live regret %.3f: %s on the kernels that ran and %s in dispatch, %s on the best ones; raw %.3f\n",
