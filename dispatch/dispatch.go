@@ -98,6 +98,7 @@ func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel,
 
 // A decision is the kernel that runs a call, and what led to it.
 type decision struct {
+	p      flashkit.Problem
 	plan   *plan
 	runs   *candidate
 	best   *candidate    // in whose place it runs, to be measured; else nil
@@ -111,15 +112,14 @@ func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.
 		if err := p.Validate(); err != nil {
 			return decision{}, err
 		}
-		x = d.memory.newPlan(p, s)
-		d.memory.keep(x)
+		x = d.memory.plan(p, s)
 	}
 	best := d.best(x)
 	if best == nil {
 		return decision{}, d.refusals(p, s)
 	}
 	if d.frozen {
-		return decision{plan: x, runs: best}, nil
+		return decision{p: p, plan: x, runs: best}, nil
 	}
 	var took time.Duration
 	if !x.settled.Load() {
@@ -128,9 +128,9 @@ func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.
 		}
 	}
 	if r := d.rival(x, best); r != nil {
-		return decision{x, r, best, took}, nil
+		return decision{p, x, r, best, took}, nil
 	}
-	return decision{x, best, nil, took}, nil
+	return decision{p, x, best, nil, took}, nil
 }
 
 // A Ran reports a call of a kernel, also one that failed.
@@ -172,7 +172,7 @@ func (d *Dispatcher) run(x decision, call func(flashkit.Kernel) error) error {
 		}
 	}
 	if d.observer != nil {
-		d.observer(Ran{x.plan.problem, x.plan.pass, k.Name, took, x.probed, x.best != nil, err})
+		d.observer(Ran{x.p, x.plan.pass, k.Name, took, x.probed, x.best != nil, err})
 	}
 	return err
 }
@@ -247,8 +247,8 @@ func (d *Dispatcher) retry(x decision, err error, call func(flashkit.Kernel) err
 		if next == nil {
 			return errors.Join(failures...)
 		}
-		d.failover(Failover{x.plan.problem, d.memory.kernels[x.runs.kernel].Name, err, d.memory.kernels[next.kernel].Name})
-		x = decision{plan: x.plan, runs: next}
+		d.failover(Failover{x.p, d.memory.kernels[x.runs.kernel].Name, err, d.memory.kernels[next.kernel].Name})
+		x = decision{p: x.p, plan: x.plan, runs: next}
 		if err = d.run(x, call); err == nil {
 			return nil
 		}

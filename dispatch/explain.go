@@ -24,7 +24,7 @@ type Verdict struct {
 	Chosen bool          // it is the one that runs
 	Reason string        // why not, or why it was chosen
 	Cost   time.Duration // predicted time, Own * Factor + Overhead; 0 when it does not fit
-	Last   time.Duration // what its latest call on this problem took; 0 if none is remembered
+	Last   time.Duration // what its latest call on this problem took, to decode on one of about as many keys; 0 if none is remembered
 
 	Own      time.Duration // what the kernel itself predicts
 	Factor   float64       // measured over predicted time
@@ -50,6 +50,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 		for j := range x.candidates {
 			if c := &x.candidates[j]; c.kernel == i {
 				v.Chosen = c == chosen
+				v.Own = d.memory.cost(i, p)
 				d.memory.explain(&v, c, &known)
 			}
 		}
@@ -69,11 +70,11 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 	return verdicts, nil
 }
 
-// explain fills in what is predicted of a candidate.
+// explain fills in what is predicted of a candidate whose own prediction is there.
 func (m *memory) explain(v *Verdict, c *candidate, known *[maxPlaces]anchor) {
 	e := m.expect(c, known)
-	v.Cost, v.Last, v.Own = duration(e.nanoseconds), time.Duration(c.last.Load()), duration(c.own)
-	v.Factor, v.Overhead, v.From = e.factor(), duration(m.overhead(c.place)), FromCost
+	v.Cost, v.Last = e.of(v.Own), time.Duration(c.last.Load())
+	v.Factor, v.Overhead, v.From = e.factor, duration(e.overhead), FromCost
 	if _, n := c.standing.log(); n > 0 {
 		v.From = FromProbe
 	}

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"hash/maphash"
 	"math"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,7 @@ type memory struct {
 	spent     [2][kinds]atomic.Int64 // nanoseconds of calls that are not short, of each pass
 	probing   sync.Mutex
 	probed    [][kinds]bool // of each kernel, guarded by probing
+	usable    func() []bool // by kernel: the machine lacks nothing for it
 
 	version atomic.Uint64 // grows when something is learned that may change a choice
 	choices []choice      // of dispatchers that share this, guarded by probing
@@ -68,7 +70,18 @@ func newMemory(backends []flashkit.Backend) *memory {
 		pass := k.Pass()
 		k.Cost = func(p flashkit.Problem) time.Duration { return m.predicted(i, p, pass) }
 	}
+	m.usable = sync.OnceValue(m.whichUsable)
 	return m
+}
+
+// whichUsable returns which kernels the machine lacks nothing for. It asks when the
+// first problem comes, as asking may change the process.
+func (m *memory) whichUsable() []bool {
+	list := make([]bool, len(m.kernels))
+	for i := range list {
+		list[i] = lacks(m.kernels[i]) == ""
+	}
+	return list
 }
 
 // copied returns a memory that knows what m knows now.
@@ -106,7 +119,7 @@ func (m *memory) predicted(kernel int, p flashkit.Problem, s flashkit.Pass) time
 	known := x.known()
 	for i := range x.candidates {
 		if c := &x.candidates[i]; c.kernel == kernel {
-			return duration(m.expect(c, &known).nanoseconds)
+			return m.expect(c, &known).of(m.cost(kernel, p))
 		}
 	}
 	return m.cost(kernel, p)
@@ -161,7 +174,18 @@ func (c *candidate) measured() *rate {
 	return nil
 }
 
-// set returns where the plan of a problem may be.
+// alike returns the problem whose plan serves p: of one that decodes, with up to a
+// thirty-second more keys, so that a program that generates text does not need a new
+// plan for every token.
+func alike(p flashkit.Problem) flashkit.Problem {
+	const few, significant = 32, 6 // rows, and bits of the number of keys
+	if drop := bits.Len(uint(max(0, p.KVLen-1))) - significant; p.QLen <= few && drop > 0 {
+		p.KVLen = ((p.KVLen-1)>>drop + 1) << drop
+	}
+	return p
+}
+
+// set returns where a plan may be.
 func (m *memory) set(p flashkit.Problem, s flashkit.Pass) *[recentWays]atomic.Pointer[plan] {
 	hash := maphash.Comparable(m.seed, p) + uint64(s)
 	return &m.recent[hash%recentSets]
@@ -169,6 +193,7 @@ func (m *memory) set(p flashkit.Problem, s flashkit.Pass) *[recentWays]atomic.Po
 
 // find returns the plan of a problem, nil if it is not among the recent ones.
 func (m *memory) find(p flashkit.Problem, s flashkit.Pass) *plan {
+	p = alike(p)
 	set := m.set(p, s)
 	for i := range set {
 		if x := set[i].Load(); x != nil && x.pass == s && x.problem == p {
@@ -180,11 +205,17 @@ func (m *memory) find(p flashkit.Problem, s flashkit.Pass) *plan {
 
 // plan returns the plan of a valid problem, and makes and keeps it if need be.
 func (m *memory) plan(p flashkit.Problem, s flashkit.Pass) *plan {
-	x := m.find(p, s)
-	if x == nil {
-		x = m.newPlan(p, s)
-		m.keep(x)
+	if x := m.find(p, s); x != nil {
+		return x
 	}
+	if y := alike(p); y.Validate() == nil {
+		if x := m.newPlan(y, s); len(x.candidates) > 0 {
+			m.keep(x)
+			return x
+		}
+	}
+	x := m.newPlan(p, s) // at the end of what kernels take
+	m.keep(x)
 	return x
 }
 
@@ -194,7 +225,7 @@ func (m *memory) newPlan(p flashkit.Problem, s flashkit.Pass) *plan {
 	var room [32]int
 	fit := room[:0]
 	for i := range m.kernels {
-		if k := &m.kernels[i]; k.Pass() == s && k.Fits(p) == "" {
+		if k := &m.kernels[i]; k.Pass() == s && m.usable()[i] && k.Fits(p) == "" {
 			fit = append(fit, i)
 		}
 	}

@@ -49,11 +49,16 @@ func (s *standing) bounded() float64 {
 // An expectation is what is predicted of a candidate.
 type expectation struct {
 	nanoseconds float64
-	log         float64 // of the factor on the kernel's own prediction
+	factor      float64 // on the kernel's own prediction
+	overhead    float64 // beyond that, in nanoseconds
 	near        bool    // it was measured near the size
 }
 
-func (e expectation) factor() float64 { return math.Exp(e.log) }
+// of returns the prediction for a problem of the plan for which the kernel itself
+// predicts a certain time.
+func (e expectation) of(own time.Duration) time.Duration {
+	return duration(float64(own)*e.factor + e.overhead)
+}
 
 // expect returns what is predicted of a candidate.
 func (m *memory) expect(c *candidate, known *[maxPlaces]anchor) expectation {
@@ -62,7 +67,8 @@ func (m *memory) expect(c *candidate, known *[maxPlaces]anchor) expectation {
 	if n == 0 {
 		log = a.log + c.standing.over(a.standing)
 	}
-	return expectation{c.own*math.Exp(log) + m.overhead(c.place), log, n > 0}
+	factor, overhead := math.Exp(log), m.overhead(c.place)
+	return expectation{c.own*factor + overhead, factor, overhead, n > 0}
 }
 
 // overhead returns the nanoseconds that calls take at a place beyond what kernels

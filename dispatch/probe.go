@@ -11,10 +11,10 @@ import (
 // What a probe may take, and when it is worth that.
 const (
 	probeCalls = 3                      // of a kernel that are timed
-	probeTime  = 200 * time.Microsecond // of a call, as the kernel predicts
+	probeTime  = 150 * time.Microsecond // of a call, as the kernel predicts
 	probeLimit = 50 * time.Millisecond  // of all calls, should they take longer
 	probeBytes = 16 << 20               // of tensors
-	worthwhile = 2 * time.Millisecond   // of the call at hand, as the kernel predicts
+	worthwhile = 4 * time.Millisecond   // of the call at hand, as the kernel predicts
 )
 
 // probe measures side by side, on a smaller problem of the same kind, the kernels

@@ -359,3 +359,51 @@ func FuzzProfile(f *testing.F) {
 		require.NoError(t, err)
 	})
 }
+
+// The plan of a problem that decodes serves others with a few keys more, and never
+// keeps a kernel from one that it takes.
+func TestAlike(t *testing.T) {
+	for m := range 5000 {
+		p := decoding
+		p.KVLen = m
+		y := alike(p)
+		require.GreaterOrEqual(t, y.KVLen, m)
+		require.LessOrEqual(t, 32*(y.KVLen-m), max(m, 0), m)
+		require.Equal(t, y, alike(y))
+		p.QLen = 33
+		require.Equal(t, p, alike(p))
+	}
+	d := New(&fewKeys{simd.New()})
+	defer d.Close()
+	p := decoding
+	p.KVLen = 1000
+	for range 2 {
+		k, err := d.Pick(p, flashkit.PassForward)
+		require.NoError(t, err)
+		require.Equal(t, k.Cost(p), d.memory.cost(len(d.memory.kernels)-2, p), "of the problem itself")
+	}
+	p.KVLen++
+	_, err := d.Pick(p, flashkit.PassForward)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	p.KVLen = math.MaxInt64 / 4 / 64 / p.KVHeads
+	require.NoError(t, p.Validate())
+	_, err = d.Pick(p, flashkit.PassForward)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+}
+
+// fewKeys has kernels that take up to 1000 keys.
+type fewKeys struct{ *simd.Backend }
+
+func (b *fewKeys) Kernels() []flashkit.Kernel {
+	list := b.Backend.Kernels()
+	for i := range list {
+		fits, generic := list[i].Fits, strings.HasSuffix(list[i].Name, "generic")
+		list[i].Fits = func(p flashkit.Problem) string {
+			if p.KVLen > 1000 || !generic {
+				return "too many keys"
+			}
+			return fits(p)
+		}
+	}
+	return list
+}

@@ -263,11 +263,17 @@ func (c *guideCommand) forms(lines []string) (list []string) {
 
 var kernelRow = regexp.MustCompile(`^(?:[* ]*|(?:forward|backward) +\S+ +)((?:simd|wasm|cuda)/[a-z]+_[a-z0-9]+)`)
 
-// lacks reports whether a line is about a kernel that this machine does not have. A
-// bench of the chosen kernels has another one in its place.
+// lacks reports whether a line is about a kernel that this machine does not have, or
+// the guide's had not. A bench of the chosen kernels has another one in its place.
 func (c *guideCommand) lacks(line string) bool {
 	row := kernelRow.FindStringSubmatch(line)
-	return row != nil && !ofThisMachine[row[1]] && !slices.Contains([]string{"bench chosen", "bench regret", "bench live"}, c.kind())
+	if row == nil || slices.Contains([]string{"bench chosen", "bench regret", "bench live"}, c.kind()) {
+		return false
+	}
+	return !ofThisMachine[row[1]] || slices.ContainsFunc(c.want, func(w string) bool {
+		there := kernelRow.FindStringSubmatch(w)
+		return there != nil && there[1] == row[1] && strings.Contains(w, "this CPU lacks")
+	})
 }
 
 // kind returns what is run: run, bench chosen, bench all, bench regret, bench live, go test.
@@ -294,7 +300,7 @@ var ofThisMachine = func() map[string]bool {
 	d := dispatch.All(context.Background())
 	defer d.Close()
 	for _, k := range d.Kernels() {
-		names[k.Name] = true
+		names[k.Name] = k.Missing == nil || k.Missing() == ""
 	}
 	return names
 }()
@@ -325,13 +331,14 @@ var forms = []struct {
 	{"explain", regexp.MustCompile(`(predicts the shortest time|fits, but predicts a longer time)`), "RANKED"},
 	{"explain", regexp.MustCompile(`^\* `), ""},
 	{"explain", regexp.MustCompile(`\blast \S+`), ""}, // of kernels that have been called
+	{"explain", regexp.MustCompile(`\S+ x [\d.]+ \(\w+\)( \+ \S+)?`), "PREDICTION"},
 	{"calibrate", regexp.MustCompile(`^machine: .*`), "machine"},
 	{"calibrate", regexp.MustCompile(`\s+[\d.]+(\s|$)`), " #$1"},
 	{"calibrate", regexp.MustCompile(`\s+[\d.]+(\s|$)`), " #$1"}, // the next column shares the space
 	{"bench regret", regexp.MustCompile(`^(forward|backward) .*`), "ROW"},
 	{"bench regret", regexp.MustCompile(`\b[\d.]+ (problems|times)`), "# $1"},
 	{"bench live", regexp.MustCompile(`^((?:forward|backward) +\S+(?: to m\d+)?(?: \w+=\d+)*) .*`), "$1"},
-	{"bench live", regexp.MustCompile(`^(live regret|after the first \d+ calls|the geometric mean of live regret|the worst steady choice) .*`), "$1"},
+	{"bench live", regexp.MustCompile(`^(live regret|after the first \d+ calls:|the geometric mean of live regret|the worst steady choice) .*`), "$1"},
 	{"bench live", regexp.MustCompile(`^(layers|busy|server-8) .*`), "$1"},
 	{"memory", regexp.MustCompile(`^(\w+/\w+) .*(LSE|it takes).*`), "$1 $2"},
 	{"bench", regexp.MustCompile(`^(machine|cpu): .*`), "$1"},
