@@ -147,6 +147,7 @@ func TestLiveResult(t *testing.T) {
 	report.sum()
 	require.Len(t, report.Traces, 2)
 	require.Equal(t, "b", report.WorstTrace)
+	require.Equal(t, worstRun{"b", worse.Regret}, report.WorstRun)
 	require.InEpsilon(t, r.Regret*1.41421356, report.Mean, 1e-6)
 	require.Equal(t, map[string]int{"x/slow": 28, "x/late": 4}, report.Traces[1].Kernels)
 	require.Equal(t, "a", report.WorstSteady.Trace)

@@ -14,9 +14,17 @@ type liveReport struct {
 	Mean        float64      `json:"geometric_mean"` // of the traces' live regret
 	WorstTrace  string       `json:"worst_trace,omitempty"`
 	Worst       float64      `json:"worst_live_regret"` // of that trace, the median of its runs
+	WorstRun    worstRun     `json:"worst_run"`
 	WorstSteady *lasting     `json:"worst_steady,omitempty"`
 	Traces      []*liveTrace `json:"traces"`
 	Failures    []traceError `json:"failures,omitempty"`
+}
+
+// A worstRun is the largest live regret of all runs: what happens now and then is
+// in no median.
+type worstRun struct {
+	Trace  string  `json:"trace"`
+	Regret float64 `json:"live_regret"`
 }
 
 // A traceError is a run that failed.
@@ -151,6 +159,9 @@ func (r *liveReport) sum() {
 		logs += math.Log(x.Regret)
 		if x.Regret > r.Worst {
 			r.Worst, r.WorstTrace = x.Regret, x.Trace
+		}
+		if x.Worst > r.WorstRun.Regret {
+			r.WorstRun = worstRun{x.Trace, x.Worst}
 		}
 		if x.WorstSteady != nil {
 			c := *x.WorstSteady

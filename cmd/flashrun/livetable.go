@@ -23,7 +23,8 @@ func (r *liveReport) writeTable(w io.Writer) error {
 	writeColumns(out, rows, 2)
 	r.writeEnd(out)
 	if len(r.Traces) > 0 {
-		fmt.Fprintf(out, "\nthe geometric mean of live regret is %.3f, the worst trace is %s with %.3f\n", r.Mean, r.WorstTrace, r.Worst)
+		fmt.Fprintf(out, "\nthe geometric mean of live regret is %.3f, the worst trace is %s with %.3f, the worst run one of %s with %.3f\n",
+			r.Mean, r.WorstTrace, r.Worst, r.WorstRun.Trace, r.WorstRun.Regret)
 	}
 	if c := r.WorstSteady; c != nil {
 		fmt.Fprintf(out, "the worst steady choice takes %.3f times what %s takes: %s in %s, %s pass of %s, %d calls\n", c.Ratio, c.Best, c.Kernel, c.Trace, c.Pass, c.Problem, c.Calls)
