@@ -305,8 +305,8 @@ func TestTrials(t *testing.T) {
 			require.NoError(t, d.Forward(t.Context(), p, f))
 		}
 		require.Equal(t, "a/fwd_modest", picked(t, d, p))
-		require.Equal(t, 4, trials[0])
-		require.Less(t, len(trials), 4)
+		require.Equal(t, []int{3, 4}, trials[:2])
+		require.Less(t, len(trials), 6)
 
 		asked := dispatch.New(add())
 		require.NoError(t, asked.Probe(t.Context(), p, flashkit.PassForward))

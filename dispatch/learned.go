@@ -196,12 +196,12 @@ func (c *candidate) learn(took, overhead, sharing float64) {
 }
 
 // compare sets the standing of a candidate that ran in place of the best one to be
-// measured, if nothing else is known of it. A single call that took longer than the
-// best one makes one expect may have met something else.
+// measured, if nothing else is known of it. Two calls that took longer than the best
+// one makes one expect may have met something else.
 func (c *candidate) compare(best *candidate) {
 	log, n := c.near()
 	its, m := best.near()
-	if _, known := c.standing.log(); n == 0 || m == 0 || known > 0 || n < 3 && log > its+math.Log(alone) {
+	if _, known := c.standing.log(); n < 2 || m == 0 || known > 0 || n < 3 && log > its+math.Log(alone) {
 		return
 	}
 	of, known := best.standing.log()

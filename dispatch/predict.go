@@ -109,8 +109,8 @@ func (m *memory) number(c choice) uint64 {
 	return uint64(i)
 }
 
-// fastest returns the admitted candidate with the shortest predicted time, nil if
-// there is none that is not in tried.
+// fastest returns the admitted candidate with the shortest predicted time, up to
+// noise, nil if there is none that is not in tried.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	known, least := x.known(), math.Inf(1)
 	for i := range x.candidates {
@@ -118,8 +118,8 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 			least = min(least, c.own)
 		}
 	}
-	var best *candidate
-	var shortest float64
+	var best, first *candidate // by prediction, and by the kernels' own ones among those that were measured
+	var shortest, its float64
 	for i := range x.candidates {
 		c := &x.candidates[i]
 		if !d.may(c, tried) {
@@ -129,9 +129,18 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 		if (e.near || c.own <= elsewhere*least) && (best == nil || e.nanoseconds < shortest) {
 			best, shortest = c, e.nanoseconds
 		}
+		if e.near && (first == nil || c.own < first.own) {
+			first, its = c, e.nanoseconds
+		}
+	}
+	if first != nil && its < noise*shortest {
+		return first
 	}
 	return best
 }
+
+// noise is the factor below which measured times do not overrule what kernels predict.
+const noise = 1.05
 
 // may reports whether the choice admits a candidate that has not been tried.
 func (d *Dispatcher) may(c *candidate, tried []int) bool {
@@ -140,7 +149,7 @@ func (d *Dispatcher) may(c *candidate, tried []int) bool {
 
 // What a trial may take.
 const (
-	firstTrial  = 4   // the first call of a regime that may be one
+	firstTrial  = 3   // the first call of a regime that may be one
 	trialShare  = 100 // of the time of a regime's calls so far, one part
 	tooSlow     = 2   // times what the best one takes
 	outclassed  = 3   // times what the best one predicts itself
@@ -167,11 +176,13 @@ func (d *Dispatcher) rival(x *plan, best *candidate) *candidate {
 	if n < max(due, firstTrial) {
 		return nil
 	}
-	r, gain := d.promising(x, best, n)
+	r, fresh, gain := d.promising(x, best, n)
 	next := 2 * n
 	switch {
 	case r == nil:
 		next = n + n/8 + 1 // none is worth it yet
+	case fresh:
+		next = n + 1 // its first call may have had to load or allocate something
 	case gain:
 		next = min(next, n+again)
 	}
@@ -182,8 +193,9 @@ func (d *Dispatcher) rival(x *plan, best *candidate) *candidate {
 }
 
 // promising returns the candidate that was measured least of those that a trial
-// after n calls may run, and whether it may gain by it.
-func (d *Dispatcher) promising(x *plan, best *candidate, n uint32) (rival *candidate, gain bool) {
+// after n calls may run, whether it was not measured at all, and whether the trial
+// may gain by it.
+func (d *Dispatcher) promising(x *plan, best *candidate, n uint32) (rival *candidate, fresh, gain bool) {
 	known := x.known()
 	now := d.memory.expect(best, &known).nanoseconds
 	limit := min(now*(1+float64(n)/trialShare), now*tooSlow)
@@ -199,7 +211,7 @@ func (d *Dispatcher) promising(x *plan, best *candidate, n uint32) (rival *candi
 			rival, fewest, shortest = c, calls, t
 		}
 	}
-	return rival, shortest < now
+	return rival, rival != nil && fewest == 0, shortest < now
 }
 
 // ready reports whether a trial may run on a candidate's place. The first call on a
@@ -212,7 +224,7 @@ func (m *memory) ready(x *plan, c, best *candidate) bool {
 // calls of it were measured near the size. One that was measured may have met a busy
 // machine. Of one that was never measured beside others little is known: it gets half
 // of the blame, as logarithm, for an anchor that is slower than it predicts, which
-// may be the anchor's fault or the machine's. If it was not measured at all and comes
+// may be the anchor's fault or the machine's. If it was called once at most and comes
 // near the best one by its own prediction, that may err by as much as is believed of any.
 func (m *memory) hope(c, best *candidate, known *[maxPlaces]anchor) (nanoseconds float64, calls int) {
 	a := &known[c.place]
@@ -220,11 +232,11 @@ func (m *memory) hope(c, best *candidate, known *[maxPlaces]anchor) (nanoseconds
 	near, n := c.near()
 	if _, beside := c.standing.log(); beside == 0 {
 		log = min(log, log/2)
-		if n == 0 && c.own <= elsewhere*best.own {
+		if n < 2 && c.own <= elsewhere*best.own {
 			log -= math.Log(elsewhere)
 		}
 	}
-	if n > 0 {
+	if n > 1 {
 		log = min(log, near)
 	}
 	return c.own*math.Exp(log) + m.overhead(c.place), n

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -28,14 +29,12 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	}
 	defer m.probing.Unlock()
 	start := time.Now()
-	var probes []*probe
-	for _, c := range d.contenders(x) {
-		if y := m.newProbe(c, x.problem); y != nil {
-			probes = append(probes, y)
-		}
+	list := d.contenders(x)
+	for _, c := range list {
 		m.probed[c.kernel][x.kind] = true
 	}
 	x.settled.Store(true)
+	probes := m.probes(list, m.shrink(x.problem, list))
 	if len(probes) < 2 {
 		return 0
 	}
@@ -72,24 +71,25 @@ func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	return list
 }
 
-// shrink returns a problem like p that is predicted to take probeTime at most, if
-// one can be had by leaving out batches, rows, heads and keys.
-func shrink(p flashkit.Problem, cost func(flashkit.Problem) time.Duration) flashkit.Problem {
-	const rows = 128 // enough to fill a tile
+// shrink returns a problem like p that the fastest of the candidates predicts to take
+// probeTime at most, if one can be had by leaving out batches, rows, heads and keys.
+func (m *memory) shrink(p flashkit.Problem, list []*candidate) flashkit.Problem {
+	const rows = 128 // enough to fill tiles
 	group := p.Heads / p.KVHeads
-	for cost(p) > probeTime {
+	tooLong := func() bool {
+		return !slices.ContainsFunc(list, func(c *candidate) bool { return m.cost(c.kernel, p) <= probeTime })
+	}
+	for tooLong() {
 		switch {
 		case p.Batch > 1:
 			p.Batch = (p.Batch + 1) / 2
 		case p.QLen > rows:
-			p.QLen, p.KVLen = p.QLen/2, max(p.KVLen/2, min(p.KVLen, rows))
+			p.QLen, p.KVLen = max(p.QLen/2, rows), max(p.KVLen/2, min(p.KVLen, rows))
 		case p.KVHeads > 2:
 			p.KVHeads = (p.KVHeads + 1) / 2
 			p.Heads = p.KVHeads * group
 		case p.KVLen > rows:
-			p.KVLen /= 2
-		case p.QLen > rows/4:
-			p.QLen /= 2
+			p.KVLen = max(p.KVLen/2, rows)
 		default:
 			return p
 		}
@@ -105,17 +105,19 @@ type probe struct {
 	best     time.Duration
 }
 
-// newProbe returns a probe on a problem of the same kind as p, nil if there is
-// none that is small enough.
-func (m *memory) newProbe(c *candidate, p flashkit.Problem) *probe {
-	k := &m.kernels[c.kernel]
-	p = shrink(p, func(p flashkit.Problem) time.Duration { return m.cost(c.kernel, p) })
-	x := &probe{standing: c.standing, own: m.cost(c.kernel, p), best: math.MaxInt64}
-	if x.own <= 0 || p.Bytes(k.Pass()) > probeBytes || k.Fits(p) != "" {
+// probes returns probes of the candidates that fit a problem, none if that is too large.
+func (m *memory) probes(list []*candidate, p flashkit.Problem) (probes []*probe) {
+	if len(list) < 2 || p.Bytes(flashkit.PassBackward) > probeBytes {
 		return nil
 	}
-	x.call = example(k, p)
-	return x
+	call := example(p, m.kernels[list[0].kernel].Pass())
+	for _, c := range list {
+		k := &m.kernels[c.kernel]
+		if own := m.cost(c.kernel, p); own > 0 && k.Fits(p) == "" {
+			probes = append(probes, &probe{c.standing, own, func(ctx context.Context) error { return call(ctx, k) }, math.MaxInt64})
+		}
+	}
+	return probes
 }
 
 // measure calls the kernels a few times, in turns, so that what else happens on
@@ -140,8 +142,8 @@ func measure(ctx context.Context, probes []*probe) {
 	}
 }
 
-// example returns a call of the kernel on tensors made for it.
-func example(k *flashkit.Kernel, p flashkit.Problem) func(context.Context) error {
+// example returns calls of kernels of a pass, on tensors made for it.
+func example(p flashkit.Problem, s flashkit.Pass) func(context.Context, *flashkit.Kernel) error {
 	tensor := func(t flashkit.DType, shape [4]int) flashkit.Tensor {
 		n := shape[0] * shape[1] * shape[2] * shape[3]
 		if t == flashkit.Float32 {
@@ -162,11 +164,11 @@ func example(k *flashkit.Kernel, p flashkit.Problem) func(context.Context) error
 	}
 	q, key, v, o := tensor(p.DType, p.QShape()), tensor(p.DType, p.KShape()), tensor(p.DType, p.VShape()), tensor(p.DType, p.OShape())
 	lse := tensor(flashkit.Float32, p.LSEShape())
-	if k.Pass() == flashkit.PassForward {
+	if s == flashkit.PassForward {
 		f := &flashkit.Forward{Q: q, K: key, V: v, O: o, LSE: lse}
-		return func(ctx context.Context) error { return k.Forward(ctx, p, f) }
+		return func(ctx context.Context, k *flashkit.Kernel) error { return k.Forward(ctx, p, f) }
 	}
 	b := &flashkit.Backward{Q: q, K: key, V: v, O: o, LSE: lse, DO: tensor(p.DType, p.OShape()),
 		DQ: tensor(p.DType, p.QShape()), DK: tensor(p.DType, p.KShape()), DV: tensor(p.DType, p.VShape())}
-	return func(ctx context.Context) error { return k.Backward(ctx, p, b) }
+	return func(ctx context.Context, k *flashkit.Kernel) error { return k.Backward(ctx, p, b) }
 }
