@@ -29,6 +29,7 @@ type benchFlags struct {
 	rounds      int
 	seed        uint64
 	limits      bool
+	random      int
 	regrets     string
 	traces      []string
 	runs        int
@@ -62,6 +63,7 @@ every program gets, and says which kernels ran and what others would have taken.
   flashrun bench --problem b1-h12-g12-n121-m121-d32-f32 --kernels all --backend simd,wasm
   flashrun bench --out new.json --compare old.json
   flashrun bench --regret
+  flashrun bench --regret --random 100 --seed 7
   flashrun bench --regret=live
   flashrun bench --trace mine.trace
   flashrun bench --benchstat >new.txt && benchstat old.txt new.txt`,
@@ -76,7 +78,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	flags.StringVar(&f.memory, "memory", "host", "a `list` of where tensors lie: host and, for the GPU's kernels alone, device")
 	flags.DurationVar(&f.timePerCase, "time-per-case", 500*time.Millisecond, "measure a kernel on a problem for about this long")
 	flags.IntVar(&f.rounds, "rounds", 5, "in so many turns")
-	flags.Uint64Var(&f.seed, "seed", 1, "seed of the input and of the order")
+	flags.Uint64Var(&f.seed, "seed", 1, "seed of the input, of the order and of random problems")
 	flags.BoolVar(&f.limits, "limits", true, "also measure what the machine does at most")
 	flags.StringVar(&f.regrets, "regret", "", "measure what dispatch's choices take over what the best kernels take, in `what`: choices, over a grid of its own unless one is given; or live, in the calls of programs, those of --trace or built-in ones")
 	flags.Lookup("regret").NoOptDefVal = regretChoices
@@ -179,7 +181,7 @@ func (f *benchFlags) measure(cmd *cobra.Command, b *bench, problems []flashkit.P
 
 // prepare checks the flags, before anything is opened.
 func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, error) {
-	problems, err := f.grid.grid(cmd)
+	problems, err := f.grid.grid(cmd, f.seed)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -42,7 +42,7 @@ func grid(t *testing.T, args ...string) (names []string, err error) {
 	cmd := &cobra.Command{}
 	g.add(cmd)
 	require.NoError(t, cmd.ParseFlags(args))
-	problems, err := g.grid(cmd)
+	problems, err := g.grid(cmd, 1)
 	for _, p := range problems {
 		names = append(names, p.String())
 	}
@@ -407,4 +407,25 @@ func TestBenchHelpAndCompletion(t *testing.T) {
 	}
 	_, out, _ := flashrun(t, "__complete", "bench", "--dtype", "f16,")
 	require.Contains(t, out, "f16,bf16\n", "the last element of a list")
+}
+
+// The same seed draws the same problems, of all kinds and of bounded size.
+func TestRandomProblems(t *testing.T) {
+	list := randomProblems(7, 300)
+	require.Equal(t, list, randomProblems(7, 300))
+	require.NotEqual(t, list, randomProblems(8, 300))
+	var row, masked, shared, batches int
+	for _, p := range list {
+		require.NoError(t, p.Validate())
+		require.LessOrEqual(t, p.FLOPs(flashkit.PassForward), randomFLOPs)
+		for n, is := range map[*int]bool{&row: p.QLen == 1, &masked: p.Mask != flashkit.Band{}, &shared: p.KVHeads < p.Heads, &batches: p.Batch > 1} {
+			if is {
+				*n++
+			}
+		}
+	}
+	require.Greater(t, min(row, masked, shared, batches), 20)
+	code, _, stderr := flashrun(t, "bench", "--random", "3", "--seq", "64")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "--random")
 }

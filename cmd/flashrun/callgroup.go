@@ -23,6 +23,8 @@ type callGroup struct {
 	first   time.Duration  // of its first call
 	spent   time.Duration  // by its calls, outside kernels
 	idle    []time.Duration
+	steady  *timedKernel // of the latest call that was no trial, and how many in a row it ran
+	row     int
 }
 
 // A stretch is calls of a group that follow each other in a step.
@@ -33,6 +35,7 @@ type timedKernel struct {
 	name  string
 	ran   int // calls of the trace
 	late  int // of these, after the first ones of the trace
+	row   int // the most of these in a row, others than to be measured
 	times []time.Duration
 	out   bool // it is not called any more
 }

@@ -15,6 +15,7 @@ import (
 // gridFlags say which problems to measure, as given.
 type gridFlags struct {
 	problems []string
+	random   int
 	batch    string
 	heads    string
 	kvHeads  string
@@ -31,6 +32,7 @@ var gridNames = []string{"batch", "heads", "kv-heads", "seq", "q-len", "head-dim
 func (g *gridFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&g.problems, "problem", nil, "measure the problem of this `name` and no grid; repeat for more")
+	flags.IntVar(&g.random, "random", 0, "measure so many random problems and no grid, drawn by --seed")
 	flags.StringVar(&g.seq, "seq", "128:2048:x2", "query rows and keys: a `list` of numbers and of ranges from:to:x2 or from:to:+128")
 	flags.StringVar(&g.qLen, "q-len", "", "query rows where they differ from --seq: a `list`, such as 1 to decode")
 	flags.StringVar(&g.headDim, "head-dim", "64", "a `list` of head dims")
@@ -43,21 +45,36 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 
 // given reports whether any of the flags is given.
 func (g *gridFlags) given(cmd *cobra.Command) bool {
-	return len(g.problems) > 0 || slices.ContainsFunc(gridNames, func(name string) bool { return cmd.Flags().Changed(name) })
+	return len(g.problems) > 0 || g.random > 0 || slices.ContainsFunc(gridNames, func(name string) bool { return cmd.Flags().Changed(name) })
 }
 
 // gridLimit is the most problems of a grid, and the most numbers of a list.
 const gridLimit = 10000
 
-// grid returns the problems, each once, with the longest sequences last.
-func (g *gridFlags) grid(cmd *cobra.Command) ([]flashkit.Problem, error) {
-	if len(g.problems) > 0 {
-		for _, name := range gridNames {
-			if cmd.Flags().Changed(name) {
-				return nil, fmt.Errorf("--%s: the problems are given whole by --problem", name)
-			}
+// grid returns the problems, each once, with the longest sequences last, random ones
+// as they are drawn.
+func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, error) {
+	whole := ""
+	switch {
+	case g.random < 0 || g.random > gridLimit:
+		return nil, fmt.Errorf("--random %d: must be a number up to %d", g.random, gridLimit)
+	case len(g.problems) > 0 && g.random > 0:
+		return nil, errors.New("--random: the problems are given whole by --problem")
+	case len(g.problems) > 0:
+		whole = "problem"
+	case g.random > 0:
+		whole = "random"
+	}
+	for _, name := range gridNames {
+		if whole != "" && cmd.Flags().Changed(name) {
+			return nil, fmt.Errorf("--%s: the problems are given whole by --%s", name, whole)
 		}
+	}
+	switch whole {
+	case "problem":
 		return namedProblems(g.problems)
+	case "random":
+		return randomProblems(seed, g.random), nil
 	}
 	var axes axes
 	for _, list := range []struct {
@@ -88,8 +105,11 @@ func (g *gridFlags) grid(cmd *cobra.Command) ([]flashkit.Problem, error) {
 
 // origin names the flag that a problem comes from.
 func (g *gridFlags) origin(p flashkit.Problem) string {
-	if len(g.problems) > 0 {
+	switch {
+	case len(g.problems) > 0:
 		return "--problem " + p.String()
+	case g.random > 0:
+		return fmt.Sprintf("--random %d", g.random)
 	}
 	return fmt.Sprintf("--seq %d", p.KVLen)
 }

@@ -132,11 +132,24 @@ func (l *life) note(at int, list []ran, total time.Duration, done int) {
 			k.ran++
 			if done+x.from+i >= firstCalls {
 				k.late++
+				g.inARow(k, r.trial)
 			}
 			g.spent += r.wall - r.took
 			g.seconds += total.Seconds() * float64(r.wall) / float64(max(1, walls))
 		}
 	}
+}
+
+// inARow counts a call that follows others of the same kernel.
+func (g *callGroup) inARow(k *timedKernel, trial bool) {
+	if trial {
+		return
+	}
+	if g.steady != k {
+		g.steady, g.row = k, 0
+	}
+	g.row++
+	k.row = max(k.row, g.row)
 }
 
 // A visit is a burst of calls of a group that every kernel makes, at one place of

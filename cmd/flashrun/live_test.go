@@ -115,7 +115,7 @@ func TestLiveRegret(t *testing.T) {
 // The sums of a run are those of its medians, and what counts as steady ran after
 // the first calls.
 func TestLiveResult(t *testing.T) {
-	tr, err := parseTrace("", "fwd "+small+" calls=12\nfwd b1-h2-g1-n7-m9-d8-f32 calls=4")
+	tr, err := parseTrace("", "fwd "+small+" calls=12\nfwd b1-h2-g1-n7-m9-d8-f32 calls=6")
 	require.NoError(t, err)
 	l := &life{groups: tr.groups()}
 	times := func(ms ...int) (list []time.Duration) {
@@ -125,18 +125,18 @@ func TestLiveResult(t *testing.T) {
 		return list
 	}
 	l.groups[0].kernels = []*timedKernel{{name: "x/slow", ran: 10, times: times(4, 90, 3)}, {name: "x/fast", times: times(2, 2)}, {name: "x/late", ran: 2, late: 2, times: times(6)}}
-	l.groups[1].kernels = []*timedKernel{{name: "x/slow", ran: 4, late: 4, times: times(3)}, {name: "x/fast", times: times(2)}}
+	l.groups[1].kernels = []*timedKernel{{name: "x/slow", ran: 6, late: 6, row: 5, times: times(3)}, {name: "x/fast", times: times(2)}}
 	l.groups[0].spent, l.groups[0].idle = 24*time.Millisecond, times(1, 1, 7)
 	l.groups[0].seconds, l.groups[1].seconds = .1, .028
 	r := l.result()
-	require.InDelta(t, 10*.004+2*.006+4*.003, r.Chosen, 1e-12)
-	require.InDelta(t, 16*.002, r.Best, 1e-12)
+	require.InDelta(t, 10*.004+2*.006+6*.003, r.Chosen, 1e-12)
+	require.InDelta(t, 18*.002, r.Best, 1e-12)
 	require.InDelta(t, .012, r.Overhead, 1e-12, "beyond the usual")
 	require.InDelta(t, (r.Chosen+.012)/r.Best, r.Regret, 1e-12)
-	require.InDelta(t, .128/.032, r.Raw, 1e-12)
+	require.InDelta(t, .128/.036, r.Raw, 1e-12)
 	require.Equal(t, "x/late", r.WorstCall.Kernel)
 	require.InDelta(t, 3, r.WorstCall.Ratio, 1e-12)
-	require.Equal(t, lasting{Problem: "b1-h2-g1-n7-m9-d8-f32", Pass: "forward", Kernel: "x/slow", Best: "x/fast", Calls: 4, Ratio: 1.5}, *r.WorstSteady)
+	require.Equal(t, lasting{Problem: "b1-h2-g1-n7-m9-d8-f32", Pass: "forward", Kernel: "x/slow", Best: "x/fast", Calls: 5, Ratio: 1.5}, *r.WorstSteady)
 
 	worse := *r
 	worse.Regret = 2 * r.Regret
@@ -149,7 +149,7 @@ func TestLiveResult(t *testing.T) {
 	require.Equal(t, "b", report.WorstTrace)
 	require.Equal(t, worstRun{"b", worse.Regret}, report.WorstRun)
 	require.InEpsilon(t, r.Regret*1.41421356, report.Mean, 1e-6)
-	require.Equal(t, map[string]int{"x/slow": 28, "x/late": 4}, report.Traces[1].Kernels)
+	require.Equal(t, map[string]int{"x/slow": 32, "x/late": 4}, report.Traces[1].Kernels)
 	require.Equal(t, "a", report.WorstSteady.Trace)
 }
 

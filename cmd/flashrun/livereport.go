@@ -68,7 +68,7 @@ type lasting struct {
 	Pass    string  `json:"pass"`
 	Kernel  string  `json:"kernel"`
 	Best    string  `json:"best"`
-	Calls   int     `json:"calls"` // after the first ones
+	Calls   int     `json:"calls"` // after the first ones; of a steady choice, in a row
 	Ratio   float64 `json:"ratio"`
 }
 
@@ -106,8 +106,10 @@ func (l *life) result() *liveRun {
 			if k.late > 0 {
 				r.WorstCall = worse(r.WorstCall, c)
 			}
-			if k.late >= steadyCalls {
-				r.WorstSteady = worse(r.WorstSteady, c)
+			if k.row >= steadyCalls {
+				steady := *c
+				steady.Calls = k.row
+				r.WorstSteady = worse(r.WorstSteady, &steady)
 			}
 		}
 		slices.SortStableFunc(x.Kernels, func(a, b liveKernel) int {
@@ -120,8 +122,8 @@ func (l *life) result() *liveRun {
 	return r
 }
 
-// steadyCalls is how many calls make a choice a lasting one.
-const steadyCalls = 3
+// steadyCalls is how many calls in a row make a choice a lasting one.
+const steadyCalls = 5
 
 // worse returns the one with the larger ratio; nil is the smallest.
 func worse(a, b *lasting) *lasting {

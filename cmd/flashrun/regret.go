@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"time"
 
@@ -54,7 +55,8 @@ type regretReport struct {
 	Format      int            `json:"format"`
 	Interrupted bool           `json:"interrupted"`
 	Machine     machine        `json:"machine"`
-	Sum         float64        `json:"sum_ratio"` // of the times of the choices over those of the best kernels
+	Sum         float64        `json:"sum_ratio"`      // of the times of the choices over those of the best kernels
+	Mean        float64        `json:"geometric_mean"` // of the ratios
 	Worst       float64        `json:"worst_ratio"`
 	Problems    []regretResult `json:"problems"`
 	Failures    []caseError    `json:"failures,omitempty"`
@@ -184,13 +186,13 @@ func (x *regretResult) times() (chosen, best float64) {
 }
 
 func (r *regretReport) sum() {
-	var chosen, best float64
+	var chosen, best, logs float64
 	for _, x := range r.Problems {
 		c, b := x.times()
-		chosen, best, r.Worst = chosen+c, best+b, max(r.Worst, x.Ratio)
+		chosen, best, logs, r.Worst = chosen+c, best+b, logs+math.Log(x.Ratio), max(r.Worst, x.Ratio)
 	}
 	if best > 0 {
-		r.Sum = chosen / best
+		r.Sum, r.Mean = chosen/best, math.Exp(logs/float64(len(r.Problems)))
 	}
 }
 
@@ -210,6 +212,6 @@ func (r *regretReport) writeTable(w io.Writer) error {
 	if r.Interrupted {
 		fmt.Fprintln(out, "interrupted: there is more to measure")
 	}
-	fmt.Fprintf(out, "\n%d problems: dispatch's choices take %.4f times what the best kernels take, the worst single one %.3f times\n", len(r.Problems), r.Sum, r.Worst)
+	fmt.Fprintf(out, "\n%d problems: dispatch's choices take %.4f times what the best kernels take, the geometric mean %.4f, the worst single one %.3f times\n", len(r.Problems), r.Sum, r.Mean, r.Worst)
 	return out.Flush()
 }
