@@ -101,7 +101,6 @@ type decision struct {
 	p      flashkit.Problem
 	plan   *plan
 	runs   *candidate
-	best   *candidate    // in whose place it runs, to be measured; else nil
 	probed time.Duration // what a probe took before
 }
 
@@ -118,19 +117,11 @@ func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.
 	if best == nil {
 		return decision{}, d.refusals(p, s)
 	}
-	if d.frozen {
-		return decision{p: p, plan: x, runs: best}, nil
+	if d.frozen || x.settled.Load() || best.own < float64(short) {
+		return decision{p, x, best, 0}, nil
 	}
-	var took time.Duration
-	if !x.settled.Load() {
-		if took = d.probe(ctx, x, best, false); took > 0 {
-			best = d.best(x)
-		}
-	}
-	if r := d.rival(x, best); r != nil {
-		return decision{p, x, r, best, took}, nil
-	}
-	return decision{p, x, best, nil, took}, nil
+	took := d.probe(ctx, x, best, false)
+	return decision{p, x, d.best(x), took}, nil
 }
 
 // A Ran reports a call of a kernel, also one that failed.
@@ -140,7 +131,6 @@ type Ran struct {
 	Kernel  string
 	Took    time.Duration // of the kernel's call
 	Probed  time.Duration // what measuring kernels took before it; mostly 0
-	Trial   bool          // it ran to be measured: another kernel was predicted to be faster
 	Err     error
 }
 
@@ -153,26 +143,23 @@ func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
 	return &c
 }
 
-// run runs what was decided, learns from what that takes, and reports it.
+// run runs what was decided, and reports it.
 func (d *Dispatcher) run(x decision, call func(flashkit.Kernel) error) error {
 	k := d.memory.kernels[x.runs.kernel]
 	if d.frozen && d.observer == nil {
 		return call(k)
 	}
-	place := &d.memory.places[x.runs.place]
 	start := time.Now()
-	before := place.step(start, 1)
 	err := call(k)
-	end := time.Now()
-	took, busy := end.Sub(start), place.step(end, -1)-before
+	took := time.Since(start)
 	if err == nil && !d.frozen {
-		d.memory.learn(x.plan, x.runs, took, max(1, float64(busy)/float64(max(1, took))))
-		if x.best != nil {
-			x.runs.compare(x.best)
+		x.runs.last.Store(max(1, int64(took)))
+		if x.runs.own >= float64(short) {
+			x.plan.spent.Add(int64(took))
 		}
 	}
 	if d.observer != nil {
-		d.observer(Ran{x.p, x.plan.pass, k.Name, took, x.probed, x.best != nil, err})
+		d.observer(Ran{x.p, x.plan.pass, k.Name, took, x.probed, err})
 	}
 	return err
 }

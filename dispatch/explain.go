@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math"
 	"strings"
 	"time"
 
@@ -12,10 +13,9 @@ type Source string
 
 // The sources of a factor, the best one first.
 const (
-	FromCalls   Source = "calls"   // of this program, on problems of about the size
-	FromProfile Source = "profile" // of the machine, on problems of about the size
-	FromProbe   Source = "probe"   // side by side with other kernels on other problems of the type, now or in the profile
-	FromCost    Source = "cost"    // nothing was measured of the kernel: it is the factor of those that were
+	FromProfile Source = "profile" // of the machine, or Learn: measured on problems of about the size
+	FromProbe   Source = "probe"   // side by side with other kernels on other problems of the kind, now or in the profile
+	FromCost    Source = "cost"    // nothing was measured of the kernel: it is the factor of the best one that was, or 1
 )
 
 // A Verdict says what dispatch makes of one kernel, or of a missing backend.
@@ -23,13 +23,12 @@ type Verdict struct {
 	Name   string        // the kernel, or the backend when it is missing
 	Chosen bool          // it is the one that runs
 	Reason string        // why not, or why it was chosen
-	Cost   time.Duration // predicted time, Own * Factor + Overhead; 0 when it does not fit
+	Cost   time.Duration // predicted time, Own * Factor; 0 when it does not fit
 	Last   time.Duration // what its latest call on this problem took, to decode on one of about as many keys; 0 if none is remembered
 
-	Own      time.Duration // what the kernel itself predicts
-	Factor   float64       // measured over predicted time
-	From     Source        // of the factor
-	Overhead time.Duration // of calls where the kernel runs, beyond what it predicts
+	Own    time.Duration // what the kernel itself predicts
+	Factor float64       // measured over predicted time
+	From   Source        // of the factor
 }
 
 // Explain returns a verdict for every kernel of the pass and every missing
@@ -39,7 +38,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 		return nil, err
 	}
 	x := d.memory.plan(p, s)
-	chosen, known := d.fastest(x, nil), x.known()
+	chosen, a := d.fastest(x, nil), x.anchor()
 	var verdicts []Verdict
 	for i := range d.memory.kernels {
 		k := &d.memory.kernels[i]
@@ -51,7 +50,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 			if c := &x.candidates[j]; c.kernel == i {
 				v.Chosen = c == chosen
 				v.Own = d.memory.cost(i, p)
-				d.memory.explain(&v, c, &known)
+				v.explain(c, &a)
 			}
 		}
 		switch {
@@ -71,17 +70,14 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 }
 
 // explain fills in what is predicted of a candidate whose own prediction is there.
-func (m *memory) explain(v *Verdict, c *candidate, known *[maxPlaces]anchor) {
-	e := m.expect(c, known)
-	v.Cost, v.Last = e.of(v.Own), time.Duration(c.last.Load())
-	v.Factor, v.Overhead, v.From = e.factor, duration(e.overhead), FromCost
+func (v *Verdict) explain(c *candidate, a *anchor) {
+	log := c.expect(a)
+	v.Cost, v.Last, v.Factor, v.From = scaled(v.Own, log), time.Duration(c.last.Load()), math.Exp(log), FromCost
 	if _, n := c.standing.log(); n > 0 {
 		v.From = FromProbe
 	}
-	if r := c.measured(); r != nil && r.loaded.Load() {
+	if _, ok := c.near(); ok {
 		v.From = FromProfile
-	} else if r != nil {
-		v.From = FromCalls
 	}
 }
 

@@ -79,81 +79,60 @@ func picked(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) string {
 	return k.Name
 }
 
-// A kernel that takes longer than it predicts loses its place to one that does
-// not, and the other one is not blamed for it.
-func TestCallsCorrectPredictions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newClock("a").add("fwd_boasts", 10*time.Microsecond, 50*time.Microsecond).add("fwd_modest", 20*time.Microsecond, 20*time.Microsecond)
-		d := dispatch.New(c)
-		p, f := keys(10)
-		require.Equal(t, "a/fwd_boasts", picked(t, d, p))
-		for range 10 {
-			require.NoError(t, d.Forward(t.Context(), p, f))
-		}
-		require.Equal(t, "a/fwd_modest", picked(t, d, p))
-		verdicts, err := d.Explain(p, flashkit.PassForward)
-		require.NoError(t, err)
-		require.Equal(t, 500*time.Microsecond, verdicts[0].Last)
-		require.Equal(t, dispatch.Verdict{Name: "a/fwd_modest", Chosen: true, Reason: "predicts the shortest time", Cost: verdicts[1].Cost, Last: 200 * time.Microsecond,
-			Own: 200 * time.Microsecond, Factor: verdicts[1].Factor, From: dispatch.FromCalls}, verdicts[1])
-		require.InEpsilon(t, 200*time.Microsecond, verdicts[1].Cost, .01)
-
-		again, _ := keys(35) // less than four times as much
-		require.Equal(t, "a/fwd_modest", picked(t, d, again))
-		far, _ := keys(50_000)
-		require.Equal(t, "a/fwd_boasts", picked(t, d, far), "what was not measured near does not count")
-		require.Equal(t, "a/fwd_boasts", picked(t, d.Blank(), p), "a blank one has forgotten")
-	})
+// A wrong choice ends within ten calls, also where calls always overlap: side by
+// side, the kernel that takes longer than it predicts shows.
+func TestProbesCorrectPredictions(t *testing.T) {
+	for _, callers := range []int{1, 2, 8, 64} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClock("a").add("fwd_boasts", 10*time.Microsecond, 50*time.Microsecond).add("fwd_modest", 15*time.Microsecond, 15*time.Microsecond)
+			c.shared = true
+			d := dispatch.New(c)
+			p, _ := keys(10)
+			require.Equal(t, "a/fwd_boasts", picked(t, d, p))
+			var wait sync.WaitGroup
+			for range callers {
+				wait.Go(func() {
+					_, f := keys(10)
+					for range 10 {
+						if err := d.Forward(t.Context(), p, f); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			wait.Wait()
+			require.Equal(t, "a/fwd_modest", picked(t, d, p))
+			require.LessOrEqual(t, c.calls["a/fwd_boasts"], 10+5*callers, "calls that had begun, or begin while the probe runs, count for nothing")
+			verdicts, err := d.Explain(p, flashkit.PassForward)
+			require.NoError(t, err)
+			require.Positive(t, verdicts[0].Last)
+			require.Equal(t, dispatch.FromProbe, verdicts[1].From)
+			require.Equal(t, 150*time.Microsecond, verdicts[1].Own)
+			require.Equal(t, "a/fwd_boasts", picked(t, d.Blank(), p), "a blank one has forgotten")
+		})
+	}
 }
 
-// Calls that are short by prediction are all overhead. Whatever they take, they
-// change no choice, their own or that of long calls.
-func TestShortCallsTeachNoRate(t *testing.T) {
+// Whatever calls take, in cold caches, beside others, on a busy machine, changes no
+// choice, their own or that of others.
+func TestCallsChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClock("a").add("fwd_x", 100, 100).add("fwd_y", 150, 150).add("fwd_z", 450, 450)
+		c := newClock("a").add("fwd_x", 100, 100).add("fwd_y", 170, 170).add("fwd_z", 450, 450)
 		d := dispatch.New(c)
-		p, f := keys(100)
 		c.cold = 200 * time.Microsecond
-		for range 100 {
-			require.NoError(t, d.Forward(t.Context(), p, f))
+		for _, n := range []int{100, 10_000, 100} {
+			p, f := keys(n)
+			for range 30 {
+				require.NoError(t, d.Forward(t.Context(), p, f))
+			}
 		}
-		require.Equal(t, map[string]int{"a/fwd_x": 100}, c.calls)
+		require.Equal(t, map[string]int{"a/fwd_x": 90}, c.calls)
 		for n := 100; n < 1e7; n *= 2 {
 			p, _ := keys(n)
 			require.Equal(t, "a/fwd_x", picked(t, d, p), n)
-			verdicts, err := d.Explain(p, flashkit.PassForward)
-			require.NoError(t, err)
-			require.EqualValues(t, 100*n, verdicts[0].Cost)
 		}
 	})
 }
-
-// Short calls teach what they take at a place beyond the prediction, which counts
-// between the processor and a device.
-func TestOverheadOfADevice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cpu := newClock("a").add("fwd_x", 300, 300)
-		gpu := newClock("g").add("fwd_x", 200, 200)
-		gpu.cold = 100 * time.Microsecond
-		d := dispatch.New(cpu, onDevice{gpu})
-		p, f := keys(200)
-		require.Equal(t, "g/fwd_x", picked(t, d, p))
-		for range 10 {
-			require.NoError(t, d.Forward(t.Context(), p, f))
-		}
-		require.Equal(t, "a/fwd_x", picked(t, d, p))
-		long, _ := keys(10_000)
-		require.Equal(t, "g/fwd_x", picked(t, d, long))
-		verdicts, err := d.Explain(long, flashkit.PassForward)
-		require.NoError(t, err)
-		require.Positive(t, verdicts[1].Overhead)
-	})
-}
-
-// onDevice is a backend on hardware of its own.
-type onDevice struct{ *clock }
-
-func (onDevice) Hardware() (device, driver string) { return "GPU", "1" }
 
 // When the whole machine gets slower, the kernel that is the fastest runs nearly
 // all the time, however long that lasts.
@@ -168,97 +147,28 @@ func TestSlowerMachine(t *testing.T) {
 			for range 200 {
 				require.NoError(t, d.Forward(t.Context(), p, f))
 			}
-			require.Less(t, c.calls["a/fwd_y"]+c.calls["a/fwd_z"], 12, "%d times slower", slower)
+			require.LessOrEqual(t, c.calls["a/fwd_y"]+c.calls["a/fwd_z"], 5, "%d times slower", slower)
 			require.Equal(t, "a/fwd_x", picked(t, d, p), "%d times slower", slower)
 		}
 	})
 }
 
-func TestOneSlowCallChangesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := dispatch.New(newClock("a").add("fwd_x", 10, 10).add("fwd_y", 11, 11))
-		p, _ := keys(10)
-		require.NoError(t, d.Learn("a/fwd_y", p, 110))
-		for range 20 {
-			require.NoError(t, d.Learn("a/fwd_x", p, 100))
-		}
-		require.NoError(t, d.Learn("a/fwd_x", p, time.Second))
-		require.Equal(t, "a/fwd_x", picked(t, d, p))
-	})
-}
-
-// A wrong choice ends within ten calls, also where calls always overlap.
-func TestOverlappingCallsTeach(t *testing.T) {
-	for _, callers := range []int{2, 8, 64} {
-		synctest.Test(t, func(t *testing.T) {
-			c := newClock("a").add("fwd_boasts", 10*time.Microsecond, 50*time.Microsecond).add("fwd_modest", 20*time.Microsecond, 20*time.Microsecond)
-			c.shared = true
-			d := dispatch.New(c)
-			p, _ := keys(10)
-			var wait sync.WaitGroup
-			for range callers {
-				wait.Go(func() {
-					_, f := keys(10)
-					for range 10 {
-						if err := d.Forward(t.Context(), p, f); err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			wait.Wait()
-			require.Equal(t, "a/fwd_modest", picked(t, d, p))
-			require.LessOrEqual(t, c.calls["a/fwd_boasts"], 10+2*callers, "calls that had begun count for nothing")
-		})
+// With measurements near the size, what was the fastest runs, whatever it predicts.
+func TestLearn(t *testing.T) {
+	d := dispatch.New(newClock("a").add("fwd_x", 100, 100).add("fwd_y", 900, 900))
+	p, _ := keys(10)
+	require.Equal(t, "a/fwd_x", picked(t, d, p))
+	require.NoError(t, d.Learn("a/fwd_x", p, 800))
+	require.Equal(t, "a/fwd_x", picked(t, d, p), "the machine is fast, perhaps")
+	require.NoError(t, d.Learn("a/fwd_y", p, 500))
+	require.Equal(t, "a/fwd_y", picked(t, d, p))
+	for range 4 {
+		require.NoError(t, d.Learn("a/fwd_x", p, 300))
 	}
-}
-
-// A call beside others that takes what it should, slowed by its share, teaches
-// nothing; one that is faster than thought does.
-func TestOverlapIsNoSlowness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newClock("a").add("fwd_x", 10*time.Microsecond, 10*time.Microsecond).add("fwd_y", 12*time.Microsecond, 12*time.Microsecond)
-		c.shared = true
-		d := dispatch.New(c)
-		p, f := keys(10)
-		for range 3 {
-			require.NoError(t, d.Forward(t.Context(), p, f))
-		}
-		k, err := d.Pick(p, flashkit.PassForward)
-		require.NoError(t, err)
-		alone := k.Cost(p)
-		for range 20 {
-			var wait sync.WaitGroup
-			for range 8 {
-				wait.Go(func() {
-					_, f := keys(10)
-					if err := d.Forward(t.Context(), p, f); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			wait.Wait()
-		}
-		require.Equal(t, "a/fwd_x", picked(t, d, p))
-		require.InEpsilon(t, alone, k.Cost(p), .5)
-	})
-}
-
-// What fails teaches nothing.
-func TestFailedCallsTeachNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := dispatch.New(newClock("a").add("fwd_x", 10*time.Microsecond, time.Millisecond).add("fwd_y", 15*time.Microsecond, time.Millisecond))
-		p, f := keys(10)
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Millisecond)
-		defer cancel()
-		for range 10 {
-			require.ErrorIs(t, d.Forward(ctx, p, f), context.DeadlineExceeded)
-		}
-		require.Equal(t, "a/fwd_x", picked(t, d, p))
-		verdicts, err := d.Explain(p, flashkit.PassForward)
-		require.NoError(t, err)
-		require.Zero(t, verdicts[0].Last)
-	})
+	require.Equal(t, "a/fwd_x", picked(t, d, p))
+	k, err := d.Pick(p, flashkit.PassForward)
+	require.NoError(t, err)
+	require.InDelta(t, 350, int64(k.Cost(p)), 50, "the latest ones count most")
 }
 
 // Long calls are worth a probe, side by side, of kernels that may be the fastest,
@@ -284,29 +194,26 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// Calls that are too short for a probe measure the others one by one, in place of
-// the best one. Somebody may ask for a probe before.
-func TestTrials(t *testing.T) {
+// Calls that take less than a probe wait until they have taken as much. Somebody may
+// ask for it before.
+func TestProbeWaitsUntilItIsWorthIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		add := func() *clock {
 			return newClock("a").add("fwd_boasts", 10*time.Microsecond, 16*time.Microsecond).add("fwd_modest", 12*time.Microsecond, 8*time.Microsecond)
 		}
-		var trials []int
-		calls := 0
+		var probed, took time.Duration
 		d := dispatch.New(add()).WithObserver(func(r dispatch.Ran) {
-			calls++
-			if r.Trial {
-				trials = append(trials, calls)
+			if probed += r.Probed; probed == 0 {
+				took += r.Took
 			}
-			require.Zero(t, r.Probed)
 		})
 		p, f := keys(20)
-		for range 100 {
+		for range 20 {
 			require.NoError(t, d.Forward(t.Context(), p, f))
 		}
+		require.Positive(t, probed)
+		require.Greater(t, took, 3*(200+240)*time.Microsecond-300*time.Microsecond)
 		require.Equal(t, "a/fwd_modest", picked(t, d, p))
-		require.Equal(t, []int{3, 4}, trials[:2])
-		require.Less(t, len(trials), 6)
 
 		asked := dispatch.New(add())
 		require.NoError(t, asked.Probe(t.Context(), p, flashkit.PassForward))
@@ -325,12 +232,8 @@ func TestFarRivalsMustBeMeasured(t *testing.T) {
 		require.Equal(t, "a/fwd_y", picked(t, d, small))
 		near, _ := keys(4000)
 		require.Equal(t, "a/fwd_y", picked(t, d, near))
-		far, f := keys(100_000)
+		far, _ := keys(100_000)
 		require.Equal(t, "a/fwd_x", picked(t, d, far))
-		for range 10 {
-			require.NoError(t, d.Forward(t.Context(), far, f))
-		}
-		require.Equal(t, "a/fwd_y", picked(t, d, far), "a trial has measured it")
 	})
 }
 

@@ -17,18 +17,14 @@ import (
 type memory struct {
 	kernels   []flashkit.Kernel // their Cost is what is predicted
 	costs     []func(flashkit.Problem) time.Duration
-	homes     []int    // of each kernel: its place
-	places    []place  // the processor, and the devices of backends that have one
-	names     []string // of the places
-	rates     [][regimes]rate
-	standings [][kinds]standing
-	tallies   [2][regimes]tally      // of each pass
+	rates     [][regimes]factor      // of each kernel, measured near the size
+	standings [][kinds]factor        // of each kernel, beside others on any size
 	spent     [2][kinds]atomic.Int64 // nanoseconds of calls that are not short, of each pass
 	probing   sync.Mutex
 	probed    [][kinds]bool // of each kernel, guarded by probing
 	usable    func() []bool // by kernel: the machine lacks nothing for it
 
-	version atomic.Uint64 // grows when something is learned that may change a choice
+	version atomic.Uint64 // grows when something is learned
 	choices []choice      // of dispatchers that share this, guarded by probing
 
 	seed    maphash.Seed
@@ -42,25 +38,13 @@ const (
 	recentWays = 4
 )
 
-// processor is the name and the number of the first place.
-const processor, maxPlaces = "processor", 4
-
 // newMemory returns a memory that knows nothing of the kernels.
 func newMemory(backends []flashkit.Backend) *memory {
-	m := &memory{seed: maphash.MakeSeed(), names: []string{processor}}
+	m := &memory{seed: maphash.MakeSeed()}
 	for _, b := range backends {
-		home := 0
-		if _, ok := b.(located); ok && len(m.names) < maxPlaces {
-			home = len(m.names)
-			m.names = append(m.names, b.Name())
-		}
-		for _, k := range b.Kernels() {
-			m.kernels = append(m.kernels, k)
-			m.homes = append(m.homes, home)
-		}
+		m.kernels = append(m.kernels, b.Kernels()...)
 	}
-	m.places = make([]place, len(m.names))
-	m.rates, m.standings, m.probed = make([][regimes]rate, len(m.kernels)), make([][kinds]standing, len(m.kernels)), make([][kinds]bool, len(m.kernels))
+	m.rates, m.standings, m.probed = make([][regimes]factor, len(m.kernels)), make([][kinds]factor, len(m.kernels)), make([][kinds]bool, len(m.kernels))
 	for i := range m.kernels {
 		k := &m.kernels[i]
 		m.costs = append(m.costs, k.Cost)
@@ -89,15 +73,11 @@ func (m *memory) copied(backends []flashkit.Backend) *memory {
 	c := newMemory(backends)
 	for i := range m.rates {
 		for r := range m.rates[i] {
-			c.rates[i][r].recent.Store(m.rates[i][r].recent.Load())
-			c.rates[i][r].loaded.Store(m.rates[i][r].loaded.Load())
+			c.rates[i][r].bits.Store(m.rates[i][r].bits.Load())
 		}
 		for k := range m.standings[i] {
 			c.standings[i][k].bits.Store(m.standings[i][k].bits.Load())
 		}
-	}
-	for i := range m.places {
-		c.places[i].overhead.Store(m.places[i].overhead.Load())
 	}
 	return c
 }
@@ -116,17 +96,18 @@ func (m *memory) predicted(kernel int, p flashkit.Problem, s flashkit.Pass) time
 		return m.cost(kernel, p)
 	}
 	x := m.plan(p, s)
-	known := x.known()
+	a := x.anchor()
 	for i := range x.candidates {
 		if c := &x.candidates[i]; c.kernel == kernel {
-			return m.expect(c, &known).of(m.cost(kernel, p))
+			return scaled(m.cost(kernel, p), c.expect(&a))
 		}
 	}
 	return m.cost(kernel, p)
 }
 
-func duration(nanoseconds float64) time.Duration {
-	return time.Duration(min(nanoseconds, math.MaxInt64/2))
+// scaled returns a time times a factor, given as logarithm.
+func scaled(t time.Duration, log float64) time.Duration {
+	return time.Duration(min(float64(t)*math.Exp(log), math.MaxInt64/2))
 }
 
 // A plan is what is known of a pass of a problem: the kernels that fit, in the
@@ -136,7 +117,6 @@ type plan struct {
 	pass       flashkit.Pass
 	kind       kind
 	candidates []candidate
-	tally      *tally        // of the problem's regime
 	spent      *atomic.Int64 // of its kind
 	settled    atomic.Bool   // there is nothing to probe
 	best       atomic.Uint64 // the latest answer of Dispatcher.best
@@ -145,33 +125,24 @@ type plan struct {
 // A candidate is a kernel that fits a problem.
 type candidate struct {
 	kernel   int
-	place    int16
 	at       regime
 	own      float64 // the kernel's own prediction, in nanoseconds
 	log      float64 // of that
-	rates    *[regimes]rate
-	standing *standing    // of the problem's kind
+	rates    *[regimes]factor
+	standing *factor      // of the problem's kind
 	last     atomic.Int64 // what the latest call took, 0 before the first
 }
 
 // near returns what was measured of the kernel within a factor of four of the
-// problem's size: the logarithm of its error, and the number of calls.
-func (c *candidate) near() (log float64, n int) {
-	if r := c.measured(); r != nil {
-		return r.log()
-	}
-	return 0, 0
-}
-
-// measured returns the rate that near goes by, nil if nothing was measured.
-func (c *candidate) measured() *rate {
+// problem's size: the logarithm of its error, and whether it was.
+func (c *candidate) near() (log float64, ok bool) {
 	smaller, larger := c.at.neighbors()
 	for _, at := range [...]regime{c.at, smaller, larger} {
-		if r := &c.rates[at]; r.recent.Load() != 0 {
-			return r
+		if log, n := c.rates[at].log(); n > 0 {
+			return log, true
 		}
 	}
-	return nil
+	return 0, false
 }
 
 // alike returns the problem whose plan serves p: of one that decodes, with up to a
@@ -221,7 +192,7 @@ func (m *memory) plan(p flashkit.Problem, s flashkit.Pass) *plan {
 
 func (m *memory) newPlan(p flashkit.Problem, s flashkit.Pass) *plan {
 	at := regimeOf(p, s)
-	x := &plan{problem: p, pass: s, kind: at.kind(), tally: &m.tallies[s][at], spent: &m.spent[s][at.kind()]}
+	x := &plan{problem: p, pass: s, kind: at.kind(), spent: &m.spent[s][at.kind()]}
 	var room [32]int
 	fit := room[:0]
 	for i := range m.kernels {
@@ -232,7 +203,7 @@ func (m *memory) newPlan(p flashkit.Problem, s flashkit.Pass) *plan {
 	x.candidates = make([]candidate, len(fit))
 	for j, i := range fit {
 		own, c := float64(m.cost(i, p)), &x.candidates[j]
-		c.kernel, c.place, c.at, c.own, c.log = i, int16(m.homes[i]), at, own, math.Log(own)
+		c.kernel, c.at, c.own, c.log = i, at, own, math.Log(own)
 		c.rates, c.standing = &m.rates[i], &m.standings[i][x.kind]
 	}
 	return x

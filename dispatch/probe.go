@@ -11,41 +11,61 @@ import (
 
 // What a probe may take, and when it is worth that.
 const (
-	probeCalls = 3                      // of a kernel that are timed
-	probeTime  = 150 * time.Microsecond // of a call, as the kernel predicts
-	probeLimit = 50 * time.Millisecond  // of all calls, should they take longer
+	probeCalls = 4                      // of a kernel that are timed, after one that is not
+	probeTime  = 150 * time.Microsecond // of a call, as the fastest kernel predicts
+	probeLimit = 10 * time.Millisecond  // of all calls, should they take longer: no more after that
 	probeBytes = 16 << 20               // of tensors
-	worthwhile = 4 * time.Millisecond   // of the call at hand, as the kernel predicts
+	contender  = 1.5                    // times the fastest prediction: what may be the fastest
+
+	// short is what a call takes, as the kernel predicts, that is not worth a thought.
+	short = 50 * time.Microsecond
 )
 
 // probe measures side by side, on a smaller problem of the same kind, the kernels
-// that may be the fastest, if nothing is known of one of them, the call at hand takes
-// as long as a probe, or somebody asked for it, and nothing else runs. It returns what
-// it took, 0 if there was nothing to measure.
+// that may be the fastest, if nothing is known of one of them and calls of the kind,
+// with the one at hand, take as long as that; asked for, it does not wait. It returns
+// what it took, 0 if there was nothing to measure. Calls beside another probe go
+// without.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
 	m := d.memory
-	if ctx == nil || ctx.Err() != nil || best.own < float64(short) || !asked && (best.own < float64(worthwhile) || m.places[best.place].isBusy()) || !m.probing.TryLock() {
+	if ctx == nil || ctx.Err() != nil || !m.probing.TryLock() {
 		return 0
 	}
 	defer m.probing.Unlock()
 	start := time.Now()
 	list := d.contenders(x)
+	if list == nil {
+		x.settled.Store(true)
+		return 0
+	}
+	p := m.shrink(x.problem, list)
+	if !asked && best.own+float64(x.spent.Load()) < m.price(p, list) {
+		return 0
+	}
 	for _, c := range list {
 		m.probed[c.kernel][x.kind] = true
 	}
 	x.settled.Store(true)
-	probes := m.probes(list, m.shrink(x.problem, list))
+	probes := m.probes(list, p)
 	if len(probes) < 2 {
 		return 0
 	}
 	measure(ctx, probes)
 	for _, y := range probes {
-		if y.best > 0 {
+		if !y.failed && y.best > 0 {
 			y.standing.set(math.Log(float64(y.best)/float64(y.own)), 1)
 		}
 	}
 	m.version.Add(1)
 	return time.Since(start)
+}
+
+// price returns the nanoseconds that a probe is predicted to take.
+func (m *memory) price(p flashkit.Problem, list []*candidate) (sum float64) {
+	for _, c := range list {
+		sum += (1 + probeCalls) * float64(m.cost(c.kernel, p))
+	}
+	return sum
 }
 
 // contenders returns the kernels that a probe would measure, none if all of them
@@ -59,7 +79,7 @@ func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	}
 	for i := range x.candidates {
 		c := &x.candidates[i]
-		if d.admitted[c.kernel] && c.own <= elsewhere*least {
+		if d.admitted[c.kernel] && c.own <= contender*least {
 			list = append(list, c)
 			_, n := c.standing.log()
 			unknown = unknown || n == 0 && !d.memory.probed[c.kernel][x.kind]
@@ -99,10 +119,11 @@ func (m *memory) shrink(p flashkit.Problem, list []*candidate) flashkit.Problem 
 
 // A probe is a kernel that is measured on a problem.
 type probe struct {
-	standing *standing
+	standing *factor
 	own      time.Duration // what the kernel predicts
 	call     func(context.Context) error
 	best     time.Duration
+	failed   bool
 }
 
 // probes returns probes of the candidates that fit a problem, none if that is too large.
@@ -114,30 +135,31 @@ func (m *memory) probes(list []*candidate, p flashkit.Problem) (probes []*probe)
 	for _, c := range list {
 		k := &m.kernels[c.kernel]
 		if own := m.cost(c.kernel, p); own > 0 && k.Fits(p) == "" {
-			probes = append(probes, &probe{c.standing, own, func(ctx context.Context) error { return call(ctx, k) }, math.MaxInt64})
+			probes = append(probes, &probe{standing: c.standing, own: own, call: func(ctx context.Context) error { return call(ctx, k) }})
 		}
 	}
 	return probes
 }
 
 // measure calls the kernels a few times, in turns, so that what else happens on
-// the machine hits all alike, and keeps the fastest call of each. An error is no
-// news here: whoever runs the kernel will get it.
+// the machine hits all alike, and keeps the fastest call of each. The first call may
+// have to compile or load something, so it counts on a busy machine only, which
+// leaves no time for another. An error is no news here: whoever runs the kernel will
+// get it.
 func measure(ctx context.Context, probes []*probe) {
-	for _, x := range probes {
-		if x.call(ctx) != nil { // it may have to compile or load something first
-			x.best = 0
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, probeLimit)
-	defer cancel()
-	for range probeCalls {
+	start := time.Now()
+	for round := range 1 + probeCalls {
 		for _, x := range probes {
-			start := time.Now()
-			if x.best > 0 && x.call(ctx) != nil {
-				x.best = 0
+			begun := time.Now()
+			if x.failed = x.failed || x.call(ctx) != nil; x.failed {
+				continue
 			}
-			x.best = min(x.best, time.Since(start))
+			if took := time.Since(begun); round < 2 || took < x.best {
+				x.best = took
+			}
+		}
+		if time.Since(start) > probeLimit {
+			return
 		}
 	}
 }

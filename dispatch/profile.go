@@ -25,11 +25,7 @@ import (
 type profile struct {
 	Machine machine                 `json:"machine"`
 	Kernels map[string]kernelFigure `json:"kernels"`
-
-	// Seconds that short calls take beyond what kernels predict, by place.
-	Overheads map[string]float64 `json:"overheads,omitempty"`
-
-	Calls []lastCall `json:"calls,omitempty"`
+	Calls   []lastCall              `json:"calls,omitempty"`
 }
 
 // A kernelFigure is what is known of a kernel.
@@ -127,11 +123,6 @@ func (d *Dispatcher) LoadProfile(path string) error {
 			d.memory.take(i, f)
 		}
 	}
-	for i, name := range d.memory.names {
-		if x := p.Overheads[name]; x > 0 && x < 1 {
-			d.memory.places[i].overhead.Store(int64(x * 1e9))
-		}
-	}
 	d.memory.version.Add(1)
 	for _, c := range p.Calls {
 		d.memory.recall(c)
@@ -208,7 +199,7 @@ func readProfile(path string) (*profile, error) {
 
 // profile returns what is known.
 func (m *memory) profile(of machine) *profile {
-	p := &profile{Machine: of, Kernels: map[string]kernelFigure{}, Overheads: map[string]float64{}}
+	p := &profile{Machine: of, Kernels: map[string]kernelFigure{}}
 	for i := range m.kernels {
 		f := kernelFigure{m.predicts(i), map[string]float64{}, map[string]float64{}}
 		for r := range m.rates[i] {
@@ -223,11 +214,6 @@ func (m *memory) profile(of machine) *profile {
 		}
 		if len(f.Rates)+len(f.Standings) > 0 {
 			p.Kernels[m.kernels[i].Name] = f
-		}
-	}
-	for i := range m.places {
-		if x := m.places[i].overhead.Load(); x > 0 {
-			p.Overheads[m.names[i]] = float64(x) / 1e9
 		}
 	}
 	for i := range m.recent {
@@ -265,7 +251,7 @@ const widest = 1 << 20
 func (m *memory) take(kernel int, f kernelFigure) {
 	for name, x := range f.Rates {
 		if at, ok := regimeNames()[name]; ok && x > 1.0/widest && x < widest {
-			m.rates[kernel][at].load(math.Log(x))
+			m.rates[kernel][at].set(math.Log(x), 1)
 		}
 	}
 	for k := range m.standings[kernel] {

@@ -170,7 +170,6 @@ func TestStrangeFigures(t *testing.T) {
 	p.Kernels["simd/bwd_generic"] = kernelFigure{predicts("simd/bwd_generic"), map[string]float64{
 		regime: -1, "x": 1, "": 2, "many-f32-full-own-d64-4^9": 1e300, "many-f32-full-own-d64-4^10": 0}, map[string]float64{"row-bf16": -1, "x": 3}}
 	p.Kernels["abacus/fwd_beads"] = kernelFigure{nil, map[string]float64{regime: 5}, nil}
-	p.Overheads["processor"], p.Overheads["moon"] = -1, 1
 	p.Calls = []lastCall{{"simd/fwd_generic", "b1", 1}, {"simd/fwd_none", decoding.String(), 1}, {"simd/fwd_generic", decoding.String(), -1},
 		{"simd/fwd_generic", decoding.String(), math.MaxFloat64}}
 	text, err := json.Marshal(p)
@@ -303,25 +302,21 @@ func TestRegimes(t *testing.T) {
 	}
 }
 
-// A rate is the second fastest of the latest six calls.
-func TestRate(t *testing.T) {
-	var r rate
-	_, n := r.log()
+func TestFactor(t *testing.T) {
+	var f, g factor
+	_, n := f.log()
 	require.Zero(t, n)
-	for i, step := range []struct{ add, want float64 }{{3, 3}, {2, 2}, {1, 2}, {4, 2}, {4, 2}, {4, 2}, {4, 2}, {4, 4}, {4, 4},
-		{-20, 4}, {-20, -511. / 64}, {0, -511. / 64}, {100, -511. / 64}, {100, -511. / 64}, {100, -511. / 64}, {100, 0}} {
-		r.add(step.add)
-		log, n := r.log()
-		require.InDelta(t, step.want, log, 1e-3, i)
-		require.Equal(t, min(i+1, rateCalls), n)
+	for _, x := range []float64{3, 1, 2, 2, 6} {
+		f.add(x)
 	}
-	r.load(1.5)
-	log, n := r.log()
-	require.InDelta(t, 1.5, log, .01)
-	require.Equal(t, rateCalls, n)
-	require.True(t, r.loaded.Load())
-	r.add(1)
-	require.False(t, r.loaded.Load())
+	log, n := f.log()
+	require.InDelta(t, 3, log, 1e-6, "of the last four, about")
+	require.EqualValues(t, 4, n)
+	require.Zero(t, f.over(&g), "nothing is known of the other one")
+	g.set(2.8, 1)
+	require.InDelta(t, .2, f.over(&g), 1e-6)
+	g.set(-5, 1)
+	require.InDelta(t, math.Ln2, f.over(&g), 1e-6)
 }
 
 func TestNeighbors(t *testing.T) {

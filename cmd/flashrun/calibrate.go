@@ -59,8 +59,7 @@ func newCalibrate() *cobra.Command {
 		Long: `Calibrate runs every kernel on problems of all kinds for about a minute and writes
 what it finds to the profile of this machine, which every program that uses
 dispatch.Default reads from then on. Without a profile dispatch goes by what
-kernels predict of themselves, by probes of some milliseconds, and by what calls
-take.
+kernels predict of themselves, and by probes of some milliseconds.
 
 The profile lies in the user's cache folder, or where FLASHKIT_PROFILE says. It
 counts on the same processor, number of cores, GPU and driver only. Run it while

@@ -23,7 +23,7 @@ type callGroup struct {
 	first   time.Duration  // of its first call
 	spent   time.Duration  // by its calls, outside kernels
 	idle    []time.Duration
-	steady  *timedKernel // of the latest call that was no trial, and how many in a row it ran
+	steady  *timedKernel // of the latest call, and how many in a row it ran
 	row     int
 }
 
@@ -35,7 +35,7 @@ type timedKernel struct {
 	name  string
 	ran   int // calls of the trace
 	late  int // of these, after the first ones of the trace
-	row   int // the most of these in a row, others than to be measured
+	row   int // the most of these in a row
 	times []time.Duration
 	out   bool // it is not called any more
 }

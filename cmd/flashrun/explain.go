@@ -19,20 +19,15 @@ type explained struct {
 	Seconds float64 `json:"predicted_seconds,omitempty"`
 	Last    float64 `json:"last_seconds,omitempty"` // measured
 
-	// Seconds are Own * Factor + Overhead.
-	Own      float64 `json:"own_seconds,omitempty"` // what the kernel itself predicts
-	Factor   float64 `json:"factor,omitempty"`      // measured over that
-	From     string  `json:"from,omitempty"`        // calls, profile, probe or cost
-	Overhead float64 `json:"overhead_seconds,omitempty"`
+	// Seconds are Own * Factor.
+	Own    float64 `json:"own_seconds,omitempty"` // what the kernel itself predicts
+	Factor float64 `json:"factor,omitempty"`      // measured over that
+	From   string  `json:"from,omitempty"`        // profile, probe or cost
 }
 
 // why says what the prediction is made of.
 func (l *explained) why() string {
-	text := fmt.Sprintf("%s x %.2f (%s)", formatSeconds(l.Own), l.Factor, l.From)
-	if l.Overhead > 0 {
-		text += " + " + formatSeconds(l.Overhead)
-	}
-	return text
+	return fmt.Sprintf("%s x %.2f (%s)", formatSeconds(l.Own), l.Factor, l.From)
 }
 
 func newExplain() *cobra.Command {
@@ -45,10 +40,9 @@ func newExplain() *cobra.Command {
 time that dispatch predicts; what that is made of; and what the last call that is
 remembered took.
 
-A prediction is the kernel's own one, times a factor, plus an overhead. The factor
-is measured over predicted time: of calls or of the profile, on problems of about
-the size; else of a probe beside other kernels, by two at most; else, marked cost,
-that of the kernels which were measured, or 1.
+A prediction is the kernel's own one, times measured over predicted time: of the
+profile, on problems of about the size; else of a probe beside other kernels, by
+two at most; else, marked cost, that of the best kernel which was measured, or 1.
 
 A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 [-dv{value dim}]-{f32|f16|bf16}[-causal|-window{left}.{right}][-topleft][-scale{x}].`,
@@ -76,7 +70,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 			var lines []explained
 			for _, v := range verdicts {
 				lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds(), v.Last.Seconds(),
-					v.Own.Seconds(), v.Factor, string(v.From), v.Overhead.Seconds()})
+					v.Own.Seconds(), v.Factor, string(v.From)})
 			}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))

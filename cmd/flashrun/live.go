@@ -132,7 +132,7 @@ func (l *life) note(at int, list []ran, total time.Duration, done int) {
 			k.ran++
 			if done+x.from+i >= firstCalls {
 				k.late++
-				g.inARow(k, r.trial)
+				g.inARow(k)
 			}
 			g.spent += r.wall - r.took
 			g.seconds += total.Seconds() * float64(r.wall) / float64(max(1, walls))
@@ -141,10 +141,7 @@ func (l *life) note(at int, list []ran, total time.Duration, done int) {
 }
 
 // inARow counts a call that follows others of the same kernel.
-func (g *callGroup) inARow(k *timedKernel, trial bool) {
-	if trial {
-		return
-	}
+func (g *callGroup) inARow(k *timedKernel) {
 	if g.steady != k {
 		g.steady, g.row = k, 0
 	}

@@ -58,7 +58,6 @@ type ran struct {
 	kernel string
 	took   time.Duration // of the kernel
 	wall   time.Duration // of the whole call
-	trial  bool          // dispatch ran it to measure it
 }
 
 // play makes n calls of a step, beginning with call from. It returns what ran, in
@@ -129,7 +128,7 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 		start = time.Now()
 		err = c.dispatch.Backward(ctx, problem, &b)
 	}
-	return ran{c.last.Kernel, c.last.Took, time.Since(start), c.last.Trial}, err
+	return ran{c.last.Kernel, c.last.Took, time.Since(start)}, err
 }
 
 // first returns a view of the first rows of each head, as of a cache that is filled
