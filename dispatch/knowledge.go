@@ -12,8 +12,8 @@ import (
 
 // Probe measures side by side the kernels that may be the fastest for a problem, if
 // nothing is known of one of them on its type. It takes a millisecond or some, once for
-// each kernel and kind of problem. Forward and Backward do the same as soon as calls of
-// the kind have taken as long, so a program need not call it: to have the time taken
+// each kernel and kind of problem. Forward and Backward do the same once calls of the
+// kind have taken a hundred times as long, so a program need not call it: to know
 // earlier, or before Pick, it may. The error is a *flashkit.ProblemError if p is
 // invalid.
 func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.Pass) error {

@@ -16,6 +16,7 @@ const (
 	probeLimit = 10 * time.Millisecond  // of all calls, should they take longer: no more after that
 	probeBytes = 16 << 20               // of tensors
 	contender  = 1.5                    // times the fastest prediction: what may be the fastest
+	patience   = 100                    // times what a probe takes have calls of the kind taken before one
 
 	// short is what a call takes, as the kernel predicts, that is not worth a thought.
 	short = 50 * time.Microsecond
@@ -23,9 +24,9 @@ const (
 
 // probe measures side by side, on a smaller problem of the same kind, the kernels
 // that may be the fastest, if nothing is known of one of them and calls of the kind,
-// with the one at hand, take as long as that; asked for, it does not wait. It returns
-// what it took, 0 if there was nothing to measure. Calls beside another probe go
-// without.
+// with the one at hand, take a hundred times as long as that, so that it is no matter;
+// asked for, it does not wait. It returns what it took, 0 if there was nothing to
+// measure. Calls beside another probe go without.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
 	m := d.memory
 	if ctx == nil || ctx.Err() != nil || !m.probing.TryLock() {
@@ -39,7 +40,7 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 		return 0
 	}
 	p := m.shrink(x.problem, list)
-	if !asked && best.own+float64(x.spent.Load()) < m.price(p, list) {
+	if !asked && best.own+float64(x.spent.Load()) < patience*m.price(p, list) {
 		return 0
 	}
 	for _, c := range list {

@@ -43,7 +43,8 @@ func bwdAVX512BF16Plan(j *job) (tile, block phase) {
 }
 
 func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
-	return bwdPairPace.backward(&p, pairLanes, edgeGroup, plannedKeys(p))
+	c := pairPace(bwdPairPace)
+	return c.backward(&p, pairLanes, edgeGroup, plannedKeys(p))
 }
 
 // bwdAVX512BF16Prepare sets the stats of one tile of query rows.

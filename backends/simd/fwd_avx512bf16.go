@@ -37,7 +37,8 @@ func fwdAVX512BF16Work(j *job) phase {
 }
 
 func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
-	return fwdPairPace.forward(&p, pairLanes, itemRows)
+	c := pairPace(fwdPairPace)
+	return c.forward(&p, pairLanes, itemRows)
 }
 
 // A pairTile is a laneTile whose Q is in pairs.

@@ -3,6 +3,9 @@
 package simd
 
 import (
+	"math"
+	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -28,12 +31,39 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 }
 
 // The paces are those of a processor that multiplies pairs no faster than
-// float32. Others do it at twice the rate, and no feature flag tells them apart:
-// there, dispatch knows better from a probe.
+// float32.
 var (
 	fwdPairPace = pace{start: 1100, flop: .0098, pair: .13, element: .17, pack: .13}
 	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
 )
+
+// pairPace returns a pace with products at the rate of this processor.
+func pairPace(c pace) pace {
+	c.flop /= pairRate()
+	return c
+}
+
+// pairRate is how many times the rate of float32 this processor multiplies pairs at:
+// 2 or 1 or a half, and no feature flag tells which. It is measured once, in some
+// tens of microseconds, and rounded, so that it is the same in every process.
+var pairRate = sync.OnceValue(func() float64 {
+	if !avx512bf16.has {
+		return 1
+	}
+	const rounds, tries = 256, 8
+	fastest := func(loop func(int)) time.Duration {
+		best := time.Hour
+		for range tries {
+			start := time.Now()
+			loop(rounds)
+			best = min(best, time.Since(start))
+		}
+		return best
+	}
+	const flops, pairFlops = 512, 1024 // of a round
+	ratio := pairFlops * float64(fastest(fmaPeakAVX512)) / (flops * float64(max(1, fastest(dotPeakAVX512BF16))))
+	return math.Exp2(max(-1, min(math.Round(math.Log2(ratio)), 1)))
+})
 
 // pairWords is the words of a row of pairs, rounded up to what transposePairs
 // takes.
