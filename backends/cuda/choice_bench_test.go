@@ -1,0 +1,360 @@
+//go:build ((linux && (amd64 || arm64)) || (windows && amd64)) && !nocuda
+
+package cuda
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// A choiceTiming is a line: a kernel that takes a problem.
+type choiceTiming struct {
+	Problem   string  `json:"problem"`
+	Kernel    string  `json:"kernel"`
+	Pass      string  `json:"pass"`
+	Memory    string  `json:"memory"`
+	Chosen    bool    `json:"chosen"`
+	MS        float64 `json:"ms"`
+	Predicted float64 `json:"predicted_ms"`
+}
+
+// BenchmarkChoice measures the regret of the choice on the device's memory: the time of
+// the kernel that a call without a name takes over that of the fastest kernel that takes
+// the problem. FLASHKIT_SEED draws FLASHKIT_PROBLEMS random problems. The kernels of a
+// problem take turns, each with a cold cache; times are medians of the device's events.
+func BenchmarkChoice(b *testing.B) {
+	gpu := benchGPU(b)
+	all := newArena(b, gpu)
+	eachChoice(b, gpu, "device", 250, func(p flashkit.Problem, pass flashkit.Pass) ([]stemID, stemID, []float64) {
+		c := all.call(p)
+		ids, chosen := c.candidates(b, pass)
+		return ids, chosen, turns(b, c, all.flush, ids, pass)
+	}, (*stem).deviceCost)
+}
+
+// BenchmarkHostChoice is BenchmarkChoice for host tensors, by the host's clock. The choice
+// is here the kernel of this backend that is predicted fastest.
+func BenchmarkHostChoice(b *testing.B) {
+	gpu := benchGPU(b)
+	memory := newHostArena()
+	kernels := gpu.Kernels()
+	eachChoice(b, gpu, "host", 60, func(p flashkit.Problem, pass flashkit.Pass) (ids []stemID, chosen stemID, ms []float64) {
+		chosen = -1
+		for i := range stems {
+			if k := kernels[i]; k.Pass() == pass && k.Fits(p) == "" {
+				if ids = append(ids, stemID(i)); chosen < 0 || k.Cost(p) < kernels[chosen].Cost(p) {
+					chosen = stemID(i)
+				}
+			}
+		}
+		for _, id := range ids {
+			ms = append(ms, hostMedian(b, memory.call(p, &kernels[id])))
+		}
+		return ids, chosen, ms
+	}, (*stem).hostCost)
+}
+
+// eachChoice times the kernels for each random problem, reports them as lines, and the
+// regret of all at the end.
+func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times func(flashkit.Problem, flashkit.Pass) ([]stemID, stemID, []float64),
+	cost func(*stem, *Device, flashkit.Problem) time.Duration) {
+	seed := rand.Uint64N(1e6)
+	if n, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	if n, err := strconv.Atoi(os.Getenv("FLASHKIT_PROBLEMS")); err == nil {
+		problems = n
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	fmt.Printf("%+v\n", gpu.dev)
+	var logs, worst float64
+	var at string
+	for range problems {
+		p, pass := randomProblem(random)
+		for memory == "host" && p.Bytes(pass) > hostArenaBytes/2 {
+			p, pass = randomProblem(random)
+		}
+		ids, chosen, ms := times(p, pass)
+		least := slices.Min(ms)
+		for i, id := range ids {
+			s := &stems[id]
+			predicted := cost(s, &gpu.dev, p).Seconds() * 1e3
+			line, err := json.Marshal(choiceTiming{p.String(), "cuda/" + s.name, pass.String(), memory, id == chosen, ms[i], predicted})
+			require.NoError(b, err)
+			os.Stdout.Write(append(line, '\n'))
+			if id == chosen {
+				if logs += math.Log(ms[i] / least); ms[i]/least > worst {
+					worst, at = ms[i]/least, pass.String()+" "+p.String()+" by "+s.name
+				}
+			}
+		}
+	}
+	mean := math.Exp(logs / float64(problems))
+	fmt.Printf("%s, %s tensors, seed %d, %d problems: regret %.4f (geometric mean), worst %.3f: %s\n",
+		gpu.dev.Name, memory, seed, problems, mean, worst, at)
+	b.ReportMetric(mean, "regret")
+	b.ReportMetric(worst, "worst")
+}
+
+// The largest random problems.
+const (
+	choiceBytes    = 1 << 30
+	choiceFLOPs    = 1e12 // of 16 bits; of float32 a tenth
+	hostArenaBytes = 1 << 29
+)
+
+// randomProblem draws a problem and a pass: decode, short and long sequences, cross
+// attention and chunks of a prompt; few and many heads, grouped or not.
+func randomProblem(r *rand.Rand) (flashkit.Problem, flashkit.Pass) {
+	for {
+		p := flashkit.Problem{DType: dtypes[[]int{0, 1, 2, 2}[r.IntN(4)]], KVHeads: 1 << r.IntN(6), Batch: between(r, 1, 128)}
+		p.Heads = p.KVHeads << max(0, r.IntN(9)-3)
+		p.Dim = randomDim(r)
+		if p.VDim = p.Dim; r.IntN(8) == 0 {
+			p.VDim = randomDim(r)
+		}
+		switch r.IntN(8) {
+		case 0, 1:
+			p.QLen, p.KVLen = 1, between(r, 64, 1<<17)
+		case 2:
+			p.QLen, p.KVLen = between(r, 1, 32), between(r, 64, 1<<17)
+		case 3, 4:
+			p.QLen = between(r, 8, 512)
+			p.KVLen = p.QLen
+		case 5, 6:
+			p.QLen, p.Batch = between(r, 256, 16384), min(p.Batch, between(r, 1, 16))
+			p.KVLen = p.QLen
+		case 7:
+			p.QLen, p.KVLen = between(r, 1, 4096), between(r, 16, 32768)
+		}
+		switch r.IntN(4) {
+		case 0, 1:
+			p.Mask = flashkit.Causal()
+		case 2:
+			p.Mask = flashkit.Window(between(r, 16, 4096), 0)
+		}
+		pass := flashkit.PassForward
+		if n := r.IntN(6); n < 2 && p.DType != flashkit.Float32 || n < 1 {
+			pass = flashkit.PassBackward
+		}
+		most := choiceFLOPs
+		if p.DType == flashkit.Float32 {
+			most /= 10
+		}
+		if p.Heads <= 128 && p.Validate() == nil && p.Bytes(flashkit.PassBackward) <= choiceBytes && p.FLOPs(pass) <= most {
+			return p, pass
+		}
+	}
+}
+
+// between draws a whole number, small ones as often as large ones, half of them round.
+func between(r *rand.Rand, least, most float64) int {
+	n := int(least * math.Pow((most+1)/least, r.Float64()))
+	for round := 1024; round > 1 && r.IntN(2) == 0; round /= 2 {
+		if n >= round {
+			return n / round * round
+		}
+	}
+	return n
+}
+
+func randomDim(r *rand.Rand) int {
+	switch r.IntN(4) {
+	case 0:
+		return 8 * (1 + r.IntN(32))
+	case 1:
+		return 1 + r.IntN(256)
+	}
+	return []int{32, 64, 64, 80, 96, 128, 128, 128, 192, 256}[r.IntN(10)]
+}
+
+// An arena is memory of the device that holds random numbers, for the inputs of all
+// problems, and memory for their outputs.
+type arena struct {
+	gpu    *Backend
+	s      *Stream
+	inputs [len(dtypes)]*Buffer
+	output *Buffer
+	flush  func() error
+}
+
+func newArena(b *testing.B, gpu *Backend) *arena {
+	x := &arena{gpu: gpu}
+	var err error
+	x.s, err = gpu.NewStream()
+	require.NoError(b, err)
+	for _, t := range dtypes {
+		x.inputs[t], err = gpu.Alloc(choiceBytes + 16*granule)
+		require.NoError(b, err)
+		require.NoError(b, fillRandom(x.s, x.inputs[t], t, choiceBytes/t.Size()))
+	}
+	x.output, err = gpu.Alloc(choiceBytes + 16*granule)
+	require.NoError(b, err)
+	x.flush = newFlush(b, &deviceCall{b: gpu, s: x.s})
+	b.Cleanup(func() {
+		for _, m := range append(x.inputs[:], x.output) {
+			require.NoError(b, m.Free())
+		}
+		require.NoError(b, x.s.Close())
+	})
+	return x
+}
+
+// call lays a problem's tensors out, dense, one after the other.
+func (x *arena) call(p flashkit.Problem) *deviceCall {
+	c := &deviceCall{b: x.gpu, p: p, s: x.s}
+	at := map[*Buffer]int{}
+	tensor := func(m *Buffer, t flashkit.DType, s [4]int) Tensor {
+		from := at[m]
+		at[m] += tiles(s[0]*s[1]*s[2]*s[3]*t.Size(), granule) * granule
+		return m.Tensor(t, from/t.Size(), s[0], s[1], s[2], s[3])
+	}
+	in, out, t := x.inputs[p.DType], x.output, p.DType
+	f := Forward{Q: tensor(in, t, p.QShape()), K: tensor(in, t, p.KShape()), V: tensor(in, t, p.VShape()),
+		O: tensor(out, t, p.OShape()), LSE: tensor(out, flashkit.Float32, p.LSEShape())}
+	c.fwd = f
+	c.bwd = Backward{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: f.LSE, DO: tensor(in, t, p.OShape()),
+		DQ: tensor(out, t, p.QShape()), DK: tensor(out, t, p.KShape()), DV: tensor(out, t, p.VShape())}
+	return c
+}
+
+// candidates returns the stems that take the tensors, and which is the choice.
+func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID, chosen stemID) {
+	a := &params{}
+	a.describe(c.p)
+	for i, t := range [...]*Tensor{&c.fwd.Q, &c.fwd.K, &c.fwd.V, &c.fwd.O, &c.fwd.LSE, &c.bwd.DO} {
+		a.views[i].set(t.view)
+	}
+	for i := range stems {
+		if s := &stems[i]; s.pass == pass && s.misfit(&c.b.dev, c.p) == none && s.describes(a) {
+			ids = append(ids, stemID(i))
+		}
+	}
+	chosen, err := c.b.choose("", pass, c.p, a)
+	require.NoError(b, err)
+	return ids, chosen
+}
+
+// turns returns the median milliseconds of the stems. Those that are far behind after
+// two turns get no more.
+func turns(b *testing.B, c *deviceCall, flush func() error, ids []stemID, pass flashkit.Pass) []float64 {
+	from, err := c.b.NewEvent()
+	require.NoError(b, err)
+	defer from.Close()
+	to, err := c.b.NewEvent()
+	require.NoError(b, err)
+	defer to.Close()
+	call := c.forward
+	if pass == flashkit.PassBackward {
+		require.NoError(b, c.forward())
+		call = c.backward
+	}
+	times := make([][]float64, len(ids))
+	least, total := math.Inf(1), 0.0
+	for turn := 0; turn < 9 || turn < 33 && total < 60; turn++ {
+		for i, id := range ids {
+			if turn > 1 && times[i][0] > 6*least {
+				continue
+			}
+			c.fwd.Kernel, c.bwd.Kernel = "", ""
+			if pass == flashkit.PassForward {
+				c.fwd.Kernel = "cuda/" + stems[id].name
+			} else {
+				c.bwd.Kernel = "cuda/" + stems[id].name
+			}
+			require.NoError(b, flush())
+			require.NoError(b, c.s.Record(from))
+			require.NoError(b, call())
+			require.NoError(b, c.s.Record(to))
+			require.NoError(b, to.Sync())
+			t, err := to.Since(from)
+			require.NoError(b, err)
+			if turn > 0 { // the first loads the kernel
+				ms := t.Seconds() * 1e3
+				times[i] = append(times[i], ms)
+				least, total = min(least, ms), total+ms
+			}
+		}
+	}
+	ms := make([]float64, len(ids))
+	for i, t := range times {
+		slices.Sort(t)
+		ms[i] = t[len(t)/2]
+	}
+	return ms
+}
+
+// A hostArena is host memory that holds random numbers, and memory for outputs.
+type hostArena struct {
+	wide, wideOut     []float32
+	narrow, narrowOut []uint16
+}
+
+func newHostArena() *hostArena {
+	x := &hostArena{make([]float32, hostArenaBytes/4), make([]float32, hostArenaBytes/4), make([]uint16, hostArenaBytes/2), make([]uint16, hostArenaBytes/2)}
+	for i := range x.wide {
+		if x.wide[i] = float32(rand.NormFloat64()); i >= 1<<20 {
+			x.wide[i] = x.wide[i-1<<20]
+		}
+		x.wideOut[i] = 0
+	}
+	for i := range x.narrow {
+		x.narrow[i] = half.ToBF16(x.wide[i%len(x.wide)]) // as f16 about 1
+		x.narrowOut[i] = 0
+	}
+	return x
+}
+
+// call returns a call of a kernel on host tensors.
+func (x *hostArena) call(p flashkit.Problem, k *flashkit.Kernel) func() error {
+	var in, out int // bytes
+	tensor := func(at *int, wide []float32, narrow []uint16, t flashkit.DType, s [4]int) flashkit.Tensor {
+		from, n := *at, s[0]*s[1]*s[2]*s[3]
+		*at += tiles(n*t.Size(), granule) * granule
+		switch t {
+		case flashkit.Float16:
+			return flashkit.F16(narrow[from/2:][:n], s[0], s[1], s[2], s[3])
+		case flashkit.BFloat16:
+			return flashkit.BF16(narrow[from/2:][:n], s[0], s[1], s[2], s[3])
+		}
+		return flashkit.F32(wide[from/4:][:n], s[0], s[1], s[2], s[3])
+	}
+	input := func(s [4]int) flashkit.Tensor { return tensor(&in, x.wide, x.narrow, p.DType, s) }
+	result := func(s [4]int) flashkit.Tensor { return tensor(&out, x.wideOut, x.narrowOut, p.DType, s) }
+	f := &flashkit.Forward{Q: input(p.QShape()), K: input(p.KShape()), V: input(p.VShape()), O: result(p.OShape())}
+	if k.Pass() == flashkit.PassForward {
+		return func() error { return k.Forward(context.Background(), p, f) }
+	}
+	lse := p.LSEShape()
+	g := &flashkit.Backward{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: flashkit.F32(x.wide[:lse[0]*lse[1]*lse[2]], lse[0], lse[1], lse[2], 1),
+		DO: input(p.OShape()), DQ: result(p.QShape()), DK: result(p.KShape()), DV: result(p.VShape())}
+	return func() error { return k.Backward(context.Background(), p, g) }
+}
+
+// hostMedian returns the median milliseconds of a call by the host's clock.
+func hostMedian(b *testing.B, call func() error) float64 {
+	var times []float64
+	for total := 0.0; len(times) < 7 || len(times) < 40 && total < 60; {
+		start := time.Now()
+		require.NoError(b, call())
+		ms := time.Since(start).Seconds() * 1e3
+		times = append(times, ms)
+		total += ms
+	}
+	times = times[2:] // warm-up
+	slices.Sort(times)
+	return times[len(times)/2]
+}
