@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -26,6 +27,7 @@ type timing struct {
 	Kernel  string  `json:"kernel"`
 	Pass    string  `json:"pass"`
 	MS      float64 `json:"ms"`
+	Chosen  string  `json:"chosen,omitempty"` // the kernel that a call without a name takes
 }
 
 // flushBytes is more than any cache of a GPU holds.
@@ -41,35 +43,54 @@ func newFlush(b *testing.B, c *deviceCall) func() error {
 	}
 }
 
-// BenchmarkDevice times each kernel that takes a problem on the device's memory,
-// by the device's events, with a cold cache: medians. FLASHKIT_BENCH names the
-// problems.
+// BenchmarkDevice times on the device's memory what a call without a kernel's name takes,
+// "chosen", and each kernel that takes a problem: by the device's events, with a cold
+// cache, medians. FLASHKIT_BENCH names the problems.
 func BenchmarkDevice(b *testing.B) {
 	gpu := benchGPU(b)
 	for _, name := range gpuProblems("b4-h16-g16-n4096-m4096-d128-bf16", "b4-h16-g16-n4096-m4096-d128-bf16-causal") {
-		p := problem(b, name)
 		c := newDeviceCall(b, gpu, name)
 		require.NoError(b, c.forward())
-		for i := range stems {
-			s := &stems[i]
-			if s.fits(&gpu.dev, p) != "" {
-				continue
-			}
-			call, variants := c.forward, []string{""}
-			if s.pass == flashkit.PassBackward {
-				call, variants = c.backward, append(variants, " fast")
-			}
-			for _, variant := range variants {
-				b.Run(s.name+variant+"/"+name, func(b *testing.B) {
-					c.fwd.Kernel, c.bwd.Kernel, c.bwd.Fast = "cuda/"+s.name, "cuda/"+s.name, variant != ""
-					ms := deviceMedian(b, c, call)
-					b.ReportMetric(p.FLOPs(s.pass)/ms/1e9, "TFLOP/s")
-					b.ReportMetric(ms*1e6, "ns/op")
-					report(timing{name, "cuda/" + s.name + variant, s.pass.String(), ms})
-				})
+		for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+			ids, chosen := c.candidates(b, pass)
+			c.time(b, "", timing{Kernel: "chosen", Pass: pass.String(), Chosen: "cuda/" + stems[chosen].name})
+			for _, id := range ids {
+				kernel := "cuda/" + stems[id].name
+				c.time(b, kernel, timing{Kernel: kernel, Pass: pass.String()})
+				if pass == flashkit.PassBackward {
+					c.bwd.Fast = true
+					c.time(b, kernel, timing{Kernel: kernel + " fast", Pass: pass.String()})
+					c.bwd.Fast = false
+				}
 			}
 		}
 		c.close(b)
+	}
+}
+
+// time reports the time of a kernel, "" for the choice.
+func (c *deviceCall) time(b *testing.B, kernel string, t timing) {
+	t.Problem = c.p.String()
+	b.Run(strings.TrimPrefix(t.Kernel, "cuda/")+"/"+t.Pass+"/"+t.Problem, func(b *testing.B) {
+		call, pass := c.forward, flashkit.PassForward
+		if t.Pass != pass.String() {
+			call, pass = c.backward, flashkit.PassBackward
+		}
+		c.use(kernel, pass)
+		t.MS = deviceMedian(b, c, call)
+		b.ReportMetric(c.p.FLOPs(pass)/t.MS/1e9, "TFLOP/s")
+		b.ReportMetric(t.MS*1e6, "ns/op")
+		report(t)
+	})
+}
+
+// use names the kernel of a pass; the other is chosen.
+func (c *deviceCall) use(kernel string, pass flashkit.Pass) {
+	c.fwd.Kernel, c.bwd.Kernel = "", ""
+	if pass == flashkit.PassForward {
+		c.fwd.Kernel = kernel
+	} else {
+		c.bwd.Kernel = kernel
 	}
 }
 
@@ -125,7 +146,7 @@ func BenchmarkSmallCalls(b *testing.B) {
 	defer c.close(b)
 	ms := loopMedian(b, c, c.forward, 1000)
 	b.ReportMetric(ms*1e6, "ns/op")
-	report(timing{name, "cuda", "loop", ms})
+	report(timing{Problem: name, Kernel: "cuda", Pass: "loop", MS: ms})
 }
 
 // BenchmarkLoop times the calls of a loop of 200, one wait at the end.

@@ -20,7 +20,7 @@ type stem struct {
 	dtypes []flashkit.DType
 	dims   []int // padded head dims, rising
 	rows   int   // query rows of a KV head, at most; 0 is no limit
-	rate   float64
+	costs  *costs
 }
 
 type stemID int
@@ -41,17 +41,16 @@ var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BF
 // maxDims is the most padded head dims that a stem has.
 const maxDims = 6
 
-// stems are the rows of the backend's table. Rates are FLOP/s; they only have to
-// rank kernels.
+// stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, 600e12},
-	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 300e12},
-	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, 450e12},
-	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, 200e12},
-	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 35e12},
-	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, 25e12},
+	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, &fwdSM90Costs},
+	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, &fwdSM80Costs},
+	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, &bwdSM90Costs},
+	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, &bwdSM80Costs},
+	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, &fwdF32Costs},
+	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, &bwdF32Costs},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, 8e12},
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, &decodeCosts},
 }
 
 // A part is a kernel of a stem.
@@ -182,7 +181,7 @@ func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem, a 
 		if !s.named(name, pass) || s.misfit(&b.dev, p) != none || !s.describes(a) {
 			continue
 		}
-		if cost := s.deviceCost(&b.dev, p); best < 0 || cost < bestCost {
+		if cost := s.deviceCost(&b.dev, p, a.isLoose(p)); best < 0 || cost < bestCost {
 			best, bestCost = stemID(i), cost
 		}
 	}
@@ -216,4 +215,20 @@ func (b *Backend) refusal(name string, pass flashkit.Pass, p flashkit.Problem) e
 		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is no " + pass.String() + " kernel of cuda"}
 	}
 	return errors.Join(reasons...)
+}
+
+// isLoose reports whether rows of the tensors begin elsewhere than at multiples of 16
+// bytes. Without tensors they are dense.
+func (a *params) isLoose(p flashkit.Problem) bool {
+	unit := rowAlignment / p.DType.Size()
+	if a == nil {
+		return p.Dim%unit != 0 || p.VDim%unit != 0
+	}
+	for i := range 4 {
+		v := &a.views[i]
+		if v.data%rowAlignment != 0 || v.row%int64(unit) != 0 || v.head%int64(unit) != 0 || v.batch%int64(unit) != 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -109,7 +109,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	if w.turn > 0 {
 		a.rows = rowTiles{tall: int32(tiles(p.QLen, f.rows))}
 	} else {
-		a.rows = cutRows(p.QLen, heads, f.rows/groupRows, b.dev.SMs)
+		a.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, b.dev.SMs)
 	}
 	return w.within(b, &a.params, s, func() error {
 		if w.turn > 0 {
@@ -128,12 +128,10 @@ const groupRows = 64
 // cutRows cuts the rows of each head for multiprocessors that take tiles in turn,
 // first the tall ones, of so many warpgroups, so that the one that ends last ends
 // early. Without low tiles, most of them would wait for the few that have one tile
-// more than the others.
-func cutRows(rows, heads, groups, sms int) (best rowTiles) {
+// more than the others. Taken is how many tall tiles take as long as the last one to end.
+func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	const last = 16 // tall tiles at the end of a head that may be cut instead
-	// A warpgroup without rows leaves others more of the multiprocessor, but not
-	// all: measured with two warpgroups beside three.
-	time := func(groups int) int { return 5*groups + 6 }
+	time := groupTime
 	least := math.MaxInt
 	most := rows / (groups * groupRows)
 	for tall := most; tall >= max(0, most-last); tall-- {
@@ -151,7 +149,16 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles) {
 			}
 		}
 	}
-	return best
+	return best, float64(least) / float64(time(groups))
+}
+
+// groupTime is the time of a tile in which some warpgroups have rows. One without
+// leaves the others more of the multiprocessor, but not all.
+func groupTime(groups int) int { return 5*groups + 6 }
+
+// groupShare is that time over the one of a whole tile.
+func groupShare(used, groups int) float64 {
+	return float64(groupTime(used)) / float64(groupTime(groups))
 }
 
 // mapTensors makes the maps of a pass, of which a copy moves so many rows each.

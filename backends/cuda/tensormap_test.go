@@ -14,7 +14,7 @@ import (
 func TestCutRows(t *testing.T) {
 	for range 20000 {
 		rows, heads, groups, sms := 1+rand.IntN(1<<rand.IntN(14)), 1+rand.IntN(200), 1+rand.IntN(3), 1+rand.IntN(150)
-		cut := cutRows(rows, heads, groups, sms)
+		cut, _ := cutRows(rows, heads, groups, sms)
 		message := fmt.Sprintf("%+v of %d rows, %d heads, %d warpgroups, %d multiprocessors", cut, rows, heads, groups, sms)
 		full, low := groups*groupRows, int(cut.lowRows)
 		require.True(t, low > 0 && low <= full && low%groupRows == 0, message)
