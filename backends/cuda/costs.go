@@ -1,85 +1,95 @@
 package cuda
 
-// The costs of the stems. BenchmarkChoice says how well they choose.
+// The costs of each stem, and of float32 in decode_sm80. BenchmarkChoice measures how well
+// they choose, and prints what to fit them to. Tiles are those of Hopper; elsewhere some
+// differ a little.
 
 var fwdSM90Costs = costs{
-	launch: 5.56, extra: 1.78, bandwidth: 0.794, exposed: 0.262, loose: 0.467, looseTogether: 0.301, tail: 0.52, empty: 1.87e+03, hop: 0, later: 0, row: 0, few: 0.623, deep: 3.28, edge: 0.01, blind: 0,
+	launch: 5.5, extra: 1.74, bandwidth: 0.773, exposed: 0.24, deep: 3.17, tail: 0.549, edge: 0.01, empty: 3400,
+	few: 0.628,
 	tiles: []tile{
-		{192, 128, 1, 3532, 2541, 449},
-		{128, 128, 1, 4426, 2833, 684},
-		{128, 80, 1, 5964, 3353, 2744},
+		{192, 128, 16, 1, 3550, 2520, 449},
+		{128, 128, 12, 1, 4370, 2860, 684},
+		{128, 80, 12, 1, 5890, 3410, 2820},
 	},
 }
 
 var fwdSM80Costs = costs{
-	launch: 4.79, extra: 0, bandwidth: 1, exposed: 0.162, loose: 0.653, looseTogether: 0.407, tail: 0.384, empty: 50, hop: 0, later: 0, row: 0, few: 0, deep: 0.417, edge: 0.0885, blind: 0,
+	launch: 4.96, bandwidth: 1, exposed: 0.202, deep: 0.498, loose: 3.17, tail: 0.385, edge: 0.154, empty: 50,
 	tiles: []tile{
-		{128, 64, 3, 5009, 3091, 1773},
-		{128, 64, 3, 8384, 4770, 2600},
-		{128, 64, 2, 6142, 4533, 3188},
-		{128, 64, 2, 8595, 5038, 3513},
-		{128, 64, 1, 5442, 4831, 50},
-		{128, 64, 1, 5359, 6640, 50},
+		{128, 64, 4, 3, 4530, 3110, 1750},
+		{128, 64, 4, 3, 7720, 4690, 2620},
+		{128, 64, 4, 2, 5810, 4570, 3060},
+		{128, 64, 4, 2, 7770, 5160, 3420},
+		{128, 64, 8, 1, 5350, 4780, 4780},
+		{128, 64, 8, 1, 5950, 6490, 6490},
 	},
 }
 
 var bwdSM90Costs = costs{
-	launch: 9.22, extra: 0.0238, bandwidth: 1, exposed: 0.863, loose: 0.422, looseTogether: 1.23, tail: 0.525, empty: 8.74e+03, hop: 2.13e+03, later: 274, row: 0, few: 0, deep: 3.67, edge: 0.276, blind: 3.28,
+	launch: 9.13, bandwidth: 1, exposed: 0.867, tail: 0.555, edge: 0.31, empty: 8370,
+	hop: 2190, later: 300, blind: 3.46,
 	tiles: []tile{
-		{128, 128, 1, 9489, 5254, 4740},
-		{64, 128, 1, 9361, 2814, 4229},
-		{64, 128, 1, 10190, 4465, 7743},
+		{128, 128, 12, 1, 9720, 5110, 5110},
+		{64, 128, 12, 1, 9580, 4230, 4230},
+		{64, 128, 12, 1, 10400, 7670, 7670},
 	},
 }
 
 var bwdSM80Costs = costs{
-	launch: 13.2, extra: 0.014, bandwidth: 1, exposed: 0.911, loose: 0.726, looseTogether: 0.31, tail: 0.756, empty: 5.74e+03, hop: 2.63e+03, later: 5.67e+03, row: 0, few: 0, deep: 7.54, edge: 0.271, blind: 0.0852,
+	launch: 13.2, bandwidth: 1, exposed: 0.935, loose: 3.12, tail: 0.663, edge: 0.235, empty: 5890,
+	hop: 2720, later: 5230, blind: 0.178,
 	tiles: []tile{
-		{64, 128, 2, 3875, 6193, 5549},
-		{64, 128, 2, 11091, 8683, 6760},
-		{64, 128, 1, 9274, 6927, 1813},
-		{64, 128, 1, 10470, 7698, 2900},
-		{64, 64, 1, 8434, 7369, 533},
-		{64, 64, 1, 12844, 9397, 50},
+		{64, 128, 4, 2, 3640, 6430, 5340},
+		{64, 128, 4, 2, 11100, 8980, 6700},
+		{64, 128, 8, 1, 9200, 7070, 7070},
+		{64, 128, 8, 1, 10800, 7900, 7900},
+		{64, 64, 8, 1, 9420, 7400, 7400},
+		{64, 64, 8, 1, 13100, 9700, 9700},
 	},
 }
 
 var fwdF32Costs = costs{
-	launch: 6.27, extra: 0.01, bandwidth: 0.895, exposed: 0.324, loose: 0.346, looseTogether: 0.592, tail: 0.203, empty: 1.68e+03, hop: 0, later: 0, row: 0, few: 0, deep: 100, edge: 0.0187, blind: 0,
+	launch: 5.98, bandwidth: 0.897, exposed: 0.248, loose: 2.16, tail: 0.243, edge: 0.0258, empty: 1790,
 	tiles: []tile{
-		{64, 64, 3, 100, 10571, 5418},
-		{64, 64, 3, 2516, 15119, 7564},
-		{64, 64, 2, 10921, 17649, 12799},
-		{64, 32, 2, 16197, 16361, 13777},
-		{32, 32, 2, 1526, 34203, 1684},
+		{64, 64, 4, 3, 100, 10800, 5370},
+		{64, 64, 4, 3, 3150, 15000, 7490},
+		{64, 64, 4, 2, 10500, 18000, 13100},
+		{64, 32, 4, 2, 19600, 15700, 13600},
+		{32, 32, 2, 2, 20000, 25000, 13000},
 	},
 }
 
 var bwdF32Costs = costs{
-	launch: 21.2, extra: 0.01, bandwidth: 0.685, exposed: 1, loose: 0.00112, looseTogether: 0.945, tail: 0.0605, empty: 602, hop: 0, later: 0, row: 0, few: 0, deep: 3, edge: 0.01, blind: 0,
+	launch: 19.8, bandwidth: 0.769, exposed: 0.628, loose: 2.67, tail: 0.166, edge: 0.01, empty: 4470,
 	tiles: []tile{
-		{64, 64, 3, 1616, 22751, 2000},
-		{64, 64, 2, 10732, 17509, 2000},
-		{64, 64, 2, 14988, 34904, 4569},
-		{64, 64, 2, 100, 90254, 2259},
-		{64, 64, 2, 1515, 76219, 3000},
+		{64, 64, 4, 3, 100, 17400, 9450},
+		{64, 64, 4, 2, 10300, 15200, 10700},
+		{64, 64, 4, 2, 15300, 33600, 4570},
+		{64, 64, 4, 2, 100, 90400, 1310},
+		{64, 64, 4, 2, 5000, 262000, 13900},
 	},
 }
 
 var decodeCosts = costs{
-	launch: 4.62, extra: 3.49, bandwidth: 0.978, exposed: 0.662, loose: 0.738, looseTogether: 0.375, tail: 0.972, empty: 2.89e+03, hop: 0, later: 0, row: 159, few: 0, deep: 3.45, edge: 0.125, blind: 0,
+	launch: 4.08, extra: 3.29, bandwidth: 0.99, exposed: 0.574, deep: 5.81, loose: 3.66,
+	row: 158,
 	tiles: []tile{
-		{128, 16, 1, 4095, 271, 1217},
-		{128, 16, 1, 6107, 1496, 50},
-		{64, 16, 1, 11726, 1897, 1839},
+		{128, 16, 8, 1, 4990, 787, 1330},
+		{128, 16, 8, 1, 7030, 1440, 1880},
+		{64, 16, 4, 1, 12500, 1870, 815},
 	},
 }
 
 var decodeF32Costs = costs{
-	launch: 4.94, extra: 3.77, bandwidth: 0.792, exposed: 0.0785, loose: 1.13, looseTogether: 2.15, tail: 0.684, empty: 692, hop: 0, later: 0, row: 59.4, few: 0, deep: 0.866, edge: 0.104, blind: 0,
+	launch: 4.75, extra: 3.94, bandwidth: 0.818, exposed: 0.0783, deep: 0.643, loose: 5.71,
+	row: 164,
 	tiles: []tile{
-		{64, 8, 1, 2458, 2622, 2600},
-		{64, 8, 1, 536, 4537, 50},
-		{64, 4, 1, 4563, 4381, 4305},
+		{64, 8, 8, 1, 1790, 2670, 1420},
+		{64, 8, 8, 1, 936, 4280, 1400},
+		{64, 4, 8, 1, 4000, 4080, 3960},
 	},
 }
+
+// Host tensors, whatever the kernel.
+var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}

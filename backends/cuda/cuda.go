@@ -27,6 +27,7 @@ type Backend struct {
 	args    sync.Pool // *arguments
 	lanes   lanes     // staging of host tensors
 	maps    tensorMaps
+	choices choices
 	lost    atomic.Pointer[error]
 	closed  atomic.Bool
 	poison  bool // tests: workspace is filled with NaN

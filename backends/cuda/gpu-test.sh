@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tests the CUDA backend on a machine with an NVIDIA GPU, which needs neither Go nor
 # a checkout: make gpu-test puts this file, the test binary and flashrun into one
-# folder. Usage: gpu-test.sh [conformance] [sweep] [repeats] [sanitizer] [peers] [masks]
-# [jax] [regret]; all by default. compute-sanitizer, PyTorch and JAX are used if there.
+# folder. Usage: gpu-test.sh [conformance] [sweep] [repeats] [sanitizer] [choice] [peers]
+# [masks] [jax] [regret]; all by default. compute-sanitizer, PyTorch and JAX are used if there.
 set -euo pipefail
 cd "$(dirname "$0")"
-steps=${*:-conformance sweep repeats sanitizer peers masks jax regret}
+steps=${*:-conformance sweep repeats sanitizer choice peers masks jax regret}
 failed=
 
 step() {
@@ -72,9 +72,32 @@ problems() {
 	echo b16-h32-g8-n1-m131072-d128-bf16
 }
 
+# Shapes that no kernel was tuned for, drawn by a seed: grouped heads, short sequences,
+# cross attention, few blocks, decode.
+drawn() {
+	local seed=${SEED:-$RANDOM}
+	echo "problems drawn by SEED=$seed" >&2
+	awk -v seed="$seed" 'function whole(least, most) { return int(least * exp(rand() * log(most / least))) }
+		function name(b, h, g, n, m) { printf "b%d-h%d-g%d-n%d-m%d-d%d-bf16%s\n", b, h, g, n, m, 64 * 2 ^ int(3 * rand()), rand() < 0.5 ? "-causal" : "" }
+		BEGIN {
+			srand(seed)
+			for (i = 0; i < 3; i++) {
+				n = whole(512, 8192); name(whole(1, 8), 32, 2 ^ int(5 * rand()), n, n)
+				n = whole(32, 512); name(whole(16, 128), 16, 16, n, n)
+				name(whole(1, 8), 16, 16, whole(256, 4096), whole(32, 2048))
+				n = whole(256, 2048); name(1, 8, 8, n, n)
+				name(whole(1, 32), 32, 2 ^ int(4 * rand()), whole(1, 8), whole(512, 16384))
+			}
+		}'
+}
+
+# How good the choice among the kernels is: on random problems, the time of the chosen one
+# over that of the fastest. FLASHKIT_SEED and FLASHKIT_PROBLEMS change them.
+choice() { ./cuda.test -test.run '^$' -test.bench Choice -test.benchtime 1x | grep -E ' regret | FAIL|^PASS'; }
+
 peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
-	FLASHKIT_BENCH=$(problems) python3 gpu.py --peers "${PEERS:-default,flash,cudnn,efficient}" --rounds "${ROUNDS:-3}" --json gpu.json -- \
+	FLASHKIT_BENCH=$(problems; drawn) python3 gpu.py --peers "${PEERS:-default,flash,cudnn,efficient}" --rounds "${ROUNDS:-3}" --json gpu.json -- \
 		./cuda.test -test.run '^$' -test.bench 'Device|SmallCalls' -test.benchtime 1x
 }
 

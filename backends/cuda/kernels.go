@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -149,7 +150,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		k := flashkit.Kernel{
 			Name: "cuda/" + s.name,
 			Fits: func(p flashkit.Problem) string { return s.fits(&b.dev, p) },
-			Cost: func(p flashkit.Problem) time.Duration { return s.hostCost(&b.dev, p) },
+			Cost: func(p flashkit.Problem) time.Duration { return s.hostCost(&b.dev, p, cap(b.lanes.free)) },
 		}
 		k.DeviceMemory = func(p flashkit.Problem) (tensors, workspace int64) {
 			n, err := b.Workspace(p, s.pass, k.Name)
@@ -175,6 +176,50 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 // choose returns the stem of that name, or for "" the one that is predicted
 // fastest among those that fit the problem and, unless a is nil, its tensors.
 func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem, a *params) (stemID, error) {
+	if name != "" {
+		if id := b.fastest(name, pass, p, a); id >= 0 {
+			return id, nil
+		}
+		return -1, b.refusal(name, pass, p)
+	}
+	k := question{p, pass, a.isLoose(p), a == nil || a.isMappable(pass)}
+	b.choices.mu.RLock()
+	id, known := b.choices.made[k]
+	b.choices.mu.RUnlock()
+	if known {
+		return id, nil
+	}
+	if id = b.fastest("", pass, p, a); id < 0 {
+		return id, b.refusal("", pass, p)
+	}
+	b.choices.mu.Lock()
+	defer b.choices.mu.Unlock()
+	if b.choices.made == nil || len(b.choices.made) >= maxChoices {
+		b.choices.made = map[question]stemID{}
+	}
+	b.choices.made[k] = id
+	return id, nil
+}
+
+// choices remembers which stem is fastest, so that a call in a loop does not ask again.
+type choices struct {
+	mu   sync.RWMutex
+	made map[question]stemID
+}
+
+// A question is what the choice depends on.
+type question struct {
+	p               flashkit.Problem
+	pass            flashkit.Pass
+	loose, mappable bool
+}
+
+// maxChoices bounds the memory of choices, which start anew beyond it.
+const maxChoices = 1 << 12
+
+// fastest returns the stem of that name, or any, that is predicted fastest among those
+// that fit, or -1.
+func (b *Backend) fastest(name string, pass flashkit.Pass, p flashkit.Problem, a *params) stemID {
 	best, bestCost := stemID(-1), time.Duration(0)
 	for i := range stems {
 		s := &stems[i]
@@ -185,10 +230,7 @@ func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem, a 
 			best, bestCost = stemID(i), cost
 		}
 	}
-	if best >= 0 {
-		return best, nil
-	}
-	return best, b.refusal(name, pass, p)
+	return best
 }
 
 // describes reports whether the stem can reach the tensors: tensor maps want

@@ -249,7 +249,7 @@ func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d deco
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)
 	pieces, warps, slots := tiles(max(0, last-first), f.keys), f.threads/32, b.dev.SMs*max(1, f.perSM)
-	if d.splits, _ = cutKeys(d.tiles, pieces, warps, slots); d.splits == 1 {
+	if d.splits = cutKeys(d.tiles, pieces, warps, slots); d.splits == 1 {
 		return d
 	}
 	dim, parts := stems[id].dims[stems[id].pad(p)], p.Batch*p.Heads*p.QLen*d.splits
@@ -260,19 +260,19 @@ func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d deco
 	return d
 }
 
-// cutKeys returns in how many parts the pieces of keys of each tile are cut, and the
-// rounds of the busiest multiprocessor.
-func cutKeys(all, pieces, warps, slots int) (splits, least int) {
+// cutKeys returns in how many parts the pieces of keys of each tile are cut.
+func cutKeys(all, pieces, warps, slots int) (splits int) {
+	least := 0
 	for s := 1; s <= max(1, min(tiles(4*slots, all), tiles(pieces, warps))); s++ {
-		rounds := tiles(all*s, slots) * (tiles(tiles(pieces, s), warps) + 1)
+		cost := tiles(all*s, slots) * (tiles(tiles(pieces, s), warps) + 1)
 		if s > 1 {
-			rounds++
+			cost++
 		}
-		if s == 1 || rounds < least {
-			splits, least = s, rounds
+		if s == 1 || cost < least {
+			splits, least = s, cost
 		}
 	}
-	return splits, least
+	return splits
 }
 
 func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {

@@ -8,13 +8,14 @@ examples:
 
 The command prints the JSON of flashrun bench, of which the results on the device's memory count, or one object per line:
     {"problem": "b16-h16-g16-n1024-m1024-d128-bf16-causal", "kernel": "cuda/fwd_sm80", "pass": "forward", "ms": 0.41}
-where ms is the median time on the device; other lines are left out. Each round runs the command and then times
-PyTorch's choice (default) and its flash, cuDNN, efficient and math backends on the problems that it named: device
-events around each call, medians. Between calls a buffer larger than the L2 cache is written (not with --warm). Ratios
-are the fastest peer's time over ours: above 1, ours is faster. FLOPs count the true area of the mask, 2.5 times the
-forward pass for the backward pass. A peer that does not take a problem shows as "-". The pass "loop" is forward in a
-loop of 1000 calls with one wait at the end: the time of a call by the host's clock. The clock of the multiprocessors is
-read, never set.
+where ms is the median time on the device; other lines are left out. The kernel "chosen" is what a call without a
+kernel's name takes, which "chosen" in the same object names: its rows come first, as that is what a program gets. Each
+round runs the command and then times PyTorch's choice (default) and its flash, cuDNN, efficient and math backends on
+the problems that it named: device events around each call, medians. Between calls a buffer larger than the L2 cache is
+written (not with --warm). Ratios are the fastest peer's time over ours: above 1, ours is faster. FLOPs count the true
+area of the mask, 2.5 times the forward pass for the backward pass. A peer that does not take a problem shows as "-".
+The pass "loop" is forward in a loop of 1000 calls with one wait at the end: the time of a call by the host's clock. The
+clock of the multiprocessors is read, never set.
 """
 
 import argparse
@@ -120,9 +121,9 @@ class Clock:
 
 
 def ours(args):
-    """Run the command; return {(problem, pass, kernel): ms}."""
+    """Run the command; return {(problem, pass, kernel): ms}, and {(problem, pass): the kernel that was chosen}."""
     out = subprocess.run(args.command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    times = {}
+    times, chosen = {}, {}
     for line in out.splitlines():
         if not line.lstrip().startswith("{"):
             continue
@@ -131,7 +132,9 @@ def ours(args):
         for row in rows:
             if row["pass"] in args.passes:
                 times[row["problem"], row["pass"], row["kernel"]] = row["ms"]
-    return times
+                if row.get("chosen"):
+                    chosen[row["problem"], row["pass"]] = row["chosen"]
+    return times, chosen
 
 
 def timed(torch, call, seconds, flush):
@@ -210,11 +213,11 @@ def peers(torch, args, name, passes, flush):
 
 
 def measure(torch, args, flush):
-    """Run all rounds; return {(problem, pass, kernel or peer): median ms}, and what was ours."""
-    times, kernels, failed = {}, [], set()
+    """Run all rounds; return {(problem, pass, kernel or peer): median ms}, what was ours, and what was chosen."""
+    times, kernels = {}, []
     for number in range(args.rounds):
         print(f"round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
-        found = ours(args)
+        found, chosen = ours(args)
         for key, ms in found.items():
             if key not in times:
                 kernels.append(key)
@@ -224,13 +227,15 @@ def measure(torch, args, flush):
             for (p, peer), ms in peers(torch, args, name, passes, flush).items():
                 times.setdefault((name, p, peer), []).append(ms)
         torch.cuda.empty_cache()
-    return {key: statistics.median(ms) for key, ms in times.items()}, kernels
+    kernels.sort(key=lambda key: key[2] != "chosen")  # the choice first
+    return {key: statistics.median(ms) for key, ms in times.items()}, kernels, chosen
 
 
-def table(args, times, kernels):
+def table(args, times, kernels, chosen):
     """Print a row for each of our kernels, then the geometric means of the ratios; return the rows."""
+    label = lambda problem, p, kernel: f"{kernel}: {chosen[problem, p]}" if kernel == "chosen" else kernel
     wide = max([len(problem) for problem, _, _ in kernels] + [7])
-    kind = max([len(kernel) for _, _, kernel in kernels] + [6])
+    kind = max([len(label(*key)) for key in kernels] + [6])
     print(f"{'problem':{wide}} {'pass':8} {'kernel':{kind}} {'ms':>9} {'TFLOP/s':>8}"
           + "".join(f" {peer:>9}" for peer in args.peers) + f" {'ratio':>6}")
     rows, ratios = [], {}
@@ -239,7 +244,9 @@ def table(args, times, kernels):
         row = {"problem": problem, "pass": p, "kernel": kernel, "ms": ms,
                "tflops": Problem(problem).flops(p == "backward") / ms / 1e9,
                "peers": {peer: times[problem, p, peer] for peer in args.peers if (problem, p, peer) in times}}
-        line = f"{problem:{wide}} {p:8} {kernel:{kind}} {ms:9.4f} {row['tflops']:8.1f}"
+        if kernel == "chosen":
+            row["chosen"] = chosen[problem, p]
+        line = f"{problem:{wide}} {p:8} {label(problem, p, kernel):{kind}} {ms:9.4f} {row['tflops']:8.1f}"
         line += "".join(f" {row['peers'][peer]:9.4f}" if peer in row["peers"] else f" {'-':>9}" for peer in args.peers)
         if row["peers"]:
             row["ratio"] = min(row["peers"].values()) / ms
@@ -266,12 +273,12 @@ def main():
     gpu = str(properties.uuid)
     flush = None if args.warm else torch.empty(max(256 << 20, 4 * properties.L2_cache_size), dtype=torch.int8, device="cuda")
     with Clock(gpu if gpu.startswith("GPU-") else "GPU-" + gpu) as clock:
-        times, kernels = measure(torch, args, flush)
+        times, kernels, chosen = measure(torch, args, flush)
     if not kernels:
         return "gpu.py: the command printed no result of the passes asked for"
     versions = f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{properties.name}, {versions}, {args.rounds} rounds, L2 {'warm' if args.warm else 'cold'}; clock {clock}")
-    rows = table(args, times, kernels)
+    rows = table(args, times, kernels, chosen)
     if args.json:
         with open(args.json, "w") as f:
             json.dump({"gpu": properties.name, "versions": versions, "rounds": args.rounds, "warm": args.warm,

@@ -1,0 +1,217 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// decodeShapes are calls of a language model that generates: few query rows over many
+// keys, of which the kernels for many rows compute whole tiles.
+const decodeShapes = `
+	b1-h32-g8-n1-m1024-d128-bf16 b1-h32-g8-n1-m4096-d128-bf16 b1-h32-g8-n1-m16384-d128-bf16 b1-h32-g8-n1-m32768-d128-bf16
+	b1-h32-g8-n1-m131072-d128-bf16 b4-h32-g8-n1-m1024-d128-bf16 b4-h32-g8-n1-m8192-d128-bf16 b4-h32-g8-n1-m32768-d128-bf16
+	b16-h32-g8-n1-m1024-d128-bf16 b16-h32-g8-n1-m4096-d128-bf16 b16-h32-g8-n1-m32768-d128-bf16 b64-h32-g8-n1-m1024-d128-bf16
+	b64-h32-g8-n1-m8192-d128-bf16 b64-h32-g8-n1-m32768-d128-bf16 b128-h32-g8-n1-m1024-d128-bf16 b128-h32-g8-n1-m4096-d128-bf16
+	b128-h32-g8-n1-m16384-d128-bf16 b32-h32-g8-n1-m131072-d128-bf16 b1-h32-g8-n1-m8192-d128-f16 b8-h32-g8-n1-m8192-d128-f16
+	b32-h32-g8-n1-m8192-d128-f16 b1-h64-g8-n1-m8192-d128-bf16 b16-h64-g8-n1-m8192-d128-bf16 b64-h64-g8-n1-m8192-d128-bf16
+	b1-h32-g1-n1-m8192-d128-bf16 b16-h32-g1-n1-m8192-d128-bf16 b64-h32-g1-n1-m8192-d128-bf16 b1-h32-g32-n1-m8192-d128-bf16
+	b16-h32-g32-n1-m4096-d128-bf16 b8-h32-g8-n1-m8192-d64-bf16 b8-h16-g8-n1-m8192-d256-bf16 b8-h32-g8-n4-m8192-d128-bf16
+	b8-h32-g8-n4-m8192-d128-bf16-causal b1-h32-g8-n8-m32768-d128-bf16-causal b8-h32-g8-n16-m8192-d128-bf16-causal`
+
+func TestChoosesDecode(t *testing.T) {
+	b, _ := openFake(t) // with the figures of an H200
+	for _, name := range strings.Fields(decodeShapes) {
+		id, err := b.choose("", flashkit.PassForward, problem(t, name), nil)
+		require.NoError(t, err)
+		require.Equal(t, "decode_sm80", stems[id].name, name)
+	}
+	for _, name := range []string{ // as many rows, or as few keys, as the other kernels are made for
+		"b16-h16-g16-n1024-m1024-d128-bf16", "b1-h16-g16-n16384-m16384-d128-bf16-causal", "b8-h32-g8-n64-m8192-d128-bf16-causal",
+	} {
+		id, err := b.choose("", flashkit.PassForward, problem(t, name), nil)
+		require.NoError(t, err)
+		require.Equal(t, "fwd_sm90", stems[id].name, name)
+	}
+}
+
+// A tile costs the same with one row in it as with many, so few rows over many heads are
+// no cheaper than their tiles.
+func TestCostOfHalfEmptyTiles(t *testing.T) {
+	b, _ := openFake(t)
+	one, many := problem(t, "b64-h64-g8-n1-m8192-d128-bf16"), problem(t, "b64-h64-g8-n128-m8192-d128-bf16")
+	full := stems[fwdSM80].deviceCost(&b.dev, many, false)
+	require.Greater(t, stems[fwdSM80].deviceCost(&b.dev, one, false), full*9/10)
+	require.Greater(t, stems[fwdSM90].deviceCost(&b.dev, one, false), stems[fwdSM90].deviceCost(&b.dev, many, false)/2)
+	require.Less(t, stems[decodeSM80].deviceCost(&b.dev, one, false), full/4) // it reads K and V once for a group
+}
+
+// More of the same work is never cheaper, and a slower device never faster.
+func TestCostGrows(t *testing.T) {
+	b, _ := openFake(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 3000 {
+		p, pass := randomProblem(r)
+		if p.Mask.Left() != flashkit.Unlimited { // a window shows the same keys among more
+			p.Mask = flashkit.Causal()
+		}
+		p.KVLen = max(p.KVLen, p.QLen) // of which all see some
+		for i := range stems {
+			s := &stems[i]
+			if s.pass != pass || s.misfit(&b.dev, p) != none {
+				continue
+			}
+			cost, least := s.deviceCost(&b.dev, p, false), 90 // percent: waves are whole, and heads overlap
+			if s.rows > 0 {
+				least = 50 // more keys may be cut where fewer are not
+			}
+			require.Positive(t, cost, p)
+			for _, more := range []func(*flashkit.Problem){
+				func(p *flashkit.Problem) { p.Batch *= 2 },
+				func(p *flashkit.Problem) { p.KVLen *= 2 },
+				func(p *flashkit.Problem) { p.Heads, p.KVHeads = 2*p.Heads, 2*p.KVHeads },
+			} {
+				q := p
+				more(&q)
+				require.GreaterOrEqual(t, s.deviceCost(&b.dev, q, false), cost*time.Duration(least)/100, "%s: %v beside %v", s.name, q, p)
+			}
+			slow := b.dev
+			slow.ClockMHz, slow.Bandwidth = slow.ClockMHz/2, slow.Bandwidth/2
+			require.GreaterOrEqual(t, s.deviceCost(&slow, p, false), cost, p)
+			require.GreaterOrEqual(t, s.deviceCost(&b.dev, p, true), cost, p)
+			require.Greater(t, s.hostCost(&b.dev, p, 12), time.Duration(p.Bytes(pass)/100e9*1e9), p)
+		}
+	}
+}
+
+// Nothing to do, and more than fits anywhere, are costs too.
+func TestCostOfExtremes(t *testing.T) {
+	b, _ := openFake(t)
+	for _, name := range []string{
+		"b0-h1-g1-n4-m4-d8-bf16", "b1-h1-g1-n0-m4-d8-bf16", "b1-h1-g1-n4-m0-d8-bf16", "b1-h1-g1-n4-m4-d8-bf16-window0.0-topleft",
+		"b1-h1-g1-n400-m4-d8-f32-causal", "b1-h1000-g1-n1000000-m1000000-d512-f32", "b1-h2-g1-n9-m100000-d256-f16-window1.0",
+	} {
+		p := problem(t, name)
+		for i := range stems {
+			if s := &stems[i]; s.misfit(&b.dev, p) == none {
+				require.Positive(t, s.deviceCost(&b.dev, p, true), "%s of %s", s.name, name)
+				require.Positive(t, s.deviceCost(&Device{}, p, false), "%s of %s", s.name, name)
+				require.Positive(t, s.hostCost(&b.dev, p, 1), "%s of %s", s.name, name)
+			}
+		}
+	}
+}
+
+// The tiles that are costed are those of the kernels.
+func TestCostsHaveTheKernelsTiles(t *testing.T) {
+	for id := range stems {
+		s := &stems[id]
+		image, err := readImage(imageFiles, s.name, 90)
+		require.NoError(t, err)
+		parsed, err := parseImage(image)
+		require.NoError(t, err)
+		for _, dtype := range s.dtypes {
+			c := s.costsOf(dtype)
+			require.Len(t, c.tiles, len(s.dims))
+			for dim := range s.dims {
+				name := symbolName(stemID(id), partMain, dtype, dim)
+				plan := parsed.plans[name+"_plan"]
+				field := func(i int) int { return int(int32(binary.LittleEndian.Uint32(plan[4*i:]))) }
+				require.Equal(t, [3]int{field(2), field(3), field(0) / 32}, [3]int{c.tiles[dim].rows, c.tiles[dim].keys, c.tiles[dim].warps}, name)
+			}
+		}
+	}
+}
+
+// Every new problem is costed for every kernel.
+func TestCostAllocations(t *testing.T) {
+	b, _ := openFake(t)
+	for _, name := range []string{"b4-h16-g16-n4096-m4096-d128-bf16-causal", "b4-h16-g4-n1-m4096-d128-f32"} {
+		p := problem(t, name)
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			for i := range stems {
+				if s := &stems[i]; s.misfit(&b.dev, p) == none && s.deviceCost(&b.dev, p, false)+s.hostCost(&b.dev, p, 12) == 0 {
+					t.Error("no cost")
+				}
+			}
+		}), name)
+	}
+}
+
+// The largest random problems.
+const (
+	choiceBytes = 1 << 30
+	choiceFLOPs = 1e12 // of 16 bits; of float32 a tenth
+)
+
+// randomProblem draws a problem and a pass: decode, short and long sequences, cross
+// attention and chunks of a prompt; few and many heads, grouped or not.
+func randomProblem(r *rand.Rand) (flashkit.Problem, flashkit.Pass) {
+	for {
+		p := flashkit.Problem{DType: dtypes[[]int{0, 1, 2, 2}[r.IntN(4)]], KVHeads: 1 << r.IntN(6), Batch: between(r, 1, 128)}
+		p.Heads = p.KVHeads << max(0, r.IntN(9)-3)
+		p.Dim = randomDim(r)
+		if p.VDim = p.Dim; r.IntN(8) == 0 {
+			p.VDim = randomDim(r)
+		}
+		switch r.IntN(8) {
+		case 0, 1:
+			p.QLen, p.KVLen = 1, between(r, 64, 1<<17)
+		case 2:
+			p.QLen, p.KVLen = between(r, 1, 32), between(r, 64, 1<<17)
+		case 3, 4:
+			p.QLen = between(r, 8, 512)
+			p.KVLen = p.QLen
+		case 5, 6:
+			p.QLen, p.Batch = between(r, 256, 16384), min(p.Batch, between(r, 1, 16))
+			p.KVLen = p.QLen
+		case 7:
+			p.QLen, p.KVLen = between(r, 1, 4096), between(r, 16, 32768)
+		}
+		switch r.IntN(4) {
+		case 0, 1:
+			p.Mask = flashkit.Causal()
+		case 2:
+			p.Mask = flashkit.Window(between(r, 16, 4096), 0)
+		}
+		pass := flashkit.PassForward
+		if n := r.IntN(6); n < 2 && p.DType != flashkit.Float32 || n < 1 {
+			pass = flashkit.PassBackward
+		}
+		most := choiceFLOPs
+		if p.DType == flashkit.Float32 {
+			most /= 10
+		}
+		if p.Heads <= 128 && p.Validate() == nil && p.Bytes(flashkit.PassBackward) <= choiceBytes && p.FLOPs(pass) <= most {
+			return p, pass
+		}
+	}
+}
+
+// between draws a whole number, small ones as often as large ones, half of them round.
+func between(r *rand.Rand, least, most float64) int {
+	n := int(least * math.Pow((most+1)/least, r.Float64()))
+	for round := 1024; round > 1 && r.IntN(2) == 0; round /= 2 {
+		if n >= round {
+			return n / round * round
+		}
+	}
+	return n
+}
+
+func randomDim(r *rand.Rand) int {
+	switch r.IntN(4) {
+	case 0:
+		return 8 * (1 + r.IntN(32))
+	case 1:
+		return 1 + r.IntN(256)
+	}
+	return []int{32, 64, 64, 80, 96, 128, 128, 128, 192, 256}[r.IntN(10)]
+}

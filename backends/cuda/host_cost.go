@@ -1,0 +1,56 @@
+package cuda
+
+import (
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What host tensors cost on their way. Lanes take chunks one after the other, each through
+// packing, copies and kernels; together they have the bus and the device.
+type hostCosts struct {
+	call    float64 // microseconds of a call
+	pack    float64 // nanoseconds of a lane for a byte to the device
+	unpack  float64 // nanoseconds of a lane for a byte back
+	row     float64 // nanoseconds of a lane for a row that is packed by itself
+	rate    float64 // bytes per second of all lanes, both ways together
+	exposed float64 // fraction of the shorter ones of lanes, bus and device that is not hidden
+}
+
+// hostCost predicts the time of a call with host tensors that has at most so many lanes.
+func (s *stem) hostCost(dev *Device, p flashkit.Problem, lanes int) time.Duration {
+	c, units := &hostTensorCosts, p.Batch*p.KVHeads
+	if units == 0 {
+		return microseconds(c.call)
+	}
+	in, out, rows := hostBytes(p, s.pass)
+	unit := (in + out) / float64(units)
+	n := max(1, min(units, int(chunkBytes/max(1, unit))))
+	chunks := tiles(units, n)
+	lanes = max(1, min(chunks, lanes, int(lanesBytes/max(1, unit*float64(n)))))
+	part := p
+	part.Batch, part.Heads, part.KVHeads = n, p.Heads/p.KVHeads, 1
+	us := func(p flashkit.Problem) float64 { return float64(s.deviceCost(dev, p, false)) / 1e3 }
+
+	chunk := us(part) + float64(n)/float64(units)*(in*c.pack+out*c.unpack+rows*c.row)/1e3
+	lane, bus, device := float64(tiles(chunks, lanes))*chunk, (in+out)/c.rate*1e6, us(p)
+	most := max(lane, bus, device)
+	return microseconds(c.call + most + c.exposed*(lane+bus+device-most))
+}
+
+// hostBytes returns the bytes to the device and back, and how many rows are packed by
+// themselves, as they are not whole multiples of 16 bytes.
+func hostBytes(p flashkit.Problem, pass flashkit.Pass) (in, out, rows float64) {
+	size := float64(p.DType.Size())
+	n, m := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)
+	qk, v, o := size*float64(p.Dim)*(n+m), size*float64(p.VDim)*m, size*float64(p.VDim)*n
+	for _, dim := range [...]int{p.Dim, p.VDim} {
+		if dim*p.DType.Size()%rowAlignment != 0 {
+			rows += n + m
+		}
+	}
+	if pass == flashkit.PassBackward {
+		return qk + v + 2*o + 4*n, qk + v, 2 * rows
+	}
+	return qk + v, o + 4*n, rows
+}

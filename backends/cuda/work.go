@@ -1,0 +1,152 @@
+package cuda
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A load is the work of the blocks that own the tiles of a head.
+type load struct {
+	blocks, empty float64 // those that see something, and those that do not
+	steps, most   float64 // of a block that does: the mean and the most
+}
+
+// load counts the steps of a head's blocks, which own tiles of query rows and walk tiles
+// of keys, or own keys and walk the query rows of all heads of the group.
+func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
+	own, owned, walked, group, see := t.rows, p.QLen, t.keys, 1, p.Keys
+	if !rows {
+		own, owned, walked, group, see = t.keys, p.KVLen, t.rows, p.Heads/p.KVHeads, p.Queries
+	}
+	const most = 32 // tiles that are looked at, as a sample of more
+	n := tiles(owned, own)
+	looked, active := min(n, most), 0
+	for i := range looked {
+		first := i * n / looked * own
+		if i == looked-1 {
+			first = (n - 1) * own
+		}
+		from, wholeTo := see(first)
+		wholeFrom, to := see(min(first+own, owned) - 1)
+		if to <= from {
+			continue
+		}
+		active++
+		all := (to-1)/walked - from/walked + 1
+		cut := all - max(0, wholeTo/walked-tiles(wholeFrom, walked))
+		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
+		l.steps += steps
+		l.most = max(l.most, steps)
+	}
+	l.steps /= float64(max(1, active))
+	l.blocks = float64(n) * float64(active) / float64(max(1, looked))
+	l.empty = float64(n) - l.blocks
+	return l
+}
+
+// cycles returns how long the multiprocessors take for the blocks of all heads: whole
+// waves of them, then one of the rest; where a mask makes blocks differ, short ones fill
+// the gaps between long ones.
+func (l load) cycles(c *costs, t *tile, heads, sms int) float64 {
+	perSM := float64(t.perSM)
+	all, slots := l.blocks*float64(heads), float64(sms)*perSM
+	full, alone := t.begin+l.steps*max(t.step, t.alone), max(t.step/perSM, t.alone)
+	whole, rest := math.Floor(all/slots), 0.
+	if each := math.Ceil((all - whole*slots) / float64(sms)); each > 0 {
+		rest = t.begin + l.steps*max(t.step*each/perSM, t.alone)
+	}
+	idle := l.empty * float64(heads) / slots * c.empty
+	switch {
+	case l.most == l.steps:
+		return idle + whole*full + rest
+	case whole == 0:
+		return idle + max(t.begin+l.most*alone, rest)
+	}
+	return idle + max(t.begin+l.most*alone, min(math.Ceil(all/slots), all/slots+c.tail)*full)
+}
+
+// loosen adds what rows cost that are copied by elements: own ones of a block, and those
+// of each step.
+func (t *tile) loosen(c *costs, p flashkit.Problem, own, step int) {
+	row := c.loose * float64(p.Dim+p.VDim) / float64(t.warps)
+	t.begin += row * float64(own)
+	t.step += row * float64(step)
+	t.alone += row * float64(step)
+}
+
+// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks take
+// tiles of query rows in turn; a warpgroup without rows leaves the others part of its time.
+func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int) (cycles, steps float64) {
+	l, heads, groups := stems[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
+	if planHopper(p).turn == 0 && p.QLen > groupRows {
+		_, taken := cutRows(p.QLen, heads, groups, sms)
+		return taken * max(t.alone, t.begin+l.steps*t.step), l.steps
+	}
+	last := groupShare(tiles(p.QLen-(tiles(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
+	switch { // how much of a tile a head's last one is
+	case p.QLen <= groupRows:
+		t.step *= c.few
+	case p.QLen <= t.rows:
+		t.step *= last
+	case l.blocks > 1:
+		l.blocks -= 1 - last
+	}
+	t.begin = max(t.begin, t.alone-l.steps*t.step)
+	t.alone = t.step
+	return l.cycles(c, &t, heads, sms), l.steps
+}
+
+// backwardTogether is how many heads the blocks that run at the same time belong to.
+const backwardTogether = 16
+
+// backwardCycles returns the cycles of a backward pass. The blocks of a head add to the
+// same rows of dQ one after the other, which bounds the time of short walks.
+func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) float64 {
+	l, heads := s.load(c, t, p, false), p.Batch*p.KVHeads
+	if p.DType == flashkit.Float32 { // blocks that own query rows have dQ alone
+		return l.cycles(c, t, heads, sms) + s.load(c, t, p, true).cycles(c, t, p.Batch*p.Heads, sms)
+	}
+	hop, blind := c.hop, 0.
+	if p.Heads/p.KVHeads*tiles(p.QLen, t.rows) > 1 {
+		hop += c.later
+	}
+	if _, to := p.Keys(0); to == 0 && p.KVLen > 0 {
+		blind = c.blind * t.step * l.most * float64(tiles(heads, sms))
+	}
+	from, to := p.Keys(p.QLen - 1)
+	queue := min(l.blocks, float64(tiles(to-from, t.keys)+1)) // blocks that add to the same rows
+	slots := float64(sms * t.perSM)
+	first := hop * min(queue, slots/float64(min(heads, backwardTogether))) // until the last of the first wave adds
+	overlap := .4 * slots / backwardTogether                               // blocks of the next heads that run before the last of these
+	turns := hop * (queue + float64(tiles(heads, backwardTogether)-1)*max(0, queue-overlap))
+	last := hop*queue + t.begin + l.steps*max(t.alone, t.step/float64(t.perSM)) // until the last of the first heads ends
+	if s.hopper {
+		heads *= tiles(max(p.Dim, p.VDim), hopperKeyColumns)
+	}
+	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
+}
+
+// decodeCycles returns the cycles of decode_sm80, the steps of a block, and whether the keys
+// are split. In a step each warp takes a piece of the keys, with as many query rows as it
+// holds; when there are more rows, warps with other rows take the same pieces.
+func decodeCycles(c *costs, t *tile, p flashkit.Problem, sms int, loose bool) (cycles, steps float64, split bool) {
+	warpRows := t.rows / t.warps
+	rows, team := p.Heads/p.KVHeads*p.QLen, 1
+	for team*warpRows < rows {
+		team *= 2
+	}
+	first, _ := p.Keys(0)
+	_, last := p.Keys(p.QLen - 1)
+	heads, slots, pieces := p.Batch*p.KVHeads, sms*t.perSM, tiles(max(0, last-first), t.keys)
+	splits := cutKeys(heads, pieces, t.warps, slots)
+	mine := tiles(pieces, splits)
+	begin, step := t.begin+c.row*float64(rows), max(t.alone, t.step*float64(min(team, mine)))
+	if loose {
+		row := c.loose * float64(p.Dim+p.VDim)
+		begin += row * float64(min(rows, warpRows))
+		step += row * float64(t.keys)
+	}
+	steps = float64(tiles(mine, t.warps))
+	return float64(tiles(heads*splits, slots)) * (begin + steps*step), steps, splits > 1
+}
