@@ -93,11 +93,10 @@ const (
 // misfit returns why a valid problem is not for the stem on a device. It does not
 // allocate, as every call asks.
 func (s *stem) misfit(dev *Device, p flashkit.Problem) misfit {
+	if m := s.mismatch(dev); m != none {
+		return m
+	}
 	switch {
-	case dev.Major*10+dev.Minor < s.arch:
-		return oldDevice
-	case s.hopper && dev.Major*10+dev.Minor > s.arch:
-		return newDevice
 	case !slices.Contains(s.dtypes, p.DType):
 		return otherDType
 	case max(p.Dim, p.VDim) > s.widest():
@@ -112,13 +111,33 @@ func (s *stem) misfit(dev *Device, p flashkit.Problem) misfit {
 	return none
 }
 
-// fits returns the misfit in words, "" for none.
-func (s *stem) fits(dev *Device, p flashkit.Problem) string {
-	switch s.misfit(dev, p) {
+// mismatch returns why the stem is not for a device, whatever the problem.
+func (s *stem) mismatch(dev *Device) misfit {
+	switch arch := dev.Major*10 + dev.Minor; {
+	case arch < s.arch:
+		return oldDevice
+	case s.hopper && arch > s.arch:
+		return newDevice
+	}
+	return none
+}
+
+// missing returns the mismatch in words, "" for none.
+func (s *stem) missing(dev *Device) string {
+	switch s.mismatch(dev) {
 	case oldDevice:
 		return fmt.Sprintf("it needs compute capability %d.%d, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	case newDevice:
 		return fmt.Sprintf("it is for compute capability %d.%d alone, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+	}
+	return ""
+}
+
+// fits returns the misfit in words, "" for none.
+func (s *stem) fits(dev *Device, p flashkit.Problem) string {
+	switch s.misfit(dev, p) {
+	case oldDevice, newDevice:
+		return s.missing(dev)
 	case otherDType:
 		return fmt.Sprintf("it takes %v, not %v", s.dtypes, p.DType)
 	case wideHead:
@@ -150,7 +169,9 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		k := flashkit.Kernel{
 			Name: "cuda/" + s.name,
 			Fits: func(p flashkit.Problem) string { return s.fits(&b.dev, p) },
-			Cost: func(p flashkit.Problem) time.Duration { return s.hostCost(&b.dev, p, cap(b.lanes.free)) },
+
+			Missing: func() string { return s.missing(&b.dev) },
+			Cost:    func(p flashkit.Problem) time.Duration { return s.hostCost(&b.dev, p, cap(b.lanes.free)) },
 		}
 		k.DeviceMemory = func(p flashkit.Problem) (tensors, workspace int64) {
 			n, err := b.Workspace(p, s.pass, k.Name)
