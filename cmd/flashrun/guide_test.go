@@ -337,6 +337,7 @@ var forms = []struct {
 	{"calibrate", regexp.MustCompile(`\s+[\d.]+(\s|$)`), " #$1"}, // the next column shares the space
 	{"bench regret", regexp.MustCompile(`^(forward|backward) .*`), "ROW"},
 	{"bench regret", regexp.MustCompile(`\b[\d.]+ (problems|times)`), "# $1"},
+	{"bench regret", regexp.MustCompile(`geometric mean [\d.]+`), "geometric mean #"},
 	{"bench live", regexp.MustCompile(`^((?:forward|backward) +\S+(?: to m\d+)?(?: \w+=\d+)*) .*`), "$1"},
 	{"bench live", regexp.MustCompile(`^(live regret|after the first \d+ calls:|the geometric mean of live regret|the worst steady choice) .*`), "$1"},
 	{"bench live", regexp.MustCompile(`^(layers|busy|server-8) .*`), "$1"},
