@@ -14,14 +14,15 @@ import (
 // nothing is known of one of them on its type. It takes a millisecond or some, once for
 // each kernel and kind of problem. Forward and Backward do the same once calls of the
 // kind have taken a hundred times as long, so a program need not call it: to know
-// earlier, or before Pick, it may. The error is a *flashkit.ProblemError if p is
+// earlier, or before Pick, it may. Problems of less than 50 microseconds are not worth
+// it. The error is a *flashkit.ProblemError if p is
 // invalid.
 func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.Pass) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
 	if x := d.memory.plan(p, s); !d.frozen && !x.settled.Load() {
-		if best := d.fastest(x, nil); best != nil {
+		if best := d.best(x); best != nil && best.own >= float64(short) {
 			d.probe(ctx, x, best, true)
 		}
 	}

@@ -30,9 +30,6 @@ const (
 // repeat times, or for about a second when repeat is 0. A first call that is
 // already long counts as the only one.
 func measure(ctx context.Context, d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass, repeat int, show *progress, call func(flashkit.Kernel) error) (m measurement, err error) {
-	if err := d.Probe(ctx, p, s); err != nil {
-		return m, err
-	}
 	if m.kernel, err = d.Pick(p, s); err != nil {
 		return m, unavailable(err)
 	}

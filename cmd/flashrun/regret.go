@@ -120,17 +120,9 @@ func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Pr
 	return failed(errors.Join(report.writeTable(cmd.OutOrStdout()), ended))
 }
 
-// regret races the kernels on each problem. Dispatch chooses as for a first call
-// and, where it knows nothing, after a probe; what the race takes teaches it nothing.
+// regret races the kernels on each problem. Dispatch chooses as for a first call.
 func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *progress, report *regretReport) error {
 	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
-	for _, h := range list {
-		for _, s := range h.passes {
-			if err := b.dispatch.Probe(ctx, h.problem, s); err != nil {
-				return err
-			}
-		}
-	}
 	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
 		for _, k := range racers {
 			if k.err != nil {
