@@ -29,7 +29,6 @@ type benchFlags struct {
 	rounds      int
 	seed        uint64
 	limits      bool
-	random      int
 	regrets     string
 	traces      []string
 	runs        int
