@@ -46,7 +46,14 @@ func bwdAMXBF16Plan(j *job) (tile, block phase) {
 func tileDSStep(j *job) int { return j.keys + tileStep }
 
 func bwdAMXBF16Cost(p flashkit.Problem) time.Duration {
-	return bwdTilePace.backward(&p, pairLanes, tileEdge, plannedKeys(p))
+	f := bwdAMXBF16Times(p)
+	return cost(f[:]...)
+}
+
+func bwdAMXBF16Times(p flashkit.Problem) [3]timedPhase {
+	j := &job{p: p, workers: workers()}
+	tile, block := bwdAMXBF16Plan(j)
+	return bwdTilePace.backward(&p, pairLanes, tileStep, avx512Lanes.cut(j, tile, block))
 }
 
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.

@@ -47,7 +47,14 @@ func bwdAMXF32Plan(j *job) (tile, block phase) {
 }
 
 func bwdAMXF32Cost(p flashkit.Problem) time.Duration {
-	return bwdPlanePace.backward(&p, pairLanes, tileEdge, plannedKeys(p))
+	f := bwdAMXF32Times(p)
+	return cost(f[:]...)
+}
+
+func bwdAMXF32Times(p flashkit.Problem) [3]timedPhase {
+	j := &job{p: p, workers: workers()}
+	tile, block := bwdAMXF32Plan(j)
+	return bwdPlanePace.backward(&p, pairLanes, tileStep, avx512Lanes.cut(j, tile, block))
 }
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.

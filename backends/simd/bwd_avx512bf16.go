@@ -43,8 +43,15 @@ func bwdAVX512BF16Plan(j *job) (tile, block phase) {
 }
 
 func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
+	f := bwdAVX512BF16Times(p)
+	return cost(f[:]...)
+}
+
+func bwdAVX512BF16Times(p flashkit.Problem) [3]timedPhase {
+	j := &job{p: p, workers: workers()}
+	tile, block := bwdAVX512BF16Plan(j)
 	c := pairPace(bwdPairPace)
-	return c.backward(&p, pairLanes, edgeGroup, plannedKeys(p))
+	return c.backward(&p, pairLanes, edgeGroup, avx512Lanes.cut(j, tile, block))
 }
 
 // bwdAVX512BF16Prepare sets the stats of one tile of query rows.

@@ -42,17 +42,25 @@ func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
 	return p.Batch * p.KVHeads * tiles(p.KVLen, tileK), p.Batch * p.Heads * tiles(p.QLen, tileQ)
 }
 
-func bwdGenericCost(p flashkit.Problem) time.Duration {
-	c, met, dims := &bwdGenericPace, pairs(&p, 1), float64(p.Dim+p.VDim)
+func bwdGenericCost(p flashkit.Problem) time.Duration { return cost(bwdGenericTimes(p)) }
+
+// bwdGenericTimes has seven products for a pair: four in a tile of keys, three in one
+// of rows. Where there are few keys, theirs are the longest items.
+func bwdGenericTimes(p flashkit.Problem) timedPhase {
+	c, met, dims := &bwdGenericPace, pairs(&p, 1, 1), float64(p.Dim+p.VDim)
 	keys, queries := bwdGenericItems(p)
-	sum := float64(keys+queries)*c.start + met*(7*dims*c.flop+c.pair) + (rowElements(&p)+keyElements(&p, 1))*c.element
+	half := 0.0
 	if p.DType == flashkit.Float16 {
-		sum += (met/tileQ*dims + rowElements(&p)) * 2 * halfTime
+		half = halfTime
 	}
-	return cost(sum, keys+queries)
+	keyTime := float64(keys)*c.start + met*(4*dims*c.flop+c.pair/2) +
+		keyElements(&p, 1)*(c.element+half) + readRows(&p, 1, tileK)*dims*half
+	queryTime := float64(queries)*c.start + met*(3*dims*c.flop+c.pair/2) +
+		rowElements(&p, 1)*(c.element+2*half) + readKeys(&p, tileQ, 1)*dims*half
+	return timedPhase{keys + queries, keyTime + queryTime, keyTime / float64(max(1, keys))}
 }
 
-var bwdGenericPace = pace{start: 3300, flop: .11, pair: 42, element: 1.3}
+var bwdGenericPace = pace{start: 1500, flop: .11, pair: 42, element: 1.3}
 
 func bwdGenericTile(j *job, ws *arena, item int) {
 	if keys, _ := bwdGenericItems(j.p); item < keys {

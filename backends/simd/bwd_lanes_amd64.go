@@ -79,7 +79,19 @@ func (j *job) bwdPhases(perTile, perBlock int) (tile, block phase) {
 func dsStep(j *job) int { return j.keys + 16 }
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
-	return isa.bwdPace.backward(&p, isa.lanes, edgeGroup, plannedKeys(p))
+	f := isa.bwdTimes(p)
+	return cost(f[:]...)
+}
+
+func (isa *laneISA) bwdTimes(p flashkit.Problem) [3]timedPhase {
+	j := &job{p: p, workers: workers()}
+	tile, block := isa.bwdPlan(j)
+	return isa.bwdPace.backward(&p, isa.lanes, edgeGroup, isa.cut(j, tile, block))
+}
+
+// cut returns how a planned job is cut.
+func (isa *laneISA) cut(j *job, tile, block phase) bwdCut {
+	return bwdCut{j.rows, j.keys, tile.items, block.items, isa.copies(j) > 0}
 }
 
 // direct reports whether rows of t can take the place of padded float32 rows.

@@ -63,14 +63,6 @@ func (j *job) balances(blocks int) bool {
 	return blocks >= 4*j.workers && (whole || j.p.Mask != (flashkit.Band{}))
 }
 
-// plannedKeys returns the keys of a block for predictions. bwd_amxf32 plans larger ones,
-// for which its pace makes up.
-func plannedKeys(p flashkit.Problem) int {
-	j := &job{p: p, workers: workers()}
-	j.planLanes()
-	return j.keys
-}
-
 // A keyRange is the keys of one item.
 type keyRange struct{ b, g, from, to int }
 

@@ -19,39 +19,87 @@ type pace struct {
 	widen   float64 // more, where that is of a 16-bit type
 }
 
-// callTime is what a call takes before and after its items, and helpTime what
-// each helper takes to come and to leave, in nanoseconds.
+// What all kernels take, in nanoseconds.
 const (
-	callTime = 500
-	helpTime = 2500
+	callTime = 500  // a call, before and after its phases
+	helpTime = 1100 // a helper, to come to a phase and to leave
+	tileTime = 280  // a backward tile of query rows, to prepare it, to visit it from a block, or to finish it
 )
 
-// cost returns the time of a call: the nanoseconds of all items, shared by those
-// cores that have one.
-func cost(nanoseconds float64, items int) time.Duration {
-	n := float64(max(1, min(workers(), items)))
-	t := callTime + nanoseconds/n + helpTime*(n-1)
+// A timedPhase is items that run at the same time, and what they take.
+type timedPhase struct {
+	items       int
+	nanoseconds float64 // of all items
+	longest     float64 // of the longest one, where it takes more than others
+}
+
+// uneven returns the phase of items that have equal parts of the first time, and up to
+// the given part of the second.
+func uneven(items int, equal, other, most float64) timedPhase {
+	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
+}
+
+// cost returns the time of a call: that of its phases, one after the other.
+func cost(phases ...timedPhase) time.Duration {
+	t, n := float64(callTime), workers()
+	for _, f := range phases {
+		t += f.time(n)
+	}
 	return time.Duration(min(t, math.MaxInt64/2))
 }
 
-// pairs returns how many rows and keys meet in all heads, if rows are taken in
-// tiles of whole lanes: beyond the last row, and beyond the edges of the band, a
-// tile computes what nobody sees.
-func pairs(p *flashkit.Problem, lanes int) float64 {
-	n := tiles(p.QLen, lanes)
-	seen := float64(p.Area()) * float64(n*lanes) / float64(max(1, p.QLen))
-	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
-		if side != flashkit.Unlimited {
-			seen += float64(n) * float64(lanes*(lanes-1)/2)
-		}
+// time returns the nanoseconds of a phase on up to n workers. Items are whole, so the
+// workers that have one more than others count, and so does the longest item.
+func (f timedPhase) time(n int) float64 {
+	if f.items <= 0 {
+		return 0
 	}
-	return float64(p.Batch*p.Heads) * min(seen, float64(n*lanes)*float64(p.KVLen))
+	n = min(n, f.items)
+	t := max(f.longest, f.nanoseconds*float64(tiles(f.items, n))/float64(f.items))
+	return t + helpTime*float64(n-1)
 }
 
-// rowElements and keyElements return the elements of Q and O, and of K and V with
-// as many keys as fill the lanes.
-func rowElements(p *flashkit.Problem) float64 {
-	return float64(p.Batch*p.Heads) * float64(p.QLen) * float64(p.Dim+p.VDim)
+// seenRows returns how many rows see a key.
+func seenRows(p *flashkit.Problem) int {
+	if p.KVLen == 0 {
+		return 0
+	}
+	first, _ := p.Queries(0)
+	_, end := p.Queries(p.KVLen - 1)
+	return max(0, end-first)
+}
+
+// pairs returns how many rows and keys meet in all heads, if they are taken in
+// tiles of so many rows and so many keys: beyond the last ones, and beyond the
+// edges of the band, a tile computes what nobody sees.
+func pairs(p *flashkit.Problem, rows, keys int) float64 {
+	seen := seenRows(p)
+	n, m := tiles(seen, rows)*rows, tiles(p.KVLen, keys)*keys
+	met := float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
+	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
+		if side != flashkit.Unlimited {
+			met += float64(n) * float64(min(rows, seen)+min(keys, p.KVLen)-2) / 2
+		}
+	}
+	return float64(p.Batch*p.Heads) * min(met, float64(n)*float64(m))
+}
+
+// readKeys returns how many keys tiles of so many rows read in all heads.
+func readKeys(p *flashkit.Problem, rows, step int) float64 {
+	rows = max(1, min(rows, p.QLen))
+	return pairs(p, rows, step) / float64(rows)
+}
+
+// readRows returns how many rows blocks of so many keys read in all heads.
+func readRows(p *flashkit.Problem, step, keys int) float64 {
+	keys = max(1, min(keys, p.KVLen))
+	return pairs(p, step, keys) / float64(keys)
+}
+
+// rowElements and keyElements return the elements of Q and O, and of K and V, with
+// as many rows and keys as fill the lanes.
+func rowElements(p *flashkit.Problem, lanes int) float64 {
+	return float64(p.Batch*p.Heads) * float64(tiles(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
 func keyElements(p *flashkit.Problem, lanes int) float64 {
@@ -66,24 +114,52 @@ func converted(p *flashkit.Problem, x float64) float64 {
 	return x
 }
 
-// forward is the time of a forward pass in tiles of query rows, whose items are
-// at least one tile, and at most so many rows.
-func (c *pace) forward(p *flashkit.Problem, lanes, rows int) time.Duration {
-	met, dims := pairs(p, lanes), float64(p.Dim+p.VDim)
-	n := p.Batch * p.Heads * tiles(p.QLen, lanes)
-	visits := pairs(p, rows) / float64(rows) // of items by keys
-	sum := float64(n)*c.start + met*(2*dims*c.flop+c.pair) + rowElements(p)*c.element + visits*dims*c.pack + converted(p, visits*dims)*c.widen
-	return cost(sum, n)
+// share returns the part of a head's pairs that the longest item has: n of so many
+// rows, and the keys that they see, or n of the keys, and the rows that see them.
+func share(p *flashkit.Problem, n, of, across int) float64 {
+	n = min(n, of)
+	seen := n
+	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
+		if side == flashkit.Unlimited {
+			seen = across
+			break
+		}
+		seen += min(side, across)
+	}
+	return min(1, float64(n)*float64(min(seen, across))/float64(max(1, p.Area())))
 }
 
-// backward is the time of a backward pass in items of so many keys, which are in the
-// lanes and walk tiles of rows. edge is how many rows meet an edge of the band together.
-func (c *pace) backward(p *flashkit.Problem, lanes, edge, keys int) time.Duration {
+// forward is the phase of a forward pass in items of so many rows, which are tiles of
+// whole lanes. It takes keys in steps, and rows that share a key while it is in cache.
+func (c *pace) forward(p *flashkit.Problem, lanes, step, items, rows, sharing int) timedPhase {
+	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
+	read := readKeys(p, sharing, step) * dims
+	tile := float64(heads)*float64(tiles(p.QLen, lanes))*c.start + rowElements(p, lanes)*c.element
+	pair := pairs(p, lanes, step)*(2*dims*c.flop+c.pair) + read*c.pack + converted(p, read)*c.widen
+	return uneven(items, tile, pair, share(p, rows, p.QLen, p.KVLen)/float64(max(1, heads)))
+}
+
+// backward is the phases of a backward pass in blocks of keys, which are in the lanes
+// and walk tiles of rows. edge is how many rows meet an edge of the band together.
+func (c *pace) backward(p *flashkit.Problem, lanes, edge int, f bwdCut) [3]timedPhase {
 	const products = 5
-	met, dims := pairs(p, edge), float64(p.Dim+p.VDim)
-	n := p.Batch * p.KVHeads * tiles(p.KVLen, keys)
-	read := met / float64(keys) * dims
-	sum := float64(n)*c.start + met*(products*dims*c.flop+c.pair) + (rowElements(p)+keyElements(p, lanes))*c.element +
-		read*c.pack + converted(p, read)*c.widen
-	return cost(sum, n)
+	heads, dims := p.Batch*p.KVHeads, float64(p.Dim+p.VDim)
+	read := readRows(p, edge, f.keys) * dims
+	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
+	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*tileTime + rowElements(p, 1)*c.element}
+	block := float64(f.blocks)*c.start + keyElements(p, lanes)*c.element
+	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair) + visits*tileTime + read*c.pack + converted(p, read)*c.widen
+	blocks := uneven(f.blocks, block, pair, share(p, f.keys, p.KVLen, p.QLen)/float64(max(1, heads)))
+	if !f.finish {
+		return [3]timedPhase{tile, blocks}
+	}
+	tile.nanoseconds /= 2 // the other half is at the end
+	return [3]timedPhase{tile, blocks, tile}
+}
+
+// A bwdCut says how a backward pass is cut.
+type bwdCut struct {
+	rows, keys    int  // of a tile, of a block
+	tiles, blocks int  // of all heads
+	finish        bool // tiles have a last phase
 }

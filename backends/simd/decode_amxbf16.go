@@ -28,7 +28,7 @@ func (b *Backend) decodeAMXBF16(ctx context.Context, p flashkit.Problem, f *flas
 
 var amxDecode = decodeISA{
 	laneISA: &avx512Lanes, tails: true,
-	pace:    pace{start: 230, flop: .001, pair: .72, widen: .091},
+	pace:    pace{start: 330, flop: .001, pair: .72, widen: .091},
 	attend:  avx512Decode.attend,
 	weights: decodeWeightsAVX512,
 }
@@ -47,15 +47,19 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-// decodeAMXBF16Cost predicts the time of reading the keys and that of the arithmetic, which
-// hardly overlap.
 func decodeAMXBF16Cost(p flashkit.Problem) time.Duration {
-	d, c := planDecode(&p), &amxDecode.pace
-	keys, rows := float64(d.heads)*float64(d.last-d.first), float64(d.rows)
-	lanes := float64(tiles(d.rows, tileQueries) * tileQueries)
+	f := decodeAMXBF16Times(p)
+	return cost(f[:]...)
+}
+
+// decodeAMXBF16Times predicts the time of reading the keys and that of the arithmetic,
+// which hardly overlap.
+func decodeAMXBF16Times(p flashkit.Problem) [2]timedPhase {
 	const chunk = 1000 // to begin and end one
-	sum := float64(d.heads)*(rows*c.start+float64(d.chunks)*chunk) + keys*(float64(p.Dim+p.VDim)*(c.widen+2*lanes*c.flop)+rows*c.pair)
-	return cost(sum+d.merging(&p), d.heads*d.chunks)
+	d, c := planDecode(&p), &amxDecode.pace
+	keys, lanes := float64(d.heads)*float64(d.last-d.first), float64(tiles(d.rows, tileQueries)*tileQueries)
+	return d.times(&p, c, float64(d.heads*d.chunks)*chunk+
+		keys*(float64(p.Dim+p.VDim)*(c.widen+2*lanes*c.flop)+float64(d.rows)*c.pair))
 }
 
 func decodeAMXBF16Merge(j *job, ws *arena, item int) { amxDecode.merge(j, ws, item) }

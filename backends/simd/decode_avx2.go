@@ -10,7 +10,7 @@ import (
 
 var avx2Decode = decodeISA{
 	laneISA: &avx2Lanes, rows: 2, split: 16,
-	pace: pace{start: 440, flop: .01, pair: 2.5, element: .18, widen: .06},
+	pace: pace{start: 710, flop: .01, pair: 2.5, element: .18, widen: .06},
 
 	attend:  [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
 	weights: decodeWeightsAVX2,

@@ -10,7 +10,7 @@ import (
 
 var avx512Decode = decodeISA{
 	laneISA: &avx512Lanes, rows: 4, split: 32, tails: true,
-	pace: pace{start: 420, flop: .005, pair: 2.4, element: .16, widen: .055},
+	pace: pace{start: 650, flop: .005, pair: 2.4, element: .16, widen: .055},
 
 	attend:  [...]attendFunc{attendF32AVX512, attendF16AVX512, attendBF16AVX512},
 	weights: decodeWeightsAVX512,

@@ -31,9 +31,14 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 	return ""
 }
 
-// cost predicts the time of the arithmetic, of whole register tiles, and of
-// reading the keys, which overlap, and that of merging chunks.
 func (isa *decodeISA) cost(p flashkit.Problem) time.Duration {
+	f := isa.times(p)
+	return cost(f[:]...)
+}
+
+// times predicts the time of the arithmetic, of whole register tiles, and of
+// reading the keys, which overlap, and that of merging chunks.
+func (isa *decodeISA) times(p flashkit.Problem) [2]timedPhase {
 	d, c := planDecode(&p), &isa.pace
 	heads, keys := float64(d.heads), float64(d.last-d.first)
 	elements, rows := heads*keys*float64(p.Dim+p.VDim), float64(tiles(d.rows, isa.rows)*isa.rows)
@@ -41,14 +46,34 @@ func (isa *decodeISA) cost(p flashkit.Problem) time.Duration {
 	if p.DType != flashkit.Float32 {
 		read = elements * c.widen
 	}
-	sum := heads*float64(d.rows)*c.start + max(2*elements*rows*c.flop, read) + heads*keys*rows*c.pair
-	return cost(sum+d.merging(&p), d.heads*d.chunks)
+	return d.times(&p, c, max(2*elements*rows*c.flop, read)+heads*keys*rows*c.pair)
 }
 
-// merging is the time of merging the chunks, in nanoseconds.
-func (d *decodePlan) merging(p *flashkit.Problem) float64 {
-	const element = 1.4
-	return float64(d.heads) * float64(d.rows*d.chunks) * float64(p.VDim) * element
+// times returns the phases of chunks and of merging them, where the keys take so many
+// nanoseconds.
+func (d *decodePlan) times(p *flashkit.Problem, c *pace, keys float64) [2]timedPhase {
+	const (
+		step  = 45  // a row, for each block of keys
+		merge = 1.4 // an element of O, for each chunk
+	)
+	work, rows := d.work(0), float64(d.heads*d.rows)
+	return [2]timedPhase{
+		{items: work[0].items, nanoseconds: rows*(c.start+float64(d.blocks(p))*step) + keys},
+		{items: work[1].items, nanoseconds: rows * float64(d.chunks*p.VDim) * merge},
+	}
+}
+
+// blocks returns the blocks of keys of a KV head. They are cut where the rows change:
+// at each edge of the band, once for each row.
+func (d *decodePlan) blocks(p *flashkit.Problem) int {
+	keys := d.last - d.first
+	n := tiles(keys, d.block)
+	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
+		if side != flashkit.Unlimited {
+			n += p.QLen - 1
+		}
+	}
+	return max(0, min(n, keys))
 }
 
 // A decodePlan says how a problem is cut.

@@ -40,8 +40,12 @@ func fwdAMXBF16Work(j *job) phase {
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
 }
 
-func fwdAMXBF16Cost(p flashkit.Problem) time.Duration {
-	return fwdTilePace.forward(&p, pairLanes, plannedRows(p))
+func fwdAMXBF16Cost(p flashkit.Problem) time.Duration { return cost(fwdAMXBF16Times(p)) }
+
+func fwdAMXBF16Times(p flashkit.Problem) timedPhase {
+	j := &job{p: p, workers: workers()}
+	j.planTiles()
+	return fwdTilePace.forward(&p, pairLanes, tileStep, fwdAMXBF16Work(j).items, j.group*pairLanes, j.group*pairLanes)
 }
 
 // A tileScratch is the workspace that the query tiles of an item share, with the

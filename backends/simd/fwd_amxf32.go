@@ -45,8 +45,12 @@ func fwdAMXF32Work(j *job) phase {
 
 const pPlane = planeBlock/2*pairLanes + planePad // of P
 
-func fwdAMXF32Cost(p flashkit.Problem) time.Duration {
-	return fwdPlanePace.forward(&p, pairLanes, plannedRows(p))
+func fwdAMXF32Cost(p flashkit.Problem) time.Duration { return cost(fwdAMXF32Times(p)) }
+
+func fwdAMXF32Times(p flashkit.Problem) timedPhase {
+	j := &job{p: p, workers: workers()}
+	j.planTiles()
+	return fwdPlanePace.forward(&p, pairLanes, tileStep, fwdAMXF32Work(j).items, j.group*pairLanes, j.group*pairLanes)
 }
 
 // A planeTile is a laneTile whose Q is in planes of pairs.

@@ -36,9 +36,13 @@ func fwdAVX512BF16Work(j *job) phase {
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
 }
 
-func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
+func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration { return cost(fwdAVX512BF16Times(p)) }
+
+func fwdAVX512BF16Times(p flashkit.Problem) timedPhase {
+	j := &job{p: p, workers: workers()}
+	avx512Lanes.plan(j, itemRows)
 	c := pairPace(fwdPairPace)
-	return c.forward(&p, pairLanes, itemRows)
+	return c.forward(&p, pairLanes, 2, fwdAVX512BF16Work(j).items, j.group*pairLanes, itemRows)
 }
 
 // A pairTile is a laneTile whose Q is in pairs.

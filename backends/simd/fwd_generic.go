@@ -37,21 +37,20 @@ func fwdGenericMemory(p flashkit.Problem) float64 {
 
 func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }
 
-var fwdGenericPace = pace{start: 200, flop: .096, pair: 14, element: 1.2, widen: .35}
+var fwdGenericPace = pace{start: 430, flop: .096, pair: 14, element: 1.2, widen: .35}
 
-// fwdGenericCost computes no pair that is not seen, but reads the keys of a tile.
-func fwdGenericCost(p flashkit.Problem) time.Duration {
+func fwdGenericCost(p flashkit.Problem) time.Duration { return cost(fwdGenericTimes(p)) }
+
+// fwdGenericTimes computes no pair that is not seen, but reads the keys of a tile.
+func fwdGenericTimes(p flashkit.Problem) timedPhase {
 	c := &fwdGenericPace
-	met, dims := pairs(&p, 1), float64(p.Dim+p.VDim)
-	read := met / tileQ * dims
-	if p.QLen < tileQ {
-		read = float64(p.Batch*p.Heads) * float64(p.KVLen) * dims
-	}
-	sum := float64(fwdGenericItems(p))*c.start + met*(2*dims*c.flop+c.pair) + rowElements(&p)*c.element + converted(&p, read)*c.widen
+	met, dims := pairs(&p, 1, 1), float64(p.Dim+p.VDim)
+	read := readKeys(&p, tileQ, 1) * dims
+	sum := float64(fwdGenericItems(p))*c.start + met*(2*dims*c.flop+c.pair) + rowElements(&p, 1)*c.element + converted(&p, read)*c.widen
 	if p.DType == flashkit.Float16 {
-		sum += read * halfTime
+		sum += (read + rowElements(&p, 1)) * halfTime
 	}
-	return cost(sum, fwdGenericItems(p))
+	return timedPhase{items: fwdGenericItems(p), nanoseconds: sum}
 }
 
 // halfTime is what the portable kernels take to widen an element of f16, which

@@ -43,8 +43,12 @@ const (
 	maxGroup = 16  // tiles of an item
 )
 
-func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration {
-	return isa.fwdPace.forward(&p, isa.lanes, itemRows)
+func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration { return cost(isa.fwdTimes(p)) }
+
+func (isa *laneISA) fwdTimes(p flashkit.Problem) timedPhase {
+	j := &job{p: p, workers: workers()}
+	isa.plan(j, itemRows)
+	return isa.fwdPace.forward(&p, isa.lanes, 1, isa.fwdWork(j).items, j.group*isa.lanes, itemRows)
 }
 
 const itemsPerWorker = 8

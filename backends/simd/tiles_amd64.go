@@ -13,18 +13,15 @@ import (
 // has the weight 0. That is no shield against NaN and infinities: where the other
 // operand has any, they are packed as 0 and added apart, for those who see them.
 
-const (
-	tileStep = 32           // rows or columns that a product takes
-	tileEdge = 2 * tileStep // rows that meet an edge of the band together: steps of rows and of keys
-)
+const tileStep = 32 // rows or columns that a product takes
 
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
 var (
-	fwdTilePace  = pace{start: 2400, flop: .00071, pair: .22, element: .21, pack: .09}
-	fwdPlanePace = pace{start: 6400, flop: .0034, pair: .24, element: .25, widen: .19, pack: .47}
-	bwdPlanePace = pace{start: 4700, flop: .0035, pair: .39, element: 1.1, pack: 1.4}
-	bwdTilePace  = pace{start: 6000, flop: .00044, pair: .29, element: .58, pack: .91}
+	fwdTilePace  = pace{start: 1200, flop: .0006, pair: .24, element: .21, pack: .23}
+	fwdPlanePace = pace{start: 5400, flop: .0034, pair: .24, element: .25, widen: .19, pack: .6}
+	bwdPlanePace = pace{start: 9300, flop: .003, pair: .61, element: 1.1, pack: 2.7}
+	bwdTilePace  = pace{start: 12000, flop: .00044, pair: .29, element: .58, pack: .91}
 )
 
 // blocksOf calls load for each block of up to size keys that rows of an item see,
@@ -59,13 +56,6 @@ func (j *job) partsOf(t *laneTile, lo, hi int, f func(from, keys int, whole bool
 		f(from, until-from, whole)
 		from = until
 	}
-}
-
-// plannedRows returns the query rows of an item of a forward pass.
-func plannedRows(p flashkit.Problem) int {
-	j := &job{p: p, workers: workers()}
-	j.planTiles()
-	return j.group * pairLanes
 }
 
 // planTiles is plan for kernels that pack K and V for each item, which takes them as

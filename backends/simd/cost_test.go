@@ -1,0 +1,108 @@
+package simd
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+func parsed(t *testing.T, name string) flashkit.Problem {
+	p, err := flashkit.ParseProblem(name)
+	require.NoError(t, err)
+	return p
+}
+
+// eachCost calls f for every kernel, and for numbers of workers that most machines
+// do not have.
+func eachCost(t *testing.T, workers []int, f func(t *testing.T, k flashkit.Kernel)) {
+	b := New()
+	defer b.Close()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, n := range workers {
+		runtime.GOMAXPROCS(n)
+		for _, k := range b.Kernels() {
+			t.Run(k.Name, func(t *testing.T) { f(t, k) })
+		}
+	}
+}
+
+func TestCostOfWholeItems(t *testing.T) {
+	const item = 1e6
+	for _, x := range []struct {
+		items, workers int
+		longest, want  float64
+	}{
+		{0, 4, 0, 0},
+		{1, 4, 0, item},
+		{4, 4, 0, item + 3*helpTime},
+		{5, 4, 0, 2*item + 3*helpTime},
+		{5, 4, 3 * item, 3*item + 3*helpTime},
+		{5, 1, 3 * item, 5 * item},
+	} {
+		f := timedPhase{x.items, float64(x.items) * item, x.longest}
+		assert.Equal(t, x.want, f.time(x.workers), "%+v", x)
+	}
+}
+
+func TestCostOfMoreWorkers(t *testing.T) {
+	many := timedPhase{items: 100003, nanoseconds: 1e10}
+	for n := 1; n < 128; n++ {
+		assert.LessOrEqual(t, many.time(n+1), many.time(n), "%d workers", n+1)
+	}
+	before := map[string]time.Duration{}
+	eachCost(t, []int{1, 2, 3, 4, 8, 12, 16, 32, 64, 128}, func(t *testing.T, k flashkit.Kernel) {
+		for _, name := range []string{"b8-h32-g32-n4096-m4096-d64-bf16", "b64-h32-g8-n1-m65536-d128-bf16"} {
+			p := parsed(t, name)
+			key, now := k.Name+name, k.Cost(p)
+			if last, ok := before[key]; ok {
+				assert.LessOrEqual(t, now, last, "%s with %d workers", name, workers())
+			}
+			before[key] = now
+		}
+	})
+}
+
+func TestCostOfNothing(t *testing.T) {
+	eachCost(t, []int{1, 16}, func(t *testing.T, k flashkit.Kernel) {
+		for _, mask := range []string{"", "-causal", "-window3.5"} {
+			p := parsed(t, "b2-h4-g2-n7-m9-d40-bf16"+mask)
+			rows, keys, both := p, p, p
+			rows.QLen, keys.KVLen = 0, 0
+			both.QLen, both.KVLen = 0, 0
+			for _, p := range []flashkit.Problem{rows, keys, both} {
+				assert.Positive(t, k.Cost(p), "%v", p)
+				assert.Less(t, k.Cost(p), time.Millisecond, "%v", p)
+			}
+		}
+	})
+}
+
+func TestCostOfLargerBatch(t *testing.T) {
+	eachCost(t, []int{1, 2, 16}, func(t *testing.T, k flashkit.Kernel) {
+		for _, name := range []string{
+			"b1-h2-g1-n1-m57-d64-f16",
+			"b1-h4-g2-n5-m700-d96-bf16-window30.0",
+			"b1-h1-g1-n300-m300-d64-f32-causal",
+			"b1-h3-g3-n1500-m900-d128-bf16",
+		} {
+			p, last := parsed(t, name), time.Duration(0)
+			for ; p.Batch <= 256; p.Batch *= 2 {
+				now := k.Cost(p)
+				assert.GreaterOrEqual(t, now, last, "%v", p)
+				last = now
+			}
+		}
+	})
+}
+
+func TestCostAllocatesNothing(t *testing.T) {
+	p := parsed(t, "b2-h4-g2-n7-m900-d40-bf16-window100.5")
+	eachCost(t, []int{2}, func(t *testing.T, k flashkit.Kernel) {
+		assert.Zero(t, testing.AllocsPerRun(10, func() { k.Cost(p) }))
+	})
+}
