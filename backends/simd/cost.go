@@ -129,8 +129,9 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 	return min(1, float64(n)*float64(min(seen, across))/float64(max(1, p.Area())))
 }
 
-// forward is the phase of a forward pass in items of so many rows, which are tiles of
-// whole lanes. It takes keys in steps, and rows that share a key while it is in cache.
+// forward is the phase of a forward pass in so many items of so many rows, which are
+// tiles of whole lanes. It takes keys in steps. Rows that share a key while it is in
+// cache load it once, be they of one item or of neighbors.
 func (c *pace) forward(p *flashkit.Problem, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
 	read := readKeys(p, sharing, step) * dims

@@ -57,8 +57,9 @@ func (d *decodePlan) times(p *flashkit.Problem, c *pace, keys float64) [2]timedP
 		merge = 1.4 // an element of O, for each chunk
 	)
 	work, rows := d.work(0), float64(d.heads*d.rows)
+	most := float64(d.chunk) / float64(max(d.chunk, d.last-d.first)) / float64(max(1, d.heads))
 	return [2]timedPhase{
-		{items: work[0].items, nanoseconds: rows*(c.start+float64(d.blocks(p))*step) + keys},
+		uneven(work[0].items, rows*c.start, keys+rows*float64(d.blocks(p))*step, most),
 		{items: work[1].items, nanoseconds: rows * float64(d.chunks*p.VDim) * merge},
 	}
 }
