@@ -119,6 +119,7 @@ type plan struct {
 	candidates []candidate
 	spent      *atomic.Int64 // of its kind
 	settled    atomic.Bool   // there is nothing to probe
+	price      atomic.Int64  // nanoseconds that a probe is predicted to take, 0 before somebody asked
 	best       atomic.Uint64 // the latest answer of Dispatcher.best
 }
 

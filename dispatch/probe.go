@@ -28,8 +28,8 @@ const (
 // asked for, it does not wait. It returns what it took, 0 if there was nothing to
 // measure. Calls beside another probe go without.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
-	m := d.memory
-	if ctx == nil || ctx.Err() != nil || !m.probing.TryLock() {
+	m, ready := d.memory, func() bool { return asked || best.own+float64(x.spent.Load()) >= patience*float64(x.price.Load()) }
+	if !ready() || ctx == nil || ctx.Err() != nil || !m.probing.TryLock() {
 		return 0
 	}
 	defer m.probing.Unlock()
@@ -40,7 +40,7 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 		return 0
 	}
 	p := m.shrink(x.problem, list)
-	if !asked && best.own+float64(x.spent.Load()) < patience*m.price(p, list) {
+	if x.price.Store(m.price(p, list)); !ready() {
 		return 0
 	}
 	for _, c := range list {
@@ -62,9 +62,9 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 }
 
 // price returns the nanoseconds that a probe is predicted to take.
-func (m *memory) price(p flashkit.Problem, list []*candidate) (sum float64) {
+func (m *memory) price(p flashkit.Problem, list []*candidate) (sum int64) {
 	for _, c := range list {
-		sum += (1 + probeCalls) * float64(m.cost(c.kernel, p))
+		sum += (1 + probeCalls) * int64(m.cost(c.kernel, p))
 	}
 	return sum
 }
