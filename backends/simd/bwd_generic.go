@@ -60,7 +60,7 @@ func bwdGenericTimes(p flashkit.Problem) timedPhase {
 	return timedPhase{keys + queries, keyTime + queryTime, keyTime / float64(max(1, keys))}
 }
 
-var bwdGenericPace = pace{start: 1500, flop: .11, pair: 42, element: 1.3}
+var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
 
 func bwdGenericTile(j *job, ws *arena, item int) {
 	if keys, _ := bwdGenericItems(j.p); item < keys {

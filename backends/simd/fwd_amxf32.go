@@ -50,7 +50,8 @@ func fwdAMXF32Cost(p flashkit.Problem) time.Duration { return cost(fwdAMXF32Time
 func fwdAMXF32Times(p flashkit.Problem) timedPhase {
 	j := &job{p: p, workers: workers()}
 	j.planTiles()
-	return fwdPlanePace.forward(&p, pairLanes, tileStep, fwdAMXF32Work(j).items, j.group*pairLanes, j.group*pairLanes)
+	c := crowded(fwdPlanePace)
+	return c.forward(&p, pairLanes, tileStep, fwdAMXF32Work(j).items, j.group*pairLanes, j.group*pairLanes)
 }
 
 // A planeTile is a laneTile whose Q is in planes of pairs.

@@ -37,7 +37,7 @@ func fwdGenericMemory(p flashkit.Problem) float64 {
 
 func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }
 
-var fwdGenericPace = pace{start: 430, flop: .096, pair: 14, element: 1.2, widen: .35}
+var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
 
 func fwdGenericCost(p flashkit.Problem) time.Duration { return cost(fwdGenericTimes(p)) }
 

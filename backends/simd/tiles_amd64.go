@@ -24,6 +24,17 @@ var (
 	bwdTilePace  = pace{start: 12000, flop: .00044, pair: .29, element: .58, pack: .91}
 )
 
+// crowded returns the pace of products of tiles in float32 where many cores compute
+// them: then they wait for one another, as two threads of a core share the unit and
+// the clock falls, and lanes of float32 wait less.
+func crowded(c pace) pace {
+	const many, slower = 8, 1.45 // workers, and how many times as long
+	if workers() >= many {
+		c.flop *= slower
+	}
+	return c
+}
+
 // blocksOf calls load for each block of up to size keys that rows of an item see,
 // and then absorb for each of n tiles, until the call is canceled. A block begins at
 // a multiple of tileStep, and ends at one or at the end.
