@@ -39,12 +39,18 @@ func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }
 
+// crowding is how much longer everything takes where sixteen processors or more work:
+// two of them share a core, mostly, and all share the memory. It ranks no kernel of
+// the backend against another, but the processor against a device.
+const crowding = .5
+
 // cost returns the time of a call: that of its phases, one after the other.
 func cost(phases ...timedPhase) time.Duration {
 	t, n := float64(callTime), workers()
 	for _, f := range phases {
 		t += f.time(n)
 	}
+	t *= 1 + crowding*min(1, float64(n-1)/15)
 	return time.Duration(min(t, math.MaxInt64/2))
 }
 

@@ -140,6 +140,10 @@ const (
 	helpTime = 2500
 )
 
+// crowding is how much longer everything takes where sixteen processors or more work:
+// two of them share a core, mostly.
+const crowding = .5
+
 func (b *Backend) cost(v *variant, p flashkit.Problem) time.Duration {
 	const rows = 8 // that meet an edge of the band together
 	c, x := &v.pace, newPlan(v, p)
@@ -151,5 +155,6 @@ func (b *Backend) cost(v *variant, p flashkit.Problem) time.Duration {
 	}
 	n := float64(max(1, min(cap(b.box.slots), x.items())))
 	sum = callTime + sum/n + helpTime*(n-1)
+	sum *= 1 + crowding*min(1, float64(cap(b.box.slots)-1)/15)
 	return time.Duration(min(sum, math.MaxInt64/2))
 }
