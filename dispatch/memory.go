@@ -147,10 +147,10 @@ func (c *candidate) near() (log float64, ok bool) {
 }
 
 // alike returns the problem whose plan serves p: of one that decodes, with up to a
-// thirty-second more keys, so that a program that generates text does not need a new
+// sixteenth more keys, so that a program that generates text does not need a new
 // plan for every token.
 func alike(p flashkit.Problem) flashkit.Problem {
-	const few, significant = 32, 6 // rows, and bits of the number of keys
+	const few, significant = 32, 5 // rows, and bits of the number of keys
 	if drop := bits.Len(uint(max(0, p.KVLen-1))) - significant; p.QLen <= few && drop > 0 {
 		p.KVLen = ((p.KVLen-1)>>drop + 1) << drop
 	}

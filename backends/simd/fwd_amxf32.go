@@ -50,7 +50,7 @@ func fwdAMXF32Cost(p flashkit.Problem) time.Duration { return cost(fwdAMXF32Time
 func fwdAMXF32Times(p flashkit.Problem) timedPhase {
 	j := &job{p: p, workers: workers()}
 	j.planTiles()
-	c := crowded(fwdPlanePace)
+	c := crowded(fwdPlanePace, j.workers)
 	return c.forward(&p, pairLanes, tileStep, fwdAMXF32Work(j).items, j.group*pairLanes, j.group*pairLanes)
 }
 

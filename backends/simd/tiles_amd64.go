@@ -27,9 +27,9 @@ var (
 // crowded returns the pace of products of tiles in float32 where many cores compute
 // them: then they wait for one another, as two threads of a core share the unit and
 // the clock falls, and lanes of float32 wait less.
-func crowded(c pace) pace {
+func crowded(c pace, workers int) pace {
 	const many, slower = 8, 1.45 // workers, and how many times as long
-	if workers() >= many {
+	if workers >= many {
 		c.flop *= slower
 	}
 	return c

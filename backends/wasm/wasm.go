@@ -127,7 +127,7 @@ func (b *Backend) hostMemory(v *variant, p flashkit.Problem) float64 {
 // The figures are those of one server; package dispatch corrects the sum by what
 // it knows of the machine.
 type pace struct {
-	item    float64 // to begin and end one
+	item    float64 // to begin and end one, and for the backward pass to visit a tile of rows
 	flop    float64
 	pair    float64 // a row and a key: the exponential, and what goes with it
 	element float64 // of a row that is copied and packed
@@ -149,7 +149,11 @@ func (b *Backend) cost(v *variant, p flashkit.Problem) time.Duration {
 	c, x := &v.pace, newPlan(v, p)
 	seen := float64(p.Batch*p.Heads) * (float64(p.Area()) + float64(p.QLen)*rows/2)
 	elements := float64(p.Batch) * (float64(p.Heads)*float64(p.QLen) + float64(p.KVHeads)*float64(p.KVLen)) * float64(p.Dim+p.VDim)
-	sum := float64(x.items())*c.item + p.FLOPs(v.pass)*c.flop + seen*c.pair + elements/2*c.element
+	visits := x.items()
+	if v.pass == flashkit.PassBackward {
+		visits += p.Batch * p.Heads * x.tiles() * x.chunks()
+	}
+	sum := float64(visits)*c.item + p.FLOPs(v.pass)*c.flop + seen*c.pair + elements/2*c.element
 	if b.box.engine == interpreter {
 		sum *= interpreted
 	}
