@@ -117,7 +117,7 @@ func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.
 	if best == nil {
 		return decision{}, d.refusals(p, s)
 	}
-	if d.frozen || x.settled.Load() || best.own < float64(short) {
+	if d.frozen || d.isSettled(x) || best.own < float64(short) {
 		return decision{p, x, best, 0}, nil
 	}
 	took := d.probe(ctx, x, best, false)

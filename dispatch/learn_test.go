@@ -194,6 +194,21 @@ func TestProbe(t *testing.T) {
 	})
 }
 
+// A dispatcher of one kernel has nothing to probe, and keeps no other from it.
+func TestChoicesProbeForThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := dispatch.New(newClock("a").add("fwd_boasts", 10*time.Microsecond, 16*time.Microsecond).add("fwd_modest", 12*time.Microsecond, 8*time.Microsecond))
+		one, err := all.With("a/fwd_boasts")
+		require.NoError(t, err)
+		p, f := keys(20)
+		require.NoError(t, one.Probe(t.Context(), p, flashkit.PassForward))
+		require.NoError(t, one.Forward(t.Context(), p, f))
+		require.NoError(t, all.Probe(t.Context(), p, flashkit.PassForward))
+		require.Equal(t, "a/fwd_modest", picked(t, all, p))
+		require.Equal(t, "a/fwd_boasts", picked(t, one, p))
+	})
+}
+
 // Short calls have no probe until it takes little beside them. Somebody may ask for it
 // before.
 func TestProbeWaitsUntilItIsWorthIt(t *testing.T) {

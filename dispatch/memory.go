@@ -118,7 +118,7 @@ type plan struct {
 	kind       kind
 	candidates []candidate
 	spent      *atomic.Int64 // of its kind
-	settled    atomic.Bool   // there is nothing to probe
+	settled    atomic.Uint64 // there is nothing to probe: a bit for each choice's number
 	price      atomic.Int64  // nanoseconds that a probe is predicted to take, 0 before somebody asked
 	best       atomic.Uint64 // the latest answer of Dispatcher.best
 }

@@ -18,7 +18,7 @@ const (
 	contender  = 1.5                    // times the fastest prediction: what may be the fastest
 	patience   = 100                    // times what a probe takes have calls of the kind taken before one
 
-	// short is what a call takes, as the kernel predicts, that is not worth a thought.
+	// short is what a call takes, as the kernel predicts, that is not worth a probe.
 	short = 50 * time.Microsecond
 )
 
@@ -36,7 +36,7 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	start := time.Now()
 	list := d.contenders(x)
 	if list == nil {
-		x.settled.Store(true)
+		x.settled.Or(d.bit())
 		return 0
 	}
 	p := m.shrink(x.problem, list)
@@ -46,7 +46,7 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	for _, c := range list {
 		m.probed[c.kernel][x.kind] = true
 	}
-	x.settled.Store(true)
+	x.settled.Or(d.bit())
 	probes := m.probes(list, p)
 	if len(probes) < 2 {
 		return 0
@@ -60,6 +60,12 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	m.version.Add(1)
 	return time.Since(start)
 }
+
+// isSettled reports whether there is nothing to probe for a plan. What that is depends
+// on the choice, and the dispatchers of a memory share its plans.
+func (d *Dispatcher) isSettled(x *plan) bool { return x.settled.Load()&d.bit() != 0 }
+
+func (d *Dispatcher) bit() uint64 { return 1 << min(d.id, 63) }
 
 // price returns the nanoseconds that a probe is predicted to take.
 func (m *memory) price(p flashkit.Problem, list []*candidate) (sum int64) {
