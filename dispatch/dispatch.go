@@ -3,9 +3,10 @@
 // others, and it never falls back silently.
 //
 // A kernel predicts its own time. A Dispatcher corrects that by the ratio of
-// measured to predicted time, which it learns from the calls that it makes, from
-// short probes, and from a profile on disk. What it knows is bounded, and no call
-// waits for another because of it. docs/dispatch.md explains the model.
+// measured to predicted time, which it knows from a profile on disk and from short
+// probes of kernels side by side; what calls take changes no choice. What it knows
+// is bounded, and no call waits for another because of it. docs/dispatch.md explains
+// the model.
 package dispatch
 
 import (

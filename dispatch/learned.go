@@ -45,5 +45,11 @@ func (f *factor) over(g *factor) float64 {
 	if n == 0 || m == 0 {
 		return 0
 	}
-	return max(-math.Ln2, min(a-b, math.Ln2))
+	return bounded(a - b)
+}
+
+// bounded returns the logarithm of a factor that was measured elsewhere, bounded.
+func bounded(log float64) float64 {
+	most := math.Log(elsewhere)
+	return max(-most, min(log, most))
 }

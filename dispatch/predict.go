@@ -31,7 +31,7 @@ func (x *plan) anchor() (a anchor) {
 	}
 	if !a.near && a.standing != nil {
 		log, _ := a.standing.log()
-		a.log = max(-math.Ln2, min(log, math.Ln2))
+		a.log = bounded(log)
 	}
 	return a
 }
@@ -77,15 +77,11 @@ func (m *memory) number(c choice) uint64 {
 // there is none that is not in tried. One that was not measured near the size passes
 // the one with the shortest prediction of its own only if it is faster beyond doubt.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
-	var first, best *candidate
-	for i := range x.candidates {
-		if c := &x.candidates[i]; d.may(c, tried) && (first == nil || c.own < first.own) {
-			first = c
-		}
-	}
+	first := d.first(x, tried)
 	if first == nil {
 		return nil
 	}
+	var best *candidate
 	a, shortest := x.anchor(), 0.0
 	for i := range x.candidates {
 		c := &x.candidates[i]
@@ -104,6 +100,17 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 		}
 	}
 	return best
+}
+
+// first returns the admitted candidate with the shortest prediction of its own, nil if
+// there is none that is not in tried.
+func (d *Dispatcher) first(x *plan, tried []int) (first *candidate) {
+	for i := range x.candidates {
+		if c := &x.candidates[i]; d.may(c, tried) && (first == nil || c.own < first.own) {
+			first = c
+		}
+	}
+	return first
 }
 
 // may reports whether the choice admits a candidate that has not been tried.

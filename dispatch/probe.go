@@ -78,15 +78,10 @@ func (m *memory) price(p flashkit.Problem, list []*candidate) (sum int64) {
 // contenders returns the kernels that a probe would measure, none if all of them
 // are known. The caller holds probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
-	least, unknown := math.Inf(1), false
-	for i := range x.candidates {
-		if c := &x.candidates[i]; d.admitted[c.kernel] {
-			least = min(least, c.own)
-		}
-	}
+	first, unknown := d.first(x, nil), false
 	for i := range x.candidates {
 		c := &x.candidates[i]
-		if d.admitted[c.kernel] && c.own <= contender*least {
+		if d.may(c, nil) && c.own <= contender*first.own {
 			list = append(list, c)
 			_, n := c.standing.log()
 			unknown = unknown || n == 0 && !d.memory.probed[c.kernel][x.kind]

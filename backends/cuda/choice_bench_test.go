@@ -207,13 +207,7 @@ func turns(b *testing.B, c *deviceCall, flush func() error, ids []stemID, pass f
 				continue
 			}
 			c.use("cuda/"+stems[id].name, pass)
-			require.NoError(b, flush())
-			require.NoError(b, c.s.Record(from))
-			require.NoError(b, call())
-			require.NoError(b, c.s.Record(to))
-			require.NoError(b, to.Sync())
-			t, err := to.Since(from)
-			require.NoError(b, err)
+			t := c.timed(b, flush, from, to, call)
 			if turn > 0 { // the first loads the kernel
 				ms := t.Seconds() * 1e3
 				times[i] = append(times[i], ms)

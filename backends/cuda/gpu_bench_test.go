@@ -122,19 +122,25 @@ func deviceMedian(b *testing.B, c *deviceCall, call func() error) float64 {
 	defer to.Close()
 	var times []time.Duration
 	for total := time.Duration(0); len(times) < 13 || total < 100*time.Millisecond && len(times) < 500; {
-		require.NoError(b, flush())
-		require.NoError(b, c.s.Record(from))
-		require.NoError(b, call())
-		require.NoError(b, c.s.Record(to))
-		require.NoError(b, to.Sync())
-		t, err := to.Since(from)
-		require.NoError(b, err)
+		t := c.timed(b, flush, from, to, call)
 		times = append(times, t)
 		total += t
 	}
 	times = times[3:] // warm-up
 	slices.Sort(times)
 	return times[len(times)/2].Seconds() * 1e3
+}
+
+// timed returns the device's time of a call with a cold cache, between two events.
+func (d *deviceCall) timed(b *testing.B, flush func() error, from, to *Event, call func() error) time.Duration {
+	require.NoError(b, flush())
+	require.NoError(b, d.s.Record(from))
+	require.NoError(b, call())
+	require.NoError(b, d.s.Record(to))
+	require.NoError(b, to.Sync())
+	t, err := to.Since(from)
+	require.NoError(b, err)
+	return t
 }
 
 // BenchmarkSmallCalls times calls that are all overhead: a loop of 1000, one wait

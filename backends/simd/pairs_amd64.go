@@ -51,17 +51,16 @@ var pairRate = sync.OnceValue(func() float64 {
 		return 1
 	}
 	const rounds, tries = 256, 8
-	fastest := func(loop func(int)) time.Duration {
+	rate := func(l peakLoop) float64 { // of this core; peakLoop.rate takes all of them, and milliseconds
 		best := time.Hour
 		for range tries {
 			start := time.Now()
-			loop(rounds)
+			l.run(rounds)
 			best = min(best, time.Since(start))
 		}
-		return best
+		return l.flops / float64(max(1, best))
 	}
-	const flops, pairFlops = 512, 1024 // of a round
-	ratio := pairFlops * float64(fastest(fmaPeakAVX512)) / (flops * float64(max(1, fastest(dotPeakAVX512BF16))))
+	ratio := rate(loopAVX512BF16) / rate(loopAVX512)
 	return math.Exp2(max(-1, min(math.Round(math.Log2(ratio)), 1)))
 })
 

@@ -4,10 +4,11 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// The loops of multiply-adds of float32.
+// The loops of multiply-adds, of float32 and of pairs of bf16.
 var (
-	loopAVX512 = peakLoop{"avx512", fmaPeakAVX512, 512}
-	loopAVX2   = peakLoop{"avx2", fmaPeakAVX2, 192}
+	loopAVX512     = peakLoop{"avx512", fmaPeakAVX512, 512}
+	loopAVX2       = peakLoop{"avx2", fmaPeakAVX2, 192}
+	loopAVX512BF16 = peakLoop{"avx512bf16", dotPeakAVX512BF16, 1024}
 )
 
 // peakLoops returns the loops of the best instructions for the type. Which of two
@@ -17,7 +18,7 @@ func peakLoops(t flashkit.DType) (loops []peakLoop) {
 		loops = append(loops, peakLoop{"amxbf16", tilePeak, tilePeakFLOP})
 	}
 	if t == flashkit.BFloat16 && avx512bf16.has {
-		loops = append(loops, peakLoop{"avx512bf16", dotPeakAVX512BF16, 1024})
+		loops = append(loops, loopAVX512BF16)
 	}
 	switch {
 	case avx512.has:
