@@ -53,9 +53,9 @@ func timedPhases(p flashkit.Problem) map[string][]timedPhase {
 }
 
 func TestCostOfPlan(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	defer setProcs(runtime.GOMAXPROCS(0))
 	for _, workers := range []int{1, 16} {
-		runtime.GOMAXPROCS(workers)
+		setProcs(workers)
 		for _, name := range []string{
 			"b1-h2-g1-n1-m57-d64-f32", "b1-h2-g1-n9-m900-d64-bf16-causal",
 			"b2-h3-g3-n300-m300-d160-f16", "b1-h1-g1-n70-m1200-d33-f32-window100.3",

@@ -22,9 +22,9 @@ func parsed(t *testing.T, name string) flashkit.Problem {
 func eachCost(t *testing.T, workers []int, f func(t *testing.T, k flashkit.Kernel)) {
 	b := New()
 	defer b.Close()
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	defer setProcs(runtime.GOMAXPROCS(0))
 	for _, n := range workers {
-		runtime.GOMAXPROCS(n)
+		setProcs(n)
 		for _, k := range b.Kernels() {
 			t.Run(k.Name, func(t *testing.T) { f(t, k) })
 		}
@@ -65,6 +65,21 @@ func TestCostOfMoreWorkers(t *testing.T) {
 			before[key] = now
 		}
 	})
+}
+
+// setProcs sets GOMAXPROCS, which the next call sees at once.
+func setProcs(n int) (before int) {
+	before = runtime.GOMAXPROCS(n)
+	procs.until.Store(0)
+	return before
+}
+
+func TestWorkersFollowGOMAXPROCS(t *testing.T) {
+	defer setProcs(setProcs(3))
+	assert.Equal(t, 3, workers())
+	runtime.GOMAXPROCS(5)
+	time.Sleep(2 * procsAge)
+	assert.Equal(t, 5, workers())
 }
 
 func TestCostOfNothing(t *testing.T) {

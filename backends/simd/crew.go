@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A crew is the goroutines that help the callers of a backend: up to
@@ -107,11 +108,14 @@ func (c *crew) linger() bool {
 	return len(c.calls) > 0 || c.closed
 }
 
-// poll waits until ready, but not for long.
+// poll waits until ready, but not for long. It seldom yields: with many helpers the
+// lock of the runtime's scheduler is what a small call would wait for.
 func poll(ready func() bool) {
-	for range 200 {
-		if ready() {
-			return
+	for range 20 {
+		for range 500 {
+			if ready() {
+				return
+			}
 		}
 		runtime.Gosched()
 	}
@@ -127,5 +131,24 @@ func (c *crew) close() {
 	c.wake.Broadcast()
 }
 
-// workers returns how many goroutines a call may use.
-func workers() int { return runtime.GOMAXPROCS(0) }
+// workers returns how many goroutines a call may use: GOMAXPROCS, not older than
+// procsAge. The runtime answers under the lock of its scheduler, which takes longer
+// than a small call while other goroutines come and go.
+func workers() int {
+	now := int64(time.Since(started))
+	if n := procs.n.Load(); n > 0 && now < procs.until.Load() {
+		return int(n)
+	}
+	n := runtime.GOMAXPROCS(0)
+	procs.n.Store(int64(n))
+	procs.until.Store(now + int64(procsAge))
+	return n
+}
+
+const procsAge = time.Millisecond
+
+// procs is GOMAXPROCS as last seen, which like it belongs to the process.
+var (
+	started = time.Now()
+	procs   struct{ n, until atomic.Int64 } // until, since started
+)

@@ -224,10 +224,16 @@ func (isa *decodeISA) weigh(s []float32, rows, keys int, m, l *float32, scale fl
 	isa.weights(&s[0], rows, keys, m, l, scale, o, oStep)
 }
 
-// merge writes one row of O and LSE.
+// merge writes rows of O and LSE.
 func (isa *decodeISA) merge(j *job, ws *arena, item int) {
 	d := planDecode(&j.p)
-	head, r := item/d.rows, item%d.rows
+	for row := item * d.merged; row < min((item+1)*d.merged, d.heads*d.rows); row++ {
+		ws.reset()
+		isa.mergeRow(j, ws, &d, row/d.rows, row%d.rows)
+	}
+}
+
+func (isa *decodeISA) mergeRow(j *job, ws *arena, d *decodePlan, head, r int) {
 	o, idle, s := ws.take(d.oStep), ws.take(d.oStep), ws.take((1+decodePad)*decodeStep)
 	m, l := ws.take(1), ws.take(1) // l is of the chunks; that of the keys is in o
 	clear(o)
@@ -244,7 +250,7 @@ func (isa *decodeISA) merge(j *job, ws *arena, item int) {
 		isa.attend[flashkit.Float32](nil, nil, 0, 0, nil, 0, 0, 0, 0,
 			&o[0], d.oStep, &idle[0], &s[0], v, d.part*4, d.part*4*n, d.oStep, 1, n)
 	}
-	isa.finishDecode(j, &d, head, r, m[0], o, idle)
+	isa.finishDecode(j, d, head, r, m[0], o, idle)
 }
 
 // finishDecode divides once and writes a row.

@@ -90,13 +90,14 @@ type decodePlan struct {
 	lColumn     int // where l is in a row of O, beyond its end
 	oStep       int // from one row of O to the next
 	part        int // floats of the result of a chunk: m, then O
+	merged      int // rows that an item merges
 }
 
 // planDecode cuts the keys into chunks that are long, since each begins and ends
 // with waiting for memory, unless that makes too few of them for many workers.
 // The shortest ones are still long beside their result.
 func planDecode(p *flashkit.Problem) decodePlan {
-	const shortest, longest, enough = decodeBlock, 32 * decodeBlock, 128
+	const shortest, longest, enough, mergeItem = decodeBlock, 32 * decodeBlock, 128, 4096
 	d := decodePlan{heads: p.Batch * p.KVHeads, group: p.Heads / p.KVHeads}
 	d.rows = d.group * p.QLen
 	if p.QLen > 0 {
@@ -112,6 +113,7 @@ func planDecode(p *flashkit.Problem) decodePlan {
 	d.qStep, d.lColumn = tiles(p.Dim, decodeWidest)*decodeWidest, tiles(p.VDim, decodeWidest)*decodeWidest
 	d.oStep = d.lColumn + decodeWidest
 	d.part = pad(d.rows) + d.rows*d.oStep
+	d.merged = max(1, mergeItem/(d.chunks*d.oStep))
 	return d
 }
 
@@ -123,7 +125,7 @@ func decodeWork(p *flashkit.Problem) [2]phase {
 
 // work returns them where a chunk needs so many floats.
 func (d *decodePlan) work(chunk int) [2]phase {
-	return [2]phase{{d.heads * d.chunks, chunk}, {d.heads * d.rows, (1+decodePad)*decodeStep + 2*d.oStep + 2}}
+	return [2]phase{{d.heads * d.chunks, chunk}, {tiles(d.heads*d.rows, d.merged), (1+decodePad)*decodeStep + 2*d.oStep + 2}}
 }
 
 // keysOf returns the keys of a chunk.

@@ -94,7 +94,11 @@ func (c *call) bits(k flashkit.Kernel) [][]float32 {
 
 func withProcs(t testing.TB, n int) {
 	before := runtime.GOMAXPROCS(n)
-	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+	time.Sleep(2 * time.Millisecond) // then calls see it
+	t.Cleanup(func() {
+		runtime.GOMAXPROCS(before)
+		time.Sleep(2 * time.Millisecond)
+	})
 }
 
 // Forward kernels come first in the table, so O and LSE are there when a
