@@ -91,9 +91,8 @@ $(VENV)/peers: $(VENV)/numpy
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PEERS)
 	touch $@
 
-peers: $(VENV)/peers ## our CPU kernels beside PyTorch and ONNX Runtime, which it installs
-	CGO_ENABLED=0 $(GO) test -c -o bin/simd.test ./backends/simd
-	$(VENV)/bin/python bench/peers/cpu.py bin/simd.test
+peers: $(VENV)/peers build ## our CPU kernels beside PyTorch and ONNX Runtime, which it installs: times and values
+	$(VENV)/bin/python bench/peers/cpu.py bin/flashrun
 
 generate: asm wasm vectors docs ## remake everything generated
 
