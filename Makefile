@@ -15,7 +15,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check fmt vet cross lint tidy race fuzz emulate bench peers generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -23,7 +23,10 @@ help: ## list the targets
 run: ## build flashrun and run it on the embedded sample
 	$(GO) run ./cmd/flashrun run
 
-test: ## every test
+test: ## every package's tests, conformance of every kernel included, in a minute or two
+	$(GO) test -short ./...
+
+test-long: ## and what takes minutes: long sweeps, the user guide, whole ranges of values
 	$(GO) test ./...
 
 build: ## bin/flashrun, one file
@@ -88,9 +91,8 @@ $(VENV)/peers: $(VENV)/numpy
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PEERS)
 	touch $@
 
-peers: $(VENV)/peers ## our CPU kernels beside PyTorch and ONNX Runtime, which it installs
-	CGO_ENABLED=0 $(GO) test -c -o bin/simd.test ./backends/simd
-	$(VENV)/bin/python bench/peers/cpu.py bin/simd.test
+peers: $(VENV)/peers build ## our CPU kernels beside PyTorch and ONNX Runtime, which it installs: times and values
+	$(VENV)/bin/python bench/peers/cpu.py bin/flashrun
 
 generate: asm wasm vectors docs ## remake everything generated
 

@@ -4,7 +4,7 @@ go 1.25.0
 
 require (
 	github.com/ebitengine/purego v0.11.3
-	github.com/klauspost/compress v1.18.1
+	github.com/klauspost/compress v1.20.3
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/spf13/cobra v1.10.2
 	github.com/stretchr/testify v1.12.1

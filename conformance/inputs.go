@@ -19,15 +19,15 @@ type Inputs struct {
 // Inputs returns the inputs of the case: noise, changed by the case's fill.
 func (c Case) Inputs() *Inputs {
 	p := c.Problem
-	in := &Inputs{
-		p:  p,
-		q:  noise(c.Name+"/q", size(p.QShape())),
-		k:  noise(c.Name+"/k", size(p.KShape())),
-		v:  noise(c.Name+"/v", size(p.VShape())),
-		do: noise(c.Name+"/do", size(p.OShape())),
+	array := func(name string, shape [4]int) []float32 {
+		if c.grid {
+			return spread(noise(c.VectorName()+"/"+name, patterns*shape[2]*shape[3]), shape)
+		}
+		return noise(c.Name+"/"+name, size(shape))
 	}
+	in := &Inputs{p: p, q: array("q", p.QShape()), k: array("k", p.KShape()), v: array("v", p.VShape()), do: array("do", p.OShape())}
 	if c.dlse {
-		in.dlse = noise(c.Name+"/dlse", size(p.LSEShape()))
+		in.dlse = array("dlse", p.LSEShape())
 	}
 	if c.fill != nil {
 		c.fill(in)

@@ -1,9 +1,15 @@
 package conformance
 
 import (
+	"bytes"
+	"compress/gzip"
 	"embed"
 	"fmt"
+	"io"
+	"path"
 	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/safetensors"
@@ -11,21 +17,64 @@ import (
 
 // Generator names the program and version that made the vectors. It changes
 // when the truth does.
-const Generator = "flashkit-vectors 1"
+const Generator = "flashkit-vectors 2"
+
+// VectorSuffix ends the file name of a vector, which begins with VectorName.
+const VectorSuffix = ".safetensors.gz"
 
 //go:embed testdata
 var testdata embed.FS
 
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
+// patterns is the number of heads in a vector of the grid. Attention does not care
+// about the order of a row's elements, if it is the same in Q and K, and in V and dO.
+// So one head gives as many different ones as a row has elements, and all of them
+// have its results, in their order. The grid takes 64 heads from the 8 of a vector.
+const patterns = 8
+
+// spread returns an array of the given shape, [B,H,rows,elements], made of an array
+// [patterns,rows,elements]: head h of batch b is pattern 3b+h, its rows turned by b.
+// No two are alike, and fewer batches or heads are a corner of more.
+func spread[T any](x []T, shape [4]int) []T {
+	y := make([]T, 0, size(shape))
+	for b := range shape[0] {
+		for h := range shape[1] {
+			pattern := (3*b + h) % patterns
+			for r := range shape[2] {
+				row := x[(pattern*shape[2]+r)*shape[3]:][:shape[3]]
+				turn := b % shape[3]
+				y = append(append(y, row[turn:]...), row[:turn]...)
+			}
+		}
+	}
+	return y
+}
+
+// stored returns the case that the vector holds: the case in float32, or the patterns
+// of the grid.
+func (c Case) stored() Case {
+	c = c.InDType(flashkit.Float32)
+	if c.grid {
+		c.Problem.Batch, c.Problem.Heads, c.Problem.KVHeads = 1, patterns, patterns
+		c.Name, c.grid = c.Problem.String(), false
+	}
+	return c
+}
+
+// VectorName returns the name of the case's vector: its own, or that of the patterns
+// of the grid, which several cases share.
+func (c Case) VectorName() string { return c.stored().Name }
+
 // Vector computes the golden vector of a case: the oracle's results, the bounds
 // for each type, and the inputs when they are not plain noise. The format is
 // described in testdata/README.md.
 func (c Case) Vector() *safetensors.File {
-	in := c.Inputs()
+	s := c.stored()
+	in := s.Inputs()
 	p, want := in.p, truth(in)
 	f := &safetensors.File{Metadata: map[string]string{
-		"case": c.Name, "catches": c.Catches, "problem": p.String(), "generator": Generator, "inputs": "noise",
+		"case": s.Name, "catches": s.Catches, "problem": p.String(), "generator": Generator, "inputs": "noise",
 	}}
 	add := func(name string, shape [4]int, x []float32) {
 		dims := shape[:]
@@ -34,7 +83,7 @@ func (c Case) Vector() *safetensors.File {
 		}
 		f.Tensors = append(f.Tensors, safetensors.FromFloat32s(name, dims, x))
 	}
-	if c.Catches != "" {
+	if s.fill != nil || s.dlse {
 		f.Metadata["inputs"] = "stored"
 		add("q", p.QShape(), in.q)
 		add("k", p.KShape(), in.k)
@@ -44,11 +93,13 @@ func (c Case) Vector() *safetensors.File {
 			add("dlse", p.LSEShape(), in.dlse)
 		}
 	}
-	shapes := [5][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape()}
 	for i, x := range want.arrays() {
-		if i < 2 || c.sealed {
-			add(outputNames[i], shapes[i], narrow(x))
-		}
+		add(outputNames[i], shapes(p)[i], narrow(x))
+	}
+	if c.grid { // the bounds are those of the largest case, of which the others are corners
+		c.Problem.Batch, c.Problem.Heads, c.Problem.KVHeads = patterns, patterns, patterns
+		in = c.Inputs()
+		want = truth(in)
 	}
 	for _, t := range dtypes {
 		for i, b := range c.boundsFor(in, t, want) {
@@ -58,44 +109,80 @@ func (c Case) Vector() *safetensors.File {
 	return f
 }
 
+// shapes returns the shapes of the arrays of a result.
+func shapes(p flashkit.Problem) [5][4]int {
+	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape()}
+}
+
 // boundsFor is vectorBounds, but for the promise that the grid in float32 is held to
 // 1e-5 absolute.
 func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) [5]float64 {
-	if c.Catches == "" && t == flashkit.Float32 {
+	if c.grid && t == flashkit.Float32 {
 		return [5]float64{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}
 	}
 	return vectorBounds(in, t, want)
 }
 
+// vectors are the stored vectors by name.
+var vectors = sync.OnceValues(func() (map[string]*safetensors.File, error) {
+	entries, err := testdata.ReadDir("testdata")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*safetensors.File{}
+	for _, entry := range entries {
+		name, ok := strings.CutSuffix(entry.Name(), VectorSuffix)
+		if !ok {
+			continue
+		}
+		if all[name], err = readVector(path.Join("testdata", entry.Name())); err != nil {
+			return nil, fmt.Errorf("%s: %w", entry.Name(), err)
+		}
+	}
+	return all, nil
+})
+
+func readVector(name string) (*safetensors.File, error) {
+	packed, err := testdata.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	return safetensors.Parse(b)
+}
+
 // expect returns what the stored vector of the case says: the results and the
-// bounds for the type of the case's problem. Gradients that are not stored come
-// from the oracle.
-func (c Case) expect(in *Inputs) (want result, bound [5]float64, err error) {
-	b, err := testdata.ReadFile("testdata/" + c.Name + ".safetensors")
+// bounds for the type of the case's problem.
+func (c Case) expect() (want result, bound [5]float64, err error) {
+	all, err := vectors()
 	if err != nil {
 		return want, bound, err
 	}
-	f, err := safetensors.Parse(b)
-	if err != nil {
-		return want, bound, fmt.Errorf("%s: %w", c.Name, err)
+	f := all[c.VectorName()]
+	if f == nil {
+		return want, bound, fmt.Errorf("%s: no vector %s: run make vectors", c.Name, c.VectorName())
 	}
 	if got := f.Metadata["generator"]; got != Generator {
 		return want, bound, fmt.Errorf("%s: made by %q, this is %q: run make vectors", c.Name, got, Generator)
-	}
-	if !c.sealed {
-		want = truth(in)
 	}
 	for i, name := range outputNames {
 		if bound[i], err = strconv.ParseFloat(f.Metadata["bound_"+name+"_"+c.Problem.DType.String()], 64); err != nil {
 			return want, bound, fmt.Errorf("%s: bound of %s: %w", c.Name, name, err)
 		}
-		t, ok := f.Tensor(name)
-		if !ok {
-			continue
-		}
+		t, _ := f.Tensor(name)
 		x, err := t.Float32s()
 		if err != nil {
 			return want, bound, fmt.Errorf("%s: %w", c.Name, err)
+		}
+		if c.grid {
+			x = spread(x, shapes(c.Problem)[i])
 		}
 		want.set(i, widen(x))
 	}

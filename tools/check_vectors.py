@@ -3,7 +3,7 @@
 
     python check_vectors.py [FOLDER]
 
-FOLDER holds the *.safetensors files, one case each. Without it the script takes
+FOLDER holds the *.safetensors.gz files. Without it the script takes
 conformance/testdata of this repository. Nothing here comes from the Go code. The
 formulas are those of the papers:
 
@@ -13,21 +13,27 @@ formulas are those of the papers:
 
 A number is good when |stored - computed| <= 1e-6 * max(1, |computed|). An LSE of
 a row without keys must be exactly -inf. Every other output must be finite. The
+108 cases of the grid are made of the files of patterns, by the rule of the README;
+for the largest of each file, which has the others in its corner, everything is
+computed from all of its inputs and compared with the file's outputs, spread. The
 exit status is 0 when all files pass, else 1 with one line for each bad tensor.
 """
 
 import argparse
+import gzip
 import json
 import math
 import pathlib
 import re
 import sys
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
 
 TOLERANCE = 1e-6
-GRADIENTS = ("dq", "dk", "dv")
+SUFFIX = ".safetensors.gz"
+PATTERNS = re.compile(r"b1-h8-g8-(n(5|11|31)-m\2-d(8|32|64)-f32(-causal)?)", re.ASCII)
 METADATA = ("case", "catches", "problem", "generator", "inputs")
 PROBLEM = re.compile(
     r"b(?P<B>\d+)-h(?P<H>\d+)-g(?P<G>\d+)-n(?P<N>\d+)-m(?P<M>\d+)-d(?P<D>\d+)(-dv(?P<DV>\d+))?"
@@ -70,7 +76,7 @@ def visible(p, i):
     return max(0, i + p.offset - p.left), min(p.M, i + p.offset + p.right + 1)
 
 
-def attention(p, x, gradients):
+def attention(p, x):
     """Compute the outputs from the inputs x. Return them and which rows see no key.
 
     One row at a time, on the keys that it sees. Other keys are never read, so NaN there
@@ -97,8 +103,6 @@ def attention(p, x, gradients):
         prob = weight / total
         out["o"][:, :, i] = np.einsum("bhj,bhje->bhe", prob, v_i)
         out["lse"][:, :, i] = (m + np.log(total))[..., 0]
-        if not gradients:
-            continue
 
         # The loss is L = sum(O * dO) + sum(LSE * dLSE).
         # O = P V           gives  dV = P^T dO  and  dP = dO V^T.
@@ -116,10 +120,9 @@ def attention(p, x, gradients):
         dq[:, :, i] = np.einsum("bhj,bhjd->bhd", ds, k_i)
         dk[:, :, lo:hi] += np.einsum("bhj,bhd->bhjd", ds, q_i)
 
-    if gradients:
-        # A key/value head collects the gradients of its group of query heads.
-        collect = lambda t: t.reshape(p.B, p.G, group, *t.shape[2:]).sum(axis=2)
-        out.update(dq=dq, dk=collect(dk), dv=collect(dv))
+    # A key/value head collects the gradients of its group of query heads.
+    collect = lambda t: t.reshape(p.B, p.G, group, *t.shape[2:]).sum(axis=2)
+    out.update(dq=dq, dk=collect(dk), dv=collect(dv))
     return out, empty
 
 
@@ -134,6 +137,16 @@ def noise(case, tensor, shape):
     h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     h ^= h >> np.uint32(16)
     return ((h >> np.uint32(26)).astype(np.float64) - 32).reshape(shape) / 16
+
+
+def spread(x):
+    """The tensor [8, 8, ...] of the largest case, from the patterns [1, 8, ...] of a file.
+
+    Head h of batch b is pattern 3 b + h, modulo 8, with the elements of every row
+    rotated to the left by b. LSE has rows of one element.
+    """
+    return np.stack([np.stack([np.roll(x[0, (3 * b + h) % 8], -b, axis=-1) if x.ndim == 4 else x[0, (3 * b + h) % 8]
+                               for h in range(8)]) for b in range(8)])
 
 
 def unique(pairs):
@@ -177,12 +190,9 @@ def check_metadata(metadata, stem):
 
 
 def check_tensors(p, tensors, stored_inputs):
-    """Check names and shapes. Return whether the file holds gradients."""
-    gradients = any(name in tensors for name in GRADIENTS)
-    required = {"o", "lse"}.union(GRADIENTS if gradients else ())
-    if stored_inputs:
-        required |= {"q", "k", "v", "do"} if gradients else {"q", "k", "v"}
-    optional = {"dlse"} if stored_inputs and gradients else set()
+    """Check names and shapes."""
+    required = {"o", "lse", "dq", "dk", "dv"}.union({"q", "k", "v", "do"} if stored_inputs else ())
+    optional = {"dlse"} if stored_inputs else set()
     if required - tensors.keys():
         raise ValueError(f"missing tensors: {sorted(required - tensors.keys())}")
     if tensors.keys() - required - optional:
@@ -190,7 +200,6 @@ def check_tensors(p, tensors, stored_inputs):
     for name, values in tensors.items():
         if values.shape != p.shapes[name]:
             raise ValueError(f"{name}: shape {values.shape}, want {p.shapes[name]}")
-    return gradients
 
 
 def worst_number(stored, computed, must_be_minus_inf):
@@ -210,19 +219,22 @@ def worst_number(stored, computed, must_be_minus_inf):
 def check_file(path):
     """Return a list of complaints about one file. Empty means good."""
     try:
-        metadata, tensors = read_safetensors(path.read_bytes())
-        check_metadata(metadata, path.stem)
+        metadata, tensors = read_safetensors(gzip.decompress(path.read_bytes()))
+        check_metadata(metadata, path.name.removesuffix(SUFFIX))
         p = parse_problem(metadata["problem"])
         stored_inputs = metadata["inputs"] == "stored"
-        gradients = check_tensors(p, tensors, stored_inputs)
+        check_tensors(p, tensors, stored_inputs)
         x = tensors if stored_inputs else {
             name: noise(metadata["case"], name, p.shapes[name]) for name in ("q", "k", "v", "do")}
+        if match := PATTERNS.fullmatch(metadata["case"]):
+            p = parse_problem("b8-h8-g8-" + match[1])
+            x, tensors = ({name: spread(values) for name, values in of.items()} for of in (x, tensors))
         with np.errstate(all="ignore"):  # what is not finite becomes a complaint below
-            out, empty = attention(p, x, gradients)
+            out, empty = attention(p, x)
             found = {name: worst_number(tensors[name], values, empty if name == "lse" else False)
                      for name, values in out.items()}
         return [f"{name}: {text}" for name, text in found.items() if text]
-    except (OSError, MemoryError, ValueError, KeyError, TypeError, AttributeError) as err:
+    except (OSError, EOFError, zlib.error, MemoryError, ValueError, KeyError, TypeError, AttributeError) as err:
         return [f"{type(err).__name__}: {err}"]
 
 
@@ -231,9 +243,9 @@ def main():
     parser = argparse.ArgumentParser(description="Check golden vectors in NumPy float64.")
     parser.add_argument("folder", nargs="?", type=pathlib.Path, default=testdata)
     folder = parser.parse_args().folder
-    paths = sorted(folder.glob("*.safetensors"))
+    paths = sorted(folder.glob("*" + SUFFIX))
     if not paths:
-        print(f"no *.safetensors file in {folder}")
+        print(f"no *{SUFFIX} file in {folder}")
         return 1
     failed = 0
     for path in paths:
@@ -241,7 +253,8 @@ def main():
         failed += bool(complaints)
         for text in complaints:
             print(f"{path.name}: {text}")
-    print(f"{len(paths) - failed} passed, {failed} failed")
+    grid = 6 * sum(bool(PATTERNS.fullmatch(path.name.removesuffix(SUFFIX))) for path in paths)
+    print(f"{len(paths) - failed} passed, {failed} failed; they hold {grid} cases of the grid")
     return 1 if failed else 0
 
 

@@ -1,12 +1,13 @@
 package cuda
 
 import (
+	"archive/tar"
 	"embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,8 +19,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The compiled kernels, made by make cuda: for each source file one cubin for
-// each architecture, and PTX for those that are newer than all of them.
+// The compiled kernels, made by make cuda: for each source file an archive of one
+// cubin for each architecture, the newest first, and PTX for those that are newer
+// than all of them.
 //
 //go:embed images
 var imageFiles embed.FS
@@ -133,35 +135,36 @@ func (x *images) close(d *Driver) error {
 // the same major and the next lower or same minor version, else PTX, which the
 // driver compiles.
 func readImage(files fs.FS, file string, arch int) ([]byte, error) {
-	names, err := fs.Glob(files, path.Join("images", file+".*.zst"))
+	packed, err := files.Open(path.Join("images", file+".tar.zst"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no image of %s for sm_%d", file, arch)
+	}
 	if err != nil {
 		return nil, err
 	}
-	best, bestArch := "", 0
-	for _, name := range names {
-		number, cubin := strings.CutSuffix(strings.TrimPrefix(path.Base(name), file+".sm_"), ".cubin.zst")
-		a, err := strconv.Atoi(number)
-		if cubin && err == nil && a/10 == arch/10 && a <= arch && a > bestArch {
-			best, bestArch = name, a
-		}
-	}
-	if best == "" {
-		if best = path.Join("images", file+".ptx.zst"); !slices.Contains(names, best) {
-			return nil, fmt.Errorf("no image of %s for sm_%d", file, arch)
-		}
-	}
-	packed, err := fs.ReadFile(files, best)
-	if err != nil {
-		return nil, err
-	}
-	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	defer packed.Close()
+	r, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	image, err := r.DecodeAll(packed, nil)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", best, err)
+	for images := tar.NewReader(r); ; {
+		entry, err := images.Next()
+		if err == io.EOF {
+			return nil, fmt.Errorf("no image of %s for sm_%d", file, arch)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("images of %s: %w", file, err)
+		}
+		number, cubin := strings.CutSuffix(strings.TrimPrefix(entry.Name, "sm_"), ".cubin")
+		a, err := strconv.Atoi(number)
+		if cubin && (err != nil || a/10 != arch/10 || a > arch) {
+			continue
+		}
+		image := make([]byte, entry.Size+1) // PTX is text and ends with a zero
+		if _, err := io.ReadFull(images, image[:entry.Size]); err != nil {
+			return nil, fmt.Errorf("images of %s: %w", file, err)
+		}
+		return image, nil
 	}
-	return append(image, 0), nil // PTX is text and ends with a zero
 }

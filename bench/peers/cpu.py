@@ -1,64 +1,204 @@
-"""Time the CPU kernels beside PyTorch and ONNX Runtime, and against the machine's limits.
+"""Time the CPU kernels beside PyTorch and ONNX Runtime, and compare what they compute.
 
     make peers
-    python bench/peers/cpu.py bin/simd.test --threads 1,2 --seq 1024,4096 --head-dim 64,128
-    python bench/peers/cpu.py bin/simd.test --dtype bf16 --kernel amxbf16 --pass fwd
-    taskset -c 0,1 python bench/peers/cpu.py bin/simd.test --no-peers
+    python bench/peers/cpu.py bin/flashrun --threads 1,2 --seq 1024,4096 --head-dim 64,128
+    python bench/peers/cpu.py bin/flashrun --kernel auto,avx2,wasm/fwd_simd128 --pass fwd
+    python bench/peers/cpu.py bin/flashrun --dtype bf16 --kernel amxbf16
+    taskset -c 0,1 python bench/peers/cpu.py bin/flashrun --no-peers
 
-bin/simd.test is the benchmark binary of backends/simd. A peer that is not installed is left out. For each problem
-and number of threads the script runs our benchmarks, with the limits measured in the same process, and then the peers,
-one after the other, several rounds; it prints medians, fractions of the limit and ratios to the peers. FLOPs count the
-true area of the mask, 2.5 times the forward pass for the backward pass. The limit is that of float32, also for bf16:
-the multiply-adds that the processor does alone ("of peak"), and those that it does right after each of our calls, at the
-clock that it had in the call ("at clock").
+The kernel "auto" is the one that dispatch picks on this machine for the problem. Another one is named in full, or by its
+variant: avx2 stands for simd/fwd_avx2 and simd/bwd_avx2. A kernel that this machine or problem has no use for shows as
+a line with the reason, and a peer that is not installed is left out.
+
+For each problem, pass and number of threads the script runs our kernels and then the peers, one after the other, several
+rounds, and takes medians. All get the same random normal numbers. GFLOP/s count the true area of the mask, and 2.5 times
+the forward pass for the backward pass.
 """
 
 import argparse
 import json
 import os
-import re
+import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
+import numpy as np
+
 BATCH, HEADS = 1, 8
+OUTPUTS = {"fwd": ["o"], "bwd": ["dq", "dk", "dv"]}
+CHEAP = 2048  # the longest sequence that is computed in float64 too
+LEGEND = """
+ours, PyTorch, ONNX Runtime   GFLOP/s: medians; {rounds} rounds of {seconds} s
+peak         ours as a fraction of the multiply-adds that the CPU does alone, in registers, with its best instructions
+             for the type; AMX on float32, and the sandbox where no kernel beside it has vectors, can pass 1
+ratio        GFLOP/s of ours over those of the peer on its left: above 1, ours is faster
+error        max |x - float64| of ours or of the peer on its left, over the first head; of O forward, of dQ, dK and dV
+             backward; not for more than {cheap} rows
+apart        max |ours - peer| over all elements of the same outputs
+-            not measured: the peer is not installed, or has no such pass or type
+!            ours is farther from float64, or from the peer where that is not known, than rounding excuses
+"""
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = lambda s: s.split(",")
     numbers = lambda s: [int(x) for x in s.split(",")]
-    parser.add_argument("binary", help="benchmark binary: go test -c ./backends/simd")
+    parser.add_argument("flashrun", type=os.path.abspath, help="the command: make build")
     parser.add_argument("--threads", type=numbers, default=[1, 2])
     parser.add_argument("--seq", type=numbers, default=[1024, 4096])
     parser.add_argument("--head-dim", type=numbers, default=[64, 128])
     parser.add_argument("--heads", type=int, default=HEADS)
-    parser.add_argument("--pass", dest="passes", default="fwd,bwd", help="fwd, bwd or both (default both)")
-    parser.add_argument("--mask", default="none,causal")
-    parser.add_argument("--kernel", default="avx512", help="variant of our kernels")
+    parser.add_argument("--pass", dest="passes", type=names, default=["fwd", "bwd"], help="fwd, bwd or both (default both)")
+    parser.add_argument("--mask", type=names, default=["none", "causal"])
+    parser.add_argument("--kernel", type=names, default=["auto"], help="kernels of ours, variants of them, or auto (default)")
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="bf16: ONNX Runtime has none")
-    parser.add_argument("--no-peers", action="store_true", help="time ours alone")
+    parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
     parser.add_argument("--json", help="also write all results to this file")
     return parser.parse_args()
 
 
-def flops(seq, dim, heads, causal, backward):
-    area = seq * (seq + 1) // 2 if causal else seq * seq
-    return (2.5 if backward else 1) * 4 * BATCH * heads * area * dim
+class Problem:
+    """A problem and its tensors, which hold numbers that its type holds exactly."""
+
+    def __init__(self, args, seq, dim, mask):
+        self.heads, self.seq, self.dim, self.dtype, self.causal = args.heads, seq, dim, args.dtype, mask == "causal"
+        self.name = f"b{BATCH}-h{self.heads}-g{self.heads}-n{seq}-m{seq}-d{dim}-{args.dtype}" + "-causal" * self.causal
+        random = np.random.default_rng(1)
+        self.tensors = {}
+        for name in ("q", "k", "v", "do"):
+            x = random.standard_normal((BATCH, self.heads, seq, dim), dtype=np.float32)
+            if self.dtype == "bf16":  # round to the nearest, ties to even
+                bits = x.view(np.uint32)
+                x = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+            self.tensors[name] = x
+
+    def flops(self, backward):
+        area = self.seq * (self.seq + 1) // 2 if self.causal else self.seq * self.seq
+        return (2.5 if backward else 1) * 4 * BATCH * self.heads * area * self.dim
+
+    def write(self, path):
+        header, data = {}, b""
+        for name, x in self.tensors.items():
+            raw = (x.view(np.uint32) >> 16).astype("<u2").tobytes() if self.dtype == "bf16" else x.astype("<f4").tobytes()
+            header[name] = {"dtype": {"bf16": "BF16", "f32": "F32"}[self.dtype], "shape": x.shape,
+                            "data_offsets": [len(data), len(data) + len(raw)]}
+            data += raw
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+    def exact(self):
+        """Return the outputs of the first head in float64."""
+        q, k, v, do = (self.tensors[name][0, 0].astype(np.float64) for name in ("q", "k", "v", "do"))
+        scale = self.dim ** -0.5
+        s = q @ k.T * scale
+        if self.causal:
+            s[np.triu_indices(self.seq, 1)] = -np.inf
+        p = np.exp(s - s.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        dp = do @ v.T
+        ds = p * (dp - (p * dp).sum(axis=1, keepdims=True)) * scale
+        return {"o": p @ v, "dq": ds @ k, "dk": ds.T @ q, "dv": p.T @ do}
 
 
-def ours(args, names, threads):
-    """Return {(benchmark, unit): value} of our kernels and the limits."""
-    limits = "^BenchmarkLimits$/^fma="
-    kernels = f"^BenchmarkFractions$/^simd$/^({'|'.join(f'{p}_{args.kernel}' for p in args.passes.split(','))})$"
-    env = dict(os.environ, GOMAXPROCS=str(threads), FLASHKIT_BENCH=",".join(names))
-    command = [args.binary, "-test.run", "^$", "-test.bench", limits + "|" + kernels, "-test.benchtime", f"{args.seconds}s"]
-    out = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
-    return {(re.sub(r"-\d+$", "", name), unit): float(value)
-            for name, values in re.findall(r"^Benchmark(\S+)\s+\d+\s(.*)", out, re.M)
-            for value, unit in re.findall(r"([\d.e+]+) (\S+)", values)}
+def read(path):
+    """Return the tensors of a safetensors file as float32."""
+    blob = path.read_bytes()
+    size = int.from_bytes(blob[:8], "little")
+    tensors = {}
+    for name, entry in json.loads(blob[8:8 + size]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            raw = blob[8 + size + begin:8 + size + end]
+            x = np.frombuffer(raw, "<f4") if entry["dtype"] == "F32" else (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+            tensors[name] = x.reshape(entry["shape"])
+    return tensors
+
+
+class Ours:
+    """Our command with a number of threads, and no profile but what its kernels predict."""
+
+    def __init__(self, command, threads):
+        self.command = command
+        self.env = dict(os.environ, GOMAXPROCS=str(threads), FLASHKIT_PROFILE="off", FLASHKIT_BACKEND="", CUDA_VISIBLE_DEVICES="-1")
+
+    def run(self, *arguments):
+        done = subprocess.run([self.command, *arguments], env=self.env, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"flashrun {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def kernel(self, problem, p, wanted):
+        """Return the name of the kernel that is wanted, and the reason why it cannot run."""
+        known = json.loads(self.run("explain", problem.name, "--json", *["--backward"] * (p == "bwd")))
+        if wanted == "auto":
+            return next(k["name"] for k in known if k["chosen"]), ""
+        name = wanted if "/" in wanted else f"simd/{p}_{wanted}"
+        for k in known:
+            if k["name"] == name:
+                return name, "" if "predicted_seconds" in k else k["reason"]
+        return name, "there is no such kernel for this pass"
+
+    def rates(self, problem, p, kernels, seconds):
+        """Return the GFLOP/s of each kernel, and those of multiply-adds alone."""
+        found = json.loads(self.run("bench", "--json", "--problem", problem.name, "--pass", p, "--backend", ",".join(kernels),
+                                    "--kernels", "all", "--rounds", "1", "--time-per-case", f"{seconds}s"))
+        peak = next(limit["gflops"] for limit in found["limits"] if limit["name"] == problem.dtype)
+        return {k["kernel"]: k["gflops"] for k in found["results"]}, peak
+
+    def outputs(self, problem, p, kernel, folder):
+        """Return what the kernel computes."""
+        problem.write(folder / "in.safetensors")
+        self.run("run", "--in", str(folder / "in.safetensors"), "--out", str(folder / "out.safetensors"), "--backend", kernel,
+                 "--repeat", "1", *["--backward"] * (p == "bwd"), *["--causal"] * problem.causal)
+        return {name: x for name, x in read(folder / "out.safetensors").items() if name in OUTPUTS[p]}
+
+
+def torch_peer(problem, p, threads):
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention as attention
+
+    torch.set_num_threads(threads)
+    kind = {"f32": torch.float32, "bf16": torch.bfloat16}[problem.dtype]
+    q, k, v, do = (torch.from_numpy(problem.tensors[name]).to(kind) for name in ("q", "k", "v", "do"))
+    if p == "fwd":
+        call = lambda: attention(q, k, v, is_causal=problem.causal)
+        return call, lambda: {"o": call().float().numpy()}
+    for x in (q, k, v):
+        x.requires_grad_()
+    o = attention(q, k, v, is_causal=problem.causal)
+    call = lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+    return call, lambda: {name: x.float().numpy() for name, x in zip(OUTPUTS[p], call())}
+
+
+def onnx_peer(problem, p, threads):
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    if p == "bwd" or problem.dtype != "f32":
+        raise ImportError("has no backward pass, and no bf16")
+    shape = [BATCH, problem.seq, problem.heads * problem.dim]
+    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["o"], domain="com.microsoft",
+                            num_heads=problem.heads, unidirectional=int(problem.causal))
+    graph = helper.make_graph([node], "attention", [value(x) for x in "qkv"], [value("o")])
+    model = helper.make_model(graph, ir_version=9,
+                              opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    inputs = {x: np.ascontiguousarray(problem.tensors[x].transpose(0, 2, 1, 3)).reshape(shape) for x in "qkv"}
+    call = lambda: session.run(None, inputs)
+    heads = (BATCH, problem.seq, problem.heads, problem.dim)
+    return call, lambda: {"o": call()[0].reshape(heads).transpose(0, 2, 1, 3)}
+
+
+PEERS = {"PyTorch": torch_peer, "ONNX Runtime": onnx_peer}
 
 
 def timed(call, seconds):
@@ -72,94 +212,99 @@ def timed(call, seconds):
     return statistics.median(times)
 
 
-def torch_peer(threads, heads, seq, dim, causal, backward, dtype):
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention as attention
-
-    torch.set_num_threads(threads)
-    kind = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
-    q, k, v, do = (torch.randn(BATCH, heads, seq, dim).to(kind) for _ in range(4))
-    if not backward:
-        return lambda: attention(q, k, v, is_causal=causal)
-    for x in (q, k, v):
-        x.requires_grad_()
-    o = attention(q, k, v, is_causal=causal)
-    return lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+def apart(x, y):
+    """Return the largest difference over the outputs of both; NaN if there is any."""
+    return float(np.max([np.abs(x[name] - y[name]).max() for name in x]))
 
 
-def onnx_peer(threads, heads, seq, dim, causal, backward, dtype):
-    import numpy as np
-    import onnx
-    import onnxruntime
-    from onnx import TensorProto, helper
-
-    if backward or dtype != "f32":
-        raise ImportError("has no backward pass, and no bf16")
-    shape = [BATCH, seq, heads * dim]
-    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-    node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["o"], domain="com.microsoft",
-                            num_heads=heads, unidirectional=int(causal))
-    graph = helper.make_graph([node], "attention", [value(x) for x in "qkv"], [value("o")])
-    model = helper.make_model(graph, ir_version=9,
-                              opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    rng = np.random.default_rng(1)
-    inputs = {x: rng.standard_normal(shape, dtype=np.float32) for x in "qkv"}
-    return lambda: session.run(None, inputs)
+def error(x, exact):
+    """Return the largest error of the first head, or None if float64 was too much."""
+    return exact and apart({name: values[0, 0] for name, values in x.items()}, exact)
 
 
-PEERS = {"PyTorch": torch_peer, "ONNX Runtime": onnx_peer}
+def compare(args, problem, p, threads, folder):
+    """Measure a pass of a problem; return a row for each of our kernels."""
+    ours = Ours(args.flashrun, threads)
+    kernels = {}
+    for wanted in args.kernel:
+        name, reason = ours.kernel(problem, p, wanted)
+        kernels[name] = reason
+    able = [name for name, reason in kernels.items() if not reason]
+    calls, values = {}, {}
+    for peer, make in ({} if args.no_peers else PEERS).items():
+        try:
+            calls[peer], outputs = make(problem, p, threads)
+            values[peer] = outputs()
+        except ImportError:
+            pass
+    rates = {}
+    for _ in range(args.rounds if able else 0):
+        found, peak = ours.rates(problem, p, able, args.seconds)
+        for name, rate in [*found.items(), ("peak", peak)]:
+            rates.setdefault(name, []).append(rate)
+        for peer, call in calls.items():
+            rates.setdefault(peer, []).append(problem.flops(p == "bwd") / timed(call, args.seconds) / 1e9)
+    median = {name: statistics.median(x) for name, x in rates.items()}
+    exact = problem.exact() if problem.seq <= CHEAP and able else None
+    rows = []
+    for name, reason in kernels.items():
+        row = {"problem": problem.name, "pass": p, "threads": threads, "kernel": name, "reason": reason}
+        if not reason:
+            mine = ours.outputs(problem, p, name, folder)
+            row.update(gflops=median[name], peak=median["peak"], error=error(mine, exact), peers={
+                peer: {"gflops": median[peer], "error": error(values[peer], exact), "apart": apart(mine, values[peer])} for peer in calls})
+            row["wrong"] = wrong(row, problem)
+        rows.append(row)
+    return rows
+
+
+def wrong(row, problem):
+    """Say whether the values differ more than rounding excuses. NaN is no excuse."""
+    unit = {"f32": 2**-24, "bf16": 2**-9}[problem.dtype]
+    excused = 16 * unit * (1 if row["pass"] == "fwd" else 4) * max(4, problem.dim ** 0.5)
+    if row["error"] is not None:
+        excused = max([excused] + [3 * peer["error"] for peer in row["peers"].values()])
+        return not row["error"] <= excused
+    return not all(peer["apart"] <= 2 * excused for peer in row["peers"].values())
+
+
+def line(args, row):
+    number = lambda x, form: "-" if x is None else format(x, form)
+    start = f"{row['problem']:37} {row['pass']:4} {row['threads']:7} {row['kernel']:19}"
+    if row["reason"]:
+        return f"{start} {row['reason']}"
+    text = f"{start} {row['gflops']:7.1f} {row['gflops'] / row['peak']:5.2f} {number(row['error'], '.1e'):>7}{'!' if row['wrong'] else ' '}"
+    for peer in [] if args.no_peers else PEERS:
+        x = row["peers"].get(peer)
+        ratio = row["gflops"] / x["gflops"] if x else None
+        x = x or {"gflops": None, "error": None, "apart": None}
+        text += f" {number(x['gflops'], '.1f'):>12} {number(ratio, '.2f'):>5} {number(x['error'], '.1e'):>7} {number(x['apart'], '.1e'):>7}"
+    return text
 
 
 def main():
     args = arguments()
+    print(LEGEND.format(rounds=args.rounds, seconds=args.seconds, cheap=CHEAP))
+    peers = [] if args.no_peers else PEERS
+    print(f"{'':70} {'GFLOP/s':>7} {'of':>5} {'max':>7} " + f" {'GFLOP/s':>12} {'':5} {'max':>7} {'max':>7}" * len(peers))
+    print(f"{'problem':37} {'pass':4} {'threads':>7} {'kernel':19} {'ours':>7} {'peak':>5} {'error':>7} "
+          + "".join(f" {peer:>12} {'ratio':>5} {'error':>7} {'apart':>7}" for peer in peers), flush=True)
     results = []
-    print(f"{'problem':42} {'pass':4} {'threads':>7} {'ours':>8} {'of peak':>8} {'at clock':>8}" + "".join(f" {p:>14} {'ours/it':>8}" for p in PEERS))
-    for threads in args.threads:
-        for seq in args.seq:
-            for dim in args.head_dim:
-                for mask in args.mask.split(","):
-                    results += compare(args, threads, seq, dim, mask == "causal")
+    with tempfile.TemporaryDirectory() as folder:
+        for threads in args.threads:
+            for seq in args.seq:
+                for dim in args.head_dim:
+                    for mask in args.mask:
+                        problem = Problem(args, seq, dim, mask)
+                        for p in args.passes:
+                            for row in compare(args, problem, p, threads, pathlib.Path(folder)):
+                                print(line(args, row), flush=True)
+                                results.append(row)
     if args.json:
         with open(args.json, "w") as f:
             json.dump(results, f, indent=1)
-
-
-def compare(args, threads, seq, dim, causal):
-    heads = args.heads
-    name = f"b{BATCH}-h{heads}-g{heads}-n{seq}-m{seq}-d{dim}-{args.dtype}" + "-causal" * causal
-    rates, calls = {}, {}
-    for p in args.passes.split(","):
-        for peer, make in ({} if args.no_peers else PEERS).items():
-            try:
-                calls[p, peer] = make(threads, heads, seq, dim, causal, p == "bwd", args.dtype)
-            except ImportError:
-                pass
-    for _ in range(args.rounds):
-        for benchmark, rate in ours(args, [name], threads).items():
-            rates.setdefault(benchmark, []).append(rate)
-        for (p, peer), call in calls.items():
-            rate = flops(seq, dim, heads, causal, p == "bwd") / timed(call, args.seconds) / 1e9
-            rates.setdefault((p, peer), []).append(rate)
-    median = {key: statistics.median(x) for key, x in rates.items()}
-    rows = []
-    for p in args.passes.split(","):
-        kernel = f"Fractions/simd/{p}_{args.kernel}/{name}"
-        rate, at_clock = median[kernel, "GFLOP/s"], median[kernel, "of-peak"]
-        peak = median["Limits/fma=avx2" if args.kernel == "avx2" else "Limits/fma=avx512", "GFLOP/s"]
-        row = {"problem": name, "pass": p, "threads": threads, "ours": rate, "peak": peak, "of peak at clock": at_clock}
-        line = f"{name:42} {p:4} {threads:7} {rate:8.1f} {rate / peak:8.3f} {at_clock:8.3f}"
-        for peer in PEERS:
-            if (p, peer) in median:
-                row[peer] = median[p, peer]
-                line += f" {row[peer]:14.1f} {rate / row[peer]:8.2f}"
-            else:
-                line += f" {'-':>14} {'-':>8}"
-        print(line, flush=True)
-        rows.append(row)
-    return rows
+    if any(row.get("wrong") for row in results):
+        return "cpu.py: values differ by more than rounding excuses, see !"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/klauspost/compress/gzip" // a pinned version, so that the bytes do not depend on that of Go
+
 	"github.com/flashkit-go/flashkit/conformance"
 )
 
@@ -23,7 +25,7 @@ func run(args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("want one argument, the folder to write to")
 	}
-	old, err := filepath.Glob(filepath.Join(args[0], "*.safetensors"))
+	old, err := filepath.Glob(filepath.Join(args[0], "*"+conformance.VectorSuffix))
 	if err != nil {
 		return err
 	}
@@ -33,13 +35,28 @@ func run(args []string) error {
 		}
 	}
 	for _, c := range slices.Concat(conformance.Grid(), conformance.Traps()) {
-		var b bytes.Buffer
-		if err := c.Vector().Write(&b); err != nil {
-			return fmt.Errorf("%s: %w", c.Name, err)
+		path := filepath.Join(args[0], c.VectorName()+conformance.VectorSuffix)
+		if _, err := os.Stat(path); err == nil {
+			continue // cases of the grid share one
 		}
-		if err := os.WriteFile(filepath.Join(args[0], c.Name+".safetensors"), b.Bytes(), 0o644); err != nil {
-			return err
+		if err := write(path, c); err != nil {
+			return fmt.Errorf("%s: %w", c.Name, err)
 		}
 	}
 	return nil
+}
+
+func write(path string, c conformance.Case) error {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if err := c.Vector().Write(w); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(path, b.Bytes(), 0o644)
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles every .cu here to ../images: a cubin for each architecture, and PTX for
-# those to come, all compressed. The PTX is that of an architecture with 99 KB of
+# those to come, compressed together, as they are much alike. The PTX is that of an architecture with 99 KB of
 # shared memory for a block, as some of those to come have no more. Prints the
 # registers and the spills of each kernel, and fails when ptxas says that it
 # serialized matrix instructions or when a kernel spills more than a few scalars,
@@ -16,21 +16,16 @@ MOST_SPILLED=400 # bytes, stores and loads
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-pack() {
-	zstd -q --ultra -20 --rm "$work/$1"
-}
-
 compile() { # file arch
 	local arch=${2%a}
+	mkdir -p "$work/$1"
 	if [ "$2" = ptx ]; then
-		$nvcc $FLAGS -arch=compute_89 -ptx -o "$work/$1.ptx" "$1.cu" || exit 255
-		pack "$1.ptx"
+		$nvcc $FLAGS -arch=compute_89 -ptx -o "$work/$1/ptx" "$1.cu" || exit 255
 	else
-		$nvcc $FLAGS -gencode="arch=compute_$2,code=sm_$2" -cubin -Xptxas -v -o "$work/$1.sm_$arch.cubin" "$1.cu" 2>"$work/$1.sm_$arch.log" || { cat "$work/$1.sm_$arch.log" >&2; exit 255; }
-		pack "$1.sm_$arch.cubin"
+		$nvcc $FLAGS -gencode="arch=compute_$2,code=sm_$2" -cubin -Xptxas -v -o "$work/$1/sm_$arch.cubin" "$1.cu" 2>"$work/$1.sm_$arch.log" || { cat "$work/$1.sm_$arch.log" >&2; exit 255; }
 	fi
 }
-export -f compile pack
+export -f compile
 export nvcc FLAGS work
 
 for f in *.cu; do
@@ -55,7 +50,11 @@ done
 
 rm -rf ../images
 mkdir ../images
-mv "$work"/*.zst ../images
+for f in *.cu; do # the newest architecture first, PTX last: readImage takes the first that fits
+	f=${f%.cu}
+	tar -C "$work/$f" --format=ustar --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=644 -cf "$work/$f.tar" $(LC_ALL=C ls -r "$work/$f")
+	zstd -q --ultra -20 "$work/$f.tar" -o "../images/$f.tar.zst"
+done
 {
 	echo "compiler $($nvcc --version | grep -o 'V[0-9][0-9.]*')"
 	echo "flags $FLAGS"
