@@ -60,9 +60,9 @@ type variant struct {
 
 var variants = [...]variant{
 	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, "fwd_simd128_keys", "fwd_simd128_rows", ""},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_simd128_grads"},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads"},
 	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .66, 30, 8.5}, "fwd_scalar_keys", "fwd_scalar_rows", ""},
-	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .74, 30, 30}, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_scalar_grads"},
+	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .74, 30, 30}, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads"},
 }
 
 // interpreted is how many times slower a kernel is where wazero interprets it.
