@@ -144,6 +144,9 @@ func (x *plan) place(from uint64) places {
 	return w
 }
 
+// memory returns the bytes of an instance that runs the plan, whole pages.
+func (x *plan) memory() uint64 { return (x.place(lowest).end + pageBytes - 1) / pageBytes * pageBytes }
+
 // scratch returns the bytes that kernel.c takes: place_fwd and place_bwd there.
 func (x *plan) scratch() uint64 {
 	d8, dv8 := uint64(roundUp(x.p.Dim, 8)), uint64(roundUp(x.p.VDim, 8))
