@@ -15,7 +15,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers long-rows generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -93,6 +93,9 @@ $(VENV)/peers: $(VENV)/numpy
 
 peers: $(VENV)/peers build ## our CPU kernels beside PyTorch and ONNX Runtime, which it installs: times and values
 	$(VENV)/bin/python bench/peers/cpu.py bin/flashrun
+
+long-rows: $(VENV)/peers build ## errors of our CPU kernels beside PyTorch's, for rows of up to 262,144 keys
+	$(VENV)/bin/python bench/peers/long.py bin/flashrun
 
 generate: asm wasm vectors docs ## remake everything generated
 

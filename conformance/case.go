@@ -17,6 +17,8 @@ type Case struct {
 	layout layout
 	dlse   bool // the backward pass gets a DLSE
 	grid   bool // one of Grid, whose vector holds several; see whole
+
+	truth func() result // of a case without a vector
 }
 
 // InDType returns the case with its tensors stored as t. Every input is exactly

@@ -19,7 +19,7 @@ func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
 		return &flashkit.UnsupportedError{Kernel: k.Name, Problem: c.Problem, Reason: reason}
 	}
 	in := c.Inputs()
-	want, bound, err := c.expect()
+	want, bound, err := c.answer(in)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,7 +30,7 @@ func newMutant(t *testing.T, mistake string) flashkit.Backend {
 
 func trapNames() []string {
 	var names []string
-	for _, c := range conformance.Traps() {
+	for _, c := range slices.Concat(conformance.Traps(), conformance.Long()) {
 		names = append(names, c.Name)
 	}
 	return names

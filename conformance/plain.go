@@ -45,22 +45,22 @@ func truth(in *Inputs) (r result) {
 // want, for a problem stored as t.
 func vectorBounds(in *Inputs, t flashkit.DType, want result) [5]float64 {
 	var made [5]float64
-	raise(&made, plain[float32](in, t, want), want)
-	return allowed(t, want, made)
+	raise(&made, plain[float32, float32](in, t, want), want)
+	return allowed(t, want, made, sumFloor)
 }
 
 // sweepBounds is vectorBounds for a random problem, with neighbors drawn from r.
 func sweepBounds(in *Inputs, want result, r *rand.Rand) [5]float64 {
 	t := in.p.DType
 	var made [5]float64
-	raise(&made, plain[float32](in, t, want), want)
-	raise(&made, plain[float64](in, t, want), want)
+	raise(&made, plain[float32, float32](in, t, want), want)
+	raise(&made, plain[float64, float64](in, t, want), want)
 	for range neighbors(in.p) {
 		near := in.neighbor(r)
 		want := truth(near)
-		raise(&made, plain[float32](near, t, want), want)
+		raise(&made, plain[float32, float32](near, t, want), want)
 	}
-	return allowed(t, want, made)
+	return allowed(t, want, made, sumFloor)
 }
 
 // raise raises the errors made to those of another result.
@@ -81,8 +81,9 @@ func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 	return &near
 }
 
-// allowed returns the bounds that follow from the errors that were made.
-func allowed(t flashkit.DType, want result, made [5]float64) (b [5]float64) {
+// allowed returns the bounds that follow from the errors that were made. floor is the
+// unit of the floor under that of array i, whose largest value is given.
+func allowed(t flashkit.DType, want result, made [5]float64, floor func(i int, largest float64) float64) (b [5]float64) {
 	unit := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[t]
 	for i := range b {
 		times, u := 2.0, unit
@@ -98,7 +99,7 @@ func allowed(t flashkit.DType, want result, made [5]float64) (b [5]float64) {
 				largest = max(largest, math.Abs(x))
 			}
 		}
-		b[i] = times*made[i] + 0x1p-20*max(1, largest) + u*largest
+		b[i] = times*made[i] + 0x1p-20*floor(i, largest) + u*largest
 	}
 	return b
 }
@@ -125,14 +126,15 @@ func rounder(t flashkit.DType) func(float32) float32 {
 	return func(x float32) float32 { return x }
 }
 
-// plain computes both passes the plain way, with tensors stored as t. Its sums
-// are of type F; with float32 P and dS are rounded to t as well. As in life, the
-// backward pass gets an O in the precision of t and an LSE in float32.
-func plain[F float32 | float64](in *Inputs, t flashkit.DType, want result) result {
-	x := plainRun[F]{
+// plain computes both passes the plain way, with tensors stored as t. Its scores and
+// products are of type F, its sums over keys and rows of type A; with float32 P and dS
+// are rounded to t as well. As in life, the backward pass gets an O in the precision of
+// t and an LSE in float32.
+func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result) result {
+	x := plainRun[F, A]{
 		in: in, store: rounder(t), want: want,
-		o: make([]F, len(want.o)), lse: make([]F, len(want.lse)),
-		dq: make([]F, len(in.q)), dk: make([]F, len(in.k)), dv: make([]F, len(in.v)),
+		o: make([]A, len(want.o)), lse: make([]A, len(want.lse)),
+		dq: make([]A, len(in.q)), dk: make([]A, len(in.k)), dv: make([]A, len(in.v)),
 		s: make([]F, in.p.KVLen),
 	}
 	for row := range in.p.Batch * in.p.Heads * in.p.QLen {
@@ -140,7 +142,7 @@ func plain[F float32 | float64](in *Inputs, t flashkit.DType, want result) resul
 		x.backward(row)
 	}
 	var r result
-	for i, y := range [][]F{x.o, x.lse, x.dq, x.dk, x.dv} {
+	for i, y := range [][]A{x.o, x.lse, x.dq, x.dk, x.dv} {
 		stored := make([]float64, len(y))
 		for c := range y {
 			stored[c] = float64(float32(y[c]))
@@ -153,17 +155,17 @@ func plain[F float32 | float64](in *Inputs, t flashkit.DType, want result) resul
 	return r
 }
 
-type plainRun[F float32 | float64] struct {
+type plainRun[F, A float32 | float64] struct {
 	in         *Inputs
 	store      func(float32) float32 // rounds to the type of the tensors
 	want       result
-	o, lse     []F
-	dq, dk, dv []F
+	o, lse     []A
+	dq, dk, dv []A
 	s          []F // the scores of the row at hand
 }
 
 // round rounds an element of P or dS.
-func (x *plainRun[F]) round(w F) F {
+func (x *plainRun[F, A]) round(w F) F {
 	if f, ok := any(w).(float32); ok {
 		return F(x.store(f))
 	}
@@ -172,18 +174,18 @@ func (x *plainRun[F]) round(w F) F {
 
 // place returns the row's number within its head, and the first row of its K
 // and V.
-func (x *plainRun[F]) place(row int) (i, keys int) {
+func (x *plainRun[F, A]) place(row int) (i, keys int) {
 	p := x.in.p
 	h, b := row/p.QLen%p.Heads, row/p.QLen/p.Heads
 	return row % p.QLen, (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen
 }
 
 // forward computes P = exp(S - max) / sum and O = P V of one row.
-func (x *plainRun[F]) forward(row int) {
+func (x *plainRun[F, A]) forward(row int) {
 	p := x.in.p
 	i, keys := x.place(row)
 	q, scale := x.in.q[row*p.Dim:][:p.Dim], F(p.SoftmaxScale())
-	top, sum := F(math.Inf(-1)), F(0)
+	top, sum := F(math.Inf(-1)), A(0)
 	for j := range x.s {
 		if oracle.Sees(p, i, j) {
 			x.s[j] = F(dot[F](q, x.in.k[(keys+j)*p.Dim:]) * scale)
@@ -192,21 +194,21 @@ func (x *plainRun[F]) forward(row int) {
 	}
 	for j := range x.s {
 		if oracle.Sees(p, i, j) {
-			sum += exp(x.s[j] - top)
+			sum += A(exp(x.s[j] - top))
 		}
 	}
 	o := x.o[row*p.VDim:][:p.VDim]
 	for j := range x.s {
 		if oracle.Sees(p, i, j) {
-			addScaled(o, x.round(exp(x.s[j]-top)/sum), x.in.v[(keys+j)*p.VDim:])
+			addScaled(o, x.round(exp(x.s[j]-top)/F(sum)), x.in.v[(keys+j)*p.VDim:])
 		}
 	}
-	x.lse[row] = top + F(math.Log(float64(sum)))
+	x.lse[row] = A(top + F(math.Log(float64(sum))))
 }
 
 // backward computes P = exp(S - LSE) and dS = P (dP - delta) of one row, whose
 // scores forward has left, and adds its part of the gradients.
-func (x *plainRun[F]) backward(row int) {
+func (x *plainRun[F, A]) backward(row int) {
 	p := x.in.p
 	i, keys := x.place(row)
 	lse := F(float32(x.want.lse[row]))
@@ -248,9 +250,9 @@ func dot[F float32 | float64](a, b []float32) (sum F) {
 	return sum
 }
 
-func addScaled[F float32 | float64](sum []F, w F, x []float32) {
+func addScaled[F, A float32 | float64](sum []A, w F, x []float32) {
 	x = x[:len(sum)]
 	for i := range sum {
-		sum[i] += F(w * F(x[i]))
+		sum[i] += A(F(w * F(x[i])))
 	}
 }

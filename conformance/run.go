@@ -52,7 +52,7 @@ func (o Options) checks() []question {
 	all := []question{
 		{"invalid_arguments", invalidArguments},
 	}
-	for _, c := range slices.Concat(Traps(), Grid()) {
+	for _, c := range slices.Concat(Traps(), Long(), Grid()) {
 		for _, t := range dtypes {
 			c := c.InDType(t)
 			all = append(all, question{c.FullName(), c.Check})
@@ -126,12 +126,12 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 	}
 }
 
-// Caught runs the trap of that name in every type on the kernels and returns the
+// Caught runs the trap or long case of that name in every type on the kernels and returns the
 // first failure, or nil if they survive. A kernel that does not take the trap
 // is not caught by it.
 func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 	for _, t := range dtypes {
-		for _, c := range Traps() {
+		for _, c := range slices.Concat(Traps(), Long()) {
 			if c.Name != trap {
 				continue
 			}

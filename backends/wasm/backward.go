@@ -24,9 +24,6 @@ func (j *job) backward(x *instance) error {
 		}
 		j.passed[item].Store(passedAll)
 	}
-	if n == 0 {
-		j.clearDQ()
-	}
 	return nil
 }
 
@@ -147,6 +144,9 @@ func (j *job) loadTile(x *instance, b, h, r, n int, first bool) {
 // clearDQ writes dQ where there is no key.
 func (j *job) clearDQ() {
 	t := &j.bwd.DQ
+	if j.p.QLen == 0 {
+		return
+	}
 	for b := range j.p.Batch {
 		for h := range j.p.Heads {
 			for r := range j.p.QLen {

@@ -1,6 +1,7 @@
 package wasm
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/half"
@@ -21,40 +23,53 @@ type instance struct {
 	module    api.Module
 	base      uint64 // the first free byte of its memory
 	functions map[string]api.Function
-	memory    []byte // a view of all of it, from the last reserve on
+	memory    []byte // a view of all of it
 	stack     [6]uint64
+	share     *share
 	failed    bool // it trapped or broke a rule: what it holds is not known
 
 	packed []bool // which blocks of the head at hand the module has
 }
 
-func (s *sandbox) instantiate(ctx context.Context) (*instance, error) {
+// instantiate returns an instance with n bytes of memory, whole pages.
+func (s *sandbox) instantiate(ctx context.Context, n uint64) (*instance, error) {
 	if err := s.compile(ctx); err != nil {
 		return nil, err
 	}
-	module, err := s.runtime.InstantiateModule(ctx, s.code, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	memory, err := newShare(n)
 	if err != nil {
 		return nil, fmt.Errorf("kernel.wasm: %w", err)
 	}
-	x := &instance{module: module, functions: map[string]api.Function{}}
+	x := &instance{functions: map[string]api.Function{}, share: memory}
+	config := wazero.NewModuleConfig().WithName("").WithStartFunctions()
+	panicked := recovered(func() {
+		x.module, err = s.runtime.InstantiateModule(experimental.WithMemoryAllocator(ctx, memory), s.code, config)
+	})
+	if err = cmp.Or(panicked, err); err != nil {
+		return nil, fmt.Errorf("kernel.wasm: %w", err)
+	}
 	for name := range functions() {
-		x.functions[name] = module.ExportedFunction(name)
+		x.functions[name] = x.module.ExportedFunction(name)
 	}
 	if err := x.greet(ctx); err != nil {
-		module.Close(ctx)
+		x.module.Close(ctx)
 		return nil, err
 	}
 	return x, nil
 }
 
-// greet asks for the ABI version and the first free byte.
+// greet takes all of the share, and asks for the ABI version and the first free byte.
 func (x *instance) greet(ctx context.Context) error {
 	base := x.module.ExportedGlobal("__heap_base")
 	if base == nil || base.Type() != api.ValueTypeI32 || base.Get() > lowest {
 		return fmt.Errorf("kernel.wasm: its __heap_base must be at most %d", lowest)
 	}
 	x.base = base.Get()
-	x.memory, _ = x.module.Memory().Read(0, x.module.Memory().Size())
+	m := x.module.Memory()
+	m.Grow(uint32((uint64(len(x.share.bytes)) - uint64(m.Size())) / pageBytes))
+	if x.memory, _ = m.Read(0, m.Size()); len(x.memory) != len(x.share.bytes) {
+		return fmt.Errorf("kernel.wasm: its memory has %d bytes, want %d", len(x.memory), len(x.share.bytes))
+	}
 	x.stack[0] = 0
 	if err := x.functions["abi"].CallWithStack(ctx, x.stack[:]); err != nil {
 		return fmt.Errorf("kernel.wasm: abi: %w", err)
@@ -65,22 +80,10 @@ func (x *instance) greet(ctx context.Context) error {
 	return nil
 }
 
-// reserve makes sure that the memory has n bytes.
-func (x *instance) reserve(n uint64) error {
-	if n > uint64(len(x.memory)) {
-		m := x.module.Memory()
-		if _, ok := m.Grow(uint32((n - uint64(len(x.memory)) + 0xffff) >> 16)); !ok {
-			return fmt.Errorf("kernel.wasm: no memory of %d bytes", n)
-		}
-		x.memory, _ = m.Read(0, m.Size())
-	}
-	return nil
-}
-
 var codes = [...]string{"ok", "bad block", "bad version", "bad shape", "bad tensor", "bad scratch", "bad range"}
 
 // call calls a function with the block and the arguments. A code other than 0, a
-// trap and a memory that grew by itself are errors, and the instance is lost.
+// trap and a module that asks for more memory are errors, and the instance is lost.
 func (x *instance) call(ctx context.Context, name string, args ...int) error {
 	for i, a := range args {
 		x.stack[i] = uint64(uint32(a))
@@ -92,8 +95,8 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 		err = fmt.Errorf("unknown code %d", code)
 	case code != 0:
 		err = errors.New(codes[code])
-	case uint64(x.module.Memory().Size()) != uint64(len(x.memory)):
-		err = errors.New("its memory grew by itself")
+	case x.share.refused:
+		err = errors.New("it asked for more memory")
 	default:
 		return nil
 	}

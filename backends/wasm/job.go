@@ -40,21 +40,36 @@ func (b *Backend) newJob(v *variant, p flashkit.Problem) *job {
 func (b *Backend) do(ctx context.Context, j *job) error {
 	j.ctx, j.err, j.once = ctx, nil, sync.Once{}
 	j.failed.Store(false)
-	j.prepare()
-	err := j.parallel(b.box)
+	err := j.begin(b.box)
 	j.plan, j.fwd, j.bwd, j.ctx = plan{}, flashkit.Forward{}, flashkit.Backward{}, nil
 	b.jobs.Put(j)
 	return err
 }
 
+// begin runs the job if there is something to do. Otherwise it takes neither an
+// instance nor memory, whatever the dimensions are.
+func (j *job) begin(s *sandbox) error {
+	if err := j.ctx.Err(); err != nil {
+		return err
+	}
+	if j.items() > 0 {
+		j.prepare()
+		return j.parallel(s)
+	}
+	if j.v.pass == flashkit.PassBackward {
+		j.clearDQ()
+	}
+	return nil
+}
+
 func (j *job) parallel(s *sandbox) error {
-	first, err := s.acquire(j.ctx)
+	first, err := s.acquire(j.ctx, j.memory())
 	if err != nil {
 		return err
 	}
 	j.places = j.place(first.base)
 	for range min(cap(s.slots), j.items()) - 1 {
-		x := s.tryAcquire(j.ctx)
+		x := s.tryAcquire(j.ctx, j.memory())
 		if x == nil {
 			break
 		}
@@ -75,11 +90,7 @@ func (j *job) parallel(s *sandbox) error {
 // work runs items on x until there are none, and releases x.
 func (j *job) work(s *sandbox, x *instance) {
 	defer s.release(x)
-	err := x.reserve(j.places.end)
-	if err == nil {
-		err = j.run(x)
-	}
-	if err != nil {
+	if err := j.run(x); err != nil {
 		j.once.Do(func() { j.err = err })
 		j.failed.Store(true)
 	}

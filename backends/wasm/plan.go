@@ -144,15 +144,18 @@ func (x *plan) place(from uint64) places {
 	return w
 }
 
+// memory returns the bytes of an instance that runs the plan, whole pages.
+func (x *plan) memory() uint64 { return (x.place(lowest).end + pageBytes - 1) / pageBytes * pageBytes }
+
 // scratch returns the bytes that kernel.c takes: place_fwd and place_bwd there.
 func (x *plan) scratch() uint64 {
 	d8, dv8 := uint64(roundUp(x.p.Dim, 8)), uint64(roundUp(x.p.VDim, 8))
 	keys := uint64(x.chunk)
 	floats := keys*(d8+dv8) + (keys/tile+3)&^3 + // K, V, finite
-		tile*(4*d8+dv8) + 2*tile + // Q, O, m, l
+		tile*(4*d8+2*dv8) + 3*tile + // Q, O and its total, m, l and its total
 		4*tile + 16*tile // S, P
 	if x.v.pass == flashkit.PassBackward {
-		floats = keys*(9*d8+5*dv8) + (keys/tile+3)&^3 + // K twice, V, dK, dV, finite
+		floats = keys*(10*d8+6*dv8) + (keys/tile+3)&^3 + // K twice, V, dK and dV and their totals, finite
 			tile*(3*d8+2*dv8) + 2*tile + 4 + // Q and dO twice, dQ, LSE, delta, finite
 			8*tile + 32*tile + tile*strip // S, dP, P, dS, dS'
 	}

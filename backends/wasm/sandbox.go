@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/tetratelabs/wazero"
@@ -43,13 +45,21 @@ type sandbox struct {
 	code wazero.CompiledModule
 	err  error
 
-	mu   sync.Mutex
-	idle []*instance
+	limit  uint64 // bytes of memory for all instances together
+	mu     sync.Mutex
+	idle   []*instance
+	left   uint64        // what no instance has of the limit
+	freed  chan struct{} // closed when an instance comes back; nil if nobody waits for that
+	closed bool
+
+	ending sync.Once
+	ended  error
 }
 
-// newSandbox returns a sandbox of up to n instances. It compiles nothing yet.
-func newSandbox(ctx context.Context, module []byte, e engine, n int) (*sandbox, error) {
-	s := &sandbox{engine: e, module: module, slots: make(chan struct{}, n)}
+// newSandbox returns a sandbox of up to n instances, which together have limit
+// bytes. It compiles nothing yet.
+func newSandbox(ctx context.Context, module []byte, e engine, n int, limit uint64) (*sandbox, error) {
+	s := &sandbox{engine: e, module: module, slots: make(chan struct{}, n), limit: limit, left: limit}
 	config := wazero.NewRuntimeConfigInterpreter()
 	if e == compiler {
 		config = wazero.NewRuntimeConfigCompiler()
@@ -61,7 +71,7 @@ func newSandbox(ctx context.Context, module []byte, e engine, n int) (*sandbox, 
 	config = config.WithCloseOnContextDone(!bytes.Contains(kernelSum, []byte(hex.EncodeToString(sum[:]))))
 	err := recovered(func() { s.runtime = wazero.NewRuntimeWithConfig(ctx, config) })
 	if err != nil && e == compiler { // no compiler for this platform, or no executable memory
-		return newSandbox(ctx, module, interpreter, n)
+		return newSandbox(ctx, module, interpreter, n, limit)
 	}
 	return s, err
 }
@@ -77,7 +87,26 @@ func recovered(f func()) (err error) {
 	return nil
 }
 
-func (s *sandbox) close() error { return s.runtime.Close(context.Background()) }
+// close ends the sandbox once the calls in progress have ended.
+func (s *sandbox) close() error {
+	s.ending.Do(func() {
+		s.mu.Lock()
+		s.closed = true
+		s.wake()
+		s.mu.Unlock()
+		for range cap(s.slots) {
+			s.slots <- struct{}{}
+		}
+		s.ended = s.runtime.Close(context.Background())
+		s.mu.Lock()
+		s.idle, s.left = nil, s.limit
+		s.mu.Unlock()
+		for range cap(s.slots) {
+			<-s.slots
+		}
+	})
+	return s.ended
+}
 
 // compile compiles the module once and refuses one that is not of our making.
 func (s *sandbox) compile(ctx context.Context) error {
@@ -140,56 +169,113 @@ func inspect(code wazero.CompiledModule) error {
 	return nil
 }
 
-// acquire returns an instance, waiting for one until ctx is done. The caller
-// gives it back with release.
-func (s *sandbox) acquire(ctx context.Context) (*instance, error) {
+// acquire returns an instance with at least n bytes, whole pages, waiting for one
+// until ctx is done. The caller gives it back with release.
+func (s *sandbox) acquire(ctx context.Context, n uint64) (*instance, error) {
 	select {
 	case s.slots <- struct{}{}:
-		return s.take(ctx)
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+	for {
+		x, wait, err := s.take(ctx, n)
+		if x != nil {
+			return x, nil
+		}
+		if err == nil {
+			select {
+			case <-wait:
+				continue
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
+		}
+		<-s.slots
+		return nil, err
 	}
 }
 
 // tryAcquire is acquire for one more instance: it returns nil rather than wait,
 // or fail.
-func (s *sandbox) tryAcquire(ctx context.Context) *instance {
+func (s *sandbox) tryAcquire(ctx context.Context, n uint64) *instance {
 	select {
 	case s.slots <- struct{}{}:
-		x, _ := s.take(ctx)
-		return x
 	default:
 		return nil
 	}
+	x, _, _ := s.take(ctx, n)
+	if x == nil {
+		<-s.slots
+	}
+	return x
 }
 
-// take returns an idle instance or a new one. Its slot is taken already.
-func (s *sandbox) take(ctx context.Context) (*instance, error) {
+// take returns an idle instance with n bytes, or a new one in the place of one that
+// has less. Its slot is taken already. If others have the memory now, it returns what
+// to wait for instead.
+func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan struct{}, err error) {
 	s.mu.Lock()
-	var x *instance
-	if n := len(s.idle); n > 0 {
-		x, s.idle = s.idle[n-1], s.idle[:n-1]
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, errors.New("wasm: the backend is closed")
 	}
+	if n > s.limit {
+		return nil, nil, fmt.Errorf("kernel.wasm: %d bytes needed, the memory limit is %d", n, s.limit)
+	}
+	enough := func(x *instance) bool { return uint64(len(x.memory)) >= n }
+	if i := slices.IndexFunc(s.idle, enough); i >= 0 {
+		x = s.idle[i]
+		s.idle = slices.Delete(s.idle, i, i+1)
+		return x, nil, nil
+	}
+	scarce := s.left < n
+	for first := true; len(s.idle) > 0 && (first || s.left < n); first = false {
+		s.drop(s.idle[0])
+		s.idle = slices.Delete(s.idle, 0, 1)
+	}
+	if s.left < n {
+		if s.freed == nil {
+			s.freed = make(chan struct{})
+		}
+		return nil, s.freed, nil
+	}
+	s.left -= n
 	s.mu.Unlock()
-	if x != nil {
-		return x, nil
+	if scarce {
+		runtime.GC() // what was dropped is gone before more is taken
 	}
-	x, err := s.instantiate(ctx)
+	x, err = s.instantiate(ctx, n)
+	s.mu.Lock()
 	if err != nil {
-		<-s.slots
-		return nil, err
+		s.left += n
+		s.wake()
 	}
-	return x, nil
+	return x, nil, err
+}
+
+// drop ends an instance and gives its memory to the others. s.mu is held.
+func (s *sandbox) drop(x *instance) {
+	s.left += uint64(len(x.memory))
+	x.module.Close(context.Background())
+}
+
+// wake lets those look again who wait for memory. s.mu is held.
+func (s *sandbox) wake() {
+	if s.freed != nil {
+		close(s.freed)
+		s.freed = nil
+	}
 }
 
 // release takes an instance back, or drops it if it failed.
 func (s *sandbox) release(x *instance) {
+	s.mu.Lock()
 	if x.failed {
-		x.module.Close(context.Background())
+		s.drop(x)
 	} else {
-		s.mu.Lock()
 		s.idle = append(s.idle, x)
-		s.mu.Unlock()
 	}
+	s.wake()
+	s.mu.Unlock()
 	<-s.slots
 }

@@ -17,22 +17,37 @@ import (
 
 // A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent
 // use. All its calls together use up to GOMAXPROCS instances of the module, as
-// it was when the backend was made; an instance keeps the memory of the largest
-// head that it has seen until Close.
+// it was when the backend was made, and up to MemoryLimit bytes; an instance keeps
+// its memory until Close, or until a call needs an instance with more.
 type Backend struct {
 	box  *sandbox
 	jobs sync.Pool // *job, with the workspace of earlier calls
 }
 
+// An Option changes what New returns.
+type Option func(*options)
+
+type options struct{ memory uint64 }
+
+// MemoryLimit bounds the memory of all instances together, in bytes. The default is
+// 4 GiB, which is also the most that one instance can have. A kernel does not fit a
+// problem of which one head needs more. Otherwise a call takes as many instances as
+// there is memory for, and waits if others have all of it.
+func MemoryLimit(bytes uint64) Option { return func(o *options) { o.memory = bytes } }
+
 // New returns the sandboxed backend. The module is compiled when a kernel first
 // runs. Where wazero has no compiler for the platform it interprets, and Cost
 // says how slow that is. The error wraps flashkit.ErrUnavailable.
-func New(ctx context.Context) (*Backend, error) {
-	return open(ctx, kernelWasm, compiler)
+func New(ctx context.Context, opts ...Option) (*Backend, error) {
+	return open(ctx, kernelWasm, compiler, opts...)
 }
 
-func open(ctx context.Context, module []byte, e engine) (*Backend, error) {
-	box, err := newSandbox(ctx, module, e, runtime.GOMAXPROCS(0))
+func open(ctx context.Context, module []byte, e engine, opts ...Option) (*Backend, error) {
+	o := options{memory: maxMemory}
+	for _, set := range opts {
+		set(&o)
+	}
+	box, err := newSandbox(ctx, module, e, runtime.GOMAXPROCS(0), o.memory)
 	if err != nil {
 		return nil, fmt.Errorf("wasm: %w: %w", flashkit.ErrUnavailable, err)
 	}
@@ -45,7 +60,8 @@ func (b *Backend) Compile(ctx context.Context) error { return b.box.compile(ctx)
 // Name returns "wasm".
 func (b *Backend) Name() string { return "wasm" }
 
-// Close frees the instances and the compiled code.
+// Close waits for the calls in progress, then frees the instances and the compiled
+// code. Later calls are errors.
 func (b *Backend) Close() error { return b.box.close() }
 
 // A variant is one way of kernel.c to compute one pass.
@@ -60,9 +76,9 @@ type variant struct {
 
 var variants = [...]variant{
 	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, "fwd_simd128_keys", "fwd_simd128_rows", ""},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_simd128_grads"},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads"},
 	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .66, 30, 8.5}, "fwd_scalar_keys", "fwd_scalar_rows", ""},
-	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .74, 30, 30}, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_scalar_grads"},
+	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .74, 30, 30}, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads"},
 }
 
 // interpreted is how many times slower a kernel is where wazero interprets it.
@@ -74,7 +90,8 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	for i := range variants {
 		v := &variants[i]
 		k := flashkit.Kernel{
-			Name: "wasm/" + v.stem, Fits: v.fits,
+			Name:       "wasm/" + v.stem,
+			Fits:       func(p flashkit.Problem) string { return b.fits(v, p) },
 			Cost:       func(p flashkit.Problem) time.Duration { return b.cost(v, p) },
 			HostMemory: func(p flashkit.Problem) float64 { return b.hostMemory(v, p) },
 		}
@@ -96,16 +113,17 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// fits refuses what the 4 GiB of a module's memory cannot hold.
-func (v *variant) fits(p flashkit.Problem) string {
+// fits refuses what the memory of an instance cannot hold.
+func (b *Backend) fits(v *variant, p flashkit.Problem) string {
 	if p.QLen > maxRow || p.KVLen > maxRow-p.QLen {
 		return fmt.Sprintf("its row and key numbers together end at %d", maxRow)
 	}
 	if p.Dim > maxDim || p.VDim > maxDim {
 		return fmt.Sprintf("its head dims end at %d", maxDim)
 	}
-	if need := newPlan(v, p).place(lowest).end; need > maxMemory {
-		return fmt.Sprintf("one head needs %d bytes of the sandbox, which has %d", need, uint64(maxMemory))
+	limit := min(b.box.limit, maxMemory)
+	if need := newPlan(v, p).memory(); need > limit {
+		return fmt.Sprintf("one head needs %d bytes of the sandbox, which has %d", need, limit)
 	}
 	return ""
 }
@@ -113,10 +131,12 @@ func (v *variant) fits(p flashkit.Problem) string {
 // hostMemory returns the bytes of the instances that a call takes, of the sums of
 // dQ where it gathers them, and of the counters.
 func (b *Backend) hostMemory(v *variant, p flashkit.Problem) float64 {
-	const page = 1 << 16
 	x := newPlan(v, p)
-	bytes := float64((x.place(lowest).end + page - 1) / page * page)
-	bytes *= float64(max(1, min(cap(b.box.slots), x.items())))
+	if x.items() == 0 {
+		return 0
+	}
+	bytes := float64(x.memory())
+	bytes *= max(1, min(float64(cap(b.box.slots)), float64(x.items()), math.Floor(float64(b.box.limit)/bytes)))
 	if x.gathers() {
 		bytes += 4 * float64(p.Batch*p.Heads*p.QLen) * float64(p.Dim)
 	}

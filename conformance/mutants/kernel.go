@@ -24,10 +24,12 @@ type call struct {
 func newCall(s slips, p problem) *call { return &call{slips: s, p: p, by: s.scale(p)} }
 
 // A row is what the forward pass knows of one query row: the largest score so
-// far, and the sum of the weights relative to it, bare and times V.
+// far, and the sum of the weights relative to it, bare and times V. Sums over keys
+// and rows are float64, so that a long one loses nothing.
 type row struct {
-	m, l float32
-	o    []float32
+	m float32
+	l float64
+	o []float64
 }
 
 func (r *row) reset(m float32) {
@@ -41,7 +43,7 @@ func (c *call) forward(ctx context.Context, f *flashkit.Forward) error {
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
 		return err
 	}
-	r := row{o: make([]float32, c.p.VDim)}
+	r := row{o: make([]float64, c.p.VDim)}
 	for b := range c.p.Batch {
 		for h := range c.p.Heads {
 			g := c.kvHead(c.p, h)
@@ -78,16 +80,16 @@ func (c *call) absorb(r *row, q []float32, k, v [][]float32, k0, lo, hi int) {
 	shift := max(m, -math.MaxFloat32) // with no score yet exp must give 0, not exp(-Inf + Inf)
 	alpha := c.exp(r.m - shift)
 	r.m = m
-	r.l *= c.rescaleL(alpha)
+	r.l *= float64(c.rescaleL(alpha))
 	for x := range r.o {
-		r.o[x] *= c.rescaleO(alpha)
+		r.o[x] *= float64(c.rescaleO(alpha))
 	}
 	for x := range s {
 		s[x] = c.exp(s[x] - shift)
-		r.l += s[x]
+		r.l = c.sumKeys(r.l + float64(s[x]))
 	}
 	for x, j := range js {
-		add(r.o[:c.vdim(c.p)], s[x], v[j])
+		add(r.o[:c.vdim(c.p)], s[x], v[j], c.sumKeys)
 	}
 }
 
@@ -112,7 +114,7 @@ func (c *call) scores(q []float32, k [][]float32, k0, lo, hi int) (js []int, s [
 func (c *call) finish(r *row, f *flashkit.Forward, b, h, i int) {
 	l := c.divisor(r.l)
 	for x := range r.o {
-		c.write(f.O, b, h, i, x, r.o[x]/l)
+		c.write(f.O, b, h, i, x, float32(r.o[x]/l))
 	}
 	if !f.LSE.IsZero() {
 		c.write(f.LSE, b, h, i, 0, c.lse(r.m, r.l))
@@ -128,7 +130,7 @@ func (c *call) backward(ctx context.Context, f *flashkit.Backward) error {
 	}
 	m := c.p.KVLen
 	for b := range c.p.Batch {
-		dk, dv := zeros(c.p.KVHeads*m, c.p.Dim), zeros(c.p.KVHeads*m, c.p.VDim)
+		dk, dv := zeros[float64](c.p.KVHeads*m, c.p.Dim), zeros[float64](c.p.KVHeads*m, c.p.VDim)
 		for h := range c.p.Heads {
 			g := c.kvHead(c.p, h)
 			if err := c.backwardHead(ctx, f, b, h, dk[g*m:][:m], dv[g*m:][:m]); err != nil {
@@ -144,11 +146,11 @@ func (c *call) backward(ctx context.Context, f *flashkit.Backward) error {
 }
 
 // backwardHead writes dQ of one query head and adds its part of dK and dV.
-func (c *call) backwardHead(ctx context.Context, f *flashkit.Backward, b, h int, dk, dv [][]float32) error {
+func (c *call) backwardHead(ctx context.Context, f *flashkit.Backward, b, h int, dk, dv [][]float64) error {
 	g := c.kvHead(c.p, h)
 	q, k, v := c.load(f.Q, b, h), c.load(f.K, b, g), c.values(c.load(f.V, b, g))
 	o, do := c.load(f.O, b, h), c.load(f.DO, b, h)
-	dq := zeros(c.rowEnd(c.p.QLen), c.p.Dim)
+	dq := zeros[float64](c.rowEnd(c.p.QLen), c.p.Dim)
 	c.share(dk)
 	c.share(dv)
 	for i := range dq {
@@ -169,9 +171,9 @@ func (c *call) backwardHead(ctx context.Context, f *flashkit.Backward, b, h int,
 			for x, j := range js {
 				prob := c.exp(s[x] - lse)
 				ds := prob * (dot(do[i][:c.vdim(c.p)], v[j]) - delta)
-				add(dv[j], prob, do[i])
-				add(dk[j], ds*c.dkScale(c.by), q[i])
-				add(dq[i], ds*c.by, k[j])
+				add(dv[j], prob, do[i], c.sumRows)
+				add(dk[j], ds*c.dkScale(c.by), q[i], c.sumRows)
+				add(dq[i], ds*c.by, k[j], c.sumKeys)
 			}
 		}
 	}
@@ -181,7 +183,7 @@ func (c *call) backwardHead(ctx context.Context, f *flashkit.Backward, b, h int,
 
 // load returns the rows of one head.
 func (c *call) load(t tensor, b, h int) [][]float32 {
-	x := zeros(t.Shape()[2], t.Shape()[3])
+	x := zeros[float32](t.Shape()[2], t.Shape()[3])
 	for r := range x {
 		for i := range x[r] {
 			x[r][i] = c.read(t, b, h, r, i)
@@ -190,10 +192,10 @@ func (c *call) load(t tensor, b, h int) [][]float32 {
 	return x
 }
 
-func (c *call) store(t tensor, b, h int, x [][]float32) {
+func (c *call) store(t tensor, b, h int, x [][]float64) {
 	for r := range x {
 		for i := range x[r] {
-			c.write(t, b, h, r, i, x[r][i])
+			c.write(t, b, h, r, i, float32(x[r][i]))
 		}
 	}
 }
@@ -220,10 +222,10 @@ func (c *call) write(t tensor, b, h, r, i int, x float32) {
 	}
 }
 
-func zeros(rows, dim int) [][]float32 {
-	x := make([][]float32, rows)
+func zeros[F float32 | float64](rows, dim int) [][]F {
+	x := make([][]F, rows)
 	for r := range x {
-		x[r] = make([]float32, dim)
+		x[r] = make([]F, dim)
 	}
 	return x
 }
@@ -236,8 +238,8 @@ func dot(x, y []float32) (sum float32) {
 	return sum
 }
 
-func add(sum []float32, w float32, x []float32) {
+func add(sum []float64, w float32, x []float32, keep func(float64) float64) {
 	for i := range sum {
-		sum[i] += w * x[i]
+		sum[i] = keep(sum[i] + float64(w*x[i]))
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// mistakes has one mistake for each trap of the suite, in the traps' order.
+// mistakes has one mistake for each trap and long case of the suite, in their order.
 var mistakes = []struct {
 	name string
 	make func(s *slips)
@@ -50,9 +50,9 @@ var mistakes = []struct {
 	}},
 
 	// Rows, keys and batches that are not there.
-	{"empty_row", func(s *slips) { s.divisor = itself[float32] }},
+	{"empty_row", func(s *slips) { s.divisor = itself[float64] }},
 	{"empty_row_lse", func(s *slips) {
-		s.lse = func(m, l float32) float32 { return max(m, -math.MaxFloat32) + float32(math.Log(float64(max(l, 1)))) }
+		s.lse = func(m float32, l float64) float32 { return max(m, -math.MaxFloat32) + float32(math.Log(max(l, 1))) }
 	}},
 	{"no_keys", func(s *slips) { s.idle = func(p problem) bool { return p.KVLen == 0 } }},
 	{"no_queries", func(s *slips) { s.idle = func(p problem) bool { return p.QLen == 0 } }},
@@ -70,7 +70,9 @@ var mistakes = []struct {
 	{"finite_sentinel", func(s *slips) { s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true } }},
 	{"rising_max", func(s *slips) { s.rescaleO = one }},
 	{"rising_max_sum", func(s *slips) { s.rescaleL = one }},
-	{"falling_max", func(s *slips) { s.raise = func(_, top float32) float32 { return top } }},
+	{"falling_max", func(s *slips) { // which only sums that end at the largest float32 show
+		s.raise, s.sumKeys = func(_, top float32) float32 { return top }, toFloat32
+	}},
 	{"far_below_max", func(s *slips) { s.exp = expByBits }},
 	{"very_negative_lse", func(s *slips) { s.unused = func(n int) []float32 { return make([]float32, max(0, n)) } }},
 	{"last_key", func(s *slips) { s.keyEnd = whole(tile) }},
@@ -115,6 +117,10 @@ var mistakes = []struct {
 	{"delta", func(s *slips) { s.delta = func(_, dlse float32) float32 { return -dlse } }},
 	{"dk_scale", func(s *slips) { s.dkScale = one }},
 	{"dlse", func(s *slips) { s.delta = func(doDotO, _ float32) float32 { return doDotO } }},
+
+	// Long sums.
+	{"long_rows", func(s *slips) { s.sumKeys = toFloat32 }},
+	{"long_columns", func(s *slips) { s.sumRows = toFloat32 }},
 }
 
 // visible gives rows these keys.
@@ -177,7 +183,7 @@ func one(float32) float32 { return 1 }
 
 var refusedIf = map[bool]error{true: errors.New("refused")}
 
-func clearRows(x [][]float32) {
+func clearRows(x [][]float64) {
 	for j := range x {
 		clear(x[j])
 	}
@@ -199,6 +205,8 @@ func expByBits(x float32) float32 {
 	n := math.Floor(y)
 	return math.Float32frombits(uint32(int64(n)+127)<<23) * float32(math.Exp2(y-n))
 }
+
+func toFloat32(x float64) float64 { return float64(float32(x)) }
 
 func keptInF16(t flashkit.DType, x float32) float32 {
 	if t == flashkit.Float16 {

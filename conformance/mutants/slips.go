@@ -39,13 +39,17 @@ type slips struct {
 	raise    func(m, top float32) float32 // the new maximum, after a tile whose largest score is top
 	rescaleO func(alpha float32) float32  // the factor of the sums so far when the maximum grows
 	rescaleL func(alpha float32) float32
-	divisor  func(l float32) float32 // of O
-	lse      func(m, l float32) float32
+	divisor  func(l float64) float64 // of O
+	lse      func(m float32, l float64) float32
+
+	// How a sum is kept after each of its terms.
+	sumKeys func(sum float64) float64 // over keys: l, O and dQ
+	sumRows func(sum float64) float64 // over query rows: dK and dV
 
 	// The backward pass.
 	delta   func(doDotO, dlse float32) float32
 	dkScale func(scale float32) float32 // the factor of dS·Q
-	share   func(sum [][]float32)       // dK or dV of a key head, before another query head adds to it
+	share   func(sum [][]float64)       // dK or dV of a key head, before another query head adds to it
 }
 
 // correct returns the slips of nobody.
@@ -73,12 +77,15 @@ func correct() slips {
 		raise:    func(m, top float32) float32 { return max(m, top) },
 		rescaleO: itself[float32],
 		rescaleL: itself[float32],
-		divisor:  func(l float32) float32 { return cmp.Or(l, 1) }, // the O of a row that sees no key is 0 already
-		lse:      func(m, l float32) float32 { return float32(float64(m) + math.Log(float64(l))) },
+		divisor:  func(l float64) float64 { return cmp.Or(l, 1) }, // the O of a row that sees no key is 0 already
+		lse:      func(m float32, l float64) float32 { return float32(float64(m) + math.Log(l)) },
+
+		sumKeys: itself[float64],
+		sumRows: itself[float64],
 
 		delta:   func(doDotO, dlse float32) float32 { return doDotO - dlse },
 		dkScale: itself[float32],
-		share:   func([][]float32) {},
+		share:   func([][]float64) {},
 	}
 }
 

@@ -14,11 +14,9 @@
 // scores S, weights P, running maximum m and sum l. D8 is D rounded up to 8.
 // Shapes stand beside pointers. The file also compiles natively; see native.c.
 
-typedef unsigned int u32;
-typedef unsigned long long u64; typedef long long i64;
-typedef float v4 __attribute__((vector_size(16)));
+typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64;
+typedef float v4 __attribute__((vector_size(16))); typedef int i4 __attribute__((vector_size(16)));
 typedef float v4_any __attribute__((vector_size(16), aligned(4)));
-typedef int i4 __attribute__((vector_size(16)));
 
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
@@ -40,7 +38,7 @@ INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }
 
 // ---- The block ----
 
-enum { MAGIC = 0x4b484c46, VERSION = 1, TILE = 128, STRIP = 64, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
+enum { MAGIC = 0x4b484c46, VERSION = 1, TILE = 128, STRIP = 64, FOLD = 256, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
 enum { FIRST = 1, LAST = 2, SCALED = 4 };  // flags of rows: begin the tile; write the tile; dQ times the scale
 enum { is_forward, is_backward };
 enum { OK, BAD_BLOCK, BAD_VERSION, BAD_SHAPE, BAD_TENSOR, BAD_SCRATCH, BAD_RANGE };
@@ -82,19 +80,16 @@ INLINE v4 load(const float *p) { return *(const v4 *)p; }
 INLINE void store(float *p, v4 x) { *(v4 *)p = x; }
 INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
 INLINE u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
-
 // lane returns a number of x. PIN keeps its uses from becoming shuffles of bytes: slow.
 INLINE float lane(v4 x, int e) {
   float one = x[e];
   PIN(one);
   return one;
 }
-
 // spread stores each number of x splatted, four numbers of p apart times step.
 INLINE void spread(float *p, int step, v4 x) {
   UNROLLED for (int e = 3; e >= 0; e--) store(p + e * step, splat(lane(x, e)));
 }
-
 static void zero(float *p, u64 n) { __builtin_memset(p, 0, n * 4); }
 static void copy(float *to, const float *from, u64 n) { __builtin_memcpy(to, from, n * 4); }
 // line returns a x + b. A constant is loaded wherever it stands: PIN saves a copy of x.
@@ -103,10 +98,9 @@ INLINE v4 line(v4 a, v4 x, float b) {
   return a * x + b;
 }
 
-// exp2 returns 2^x for x <= 127 to three ulps: exactly 1 at 0, 0 below -126.5, NaN for
-// NaN. With x = n + f, n whole and |f| <= 1/2, it is 2^n times a minimax polynomial
-// of 2^f. Adding a number whose last place counts 1 rounds x to n, and leaves n+127,
-// the exponent of 2^n, in the lowest bits; a product is the cheapest shift up.
+// exp2 returns 2^x for x <= 127 to three ulps: exactly 1 at 0, 0 below -126.5, NaN for NaN. With
+// x = n + f, n whole and |f| <= 1/2, it is 2^n times a minimax polynomial of 2^f. Adding a number whose last
+// place counts 1 rounds x to n, and leaves n+127, the exponent of 2^n, lowest; a product is the cheapest shift up.
 INLINE v4 exp2(v4 x) {
   const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
   i4 up = (i4)splat(1.17549435e-38f);     // 2^23 as an integer
@@ -120,10 +114,8 @@ static float exp2_1(float x) { return exp2(splat(x))[0]; }
 
 #define LOG2E 1.44269504f
 #define NONE (-__builtin_inff())  // the score and LSE of nothing
-
 // per2 returns scale*log2(e), so that 2^(x*per2) is e^(x*scale). It stays finite.
 static float per2(float scale) { return scale < 2e38f ? scale * LOG2E : 3.4e38f; }
-
 // ln returns the natural logarithm of a positive float, and x for a NaN.
 static double ln(float x) {
   if (!(x > 0)) return x;
@@ -139,21 +131,23 @@ static double ln(float x) {
 // ---- Scratch ----
 //
 // Each area once: its name, how many floats, its shape. [n]x4 is splatted. The
-// plain loops keep K, V and sums there as rows of D and DV. blocks is keys/TILE.
+// plain loops have rows of D in k, of DV in v, of D8 in dq. blocks is keys/TILE. As
+// a long float32 sum loses terms, o, l and grads take up to FOLD, then their totals those.
 
 #define FORWARD(AREA)                                                                      \
   AREA(k, blocks * TILE * d8)          /* [blocks][TILE/8][D8][8] */                       \
   AREA(v, blocks * TILE * dv8)         /* [blocks][DV8/8][TILE][8] */                      \
   AREA(finite, blocks)                 /* not 0 if V of the block is finite */             \
   AREA(q, TILE * d8 * 4)               /* [TILE/4][D8][4]x4 */                             \
-  AREA(o, TILE * dv8) AREA(m, TILE) AREA(l, TILE) /* [TILE][DV8], [TILE], [TILE] */        \
+  AREA(m, TILE) AREA(l, TILE) AREA(l_total, TILE) /* [TILE] */                             \
+  AREA(o, TILE * 2 * dv8)              /* [TILE][2][DV8]: the sums, and their totals */    \
   AREA(s, 4 * TILE) AREA(p, TILE * 16) /* [4][TILE], [TILE][4]x4: of four query rows */
 
 #define BACKWARD(AREA)                                                                     \
   AREA(k, blocks * TILE * d8 * 4)      /* [blocks][TILE/4][D8][4]x4 */                     \
   AREA(v, blocks * TILE * dv8 * 4)     /* [blocks][TILE/4][DV8][4]x4 */                    \
   AREA(kt, blocks * TILE * d8 * 4)     /* [blocks][D8/4][TILE][4]x4 */                     \
-  AREA(dk, blocks * TILE * d8) AREA(dv, blocks * TILE * dv8) /* [..][D8], [..][DV8] */     \
+  AREA(grads, blocks * TILE * 2 * (d8 + dv8)) /* [blocks][TILE][2][D8+DV8]: dK and dV, and their totals */ \
   AREA(finite, blocks)                 /* not 0 if K of the block is finite */             \
   AREA(q, TILE * d8) AREA(dout, TILE * dv8)   /* [TILE/8][D8][8], [TILE/8][DV8][8] */      \
   AREA(qe, TILE * d8) AREA(doute, TILE * dv8) /* [D8/8][TILE][8], [DV8/8][TILE][8] */      \
@@ -177,7 +171,7 @@ SCRATCH(backward, BACKWARD)
 
 // ---- The plain loops ----
 
-static float dot(const float *a, const float *b, u32 n) {
+APART float dot(const float *a, const float *b, u32 n) {
   float sum = 0;
   for (u32 i = 0; i < n; i++) sum += a[i] * b[i];
   return sum;
@@ -185,83 +179,99 @@ static float dot(const float *a, const float *b, u32 n) {
 static void add_scaled(float *to, float by, const float *x, u32 n) {
   for (u32 i = 0; i < n; i++) to[i] += by * x[i];
 }
-
 INLINE i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 
-// finish writes row r of O, whose sums are o, and of LSE. l is 0 without a key,
-// or without one whose score is above -Inf.
-static void finish(const block *p, u32 r, const float *o, float m, float l) {
-  float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r;
-  for (u32 d = 0; d < p->vdim; d++) out[d] = l == 0 ? 0 : o[d] * (1 / l);
-  *lse = l == 0 ? NONE : (float)((double)p->scale * m + ln(l));
+// fold adds n sums to their totals, which lie behind them, and begins them anew.
+static void fold(float *x, u64 n) {
+  for (float *end = x + n; x != end; x += 4) store(x + n, load(x + n) + load(x)), store(x, splat(0));
+}
+static void fold_row(const forward *w, u32 r) {
+  fold(w->o + r * 2 * w->dv8, w->dv8);
+  w->l_total[r] += w->l[r], w->l[r] = 0;
+}
+static void rescale(const forward *w, u32 r, float by) {  // all but l
+  for (float *o = w->o + r * 2 * w->dv8, *end = o + 2 * w->dv8; o != end; o += 4) store(o, load(o) * by);
+  w->l_total[r] *= by;
+}
+static void begin(const forward *w, u32 rows) {
+  zero(w->o, rows * 2 * w->dv8);
+  for (u32 r = 0; r < rows; r++) w->m[r] = NONE, w->l[r] = w->l_total[r] = 0;
+}
+// finish writes row r of O and of LSE. l is 0 without a key, or without one whose score is above -Inf.
+static void finish(const block *p, const forward *w, u32 r) {
+  fold_row(w, r);
+  float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];
+  for (u32 d = 0; d < p->vdim; d++) out[d] = l == 0 ? 0 : w->o[(r * 2 + 1) * w->dv8 + d] * (1 / l);
+  *lse = l == 0 ? NONE : (float)((double)p->scale * w->m[r] + ln(l));
 }
 
 static void keep(const block *p, float *k, float *v, u64 key, u64 n) {
   copy(k + key * p->dim, AT(p->k), n * p->dim), copy(v + key * p->vdim, AT(p->v), n * p->vdim);
 }
 static void fwd_scalar_keys(const block *p, const forward *w, u64 key, u32 n) { keep(p, w->k, w->v, key, n); }
-
 static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   const float *q = AT(p->q);
+  if (flags & FIRST) begin(w, i1 - i0);
   for (u32 i = i0; i < i1; i++, q += p->dim) {
     u32 r = i - i0;
-    float *o = w->o + (u64)r * p->vdim, m = w->m[r], l = w->l[r];
-    if (flags & FIRST) zero(o, p->vdim), m = NONE, l = 0;
+    float *o = w->o + r * 2 * w->dv8, *m = w->m + r;
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       float s = dot(q, w->k + at * p->dim, p->dim);
-      if (s > m) {
-        float a = exp2_1((m - s) * per2(p->scale));
-        for (u32 d = 0; d < p->vdim; d++) o[d] *= a;
-        l *= a, m = s;
+      if (s > *m) {
+        float a = exp2_1((*m - s) * per2(p->scale));
+        rescale(w, r, a), w->l[r] *= a, *m = s;
       }
-      float shift = m == NONE ? 0 : m, weight = exp2_1((s - shift) * per2(p->scale));  // 0 or NaN, not exp(-Inf + Inf)
-      l += weight;
+      float shift = *m == NONE ? 0 : *m, weight = exp2_1((s - shift) * per2(p->scale));  // 0 or NaN, not exp(-Inf + Inf)
+      w->l[r] += weight;
       add_scaled(o, weight, w->v + at * p->vdim, p->vdim);
+      if ((at + 1) % FOLD == 0) fold_row(w, r);
     }
-    w->m[r] = m, w->l[r] = l;
-    if (flags & LAST) finish(p, r, o, m, l);
+    if (flags & LAST) finish(p, w, r);
   }
 }
 
-static void bwd_scalar_keys(const block *p, const backward *w, u64 key, u32 n) {
-  keep(p, w->k, w->v, key, n);
-  zero(w->dk + key * p->dim, (u64)n * p->dim), zero(w->dv + key * p->vdim, (u64)n * p->vdim);
+// grads_of returns the sums of dK and dV of a key; their totals lie behind, then the next key's.
+INLINE float *grads_of(const backward *w, u64 key) { return w->grads + key * 2 * (w->d8 + w->dv8); }
+static void fold_grads(const backward *w, u64 key, u64 end) {
+  for (; key < end; key++) fold(grads_of(w, key), w->d8 + w->dv8);
 }
-
+static void bwd_scalar_keys(const block *p, const backward *w, u64 key, u32 n) {
+  keep(p, w->k, w->v, key, n), zero(grads_of(w, key), grads_of(w, n) - w->grads);
+}
 static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   for (u32 i = i0; i < i1; i++) {
     u32 r = i - i0;
     const float *q = (float *)AT(p->q) + (u64)r * p->dim, *o = (float *)AT(p->o) + (u64)r * p->vdim;
     const float *dout = (float *)AT(p->dout) + (u64)r * p->vdim;
-    float *dq = (float *)AT(p->dq) + (u64)r * p->dim, lse = ((float *)AT(p->lse))[r];
+    float *dq = w->dq + r * w->d8, *out = (float *)AT(p->dq) + (u64)r * p->dim, lse = ((float *)AT(p->lse))[r];
     float delta = dot(dout, o, p->vdim) - ((float *)AT(p->dlse))[r];
+    if (flags & FIRST) zero(dq, p->dim);
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
     if (lse == NONE) hi = lo;  // every score is -Inf: no weight anywhere
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       float x = (dot(q, w->k + at * p->dim, p->dim) * p->scale - lse) * LOG2E, weight = exp2_1(x > 128 ? 128 : x);
       float ds = weight * (dot(dout, w->v + at * p->vdim, p->vdim) - delta);
-      add_scaled(w->dv + at * p->vdim, weight, dout, p->vdim);
-      add_scaled(w->dk + at * p->dim, ds, q, p->dim);
+      float *dk = grads_of(w, at);
+      add_scaled(dk + w->d8, weight, dout, p->vdim);
+      add_scaled(dk, ds, q, p->dim);
       add_scaled(dq, ds, w->k + at * p->dim, p->dim);
     }
-    for (u32 d = 0; flags & SCALED && d < p->dim; d++) dq[d] *= p->scale;
+    for (u32 d = 0; flags & LAST && d < p->dim; d++) out[d] = (out[d] + dq[d]) * (flags & SCALED ? p->scale : 1);
   }
+  if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
 }
-
-// write_grads writes n rows of dK and dV, whose rows are k_step and v_step apart.
-static void write_grads(const block *p, const backward *w, u64 key, u32 n, u64 k_step, u64 v_step) {
-  float *k = AT(p->k), *v = AT(p->v), *dk = w->dk + key * k_step, *dv = w->dv + key * v_step;
-  for (u32 r = 0; r < n; r++, dk += k_step, dv += v_step, v += p->vdim) {
+static void bwd_grads(const block *p, const backward *w, u64 key, u32 n) {
+  float *k = AT(p->k), *v = AT(p->v);
+  fold_grads(w, key, key + n);
+  for (u32 r = 0; r < n; r++, v += p->vdim) {
+    const float *dk = grads_of(w, key + r) + w->d8 + w->dv8;
     for (u32 d = 0; d < p->dim; d++) *k++ = dk[d] * p->scale;
-    copy(v, dv, p->vdim);
+    copy(v, dk + w->d8, p->vdim);
   }
 }
-
-static void bwd_scalar_grads(const block *p, const backward *w, u64 key, u32 n) { write_grads(p, w, key, n, p->dim, p->vdim); }
-static void bwd_simd128_grads(const block *p, const backward *w, u64 key, u32 n) { write_grads(p, w, key, n, w->d8, w->dv8); }
 
 // ---- The product of tiles ----
 //
@@ -300,16 +310,14 @@ INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
 
 // add_product adds to c [4][8], whose rows are step apart. n is a positive multiple of 8.
 INLINE void add_product(const float *a, const float *b, u32 n, float *c, u32 step) {
-  v4 sum[4][2];
-  float *row = c;
-  UNROLLED for (int r = 0; r < 4; r++, row += step) sum[r][0] = load(row), sum[r][1] = load(row + 4);
+  v4 sum[4][2] = {{splat(0)}};
   multiply(a, b, n, sum);
-  UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, sum[r][0]), store(c + 4, sum[r][1]);
+  UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, load(c) + sum[r][0]), store(c + 4, load(c + 4) + sum[r][1]);
 }
 
-// Products of one a and eights of columns: scores sets c [4][TILE] up to end, across
-// adds to rows of c of step columns. down takes one b and fours of rows, up to end of
-// c [][TILE]. Their loops are apart, as a call saves and restores eight registers.
+// Products of one a and eights of columns: scores sets c [4][TILE] up to end, across adds to
+// `width` columns of rows of c, step apart. down takes one b and fours of rows, up to end of c [][TILE].
+// Their loops are apart, as a call saves and restores eight registers.
 APART void scores(const float *a, const float *b, u32 n, float *c, const float *end) {
   for (; c != end; c += 8, b += n * 8) {
     v4 sum[4][2] = {{splat(0)}};
@@ -318,8 +326,8 @@ APART void scores(const float *a, const float *b, u32 n, float *c, const float *
     UNROLLED for (int r = 3; r >= 0; r--) store(c + r * TILE + 4, sum[r][1]), store(c + r * TILE, sum[r][0]);
   }
 }
-APART void across(const float *a, const float *b, u32 n, float *c, u32 step) {
-  for (const float *end = c + step; c != end; c += 8, b += TILE * 8) add_product(a, b, n, c, step);
+APART void across(const float *a, const float *b, u32 n, float *c, u32 width, u32 step) {
+  for (const float *end = c + width; c != end; c += 8, b += TILE * 8) add_product(a, b, n, c, step);
 }
 APART void down(const float *a, const float *b, u32 n, float *c, const float *end) {
   for (; c != end; c += TILE * 4, a += TILE * 16) add_product(a, b, n, c, TILE);
@@ -345,23 +353,24 @@ static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   for (u32 r = 0; r < count; r++) s.partial |= s.lo[r] > s.from || s.hi[r] < s.to;
   return s;
 }
-
-// careful_product adds the product over the span, without touching a number that a
-// row (or, by column, a column) must not see: there the weight is 0, but what it
-// multiplies may be NaN. The order is that of multiply, hence so are the bits.
+// careful_product adds the product over the span, without touching a number that a row (or, by column, a
+// column) must not see: its weight is 0, but the number may be NaN. The order, and the bits, are those of multiply.
 static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
-  for (u32 r = 0; r < 4; r++)
-    for (u32 n = 0; n < 8; n++)
-      for (u32 x = s->from; x < s->to; x++) {
-        u32 k = x ^ (UNROLL - 1), who = by_column ? n : r;
-        if (s->lo[who] <= k && k < s->hi[who]) c[r * step + n] += a[k * 16 + r * 4] * b[k * 8 + n];
-      }
+  for (u32 e = 0; e < 32; e++) {
+    u32 r = e / 8, n = e % 8, who = by_column ? n : r;
+    float sum = 0;
+    for (u32 x = s->from; x < s->to; x++) {
+      u32 k = x ^ (UNROLL - 1);
+      if (s->lo[who] <= k && k < s->hi[who]) sum += a[k * 16 + r * 4] * b[k * 8 + n];
+    }
+    c[r * step + n] += sum;
+  }
 }
 
 // span_across and span_down do so over the span. finite says that all that the weights multiply is.
-INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 step) {
-  if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, step);
-  else for (u32 d = 0; d < step; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
+INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 width, u32 step) {
+  if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, width, step);
+  else for (u32 d = 0; d < width; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
 }
 INLINE void span_down(const float *a, const float *b, const span *s, u32 finite, float *c, const float *end) {
   if (!s->partial || finite) down(a + s->from * 16, b + s->from * 8, s->to - s->from, c, end);
@@ -374,7 +383,7 @@ INLINE void span_down(const float *a, const float *b, const span *s, u32 finite,
 // 8 elements. Splatted, they become rows of a product, else columns. Each
 // returns whether all numbers are finite: 0 times any other is NaN.
 
-enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS, TRANSPOSED };
+enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS };
 // four returns the numbers at p of which `left` are there, and zeros.
 INLINE v4 four(const float *p, int left) {
   if (left >= 4) return *(const v4_any *)p;
@@ -395,17 +404,14 @@ INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
       if (how == ELEMENTS) store(to + d / 8 * TILE * 8 + r * 8 + d % 8, v);
       if (how == SPLAT_ROWS) spread(to + (r / 4 * d8 + d) * 16 + r % 4 * 4, 16, v);
       if (how == SPLAT_ELEMENTS) spread(to + (d / 4 * TILE + r) * 16, 4, v);
-      if (how == TRANSPOSED) scatter(to + d * TILE + r, TILE, v);
     }
   return none[0] + none[1] + none[2] + none[3] == 0;
 }
-
 #define PACK(name, how) APART u32 name(const float *x, u32 n, u32 dim, float *to) { return pack(x, n, dim, to, how); }
 PACK(pack_rows, ROWS)                      // to [TILE/8][D8][8]
 PACK(pack_elements, ELEMENTS)              // to [D8/8][TILE][8]
 PACK(splat_rows, SPLAT_ROWS)               // to [TILE/4][D8][4] splatted
 PACK(splat_elements, SPLAT_ELEMENTS)       // to [D8/4][TILE][4] splatted
-PACK(transpose, TRANSPOSED)                // to [D8][TILE]
 
 // ---- Forward ----
 
@@ -459,23 +465,20 @@ static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j,
     span s = spans(4, rows - g, (i64)i0 + g - j, p->first, p->last, n);
     if (s.from >= s.to) continue;
     scores(w->q + g * w->d8 * 4, k + s.from * w->d8, w->d8, w->s + s.from, w->s + s.to);
-    float *o = w->o + g * w->dv8;
     v4 a = soften(&s, w->s, w->p, w->m + g, w->l + g, per2(p->scale));
-    UNROLLED for (u32 r = 0; r < 4; r++)
-      for (u64 d = 0; a[r] != 1 && d < w->dv8; d += 4) store(o + r * w->dv8 + d, load(o + r * w->dv8 + d) * a[r]);
-    span_across(w->p, v, &s, w->finite[b] != 0, o, w->dv8);
+    UNROLLED for (u32 r = 0; r < 4; r++) if (a[r] != 1) rescale(w, g + r, a[r]);
+    span_across(w->p, v, &s, w->finite[b] != 0, w->o + g * 2 * w->dv8, w->dv8, 2 * w->dv8);
   }
 }
 
 static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   const u32 rows = i1 - i0;
-  if (flags & FIRST) {
-    splat_rows(AT(p->q), rows, p->dim, w->q);
-    zero(w->o, TILE * w->dv8), zero(w->l, TILE);
-    for (u32 r = 0; r < TILE; r++) w->m[r] = NONE;
+  if (flags & FIRST) splat_rows(AT(p->q), rows, p->dim, w->q), begin(w, round_up(rows, 4));
+  for (u32 j = j0; j < j1; j += TILE) {
+    fwd_block(p, w, i0, rows, j, j1 - j < TILE ? j1 - j : TILE);
+    for (u32 r = 0; (j - p->key0 + TILE) % FOLD == 0 && r < rows; r++) fold_row(w, r);
   }
-  for (u32 j = j0; j < j1; j += TILE) fwd_block(p, w, i0, rows, j, j1 - j < TILE ? j1 - j : TILE);
-  for (u32 r = 0; flags & LAST && r < rows; r++) finish(p, r, w->o + r * w->dv8, w->m[r], w->l[r]);
+  for (u32 r = 0; flags & LAST && r < rows; r++) finish(p, w, r);
 }
 
 // ---- Backward ----
@@ -489,7 +492,7 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
 static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) {
   splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4), splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
   w->finite[key / TILE] = splat_elements(AT(p->k), n, p->dim, w->kt + key * w->d8 * 4);
-  zero(w->dk + key * w->d8, TILE * w->d8), zero(w->dv + key * w->dv8, TILE * w->dv8);
+  zero(grads_of(w, key), grads_of(w, TILE) - w->grads);
 }
 
 // delta is dO·O - dLSE of row r, summed in the order of dP: for a row that sees
@@ -503,22 +506,15 @@ static float delta(const block *p, const backward *w, u32 r) {
   }
   return sum - dlse[r];
 }
-
 static void begin_tile(const block *p, const backward *w, u32 rows) {
-  const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse), *dq = AT(p->dq);
+  const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse);
   *w->tile_finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
   pack_elements(q, rows, p->dim, w->qe), pack_elements(dout, rows, p->vdim, w->doute);
-  transpose(dq, rows, p->dim, w->dq);
+  zero(w->dq, w->d8 * TILE);
   for (u32 r = 0; r < round_up(rows, 8); r++) {
     w->lse[r] = r < rows && lse[r] != NONE ? lse[r] : -NONE;
     w->delta[r] = r < rows ? delta(p, w, r) : 0;
   }
-}
-
-static void end_tile(const block *p, const backward *w, u32 rows, float scale) {
-  float *dq = AT(p->dq);
-  for (u32 r = 0; r < rows; r++)
-    for (u32 d = 0; d < p->dim; d++) *dq++ = w->dq[d * TILE + r] * scale;
 }
 
 // score_gradient turns S and dP of key c of four into P and dS.
@@ -541,7 +537,7 @@ APART void score_gradient(const backward *w, const span *n, u32 c, float scale, 
 // bwd_block adds what `rows` query rows give to one block of n keys, from key j on, and it to them.
 static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 key = j - p->key0, b = key / TILE;
-  u32 finite = *w->tile_finite != 0;
+  u32 finite = *w->tile_finite != 0, row = 2 * (w->d8 + w->dv8);
   zero(w->dst, round_up(rows, 8) * STRIP);
   for (u32 g = 0; g < n; g += 4) {  // key j is seen by the rows from j-last to j-first
     span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
@@ -549,8 +545,9 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
     scores(w->k + (key + g) * w->d8 * 4, w->q + s.from * w->d8, w->d8, w->s + s.from, w->s + s.to);
     scores(w->v + (key + g) * w->dv8 * 4, w->dout + s.from * w->dv8, w->dv8, w->dp + s.from, w->dp + s.to);
     for (u32 c = 0; c < 4; c++) score_gradient(w, &s, c, p->scale, w->dst + (g + c) * 8);
-    span_across(w->p, w->doute, &s, finite, w->dv + (key + g) * w->dv8, w->dv8);
-    span_across(w->ds, w->qe, &s, finite, w->dk + (key + g) * w->d8, w->d8);
+    float *dk = grads_of(w, key + g);
+    span_across(w->p, w->doute, &s, finite, dk + w->d8, w->dv8, row);
+    span_across(w->ds, w->qe, &s, finite, dk, w->d8, row);
   }
   const float *kt = w->kt + b * TILE * w->d8 * 4 + key % TILE * 16;
   for (u32 i = 0; i < rows; i += 8) {
@@ -563,7 +560,10 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
 static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   if (flags & FIRST) begin_tile(p, w, i1 - i0);
   for (u32 j = j0; j < j1; j += STRIP) bwd_block(p, w, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP);
-  if (flags & LAST) end_tile(p, w, i1 - i0, flags & SCALED ? p->scale : 1);
+  if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
+  float *dq = AT(p->dq), scale = flags & SCALED ? p->scale : 1;
+  for (u32 r = 0; flags & LAST && r < i1 - i0; r++)
+    for (u32 d = 0; d < p->dim; d++, dq++) *dq = (*dq + w->dq[d * TILE + r]) * scale;
 }
 
 // ---- Exports ----
@@ -594,6 +594,6 @@ static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 k
   }
 KEYS(forward, fwd_scalar_keys) ROWS(forward, fwd_scalar_rows)
 KEYS(forward, fwd_simd128_keys) ROWS(forward, fwd_simd128_rows)
-KEYS(backward, bwd_scalar_keys) ROWS(backward, bwd_scalar_rows) KEYS(backward, bwd_scalar_grads)
-KEYS(backward, bwd_simd128_keys) ROWS(backward, bwd_simd128_rows) KEYS(backward, bwd_simd128_grads)
+KEYS(backward, bwd_scalar_keys) ROWS(backward, bwd_scalar_rows)
+KEYS(backward, bwd_simd128_keys) ROWS(backward, bwd_simd128_rows) KEYS(backward, bwd_grads)
 EXPORT("abi") u32 abi(void) { return VERSION; }

@@ -20,51 +20,58 @@ export function noise(n) {
 
 // prepare lays out the memory for N rows, M keys and dims D and DV whose mask
 // lets row i see the keys from i+first to i+last. It returns how to run a kernel.
-export function prepare(module, { N, M, D, DV, first, last, scale }, backward) {
+// The backward pass takes `rows` query rows and `chunk` keys at a time.
+export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, chunk = up(M, TILE) }) {
   const { exports } = new WebAssembly.Instance(module, {});
   const d8 = up(D, 8), dv8 = up(DV, 8), keys = up(M, TILE);
   let at = exports.__heap_base.value;
   const take = (floats) => { const here = up(at, 64); at = here + 4 * floats; return here; };
   const block = take(32), q = take(TILE * D), k = take(TILE * D), v = take(TILE * DV), o = take(TILE * DV), lse = take(TILE);
   const dout = take(TILE * DV), dlse = take(TILE), dq = take(TILE * D);
-  const bytes = 4 * (keys * 9 * (d8 + dv8) + keys + TILE * 4 * (d8 + dv8) + TILE * TILE * 3);
+  const bytes = 4 * (keys * 10 * (d8 + dv8) + keys + TILE * 4 * (d8 + dv8) + TILE * TILE * 3);
   const scratch = take(bytes / 4);
   exports.memory.grow(Math.ceil((at - exports.memory.buffer.byteLength) / 65536));
   const f32 = new Float32Array(exports.memory.buffer);
-  new Uint32Array(exports.memory.buffer, block, 32).set(
-    [MAGIC, VERSION, D, DV, 0, M, first, last, 0, q, k, v, o, lse, dout, dlse, dq, scratch, bytes]);
+  const words = new Uint32Array(exports.memory.buffer, block, 32);
+  words.set([MAGIC, VERSION, D, DV, 0, M, first, last, 0, q, k, v, o, lse, dout, dlse, dq, scratch, bytes]);
   f32[block / 4 + 8] = scale;
 
   const put = (to, x, row, rows, dim) => f32.set(x.subarray(row * dim, (row + rows) * dim), to / 4);
   const get = (from, x, row, rows, dim) => x.set(f32.subarray(from / 4, from / 4 + rows * dim), row * dim);
   const call = (name, ...args) => { const code = exports[name](block, ...args); if (code) throw Error(`${name}(${args}): code ${code}`); };
-  const tiles = (n, f) => { for (let i = 0; i < n; i += TILE) f(i, Math.min(i + TILE, n), Math.min(TILE, n - i)); };
-  const stageKeys = (kernel, x) => tiles(M, (j0, j1, n) => {
-    put(k, x.K, j0, n, D); put(v, x.V, j0, n, DV);
-    call(`${kernel}_keys`, j0, j1);
-  });
+  const steps = (from, to, by, f) => { for (let i = from; i < to; i += by) f(i, Math.min(i + by, to), Math.min(by, to - i)); };
+  const stageKeys = (kernel, x, k0, k1) => {
+    words[4] = k0; words[5] = k1 - k0;
+    steps(k0, k1, TILE, (j0, j1, n) => {
+      put(k, x.K, j0, n, D); put(v, x.V, j0, n, DV);
+      call(`${kernel}_keys`, j0, j1);
+    });
+  };
 
   return {
     forward(kernel, x) {
-      stageKeys(kernel, x);
-      tiles(N, (i0, i1, n) => {
+      stageKeys(kernel, x, 0, M);
+      steps(0, N, TILE, (i0, i1, n) => {
         put(q, x.Q, i0, n, D);
         call(`${kernel}_rows`, i0, i1, 0, M, FIRST | LAST);
         get(o, x.O, i0, n, DV); get(lse, x.LSE, i0, n, 1);
       });
     },
     backward(kernel, x) {
-      stageKeys(kernel, x);
       f32.fill(0, dlse / 4, dlse / 4 + TILE);
-      tiles(N, (i0, i1, n) => {
-        put(q, x.Q, i0, n, D); put(o, x.O, i0, n, DV); put(dout, x.DO, i0, n, DV); put(lse, x.LSE, i0, n, 1);
-        f32.fill(0, dq / 4, dq / 4 + n * D);
-        call(`${kernel}_rows`, i0, i1, 0, M, FIRST | LAST | SCALED);
-        get(dq, x.DQ, i0, n, D);
-      });
-      tiles(M, (j0, j1, n) => {
-        call(`${kernel}_grads`, j0, j1);
-        get(k, x.DK, j0, n, D); get(v, x.DV, j0, n, DV);
+      x.DQ.fill(0);
+      steps(0, M, chunk, (k0, k1) => {
+        stageKeys(kernel, x, k0, k1);
+        steps(0, N, rows, (i0, i1, n) => {
+          put(q, x.Q, i0, n, D); put(o, x.O, i0, n, DV); put(dout, x.DO, i0, n, DV); put(lse, x.LSE, i0, n, 1);
+          put(dq, x.DQ, i0, n, D);
+          call(`${kernel}_rows`, i0, i1, k0, k1, FIRST | LAST | (k1 === M ? SCALED : 0));
+          get(dq, x.DQ, i0, n, D);
+        });
+        steps(k0, k1, TILE, (j0, j1, n) => {
+          call("bwd_grads", j0, j1);
+          get(k, x.DK, j0, n, D); get(v, x.DV, j0, n, DV);
+        });
       });
     },
   };

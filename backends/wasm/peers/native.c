@@ -60,7 +60,7 @@ static void backward_pass(void) {
     must(export_bwd_simd128_rows(b, i, i + TILE, 0, T, FIRST | LAST | SCALED));
     get(p->dq, DQ, i, D);
   }
-  for (u32 j = 0; j < T; j += TILE) must(export_bwd_simd128_grads(b, j, j + TILE)), get(p->k, DK, j, D), get(p->v, DV, j, D);
+  for (u32 j = 0; j < T; j += TILE) must(export_bwd_grads(b, j, j + TILE)), get(p->k, DK, j, D), get(p->v, DV, j, D);
 }
 
 static double cpu(void) {
