@@ -886,13 +886,12 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	VBROADCASTSS scale+56(FP), Z8
 	MOVQ         m+24(FP), BX
 	MOVQ         top+32(FP), SI
-	MOVQ         l+40(FP), DI
-	MOVQ         alpha+48(FP), R8
+	MOVQ         alpha+48(FP), DI
 	VMOVUPS      (SI), Z4
 	VMOVUPS      (BX), Z0
 	VMOVUPS      Z4, (BX)
-	MOVL         $0xff7fffff, R9
-	VPBROADCASTD R9, Z2
+	MOVL         $0xff7fffff, R8
+	VPBROADCASTD R8, Z2
 	VMAXPS       Z4, Z2, Z4
 	VSUBPS       Z4, Z0, Z0
 	VMULPS       Z8, Z0, Z0
@@ -904,8 +903,8 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	VFMADD213PS  Z25, Z2, Z3
 	VFMADD213PS  Z24, Z2, Z3
 	VSCALEFPS    Z0, Z3, Z0
-	VMOVUPS      Z0, (R8)
-	VMULPS       (DI), Z0, Z6
+	VMOVUPS      Z0, (DI)
+	VXORPS       Z6, Z6, Z6
 	VMOVUPS      64(SI), Z5
 	VMOVUPS      64(BX), Z0
 	VMOVUPS      Z5, 64(BX)
@@ -922,8 +921,8 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	VFMADD213PS  Z25, Z2, Z3
 	VFMADD213PS  Z24, Z2, Z3
 	VSCALEFPS    Z0, Z3, Z0
-	VMOVUPS      Z0, 64(R8)
-	VMULPS       64(DI), Z0, Z7
+	VMOVUPS      Z0, 64(DI)
+	VXORPS       Z7, Z7, Z7
 
 pair:
 	VMOVUPS     (CX), Z0
@@ -982,18 +981,23 @@ pair:
 	VADDPS      Z1, Z7, Z7
 
 	// VCVTNE2PS2BF16 Z0, Z1, Z0
-	LONG      $0x4877f262
-	WORD      $0xc072
-	VPERMW    Z0, Z9, Z0
-	VMOVDQU32 Z0, 64(AX)
-	ADDQ      $0x00000100, CX
-	ADDQ      $0x00000080, AX
-	DECQ      DX
-	JNZ       pair
-	MOVQ      l+40(FP), AX
-	VMOVUPS   Z6, (AX)
-	VMOVUPS   Z7, 64(AX)
-	LDMXCSR   (SP)
+	LONG        $0x4877f262
+	WORD        $0xc072
+	VPERMW      Z0, Z9, Z0
+	VMOVDQU32   Z0, 64(AX)
+	ADDQ        $0x00000100, CX
+	ADDQ        $0x00000080, AX
+	DECQ        DX
+	JNZ         pair
+	MOVQ        l+40(FP), AX
+	MOVQ        alpha+48(FP), CX
+	VMOVUPS     (CX), Z0
+	VFMADD231PS (AX), Z0, Z6
+	VMOVUPS     Z6, (AX)
+	VMOVUPS     64(CX), Z0
+	VFMADD231PS 64(AX), Z0, Z7
+	VMOVUPS     Z7, 64(AX)
+	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
 
@@ -4149,13 +4153,12 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	VBROADCASTSS scale+64(FP), Z8
 	MOVQ         m+32(FP), SI
 	MOVQ         top+40(FP), DI
-	MOVQ         l+48(FP), R8
-	MOVQ         alpha+56(FP), R9
+	MOVQ         alpha+56(FP), R8
 	VMOVUPS      (DI), Z4
 	VMOVUPS      (SI), Z0
 	VMOVUPS      Z4, (SI)
-	MOVL         $0xff7fffff, R10
-	VPBROADCASTD R10, Z2
+	MOVL         $0xff7fffff, R9
+	VPBROADCASTD R9, Z2
 	VMAXPS       Z4, Z2, Z4
 	VSUBPS       Z4, Z0, Z0
 	VMULPS       Z8, Z0, Z0
@@ -4167,8 +4170,8 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	VFMADD213PS  Z25, Z2, Z3
 	VFMADD213PS  Z24, Z2, Z3
 	VSCALEFPS    Z0, Z3, Z0
-	VMOVUPS      Z0, (R9)
-	VMULPS       (R8), Z0, Z6
+	VMOVUPS      Z0, (R8)
+	VXORPS       Z6, Z6, Z6
 	VMOVUPS      64(DI), Z5
 	VMOVUPS      64(SI), Z0
 	VMOVUPS      Z5, 64(SI)
@@ -4185,8 +4188,8 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	VFMADD213PS  Z25, Z2, Z3
 	VFMADD213PS  Z24, Z2, Z3
 	VSCALEFPS    Z0, Z3, Z0
-	VMOVUPS      Z0, 64(R9)
-	VMULPS       64(R8), Z0, Z7
+	VMOVUPS      Z0, 64(R8)
+	VXORPS       Z7, Z7, Z7
 
 pair:
 	VMOVUPS     (DX), Z0
@@ -4276,7 +4279,12 @@ pair:
 	DECQ        BX
 	JNZ         pair
 	MOVQ        l+48(FP), AX
+	MOVQ        alpha+56(FP), CX
+	VMOVUPS     (CX), Z0
+	VFMADD231PS (AX), Z0, Z6
 	VMOVUPS     Z6, (AX)
+	VMOVUPS     64(CX), Z0
+	VFMADD231PS 64(AX), Z0, Z7
 	VMOVUPS     Z7, 64(AX)
 	LDMXCSR     (SP)
 	VZEROUPPER

@@ -625,7 +625,7 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $8-52
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y0
 	VMOVUPS      Y0, (DI)
-	VMULPS       (SI), Y0, Y5
+	VXORPS       Y5, Y5, Y5
 	VMOVUPS      32(BX), Y4
 	VMOVUPS      32(DX), Y0
 	VMOVUPS      Y4, 32(DX)
@@ -648,7 +648,7 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $8-52
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y0
 	VMOVUPS      Y0, 32(DI)
-	VMULPS       32(SI), Y0, Y6
+	VXORPS       Y6, Y6, Y6
 
 key:
 	VMOVUPS     (AX), Y0
@@ -688,7 +688,11 @@ key:
 	ADDQ        $0x00000040, AX
 	DECQ        CX
 	JNZ         key
+	VMOVUPS     (DI), Y0
+	VFMADD231PS (SI), Y0, Y5
 	VMOVUPS     Y5, (SI)
+	VMOVUPS     32(DI), Y0
+	VFMADD231PS 32(SI), Y0, Y6
 	VMOVUPS     Y6, 32(SI)
 	LDMXCSR     (SP)
 	VZEROUPPER
@@ -872,29 +876,10 @@ TEXT ·addValuesAVX2(SB), NOSPLIT, $8-56
 	LEAQ    (DX)(DX*2), R9
 
 dims6:
-	CMPQ    DI, $0x06
-	JL      dims6done
-	CMPQ    DI, $0x08
-	JE      dims6done
-	TESTQ   R8, R8
-	JZ      dims6set
-	VMOVUPS (R8), Y12
-	VMOVUPS 32(R8), Y13
-	VMULPS  (AX), Y12, Y0
-	VMULPS  32(AX), Y13, Y1
-	VMULPS  64(AX), Y12, Y2
-	VMULPS  96(AX), Y13, Y3
-	VMULPS  128(AX), Y12, Y4
-	VMULPS  160(AX), Y13, Y5
-	VMULPS  192(AX), Y12, Y6
-	VMULPS  224(AX), Y13, Y7
-	VMULPS  256(AX), Y12, Y8
-	VMULPS  288(AX), Y13, Y9
-	VMULPS  320(AX), Y12, Y10
-	VMULPS  352(AX), Y13, Y11
-	JMP     dims6sum
-
-dims6set:
+	CMPQ   DI, $0x06
+	JL     dims6done
+	CMPQ   DI, $0x08
+	JE     dims6done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -907,13 +892,11 @@ dims6set:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-
-dims6sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims6keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims6keysrest
 
 dims6keys:
 	VMOVUPS      (R11), Y12
@@ -1032,6 +1015,24 @@ dims6keysone:
 	JNZ          dims6keysone
 
 dims6keysend:
+	TESTQ       R8, R8
+	JZ          dims6set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+	VFMADD231PS 128(AX), Y12, Y4
+	VFMADD231PS 160(AX), Y13, Y5
+	VFMADD231PS 192(AX), Y12, Y6
+	VFMADD231PS 224(AX), Y13, Y7
+	VFMADD231PS 256(AX), Y12, Y8
+	VFMADD231PS 288(AX), Y13, Y9
+	VFMADD231PS 320(AX), Y12, Y10
+	VFMADD231PS 352(AX), Y13, Y11
+
+dims6set:
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1051,23 +1052,8 @@ dims6keysend:
 
 dims6done:
 dims4:
-	CMPQ    DI, $0x04
-	JL      dims4done
-	TESTQ   R8, R8
-	JZ      dims4set
-	VMOVUPS (R8), Y12
-	VMOVUPS 32(R8), Y13
-	VMULPS  (AX), Y12, Y0
-	VMULPS  32(AX), Y13, Y1
-	VMULPS  64(AX), Y12, Y2
-	VMULPS  96(AX), Y13, Y3
-	VMULPS  128(AX), Y12, Y4
-	VMULPS  160(AX), Y13, Y5
-	VMULPS  192(AX), Y12, Y6
-	VMULPS  224(AX), Y13, Y7
-	JMP     dims4sum
-
-dims4set:
+	CMPQ   DI, $0x04
+	JL     dims4done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1076,13 +1062,11 @@ dims4set:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-
-dims4sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims4keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims4keysrest
 
 dims4keys:
 	VMOVUPS      (R11), Y12
@@ -1171,6 +1155,20 @@ dims4keysone:
 	JNZ          dims4keysone
 
 dims4keysend:
+	TESTQ       R8, R8
+	JZ          dims4set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+	VFMADD231PS 128(AX), Y12, Y4
+	VFMADD231PS 160(AX), Y13, Y5
+	VFMADD231PS 192(AX), Y12, Y6
+	VFMADD231PS 224(AX), Y13, Y7
+
+dims4set:
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1186,30 +1184,17 @@ dims4keysend:
 
 dims4done:
 dims2:
-	CMPQ    DI, $0x02
-	JL      dims2done
-	TESTQ   R8, R8
-	JZ      dims2set
-	VMOVUPS (R8), Y12
-	VMOVUPS 32(R8), Y13
-	VMULPS  (AX), Y12, Y0
-	VMULPS  32(AX), Y13, Y1
-	VMULPS  64(AX), Y12, Y2
-	VMULPS  96(AX), Y13, Y3
-	JMP     dims2sum
-
-dims2set:
+	CMPQ   DI, $0x02
+	JL     dims2done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-
-dims2sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims2keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims2keysrest
 
 dims2keys:
 	VMOVUPS      (R11), Y12
@@ -1268,6 +1253,16 @@ dims2keysone:
 	JNZ          dims2keysone
 
 dims2keysend:
+	TESTQ       R8, R8
+	JZ          dims2set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+
+dims2set:
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1279,26 +1274,15 @@ dims2keysend:
 
 dims2done:
 dims1:
-	CMPQ    DI, $0x01
-	JL      dims1done
-	TESTQ   R8, R8
-	JZ      dims1set
-	VMOVUPS (R8), Y12
-	VMOVUPS 32(R8), Y13
-	VMULPS  (AX), Y12, Y0
-	VMULPS  32(AX), Y13, Y1
-	JMP     dims1sum
-
-dims1set:
+	CMPQ   DI, $0x01
+	JL     dims1done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-
-dims1sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims1keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims1keysrest
 
 dims1keys:
 	VMOVUPS      (R11), Y12
@@ -1342,6 +1326,14 @@ dims1keysone:
 	JNZ          dims1keysone
 
 dims1keysend:
+	TESTQ       R8, R8
+	JZ          dims1set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+
+dims1set:
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
@@ -1372,29 +1364,10 @@ TEXT ·addValuesMaskedAVX2(SB), NOSPLIT, $8-64
 	LEAQ    (BX)(BX*2), R10
 
 dims6:
-	CMPQ    R8, $0x06
-	JL      dims6done
-	CMPQ    R8, $0x08
-	JE      dims6done
-	TESTQ   R9, R9
-	JZ      dims6set
-	VMOVUPS (R9), Y12
-	VMOVUPS 32(R9), Y13
-	VMULPS  (CX), Y12, Y0
-	VMULPS  32(CX), Y13, Y1
-	VMULPS  64(CX), Y12, Y2
-	VMULPS  96(CX), Y13, Y3
-	VMULPS  128(CX), Y12, Y4
-	VMULPS  160(CX), Y13, Y5
-	VMULPS  192(CX), Y12, Y6
-	VMULPS  224(CX), Y13, Y7
-	VMULPS  256(CX), Y12, Y8
-	VMULPS  288(CX), Y13, Y9
-	VMULPS  320(CX), Y12, Y10
-	VMULPS  352(CX), Y13, Y11
-	JMP     dims6sum
-
-dims6set:
+	CMPQ   R8, $0x06
+	JL     dims6done
+	CMPQ   R8, $0x08
+	JE     dims6done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1407,14 +1380,12 @@ dims6set:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-
-dims6sum:
-	MOVQ DX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	MOVQ AX, R14
-	SUBQ $0x00000004, R13
-	JL   dims6keysrest
+	MOVQ   DX, R11
+	MOVQ   SI, R12
+	MOVQ   DI, R13
+	MOVQ   AX, R14
+	SUBQ   $0x00000004, R13
+	JL     dims6keysrest
 
 dims6keys:
 	VPBROADCASTD (R14), Y12
@@ -1615,6 +1586,24 @@ dims6keysone:
 	JNZ          dims6keysone
 
 dims6keysend:
+	TESTQ       R9, R9
+	JZ          dims6set
+	VMOVUPS     (R9), Y12
+	VMOVUPS     32(R9), Y13
+	VFMADD231PS (CX), Y12, Y0
+	VFMADD231PS 32(CX), Y13, Y1
+	VFMADD231PS 64(CX), Y12, Y2
+	VFMADD231PS 96(CX), Y13, Y3
+	VFMADD231PS 128(CX), Y12, Y4
+	VFMADD231PS 160(CX), Y13, Y5
+	VFMADD231PS 192(CX), Y12, Y6
+	VFMADD231PS 224(CX), Y13, Y7
+	VFMADD231PS 256(CX), Y12, Y8
+	VFMADD231PS 288(CX), Y13, Y9
+	VFMADD231PS 320(CX), Y12, Y10
+	VFMADD231PS 352(CX), Y13, Y11
+
+dims6set:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	VMOVUPS Y2, 64(CX)
@@ -1634,23 +1623,8 @@ dims6keysend:
 
 dims6done:
 dims4:
-	CMPQ    R8, $0x04
-	JL      dims4done
-	TESTQ   R9, R9
-	JZ      dims4set
-	VMOVUPS (R9), Y12
-	VMOVUPS 32(R9), Y13
-	VMULPS  (CX), Y12, Y0
-	VMULPS  32(CX), Y13, Y1
-	VMULPS  64(CX), Y12, Y2
-	VMULPS  96(CX), Y13, Y3
-	VMULPS  128(CX), Y12, Y4
-	VMULPS  160(CX), Y13, Y5
-	VMULPS  192(CX), Y12, Y6
-	VMULPS  224(CX), Y13, Y7
-	JMP     dims4sum
-
-dims4set:
+	CMPQ   R8, $0x04
+	JL     dims4done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1659,14 +1633,12 @@ dims4set:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-
-dims4sum:
-	MOVQ DX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	MOVQ AX, R14
-	SUBQ $0x00000004, R13
-	JL   dims4keysrest
+	MOVQ   DX, R11
+	MOVQ   SI, R12
+	MOVQ   DI, R13
+	MOVQ   AX, R14
+	SUBQ   $0x00000004, R13
+	JL     dims4keysrest
 
 dims4keys:
 	VPBROADCASTD (R14), Y12
@@ -1817,6 +1789,20 @@ dims4keysone:
 	JNZ          dims4keysone
 
 dims4keysend:
+	TESTQ       R9, R9
+	JZ          dims4set
+	VMOVUPS     (R9), Y12
+	VMOVUPS     32(R9), Y13
+	VFMADD231PS (CX), Y12, Y0
+	VFMADD231PS 32(CX), Y13, Y1
+	VFMADD231PS 64(CX), Y12, Y2
+	VFMADD231PS 96(CX), Y13, Y3
+	VFMADD231PS 128(CX), Y12, Y4
+	VFMADD231PS 160(CX), Y13, Y5
+	VFMADD231PS 192(CX), Y12, Y6
+	VFMADD231PS 224(CX), Y13, Y7
+
+dims4set:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	VMOVUPS Y2, 64(CX)
@@ -1832,31 +1818,18 @@ dims4keysend:
 
 dims4done:
 dims2:
-	CMPQ    R8, $0x02
-	JL      dims2done
-	TESTQ   R9, R9
-	JZ      dims2set
-	VMOVUPS (R9), Y12
-	VMOVUPS 32(R9), Y13
-	VMULPS  (CX), Y12, Y0
-	VMULPS  32(CX), Y13, Y1
-	VMULPS  64(CX), Y12, Y2
-	VMULPS  96(CX), Y13, Y3
-	JMP     dims2sum
-
-dims2set:
+	CMPQ   R8, $0x02
+	JL     dims2done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-
-dims2sum:
-	MOVQ DX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	MOVQ AX, R14
-	SUBQ $0x00000004, R13
-	JL   dims2keysrest
+	MOVQ   DX, R11
+	MOVQ   SI, R12
+	MOVQ   DI, R13
+	MOVQ   AX, R14
+	SUBQ   $0x00000004, R13
+	JL     dims2keysrest
 
 dims2keys:
 	VPBROADCASTD (R14), Y12
@@ -1957,6 +1930,16 @@ dims2keysone:
 	JNZ          dims2keysone
 
 dims2keysend:
+	TESTQ       R9, R9
+	JZ          dims2set
+	VMOVUPS     (R9), Y12
+	VMOVUPS     32(R9), Y13
+	VFMADD231PS (CX), Y12, Y0
+	VFMADD231PS 32(CX), Y13, Y1
+	VFMADD231PS 64(CX), Y12, Y2
+	VFMADD231PS 96(CX), Y13, Y3
+
+dims2set:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	VMOVUPS Y2, 64(CX)
@@ -1968,27 +1951,16 @@ dims2keysend:
 
 dims2done:
 dims1:
-	CMPQ    R8, $0x01
-	JL      dims1done
-	TESTQ   R9, R9
-	JZ      dims1set
-	VMOVUPS (R9), Y12
-	VMOVUPS 32(R9), Y13
-	VMULPS  (CX), Y12, Y0
-	VMULPS  32(CX), Y13, Y1
-	JMP     dims1sum
-
-dims1set:
+	CMPQ   R8, $0x01
+	JL     dims1done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-
-dims1sum:
-	MOVQ DX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	MOVQ AX, R14
-	SUBQ $0x00000004, R13
-	JL   dims1keysrest
+	MOVQ   DX, R11
+	MOVQ   SI, R12
+	MOVQ   DI, R13
+	MOVQ   AX, R14
+	SUBQ   $0x00000004, R13
+	JL     dims1keysrest
 
 dims1keys:
 	VPBROADCASTD (R14), Y12
@@ -2064,6 +2036,14 @@ dims1keysone:
 	JNZ          dims1keysone
 
 dims1keysend:
+	TESTQ       R9, R9
+	JZ          dims1set
+	VMOVUPS     (R9), Y12
+	VMOVUPS     32(R9), Y13
+	VFMADD231PS (CX), Y12, Y0
+	VFMADD231PS 32(CX), Y13, Y1
+
+dims1set:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	ADDQ    $0x00000040, CX
@@ -2073,6 +2053,34 @@ dims1keysend:
 
 dims1done:
 	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func addSumAVX2(sum *float32, x *float32, rows int, alpha *float32)
+// Requires: AVX, FMA3, SSE
+TEXT ·addSumAVX2(SB), NOSPLIT, $8-32
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    rows+16(FP), DX
+	MOVQ    alpha+24(FP), BX
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+
+row:
+	VMOVUPS     (CX), Y2
+	VFMADD231PS (AX), Y0, Y2
+	VMOVUPS     Y2, (AX)
+	VMOVUPS     32(CX), Y3
+	VFMADD231PS 32(AX), Y1, Y3
+	VMOVUPS     Y3, 32(AX)
+	ADDQ        $0x00000040, AX
+	ADDQ        $0x00000040, CX
+	DECQ        DX
+	JNZ         row
+	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
 

@@ -627,7 +627,7 @@ TEXT ·weightsAVX512(SB), NOSPLIT, $8-52
 	VFMADD213PS  Z24, Z1, Z2
 	VSCALEFPS    Z0, Z2, Z0
 	VMOVUPS      Z0, (DI)
-	VMULPS       (SI), Z0, Z5
+	VXORPS       Z5, Z5, Z5
 	VMOVUPS      64(BX), Z4
 	VMOVUPS      64(DX), Z0
 	VMOVUPS      Z4, 64(DX)
@@ -645,7 +645,7 @@ TEXT ·weightsAVX512(SB), NOSPLIT, $8-52
 	VFMADD213PS  Z24, Z1, Z2
 	VSCALEFPS    Z0, Z2, Z0
 	VMOVUPS      Z0, 64(DI)
-	VMULPS       64(SI), Z0, Z6
+	VXORPS       Z6, Z6, Z6
 
 key:
 	VMOVUPS     (AX), Z0
@@ -677,7 +677,11 @@ key:
 	ADDQ        $0x00000080, AX
 	DECQ        CX
 	JNZ         key
+	VMOVUPS     (DI), Z0
+	VFMADD231PS (SI), Z0, Z5
 	VMOVUPS     Z5, (SI)
+	VMOVUPS     64(DI), Z0
+	VFMADD231PS 64(SI), Z0, Z6
 	VMOVUPS     Z6, 64(SI)
 	LDMXCSR     (SP)
 	VZEROUPPER
@@ -831,31 +835,8 @@ TEXT ·addValuesAVX512(SB), NOSPLIT, $8-56
 	LEAQ    (DX)(DX*2), R9
 
 dims8:
-	CMPQ    DI, $0x08
-	JL      dims8done
-	TESTQ   R8, R8
-	JZ      dims8set
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
-	VMULPS  (AX), Z16, Z0
-	VMULPS  64(AX), Z17, Z1
-	VMULPS  128(AX), Z16, Z2
-	VMULPS  192(AX), Z17, Z3
-	VMULPS  256(AX), Z16, Z4
-	VMULPS  320(AX), Z17, Z5
-	VMULPS  384(AX), Z16, Z6
-	VMULPS  448(AX), Z17, Z7
-	VMULPS  512(AX), Z16, Z8
-	VMULPS  576(AX), Z17, Z9
-	VMULPS  640(AX), Z16, Z10
-	VMULPS  704(AX), Z17, Z11
-	VMULPS  768(AX), Z16, Z12
-	VMULPS  832(AX), Z17, Z13
-	VMULPS  896(AX), Z16, Z14
-	VMULPS  960(AX), Z17, Z15
-	JMP     dims8sum
-
-dims8set:
+	CMPQ   DI, $0x08
+	JL     dims8done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -872,13 +853,11 @@ dims8set:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-
-dims8sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims8keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims8keysrest
 
 dims8keys:
 	VMOVUPS      (R11), Z16
@@ -1027,6 +1006,28 @@ dims8keysone:
 	JNZ          dims8keysone
 
 dims8keysend:
+	TESTQ       R8, R8
+	JZ          dims8set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+	VFMADD231PS 256(AX), Z16, Z4
+	VFMADD231PS 320(AX), Z17, Z5
+	VFMADD231PS 384(AX), Z16, Z6
+	VFMADD231PS 448(AX), Z17, Z7
+	VFMADD231PS 512(AX), Z16, Z8
+	VFMADD231PS 576(AX), Z17, Z9
+	VFMADD231PS 640(AX), Z16, Z10
+	VFMADD231PS 704(AX), Z17, Z11
+	VFMADD231PS 768(AX), Z16, Z12
+	VFMADD231PS 832(AX), Z17, Z13
+	VFMADD231PS 896(AX), Z16, Z14
+	VFMADD231PS 960(AX), Z17, Z15
+
+dims8set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -1050,23 +1051,8 @@ dims8keysend:
 
 dims8done:
 dims4:
-	CMPQ    DI, $0x04
-	JL      dims4done
-	TESTQ   R8, R8
-	JZ      dims4set
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
-	VMULPS  (AX), Z16, Z0
-	VMULPS  64(AX), Z17, Z1
-	VMULPS  128(AX), Z16, Z2
-	VMULPS  192(AX), Z17, Z3
-	VMULPS  256(AX), Z16, Z4
-	VMULPS  320(AX), Z17, Z5
-	VMULPS  384(AX), Z16, Z6
-	VMULPS  448(AX), Z17, Z7
-	JMP     dims4sum
-
-dims4set:
+	CMPQ   DI, $0x04
+	JL     dims4done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -1075,13 +1061,11 @@ dims4set:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-
-dims4sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims4keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims4keysrest
 
 dims4keys:
 	VMOVUPS      (R11), Z16
@@ -1170,6 +1154,20 @@ dims4keysone:
 	JNZ          dims4keysone
 
 dims4keysend:
+	TESTQ       R8, R8
+	JZ          dims4set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+	VFMADD231PS 256(AX), Z16, Z4
+	VFMADD231PS 320(AX), Z17, Z5
+	VFMADD231PS 384(AX), Z16, Z6
+	VFMADD231PS 448(AX), Z17, Z7
+
+dims4set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -1185,30 +1183,17 @@ dims4keysend:
 
 dims4done:
 dims2:
-	CMPQ    DI, $0x02
-	JL      dims2done
-	TESTQ   R8, R8
-	JZ      dims2set
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
-	VMULPS  (AX), Z16, Z0
-	VMULPS  64(AX), Z17, Z1
-	VMULPS  128(AX), Z16, Z2
-	VMULPS  192(AX), Z17, Z3
-	JMP     dims2sum
-
-dims2set:
+	CMPQ   DI, $0x02
+	JL     dims2done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-
-dims2sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims2keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims2keysrest
 
 dims2keys:
 	VMOVUPS      (R11), Z16
@@ -1267,6 +1252,16 @@ dims2keysone:
 	JNZ          dims2keysone
 
 dims2keysend:
+	TESTQ       R8, R8
+	JZ          dims2set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+
+dims2set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -1278,26 +1273,15 @@ dims2keysend:
 
 dims2done:
 dims1:
-	CMPQ    DI, $0x01
-	JL      dims1done
-	TESTQ   R8, R8
-	JZ      dims1set
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
-	VMULPS  (AX), Z16, Z0
-	VMULPS  64(AX), Z17, Z1
-	JMP     dims1sum
-
-dims1set:
+	CMPQ   DI, $0x01
+	JL     dims1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
-
-dims1sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims1keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims1keysrest
 
 dims1keys:
 	VMOVUPS      (R11), Z16
@@ -1341,6 +1325,14 @@ dims1keysone:
 	JNZ          dims1keysone
 
 dims1keysend:
+	TESTQ       R8, R8
+	JZ          dims1set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+
+dims1set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
@@ -1371,31 +1363,8 @@ TEXT ·addValuesMaskedAVX512(SB), NOSPLIT, $8-64
 	LEAQ    (BX)(BX*2), R10
 
 dims8:
-	CMPQ    R8, $0x08
-	JL      dims8done
-	TESTQ   R9, R9
-	JZ      dims8set
-	VMOVUPS (R9), Z16
-	VMOVUPS 64(R9), Z17
-	VMULPS  (CX), Z16, Z0
-	VMULPS  64(CX), Z17, Z1
-	VMULPS  128(CX), Z16, Z2
-	VMULPS  192(CX), Z17, Z3
-	VMULPS  256(CX), Z16, Z4
-	VMULPS  320(CX), Z17, Z5
-	VMULPS  384(CX), Z16, Z6
-	VMULPS  448(CX), Z17, Z7
-	VMULPS  512(CX), Z16, Z8
-	VMULPS  576(CX), Z17, Z9
-	VMULPS  640(CX), Z16, Z10
-	VMULPS  704(CX), Z17, Z11
-	VMULPS  768(CX), Z16, Z12
-	VMULPS  832(CX), Z17, Z13
-	VMULPS  896(CX), Z16, Z14
-	VMULPS  960(CX), Z17, Z15
-	JMP     dims8sum
-
-dims8set:
+	CMPQ   R8, $0x08
+	JL     dims8done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -1412,14 +1381,12 @@ dims8set:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-
-dims8sum:
-	MOVQ DX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	MOVQ AX, R14
-	SUBQ $0x00000004, R13
-	JL   dims8keysrest
+	MOVQ   DX, R11
+	MOVQ   SI, R12
+	MOVQ   DI, R13
+	MOVQ   AX, R14
+	SUBQ   $0x00000004, R13
+	JL     dims8keysrest
 
 dims8keys:
 	KMOVW        (R14), K1
@@ -1580,6 +1547,28 @@ dims8keysone:
 	JNZ          dims8keysone
 
 dims8keysend:
+	TESTQ       R9, R9
+	JZ          dims8set
+	VMOVUPS     (R9), Z16
+	VMOVUPS     64(R9), Z17
+	VFMADD231PS (CX), Z16, Z0
+	VFMADD231PS 64(CX), Z17, Z1
+	VFMADD231PS 128(CX), Z16, Z2
+	VFMADD231PS 192(CX), Z17, Z3
+	VFMADD231PS 256(CX), Z16, Z4
+	VFMADD231PS 320(CX), Z17, Z5
+	VFMADD231PS 384(CX), Z16, Z6
+	VFMADD231PS 448(CX), Z17, Z7
+	VFMADD231PS 512(CX), Z16, Z8
+	VFMADD231PS 576(CX), Z17, Z9
+	VFMADD231PS 640(CX), Z16, Z10
+	VFMADD231PS 704(CX), Z17, Z11
+	VFMADD231PS 768(CX), Z16, Z12
+	VFMADD231PS 832(CX), Z17, Z13
+	VFMADD231PS 896(CX), Z16, Z14
+	VFMADD231PS 960(CX), Z17, Z15
+
+dims8set:
 	VMOVUPS Z0, (CX)
 	VMOVUPS Z1, 64(CX)
 	VMOVUPS Z2, 128(CX)
@@ -1603,23 +1592,8 @@ dims8keysend:
 
 dims8done:
 dims4:
-	CMPQ    R8, $0x04
-	JL      dims4done
-	TESTQ   R9, R9
-	JZ      dims4set
-	VMOVUPS (R9), Z16
-	VMOVUPS 64(R9), Z17
-	VMULPS  (CX), Z16, Z0
-	VMULPS  64(CX), Z17, Z1
-	VMULPS  128(CX), Z16, Z2
-	VMULPS  192(CX), Z17, Z3
-	VMULPS  256(CX), Z16, Z4
-	VMULPS  320(CX), Z17, Z5
-	VMULPS  384(CX), Z16, Z6
-	VMULPS  448(CX), Z17, Z7
-	JMP     dims4sum
-
-dims4set:
+	CMPQ   R8, $0x04
+	JL     dims4done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -1628,14 +1602,12 @@ dims4set:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-
-dims4sum:
-	MOVQ DX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	MOVQ AX, R14
-	SUBQ $0x00000004, R13
-	JL   dims4keysrest
+	MOVQ   DX, R11
+	MOVQ   SI, R12
+	MOVQ   DI, R13
+	MOVQ   AX, R14
+	SUBQ   $0x00000004, R13
+	JL     dims4keysrest
 
 dims4keys:
 	KMOVW        (R14), K1
@@ -1736,6 +1708,20 @@ dims4keysone:
 	JNZ          dims4keysone
 
 dims4keysend:
+	TESTQ       R9, R9
+	JZ          dims4set
+	VMOVUPS     (R9), Z16
+	VMOVUPS     64(R9), Z17
+	VFMADD231PS (CX), Z16, Z0
+	VFMADD231PS 64(CX), Z17, Z1
+	VFMADD231PS 128(CX), Z16, Z2
+	VFMADD231PS 192(CX), Z17, Z3
+	VFMADD231PS 256(CX), Z16, Z4
+	VFMADD231PS 320(CX), Z17, Z5
+	VFMADD231PS 384(CX), Z16, Z6
+	VFMADD231PS 448(CX), Z17, Z7
+
+dims4set:
 	VMOVUPS Z0, (CX)
 	VMOVUPS Z1, 64(CX)
 	VMOVUPS Z2, 128(CX)
@@ -1751,31 +1737,18 @@ dims4keysend:
 
 dims4done:
 dims2:
-	CMPQ    R8, $0x02
-	JL      dims2done
-	TESTQ   R9, R9
-	JZ      dims2set
-	VMOVUPS (R9), Z16
-	VMOVUPS 64(R9), Z17
-	VMULPS  (CX), Z16, Z0
-	VMULPS  64(CX), Z17, Z1
-	VMULPS  128(CX), Z16, Z2
-	VMULPS  192(CX), Z17, Z3
-	JMP     dims2sum
-
-dims2set:
+	CMPQ   R8, $0x02
+	JL     dims2done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-
-dims2sum:
-	MOVQ DX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	MOVQ AX, R14
-	SUBQ $0x00000004, R13
-	JL   dims2keysrest
+	MOVQ   DX, R11
+	MOVQ   SI, R12
+	MOVQ   DI, R13
+	MOVQ   AX, R14
+	SUBQ   $0x00000004, R13
+	JL     dims2keysrest
 
 dims2keys:
 	KMOVW        (R14), K1
@@ -1846,6 +1819,16 @@ dims2keysone:
 	JNZ          dims2keysone
 
 dims2keysend:
+	TESTQ       R9, R9
+	JZ          dims2set
+	VMOVUPS     (R9), Z16
+	VMOVUPS     64(R9), Z17
+	VFMADD231PS (CX), Z16, Z0
+	VFMADD231PS 64(CX), Z17, Z1
+	VFMADD231PS 128(CX), Z16, Z2
+	VFMADD231PS 192(CX), Z17, Z3
+
+dims2set:
 	VMOVUPS Z0, (CX)
 	VMOVUPS Z1, 64(CX)
 	VMOVUPS Z2, 128(CX)
@@ -1857,27 +1840,16 @@ dims2keysend:
 
 dims2done:
 dims1:
-	CMPQ    R8, $0x01
-	JL      dims1done
-	TESTQ   R9, R9
-	JZ      dims1set
-	VMOVUPS (R9), Z16
-	VMOVUPS 64(R9), Z17
-	VMULPS  (CX), Z16, Z0
-	VMULPS  64(CX), Z17, Z1
-	JMP     dims1sum
-
-dims1set:
+	CMPQ   R8, $0x01
+	JL     dims1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
-
-dims1sum:
-	MOVQ DX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	MOVQ AX, R14
-	SUBQ $0x00000004, R13
-	JL   dims1keysrest
+	MOVQ   DX, R11
+	MOVQ   SI, R12
+	MOVQ   DI, R13
+	MOVQ   AX, R14
+	SUBQ   $0x00000004, R13
+	JL     dims1keysrest
 
 dims1keys:
 	KMOVW        (R14), K1
@@ -1933,6 +1905,14 @@ dims1keysone:
 	JNZ          dims1keysone
 
 dims1keysend:
+	TESTQ       R9, R9
+	JZ          dims1set
+	VMOVUPS     (R9), Z16
+	VMOVUPS     64(R9), Z17
+	VFMADD231PS (CX), Z16, Z0
+	VFMADD231PS 64(CX), Z17, Z1
+
+dims1set:
 	VMOVUPS Z0, (CX)
 	VMOVUPS Z1, 64(CX)
 	ADDQ    $0x00000080, CX
@@ -1942,6 +1922,34 @@ dims1keysend:
 
 dims1done:
 	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func addSumAVX512(sum *float32, x *float32, rows int, alpha *float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·addSumAVX512(SB), NOSPLIT, $8-32
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    rows+16(FP), DX
+	MOVQ    alpha+24(FP), BX
+	VMOVUPS (BX), Z0
+	VMOVUPS 64(BX), Z1
+
+row:
+	VMOVUPS     (CX), Z2
+	VFMADD231PS (AX), Z0, Z2
+	VMOVUPS     Z2, (AX)
+	VMOVUPS     64(CX), Z3
+	VFMADD231PS 64(AX), Z1, Z3
+	VMOVUPS     Z3, 64(AX)
+	ADDQ        $0x00000080, AX
+	ADDQ        $0x00000080, CX
+	DECQ        DX
+	JNZ         row
+	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
 

@@ -304,7 +304,7 @@ func weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical
 	exp2Constants()
 	row, n, p, shift, sum, scale := registers[0:2], registers[2], registers[3], registers[4:6], registers[6:8], registers[8]
 	floatParam("scale", scale)
-	beginWeights(param("m"), param("top"), param("l"), param("alpha"), row[0], n, p, scale, shift, sum)
+	beginWeights(param("m"), param("top"), param("alpha"), row[0], n, p, scale, shift, sum)
 	Label("pair")
 	for v := range vectors {
 		for i, x := range row {
@@ -320,10 +320,7 @@ func weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical
 	ADDQ(U32(uint32(rowBytes)), dst)
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))
-	l := param("l")
-	for v := range vectors {
-		VMOVUPS(sum[v], part(Mem{Base: l}, v))
-	}
+	endWeights(param("l"), param("alpha"), row[0], sum)
 	done()
 }
 

@@ -17,6 +17,14 @@ func accumulators(rows int) [][]VecPhysical {
 	return acc
 }
 
+func clearSums(acc [][]VecPhysical) {
+	for _, row := range acc {
+		for _, z := range row {
+			VXORPS(z, z, z)
+		}
+	}
+}
+
 // step multiplies one row of lanes, at b, with one element for each row of the
 // tile, and adds the products.
 func step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
@@ -158,11 +166,7 @@ func scores() {
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
 	inGroups("keys", keys, func(rows int, label string) {
 		acc := accumulators(rows)
-		for _, row := range acc {
-			for _, z := range row {
-				VXORPS(z, z, z)
-			}
-		}
+		clearSums(acc)
 		a0, a4, b, n := GP64(), GP64(), GP64(), GP64()
 		MOVQ(k, a0)
 		LEAQ(Mem{Base: k, Index: step0, Scale: 4}, a4)
@@ -243,7 +247,8 @@ func declareValues(masked bool) (rowsOfP string) {
 	return "keys"
 }
 
-// values emits Oᵀ = alpha Oᵀ + Vᵀ P.
+// values emits Oᵀ = alpha Oᵀ + Vᵀ P. The keys are summed from zero, since a sum of few
+// keys is rounded in smaller units than O.
 func values(masked bool) {
 	rowsOfP := declareValues(masked)
 	var masks GPVirtual
@@ -256,25 +261,7 @@ func values(masked bool) {
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
 	inGroups("dims", vdim, func(rows int, label string) {
 		acc := accumulators(rows)
-		alphas := lanesB
-		TESTQ(alpha, alpha)
-		JZ(LabelRef(label + "set"))
-		for x, z := range alphas {
-			VMOVUPS(part(Mem{Base: alpha}, x), z)
-		}
-		for r := range acc {
-			for x, z := range acc[r] {
-				VMULPS(part(Mem{Base: o, Disp: r * rowBytes}, x), alphas[x], z)
-			}
-		}
-		JMP(LabelRef(label + "sum"))
-		Label(label + "set")
-		for r := range acc {
-			for _, z := range acc[r] {
-				VXORPS(z, z, z)
-			}
-		}
-		Label(label + "sum")
+		clearSums(acc)
 		a, b, n, m := GP64(), GP64(), GP64(), GP64()
 		MOVQ(v, a)
 		MOVQ(p, b)
@@ -297,6 +284,17 @@ func values(masked bool) {
 				ADDQ(U32(uint32(steps*4)), m)
 			}
 		})
+		TESTQ(alpha, alpha)
+		JZ(LabelRef(label + "set"))
+		for x, z := range lanesB {
+			VMOVUPS(part(Mem{Base: alpha}, x), z)
+		}
+		for r := range acc {
+			for x, z := range acc[r] {
+				VFMADD231PS(part(Mem{Base: o, Disp: r * rowBytes}, x), lanesB[x], z)
+			}
+		}
+		Label(label + "set")
 		for r := range acc {
 			for x, z := range acc[r] {
 				VMOVUPS(z, part(Mem{Base: o, Disp: r * rowBytes}, x))
@@ -305,5 +303,27 @@ func values(masked bool) {
 		ADDQ(U32(uint32(rows*rowBytes)), o)
 		ADDQ(U32(uint32(rows*4)), v)
 	})
+	done()
+}
+
+// addSum emits the sum of two parts of the keys.
+func addSum() {
+	arithmetic("addSum", "func(sum, x *float32, rows int, alpha *float32)",
+		"sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][LANES]. rows > 0.")
+	sum, x, rows, alpha := param("sum"), param("x"), param("rows"), param("alpha")
+	by, z := registers[0:2], registers[2:4]
+	for v := range vectors {
+		VMOVUPS(part(Mem{Base: alpha}, v), by[v])
+	}
+	Label("row")
+	for v := range vectors {
+		VMOVUPS(part(Mem{Base: x}, v), z[v])
+		VFMADD231PS(part(Mem{Base: sum}, v), by[v], z[v])
+		VMOVUPS(z[v], part(Mem{Base: sum}, v))
+	}
+	ADDQ(U32(uint32(rowBytes)), sum)
+	ADDQ(U32(uint32(rowBytes)), x)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
 	done()
 }

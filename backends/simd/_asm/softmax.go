@@ -145,9 +145,9 @@ func maskScores() {
 	done()
 }
 
-// beginWeights sets shift to top, sum to alpha*l, and stores m and alpha. x, n and
-// p are scratch.
-func beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
+// beginWeights sets shift to top, sum to 0, and stores m and alpha. x, n and p are
+// scratch.
+func beginWeights(m, top, alpha GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
 		VMOVUPS(at(top), shift[v])
@@ -159,7 +159,17 @@ func beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift,
 		VMULPS(scale, x, x)
 		exp2(x, n, p)
 		VMOVUPS(x, at(alpha))
-		VMULPS(at(l), x, sum[v])
+		VXORPS(sum[v], sum[v], sum[v])
+	}
+}
+
+// endWeights sets l to alpha*l + sum. x is scratch.
+func endWeights(l, alpha GPVirtual, x VecPhysical, sum []VecPhysical) {
+	for v := range vectors {
+		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
+		VMOVUPS(at(alpha), x)
+		VFMADD231PS(at(l), x, sum[v])
+		VMOVUPS(sum[v], at(l))
 	}
 }
 
@@ -173,7 +183,7 @@ func weights() {
 	exp2Constants()
 	x, n, p, shift, sum, scale := registers[0], registers[1], registers[2], registers[3:5], registers[5:7], registers[7]
 	floatParam("scale", scale)
-	beginWeights(m, top, l, alpha, x, n, p, scale, shift, sum)
+	beginWeights(m, top, alpha, x, n, p, scale, shift, sum)
 	Label("key")
 	for v := range vectors { // the same scratch: the processor renames it
 		score := part(Mem{Base: s}, v)
@@ -187,9 +197,7 @@ func weights() {
 	ADDQ(U32(uint32(rowBytes)), s)
 	DECQ(keys)
 	JNZ(LabelRef("key"))
-	for v := range vectors {
-		VMOVUPS(sum[v], part(Mem{Base: l}, v))
-	}
+	endWeights(l, alpha, x, sum)
 	done()
 }
 
