@@ -15,13 +15,13 @@ TEXT ·scoresAVX512BF16(SB), NOSPLIT, $8-56
 	MOVQ    step+16(FP), DX
 	SHLQ    $0x01, DX
 	MOVQ    q+24(FP), BX
-	MOVQ    dim+32(FP), SI
-	MOVQ    keys+40(FP), DI
-	MOVQ    top+48(FP), R8
+	MOVQ    keys+40(FP), SI
+	MOVQ    top+48(FP), DI
+	MOVQ    dim+32(FP), R8
 	LEAQ    (DX)(DX*2), R9
 
 keys8:
-	CMPQ   DI, $0x08
+	CMPQ   SI, $0x08
 	JL     keys8done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -42,7 +42,7 @@ keys8:
 	MOVQ   CX, R10
 	LEAQ   (CX)(DX*4), R11
 	MOVQ   BX, R12
-	MOVQ   SI, R13
+	MOVQ   R8, R13
 	SHRQ   $0x01, R13
 	SUBQ   $0x00000004, R13
 	JL     keys8dimrest
@@ -436,7 +436,7 @@ keys8dimone:
 	JNZ  keys8dimone
 
 keys8dimend:
-	TESTQ          $0x00000001, SI
+	TESTQ          $0x00000001, R8
 	JZ             keys8even
 	MOVL           $0x55555555, R13
 	KMOVD          R13, K1
@@ -516,8 +516,8 @@ keys8dimend:
 	WORD $0xfd52
 
 keys8even:
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
+	VMOVUPS (DI), Z16
+	VMOVUPS 64(DI), Z17
 	VMOVUPS Z0, (AX)
 	VMAXPS  Z16, Z0, Z16
 	VMOVUPS Z1, 64(AX)
@@ -550,8 +550,8 @@ keys8even:
 	VMAXPS  Z16, Z14, Z16
 	VMOVUPS Z15, 960(AX)
 	VMAXPS  Z17, Z15, Z17
-	VMOVUPS Z16, (R8)
-	VMOVUPS Z17, 64(R8)
+	VMOVUPS Z16, (DI)
+	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000400, AX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
@@ -561,12 +561,12 @@ keys8even:
 	ADDQ    DX, CX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
-	SUBQ    $0x00000008, DI
+	SUBQ    $0x00000008, SI
 	JMP     keys8
 
 keys8done:
 keys4:
-	CMPQ   DI, $0x04
+	CMPQ   SI, $0x04
 	JL     keys4done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -579,7 +579,7 @@ keys4:
 	MOVQ   CX, R10
 	LEAQ   (CX)(DX*4), R11
 	MOVQ   BX, R12
-	MOVQ   SI, R13
+	MOVQ   R8, R13
 	SHRQ   $0x01, R13
 	SUBQ   $0x00000004, R13
 	JL     keys4dimrest
@@ -793,7 +793,7 @@ keys4dimone:
 	JNZ  keys4dimone
 
 keys4dimend:
-	TESTQ          $0x00000001, SI
+	TESTQ          $0x00000001, R8
 	JZ             keys4even
 	MOVL           $0x55555555, R11
 	KMOVD          R11, K1
@@ -837,8 +837,8 @@ keys4dimend:
 	WORD $0xfd52
 
 keys4even:
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
+	VMOVUPS (DI), Z16
+	VMOVUPS 64(DI), Z17
 	VMOVUPS Z0, (AX)
 	VMAXPS  Z16, Z0, Z16
 	VMOVUPS Z1, 64(AX)
@@ -855,19 +855,19 @@ keys4even:
 	VMAXPS  Z16, Z6, Z16
 	VMOVUPS Z7, 448(AX)
 	VMAXPS  Z17, Z7, Z17
-	VMOVUPS Z16, (R8)
-	VMOVUPS Z17, 64(R8)
+	VMOVUPS Z16, (DI)
+	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000200, AX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
-	SUBQ    $0x00000004, DI
+	SUBQ    $0x00000004, SI
 	JMP     keys4
 
 keys4done:
 keys2:
-	CMPQ   DI, $0x02
+	CMPQ   SI, $0x02
 	JL     keys2done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -876,7 +876,7 @@ keys2:
 	MOVQ   CX, R9
 	LEAQ   (CX)(DX*4), R10
 	MOVQ   BX, R11
-	MOVQ   SI, R12
+	MOVQ   R8, R12
 	SHRQ   $0x01, R12
 	SUBQ   $0x00000004, R12
 	JL     keys2dimrest
@@ -1000,7 +1000,7 @@ keys2dimone:
 	JNZ  keys2dimone
 
 keys2dimend:
-	TESTQ          $0x00000001, SI
+	TESTQ          $0x00000001, R8
 	JZ             keys2even
 	MOVL           $0x55555555, R10
 	KMOVD          R10, K1
@@ -1026,8 +1026,8 @@ keys2dimend:
 	WORD $0xdb52
 
 keys2even:
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
+	VMOVUPS (DI), Z16
+	VMOVUPS 64(DI), Z17
 	VMOVUPS Z0, (AX)
 	VMAXPS  Z16, Z0, Z16
 	VMOVUPS Z1, 64(AX)
@@ -1036,24 +1036,24 @@ keys2even:
 	VMAXPS  Z16, Z2, Z16
 	VMOVUPS Z3, 192(AX)
 	VMAXPS  Z17, Z3, Z17
-	VMOVUPS Z16, (R8)
-	VMOVUPS Z17, 64(R8)
+	VMOVUPS Z16, (DI)
+	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000100, AX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
-	SUBQ    $0x00000002, DI
+	SUBQ    $0x00000002, SI
 	JMP     keys2
 
 keys2done:
 keys1:
-	CMPQ   DI, $0x01
+	CMPQ   SI, $0x01
 	JL     keys1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	MOVQ   CX, R9
 	LEAQ   (CX)(DX*4), R10
 	MOVQ   BX, R11
-	MOVQ   SI, R12
+	MOVQ   R8, R12
 	SHRQ   $0x01, R12
 	SUBQ   $0x00000004, R12
 	JL     keys1dimrest
@@ -1132,7 +1132,7 @@ keys1dimone:
 	JNZ  keys1dimone
 
 keys1dimend:
-	TESTQ          $0x00000001, SI
+	TESTQ          $0x00000001, R8
 	JZ             keys1even
 	MOVL           $0x55555555, R10
 	KMOVD          R10, K1
@@ -1149,17 +1149,17 @@ keys1dimend:
 	WORD $0xca52
 
 keys1even:
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
+	VMOVUPS (DI), Z16
+	VMOVUPS 64(DI), Z17
 	VMOVUPS Z0, (AX)
 	VMAXPS  Z16, Z0, Z16
 	VMOVUPS Z1, 64(AX)
 	VMAXPS  Z17, Z1, Z17
-	VMOVUPS Z16, (R8)
-	VMOVUPS Z17, 64(R8)
+	VMOVUPS Z16, (DI)
+	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000080, AX
 	ADDQ    DX, CX
-	SUBQ    $0x00000001, DI
+	SUBQ    $0x00000001, SI
 	JMP     keys1
 
 keys1done:

@@ -2,7 +2,11 @@
 
 package simd
 
-import "math"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
 
 // One float32 sum of very many keys keeps few digits: the larger it is, the more of
 // what is added to it is rounded away. So there are three levels of sums. A block of
@@ -94,4 +98,77 @@ func (isa *laneISA) emptyTile(j *job, ws *arena, from, n, vdim, block int) laneT
 		t.past, t.pastM = newKeySum(ws, isa.lanes, vdim), ws.take(isa.lanes)
 	}
 	return t
+}
+
+// gradRun is the rows of a run of dK and dV, and the keys of a chain of one of dQ.
+// Gradients of 16 bits need no runs.
+const gradRun = 4096
+
+// rowRuns reports whether dK and dV are summed in runs of query rows.
+func (j *job) rowRuns() bool {
+	return j.p.DType == flashkit.Float32 && j.p.QLen*(j.p.Heads/max(1, j.p.KVHeads)) > gradRun
+}
+
+// A gradSum is dK and dV of the keys of an item, of the run of rows at hand.
+type gradSum struct {
+	all    []float32 // dk, then dv
+	dk, dv []float32
+	past   []float32 // the same of the runs before, nil if all rows are one
+	run    int
+}
+
+// newGradSum has so many elements for each key.
+func (j *job) newGradSum(ws *arena, dim, vdim int) gradSum {
+	x := ws.take(j.keys * (dim + vdim))
+	clear(x)
+	s := gradSum{all: x, dk: x[:j.keys*dim], dv: x[j.keys*dim:]}
+	if j.rowRuns() {
+		s.past = ws.take(len(x))
+		clear(s.past)
+	}
+	return s
+}
+
+func (j *job) gradFloats(dim, vdim int) int {
+	if j.rowRuns() {
+		return 2 * j.keys * (dim + vdim)
+	}
+	return j.keys * (dim + vdim)
+}
+
+// meetRow ends the run at hand if the row, counted over all heads, is of another.
+func (isa *laneISA) meetRow(s *gradSum, row int) {
+	if run := row / gradRun; s.past != nil && run != s.run {
+		isa.addSum(&s.past[0], &s.all[0], len(s.all)/isa.lanes, &ones[0])
+		clear(s.all)
+		s.run = run
+	}
+}
+
+// endRows makes dK and dV of all rows those at hand.
+func (isa *laneISA) endRows(s *gradSum) {
+	if s.past != nil {
+		isa.addSum(&s.all[0], &s.past[0], len(s.all)/isa.lanes, &ones[0])
+	}
+}
+
+// keyRuns reports whether dQ is summed in runs of keys.
+func (j *job) keyRuns() bool {
+	return j.p.DType == flashkit.Float32 && mostSeen(&j.p) > gradRun*j.chains
+}
+
+// meetKeys ends the run of dQ of a tile if a block of keys begins another. Runs are
+// those of the block's chain.
+func (isa *laneISA) meetKeys(j *job, x *tileStats, keys keyRange, h, t int) {
+	const pieces = gradRun / chainKeys // of a chain
+	if !j.keyRuns() || keys.from%chainKeys != 0 || keys.from/chainKeys/j.chains%pieces != 0 {
+		return
+	}
+	chain := j.chain(keys)
+	run, step := isa.gathered(j, x, keys.b, h, t, chain)
+	past, pastStep := isa.gathered(j, x, keys.b, h, t, j.chains+chain)
+	for i := range min(j.rows, j.p.QLen-t*j.rows) {
+		isa.add(isa.addProduct, isa.addProductMasked, past[i*pastStep:], pastStep, ones[:], 0, run[i*step:], step, 1, 1, j.p.Dim)
+		clear(run[i*step:][:j.p.Dim])
+	}
 }

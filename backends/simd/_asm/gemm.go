@@ -153,13 +153,26 @@ func declareScores() (toBytes func(Register) GPVirtual) {
 	return bytes
 }
 
+// firstPart emits how the columns of a float32 dot product are cut: n of them, then
+// left more. Either sum is rounded in smaller units than one of all. Of few columns n is
+// 0.
+func firstPart(dim, n, left GPVirtual) {
+	MOVQ(dim, n)
+	SHRQ(Imm(1), n)
+	ANDQ(I32(-unroll), n)
+	MOVQ(dim, left)
+	SUBQ(n, left)
+}
+
 // scores emits S = K Qᵀ with the running maximum in the store.
 func scores() {
 	toBytes := declareScores()
 	s, k, step0 := param("s"), param("k"), toBytes(param("step"))
-	q, dim, keys, top := param("q"), param("dim"), param("keys"), param("top")
-	var ahead GPVirtual
-	if !bf16 {
+	q, keys, top := param("q"), param("keys"), param("top")
+	var ahead, dim GPVirtual
+	if bf16 {
+		dim = param("dim")
+	} else {
 		ahead = param("ahead")
 	}
 	step3 := GP64()
@@ -167,13 +180,16 @@ func scores() {
 	inGroups("keys", keys, func(rows int, label string) {
 		acc := accumulators(rows)
 		clearSums(acc)
-		a0, a4, b, n := GP64(), GP64(), GP64(), GP64()
+		a0, a4, b, n, left := GP64(), GP64(), GP64(), GP64(), GP64()
 		MOVQ(k, a0)
 		LEAQ(Mem{Base: k, Index: step0, Scale: 4}, a4)
 		MOVQ(q, b)
-		MOVQ(dim, n)
 		if bf16 {
+			MOVQ(dim, n)
 			SHRQ(Imm(1), n)
+		} else {
+			firstPart(param("dim"), n, left)
+			Label(label + "part")
 		}
 		element := func(r int) Mem { return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4) }
 		unrolled(label+"dim", n, func(i int) {
@@ -189,6 +205,8 @@ func scores() {
 		})
 		if bf16 {
 			halfStep(label, dim, acc, Mem{Base: b}, element)
+		} else {
+			addParts(label, n, left, s, acc)
 		}
 		max := lanesB
 		for v, z := range max {
@@ -209,6 +227,27 @@ func scores() {
 		}
 	})
 	done()
+}
+
+// addParts emits what follows a part of the columns: the first one's sums are stored, and
+// added to the second one's.
+func addParts(label string, n, left, s GPVirtual, acc [][]VecPhysical) {
+	each := func(f func(z VecPhysical, m Mem)) {
+		for r := range acc {
+			for v, z := range acc[r] {
+				f(z, part(Mem{Base: s, Disp: r * rowBytes}, v))
+			}
+		}
+	}
+	TESTQ(left, left)
+	JZ(LabelRef(label + "add"))
+	MOVQ(left, n)
+	XORQ(left, left)
+	each(func(z VecPhysical, m Mem) { VMOVUPS(z, m) })
+	clearSums(acc)
+	JMP(LabelRef(label + "part"))
+	Label(label + "add")
+	each(func(z VecPhysical, m Mem) { VADDPS(m, z, z) })
 }
 
 // rowAt returns the address of row r of 0 to 3.
