@@ -884,13 +884,13 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	MOVL         $0x3af4ba89, BX
 	VPBROADCASTD BX, Z29
 	VBROADCASTSS scale+56(FP), Z8
-	MOVQ         m+24(FP), BX
-	MOVQ         top+32(FP), SI
-	MOVQ         l+40(FP), DI
+	MOVQ         l+40(FP), BX
+	MOVQ         m+24(FP), SI
+	MOVQ         top+32(FP), DI
 	MOVQ         alpha+48(FP), R8
-	VMOVUPS      (SI), Z4
-	VMOVUPS      (BX), Z0
-	VMOVUPS      Z4, (BX)
+	VMOVUPS      (DI), Z4
+	VMOVUPS      (SI), Z0
+	VMOVUPS      Z4, (SI)
 	MOVL         $0xff7fffff, R9
 	VPBROADCASTD R9, Z2
 	VMAXPS       Z4, Z2, Z4
@@ -905,12 +905,13 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	VFMADD213PS  Z24, Z2, Z3
 	VSCALEFPS    Z0, Z3, Z0
 	VMOVUPS      Z0, (R8)
-	VMULPS       (DI), Z0, Z6
-	VMOVUPS      64(SI), Z5
-	VMOVUPS      64(BX), Z0
-	VMOVUPS      Z5, 64(BX)
-	MOVL         $0xff7fffff, BX
-	VPBROADCASTD BX, Z2
+	VMULPS       (BX), Z0, Z0
+	VMOVUPS      Z0, (BX)
+	VMOVUPS      64(DI), Z5
+	VMOVUPS      64(SI), Z0
+	VMOVUPS      Z5, 64(SI)
+	MOVL         $0xff7fffff, SI
+	VPBROADCASTD SI, Z2
 	VMAXPS       Z5, Z2, Z5
 	VSUBPS       Z5, Z0, Z0
 	VMULPS       Z8, Z0, Z0
@@ -923,7 +924,12 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	VFMADD213PS  Z24, Z2, Z3
 	VSCALEFPS    Z0, Z3, Z0
 	VMOVUPS      Z0, 64(R8)
-	VMULPS       64(DI), Z0, Z7
+	VMULPS       64(BX), Z0, Z0
+	VMOVUPS      Z0, 64(BX)
+	VXORPS       Z6, Z6, Z6
+	VXORPS       Z7, Z7, Z7
+	VXORPS       Z13, Z13, Z13
+	VXORPS       Z14, Z14, Z14
 
 pair:
 	VMOVUPS     (CX), Z0
@@ -949,7 +955,7 @@ pair:
 	VFMADD213PS Z25, Z2, Z3
 	VFMADD213PS Z24, Z2, Z3
 	VSCALEFPS   Z1, Z3, Z1
-	VADDPS      Z1, Z6, Z6
+	VADDPS      Z1, Z13, Z13
 
 	// VCVTNE2PS2BF16 Z0, Z1, Z0
 	LONG        $0x4877f262
@@ -979,7 +985,7 @@ pair:
 	VFMADD213PS Z25, Z2, Z3
 	VFMADD213PS Z24, Z2, Z3
 	VSCALEFPS   Z1, Z3, Z1
-	VADDPS      Z1, Z7, Z7
+	VADDPS      Z1, Z14, Z14
 
 	// VCVTNE2PS2BF16 Z0, Z1, Z0
 	LONG      $0x4877f262
@@ -990,9 +996,12 @@ pair:
 	ADDQ      $0x00000080, AX
 	DECQ      DX
 	JNZ       pair
-	MOVQ      l+40(FP), AX
-	VMOVUPS   Z6, (AX)
-	VMOVUPS   Z7, 64(AX)
+	VADDPS    Z13, Z6, Z6
+	VADDPS    (BX), Z6, Z6
+	VMOVUPS   Z6, (BX)
+	VADDPS    Z14, Z7, Z7
+	VADDPS    64(BX), Z7, Z7
+	VMOVUPS   Z7, 64(BX)
 	LDMXCSR   (SP)
 	VZEROUPPER
 	RET
@@ -4147,13 +4156,13 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	MOVL         $0x3af4ba89, SI
 	VPBROADCASTD SI, Z29
 	VBROADCASTSS scale+64(FP), Z8
-	MOVQ         m+32(FP), SI
-	MOVQ         top+40(FP), DI
-	MOVQ         l+48(FP), R8
+	MOVQ         l+48(FP), SI
+	MOVQ         m+32(FP), DI
+	MOVQ         top+40(FP), R8
 	MOVQ         alpha+56(FP), R9
-	VMOVUPS      (DI), Z4
-	VMOVUPS      (SI), Z0
-	VMOVUPS      Z4, (SI)
+	VMOVUPS      (R8), Z4
+	VMOVUPS      (DI), Z0
+	VMOVUPS      Z4, (DI)
 	MOVL         $0xff7fffff, R10
 	VPBROADCASTD R10, Z2
 	VMAXPS       Z4, Z2, Z4
@@ -4168,12 +4177,13 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	VFMADD213PS  Z24, Z2, Z3
 	VSCALEFPS    Z0, Z3, Z0
 	VMOVUPS      Z0, (R9)
-	VMULPS       (R8), Z0, Z6
-	VMOVUPS      64(DI), Z5
-	VMOVUPS      64(SI), Z0
-	VMOVUPS      Z5, 64(SI)
-	MOVL         $0xff7fffff, SI
-	VPBROADCASTD SI, Z2
+	VMULPS       (SI), Z0, Z0
+	VMOVUPS      Z0, (SI)
+	VMOVUPS      64(R8), Z5
+	VMOVUPS      64(DI), Z0
+	VMOVUPS      Z5, 64(DI)
+	MOVL         $0xff7fffff, DI
+	VPBROADCASTD DI, Z2
 	VMAXPS       Z5, Z2, Z5
 	VSUBPS       Z5, Z0, Z0
 	VMULPS       Z8, Z0, Z0
@@ -4186,7 +4196,12 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	VFMADD213PS  Z24, Z2, Z3
 	VSCALEFPS    Z0, Z3, Z0
 	VMOVUPS      Z0, 64(R9)
-	VMULPS       64(R8), Z0, Z7
+	VMULPS       64(SI), Z0, Z0
+	VMOVUPS      Z0, 64(SI)
+	VXORPS       Z6, Z6, Z6
+	VXORPS       Z7, Z7, Z7
+	VXORPS       Z13, Z13, Z13
+	VXORPS       Z14, Z14, Z14
 
 pair:
 	VMOVUPS     (DX), Z0
@@ -4212,7 +4227,7 @@ pair:
 	VFMADD213PS Z25, Z2, Z3
 	VFMADD213PS Z24, Z2, Z3
 	VSCALEFPS   Z1, Z3, Z1
-	VADDPS      Z1, Z6, Z6
+	VADDPS      Z1, Z13, Z13
 	VPANDD      Z12, Z0, Z9
 	VSUBPS      Z9, Z0, Z0
 	VPANDD      Z12, Z1, Z10
@@ -4253,7 +4268,7 @@ pair:
 	VFMADD213PS Z25, Z2, Z3
 	VFMADD213PS Z24, Z2, Z3
 	VSCALEFPS   Z1, Z3, Z1
-	VADDPS      Z1, Z7, Z7
+	VADDPS      Z1, Z14, Z14
 	VPANDD      Z12, Z0, Z9
 	VSUBPS      Z9, Z0, Z0
 	VPANDD      Z12, Z1, Z10
@@ -4275,9 +4290,12 @@ pair:
 	ADDQ        $0x00000080, CX
 	DECQ        BX
 	JNZ         pair
-	MOVQ        l+48(FP), AX
-	VMOVUPS     Z6, (AX)
-	VMOVUPS     Z7, 64(AX)
+	VADDPS      Z13, Z6, Z6
+	VADDPS      (SI), Z6, Z6
+	VMOVUPS     Z6, (SI)
+	VADDPS      Z14, Z7, Z7
+	VADDPS      64(SI), Z7, Z7
+	VMOVUPS     Z7, 64(SI)
 	LDMXCSR     (SP)
 	VZEROUPPER
 	RET

@@ -45,6 +45,11 @@ func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdi
 //go:noescape
 func addValuesMaskedAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 
+// addSumAVX512 sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][32]. rows > 0.
+//
+//go:noescape
+func addSumAVX512(sum *float32, x *float32, rows int, alpha *float32)
+
 // transposeAVX512 sets dst[c][r] = by[c]*src[r][c] for as many blocks of 16 rows and columns as it is
 // told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //

@@ -15,13 +15,13 @@ TEXT ·scoresAVX512BF16(SB), NOSPLIT, $8-56
 	MOVQ    step+16(FP), DX
 	SHLQ    $0x01, DX
 	MOVQ    q+24(FP), BX
-	MOVQ    dim+32(FP), SI
-	MOVQ    keys+40(FP), DI
-	MOVQ    top+48(FP), R8
+	MOVQ    keys+40(FP), SI
+	MOVQ    top+48(FP), DI
+	MOVQ    dim+32(FP), R8
 	LEAQ    (DX)(DX*2), R9
 
 keys8:
-	CMPQ   DI, $0x08
+	CMPQ   SI, $0x08
 	JL     keys8done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -42,7 +42,7 @@ keys8:
 	MOVQ   CX, R10
 	LEAQ   (CX)(DX*4), R11
 	MOVQ   BX, R12
-	MOVQ   SI, R13
+	MOVQ   R8, R13
 	SHRQ   $0x01, R13
 	SUBQ   $0x00000004, R13
 	JL     keys8dimrest
@@ -436,7 +436,7 @@ keys8dimone:
 	JNZ  keys8dimone
 
 keys8dimend:
-	TESTQ          $0x00000001, SI
+	TESTQ          $0x00000001, R8
 	JZ             keys8even
 	MOVL           $0x55555555, R13
 	KMOVD          R13, K1
@@ -516,8 +516,8 @@ keys8dimend:
 	WORD $0xfd52
 
 keys8even:
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
+	VMOVUPS (DI), Z16
+	VMOVUPS 64(DI), Z17
 	VMOVUPS Z0, (AX)
 	VMAXPS  Z16, Z0, Z16
 	VMOVUPS Z1, 64(AX)
@@ -550,8 +550,8 @@ keys8even:
 	VMAXPS  Z16, Z14, Z16
 	VMOVUPS Z15, 960(AX)
 	VMAXPS  Z17, Z15, Z17
-	VMOVUPS Z16, (R8)
-	VMOVUPS Z17, 64(R8)
+	VMOVUPS Z16, (DI)
+	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000400, AX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
@@ -561,12 +561,12 @@ keys8even:
 	ADDQ    DX, CX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
-	SUBQ    $0x00000008, DI
+	SUBQ    $0x00000008, SI
 	JMP     keys8
 
 keys8done:
 keys4:
-	CMPQ   DI, $0x04
+	CMPQ   SI, $0x04
 	JL     keys4done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -579,7 +579,7 @@ keys4:
 	MOVQ   CX, R10
 	LEAQ   (CX)(DX*4), R11
 	MOVQ   BX, R12
-	MOVQ   SI, R13
+	MOVQ   R8, R13
 	SHRQ   $0x01, R13
 	SUBQ   $0x00000004, R13
 	JL     keys4dimrest
@@ -793,7 +793,7 @@ keys4dimone:
 	JNZ  keys4dimone
 
 keys4dimend:
-	TESTQ          $0x00000001, SI
+	TESTQ          $0x00000001, R8
 	JZ             keys4even
 	MOVL           $0x55555555, R11
 	KMOVD          R11, K1
@@ -837,8 +837,8 @@ keys4dimend:
 	WORD $0xfd52
 
 keys4even:
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
+	VMOVUPS (DI), Z16
+	VMOVUPS 64(DI), Z17
 	VMOVUPS Z0, (AX)
 	VMAXPS  Z16, Z0, Z16
 	VMOVUPS Z1, 64(AX)
@@ -855,19 +855,19 @@ keys4even:
 	VMAXPS  Z16, Z6, Z16
 	VMOVUPS Z7, 448(AX)
 	VMAXPS  Z17, Z7, Z17
-	VMOVUPS Z16, (R8)
-	VMOVUPS Z17, 64(R8)
+	VMOVUPS Z16, (DI)
+	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000200, AX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
-	SUBQ    $0x00000004, DI
+	SUBQ    $0x00000004, SI
 	JMP     keys4
 
 keys4done:
 keys2:
-	CMPQ   DI, $0x02
+	CMPQ   SI, $0x02
 	JL     keys2done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -876,7 +876,7 @@ keys2:
 	MOVQ   CX, R9
 	LEAQ   (CX)(DX*4), R10
 	MOVQ   BX, R11
-	MOVQ   SI, R12
+	MOVQ   R8, R12
 	SHRQ   $0x01, R12
 	SUBQ   $0x00000004, R12
 	JL     keys2dimrest
@@ -1000,7 +1000,7 @@ keys2dimone:
 	JNZ  keys2dimone
 
 keys2dimend:
-	TESTQ          $0x00000001, SI
+	TESTQ          $0x00000001, R8
 	JZ             keys2even
 	MOVL           $0x55555555, R10
 	KMOVD          R10, K1
@@ -1026,8 +1026,8 @@ keys2dimend:
 	WORD $0xdb52
 
 keys2even:
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
+	VMOVUPS (DI), Z16
+	VMOVUPS 64(DI), Z17
 	VMOVUPS Z0, (AX)
 	VMAXPS  Z16, Z0, Z16
 	VMOVUPS Z1, 64(AX)
@@ -1036,24 +1036,24 @@ keys2even:
 	VMAXPS  Z16, Z2, Z16
 	VMOVUPS Z3, 192(AX)
 	VMAXPS  Z17, Z3, Z17
-	VMOVUPS Z16, (R8)
-	VMOVUPS Z17, 64(R8)
+	VMOVUPS Z16, (DI)
+	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000100, AX
 	ADDQ    DX, CX
 	ADDQ    DX, CX
-	SUBQ    $0x00000002, DI
+	SUBQ    $0x00000002, SI
 	JMP     keys2
 
 keys2done:
 keys1:
-	CMPQ   DI, $0x01
+	CMPQ   SI, $0x01
 	JL     keys1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	MOVQ   CX, R9
 	LEAQ   (CX)(DX*4), R10
 	MOVQ   BX, R11
-	MOVQ   SI, R12
+	MOVQ   R8, R12
 	SHRQ   $0x01, R12
 	SUBQ   $0x00000004, R12
 	JL     keys1dimrest
@@ -1132,7 +1132,7 @@ keys1dimone:
 	JNZ  keys1dimone
 
 keys1dimend:
-	TESTQ          $0x00000001, SI
+	TESTQ          $0x00000001, R8
 	JZ             keys1even
 	MOVL           $0x55555555, R10
 	KMOVD          R10, K1
@@ -1149,17 +1149,17 @@ keys1dimend:
 	WORD $0xca52
 
 keys1even:
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
+	VMOVUPS (DI), Z16
+	VMOVUPS 64(DI), Z17
 	VMOVUPS Z0, (AX)
 	VMAXPS  Z16, Z0, Z16
 	VMOVUPS Z1, 64(AX)
 	VMAXPS  Z17, Z1, Z17
-	VMOVUPS Z16, (R8)
-	VMOVUPS Z17, 64(R8)
+	VMOVUPS Z16, (DI)
+	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000080, AX
 	ADDQ    DX, CX
-	SUBQ    $0x00000001, DI
+	SUBQ    $0x00000001, SI
 	JMP     keys1
 
 keys1done:
@@ -1184,31 +1184,8 @@ TEXT ·addValuesAVX512BF16(SB), NOSPLIT, $8-56
 	LEAQ    (DX)(DX*2), R9
 
 dims8:
-	CMPQ    DI, $0x08
-	JL      dims8done
-	TESTQ   R8, R8
-	JZ      dims8set
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
-	VMULPS  (AX), Z16, Z0
-	VMULPS  64(AX), Z17, Z1
-	VMULPS  128(AX), Z16, Z2
-	VMULPS  192(AX), Z17, Z3
-	VMULPS  256(AX), Z16, Z4
-	VMULPS  320(AX), Z17, Z5
-	VMULPS  384(AX), Z16, Z6
-	VMULPS  448(AX), Z17, Z7
-	VMULPS  512(AX), Z16, Z8
-	VMULPS  576(AX), Z17, Z9
-	VMULPS  640(AX), Z16, Z10
-	VMULPS  704(AX), Z17, Z11
-	VMULPS  768(AX), Z16, Z12
-	VMULPS  832(AX), Z17, Z13
-	VMULPS  896(AX), Z16, Z14
-	VMULPS  960(AX), Z17, Z15
-	JMP     dims8sum
-
-dims8set:
+	CMPQ   DI, $0x08
+	JL     dims8done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -1225,13 +1202,11 @@ dims8set:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-
-dims8sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims8keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims8keysrest
 
 dims8keys:
 	VMOVUPS      (R11), Z16
@@ -1620,6 +1595,28 @@ dims8keysone:
 	JNZ  dims8keysone
 
 dims8keysend:
+	TESTQ       R8, R8
+	JZ          dims8set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+	VFMADD231PS 256(AX), Z16, Z4
+	VFMADD231PS 320(AX), Z17, Z5
+	VFMADD231PS 384(AX), Z16, Z6
+	VFMADD231PS 448(AX), Z17, Z7
+	VFMADD231PS 512(AX), Z16, Z8
+	VFMADD231PS 576(AX), Z17, Z9
+	VFMADD231PS 640(AX), Z16, Z10
+	VFMADD231PS 704(AX), Z17, Z11
+	VFMADD231PS 768(AX), Z16, Z12
+	VFMADD231PS 832(AX), Z17, Z13
+	VFMADD231PS 896(AX), Z16, Z14
+	VFMADD231PS 960(AX), Z17, Z15
+
+dims8set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -1643,23 +1640,8 @@ dims8keysend:
 
 dims8done:
 dims4:
-	CMPQ    DI, $0x04
-	JL      dims4done
-	TESTQ   R8, R8
-	JZ      dims4set
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
-	VMULPS  (AX), Z16, Z0
-	VMULPS  64(AX), Z17, Z1
-	VMULPS  128(AX), Z16, Z2
-	VMULPS  192(AX), Z17, Z3
-	VMULPS  256(AX), Z16, Z4
-	VMULPS  320(AX), Z17, Z5
-	VMULPS  384(AX), Z16, Z6
-	VMULPS  448(AX), Z17, Z7
-	JMP     dims4sum
-
-dims4set:
+	CMPQ   DI, $0x04
+	JL     dims4done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -1668,13 +1650,11 @@ dims4set:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-
-dims4sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims4keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims4keysrest
 
 dims4keys:
 	VMOVUPS      (R11), Z16
@@ -1883,6 +1863,20 @@ dims4keysone:
 	JNZ  dims4keysone
 
 dims4keysend:
+	TESTQ       R8, R8
+	JZ          dims4set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+	VFMADD231PS 256(AX), Z16, Z4
+	VFMADD231PS 320(AX), Z17, Z5
+	VFMADD231PS 384(AX), Z16, Z6
+	VFMADD231PS 448(AX), Z17, Z7
+
+dims4set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -1898,30 +1892,17 @@ dims4keysend:
 
 dims4done:
 dims2:
-	CMPQ    DI, $0x02
-	JL      dims2done
-	TESTQ   R8, R8
-	JZ      dims2set
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
-	VMULPS  (AX), Z16, Z0
-	VMULPS  64(AX), Z17, Z1
-	VMULPS  128(AX), Z16, Z2
-	VMULPS  192(AX), Z17, Z3
-	JMP     dims2sum
-
-dims2set:
+	CMPQ   DI, $0x02
+	JL     dims2done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-
-dims2sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims2keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims2keysrest
 
 dims2keys:
 	VMOVUPS      (R11), Z16
@@ -2040,6 +2021,16 @@ dims2keysone:
 	JNZ  dims2keysone
 
 dims2keysend:
+	TESTQ       R8, R8
+	JZ          dims2set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+
+dims2set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -2051,26 +2042,15 @@ dims2keysend:
 
 dims2done:
 dims1:
-	CMPQ    DI, $0x01
-	JL      dims1done
-	TESTQ   R8, R8
-	JZ      dims1set
-	VMOVUPS (R8), Z16
-	VMOVUPS 64(R8), Z17
-	VMULPS  (AX), Z16, Z0
-	VMULPS  64(AX), Z17, Z1
-	JMP     dims1sum
-
-dims1set:
+	CMPQ   DI, $0x01
+	JL     dims1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
-
-dims1sum:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   dims1keysrest
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	SUBQ   $0x00000004, R12
+	JL     dims1keysrest
 
 dims1keys:
 	VMOVUPS      (R11), Z16
@@ -2144,6 +2124,14 @@ dims1keysone:
 	JNZ  dims1keysone
 
 dims1keysend:
+	TESTQ       R8, R8
+	JZ          dims1set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+
+dims1set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX

@@ -36,7 +36,7 @@ func bwdAMXBF16Plan(j *job) (tile, block phase) {
 	j.planBlocks(max(tileStep, min(tileRowsBwd, upToTiles(p.QLen))), bwdBlockK, minBlockK)
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	return j.bwdPhases(3*pairLanes*vwords+pairLanes*(pairLanes+1),
-		j.keys*(words+vwords+dim+vdim)+pairFloats(p.Dim, j.keys)+
+		j.gradFloats(dim, vdim)+j.keys*(words+vwords)+pairFloats(p.Dim, j.keys)+
 			packedFloats(p.Dim, j.rows)+packedFloats(p.VDim, j.rows)+j.rows*(words+vwords)+
 			j.rows*(3*pairLanes+tileDSStep(j)/2+1)+pairLanes*(max(dim, vdim)+max(words, vwords)+2))
 }
@@ -112,7 +112,7 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.b, x.g, k, n)
 	}
 	x.k.load(&f.K, x.b, x.g, x.from, x.to-x.from)
-	j.walk(x.keyRange, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	avx512Lanes.walk(j, x.keyRange, &x.gradSum, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	for i := range by {
 		by[i] = float32(j.scale)
 	}

@@ -39,7 +39,7 @@ func bwdAMXF32Plan(j *job) (tile, block phase) {
 	j.planBlocks(max(tileStep, min(rows, upToTiles(p.QLen))), keys, planeSumKeys)
 	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
 	return j.bwdPhases(3*planeWords(pairLanes, p.VDim)+pairLanes*(pairLanes+1)+p.VDim,
-		2*planeWords(j.keys, p.Dim)+planeWords(j.keys, p.VDim)+j.keys*(dim+vdim)+
+		2*planeWords(j.keys, p.Dim)+planeWords(j.keys, p.VDim)+j.gradFloats(dim, vdim)+
 			2*(planeWords(j.rows, p.Dim)+planeWords(j.rows, p.VDim))+j.rows*pairWords(widest)+
 			planeWords(pairLanes, p.Dim)+planeWords(pairLanes, p.VDim)+
 			2*j.rows*(2*pairLanes+1)+2*planes*planeOf(j.rows/2*pairLanes)+planes*planeOf(j.rows*tileDSStep(j)/2)+
@@ -146,7 +146,7 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 	}
 	x.k = tensorRows{&f.K, x.b, x.g, x.from, x.to - x.from, x.k.wild}
 	x.v = tensorRows{&f.V, x.b, x.g, x.from, x.to - x.from, x.v.wild}
-	j.walk(x.keyRange, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	avx512Lanes.walk(j, x.keyRange, &x.gradSum, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	rows := ws.take(pairLanes * max(dim, vdim))
 	x.store(j, &f.DK, x.dk, rows, ones[:])
 	x.store(j, &f.DV, x.dv, rows, ones[:])
@@ -165,6 +165,7 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	x.do.toColumns(x.doColumns, x.pairs)
 	x.eachPanel(j, item, from, n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
 		x.addLast(j, &y)
+		avx512Lanes.meetKeys(j, &y, x.keyRange, h, t)
 		dq, step := avx512Lanes.gathered(j, &y, x.b, h, t, j.chain(x.keyRange))
 		x.addQueries(j, &y, dq, step, lo, hi)
 	})

@@ -100,7 +100,7 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.b, x.g, k, n)
 	}
 	pairRows(x.kPairs, &f.K, x.b, x.g, x.from, x.to-x.from)
-	j.walk(x.keyRange, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	avx512Lanes.walk(j, x.keyRange, &x.gradSum, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	scale(x.dk, float32(j.scale))
 	avx512Lanes.storeBlock(j, &x.keyBlock)
 }

@@ -17,6 +17,7 @@ import (
 //
 //	dV[j] += P * dO[i];  dK[j] += scale * dS * Q[i];  dQ[i] += scale * dS * K[j]
 //
+// in runs of portableRun rows or keys.
 // (Dao et al. 2022, appendix B.2.) An item is either one tile of keys, which
 // walks the query rows that see it and owns its dK and dV, or one tile of query
 // rows, which walks its keys and owns its dQ. Nothing is shared, so nothing is
@@ -30,7 +31,7 @@ func (b *Backend) bwdGeneric(ctx context.Context, p flashkit.Problem, f *flashki
 }
 
 func bwdGenericFloats(p flashkit.Problem) int {
-	return gradTileFloats(p) + 2*tileK*(p.Dim+p.VDim) + 2*tileQ*tileK
+	return gradTileFloats(p) + 3*tileK*(p.Dim+p.VDim) + 2*tileQ*tileK
 }
 
 func bwdGenericMemory(p flashkit.Problem) float64 {
@@ -80,17 +81,19 @@ func (j *job) keyGradients(ws *arena, item int) {
 
 	k, kStep := view(&f.K, b, g, k0, k1-k0, ws.take(tileK*p.Dim))
 	v, vStep := view(&f.V, b, g, k0, k1-k0, ws.take(tileK*p.VDim))
-	dk, dv := ws.take((k1-k0)*p.Dim), ws.take((k1-k0)*p.VDim)
-	clear(dk)
-	clear(dv)
+	run, past := twoSums(ws, (k1-k0)*(p.Dim+p.VDim))
+	dk, dv := run[:(k1-k0)*p.Dim], run[(k1-k0)*p.Dim:]
 	qt := newGradTile(p, ws)
 	prob, ds := ws.take(tileQ*tileK), ws.take(tileQ*tileK)
 
 	first, _ := p.Queries(k0)
 	_, last := p.Queries(k1 - 1)
-	group := p.Heads / p.KVHeads
+	group, rows := p.Heads/p.KVHeads, 0
 	for h := g * group; h < (g+1)*group; h++ {
 		for q0 := first; q0 < last; q0 += tileQ {
+			if rows += tileQ; rows%portableRun == 0 {
+				addRun(past, run)
+			}
 			q1 := min(q0+tileQ, last)
 			qt.load(j, b, h, q0, q1-q0)
 			for i := range q1 - q0 {
@@ -118,6 +121,7 @@ func (j *job) keyGradients(ws *arena, item int) {
 			}
 		}
 	}
+	addRun(run, past)
 	scale(dk, float32(j.scale))
 	for c := range k1 - k0 {
 		store(&f.DK, f.DK.Offset(b, g, k0+c), dk[c*p.Dim:][:p.Dim])
@@ -131,14 +135,16 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 	rows := t.to - t.from
 	qt := newGradTile(p, ws)
 	qt.load(j, t.b, t.h, t.from, rows)
-	dq := ws.take(rows * p.Dim)
-	clear(dq)
+	dq, past := twoSums(ws, rows*p.Dim)
 	kbuf, vbuf := ws.take(tileK*p.Dim), ws.take(tileK*p.VDim)
 	prob, ds := ws.take(tileK), ws.take(tileK)
 
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.to - 1)
 	for k0 := first; k0 < last; k0 += tileK {
+		if (k0-first)%portableRun == 0 {
+			addRun(past, dq)
+		}
 		k1 := min(k0+tileK, last)
 		k, kStep := view(&f.K, t.b, t.kvHead, k0, k1-k0, kbuf)
 		v, vStep := view(&f.V, t.b, t.kvHead, k0, k1-k0, vbuf)
@@ -155,6 +161,7 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 			}
 		}
 	}
+	addRun(dq, past)
 	scale(dq, float32(j.scale))
 	for i := range rows {
 		store(&f.DQ, f.DQ.Offset(t.b, t.h, t.from+i), dq[i*p.Dim:][:p.Dim])

@@ -65,7 +65,7 @@ func (isa *laneISA) bwdPlan(j *job) (tile, block phase) {
 	j.planLanes()
 	dim, vdim := pad(j.p.Dim), pad(j.p.VDim)
 	return j.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
-		j.keys*(3*dim+2*vdim)+j.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+j.rows*(2*isa.lanes+dsStep(j)+1)+isa.lanes)
+		j.gradFloats(dim, vdim)+j.keys*(2*dim+vdim)+j.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+j.rows*(2*isa.lanes+dsStep(j)+1)+isa.lanes)
 }
 
 // bwdPhases returns the phases of a planned job whose items need so many floats.
@@ -161,10 +161,10 @@ func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
 // A keyBlock is the workspace and the state of one item.
 type keyBlock struct {
 	keyRange
+	gradSum
 	k      []float32 // its keys, as rows
 	kStep  int
 	kT, vT []float32 // [panels][padded dim][lanes]
-	dk, dv []float32 // [keys][padded dim]
 	wild   bool      // its keys may hold what is not finite
 	q, do  []float32 // a tile of query rows, if they cannot be used where they lie
 	s, dp  []float32 // [rows][lanes]
@@ -180,14 +180,12 @@ func (isa *laneISA) newBlock(j *job, ws *arena, item int) keyBlock {
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	x := keyBlock{
 		keyRange: j.keyRangeOf(item),
+		gradSum:  j.newGradSum(ws, dim, vdim), // [keys][padded dim]
 		kT:       ws.take(j.keys * dim), vT: ws.take(j.keys * vdim),
-		dk: ws.take(j.keys * dim), dv: ws.take(j.keys * vdim),
 		q: ws.take(j.rows * dim), do: ws.take(j.rows * vdim),
 		s: ws.take(j.rows * lanes), dp: ws.take(j.rows * lanes), ds: ws.take(j.rows * dsStep(j)),
 		masks: takeWords(ws, j.rows), top: ws.take(lanes),
 	}
-	clear(x.dk)
-	clear(x.dv)
 	x.k, x.kStep = isa.rows(&f.K, x.b, x.g, x.from, x.to-x.from, ws.take(j.keys*dim))
 	buf := ws.take(lanes * max(dim, vdim))
 	for k := x.from; k < x.to; k += lanes {
@@ -202,13 +200,13 @@ func (isa *laneISA) newBlock(j *job, ws *arena, item int) keyBlock {
 // bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
 func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
 	x := isa.newBlock(j, ws, item)
-	j.walk(x.keyRange, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
+	isa.walk(j, x.keyRange, &x.gradSum, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
 	isa.storeBlock(j, &x)
 }
 
 // walk calls add for the tiles of query rows that see keys of the block, in the
 // order of all blocks, of which at is the place.
-func (j *job) walk(x keyRange, item int, add func(h, t int, at int64)) {
+func (isa *laneISA) walk(j *job, x keyRange, sum *gradSum, item int, add func(h, t int, at int64)) {
 	p := &j.p
 	first, end := j.visited(x)
 	group, perHead := p.Heads/p.KVHeads, tiles(p.QLen, j.rows)
@@ -218,9 +216,12 @@ func (j *job) walk(x keyRange, item int, add func(h, t int, at int64)) {
 		}
 		j.passed[item].Store(int64(c*perHead + perHead - end))
 		for t := end - 1; t >= first && !j.canceled(); t-- {
-			add(x.g*group+c, t, int64(c*perHead+perHead-1-t))
+			at := c*perHead + perHead - 1 - t
+			isa.meetRow(sum, at*j.rows)
+			add(x.g*group+c, t, int64(at))
 		}
 	}
+	isa.endRows(sum)
 	j.passed[item].Store(math.MaxInt64)
 }
 
@@ -273,6 +274,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	if !j.waitFor(before, at) {
 		return // canceled
 	}
+	isa.meetKeys(j, &y.tileStats, x.keyRange, h, t)
 	group := y.group
 	if y.whole {
 		group = j.rows

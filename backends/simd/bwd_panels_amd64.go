@@ -8,17 +8,11 @@ import "github.com/flashkit-go/flashkit"
 // dV, in panels of as many keys as there are lanes.
 type gradPanels struct {
 	keyRange
-	dk, dv []float32 // [panels][dim][lanes]
+	gradSum // [panels][dim][lanes]
 }
 
 func newGradPanels(j *job, ws *arena, item int) gradPanels {
-	x := gradPanels{
-		keyRange: j.keyRangeOf(item),
-		dk:       ws.take(j.keys * upToTiles(j.p.Dim)), dv: ws.take(j.keys * upToTiles(j.p.VDim)),
-	}
-	clear(x.dk)
-	clear(x.dv)
-	return x
+	return gradPanels{j.keyRangeOf(item), j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim))}
 }
 
 // eachPanel calls panel for the panels that the n rows of a tile see, and then queries

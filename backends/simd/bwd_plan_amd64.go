@@ -25,7 +25,7 @@ func (j *job) planLanes() {
 
 // planBlocks sets the rows of a tile and the keys of a block: twice as many as asked
 // for, or so many, or fewer, down to least. That does not change the bits: every sum
-// goes over keys or rows in the same order. It sets the chains, too, which the number
+// goes over keys or rows in the same order, and over least of them at a time. It sets the chains, too, which the number
 // of workers must not touch.
 //
 // Every block reads Q and dO and updates dQ. Where these outgrow the

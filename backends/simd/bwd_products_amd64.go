@@ -49,17 +49,19 @@ func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int)
 	}
 }
 
-// addRows adds what the keys [from, to) contribute to dQ of the tile, group by
-// group.
+// addRows adds what the keys [from, to) contribute to dQ of the tile, group by group,
+// and as many keys at a time as a block has at least.
 func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
 	p := &j.p
 	for r := y.from; r < y.to; r += group {
 		rows := min(group, y.to-r)
 		lo, _ := p.Keys(r)
 		_, hi := p.Keys(r + rows - 1)
-		if lo, hi = max(lo, from)-x.from, min(hi, to)-x.from; lo < hi {
+		lo, hi = max(lo, from)-x.from, min(hi, to)-x.from
+		for end := 0; lo < hi; lo = end {
+			end = min((lo/minBlockK+1)*minBlockK, hi)
 			isa.add(isa.addProduct, isa.addProductMasked, dq[(r-y.from)*step:], step,
-				x.ds[(r-y.from)*dsStep(j)+lo:], dsStep(j), x.k[lo*x.kStep:], x.kStep, rows, hi-lo, p.Dim)
+				x.ds[(r-y.from)*dsStep(j)+lo:], dsStep(j), x.k[lo*x.kStep:], x.kStep, rows, end-lo, p.Dim)
 		}
 	}
 }

@@ -16,24 +16,34 @@ func (isa *laneISA) statsSize(j *job) int {
 	return 2*j.rows + 16 + isa.copies(j)*copySize(j)
 }
 
-// copies returns how many sums of dQ are gathered in workspace: one for each chain
-// but the first, which has dQ itself if rows of that will do.
-func (isa *laneISA) copies(j *job) int {
-	if isa.directRows(j.p.DType, j.p.Dim) {
-		return j.chains - 1
+// sums returns how many sums of dQ there are: one for each chain, and in runs another,
+// of the runs before.
+func (j *job) sums() int {
+	if j.keyRuns() {
+		return 2 * j.chains
 	}
 	return j.chains
 }
 
+// copies returns how many sums of dQ are gathered in workspace: all but the first,
+// which has dQ itself if rows of that will do.
+func (isa *laneISA) copies(j *job) int {
+	if isa.directRows(j.p.DType, j.p.Dim) {
+		return j.sums() - 1
+	}
+	return j.sums()
+}
+
 func copySize(j *job) int { return j.rows * pad(j.p.Dim) }
 
-// gathered returns where a chain adds up the rows of dQ of a tile, and their distance.
-func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t, chain int) (dq []float32, step int) {
+// gathered returns where a sum of the rows of dQ of a tile lies, and their distance. The
+// sums of the chains come first.
+func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t, sum int) (dq []float32, step int) {
 	f := &j.bwd
-	if chain -= j.chains - isa.copies(j); chain < 0 {
+	if sum -= j.sums() - isa.copies(j); sum < 0 {
 		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*j.rows):], rowStep(&f.DQ)
 	}
-	return x.dq[chain*copySize(j):], pad(j.p.Dim)
+	return x.dq[sum*copySize(j):], pad(j.p.Dim)
 }
 
 // clearSums sets the sums of dQ of a tile to 0.
@@ -48,16 +58,16 @@ func (isa *laneISA) clearSums(j *job, x *tileStats, b, h, t int) {
 	}
 }
 
-// addChains adds the sums of the other chains to that of the first.
+// addChains adds the other sums to the first.
 func (isa *laneISA) addChains(j *job, x *tileStats, b, h, t int) {
-	if j.chains == 1 {
+	if j.sums() == 1 {
 		return
 	}
 	dq, step := isa.gathered(j, x, b, h, t, 0)
 	others, otherStep := isa.gathered(j, x, b, h, t, 1)
 	for i := range min(j.rows, j.p.QLen-t*j.rows) {
 		isa.add(isa.addProduct, isa.addProductMasked, dq[i*step:], step, ones[:], 0,
-			others[i*otherStep:], copySize(j), 1, j.chains-1, j.p.Dim)
+			others[i*otherStep:], copySize(j), 1, j.sums()-1, j.p.Dim)
 	}
 }
 

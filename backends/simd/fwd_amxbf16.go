@@ -35,7 +35,7 @@ const (
 func fwdAMXBF16Work(j *job) phase {
 	p := &j.p
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
-	perTile := pairLanes * (words + vdim + 2)
+	perTile := pairLanes*words + j.sumFloats(pairLanes, vdim, tileBlock)
 	shared := tileBlock*(pairLanes+1+words) + tileBlock/2*pairLanes + packedFloats(p.VDim, tileBlock) + pairLanes*(words+vdim+3)
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
 }
@@ -80,10 +80,11 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 	var group [tileItemRows / pairLanes]pairTile
 	n := 0
 	for r := at.from; r < at.to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim)
+		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim, tileBlock)
 		n++
 	}
 	j.blocksOf(at, tileBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
+		avx512Lanes.meet(j, &group[t].laneTile, x.factors, x.lo)
 		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.absorb(j, &group[t], from, keys, whole) })
 	})
 	for t := range n {

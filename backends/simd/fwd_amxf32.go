@@ -37,7 +37,7 @@ const planeBlock = 128 // keys of a block
 func fwdAMXF32Work(j *job) phase {
 	p := &j.p
 	vdim := upToTiles(p.VDim)
-	perTile := pairLanes*(vdim+2) + planeWords(pairLanes, p.Dim)
+	perTile := j.sumFloats(pairLanes, vdim, planeBlock) + planeWords(pairLanes, p.Dim)
 	shared := planeBlock*(pairLanes+1+pairWords(p.VDim)) + planeWords(planeBlock, p.Dim) + 2*planeWords(planeBlock, p.VDim) +
 		planes*pPlane + pairLanes*(vdim+3) + planeWords(pairLanes, p.Dim) + max(p.Dim, p.VDim)
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
@@ -96,6 +96,7 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 		n++
 	}
 	j.blocksOf(at, planeBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
+		avx512Lanes.meet(j, &group[t].laneTile, x.factors, x.lo)
 		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.absorb(j, &group[t], from, keys, whole) })
 	})
 	for t := range n {
@@ -106,7 +107,7 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 // newTile loads and packs n query rows.
 func (x *planeScratch) newTile(j *job, ws *arena, from, n int) planeTile {
 	t := planeTile{
-		laneTile: avx512Lanes.emptyTile(ws, from, n, upToTiles(j.p.VDim)),
+		laneTile: avx512Lanes.emptyTile(j, ws, from, n, upToTiles(j.p.VDim), planeBlock),
 		q:        takeWords(ws, planeWords(pairLanes, j.p.Dim)),
 	}
 	x.q.load(&j.fwd.Q, x.b, x.h, from, n, x.row)

@@ -14,7 +14,7 @@ var avx2Lanes = laneISA{
 	bwdPace: pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
 
 	scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
-	addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, transpose: transposeAVX2,
+	addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, addSum: addSumAVX2, transpose: transposeAVX2,
 	dots: dotsAVX2, gradients: gradientsAVX2,
 	addProduct: addProductAVX2, addProductT: addProductTAVX2,
 	widenF16: widenF16AVX2, widenBF16: widenBF16AVX2, narrowF16: narrowF16AVX2, narrowBF16: narrowBF16AVX2,

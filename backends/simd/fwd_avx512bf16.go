@@ -31,7 +31,7 @@ func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flas
 func fwdAVX512BF16Work(j *job) phase {
 	p := &j.p
 	vdim, words, keys := pad(p.VDim), pairWords(p.Dim), avx512Lanes.keys
-	perTile := pairLanes * (words + vdim + 2)
+	perTile := pairLanes*words + j.sumFloats(pairLanes, vdim, keys)
 	shared := keys*(pairLanes+1+vdim) + keys/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
 }
@@ -78,7 +78,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	var group [maxGroup]pairTile
 	n := 0
 	for r := at.from; r < at.to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim)
+		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim, keys)
 		n++
 	}
 	for lo := at.first; lo < at.last; {
@@ -89,6 +89,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 			if j.canceled() {
 				return
 			}
+			avx512Lanes.meet(j, &group[t].laneTile, x.factors, lo)
 			x.absorb(j, &group[t], lo, hi)
 		}
 		lo = hi
@@ -98,10 +99,11 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	}
 }
 
-// newTile loads and packs n query rows. Its O has vdim rows.
-func (x *pairScratch) newTile(j *job, ws *arena, from, n, vdim int) pairTile {
+// newTile loads and packs n query rows. Its O has vdim rows, and blocks are of so many
+// keys.
+func (x *pairScratch) newTile(j *job, ws *arena, from, n, vdim, block int) pairTile {
 	t := pairTile{
-		laneTile: avx512Lanes.emptyTile(ws, from, n, vdim),
+		laneTile: avx512Lanes.emptyTile(j, ws, from, n, vdim, block),
 		qPairs:   takeWords(ws, pairLanes*pairWords(j.p.Dim)),
 	}
 	pairColumns(t.qPairs, x.buf, &j.fwd.Q, x.b, x.h, from, n)

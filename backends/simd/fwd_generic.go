@@ -15,7 +15,7 @@ import (
 //		s = K·q
 //		if max(s) > m: a = exp(scale*(m-max(s))); o, l, m = a*o, a*l, max(s)
 //		w = exp(scale * (s - m))
-//		l += sum(w); o += w·V
+//		l += sum(w); o += w·V, in runs of portableRun keys
 //	O[i] = o / l; LSE[i] = scale*m + ln(l)
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
@@ -28,7 +28,7 @@ func (b *Backend) fwdGeneric(ctx context.Context, p flashkit.Problem, f *flashki
 }
 
 func fwdGenericFloats(p flashkit.Problem) int {
-	return tileQ*(p.Dim+p.VDim+2) + tileK*(p.Dim+p.VDim+1)
+	return tileQ*(p.Dim+2*(p.VDim+1)+1) + tileK*(p.Dim+p.VDim+1)
 }
 
 func fwdGenericMemory(p flashkit.Problem) float64 {
@@ -74,10 +74,9 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 	p, f, t := &j.p, &j.fwd, j.queryTile(item)
 	rows := t.to - t.from
 	q, qStep := view(&f.Q, t.b, t.h, t.from, rows, ws.take(tileQ*p.Dim))
-	o := ws.take(rows * p.VDim)
-	m, l := ws.take(rows), ws.take(rows)
-	clear(o)
-	clear(l)
+	width := p.VDim + 1                             // of o and l
+	sums, m := ws.take(rows*2*width), ws.take(rows) // of the run at hand, then of those before
+	clear(sums)
 	for i := range m {
 		m[i] = float32(math.Inf(-1))
 	}
@@ -90,6 +89,10 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 		k, kStep := view(&f.K, t.b, t.kvHead, k0, k1-k0, kbuf)
 		v, vStep := view(&f.V, t.b, t.kvHead, k0, k1-k0, vbuf)
 		for i := range rows {
+			row := sums[i*2*width:][:2*width]
+			if (k0-first)%portableRun == 0 {
+				addRun(row[width:], row[:width])
+			}
 			lo, hi := p.Keys(t.from + i)
 			lo, hi = max(lo, k0), min(hi, k1)
 			if lo >= hi {
@@ -98,43 +101,44 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 			if j.canceled() {
 				return
 			}
-			s, oRow := w[:hi-lo], o[i*p.VDim:][:p.VDim]
+			s := w[:hi-lo]
 			dots(s, q[i*qStep:][:p.Dim], k[(lo-k0)*kStep:], kStep)
-			m[i], l[i] = j.absorb(s, m[i], l[i], oRow)
-			mix(oRow, s, 1, hi-lo, v[(lo-k0)*vStep:], vStep)
+			var sum float32
+			m[i], sum = j.absorb(s, m[i], row)
+			row[p.VDim] += sum
+			mix(row[:p.VDim], s, 1, hi-lo, v[(lo-k0)*vStep:], vStep)
 		}
 	}
 	for i := range rows {
-		j.finishRow(t, t.from+i, m[i], l[i], o[i*p.VDim:][:p.VDim])
+		row := sums[i*2*width:][:2*width]
+		addRun(row[width:], row[:width])
+		j.finishRow(t, t.from+i, m[i], row[2*width-1], row[width:2*width-1])
 	}
 }
 
 // absorb turns the scores s into weights relative to the running maximum m,
-// raising m first and rescaling o and l where s tops it. It returns the new m
-// and l. The softmax scale comes after the difference, so that large scores
+// raising m first and rescaling the sums so far where s tops it. It returns the
+// new m and the sum of the weights. The softmax scale comes after the difference, so that large scores
 // lose nothing.
-func (j *job) absorb(s []float32, m, l float32, o []float32) (float32, float32) {
-	top := m
+func (j *job) absorb(s []float32, m float32, sums []float32) (top, sum float32) {
+	top = m
 	for _, x := range s {
 		if x > top {
 			top = x
 		}
 	}
 	if top > m {
-		alpha := exp(float64(m-top) * j.scale)
-		l *= alpha
-		scale(o, alpha)
+		scale(sums, exp(float64(m-top)*j.scale))
 	}
 	shift := top
 	if math.IsInf(float64(top), -1) {
 		shift = 0 // every score so far is -Inf or NaN: exp must give 0 or NaN, not exp(-Inf + Inf)
 	}
-	var sum float32
 	for i, x := range s {
 		s[i] = exp(float64(x-shift) * j.scale)
 		sum += s[i]
 	}
-	return top, l + sum
+	return top, sum
 }
 
 // finishRow divides once and writes row i of the head of t.

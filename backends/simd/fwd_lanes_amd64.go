@@ -4,7 +4,6 @@ package simd
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -33,7 +32,7 @@ func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.
 func (isa *laneISA) fwdWork(j *job) phase {
 	p := &j.p
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
-	perTile := isa.lanes * (dims + 2)
+	perTile := isa.lanes*pad(p.Dim) + j.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
 	shared := isa.keys*(isa.lanes+1+dims) + isa.lanes*(widest+3)
 	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*isa.lanes), j.group*perTile + shared}
 }
@@ -104,9 +103,11 @@ func (isa *laneISA) blockEnd(x *laneRange, k int) int { return min(x.last, (k/is
 type laneTile struct {
 	from, n int       // its rows; lanes from n on are idle
 	q       []float32 // [dim][lanes]
-	o       []float32 // [vdim][lanes]
-	m, l    []float32 // [lanes]
-	begun   bool      // o holds something
+	keySum            // of the run at hand
+	m       []float32 // [lanes]
+	run     int       // keys of a run, 0 if all are one
+	past    keySum    // of the runs before, and the maximum that it is relative to
+	pastM   []float32
 }
 
 // A laneScratch is the workspace that the tiles of an item share.
@@ -145,6 +146,7 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 			if j.canceled() {
 				return
 			}
+			isa.meet(j, &group[t], x.factors, lo)
 			isa.absorb(j, &group[t], &x, k, kStep, v, vStep, lo, hi)
 		}
 		lo = hi
@@ -178,21 +180,9 @@ func (isa *laneISA) lookAhead(j *job, a *ahead, at laneRange, k int) {
 
 // newTile loads and transposes n query rows.
 func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int) laneTile {
-	t := isa.emptyTile(ws, from, n, pad(j.p.VDim))
+	t := isa.emptyTile(j, ws, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.fwd.Q, b, h, from, n)
-	return t
-}
-
-// emptyTile returns a tile of n query rows that has seen no key. Its O has vdim
-// rows, not begun, and its Q is left to the caller.
-func (isa *laneISA) emptyTile(ws *arena, from, n, vdim int) laneTile {
-	lanes := isa.lanes
-	t := laneTile{from: from, n: n, o: ws.take(lanes * vdim), m: ws.take(lanes), l: ws.take(lanes)}
-	clear(t.l)
-	for i := range t.m {
-		t.m[i] = float32(math.Inf(-1))
-	}
 	return t
 }
 
@@ -257,9 +247,7 @@ func (x *laneScratch) setMasks(p *flashkit.Problem, t *laneTile, from, keys int)
 // finish divides once, transposes back and writes the rows of the tile.
 func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
 	o := &j.fwd.O
-	if !t.begun {
-		clear(t.o)
-	}
+	isa.endKeys(j, t, x.factors)
 	isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.scale))
 	j.storeLSEs(b, h, t.from, x.top[:t.n])
 	vdim, padded := j.p.VDim, pad(j.p.VDim)

@@ -27,6 +27,7 @@ type laneISA struct {
 	totals                func(lse, by, m, l *float32, scale float32)
 	addValues             func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)
 	addValuesMasked       func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
+	addSum                func(sum, x *float32, rows int, alpha *float32)
 	transpose             func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 	dots                  func(sum, a, b *float32, dim int)
 	gradients             func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)

@@ -110,6 +110,8 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 		"b1-h2-g1-n1500-m700-d64-f32-causal", "b1-h2-g1-n1500-m700-d64-bf16-causal",
 		"b1-h1-g1-n70-m2300-d25-f32-causal", "b1-h1-g1-n70-m2300-d40-bf16",
 		"b1-h1-g1-n300-m300-d32-bf16-causal", "b2-h6-g2-n130-m200-d25-dv40-bf16-window50.7",
+		"b4-h1-g1-n40-m9000-d8-f32", "b1-h1-g1-n40-m17000-d9-f32", "b1-h2-g1-n40-m9000-d8-bf16", // rows of several runs
+		"b1-h4-g1-n2300-m300-d8-f32", "b1-h4-g2-n5000-m4900-d17-f32-window300.20",
 	} {
 		c := newCall(t, name)
 		for _, k := range c.kernels() {
@@ -131,6 +133,7 @@ func TestSumsOfFewHeads(t *testing.T) {
 	for i, name := range []string{
 		"b1-h1-g1-n150-m2300-d24-dv40-f32", "b1-h1-g1-n200-m2100-d33-f32-causal",
 		"b2-h1-g1-n70-m1100-d64-f32-causal", "b1-h2-g1-n2300-m2200-d8-f32-window900.100",
+		"b1-h4-g4-n40-m9000-d24-f32", "b1-h4-g1-n2300-m300-d17-f32-causal",
 	} {
 		for _, dtype := range someTypes(i) {
 			p := problem(t, name, dtype)

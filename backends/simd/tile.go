@@ -18,28 +18,50 @@ const (
 // tiles returns how many tiles of the given size cover n rows.
 func tiles(n, size int) int { return (n + size - 1) / size }
 
-// dots sets dst[j] = dot(x, row j) for every j in dst. Row j begins at
+// dots sets dst[j] = dot(x, row j) for every j in dst, bit for bit. Row j begins at
 // rows[j*step].
 func dots(dst, x, rows []float32, step int) {
-	n := len(x)
+	n, half := len(x), len(x)/2
 	j := 0
 	for ; j+4 <= len(dst); j += 4 {
 		r0, r1, r2, r3 := rows[j*step:][:n], rows[(j+1)*step:][:n], rows[(j+2)*step:][:n], rows[(j+3)*step:][:n]
-		var s0, s1, s2, s3 float32
-		for i, a := range x {
-			s0 += a * r0[i]
-			s1 += a * r1[i]
-			s2 += a * r2[i]
-			s3 += a * r3[i]
-		}
-		dst[j], dst[j+1], dst[j+2], dst[j+3] = s0, s1, s2, s3
+		sums := (*[4]float32)(dst[j:])
+		*sums = [4]float32{}
+		addDots(sums, x[:half], r0, r1, r2, r3)
+		addDots(sums, x[half:], r0[half:], r1[half:], r2[half:], r3[half:])
 	}
 	for ; j < len(dst); j++ {
 		dst[j] = dot(x, rows[j*step:][:n])
 	}
 }
 
+// addDots adds four products. Inlined twice, its loops would lack registers.
+//
+//go:noinline
+func addDots(sums *[4]float32, x, r0, r1, r2, r3 []float32) {
+	n := len(x)
+	r0, r1, r2, r3 = r0[:n], r1[:n], r2[:n], r3[:n]
+	var s0, s1, s2, s3 float32
+	for i, a := range x {
+		s0 += a * r0[i]
+		s1 += a * r1[i]
+		s2 += a * r2[i]
+		s3 += a * r3[i]
+	}
+	sums[0] += s0
+	sums[1] += s1
+	sums[2] += s2
+	sums[3] += s3
+}
+
+// dot sums either half of the columns from zero: a smaller sum is rounded in smaller
+// units.
 func dot(x, y []float32) float32 {
+	half := len(x) / 2
+	return oneDot(x[:half], y) + oneDot(x[half:], y[half:])
+}
+
+func oneDot(x, y []float32) float32 {
 	var s float32
 	y = y[:len(x)]
 	for i, a := range x {
@@ -66,6 +88,26 @@ func mix(dst, weights []float32, every, n int, rows []float32, step int) {
 			dst[i] += w * r[i]
 		}
 	}
+}
+
+// portableRun is the keys, or query rows, of a run, after which the portable kernels
+// begin another sum: one sum of very many keeps few digits.
+const portableRun = 4 * tileK
+
+// twoSums returns two empty sums: of the run at hand, and of those before it.
+func twoSums(ws *arena, n int) (run, past []float32) {
+	x := ws.take(2 * n)
+	clear(x)
+	return x[:n], x[n:]
+}
+
+// addRun adds the sum of a run to that of the runs before, and clears it.
+func addRun(sum, run []float32) {
+	run = run[:len(sum)]
+	for i, x := range run {
+		sum[i] += x
+	}
+	clear(run)
 }
 
 func scale(x []float32, by float32) {

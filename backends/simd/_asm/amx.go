@@ -302,9 +302,16 @@ func weightPairs() {
 func weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
 	s, pairs := param("s"), param("pairs")
 	exp2Constants()
-	row, n, p, shift, sum, scale := registers[0:2], registers[2], registers[3], registers[4:6], registers[6:8], registers[8]
+	row, n, p, shift, scale := registers[0:2], registers[2], registers[3], registers[4:6], registers[8]
+	sums := [2][]VecPhysical{registers[6:8], registers[13:15]} // of the even keys and of the odd ones
 	floatParam("scale", scale)
-	beginWeights(param("m"), param("top"), param("l"), param("alpha"), row[0], n, p, scale, shift, sum)
+	l := param("l")
+	beginWeights(param("m"), param("top"), l, param("alpha"), row[0], n, p, scale, shift)
+	for _, sum := range sums {
+		for _, z := range sum {
+			VXORPS(z, z, z)
+		}
+	}
 	Label("pair")
 	for v := range vectors {
 		for i, x := range row {
@@ -312,7 +319,7 @@ func weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical
 			VSUBPS(shift[v], x, x)
 			VMULPS(scale, x, x)
 			exp2(x, n, p)
-			VADDPS(x, sum[v], sum[v])
+			VADDPS(x, sums[i][v], sums[i][v])
 		}
 		store(dst, v, row[0], row[1])
 	}
@@ -320,9 +327,10 @@ func weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical
 	ADDQ(U32(uint32(rowBytes)), dst)
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))
-	l := param("l")
 	for v := range vectors {
-		VMOVUPS(sum[v], part(Mem{Base: l}, v))
+		VADDPS(sums[1][v], sums[0][v], sums[0][v])
+		VADDPS(part(Mem{Base: l}, v), sums[0][v], sums[0][v])
+		VMOVUPS(sums[0][v], part(Mem{Base: l}, v))
 	}
 	done()
 }

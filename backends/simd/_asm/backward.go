@@ -23,9 +23,12 @@ func gradients() {
 	s, dp, ds, dsStep := param("s"), param("dp"), param("ds"), bytes(param("dsStep"))
 	masks, rows, lse, delta := param("masks"), param("rows"), param("lse"), param("delta")
 	exp2Constants()
-	x, n, p, d, y, by, base2 := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5], registers[6]
+	x, n, p, d, y, by, base2, high := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5], registers[6], registers[7]
 	floatParam("scale", by)
 	constant(math.Log2E, base2)
+	if isa != "AVX512" {
+		constant(128, high)
+	}
 	Label("row")
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
@@ -33,6 +36,9 @@ func gradients() {
 		VBROADCASTSS(Mem{Base: lse}, y)
 		VFMSUB213PS(y, by, x)
 		VMULPS(base2, x, x) // after the difference, so that large scores lose nothing
+		if isa != "AVX512" {
+			VMINPS(x, high, x) // an LSE may be wrong. In this order it returns x when x is NaN
+		}
 		exp2(x, n, p)
 		VMOVUPS(at(dp), d)
 		VBROADCASTSS(Mem{Base: delta}, y)
@@ -78,9 +84,19 @@ func dots() {
 			"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][LANES]. dim > 0.")
 	}
 	sum, a, b, dim := param("sum"), param("a"), param("b"), param(rows)
-	acc, x, y := registers[:vectors], registers[vectors], registers[vectors+1]
+	acc, x, y, first := registers[:vectors], registers[vectors], registers[vectors+1], registers[vectors+2:][:vectors]
+	n, left := dim, GP64()
+	if !bf16 {
+		n = GP64()
+		firstPart(dim, n, left)
+		Label("part")
+	}
 	for _, z := range acc {
 		VXORPS(z, z, z)
+	}
+	if !bf16 {
+		TESTQ(n, n)
+		JZ(LabelRef("next"))
 	}
 	Label("column")
 	for v, z := range acc {
@@ -94,8 +110,23 @@ func dots() {
 	}
 	ADDQ(U32(uint32(rowBytes)), a)
 	ADDQ(U32(uint32(rowBytes)), b)
-	DECQ(dim)
+	DECQ(n)
 	JNZ(LabelRef("column"))
+	if !bf16 {
+		Label("next")
+		TESTQ(left, left)
+		JZ(LabelRef("add"))
+		MOVQ(left, n)
+		XORQ(left, left)
+		for v, z := range acc {
+			VMOVAPS(z, first[v])
+		}
+		JMP(LabelRef("part"))
+		Label("add")
+		for v, z := range acc {
+			VADDPS(first[v], z, z)
+		}
+	}
 	for v, z := range acc {
 		VMOVUPS(z, part(Mem{Base: sum}, v))
 	}
@@ -128,7 +159,9 @@ func declareProduct(transposed, masked bool) {
 
 // product emits C += A B, or with A transposed, with columns of B and C in the
 // lanes: whole vectors of them or with opmasks. A masked load takes the ports of
-// a multiply-add.
+// a multiply-add. The product is summed from zero, since a sum of few products is
+// rounded in smaller units than C; that of bf16 begins with C, which is for results
+// of fewer digits.
 func product(transposed, masked bool) {
 	declareProduct(transposed, masked)
 	if masked {
@@ -150,13 +183,17 @@ func product(transposed, masked bool) {
 		acc := accumulators(rows)
 		at, a0, a4, rowB, k := GP64(), GP64(), GP64(), GP64(), GP64()
 		MOVQ(c, at)
-		for _, row := range acc {
-			for v, z := range row {
-				loadColumns(Mem{Base: at}, v, z, masked)
+		if bf16 {
+			for _, row := range acc {
+				for v, z := range row {
+					loadColumns(Mem{Base: at}, v, z, masked)
+				}
+				ADDQ(cStep, at)
 			}
-			ADDQ(cStep, at)
+		} else {
+			clearSums(acc)
 		}
-		for range acc { // the next group's rows, which another core may have written
+		for range acc { // the rows to be loaded next, which another core may have written
 			for line := 0; line < rowBytes; line += 64 {
 				PREFETCHT0(Mem{Base: at, Disp: line})
 			}
@@ -189,6 +226,9 @@ func product(transposed, masked bool) {
 		})
 		for _, row := range acc {
 			for v, z := range row {
+				if !bf16 {
+					addColumns(Mem{Base: c}, v, z, masked)
+				}
 				storeColumns(z, v, Mem{Base: c}, masked)
 			}
 			ADDQ(cStep, c)
@@ -219,6 +259,15 @@ func loadColumns(m Mem, v int, z VecPhysical, masked bool) {
 		VMOVUPS_Z(part(m, v), []OpmaskPhysical{K1, K2}[v], z)
 	} else {
 		VMOVUPS(part(m, v), z)
+	}
+}
+
+// addColumns adds vector v of the row of columns at m.
+func addColumns(m Mem, v int, z VecPhysical, masked bool) {
+	if masked {
+		VADDPS(part(m, v), z, []OpmaskPhysical{K1, K2}[v], z)
+	} else {
+		VADDPS(part(m, v), z, z)
 	}
 }
 

@@ -17,6 +17,14 @@ func accumulators(rows int) [][]VecPhysical {
 	return acc
 }
 
+func clearSums(acc [][]VecPhysical) {
+	for _, row := range acc {
+		for _, z := range row {
+			VXORPS(z, z, z)
+		}
+	}
+}
+
 // step multiplies one row of lanes, at b, with one element for each row of the
 // tile, and adds the products.
 func step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
@@ -145,31 +153,43 @@ func declareScores() (toBytes func(Register) GPVirtual) {
 	return bytes
 }
 
+// firstPart emits how the columns of a float32 dot product are cut: n of them, then
+// left more. Either sum is rounded in smaller units than one of all. Of few columns n is
+// 0.
+func firstPart(dim, n, left GPVirtual) {
+	MOVQ(dim, n)
+	SHRQ(Imm(1), n)
+	ANDQ(I32(-unroll), n)
+	MOVQ(dim, left)
+	SUBQ(n, left)
+}
+
 // scores emits S = K Qᵀ with the running maximum in the store.
 func scores() {
 	toBytes := declareScores()
 	s, k, step0 := param("s"), param("k"), toBytes(param("step"))
-	q, dim, keys, top := param("q"), param("dim"), param("keys"), param("top")
-	var ahead GPVirtual
-	if !bf16 {
+	q, keys, top := param("q"), param("keys"), param("top")
+	var ahead, dim GPVirtual
+	if bf16 {
+		dim = param("dim")
+	} else {
 		ahead = param("ahead")
 	}
 	step3 := GP64()
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
 	inGroups("keys", keys, func(rows int, label string) {
 		acc := accumulators(rows)
-		for _, row := range acc {
-			for _, z := range row {
-				VXORPS(z, z, z)
-			}
-		}
-		a0, a4, b, n := GP64(), GP64(), GP64(), GP64()
+		clearSums(acc)
+		a0, a4, b, n, left := GP64(), GP64(), GP64(), GP64(), GP64()
 		MOVQ(k, a0)
 		LEAQ(Mem{Base: k, Index: step0, Scale: 4}, a4)
 		MOVQ(q, b)
-		MOVQ(dim, n)
 		if bf16 {
+			MOVQ(dim, n)
 			SHRQ(Imm(1), n)
+		} else {
+			firstPart(param("dim"), n, left)
+			Label(label + "part")
 		}
 		element := func(r int) Mem { return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4) }
 		unrolled(label+"dim", n, func(i int) {
@@ -185,6 +205,8 @@ func scores() {
 		})
 		if bf16 {
 			halfStep(label, dim, acc, Mem{Base: b}, element)
+		} else {
+			addParts(label, n, left, s, acc)
 		}
 		max := lanesB
 		for v, z := range max {
@@ -205,6 +227,27 @@ func scores() {
 		}
 	})
 	done()
+}
+
+// addParts emits what follows a part of the columns: the first one's sums are stored, and
+// added to the second one's.
+func addParts(label string, n, left, s GPVirtual, acc [][]VecPhysical) {
+	each := func(f func(z VecPhysical, m Mem)) {
+		for r := range acc {
+			for v, z := range acc[r] {
+				f(z, part(Mem{Base: s, Disp: r * rowBytes}, v))
+			}
+		}
+	}
+	TESTQ(left, left)
+	JZ(LabelRef(label + "add"))
+	MOVQ(left, n)
+	XORQ(left, left)
+	each(func(z VecPhysical, m Mem) { VMOVUPS(z, m) })
+	clearSums(acc)
+	JMP(LabelRef(label + "part"))
+	Label(label + "add")
+	each(func(z VecPhysical, m Mem) { VADDPS(m, z, z) })
 }
 
 // rowAt returns the address of row r of 0 to 3.
@@ -243,7 +286,8 @@ func declareValues(masked bool) (rowsOfP string) {
 	return "keys"
 }
 
-// values emits Oᵀ = alpha Oᵀ + Vᵀ P.
+// values emits Oᵀ = alpha Oᵀ + Vᵀ P. The keys are summed from zero, since a sum of few
+// keys is rounded in smaller units than O.
 func values(masked bool) {
 	rowsOfP := declareValues(masked)
 	var masks GPVirtual
@@ -256,25 +300,7 @@ func values(masked bool) {
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
 	inGroups("dims", vdim, func(rows int, label string) {
 		acc := accumulators(rows)
-		alphas := lanesB
-		TESTQ(alpha, alpha)
-		JZ(LabelRef(label + "set"))
-		for x, z := range alphas {
-			VMOVUPS(part(Mem{Base: alpha}, x), z)
-		}
-		for r := range acc {
-			for x, z := range acc[r] {
-				VMULPS(part(Mem{Base: o, Disp: r * rowBytes}, x), alphas[x], z)
-			}
-		}
-		JMP(LabelRef(label + "sum"))
-		Label(label + "set")
-		for r := range acc {
-			for _, z := range acc[r] {
-				VXORPS(z, z, z)
-			}
-		}
-		Label(label + "sum")
+		clearSums(acc)
 		a, b, n, m := GP64(), GP64(), GP64(), GP64()
 		MOVQ(v, a)
 		MOVQ(p, b)
@@ -297,6 +323,17 @@ func values(masked bool) {
 				ADDQ(U32(uint32(steps*4)), m)
 			}
 		})
+		TESTQ(alpha, alpha)
+		JZ(LabelRef(label + "set"))
+		for x, z := range lanesB {
+			VMOVUPS(part(Mem{Base: alpha}, x), z)
+		}
+		for r := range acc {
+			for x, z := range acc[r] {
+				VFMADD231PS(part(Mem{Base: o, Disp: r * rowBytes}, x), lanesB[x], z)
+			}
+		}
+		Label(label + "set")
 		for r := range acc {
 			for x, z := range acc[r] {
 				VMOVUPS(z, part(Mem{Base: o, Disp: r * rowBytes}, x))
@@ -305,5 +342,27 @@ func values(masked bool) {
 		ADDQ(U32(uint32(rows*rowBytes)), o)
 		ADDQ(U32(uint32(rows*4)), v)
 	})
+	done()
+}
+
+// addSum emits the sum of two parts of the keys.
+func addSum() {
+	arithmetic("addSum", "func(sum, x *float32, rows int, alpha *float32)",
+		"sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][LANES]. rows > 0.")
+	sum, x, rows, alpha := param("sum"), param("x"), param("rows"), param("alpha")
+	by, z := registers[0:2], registers[2:4]
+	for v := range vectors {
+		VMOVUPS(part(Mem{Base: alpha}, v), by[v])
+	}
+	Label("row")
+	for v := range vectors {
+		VMOVUPS(part(Mem{Base: x}, v), z[v])
+		VFMADD231PS(part(Mem{Base: sum}, v), by[v], z[v])
+		VMOVUPS(z[v], part(Mem{Base: sum}, v))
+	}
+	ADDQ(U32(uint32(rowBytes)), sum)
+	ADDQ(U32(uint32(rowBytes)), x)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
 	done()
 }

@@ -20,11 +20,7 @@ func limits() {
 	}
 	n, x := param("n"), lanesB[0]
 	acc := accumulators(rows)
-	for _, row := range acc {
-		for _, z := range row {
-			VXORPS(z, z, z)
-		}
-	}
+	clearSums(acc)
 	VXORPS(x, x, x)
 	Label("loop")
 	for _, row := range acc {

@@ -46,6 +46,7 @@ func main() {
 	totals()
 	values(false)
 	values(true)
+	addSum()
 	transpose()
 	if isa == "AVX512" {
 		convertAVX512()

@@ -51,16 +51,16 @@ func exp2Constants() {
 	}
 }
 
-// exp2 sets x to 2^x for x <= 0: x = n + f, n whole, 2^f by polynomial, then
-// scaled by 2^n. It is 0 for -Inf and keeps a NaN. n and p are scratch.
+// exp2 sets x to 2^x for x <= 128, with AVX-512 for any x: x = n + f, n whole, 2^f by
+// polynomial, then scaled by 2^n. It is 0 for -Inf and keeps a NaN. n and p are scratch.
 //
 // With AVX-512 n is the floor of x: VREDUCEPS gives f, which it defines as 0 for
 // an infinity, and VSCALEFPS takes the floor itself.
 //
 // Without, the unit in the last place of expRounding is 1, so adding it rounds
 // to a whole number, and leaves n + 127 in the last bits: shifted up, these are
-// 2^n as a float32, or 0 for n = -127. It is multiplied with, not added to the
-// exponent, for the sake of NaN.
+// 2^n as a float32, or 0 for n = -127, or infinity for n = 128. It is multiplied
+// with, not added to the exponent, for the sake of NaN.
 func exp2(x, n, p VecPhysical) { exp2Masked(x, n, p, nil) }
 
 // exp2Masked is exp2, and with AVX-512 sets to 0 where a mask that is given is clear.
@@ -145,9 +145,9 @@ func maskScores() {
 	done()
 }
 
-// beginWeights sets shift to top, sum to alpha*l, and stores m and alpha. x, n and
-// p are scratch.
-func beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
+// beginWeights sets shift to top, multiplies l with alpha, and stores m and alpha. x, n
+// and p are scratch.
+func beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift []VecPhysical) {
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
 		VMOVUPS(at(top), shift[v])
@@ -159,7 +159,8 @@ func beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift,
 		VMULPS(scale, x, x)
 		exp2(x, n, p)
 		VMOVUPS(x, at(alpha))
-		VMULPS(at(l), x, sum[v])
+		VMULPS(at(l), x, x)
+		VMOVUPS(x, at(l))
 	}
 }
 
@@ -173,7 +174,16 @@ func weights() {
 	exp2Constants()
 	x, n, p, shift, sum, scale := registers[0], registers[1], registers[2], registers[3:5], registers[5:7], registers[7]
 	floatParam("scale", scale)
-	beginWeights(m, top, l, alpha, x, n, p, scale, shift, sum)
+	beginWeights(m, top, l, alpha, x, n, p, scale, shift)
+	Comment("Either half of the keys is summed from zero: a smaller sum is rounded in smaller units.")
+	left := GP64()
+	MOVQ(keys, left)
+	SHRQ(Imm(1), left)
+	SUBQ(left, keys)
+	Label("part")
+	for _, z := range sum {
+		VXORPS(z, z, z)
+	}
 	Label("key")
 	for v := range vectors { // the same scratch: the processor renames it
 		score := part(Mem{Base: s}, v)
@@ -188,8 +198,13 @@ func weights() {
 	DECQ(keys)
 	JNZ(LabelRef("key"))
 	for v := range vectors {
+		VADDPS(part(Mem{Base: l}, v), sum[v], sum[v])
 		VMOVUPS(sum[v], part(Mem{Base: l}, v))
 	}
+	MOVQ(left, keys)
+	XORQ(left, left)
+	TESTQ(keys, keys)
+	JNZ(LabelRef("part"))
 	done()
 }
 

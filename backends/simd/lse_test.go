@@ -1,0 +1,44 @@
+package simd_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+)
+
+// An LSE that is far too small, as that of another definition may be, makes weights
+// that float32 cannot hold. What they touch is NaN or infinite: never a number that
+// looks right.
+func TestLSEFarTooSmall(t *testing.T) {
+	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for range 6 {
+		n, group := 1+r.IntN(200), 1+r.IntN(3)
+		name := fmt.Sprintf("b1-h%d-g2-n%d-m%d-d%d-dv%d-f32%s", 2*group, n, n, 1+r.IntN(70), 1+r.IntN(70), []string{"", "-causal"}[r.IntN(2)])
+		for _, k := range simd.New().Kernels() {
+			for _, dtype := range dtypes {
+				p := problem(t, name, dtype)
+				if k.Pass() != flashkit.PassBackward || k.Fits(p) != "" {
+					continue
+				}
+				a := newOperands(p, heap, bhsd)
+				a.run(t, k)
+				for _, by := range []float32{1000, 1e5, 1e30} {
+					change(a.fwd.LSE, func(_ [4]int, old float32) float32 { return old - by })
+					require.NoError(t, k.Backward(t.Context(), p, &a.bwd))
+					for output, x := range a.outputs(k) {
+						for i, y := range x {
+							if kind(float64(y)) == "finite" {
+								t.Fatalf("%s %s, LSE less by %g: %s[%d] is %g", k.Name, p, by, output, i, y)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
