@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,48 +10,91 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Request is one sequence's attention: a problem with Batch 1, in float32, and
-// its tensors, dense. The slices belong to the server from Attend on, which may
-// read them even after the client has gone.
-type Request struct {
-	Problem flashkit.Problem
-	Q, K, V []float32
-}
-
-// An attention computes forward passes: a dispatcher does.
+// An attention computes forward passes and says how: a dispatcher does.
 type attention interface {
+	Pick(flashkit.Problem, flashkit.Pass) (flashkit.Kernel, error)
 	Forward(context.Context, flashkit.Problem, *flashkit.Forward) error
 }
 
-// Limits are what a Server takes upon itself.
-type Limits struct {
-	Calls   int           // at the same time. A call of the CPU backend uses every core, so 1 or 2 are plenty
-	Queue   int           // requests that wait; one more is told ErrBusy
-	Batch   int           // requests of one call
-	Wait    time.Duration // for others to share a call with
-	Timeout time.Duration // of a call
-}
-
-// ErrBusy says that the queue is full; ErrClosed that the server has ended.
-var (
-	ErrBusy   = errors.New("the server is busy")
-	ErrClosed = errors.New("the server is closed")
-)
-
-// A Server gathers requests for the same problem into batches and runs these.
+// A Server computes requests in two lanes. It promises to answer whom it admits.
 type Server struct {
 	attention attention
 	limits    Limits
-	queue     chan *waiting
-	calls     chan struct{} // one token for each call in progress
-	ended     chan struct{}
+	base      context.Context // of all calls
+	stop      context.CancelFunc
+	lanes     sync.WaitGroup
+	calls     histogram
+
+	mu          sync.Mutex // guards what follows, lanes and tickets included
+	short, long *lane
+	admitted    int
+	bytes       int64      // of those admitted
+	unread      int64      // bytes of tensors that those admitted have yet to bring
+	slowness    float64    // nanoseconds to bring one
+	draining    bool       // nobody is admitted any more
+	ended       bool       // nobody is left
+	left        *sync.Cond // somebody
 }
 
-// waiting is a request in the queue.
-type waiting struct {
-	Request
-	ctx    context.Context
-	answer chan answer // with room for one, so that nobody waits for a client that has gone
+// NewServer returns a server at work. Drain ends it.
+func NewServer(a attention, l Limits) *Server {
+	s := &Server{attention: a, limits: l}
+	s.base, s.stop = context.WithCancel(context.Background())
+	s.left = sync.NewCond(&s.mu)
+	s.short = &lane{name: "short", changed: sync.NewCond(&s.mu), pace: 1}
+	s.long = &lane{name: "long", changed: sync.NewCond(&s.mu), pace: 1}
+	s.lanes.Go(func() { s.work(s.short) })
+	s.lanes.Go(func() { s.work(s.long) })
+	return s
+}
+
+// Drain admits nobody any more, answers whom it has admitted, and ends the server.
+// When ctx is done it stops the calls, tells whom it has not answered ErrClosed, and
+// returns ctx's error.
+func (s *Server) Drain(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() {
+		s.stop()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.left.Broadcast()
+	})()
+	s.mu.Lock()
+	s.draining = true
+	for s.admitted > 0 && s.base.Err() == nil {
+		s.left.Wait()
+	}
+	s.ended = true
+	s.short.changed.Broadcast()
+	s.long.changed.Broadcast()
+	unanswered := s.admitted
+	s.mu.Unlock()
+	s.lanes.Wait()
+	s.stop()
+	if unanswered > 0 {
+		return fmt.Errorf("%d requests were not answered: %w", unanswered, context.Cause(ctx))
+	}
+	return nil
+}
+
+// A Ticket is an admitted request.
+type Ticket struct {
+	server   *Server
+	lane     *lane
+	problem  flashkit.Problem
+	bytes    int64
+	cost     time.Duration // predicted
+	deadline time.Time
+	ctx      context.Context // done at the deadline
+	leave    context.CancelFunc
+	answer   chan answer // with room for one, so that nobody waits for a client that has gone
+
+	admitted time.Time
+	readable time.Time // when its tensors are expected
+	unread   int64     // bytes of tensors yet to come
+	ahead    int64     // bytes that were yet to come when it was admitted, its own included
+	ready    bool      // its tensors are there
+	holders  int       // of its memory: the client, the call
+	q, k, v  []float32
 }
 
 type answer struct {
@@ -61,141 +102,127 @@ type answer struct {
 	err error
 }
 
-// NewServer returns a server; Run makes it work.
-func NewServer(a attention, l Limits) *Server {
-	return &Server{attention: a, limits: l, queue: make(chan *waiting, max(1, l.Queue)),
-		calls: make(chan struct{}, max(1, l.Calls)), ended: make(chan struct{})}
-}
-
-// Attend returns O, [1, H, N, DV], as soon as it is computed, or the context's
-// error as soon as that is done. It may be called from several goroutines.
-func (s *Server) Attend(ctx context.Context, r Request) ([]float32, error) {
-	if err := r.check(); err != nil {
-		return nil, err // before the queue: a bad request must not spoil the batch of others
-	}
-	w := &waiting{r, ctx, make(chan answer, 1)}
-	select {
-	case <-s.ended:
-		return nil, ErrClosed
-	case s.queue <- w:
-	default:
-		return nil, ErrBusy
-	}
-	select {
-	case a := <-w.answer:
-		return a.o, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-s.ended:
-		select {
-		case a := <-w.answer: // of the last batch
-			return a.o, a.err
-		default:
-			return nil, ErrClosed
+// Attend returns O, [1, H, N, DV], as soon as it is computed, or an error as soon as
+// the context or the server ends. It may be called once. The tensors are dense and
+// belong to the server from now on, which may read them after the client has gone.
+func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
+	s, p := t.server, t.problem
+	for _, x := range [...]struct {
+		name  string
+		have  int
+		shape [4]int
+	}{{"Q", len(q), p.QShape()}, {"K", len(k), p.KShape()}, {"V", len(v), p.VShape()}} {
+		if x.have != size(x.shape) {
+			return nil, &flashkit.ProblemError{Field: x.name + ".len", Value: fmt.Sprint(x.have), Reason: fmt.Sprintf("must be that of shape %v", x.shape)}
 		}
 	}
+	s.mu.Lock()
+	t.q, t.k, t.v, t.ready, t.readable = q, k, v, true, time.Now()
+	if t.unread > 0 {
+		const slowest = 100 // nanoseconds a byte: a client that dawdles must not close the server
+		s.slowness = learned(s.slowness, min(slowest, float64(t.readable.Sub(t.admitted))/float64(t.ahead)))
+		s.unread, t.unread = s.unread-t.unread, 0
+	}
+	t.lane.changed.Signal()
+	s.mu.Unlock()
+	select {
+	case a := <-t.answer:
+		return a.o, a.err
+	case <-t.ctx.Done():
+	case <-s.base.Done():
+	}
+	select {
+	case a := <-t.answer: // at the same time
+		return a.o, a.err
+	default:
+		return nil, t.why()
+	}
 }
 
-func (r *Request) check() error {
-	p := r.Problem
-	if p.Batch != 1 || p.DType != flashkit.Float32 {
-		return fmt.Errorf("%s: must have batch 1 and type f32", p)
-	}
-	if err := p.Validate(); err != nil {
+// why returns why a ticket ended without an answer.
+func (t *Ticket) why() error {
+	if err := t.ctx.Err(); err != nil {
 		return err
 	}
-	f := &flashkit.Forward{Q: tensor(r.Q, p.QShape()), K: tensor(r.K, p.KShape()), V: tensor(r.V, p.VShape()),
-		O: tensor(make([]float32, size(p.OShape())), p.OShape())}
-	return p.CheckForward(f)
+	return ErrClosed
 }
 
-// Run serves until the context is done. Batches that are then in progress are
-// computed, and requests that still wait are told ErrClosed.
-func (s *Server) Run(ctx context.Context) {
-	var inProgress sync.WaitGroup
-	defer close(s.ended)
-	defer inProgress.Wait()
-	for {
-		groups := s.gather(ctx)
-		if groups == nil {
-			return
-		}
-		for p, group := range groups {
-			select {
-			case s.calls <- struct{}{}: // the limit: while all calls are taken, the queue fills
-			case <-ctx.Done():
-				return
-			}
-			inProgress.Go(func() {
-				defer func() { <-s.calls }()
-				s.call(p, group)
-			})
-		}
+// copied returns the bytes that are copied if the request shares a call.
+func (t *Ticket) copied() int64 { return int64(4 * (len(t.q) + len(t.k) + len(t.v))) }
+
+// Close ends the ticket. What Attend returned is no longer counted from now on.
+func (t *Ticket) Close() {
+	t.leave()
+	t.server.mu.Lock()
+	defer t.server.mu.Unlock()
+	t.lane.remove(t)
+	t.server.unread, t.unread = t.server.unread-t.unread, 0
+	t.server.release(t)
+}
+
+// release takes a holder from a ticket. The last one frees its place.
+func (s *Server) release(t *Ticket) {
+	if t.holders--; t.holders == 0 {
+		s.admitted--
+		s.bytes -= t.bytes
+		s.left.Broadcast()
 	}
 }
 
-// gather waits for a request, and a little for others, and sorts them by their
-// problem. It returns nil when the context is done.
-func (s *Server) gather(ctx context.Context) map[flashkit.Problem][]*waiting {
-	groups := map[flashkit.Problem][]*waiting{} // a problem can key a map
-	var enough <-chan time.Time
-	for range max(1, s.limits.Batch) {
-		select {
-		case w := <-s.queue:
-			groups[w.Problem] = append(groups[w.Problem], w)
-			if enough == nil {
-				enough = time.After(s.limits.Wait)
-			}
-		case <-enough:
-			return groups
-		case <-ctx.Done():
-			return nil
-		}
+// work computes what comes into a lane.
+func (s *Server) work(l *lane) {
+	var shared buffers
+	for batch := s.next(l); batch != nil; batch = s.next(l) {
+		s.call(l, batch, &shared)
 	}
-	return groups
 }
 
-// call runs the requests of a problem as one batch and answers them. Those whose
-// clients have gone are left out, and once all of them have gone, it stops.
-func (s *Server) call(p flashkit.Problem, group []*waiting) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.limits.Timeout)
+// next waits for the next call of a lane. It returns nil at the server's end.
+func (s *Server) next(l *lane) []*Ticket {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.ended {
+		if batch := l.take(time.Now(), &s.limits); batch != nil {
+			for _, t := range batch {
+				t.holders++
+			}
+			return batch
+		}
+		l.changed.Wait()
+	}
+	return nil
+}
+
+// call computes a batch and answers it. Once all its clients have gone, it stops.
+func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
+	ctx, cancel := context.WithCancel(s.base)
 	defer cancel()
-	batch := slices.DeleteFunc(group, func(w *waiting) bool { return w.ctx.Err() != nil })
-	if len(batch) == 0 {
-		return
-	}
 	var clients atomic.Int64
 	clients.Store(int64(len(batch)))
-	for _, w := range batch {
-		defer context.AfterFunc(w.ctx, func() {
+	for _, t := range batch {
+		defer context.AfterFunc(t.ctx, func() {
 			if clients.Add(-1) == 0 {
 				cancel()
 			}
 		})()
 	}
-	o, err := s.compute(ctx, p, batch)
-	for i, w := range batch {
-		if err != nil {
-			w.answer <- answer{err: err}
-		} else {
+	predicted := scaled(batch[0].cost, float64(len(batch)))
+	start := time.Now()
+	o, err := s.compute(ctx, batch, shared)
+	took := time.Since(start)
+	s.calls.add(took)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.ended(predicted, took)
+	for i, t := range batch {
+		a := answer{err: err}
+		if err == nil {
 			n := len(o) / len(batch)
-			w.answer <- answer{o: o[i*n:][:n:n]}
+			a.o = o[i*n:][:n:n]
 		}
+		t.answer <- a
+		t.q, t.k, t.v = nil, nil, nil
+		s.release(t)
 	}
 }
-
-// compute runs one batch. Tensors of a batch are one array each.
-func (s *Server) compute(ctx context.Context, p flashkit.Problem, batch []*waiting) ([]float32, error) {
-	p.Batch = len(batch)
-	var q, k, v []float32
-	for _, w := range batch {
-		q, k, v = append(q, w.Q...), append(k, w.K...), append(v, w.V...)
-	}
-	o := make([]float32, size(p.OShape()))
-	return o, s.attention.Forward(ctx, p, &flashkit.Forward{Q: tensor(q, p.QShape()), K: tensor(k, p.KShape()),
-		V: tensor(v, p.VShape()), O: tensor(o, p.OShape())})
-}
-
-func size(s [4]int) int { return s[0] * s[1] * s[2] * s[3] }
-
-func tensor(x []float32, s [4]int) flashkit.Tensor { return flashkit.F32(x, s[0], s[1], s[2], s[3]) }

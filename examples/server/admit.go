@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Limits are what a Server takes upon itself. All must be positive.
+type Limits struct {
+	Requests int           // admitted at a time
+	Bytes    int64         // that all of them take: tensors, and what their kernels need beside them
+	Request  int64         // that one of them may take
+	Timeout  time.Duration // the latest deadline of a request, and that of one that names none
+	Short    time.Duration // predicted time up to which a request is computed beside the long ones
+	Batch    int           // requests of one call
+	Copied   int64         // bytes of Q, K and V up to which a request may be copied to share a call
+}
+
+// Why a request is not answered. Each has one reaction of the client.
+var (
+	ErrTooLarge = errors.New("too large")         // ask for less
+	ErrBusy     = errors.New("busy")              // come back in a while
+	ErrLate     = errors.New("late")              // have more patience, or ask another server
+	ErrClosed   = errors.New("the server closes") // ask another server
+	ErrFailed   = errors.New("failed")            // a defect of this side
+)
+
+// check says what a request would take, before anything is allocated for it. Whoever
+// asks has paid for nothing yet, so its claims are held against the limits only.
+func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err error) {
+	if err := p.Validate(); err != nil {
+		return 0, 0, err
+	}
+	known := flashkit.Problem{Batch: 1, Heads: p.Heads, KVHeads: p.KVHeads, QLen: p.QLen, KVLen: p.KVLen,
+		Dim: p.Dim, VDim: p.VDim, DType: flashkit.Float32, Mask: p.Mask, Scale: p.Scale}
+	if p != known { // whatever else a Problem may say, this server does not know it
+		return 0, 0, &flashkit.ProblemError{Field: "Problem", Value: p.String(), Reason: "must be plain, of batch 1 and type f32"}
+	}
+	size := tensorBytes(p)
+	if size > float64(s.limits.Request) { // before Pick, so that no kernel plans for it
+		return 0, 0, s.tooLarge(p, size)
+	}
+	k, err := s.attention.Pick(p, flashkit.PassForward)
+	if err != nil {
+		return 0, 0, err
+	}
+	if k.HostMemory != nil {
+		size += k.HostMemory(p)
+	}
+	if !(size <= float64(s.limits.Request)) {
+		return 0, 0, s.tooLarge(p, size)
+	}
+	return int64(size), k.Cost(p), nil
+}
+
+func (s *Server) tooLarge(p flashkit.Problem, size float64) error {
+	return fmt.Errorf("%w: %s takes %.3g bytes; a request may take %d", ErrTooLarge, p, size, s.limits.Request)
+}
+
+// tensorBytes returns the bytes of Q, K, V and O. A zero counts as one, so that it
+// does not hide a huge dimension beside it. The sum is of floats, as it may overflow.
+func tensorBytes(p flashkit.Problem) (sum float64) {
+	for _, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape(), p.OShape()} {
+		n := 4.0
+		for _, d := range shape {
+			n *= float64(max(d, 1))
+		}
+		sum += n
+	}
+	return sum
+}
+
+// Admit takes a request in before its tensors are there, or says at once why not: the
+// problem makes no sense or is too large, the server is full or closes, or the request
+// is predicted to miss its deadline or to make another one miss it. Admit may be
+// called from several goroutines. The caller must Close the ticket.
+func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	bytes, cost, err := s.check(p)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	t := &Ticket{server: s, lane: s.short, problem: p, bytes: bytes, cost: cost, holders: 1,
+		unread: int64(4 * (size(p.QShape()) + size(p.KShape()) + size(p.VShape()))), answer: make(chan answer, 1)}
+	if cost > s.limits.Short {
+		t.lane = s.long
+	}
+	t.deadline = now.Add(s.limits.Timeout)
+	if at, ok := ctx.Deadline(); ok && at.Before(t.deadline) {
+		t.deadline = at
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.admitted, t.ahead = now, s.unread+t.unread
+	t.readable = now.Add(scaled(time.Duration(t.ahead), s.slowness))
+	switch {
+	case s.draining:
+		return nil, ErrClosed
+	case s.admitted >= s.limits.Requests:
+		return nil, fmt.Errorf("%w: %d requests are in work", ErrBusy, s.admitted)
+	case bytes > s.limits.Bytes-s.bytes:
+		return nil, fmt.Errorf("%w: requests in work take %d bytes, this one %d, and the limit is %d", ErrBusy, s.bytes, bytes, s.limits.Bytes)
+	case !t.lane.admits(t, now):
+		return nil, fmt.Errorf("%w: %s is predicted to take %v, and with what waits it or another request would miss its deadline", ErrLate, p, cost)
+	}
+	s.admitted++
+	s.bytes += bytes
+	s.unread += t.unread
+	t.lane.insert(t)
+	t.ctx, t.leave = context.WithDeadline(ctx, t.deadline)
+	return t, nil
+}
+
+// scaled returns a time times a factor.
+func scaled(t time.Duration, by float64) time.Duration {
+	return time.Duration(min(float64(t)*by, math.MaxInt64/4))
+}
+
+// learned moves an estimate towards a sample, and believes bad news sooner than good:
+// an answer that comes late was computed for nothing.
+func learned(estimate, sample float64) float64 {
+	if sample > estimate {
+		return estimate + (sample-estimate)/2
+	}
+	return estimate + (sample-estimate)/16
+}
+
+func size(s [4]int) int { return s[0] * s[1] * s[2] * s[3] }

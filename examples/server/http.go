@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// header is the name of the HTTP header that says what is asked for. It is no part of
+// the body, so that the server refuses before it reads.
+const header = "Attention"
+
+// An ask is the JSON of that header.
+type ask struct {
+	Problem   string `json:"problem"`    // a problem's name, such as b1-h8-g2-n1-m1024-d64-f32-causal
+	TimeoutMS int64  `json:"timeout_ms"` // from the header's arrival to the answer; 0 is the server's limit
+}
+
+// An outcome is how a request ended. Each request has one.
+type outcome string
+
+const (
+	ok       outcome = "ok"
+	bad      outcome = "bad"       // makes no sense
+	tooLarge outcome = "too_large" // for this server
+	busy     outcome = "busy"      // refused: too many requests, too many bytes
+	late     outcome = "late"      // refused: predicted to miss its deadline
+	missed   outcome = "missed"    // admitted, and missed it
+	gone     outcome = "gone"      // the client left
+	closed   outcome = "closed"    // the server closes
+	failed   outcome = "failed"    // a defect
+)
+
+var outcomes = [...]outcome{ok, bad, tooLarge, busy, late, missed, gone, closed, failed}
+
+// A badRequest is an error in what a client sent, with the status that says so.
+type badRequest struct {
+	status int
+	reason string
+}
+
+func (e *badRequest) Error() string { return e.reason }
+
+// errGone says that the client left.
+var errGone = errors.New("the client is gone")
+
+// judge returns what an error means to a client.
+func judge(err error) (outcome, int) {
+	var wrong *badRequest
+	var problem *flashkit.ProblemError
+	switch {
+	case err == nil:
+		return ok, http.StatusOK
+	case errors.As(err, &wrong):
+		return bad, wrong.status
+	case errors.As(err, &problem):
+		return bad, http.StatusBadRequest
+	case errors.Is(err, ErrTooLarge):
+		return tooLarge, http.StatusRequestEntityTooLarge
+	case errors.Is(err, ErrBusy):
+		return busy, http.StatusServiceUnavailable
+	case errors.Is(err, ErrClosed):
+		return closed, http.StatusServiceUnavailable
+	case errors.Is(err, ErrLate):
+		return late, http.StatusGatewayTimeout
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return missed, http.StatusGatewayTimeout
+	case errors.Is(err, errGone), errors.Is(err, context.Canceled):
+		return gone, http.StatusBadRequest // which nobody reads
+	case errors.Is(err, errors.ErrUnsupported):
+		return bad, http.StatusUnprocessableEntity
+	}
+	return failed, http.StatusInternalServerError
+}
+
+// A front is the HTTP side of a server.
+type front struct {
+	server  *Server
+	metrics metrics
+}
+
+// NewHandler returns POST /attention, GET /healthz and GET /metrics for a server.
+func NewHandler(s *Server) http.Handler {
+	f := &front{server: s, metrics: metrics{outcomes: map[outcome]uint64{}}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /attention", f.attention)
+	mux.HandleFunc("GET /healthz", f.health)
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		var text bytes.Buffer // so that a slow reader holds no lock
+		f.metrics.write(&text, s)
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		w.Write(text.Bytes())
+	})
+	return mux
+}
+
+func (f *front) health(w http.ResponseWriter, _ *http.Request) {
+	f.server.mu.Lock()
+	draining := f.server.draining
+	f.server.mu.Unlock()
+	if draining {
+		http.Error(w, "draining", http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+func (f *front) attention(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	err := f.attend(w, r, start)
+	o, status := judge(err)
+	if err != nil && !errors.Is(err, errGone) {
+		if o == busy || o == closed {
+			w.Header().Set("Retry-After", "1")
+		}
+		http.Error(w, string(o)+": "+line(err), status)
+	}
+	f.metrics.ended(o, time.Since(start))
+}
+
+// line returns an error as one line that a terminal can show, whatever a client sent.
+func line(err error) string {
+	const most = 300
+	text := strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return ' '
+	}, err.Error())
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "..."
+	}
+	return text
+}
+
+// attend answers a request. Nothing is read or allocated before it is admitted.
+func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) error {
+	p, timeout, err := f.parse(r)
+	if err != nil {
+		return err
+	}
+	deadline := start.Add(timeout)
+	ctx, cancel := context.WithDeadline(r.Context(), deadline)
+	defer cancel()
+	t, err := f.server.Admit(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if want := t.unread; r.ContentLength != want {
+		return &badRequest{http.StatusBadRequest, fmt.Sprintf("Content-Length: %d: Q, K and V of %s have %d bytes", r.ContentLength, p, want)}
+	}
+	rc := http.NewResponseController(w)
+	rc.SetReadDeadline(deadline)
+	r.Body = http.MaxBytesReader(w, r.Body, r.ContentLength)
+	var tensors [3][]float32
+	for i, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape()} {
+		if tensors[i], err = readFloats(r.Body, size(shape)); err != nil {
+			return err
+		}
+	}
+	rc.SetReadDeadline(time.Time{}) // else it would end the connection while the request waits
+	o, err := t.Attend(tensors[0], tensors[1], tensors[2])
+	if err != nil {
+		return err
+	}
+	return writeFloats(w, o)
+}
+
+// parse reads the header of a request.
+func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duration, err error) {
+	wrong := func(status int, format string, args ...any) (flashkit.Problem, time.Duration, error) {
+		return p, 0, &badRequest{status, fmt.Sprintf(format, args...)}
+	}
+	values := r.Header.Values(header)
+	if len(values) != 1 {
+		return wrong(http.StatusBadRequest, "there must be one header %s, and there are %d", header, len(values))
+	}
+	var a ask
+	d := json.NewDecoder(strings.NewReader(values[0]))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&a); err != nil {
+		return wrong(http.StatusBadRequest, "header %s: %v", header, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return wrong(http.StatusBadRequest, "header %s: there is something after the JSON", header)
+	}
+	limit := f.server.limits.Timeout
+	if a.TimeoutMS < 0 || a.TimeoutMS > limit.Milliseconds() {
+		return wrong(http.StatusBadRequest, "timeout_ms %d: must be 1 to %d, or 0 for that", a.TimeoutMS, limit.Milliseconds())
+	}
+	if timeout = time.Duration(a.TimeoutMS) * time.Millisecond; timeout == 0 {
+		timeout = limit
+	}
+	if r.ContentLength < 0 {
+		return wrong(http.StatusLengthRequired, "the length of the body must be told")
+	}
+	p, err = flashkit.ParseProblem(a.Problem)
+	return p, timeout, err
+}
+
+// chunk is how many numbers are read or written at a time.
+const chunk = 16 << 10
+
+// readFloats reads n little-endian numbers. Memory grows with what arrives, not with n.
+func readFloats(r io.Reader, n int) ([]float32, error) {
+	raw := make([]byte, 4*min(n, chunk))
+	x := make([]float32, 0, min(n, chunk))
+	for len(x) < n {
+		if len(x) == cap(x) {
+			x = append(make([]float32, 0, min(n, 8*cap(x))), x...)
+		}
+		part := raw[:4*min(cap(x)-len(x), chunk)]
+		if _, err := io.ReadFull(r, part); errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, err
+		} else if err != nil {
+			return nil, &badRequest{http.StatusBadRequest, fmt.Sprintf("the body ended early: %v", err)}
+		}
+		for ; len(part) > 0; part = part[4:] {
+			x = append(x, math.Float32frombits(binary.LittleEndian.Uint32(part)))
+		}
+	}
+	return x, nil
+}
+
+// writeFloats answers with little-endian numbers.
+func writeFloats(w http.ResponseWriter, x []float32) error {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(4*len(x)))
+	raw := make([]byte, 0, 4*min(len(x), chunk))
+	for len(x) > 0 {
+		part := x[:min(len(x), chunk)]
+		raw = raw[:0]
+		for _, v := range part {
+			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+		}
+		if _, err := w.Write(raw); err != nil {
+			return fmt.Errorf("%w: %w", errGone, err)
+		}
+		x = x[len(part):]
+	}
+	return nil
+}
