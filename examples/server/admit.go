@@ -88,8 +88,8 @@ func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error)
 		return nil, err
 	}
 	now := time.Now()
-	t := &Ticket{server: s, lane: s.short, problem: p, bytes: bytes, cost: cost, holders: 1,
-		unread: int64(4 * (size(p.QShape()) + size(p.KShape()) + size(p.VShape()))), answer: make(chan answer, 1)}
+	t := &Ticket{server: s, lane: s.short, problem: p, bytes: bytes, cost: cost, holders: 1, answer: make(chan answer, 1)}
+	t.body = int64(4 * (size(p.QShape()) + size(p.KShape()) + size(p.VShape())))
 	if cost > s.limits.Short {
 		t.lane = s.long
 	}
@@ -97,11 +97,11 @@ func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error)
 	if at, ok := ctx.Deadline(); ok && at.Before(t.deadline) {
 		t.deadline = at
 	}
+	t.due = t.deadline.Add(-t.deadline.Sub(now) / 4)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.admitted, t.ahead = now, s.unread+t.unread
-	t.readable = now.Add(scaled(time.Duration(t.ahead), s.slowness))
+	t.readable = s.arrivals.expect(t.body, now)
 	switch {
 	case s.draining:
 		return nil, ErrClosed
@@ -114,7 +114,7 @@ func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error)
 	}
 	s.admitted++
 	s.bytes += bytes
-	s.unread += t.unread
+	t.unread = s.arrivals.add(t.body, now)
 	t.lane.insert(t)
 	t.ctx, t.leave = context.WithDeadline(ctx, t.deadline)
 	return t, nil
@@ -123,15 +123,6 @@ func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error)
 // scaled returns a time times a factor.
 func scaled(t time.Duration, by float64) time.Duration {
 	return time.Duration(min(float64(t)*by, math.MaxInt64/4))
-}
-
-// learned moves an estimate towards a sample, and believes bad news sooner than good:
-// an answer that comes late was computed for nothing.
-func learned(estimate, sample float64) float64 {
-	if sample > estimate {
-		return estimate + (sample-estimate)/2
-	}
-	return estimate + (sample-estimate)/16
 }
 
 func size(s [4]int) int { return s[0] * s[1] * s[2] * s[3] }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -56,7 +57,7 @@ func (c *client) attend(ctx context.Context, p flashkit.Problem, patience time.D
 	if err != nil {
 		return nil, err
 	}
-	return c.send(ctx, string(asked), strings.NewReader(string(body)))
+	return c.send(ctx, string(asked), bytes.NewReader(body))
 }
 
 func (c *client) send(ctx context.Context, asked string, body io.Reader) ([]float32, error) {
@@ -182,7 +183,7 @@ func start(t testing.TB, a attention, l Limits) *Server {
 		require.NoError(t, s.Drain(now))
 		require.Zero(t, s.admitted)
 		require.Zero(t, s.bytes)
-		require.Zero(t, s.unread)
+		require.Zero(t, s.arrivals.unread)
 		settle(t, func() bool { return !strings.Contains(stacks(), "(*Server)") })
 	})
 	return s

@@ -160,15 +160,18 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 		return err
 	}
 	defer t.Close()
-	if want := t.unread; r.ContentLength != want {
-		return &badRequest{http.StatusBadRequest, fmt.Sprintf("Content-Length: %d: Q, K and V of %s have %d bytes", r.ContentLength, p, want)}
+	if r.ContentLength != t.body {
+		return &badRequest{http.StatusBadRequest, fmt.Sprintf("Content-Length: %d: Q, K and V of %s have %d bytes", r.ContentLength, p, t.body)}
 	}
 	rc := http.NewResponseController(w)
-	rc.SetReadDeadline(deadline)
+	// Late bodies are cut between chunks. A client that stalls is cut a little later, as
+	// net/http then ends the connection, and the client may not see the answer.
+	rc.SetReadDeadline(deadline.Add(time.Second))
 	r.Body = http.MaxBytesReader(w, r.Body, r.ContentLength)
 	var tensors [3][]float32
 	for i, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape()} {
-		if tensors[i], err = readFloats(r.Body, size(shape)); err != nil {
+		if tensors[i], err = readFloats(r.Body, size(shape), t.arrived); err != nil {
+			w.Header().Set("Connection", "close")
 			return err
 		}
 	}
@@ -215,8 +218,9 @@ func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duratio
 // chunk is how many numbers are read or written at a time.
 const chunk = 16 << 10
 
-// readFloats reads n little-endian numbers. Memory grows with what arrives, not with n.
-func readFloats(r io.Reader, n int) ([]float32, error) {
+// readFloats reads n little-endian numbers. Memory grows with what
+// arrives, which arrived is told and may refuse, not with n.
+func readFloats(r io.Reader, n int, arrived func(bytes int) error) ([]float32, error) {
 	raw := make([]byte, 4*min(n, chunk))
 	x := make([]float32, 0, min(n, chunk))
 	for len(x) < n {
@@ -228,6 +232,9 @@ func readFloats(r io.Reader, n int) ([]float32, error) {
 			return nil, err
 		} else if err != nil {
 			return nil, &badRequest{http.StatusBadRequest, fmt.Sprintf("the body ended early: %v", err)}
+		}
+		if err := arrived(len(part)); err != nil {
+			return nil, err
 		}
 		for ; len(part) > 0; part = part[4:] {
 			x = append(x, math.Float32frombits(binary.LittleEndian.Uint32(part)))

@@ -15,53 +15,50 @@ import (
 // starved, as nobody is admitted who would make another one late.
 // Server.mu guards everything here.
 type lane struct {
-	name    string
 	waiting []*Ticket // by deadline; some are not ready, as their tensors are being read
 	changed *sync.Cond
 	busy    bool
 	free    time.Time // when the call in progress is predicted to end
-	pace    float64   // what calls of this lane took, over what was predicted
+	pace    estimate  // what calls of this lane took, over what was predicted
 }
 
-// expect returns when a request is predicted to end that may start at from.
-func (l *lane) expect(t *Ticket, from time.Time) time.Time {
-	if t.readable.After(from) {
-		from = t.readable
-	}
-	return from.Add(scaled(t.cost, l.pace))
+func newLane(mu sync.Locker) *lane {
+	return &lane{changed: sync.NewCond(mu), pace: estimate{normal: 1, most: 32}}
 }
 
 // admits reports whether t and everything that waits are predicted to make their
-// deadlines. Those that would miss theirs anyway do not count.
+// deadlines, and a little before. Those that would not anyway do not count.
 func (l *lane) admits(t *Ticket, now time.Time) bool {
-	if !l.busy && len(l.waiting) == 0 {
-		return l.mayStart(t, now)
+	pace, end := l.pace.at(now), now
+	expect := func(t *Ticket, from time.Time) time.Time { // when t ends that may start at from
+		if t.readable.After(from) {
+			from = t.readable
+		}
+		return from.Add(scaled(t.cost, pace))
 	}
-	end := now
 	if l.busy && l.free.After(now) {
 		end = l.free
 	}
 	at := l.place(t)
 	for _, w := range l.waiting[:at] {
-		end = l.expect(w, end)
+		end = expect(w, end)
 	}
 	without := end
-	if end = l.expect(t, end); end.After(t.deadline) {
+	if end = expect(t, end); end.After(t.due) {
 		return false
 	}
 	for _, w := range l.waiting[at:] {
-		without, end = l.expect(w, without), l.expect(w, end)
-		if end.After(w.deadline) && !without.After(w.deadline) {
+		without, end = expect(w, without), expect(w, end)
+		if end.After(w.due) && !without.After(w.due) {
 			return false
 		}
 	}
 	return true
 }
 
-// mayStart reports whether t can make its deadline if it starts now. What was learned
-// may say yes but not no: else one slow call could stop all, and nothing more be learned.
+// mayStart reports whether t can make its deadline if it starts now, at best.
 func (l *lane) mayStart(t *Ticket, now time.Time) bool {
-	return !now.Add(scaled(t.cost, min(l.pace, 1))).After(t.deadline)
+	return !now.Add(scaled(t.cost, min(l.pace.at(now), 1))).After(t.deadline)
 }
 
 // place returns the index of the first request with a later deadline.
@@ -87,10 +84,10 @@ func (l *lane) remove(t *Ticket) {
 // those for the same problem that can share its call and make nobody late whom they
 // pass. It answers those whose time has run out.
 func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
-	end, spare := now, time.Duration(math.MaxInt64)
+	pace, end, spare := l.pace.at(now), now, time.Duration(math.MaxInt64)
 	keep := l.waiting[:0]
 	for _, t := range l.waiting {
-		cost := scaled(t.cost, l.pace)
+		cost := scaled(t.cost, pace)
 		switch {
 		case !t.ready:
 			keep = append(keep, t)
@@ -111,14 +108,7 @@ func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
 	clear(l.waiting[len(keep):])
 	l.waiting = keep
 	if batch != nil {
-		l.busy, l.free = true, now.Add(scaled(batch[0].cost, l.pace*float64(len(batch))))
+		l.busy, l.free = true, now.Add(scaled(batch[0].cost, pace*float64(len(batch))))
 	}
 	return batch
-}
-
-// ended takes into account what a call took.
-func (l *lane) ended(predicted, took time.Duration) {
-	l.busy = false
-	const most = 32 // one stall must not close the lane for long
-	l.pace = learned(l.pace, min(float64(took)/float64(max(predicted, time.Microsecond)), most))
 }

@@ -72,11 +72,13 @@ func (m *metrics) write(w io.Writer, s *Server) {
 	s.calls.write(w, "attention_call_seconds", "Time of calls, each of one or more requests.")
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
 	gauge := func(name, help string, value any) {
 		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %[1]s gauge\n%[1]s %[3]v\n", name, help, value)
 	}
 	gauge("attention_admitted", "Requests in work.", s.admitted)
 	gauge("attention_bytes", "Bytes that they take.", s.bytes)
-	gauge("attention_pace_short", "What short calls took lately, over what was predicted.", s.short.pace)
-	gauge("attention_pace_long", "What long calls took lately, over what was predicted.", s.long.pace)
+	gauge("attention_pace_short", "What short calls took lately, over what was predicted.", s.short.pace.at(now))
+	gauge("attention_pace_long", "What long calls took lately, over what was predicted.", s.long.pace.at(now))
+	gauge("attention_arrival_seconds_per_byte", "How slowly tensors arrived lately.", s.arrivals.slowness.at(now)/1e9)
 }

@@ -28,9 +28,8 @@ type Server struct {
 	mu          sync.Mutex // guards what follows, lanes and tickets included
 	short, long *lane
 	admitted    int
-	bytes       int64      // of those admitted
-	unread      int64      // bytes of tensors that those admitted have yet to bring
-	slowness    float64    // nanoseconds to bring one
+	bytes       int64 // of those admitted
+	arrivals    arrivals
 	draining    bool       // nobody is admitted any more
 	ended       bool       // nobody is left
 	left        *sync.Cond // somebody
@@ -41,8 +40,9 @@ func NewServer(a attention, l Limits) *Server {
 	s := &Server{attention: a, limits: l}
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.left = sync.NewCond(&s.mu)
-	s.short = &lane{name: "short", changed: sync.NewCond(&s.mu), pace: 1}
-	s.long = &lane{name: "long", changed: sync.NewCond(&s.mu), pace: 1}
+	s.arrivals.slowness.most = 100 // a client that dawdles must not close the server
+	s.short = newLane(&s.mu)
+	s.long = newLane(&s.mu)
 	s.lanes.Go(func() { s.work(s.short) })
 	s.lanes.Go(func() { s.work(s.long) })
 	return s
@@ -84,14 +84,14 @@ type Ticket struct {
 	bytes    int64
 	cost     time.Duration // predicted
 	deadline time.Time
+	due      time.Time       // when it must be predicted to end; the rest is for what nobody predicts
 	ctx      context.Context // done at the deadline
 	leave    context.CancelFunc
 	answer   chan answer // with room for one, so that nobody waits for a client that has gone
 
-	admitted time.Time
 	readable time.Time // when its tensors are expected
-	unread   int64     // bytes of tensors yet to come
-	ahead    int64     // bytes that were yet to come when it was admitted, its own included
+	body     int64     // bytes of Q, K and V
+	unread   int64     // of them, as far as they are counted
 	ready    bool      // its tensors are there
 	holders  int       // of its memory: the client, the call
 	q, k, v  []float32
@@ -118,37 +118,38 @@ func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	}
 	s.mu.Lock()
 	t.q, t.k, t.v, t.ready, t.readable = q, k, v, true, time.Now()
-	if t.unread > 0 {
-		const slowest = 100 // nanoseconds a byte: a client that dawdles must not close the server
-		s.slowness = learned(s.slowness, min(slowest, float64(t.readable.Sub(t.admitted))/float64(t.ahead)))
-		s.unread, t.unread = s.unread-t.unread, 0
-	}
+	s.arrivals.arrived(t.unread, t.readable)
+	t.unread = 0
 	t.lane.changed.Signal()
 	s.mu.Unlock()
 	select {
 	case a := <-t.answer:
-		return a.o, a.err
+		if a.err == nil || t.ctx.Err() == nil {
+			return a.o, a.err
+		}
 	case <-t.ctx.Done():
 	case <-s.base.Done():
 	}
-	select {
-	case a := <-t.answer: // at the same time
-		return a.o, a.err
-	default:
-		return nil, t.why()
-	}
-}
-
-// why returns why a ticket ended without an answer.
-func (t *Ticket) why() error {
 	if err := t.ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
-	return ErrClosed
+	return nil, ErrClosed
 }
 
 // copied returns the bytes that are copied if the request shares a call.
 func (t *Ticket) copied() int64 { return int64(4 * (len(t.q) + len(t.k) + len(t.v))) }
+
+// arrived counts bytes of the body that have come. A client of Admit that reads them
+// from somewhere calls it now and then, so that the server knows how long it takes, and
+// stops when it returns an error: the time is over.
+func (t *Ticket) arrived(n int) error {
+	t.server.mu.Lock()
+	defer t.server.mu.Unlock()
+	n64 := min(int64(n), t.unread)
+	t.unread -= n64
+	t.server.arrivals.arrived(n64, time.Now())
+	return t.ctx.Err()
+}
 
 // Close ends the ticket. What Attend returned is no longer counted from now on.
 func (t *Ticket) Close() {
@@ -156,7 +157,7 @@ func (t *Ticket) Close() {
 	t.server.mu.Lock()
 	defer t.server.mu.Unlock()
 	t.lane.remove(t)
-	t.server.unread, t.unread = t.server.unread-t.unread, 0
+	t.server.arrivals.unread -= t.unread
 	t.server.release(t)
 }
 
@@ -214,7 +215,8 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.ended(predicted, took)
+	l.busy = false
+	l.pace.learn(float64(took)/float64(max(predicted, time.Microsecond)), start.Add(took))
 	for i, t := range batch {
 		a := answer{err: err}
 		if err == nil {

@@ -76,7 +76,8 @@ type crowd struct {
 func (c *crowd) ask(x *sample, patience time.Duration, check func(error)) {
 	t, err := c.s.Admit(c.t.Context(), x.p)
 	require.NoError(c.t, err)
-	t.deadline = t.admitted.Add(patience)
+	t.deadline = time.Now().Add(patience)
+	t.due = t.deadline
 	c.s.mu.Lock()
 	t.lane.remove(t)
 	t.lane.insert(t)
@@ -166,11 +167,11 @@ func TestRefusals(t *testing.T) {
 	refused(1, 0, context.DeadlineExceeded)
 
 	c := crowd{t: t, s: s}
-	c.ask(keys(t, 300e3), time.Hour, c.answered)
+	c.ask(keys(t, 200e3), time.Hour, c.answered)
 	<-g.entered
 	refused(300, time.Hour, ErrBusy)       // of bytes
 	refused(100, 300*time.Second, ErrLate) // after the one that is computed
-	c.ask(keys(t, 100e3), 450*time.Second, c.answered)
+	c.ask(keys(t, 200e3), 450*time.Second, c.answered)
 	refused(60, 400*time.Second, ErrLate) // would be in time, and make another one late
 	c.ask(keys(t, 30e3), 400*time.Second, c.answered)
 	refused(1, time.Hour, ErrBusy) // of requests
@@ -263,25 +264,63 @@ func TestDrainInHaste(t *testing.T) {
 	c.Wait()
 }
 
-// The pace of a lane follows what calls take, up sooner than down, and the lane of
-// which it knows nothing good admits when it is idle.
-func TestPace(t *testing.T) {
-	l := &lane{pace: 1}
-	l.ended(time.Millisecond, 9*time.Millisecond)
-	require.Equal(t, 5.0, l.pace)
-	l.ended(time.Millisecond, time.Millisecond)
-	require.Equal(t, 4.75, l.pace)
-	l.ended(0, time.Hour)
-	require.LessOrEqual(t, l.pace, 32.0)
+// An estimate follows samples, up sooner than down, and is forgotten.
+func TestEstimate(t *testing.T) {
+	e := estimate{normal: 1, most: 32}
 	now := time.Now()
-	x := &Ticket{cost: time.Millisecond, deadline: now.Add(2 * time.Millisecond)}
+	require.Equal(t, 1.0, e.at(now))
+	e.learn(9, now)
+	require.Equal(t, 5.0, e.at(now))
+	e.learn(1, now)
+	require.Equal(t, 4.5, e.at(now))
+	require.Equal(t, 2.75, e.at(now.Add(time.Second)))
+	e.learn(1e9, now.Add(time.Hour))
+	require.Equal(t, 16.5, e.at(now.Add(time.Hour)))
+}
+
+// A lane admits by what it has learned and by when tensors are expected.
+func TestPace(t *testing.T) {
+	l, now := newLane(&sync.Mutex{}), time.Now()
+	due := now.Add(2 * time.Millisecond)
+	x := &Ticket{cost: time.Millisecond, deadline: due, due: due}
 	require.True(t, l.admits(x, now))
-	l.busy = true
+	l.pace.learn(9, now)
 	require.False(t, l.admits(x, now))
-	l.pace = 1
+	l.pace = estimate{normal: 1}
+	l.busy, l.free = true, now.Add(500*time.Microsecond)
 	require.True(t, l.admits(x, now))
-	x.readable = now.Add(2 * time.Millisecond)
+	l.free = due
 	require.False(t, l.admits(x, now))
+	l.busy, x.readable = false, due
+	require.False(t, l.admits(x, now))
+}
+
+// What arrives together shares a line. Small bodies tell nothing, nor does an idle time.
+func TestArrivals(t *testing.T) {
+	const mega = 4 << 20
+	a := arrivals{slowness: estimate{most: 100}}
+	now := time.Now()
+	require.Equal(t, now, a.expect(100*mega, now), "nothing is known")
+	require.Zero(t, a.add(1000, now))
+	require.EqualValues(t, 2*mega, a.add(2*mega, now))
+	require.EqualValues(t, 4*mega, a.add(4*mega, now))
+	now = now.Add(mega * 4)
+	a.arrived(mega, now)
+	require.Equal(t, 2.0, a.slowness.at(now))
+	require.Equal(t, now.Add(2*(5+3)*mega), a.expect(3*mega, now))
+	require.Equal(t, now, a.expect(3, now))
+	a.arrived(5*mega, now.Add(time.Second))
+	require.Zero(t, a.unread)
+	now = now.Add(time.Hour)
+	require.Zero(t, a.slowness.at(now))
+	a.add(mega, now)
+	now = now.Add(mega * 4)
+	a.arrived(mega, now)
+	require.Equal(t, 2.0, a.slowness.at(now), "an idle hour tells nothing")
+	a.add(mega, now)
+	now = now.Add(time.Hour)
+	a.arrived(mega, now)
+	require.Equal(t, 50.0, a.slowness.at(now), "of the most")
 }
 
 func TestTensorsOfAnotherLength(t *testing.T) {
