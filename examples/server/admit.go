@@ -21,25 +21,52 @@ type Limits struct {
 	Copied   int64         // bytes of Q, K and V up to which a request may be copied to share a call
 }
 
-// Why a request is not answered. Each has one reaction of the client.
-var (
-	ErrTooLarge = errors.New("too large")         // ask for less
-	ErrBusy     = errors.New("busy")              // come back in a while
-	ErrLate     = errors.New("late")              // have more patience, or ask another server
-	ErrClosed   = errors.New("the server closes") // ask another server
-	ErrFailed   = errors.New("failed")            // a defect of this side
+// An Outcome is how a request ended. All but OK are errors, and every error of a
+// Server is one of them, wrapped with what there is to say.
+type Outcome string
+
+// Each outcome has one reaction of the client.
+const (
+	OK          Outcome = "ok"
+	ErrBad      Outcome = "bad"       // the request makes no sense: do not come back
+	ErrTooLarge Outcome = "too_large" // for this server: ask for less
+	ErrBusy     Outcome = "busy"      // refused, too much is in work: come back in a while
+	ErrLate     Outcome = "late"      // refused, predicted to miss a deadline: have more patience, or ask another server
+	ErrMissed   Outcome = "missed"    // admitted, and missed its deadline after all
+	ErrGone     Outcome = "gone"      // the client left
+	ErrClosed   Outcome = "closed"    // the server closes: ask another one
+	ErrFailed   Outcome = "failed"    // a defect of this side
 )
+
+func (o Outcome) Error() string { return string(o) }
+
+func outcome(err error) Outcome {
+	o := ErrFailed
+	if err == nil {
+		o = OK
+	}
+	errors.As(err, &o)
+	return o
+}
+
+// over returns the error of a request whose context is done.
+func over(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%w: the time is over", ErrMissed)
+	}
+	return ErrGone
+}
 
 // check says what a request would take, before anything is allocated for it. Whoever
 // asks has paid for nothing yet, so its claims are held against the limits only.
 func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err error) {
 	if err := p.Validate(); err != nil {
-		return 0, 0, err
+		return 0, 0, fmt.Errorf("%w: %w", ErrBad, err)
 	}
 	known := flashkit.Problem{Batch: 1, Heads: p.Heads, KVHeads: p.KVHeads, QLen: p.QLen, KVLen: p.KVLen,
 		Dim: p.Dim, VDim: p.VDim, DType: flashkit.Float32, Mask: p.Mask, Scale: p.Scale}
 	if p != known { // whatever else a Problem may say, this server does not know it
-		return 0, 0, &flashkit.ProblemError{Field: "Problem", Value: p.String(), Reason: "must be plain, of batch 1 and type f32"}
+		return 0, 0, fmt.Errorf("%w: %s: must be plain, of batch 1 and type f32", ErrBad, p)
 	}
 	size := tensorBytes(p)
 	if size > float64(s.limits.Request) { // before Pick, so that no kernel plans for it
@@ -47,7 +74,7 @@ func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err
 	}
 	k, err := s.attention.Pick(p, flashkit.PassForward)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, fmt.Errorf("%w: %w", ErrBad, err)
 	}
 	if k.HostMemory != nil {
 		size += k.HostMemory(p)
@@ -80,8 +107,8 @@ func tensorBytes(p flashkit.Problem) (sum float64) {
 // is predicted to miss its deadline or to make another one miss it. Admit may be
 // called from several goroutines. The caller must Close the ticket.
 func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, over(ctx)
 	}
 	bytes, cost, err := s.check(p)
 	if err != nil {

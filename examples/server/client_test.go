@@ -46,9 +46,9 @@ type refusal struct {
 func (r *refusal) Error() string { return fmt.Sprint(r.status, " ", r.text) }
 
 // outcome returns the word that every refusal begins with.
-func (r *refusal) outcome() outcome {
+func (r *refusal) outcome() Outcome {
 	word, _, _ := strings.Cut(r.text, ":")
-	return outcome(word)
+	return Outcome(strings.TrimSpace(word))
 }
 
 // attend asks for a problem over Q, K and V, which body holds.
@@ -178,9 +178,9 @@ func cpu(t testing.TB) *dispatch.Dispatcher {
 func start(t testing.TB, a attention, l Limits) *Server {
 	s := NewServer(a, l)
 	t.Cleanup(func() {
-		now, cancel := context.WithCancel(context.Background())
-		cancel()
-		require.NoError(t, s.Drain(now))
+		soon, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		require.NoError(t, s.Drain(soon))
 		require.Zero(t, s.admitted)
 		require.Zero(t, s.bytes)
 		require.Zero(t, s.arrivals.unread)

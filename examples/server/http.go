@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"strconv"
@@ -29,61 +28,17 @@ type ask struct {
 	TimeoutMS int64  `json:"timeout_ms"` // from the header's arrival to the answer; 0 is the server's limit
 }
 
-// An outcome is how a request ended. Each request has one.
-type outcome string
-
-const (
-	ok       outcome = "ok"
-	bad      outcome = "bad"       // makes no sense
-	tooLarge outcome = "too_large" // for this server
-	busy     outcome = "busy"      // refused: too many requests, too many bytes
-	late     outcome = "late"      // refused: predicted to miss its deadline
-	missed   outcome = "missed"    // admitted, and missed it
-	gone     outcome = "gone"      // the client left
-	closed   outcome = "closed"    // the server closes
-	failed   outcome = "failed"    // a defect
-)
-
-var outcomes = [...]outcome{ok, bad, tooLarge, busy, late, missed, gone, closed, failed}
-
-// A badRequest is an error in what a client sent, with the status that says so.
-type badRequest struct {
-	status int
-	reason string
-}
-
-func (e *badRequest) Error() string { return e.reason }
-
-// errGone says that the client left.
-var errGone = errors.New("the client is gone")
-
-// judge returns what an error means to a client.
-func judge(err error) (outcome, int) {
-	var wrong *badRequest
-	var problem *flashkit.ProblemError
-	switch {
-	case err == nil:
-		return ok, http.StatusOK
-	case errors.As(err, &wrong):
-		return bad, wrong.status
-	case errors.As(err, &problem):
-		return bad, http.StatusBadRequest
-	case errors.Is(err, ErrTooLarge):
-		return tooLarge, http.StatusRequestEntityTooLarge
-	case errors.Is(err, ErrBusy):
-		return busy, http.StatusServiceUnavailable
-	case errors.Is(err, ErrClosed):
-		return closed, http.StatusServiceUnavailable
-	case errors.Is(err, ErrLate):
-		return late, http.StatusGatewayTimeout
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return missed, http.StatusGatewayTimeout
-	case errors.Is(err, errGone), errors.Is(err, context.Canceled):
-		return gone, http.StatusBadRequest // which nobody reads
-	case errors.Is(err, errors.ErrUnsupported):
-		return bad, http.StatusUnprocessableEntity
-	}
-	return failed, http.StatusInternalServerError
+// statuses of outcomes. The body of all but OK is a line that begins with the outcome.
+var statuses = map[Outcome]int{
+	OK:          http.StatusOK,
+	ErrBad:      http.StatusBadRequest,
+	ErrTooLarge: http.StatusRequestEntityTooLarge,
+	ErrBusy:     http.StatusServiceUnavailable,
+	ErrLate:     http.StatusGatewayTimeout,
+	ErrMissed:   http.StatusGatewayTimeout,
+	ErrGone:     http.StatusBadRequest, // which nobody reads
+	ErrClosed:   http.StatusServiceUnavailable,
+	ErrFailed:   http.StatusInternalServerError,
 }
 
 // A front is the HTTP side of a server.
@@ -94,7 +49,7 @@ type front struct {
 
 // NewHandler returns POST /attention, GET /healthz and GET /metrics for a server.
 func NewHandler(s *Server) http.Handler {
-	f := &front{server: s, metrics: metrics{outcomes: map[outcome]uint64{}}}
+	f := &front{server: s, metrics: metrics{outcomes: map[Outcome]uint64{}}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /attention", f.attention)
 	mux.HandleFunc("GET /healthz", f.health)
@@ -121,12 +76,12 @@ func (f *front) health(w http.ResponseWriter, _ *http.Request) {
 func (f *front) attention(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	err := f.attend(w, r, start)
-	o, status := judge(err)
-	if err != nil && !errors.Is(err, errGone) {
-		if o == busy || o == closed {
-			w.Header().Set("Retry-After", "1")
-		}
-		http.Error(w, string(o)+": "+line(err), status)
+	o := outcome(err)
+	if o == ErrBusy || o == ErrClosed {
+		w.Header().Set("Retry-After", "1")
+	}
+	if o != OK && o != ErrGone {
+		http.Error(w, line(err), statuses[o])
 	}
 	f.metrics.ended(o, time.Since(start))
 }
@@ -161,7 +116,7 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 	}
 	defer t.Close()
 	if r.ContentLength != t.body {
-		return &badRequest{http.StatusBadRequest, fmt.Sprintf("Content-Length: %d: Q, K and V of %s have %d bytes", r.ContentLength, p, t.body)}
+		return fmt.Errorf("%w: Content-Length: %d: Q, K and V of %s have %d bytes", ErrBad, r.ContentLength, p, t.body)
 	}
 	rc := http.NewResponseController(w)
 	// Late bodies are cut between chunks. A client that stalls is cut a little later, as
@@ -185,33 +140,29 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 
 // parse reads the header of a request.
 func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duration, err error) {
-	wrong := func(status int, format string, args ...any) (flashkit.Problem, time.Duration, error) {
-		return p, 0, &badRequest{status, fmt.Sprintf(format, args...)}
-	}
 	values := r.Header.Values(header)
 	if len(values) != 1 {
-		return wrong(http.StatusBadRequest, "there must be one header %s, and there are %d", header, len(values))
+		return p, 0, fmt.Errorf("%w: there must be one header %s, and there are %d", ErrBad, header, len(values))
 	}
 	var a ask
 	d := json.NewDecoder(strings.NewReader(values[0]))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&a); err != nil {
-		return wrong(http.StatusBadRequest, "header %s: %v", header, err)
+		return p, 0, fmt.Errorf("%w: header %s: %w", ErrBad, header, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return wrong(http.StatusBadRequest, "header %s: there is something after the JSON", header)
+		return p, 0, fmt.Errorf("%w: header %s: there is something after the JSON", ErrBad, header)
 	}
 	limit := f.server.limits.Timeout
 	if a.TimeoutMS < 0 || a.TimeoutMS > limit.Milliseconds() {
-		return wrong(http.StatusBadRequest, "timeout_ms %d: must be 1 to %d, or 0 for that", a.TimeoutMS, limit.Milliseconds())
+		return p, 0, fmt.Errorf("%w: timeout_ms %d: must be 1 to %d, or 0 for that", ErrBad, a.TimeoutMS, limit.Milliseconds())
 	}
 	if timeout = time.Duration(a.TimeoutMS) * time.Millisecond; timeout == 0 {
 		timeout = limit
 	}
-	if r.ContentLength < 0 {
-		return wrong(http.StatusLengthRequired, "the length of the body must be told")
+	if p, err = flashkit.ParseProblem(a.Problem); err != nil {
+		err = fmt.Errorf("%w: %w", ErrBad, err)
 	}
-	p, err = flashkit.ParseProblem(a.Problem)
 	return p, timeout, err
 }
 
@@ -229,16 +180,15 @@ func readFloats(r io.Reader, n int, arrived func(bytes int) error) ([]float32, e
 		}
 		part := raw[:4*min(cap(x)-len(x), chunk)]
 		if _, err := io.ReadFull(r, part); errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, err
+			return nil, fmt.Errorf("%w: the body takes too long", ErrMissed)
 		} else if err != nil {
-			return nil, &badRequest{http.StatusBadRequest, fmt.Sprintf("the body ended early: %v", err)}
+			return nil, fmt.Errorf("%w: the body ended early: %w", ErrBad, err)
 		}
 		if err := arrived(len(part)); err != nil {
 			return nil, err
 		}
-		for ; len(part) > 0; part = part[4:] {
-			x = append(x, math.Float32frombits(binary.LittleEndian.Uint32(part)))
-		}
+		x = x[:len(x)+len(part)/4]
+		binary.Decode(part, binary.LittleEndian, x[len(x)-len(part)/4:])
 	}
 	return x, nil
 }
@@ -250,12 +200,9 @@ func writeFloats(w http.ResponseWriter, x []float32) error {
 	raw := make([]byte, 0, 4*min(len(x), chunk))
 	for len(x) > 0 {
 		part := x[:min(len(x), chunk)]
-		raw = raw[:0]
-		for _, v := range part {
-			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
-		}
+		raw, _ = binary.Append(raw[:0], binary.LittleEndian, part)
 		if _, err := w.Write(raw); err != nil {
-			return fmt.Errorf("%w: %w", errGone, err)
+			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		x = x[len(part):]
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -56,11 +55,6 @@ func (l *lane) admits(t *Ticket, now time.Time) bool {
 	return true
 }
 
-// mayStart reports whether t can make its deadline if it starts now, at best.
-func (l *lane) mayStart(t *Ticket, now time.Time) bool {
-	return !now.Add(scaled(t.cost, min(l.pace.at(now), 1))).After(t.deadline)
-}
-
 // place returns the index of the first request with a later deadline.
 func (l *lane) place(t *Ticket) int {
 	i, _ := slices.BinarySearchFunc(l.waiting, t, func(w, t *Ticket) int {
@@ -91,8 +85,8 @@ func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
 		switch {
 		case !t.ready:
 			keep = append(keep, t)
-		case !l.mayStart(t, now):
-			t.answer <- answer{err: fmt.Errorf("%w: %s waited too long", context.DeadlineExceeded, t.problem)}
+		case now.Add(scaled(t.cost, min(pace, 1))).After(t.deadline): // even at best
+			t.answer <- answer{err: fmt.Errorf("%w: %s waited too long", ErrMissed, t.problem)}
 		case batch == nil:
 			batch, end = append(batch, t), now.Add(cost)
 		case t.problem == batch[0].problem && t.copied() <= m.Copied && len(batch) < m.Batch && cost <= spare:

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -60,6 +61,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	debug.SetMemoryLimit(limits.Bytes + limits.Bytes/4 + 64<<20) // what is admitted, and some for the collector
 	fmt.Fprintf(w, "server: listening on http://%s\n", listener.Addr())
 	return serve(ctx, listener, NewServer(d, limits), *drain)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -47,15 +48,15 @@ func (h *histogram) write(w io.Writer, name, help string) {
 // metrics count how requests ended.
 type metrics struct {
 	mu       sync.Mutex
-	outcomes map[outcome]uint64
+	outcomes map[Outcome]uint64
 	answered histogram // of those that were answered, from header to answer
 }
 
-func (m *metrics) ended(o outcome, took time.Duration) {
+func (m *metrics) ended(o Outcome, took time.Duration) {
 	m.mu.Lock()
 	m.outcomes[o]++
 	m.mu.Unlock()
-	if o == ok {
+	if o == OK {
 		m.answered.add(took)
 	}
 }
@@ -64,7 +65,7 @@ func (m *metrics) ended(o outcome, took time.Duration) {
 func (m *metrics) write(w io.Writer, s *Server) {
 	fmt.Fprintf(w, "# HELP attention_requests_total Requests that ended, by outcome.\n# TYPE attention_requests_total counter\n")
 	m.mu.Lock()
-	for _, o := range outcomes {
+	for _, o := range slices.Sorted(maps.Keys(statuses)) {
 		fmt.Fprintf(w, "attention_requests_total{outcome=%q} %d\n", o, m.outcomes[o])
 	}
 	m.mu.Unlock()

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"log"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,8 +51,8 @@ func NewServer(a attention, l Limits) *Server {
 }
 
 // Drain admits nobody any more, answers whom it has admitted, and ends the server.
-// When ctx is done it stops the calls, tells whom it has not answered ErrClosed, and
-// returns ctx's error.
+// When ctx is done first it stops the calls, tells whom it has not answered ErrClosed,
+// and returns an error.
 func (s *Server) Drain(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		s.stop()
@@ -71,7 +73,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.lanes.Wait()
 	s.stop()
 	if unanswered > 0 {
-		return fmt.Errorf("%d requests were not answered: %w", unanswered, context.Cause(ctx))
+		return fmt.Errorf("%d requests were not answered in time", unanswered)
 	}
 	return nil
 }
@@ -108,12 +110,11 @@ type answer struct {
 func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	s, p := t.server, t.problem
 	for _, x := range [...]struct {
-		name  string
-		have  int
-		shape [4]int
-	}{{"Q", len(q), p.QShape()}, {"K", len(k), p.KShape()}, {"V", len(v), p.VShape()}} {
-		if x.have != size(x.shape) {
-			return nil, &flashkit.ProblemError{Field: x.name + ".len", Value: fmt.Sprint(x.have), Reason: fmt.Sprintf("must be that of shape %v", x.shape)}
+		name       string
+		have, want int
+	}{{"Q", len(q), size(p.QShape())}, {"K", len(k), size(p.KShape())}, {"V", len(v), size(p.VShape())}} {
+		if x.have != x.want {
+			return nil, fmt.Errorf("%w: %s.len = %d: %s has %d", ErrBad, x.name, x.have, p, x.want)
 		}
 	}
 	s.mu.Lock()
@@ -130,8 +131,8 @@ func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	case <-t.ctx.Done():
 	case <-s.base.Done():
 	}
-	if err := t.ctx.Err(); err != nil {
-		return nil, err
+	if t.ctx.Err() != nil {
+		return nil, over(t.ctx)
 	}
 	return nil, ErrClosed
 }
@@ -148,7 +149,10 @@ func (t *Ticket) arrived(n int) error {
 	n64 := min(int64(n), t.unread)
 	t.unread -= n64
 	t.server.arrivals.arrived(n64, time.Now())
-	return t.ctx.Err()
+	if t.ctx.Err() != nil {
+		return over(t.ctx)
+	}
+	return nil
 }
 
 // Close ends the ticket. What Attend returned is no longer counted from now on.
@@ -216,7 +220,10 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.busy = false
-	l.pace.learn(float64(took)/float64(max(predicted, time.Microsecond)), start.Add(took))
+	ratio := float64(took) / float64(max(predicted, time.Microsecond))
+	if now := start.Add(took); err == nil || ratio > l.pace.at(now) { // a call that was stopped may only say that it is slow
+		l.pace.learn(ratio, now)
+	}
 	for i, t := range batch {
 		a := answer{err: err}
 		if err == nil {
@@ -228,3 +235,48 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 		s.release(t)
 	}
 }
+
+// buffers hold the inputs of requests that share a call. Each lane has its own, which
+// grow to Limits.Batch * Limits.Copied bytes at most.
+type buffers struct{ q, k, v []float32 }
+
+// compute runs one call. A request that is alone is computed where it lies. Those
+// that share a call are copied, as a batch is one array.
+func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) ([]float32, error) {
+	p := batch[0].problem
+	p.Batch = len(batch)
+	q, k, v := batch[0].q, batch[0].k, batch[0].v
+	if len(batch) > 1 {
+		shared.q, shared.k, shared.v = shared.q[:0], shared.k[:0], shared.v[:0]
+		for _, t := range batch {
+			shared.q, shared.k, shared.v = append(shared.q, t.q...), append(shared.k, t.k...), append(shared.v, t.v...)
+		}
+		q, k, v = shared.q, shared.k, shared.v
+	}
+	o := make([]float32, size(p.OShape()))
+	return o, s.forward(ctx, p, &flashkit.Forward{Q: tensor(q, p.QShape()), K: tensor(k, p.KShape()),
+		V: tensor(v, p.VShape()), O: tensor(o, p.OShape())})
+}
+
+// forward makes a panic of the call an error, which costs the clients of one call
+// their answer and nobody else. A panic in a goroutine that the call started, and an
+// end of memory, cannot be caught: the checks before are what prevents them.
+func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			log.Printf("server: %s: panic: %v\n%s", p, r, debug.Stack())
+			err = fmt.Errorf("%w: a panic in %s", ErrFailed, p)
+		}
+	}()
+	err = s.attention.Forward(ctx, p, f)
+	switch {
+	case err != nil && s.base.Err() != nil:
+		return ErrClosed
+	case err != nil && ctx.Err() == nil: // nobody stopped it
+		log.Printf("server: %v", err)
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	return err
+}
+
+func tensor(x []float32, s [4]int) flashkit.Tensor { return flashkit.F32(x, s[0], s[1], s[2], s[3]) }

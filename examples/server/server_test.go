@@ -164,7 +164,7 @@ func TestRefusals(t *testing.T) {
 	}
 	refused(300, 200*time.Second, ErrLate)
 	refused(400, time.Hour, ErrTooLarge)
-	refused(1, 0, context.DeadlineExceeded)
+	refused(1, 0, ErrMissed)
 
 	c := crowd{t: t, s: s}
 	c.ask(keys(t, 200e3), time.Hour, c.answered)
@@ -187,7 +187,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 	c.ask(keys(t, 1), time.Minute, c.answered)
 	<-g.entered
 	c.ask(keys(t, 3), time.Nanosecond, func(err error) {
-		if !errors.Is(err, context.DeadlineExceeded) {
+		if !errors.Is(err, ErrMissed) {
 			t.Error(err)
 		}
 	})
@@ -207,7 +207,7 @@ func TestClientsThatLeave(t *testing.T) {
 		go func() { _, err := inProcess(ctx, s, x); errs <- err }()
 		<-g.entered
 		leave()
-		require.ErrorIs(t, <-errs, context.Canceled)
+		require.ErrorIs(t, <-errs, ErrGone)
 	}
 }
 
@@ -330,8 +330,7 @@ func TestTensorsOfAnotherLength(t *testing.T) {
 		x := keys(t, 5)
 		cut(x)
 		_, err := inProcess(t.Context(), s, x)
-		var wrong *flashkit.ProblemError
-		require.ErrorAs(t, err, &wrong)
+		require.ErrorIs(t, err, ErrBad)
 		require.ErrorContains(t, err, name)
 	}
 }
