@@ -124,7 +124,7 @@ func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error)
 	if at, ok := ctx.Deadline(); ok && at.Before(t.deadline) {
 		t.deadline = at
 	}
-	t.due = t.deadline.Add(-t.deadline.Sub(now) / 4)
+	t.due = t.deadline.Add(-min(t.deadline.Sub(now)/2, time.Second))
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

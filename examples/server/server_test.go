@@ -167,11 +167,11 @@ func TestRefusals(t *testing.T) {
 	refused(1, 0, ErrMissed)
 
 	c := crowd{t: t, s: s}
-	c.ask(keys(t, 200e3), time.Hour, c.answered)
+	c.ask(keys(t, 100e3), time.Hour, c.answered)
 	<-g.entered
-	refused(300, time.Hour, ErrBusy)       // of bytes
-	refused(100, 300*time.Second, ErrLate) // after the one that is computed
-	c.ask(keys(t, 200e3), 450*time.Second, c.answered)
+	refused(100, 150*time.Second, ErrLate) // after the one that is computed
+	c.ask(keys(t, 290e3), 430*time.Second, c.answered)
+	refused(150, time.Hour, ErrBusy)      // of bytes
 	refused(60, 400*time.Second, ErrLate) // would be in time, and make another one late
 	c.ask(keys(t, 30e3), 400*time.Second, c.answered)
 	refused(1, time.Hour, ErrBusy) // of requests
