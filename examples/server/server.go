@@ -54,10 +54,12 @@ func NewServer(a attention, l Limits) *Server {
 // When ctx is done first it stops the calls, tells whom it has not answered ErrClosed,
 // and returns an error.
 func (s *Server) Drain(ctx context.Context) error {
+	unanswered := 0
 	defer context.AfterFunc(ctx, func() {
-		s.stop()
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		unanswered = s.admitted
+		s.stop()
 		s.left.Broadcast()
 	})()
 	s.mu.Lock()
@@ -68,14 +70,14 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.ended = true
 	s.short.changed.Broadcast()
 	s.long.changed.Broadcast()
-	unanswered := s.admitted
+	var err error
+	if unanswered > 0 {
+		err = fmt.Errorf("%d requests were not answered in time", unanswered)
+	}
 	s.mu.Unlock()
 	s.lanes.Wait()
 	s.stop()
-	if unanswered > 0 {
-		return fmt.Errorf("%d requests were not answered in time", unanswered)
-	}
-	return nil
+	return err
 }
 
 // A Ticket is an admitted request.
