@@ -1,87 +1,88 @@
-// Server is the loop of a batch server: clients ask for attention over sequences
-// of their own, each with a deadline; requests for the same problem share a call,
-// few calls run at the same time, and a full queue says so at once. The clients
-// are goroutines here, where a real server has a network.
+// Server answers requests for attention over HTTP. It admits what it can answer in
+// time, says at once what it cannot, and on SIGTERM answers what it has admitted.
+// README.md says what is sent.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
-	"log"
-	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
-	"sync"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
 	"time"
 
-	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
 func main() {
-	if err := serve(context.Background(), os.Stdout); err != nil {
-		log.Fatal(err)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
+	switch err := run(ctx, os.Args[1:], os.Stderr); {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "server:", err)
+		os.Exit(1)
 	}
 }
 
-// serve runs a server for 24 clients that decode, one of which has no time left.
-func serve(ctx context.Context, w io.Writer) error {
+// run serves until the context is done, and then drains.
+func run(ctx context.Context, args []string, w io.Writer) error {
+	limits := Limits{Short: 5 * time.Millisecond, Batch: 8, Copied: 128 << 10}
+	flags := flag.NewFlagSet("server", flag.ContinueOnError)
+	flags.SetOutput(w)
+	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
+	drain := flags.Duration("drain", 20*time.Second, "longest `time` to answer what was admitted, on SIGTERM")
+	flags.IntVar(&limits.Requests, "requests", 256, "most requests in work")
+	flags.Int64Var(&limits.Bytes, "bytes", 512<<20, "most `bytes` that they take")
+	flags.Int64Var(&limits.Request, "request", 64<<20, "most `bytes` that one takes: tensors and workspace")
+	flags.DurationVar(&limits.Timeout, "timeout", 30*time.Second, "latest deadline of a request")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("argument %q: there are none but flags", flags.Arg(0))
+	}
+	if limits.Requests <= 0 || limits.Bytes <= 0 || limits.Request <= 0 || limits.Timeout < time.Millisecond || *drain < 0 {
+		return errors.New("limits must be positive")
+	}
 	d, err := dispatch.Default(ctx)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	server := NewServer(d, Limits{Calls: 2, Queue: 64, Batch: 8, Wait: 2 * time.Millisecond, Timeout: 10 * time.Second})
-	running, stop := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	work.Go(func() { server.Run(running) })
-
-	var clients sync.WaitGroup
-	errs := make([]error, 24)
-	for i := range errs {
-		clients.Go(func() {
-			patience := time.Minute
-			if i == 7 {
-				patience = 0
-			}
-			ctx, cancel := context.WithTimeout(ctx, patience)
-			defer cancel()
-			keys := 256 * (1 + i%3) // three problems, so at least three calls
-			_, errs[i] = server.Attend(ctx, decode(keys, uint64(i)))
-		})
+	listener, err := net.Listen("tcp", *addr)
+	if err != nil {
+		return err
 	}
-	clients.Wait()
-	stop()
-	work.Wait()
-
-	answered := 0
-	for i, err := range errs {
-		switch {
-		case err == nil:
-			answered++
-		case errors.Is(err, context.DeadlineExceeded):
-			fmt.Fprintf(w, "client %d had no time left\n", i)
-		default:
-			return err
-		}
-	}
-	fmt.Fprintf(w, "%d clients were answered\n", answered)
-	_, err = server.Attend(ctx, decode(256, 0))
-	fmt.Fprintln(w, "afterwards:", err)
-	return nil
+	debug.SetMemoryLimit(limits.Bytes + limits.Bytes/4 + 64<<20) // what is admitted, and some for the collector
+	fmt.Fprintf(w, "server: listening on http://%s\n", listener.Addr())
+	return serve(ctx, listener, NewServer(d, limits), *drain)
 }
 
-// decode returns a request of one new row that sees all the keys so far.
-func decode(keys int, seed uint64) Request {
-	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: keys, Dim: 64, VDim: 64}
-	r := rand.New(rand.NewPCG(seed, 0))
-	random := func(s [4]int) []float32 {
-		x := make([]float32, size(s))
-		for i := range x {
-			x[i] = float32(r.NormFloat64())
-		}
-		return x
+// serve serves on a listener until the context is done, and then drains. While it
+// does, /healthz says so.
+func serve(ctx context.Context, listener net.Listener, s *Server, drain time.Duration) error {
+	front := &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, // a body must come before its request's deadline
+		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
+	failed := make(chan error, 1)
+	go func() { failed <- front.Serve(listener) }()
+	var err error
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
 	}
-	return Request{p, random(p.QShape()), random(p.KShape()), random(p.VShape())}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	unanswered := s.Drain(limit)
+	if front.Shutdown(limit) != nil {
+		front.Close()
+	}
+	return errors.Join(err, unanswered)
 }

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
+	"log"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,48 +12,93 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Request is one sequence's attention: a problem with Batch 1, in float32, and
-// its tensors, dense. The slices belong to the server from Attend on, which may
-// read them even after the client has gone.
-type Request struct {
-	Problem flashkit.Problem
-	Q, K, V []float32
-}
-
-// An attention computes forward passes: a dispatcher does.
+// An attention computes forward passes and says how: a dispatcher does.
 type attention interface {
+	Pick(flashkit.Problem, flashkit.Pass) (flashkit.Kernel, error)
 	Forward(context.Context, flashkit.Problem, *flashkit.Forward) error
 }
 
-// Limits are what a Server takes upon itself.
-type Limits struct {
-	Calls   int           // at the same time. A call of the CPU backend uses every core, so 1 or 2 are plenty
-	Queue   int           // requests that wait; one more is told ErrBusy
-	Batch   int           // requests of one call
-	Wait    time.Duration // for others to share a call with
-	Timeout time.Duration // of a call
-}
-
-// ErrBusy says that the queue is full; ErrClosed that the server has ended.
-var (
-	ErrBusy   = errors.New("the server is busy")
-	ErrClosed = errors.New("the server is closed")
-)
-
-// A Server gathers requests for the same problem into batches and runs these.
+// A Server computes requests in two lanes. It promises to answer whom it admits.
 type Server struct {
 	attention attention
 	limits    Limits
-	queue     chan *waiting
-	calls     chan struct{} // one token for each call in progress
-	ended     chan struct{}
+	base      context.Context // of all calls
+	stop      context.CancelFunc
+	lanes     sync.WaitGroup
+	calls     histogram
+
+	mu          sync.Mutex // guards what follows, lanes and tickets included
+	short, long *lane
+	admitted    int
+	bytes       int64 // of those admitted
+	arrivals    arrivals
+	draining    bool       // nobody is admitted any more
+	ended       bool       // nobody is left
+	left        *sync.Cond // somebody
 }
 
-// waiting is a request in the queue.
-type waiting struct {
-	Request
-	ctx    context.Context
-	answer chan answer // with room for one, so that nobody waits for a client that has gone
+// NewServer returns a server at work. Drain ends it.
+func NewServer(a attention, l Limits) *Server {
+	s := &Server{attention: a, limits: l}
+	s.base, s.stop = context.WithCancel(context.Background())
+	s.left = sync.NewCond(&s.mu)
+	s.arrivals.slowness.most = 100 // a client that dawdles must not close the server
+	s.short = newLane(&s.mu)
+	s.long = newLane(&s.mu)
+	s.lanes.Go(func() { s.work(s.short) })
+	s.lanes.Go(func() { s.work(s.long) })
+	return s
+}
+
+// Drain admits nobody any more, answers whom it has admitted, and ends the server.
+// When ctx is done first it stops the calls, tells whom it has not answered ErrClosed,
+// and returns an error.
+func (s *Server) Drain(ctx context.Context) error {
+	unanswered := 0
+	defer context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		unanswered = s.admitted
+		s.stop()
+		s.left.Broadcast()
+	})()
+	s.mu.Lock()
+	s.draining = true
+	for s.admitted > 0 && s.base.Err() == nil {
+		s.left.Wait()
+	}
+	s.ended = true
+	s.short.changed.Broadcast()
+	s.long.changed.Broadcast()
+	var err error
+	if unanswered > 0 {
+		err = fmt.Errorf("%d requests were not answered in time", unanswered)
+	}
+	s.mu.Unlock()
+	s.lanes.Wait()
+	s.stop()
+	return err
+}
+
+// A Ticket is an admitted request.
+type Ticket struct {
+	server   *Server
+	lane     *lane
+	problem  flashkit.Problem
+	bytes    int64
+	cost     time.Duration // predicted
+	deadline time.Time
+	due      time.Time       // when it must be predicted to end; the rest is for what nobody predicts
+	ctx      context.Context // done at the deadline
+	leave    context.CancelFunc
+	answer   chan answer // with room for one, so that nobody waits for a client that has gone
+
+	readable time.Time // when its tensors are expected
+	body     int64     // bytes of Q, K and V
+	unread   int64     // of them, as far as they are counted
+	ready    bool      // its tensors are there
+	holders  int       // of its memory: the client, the call
+	q, k, v  []float32
 }
 
 type answer struct {
@@ -61,141 +106,179 @@ type answer struct {
 	err error
 }
 
-// NewServer returns a server; Run makes it work.
-func NewServer(a attention, l Limits) *Server {
-	return &Server{attention: a, limits: l, queue: make(chan *waiting, max(1, l.Queue)),
-		calls: make(chan struct{}, max(1, l.Calls)), ended: make(chan struct{})}
-}
-
-// Attend returns O, [1, H, N, DV], as soon as it is computed, or the context's
-// error as soon as that is done. It may be called from several goroutines.
-func (s *Server) Attend(ctx context.Context, r Request) ([]float32, error) {
-	if err := r.check(); err != nil {
-		return nil, err // before the queue: a bad request must not spoil the batch of others
+// Attend returns O, [1, H, N, DV], as soon as it is computed, or an error as soon as
+// the context or the server ends. It may be called once. The tensors are dense and
+// belong to the server from now on, which may read them after the client has gone.
+func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
+	s, p := t.server, t.problem
+	for _, x := range [...]struct {
+		name       string
+		have, want int
+	}{{"Q", len(q), size(p.QShape())}, {"K", len(k), size(p.KShape())}, {"V", len(v), size(p.VShape())}} {
+		if x.have != x.want {
+			return nil, fmt.Errorf("%w: %s.len = %d: %s has %d", ErrBad, x.name, x.have, p, x.want)
+		}
 	}
-	w := &waiting{r, ctx, make(chan answer, 1)}
+	s.mu.Lock()
+	t.q, t.k, t.v, t.ready, t.readable = q, k, v, true, time.Now()
+	s.arrivals.arrived(t.unread, t.readable)
+	t.unread = 0
+	t.lane.changed.Signal()
+	s.mu.Unlock()
 	select {
-	case <-s.ended:
-		return nil, ErrClosed
-	case s.queue <- w:
-	default:
-		return nil, ErrBusy
-	}
-	select {
-	case a := <-w.answer:
-		return a.o, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-s.ended:
-		select {
-		case a := <-w.answer: // of the last batch
+	case a := <-t.answer:
+		if a.err == nil || t.ctx.Err() == nil {
 			return a.o, a.err
-		default:
-			return nil, ErrClosed
 		}
+	case <-t.ctx.Done():
+	case <-s.base.Done():
+	}
+	if t.ctx.Err() != nil {
+		return nil, over(t.ctx)
+	}
+	return nil, ErrClosed
+}
+
+// copied returns the bytes that are copied if the request shares a call.
+func (t *Ticket) copied() int64 { return int64(4 * (len(t.q) + len(t.k) + len(t.v))) }
+
+// arrived counts bytes of the body that have come. A client of Admit that reads them
+// from somewhere calls it now and then, so that the server knows how long it takes, and
+// stops when it returns an error: the time is over.
+func (t *Ticket) arrived(n int) error {
+	t.server.mu.Lock()
+	defer t.server.mu.Unlock()
+	n64 := min(int64(n), t.unread)
+	t.unread -= n64
+	t.server.arrivals.arrived(n64, time.Now())
+	if t.ctx.Err() != nil {
+		return over(t.ctx)
+	}
+	return nil
+}
+
+// Close ends the ticket. What Attend returned is no longer counted from now on.
+func (t *Ticket) Close() {
+	t.leave()
+	t.server.mu.Lock()
+	defer t.server.mu.Unlock()
+	t.lane.remove(t)
+	t.server.arrivals.unread -= t.unread
+	t.server.release(t)
+}
+
+// release takes a holder from a ticket. The last one frees its place.
+func (s *Server) release(t *Ticket) {
+	if t.holders--; t.holders == 0 {
+		s.admitted--
+		s.bytes -= t.bytes
+		s.left.Broadcast()
 	}
 }
 
-func (r *Request) check() error {
-	p := r.Problem
-	if p.Batch != 1 || p.DType != flashkit.Float32 {
-		return fmt.Errorf("%s: must have batch 1 and type f32", p)
+// work computes what comes into a lane.
+func (s *Server) work(l *lane) {
+	var shared buffers
+	for batch := s.next(l); batch != nil; batch = s.next(l) {
+		s.call(l, batch, &shared)
 	}
-	if err := p.Validate(); err != nil {
-		return err
-	}
-	f := &flashkit.Forward{Q: tensor(r.Q, p.QShape()), K: tensor(r.K, p.KShape()), V: tensor(r.V, p.VShape()),
-		O: tensor(make([]float32, size(p.OShape())), p.OShape())}
-	return p.CheckForward(f)
 }
 
-// Run serves until the context is done. Batches that are then in progress are
-// computed, and requests that still wait are told ErrClosed.
-func (s *Server) Run(ctx context.Context) {
-	var inProgress sync.WaitGroup
-	defer close(s.ended)
-	defer inProgress.Wait()
-	for {
-		groups := s.gather(ctx)
-		if groups == nil {
-			return
-		}
-		for p, group := range groups {
-			select {
-			case s.calls <- struct{}{}: // the limit: while all calls are taken, the queue fills
-			case <-ctx.Done():
-				return
+// next waits for the next call of a lane. It returns nil at the server's end.
+func (s *Server) next(l *lane) []*Ticket {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.ended {
+		if batch := l.take(time.Now(), &s.limits); batch != nil {
+			for _, t := range batch {
+				t.holders++
 			}
-			inProgress.Go(func() {
-				defer func() { <-s.calls }()
-				s.call(p, group)
-			})
+			return batch
 		}
+		l.changed.Wait()
 	}
+	return nil
 }
 
-// gather waits for a request, and a little for others, and sorts them by their
-// problem. It returns nil when the context is done.
-func (s *Server) gather(ctx context.Context) map[flashkit.Problem][]*waiting {
-	groups := map[flashkit.Problem][]*waiting{} // a problem can key a map
-	var enough <-chan time.Time
-	for range max(1, s.limits.Batch) {
-		select {
-		case w := <-s.queue:
-			groups[w.Problem] = append(groups[w.Problem], w)
-			if enough == nil {
-				enough = time.After(s.limits.Wait)
-			}
-		case <-enough:
-			return groups
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	return groups
-}
-
-// call runs the requests of a problem as one batch and answers them. Those whose
-// clients have gone are left out, and once all of them have gone, it stops.
-func (s *Server) call(p flashkit.Problem, group []*waiting) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.limits.Timeout)
+// call computes a batch and answers it. Once all its clients have gone, it stops.
+func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
+	ctx, cancel := context.WithCancel(s.base)
 	defer cancel()
-	batch := slices.DeleteFunc(group, func(w *waiting) bool { return w.ctx.Err() != nil })
-	if len(batch) == 0 {
-		return
-	}
 	var clients atomic.Int64
 	clients.Store(int64(len(batch)))
-	for _, w := range batch {
-		defer context.AfterFunc(w.ctx, func() {
+	for _, t := range batch {
+		defer context.AfterFunc(t.ctx, func() {
 			if clients.Add(-1) == 0 {
 				cancel()
 			}
 		})()
 	}
-	o, err := s.compute(ctx, p, batch)
-	for i, w := range batch {
-		if err != nil {
-			w.answer <- answer{err: err}
-		} else {
+	predicted := scaled(batch[0].cost, float64(len(batch)))
+	start := time.Now()
+	o, err := s.compute(ctx, batch, shared)
+	took := time.Since(start)
+	s.calls.add(took)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.busy = false
+	ratio := float64(took) / float64(max(predicted, time.Microsecond))
+	if now := start.Add(took); err == nil || ratio > l.pace.at(now) { // a call that was stopped may only say that it is slow
+		l.pace.learn(ratio, now)
+	}
+	for i, t := range batch {
+		a := answer{err: err}
+		if err == nil {
 			n := len(o) / len(batch)
-			w.answer <- answer{o: o[i*n:][:n:n]}
+			a.o = o[i*n:][:n:n]
 		}
+		t.answer <- a
+		t.q, t.k, t.v = nil, nil, nil
+		s.release(t)
 	}
 }
 
-// compute runs one batch. Tensors of a batch are one array each.
-func (s *Server) compute(ctx context.Context, p flashkit.Problem, batch []*waiting) ([]float32, error) {
+// buffers hold the inputs of requests that share a call. Each lane has its own, which
+// grow to Limits.Batch * Limits.Copied bytes at most.
+type buffers struct{ q, k, v []float32 }
+
+// compute runs one call. A request that is alone is computed where it lies. Those
+// that share a call are copied, as a batch is one array.
+func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) ([]float32, error) {
+	p := batch[0].problem
 	p.Batch = len(batch)
-	var q, k, v []float32
-	for _, w := range batch {
-		q, k, v = append(q, w.Q...), append(k, w.K...), append(v, w.V...)
+	q, k, v := batch[0].q, batch[0].k, batch[0].v
+	if len(batch) > 1 {
+		shared.q, shared.k, shared.v = shared.q[:0], shared.k[:0], shared.v[:0]
+		for _, t := range batch {
+			shared.q, shared.k, shared.v = append(shared.q, t.q...), append(shared.k, t.k...), append(shared.v, t.v...)
+		}
+		q, k, v = shared.q, shared.k, shared.v
 	}
 	o := make([]float32, size(p.OShape()))
-	return o, s.attention.Forward(ctx, p, &flashkit.Forward{Q: tensor(q, p.QShape()), K: tensor(k, p.KShape()),
+	return o, s.forward(ctx, p, &flashkit.Forward{Q: tensor(q, p.QShape()), K: tensor(k, p.KShape()),
 		V: tensor(v, p.VShape()), O: tensor(o, p.OShape())})
 }
 
-func size(s [4]int) int { return s[0] * s[1] * s[2] * s[3] }
+// forward makes a panic of the call an error, which costs the clients of one call
+// their answer and nobody else. A panic in a goroutine that the call started, and an
+// end of memory, cannot be caught: the checks before are what prevents them.
+func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			log.Printf("server: %s: panic: %v\n%s", p, r, debug.Stack())
+			err = fmt.Errorf("%w: a panic in %s", ErrFailed, p)
+		}
+	}()
+	err = s.attention.Forward(ctx, p, f)
+	switch {
+	case err != nil && s.base.Err() != nil:
+		return ErrClosed
+	case err != nil && ctx.Err() == nil: // nobody stopped it
+		log.Printf("server: %v", err)
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	return err
+}
 
 func tensor(x []float32, s [4]int) flashkit.Tensor { return flashkit.F32(x, s[0], s[1], s[2], s[3]) }

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A witness is an attention that looks at its server at each call.
+type witness struct {
+	attention
+	s     *Server
+	calls atomic.Int64
+	wrong atomic.Int64
+}
+
+func (w *witness) Forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+	w.calls.Add(1)
+	w.look()
+	return w.attention.Forward(ctx, p, f)
+}
+
+// look counts what must never be.
+func (w *witness) look() {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	if w.s.bytes < 0 || w.s.bytes > w.s.limits.Bytes || w.s.admitted > w.s.limits.Requests || w.s.arrivals.unread < 0 {
+		w.wrong.Add(1)
+	}
+}
+
+// Many clients ask for more than the server has room for. Each request is answered
+// once, with the right numbers or one refusal; what the server counts is what the
+// clients saw; and in the end nothing is left.
+func TestLoad(t *testing.T) {
+	w := &witness{attention: cpu(t)}
+	limits := roomy
+	limits.Requests, limits.Bytes = 12, 6<<20
+	s := start(t, w, limits)
+	s.mu.Lock()
+	w.s = s
+	s.mu.Unlock()
+	samples := []*sample{answered(t, "b1-h4-g2-n1-m64-d32-f32"), answered(t, "b1-h4-g2-n1-m2000-d64-f32"),
+		answered(t, "b1-h2-g1-n40-m70-d16-f32-causal"), answered(t, "b1-h2-g2-n300-m300-d32-f32")}
+	c := online(t, s)
+	const clients, each = 24, 25
+	var mu sync.Mutex
+	total := map[Outcome]int{}
+	saw := func(o Outcome) {
+		mu.Lock()
+		defer mu.Unlock()
+		total[o]++
+	}
+	var group sync.WaitGroup
+	for range clients {
+		group.Go(func() {
+			for range each {
+				x := samples[rand.IntN(len(samples))]
+				patience := []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, time.Minute}[rand.IntN(3)]
+				body := x.body
+				if rand.IntN(8) == 0 {
+					body = body[4:]
+				}
+				o, err := c.attend(t.Context(), x.p, patience, body)
+				var r *refusal
+				switch {
+				case errors.As(err, &r):
+					saw(r.outcome())
+				case err != nil && patience < time.Minute && len(body) > 1<<18:
+					saw(ErrMissed) // HTTP may lose the answer when a body is cut
+				case err != nil:
+					t.Error(err)
+				default:
+					saw(OK)
+					if diff := x.differ(o); diff != "" {
+						t.Error(diff)
+					}
+				}
+				w.look()
+			}
+		})
+	}
+	group.Wait()
+	t.Log(total, w.calls.Load(), "calls")
+	require.Zero(t, w.wrong.Load())
+	require.NotZero(t, total[OK])
+	require.NotZero(t, total[ErrBad])
+	agree(t, s, c, total, clients*each)
+}
+
+// agree drains a server, and checks that it counted what its clients saw.
+func agree(t *testing.T, s *Server, c *client, total map[Outcome]int, sent int) {
+	sum := 0
+	for o, n := range total {
+		require.Contains(t, []Outcome{OK, ErrBad, ErrBusy, ErrLate, ErrMissed}, o)
+		sum += n
+	}
+	require.Equal(t, sent, sum)
+	require.NoError(t, s.Drain(t.Context()))
+	settle(t, func() bool { text, _ := c.get(t, "/metrics"); return counted(text) == sum })
+	text, _ := c.get(t, "/metrics")
+	for _, o := range slices.Sorted(maps.Keys(statuses)) {
+		require.Contains(t, text, fmt.Sprintf("attention_requests_total{outcome=%q} %d\n", o, total[o]))
+	}
+}
+
+// counted returns the requests that a page of metrics counts.
+func counted(text string) (sum int) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "attention_requests_total{") {
+			n, _ := strconv.Atoi(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]))
+			sum += n
+		}
+	}
+	return sum
+}
+
+// A crew is clients that ask for one problem, one request after the other.
+type crew struct {
+	clients  int
+	problem  string
+	patience time.Duration
+}
+
+func decoders(clients, keys int, patience time.Duration) crew {
+	return crew{clients, fmt.Sprintf("b1-h8-g2-n1-m%d-d64-f32", keys), patience}
+}
+
+// loads are the rows of README.md's table. The last crew is the one that is measured.
+var loads = []struct {
+	name  string
+	crews []crew
+}{
+	{"1x1024,1s", []crew{decoders(1, 1024, time.Second)}},
+	{"64x1024,5s", []crew{decoders(64, 1024, 5*time.Second)}},
+	{"64x1024,20ms", []crew{decoders(64, 1024, 20*time.Millisecond)}},
+	{"64x8192,20ms", []crew{decoders(64, 8192, 20*time.Millisecond)}},
+	{"64x8192,200ms", []crew{decoders(64, 8192, 200*time.Millisecond)}},
+	{"256x8192,5s", []crew{decoders(256, 8192, 5*time.Second)}},
+	{"8x1024,100ms_beside_3x8192rows", []crew{{3, "b1-h8-g2-n8192-m8192-d64-f32", 30 * time.Second}, decoders(8, 1024, 100*time.Millisecond)}},
+}
+
+// BenchmarkLoad measures what clients see, for a few seconds each: over HTTP, with the
+// server in a process of its own, and in one process, where nothing is sent.
+//
+//	go test ./examples/server -run '^$' -bench Load -benchtime 1x
+func BenchmarkLoad(b *testing.B) {
+	for _, load := range loads {
+		b.Run("http/"+load.name, func(b *testing.B) {
+			server := newProcess(b)
+			measure(b, load.crews, func(ctx context.Context, x *sample, patience time.Duration) error {
+				_, err := server.attend(ctx, x.p, patience, x.body)
+				var r *refusal
+				if err != nil && !errors.As(err, &r) {
+					return fmt.Errorf("%w: %w", ErrMissed, err) // its body was cut
+				}
+				return err
+			})
+			b.ReportMetric(memory(server.Process.Pid), "RSS-MiB")
+		})
+		b.Run("inside/"+load.name, func(b *testing.B) {
+			limits := roomy
+			limits.Requests, limits.Bytes, limits.Copied, limits.Timeout = 256, 512<<20, 128<<10, 30*time.Second
+			server := start(b, cpu(b), limits)
+			measure(b, load.crews, func(ctx context.Context, x *sample, patience time.Duration) error {
+				ctx, cancel := context.WithTimeout(ctx, patience)
+				defer cancel()
+				_, err := inProcess(ctx, server, x)
+				return err
+			})
+		})
+	}
+}
+
+func measure(b *testing.B, crews []crew, ask func(context.Context, *sample, time.Duration) error) {
+	const span, pause = 4 * time.Second, 50 * time.Millisecond
+	var mu sync.Mutex
+	var times []time.Duration
+	count := map[Outcome]int{}
+	var group sync.WaitGroup
+	ctx, end := context.WithTimeout(b.Context(), span)
+	defer end()
+	for i, crew := range crews {
+		x := newSample(b, crew.problem)
+		for range crew.clients {
+			group.Go(func() {
+				for ctx.Err() == nil {
+					began := time.Now()
+					err := ask(b.Context(), x, crew.patience)
+					took := time.Since(began)
+					o := OK
+					var r *refusal
+					switch {
+					case ctx.Err() != nil:
+						continue
+					case errors.As(err, &r):
+						o = r.outcome()
+					default:
+						o = outcome(err)
+					}
+					if o != OK {
+						time.Sleep(pause) // who is refused does not ask again at once
+					}
+					mu.Lock()
+					if i == len(crews)-1 {
+						count[o]++
+						if o == OK {
+							times = append(times, took)
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	group.Wait()
+	for _, o := range slices.Sorted(maps.Keys(statuses)) {
+		if count[o] > 0 || o == OK || o == ErrMissed {
+			b.ReportMetric(float64(count[o]), string(o))
+		}
+	}
+	slices.Sort(times)
+	for _, percent := range []int{50, 99} {
+		if n := len(times); n > 0 {
+			b.ReportMetric(float64(times[n*percent/100])/1e6, fmt.Sprintf("p%d-ms", percent))
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
