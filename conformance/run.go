@@ -147,12 +147,12 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 
 // Run tests a backend: every kernel, every case, in subtests named
 // kernel/case. A kernel that takes no case at all is skipped, unless
-// FLASHKIT_REQUIRE names it. The sweep has 10 random problems with -short, else
+// FLASHKIT_REQUIRE names it. The sweep has 4 random problems with -short, else
 // 60; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
 func Run(t *testing.T, b flashkit.Backend) {
 	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 60), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {
-		o.Sweep = min(o.Sweep, 10)
+		o.Sweep = min(o.Sweep, 4)
 	}
 	checks := o.checks()
 	var took []string
