@@ -11,6 +11,11 @@ package simd
 //go:noescape
 func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
 
+// scoresInPartsAVX2 is scores with dot products that are the sums of those of two halves.
+//
+//go:noescape
+func scoresInPartsAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
+
 // maskScoresAVX2 sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the
 // largest of the others. s is [keys][16]. keys > 0.
 //

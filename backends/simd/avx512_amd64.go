@@ -11,6 +11,11 @@ package simd
 //go:noescape
 func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
 
+// scoresInPartsAVX512 is scores with dot products that are the sums of those of two halves.
+//
+//go:noescape
+func scoresInPartsAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
+
 // maskScoresAVX512 sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the
 // largest of the others. s is [keys][32]. keys > 0.
 //

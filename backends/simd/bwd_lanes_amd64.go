@@ -294,7 +294,7 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	s, dp := x.s[lo*lanes:], x.dp[lo*lanes:]
 	at := k - x.from
 	isa.scores(&s[0], &y.q[lo*y.qStep], y.qStep, &x.kT[at*pad(p.Dim)], p.Dim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.Dim, &y.q[lo*y.qStep]))
-	isa.scores(&dp[0], &y.do[lo*y.doStep], y.doStep, &x.vT[at*pad(p.VDim)], p.VDim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.VDim, &y.do[lo*y.doStep]))
+	isa.scoresInParts(&dp[0], &y.do[lo*y.doStep], y.doStep, &x.vT[at*pad(p.VDim)], p.VDim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.VDim, &y.do[lo*y.doStep]))
 	isa.gradients(&s[0], &dp[0], &x.ds[lo*dsStep(j)+at], dsStep(j), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	group := y.group
 	if y.whole {

@@ -17,11 +17,12 @@ import (
 func TestLSEFarTooSmall(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 6 {
-		n, group := 1+r.IntN(200), 1+r.IntN(3)
-		name := fmt.Sprintf("b1-h%d-g2-n%d-m%d-d%d-dv%d-f32%s", 2*group, n, n, 1+r.IntN(70), 1+r.IntN(70), []string{"", "-causal"}[r.IntN(2)])
+		n, vdim := 1+r.IntN(200), 1+r.IntN(70)
+		name := fmt.Sprintf("b1-h%d-g2-n%d-m%d-d%d-f32%s", 2+2*r.IntN(3), n, n, 1+r.IntN(70), []string{"", "-causal"}[r.IntN(2)])
 		for _, k := range simd.New().Kernels() {
 			for _, dtype := range dtypes {
 				p := problem(t, name, dtype)
+				p.VDim = vdim
 				if k.Pass() != flashkit.PassBackward || k.Fits(p) != "" {
 					continue
 				}

@@ -21,51 +21,45 @@ func tiles(n, size int) int { return (n + size - 1) / size }
 // dots sets dst[j] = dot(x, row j) for every j in dst, bit for bit. Row j begins at
 // rows[j*step].
 func dots(dst, x, rows []float32, step int) {
-	n, half := len(x), len(x)/2
+	n := len(x)
 	j := 0
 	for ; j+4 <= len(dst); j += 4 {
 		r0, r1, r2, r3 := rows[j*step:][:n], rows[(j+1)*step:][:n], rows[(j+2)*step:][:n], rows[(j+3)*step:][:n]
-		sums := (*[4]float32)(dst[j:])
-		*sums = [4]float32{}
-		addDots(sums, x[:half], r0, r1, r2, r3)
-		addDots(sums, x[half:], r0[half:], r1[half:], r2[half:], r3[half:])
+		var s0, s1, s2, s3 float32
+		i := 0
+		for ; i < n-1; i += 2 {
+			a, b := x[i], x[i+1]
+			s0 += a*r0[i] + float32(b*r0[i+1])
+			s1 += a*r1[i] + float32(b*r1[i+1])
+			s2 += a*r2[i] + float32(b*r2[i+1])
+			s3 += a*r3[i] + float32(b*r3[i+1])
+		}
+		if i < n {
+			a := x[i]
+			s0 += a * r0[i]
+			s1 += a * r1[i]
+			s2 += a * r2[i]
+			s3 += a * r3[i]
+		}
+		dst[j], dst[j+1], dst[j+2], dst[j+3] = s0, s1, s2, s3
 	}
 	for ; j < len(dst); j++ {
 		dst[j] = dot(x, rows[j*step:][:n])
 	}
 }
 
-// addDots adds four products. Inlined twice, its loops would lack registers.
-//
-//go:noinline
-func addDots(sums *[4]float32, x, r0, r1, r2, r3 []float32) {
-	n := len(x)
-	r0, r1, r2, r3 = r0[:n], r1[:n], r2[:n], r3[:n]
-	var s0, s1, s2, s3 float32
-	for i, a := range x {
-		s0 += a * r0[i]
-		s1 += a * r1[i]
-		s2 += a * r2[i]
-		s3 += a * r3[i]
-	}
-	sums[0] += s0
-	sums[1] += s1
-	sums[2] += s2
-	sums[3] += s3
-}
-
-// dot sums either half of the columns from zero: a smaller sum is rounded in smaller
-// units.
+// dot adds two products at a time, for half as many roundings of the sum. The second one
+// is rounded by itself, so that a compiler with fused multiply-adds has no choice.
 func dot(x, y []float32) float32 {
-	half := len(x) / 2
-	return oneDot(x[:half], y) + oneDot(x[half:], y[half:])
-}
-
-func oneDot(x, y []float32) float32 {
+	n := len(x)
+	y = y[:n]
 	var s float32
-	y = y[:len(x)]
-	for i, a := range x {
-		s += a * y[i]
+	i := 0
+	for ; i < n-1; i += 2 {
+		s += x[i]*y[i] + float32(x[i+1]*y[i+1])
+	}
+	if i < n {
+		s += x[i] * y[i]
 	}
 	return s
 }

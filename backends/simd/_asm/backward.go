@@ -70,7 +70,7 @@ func gradients() {
 	done()
 }
 
-// dots emits delta. It adds in the order of scores, so that dP - delta is 0 for
+// dots emits delta. It adds in the order of dP, so that dP - delta is 0 for
 // a row that sees one key.
 func dots() {
 	rows := "dim"

@@ -13,7 +13,7 @@ import (
 // bf16Routines emits the routines on pairs. For all else the kernels take those
 // of AVX512.
 func bf16Routines() {
-	scores()
+	scores(false)
 	values(false)
 	dots()
 	gradients()

@@ -138,24 +138,28 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 }
 
 // declareScores begins scores. It returns how to count steps of K.
-func declareScores() (toBytes func(Register) GPVirtual) {
-	if bf16 {
+func declareScores(parts bool) (toBytes func(Register) GPVirtual) {
+	switch {
+	case bf16:
 		arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
 			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 			"and raises top[i] to the largest of them. q is [dim/2][LANES] of pairs, with 0 in the last half pair",
 			"of an odd dim. s is [keys][LANES]. dim > 0.")
 		return bytes16
+	case parts:
+		arithmetic("scoresInParts", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
+			"is scores with dot products that are the sums of those of two halves.")
+	default:
+		arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
+			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
+			"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0. Meanwhile",
+			"it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.")
 	}
-	arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-		"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0. Meanwhile",
-		"it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.")
 	return bytes
 }
 
-// firstPart emits how the columns of a float32 dot product are cut: n of them, then
-// left more. Either sum is rounded in smaller units than one of all. Of few columns n is
-// 0.
+// firstPart emits how the columns of a dot product are cut in parts: n of them, then left
+// more. Either sum is rounded in smaller units than one of all. Of few columns n is 0.
 func firstPart(dim, n, left GPVirtual) {
 	MOVQ(dim, n)
 	SHRQ(Imm(1), n)
@@ -164,15 +168,14 @@ func firstPart(dim, n, left GPVirtual) {
 	SUBQ(n, left)
 }
 
-// scores emits S = K Qᵀ with the running maximum in the store.
-func scores() {
-	toBytes := declareScores()
+// scores emits S = K Qᵀ with the running maximum in the store. Where S is dP, the parts
+// matter: delta is subtracted from it, which is about as large.
+func scores(parts bool) {
+	toBytes := declareScores(parts)
 	s, k, step0 := param("s"), param("k"), toBytes(param("step"))
 	q, keys, top := param("q"), param("keys"), param("top")
-	var ahead, dim GPVirtual
-	if bf16 {
-		dim = param("dim")
-	} else {
+	var ahead GPVirtual
+	if !bf16 {
 		ahead = param("ahead")
 	}
 	step3 := GP64()
@@ -184,11 +187,13 @@ func scores() {
 		MOVQ(k, a0)
 		LEAQ(Mem{Base: k, Index: step0, Scale: 4}, a4)
 		MOVQ(q, b)
+		dim := param("dim")
+		MOVQ(dim, n)
 		if bf16 {
-			MOVQ(dim, n)
 			SHRQ(Imm(1), n)
-		} else {
-			firstPart(param("dim"), n, left)
+		}
+		if parts {
+			firstPart(dim, n, left)
 			Label(label + "part")
 		}
 		element := func(r int) Mem { return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4) }
@@ -205,28 +210,33 @@ func scores() {
 		})
 		if bf16 {
 			halfStep(label, dim, acc, Mem{Base: b}, element)
-		} else {
+		}
+		if parts {
 			addParts(label, n, left, s, acc)
 		}
-		max := lanesB
-		for v, z := range max {
-			VMOVUPS(part(Mem{Base: top}, v), z)
-		}
-		for r := range acc {
-			for v, z := range acc[r] {
-				VMOVUPS(z, part(Mem{Base: s, Disp: r * rowBytes}, v))
-				VMAXPS(max[v], z, max[v]) // a NaN score leaves the maximum as it is
-			}
-		}
-		for v, z := range max {
-			VMOVUPS(z, part(Mem{Base: top}, v))
-		}
+		storeScores(s, top, acc)
 		ADDQ(U32(uint32(rows*rowBytes)), s)
 		for range rows {
 			ADDQ(step0, k)
 		}
 	})
 	done()
+}
+
+func storeScores(s, top GPVirtual, acc [][]VecPhysical) {
+	max := lanesB
+	for v, z := range max {
+		VMOVUPS(part(Mem{Base: top}, v), z)
+	}
+	for r := range acc {
+		for v, z := range acc[r] {
+			VMOVUPS(z, part(Mem{Base: s, Disp: r * rowBytes}, v))
+			VMAXPS(max[v], z, max[v]) // a NaN score leaves the maximum as it is
+		}
+	}
+	for v, z := range max {
+		VMOVUPS(z, part(Mem{Base: top}, v))
+	}
 }
 
 // addParts emits what follows a part of the columns: the first one's sums are stored, and

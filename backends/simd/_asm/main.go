@@ -40,7 +40,8 @@ func main() {
 		Generate()
 		return
 	}
-	scores()
+	scores(false)
+	scores(true)
 	maskScores()
 	weights()
 	totals()
