@@ -28,7 +28,9 @@ func (b *Backend) fwdGeneric(ctx context.Context, p flashkit.Problem, f *flashki
 }
 
 func fwdGenericFloats(p flashkit.Problem) int {
-	return tileQ*(p.Dim+p.VDim+2) + tileK*(p.Dim+p.VDim+1)
+	rows, keys := tileSize(&p)
+	dims := float64(p.Dim) + float64(p.VDim)
+	return count(float64(rows)*(dims+2) + float64(keys)*(dims+1))
 }
 
 func fwdGenericMemory(p flashkit.Problem) float64 {
@@ -73,7 +75,8 @@ func (j *job) queryTile(item int) queryTile {
 func fwdGenericTile(j *job, ws *arena, item int) {
 	p, f, t := &j.p, &j.fwd, j.queryTile(item)
 	rows := t.to - t.from
-	q, qStep := view(&f.Q, t.b, t.h, t.from, rows, ws.take(tileQ*p.Dim))
+	_, keys := tileSize(p)
+	q, qStep := view(&f.Q, t.b, t.h, t.from, rows, ws.take(rows*p.Dim))
 	o := ws.take(rows * p.VDim)
 	m, l := ws.take(rows), ws.take(rows)
 	clear(o)
@@ -81,7 +84,7 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 	for i := range m {
 		m[i] = float32(math.Inf(-1))
 	}
-	kbuf, vbuf, w := ws.take(tileK*p.Dim), ws.take(tileK*p.VDim), ws.take(tileK)
+	kbuf, vbuf, w := ws.take(keys*p.Dim), ws.take(keys*p.VDim), ws.take(keys)
 
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.to - 1)
