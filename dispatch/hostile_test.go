@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
@@ -169,4 +172,31 @@ func FuzzHostileProblems(f *testing.F) {
 		}
 		requireHarmless(t, d, p)
 	})
+}
+
+// Beside tiles for each worker, what a call takes is in proportion to its tensors.
+func TestWorkspaceIsBoundedByTensors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	dim := func(least, bits int) int { return max(least, int(math.Exp2(r.Float64()*float64(bits)))-r.IntN(2)) }
+	for range 20000 {
+		p := flashkit.Problem{Batch: dim(0, 24), KVHeads: dim(1, 12), QLen: dim(0, 24), KVLen: dim(0, 24), Dim: dim(1, 24), VDim: dim(1, 24), DType: flashkit.DType(r.IntN(3))}
+		p.Heads = p.KVHeads * dim(1, 8)
+		if p.Validate() != nil {
+			continue
+		}
+		for _, k := range d.Kernels() {
+			times := 40.
+			if strings.HasPrefix(k.Name, "simd/bwd_amx") { // a sum of dQ has the rows of a product
+				times = 200
+			}
+			if k.Fits(p) == "" {
+				require.LessOrEqual(t, k.HostMemory(p), times*p.Bytes(k.Pass())+128<<20, "%s %s", k.Name, p)
+			}
+		}
+	}
 }

@@ -27,7 +27,7 @@ func text(w io.Writer) io.Writer {
 		return w
 	}
 	if width := columns(f); width > 0 {
-		return &folder{w: w, width: width}
+		return &folder{w: w, width: max(width, narrowest)}
 	}
 	return w
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -114,4 +117,39 @@ func TestHostileProblemsElsewhere(t *testing.T) {
 	code, _, stderr := flashrun(t, "bench", "--problem", fmt.Sprintf("b1-h1-g1-n%d-m1-d1-f32", 1<<55))
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "free")
+}
+
+// The same as processes that may have little memory: whoever runs out of that crashes.
+func TestHostileProcesses(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("it sets a limit of memory with the shell")
+	}
+	file := func(q, k, v, do [4]int) string {
+		var tensors []safetensors.Tensor
+		for i, s := range [][4]int{q, k, v, do} {
+			tensors = append(tensors, safetensors.FromFloat32s([]string{"q", "k", "v", "do"}[i], s[:], make([]float32, s[0]*s[1]*s[2]*s[3])))
+		}
+		return writeFile(t, "in.safetensors", tensors...)
+	}
+	const e50, e33 = 1 << 50, 1 << 33
+	for _, in := range [][]string{
+		{"--problem", "b1-h1-g1-n36028797018963968-m1-d1-f32"}, {"--problem", "b1-h1-g1-n1099511627776-m1-d1-f32"},
+		{"--in", file([4]int{1, 1, 1, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, 1})},
+		{"--in", file([4]int{1, 1, 0, e33}, [4]int{1, 1, 0, e33}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, 1})},
+		{"--in", file([4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50})},
+		{"--in", file([4]int{e50, 1, 0, 1}, [4]int{e50, 1, 0, 1}, [4]int{e50, 1, 0, 1}, [4]int{e50, 1, 0, 1})},
+		{"--in", file([4]int{1, e50, 0, 1}, [4]int{1, 1, 1, 1}, [4]int{1, 1, 1, 1}, [4]int{1, e50, 0, 1})},
+		{"--in", file([4]int{1, 1, 1, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 1, 1})},
+	} {
+		for _, flags := range [][]string{{}, {"--backward"}, {"--backward", "--check"}, {"--backend", "wasm"}, {"--backend", "simd/fwd_generic", "--backward"}} {
+			args := append(append([]string{"-c", `ulimit -v 4000000; exec flashrun run --repeat 1 "$@"`, "sh"}, in...), flags...)
+			cmd := exec.CommandContext(t.Context(), "sh", args...)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			cmd.Run()
+			requireClear(t, cmd.ProcessState.ExitCode(), stdout.String(), stderr.String())
+			bound, own := peakMemory(cmd.ProcessState)
+			require.LessOrEqual(t, bound, max(200<<20, own), "%v", args)
+		}
+	}
 }

@@ -184,12 +184,14 @@ func TestMutatedFiles(t *testing.T) {
 	}
 	require.Greater(t, codes[exitUsage], n/10)
 	require.Greater(t, codes[exitOK], n/20)
-	require.Less(t, largest, int64(200<<20))
-	t.Logf("%d files: %d ran, %d refused, %d failed; the largest process took %s", n, codes[exitOK], codes[exitUsage], codes[exitFailed], formatBytes(float64(largest)))
+	t.Logf("%d files: %d ran, %d refused, %d failed", n, codes[exitOK], codes[exitUsage], codes[exitFailed])
+	if largest > 0 {
+		t.Logf("the largest process took %s at most", formatBytes(float64(largest)))
+	}
 }
 
-// process runs flashrun as a process of its own. It returns the most memory that it
-// had, where the system says so.
+// process runs flashrun as a process of its own. It returns a bound of the most memory
+// that it had, where the system says so.
 func process(t *testing.T, args ...string) (code int, stdout, stderr string, peak int64) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "flashrun", args...)
@@ -198,5 +200,7 @@ func process(t *testing.T, args ...string) (code int, stdout, stderr string, pea
 	if failure := cmd.Run(); failure != nil {
 		require.IsType(t, &exec.ExitError{}, failure)
 	}
-	return cmd.ProcessState.ExitCode(), out.String(), err.String(), peakMemory(cmd.ProcessState)
+	peak, own := peakMemory(cmd.ProcessState)
+	require.LessOrEqual(t, peak, max(200<<20, own))
+	return cmd.ProcessState.ExitCode(), out.String(), err.String(), peak
 }

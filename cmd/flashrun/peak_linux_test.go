@@ -5,5 +5,10 @@ import (
 	"syscall"
 )
 
-// peakMemory returns the most memory that a process had, in bytes.
-func peakMemory(s *os.ProcessState) int64 { return int64(s.SysUsage().(*syscall.Rusage).Maxrss) << 10 }
+// peakMemory returns a bound of the most memory that a process had, in bytes, and
+// what this one had: Linux counts the memory of the process that starts another.
+func peakMemory(s *os.ProcessState) (bound, own int64) {
+	var self syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &self)
+	return int64(s.SysUsage().(*syscall.Rusage).Maxrss) << 10, int64(self.Maxrss) << 10
+}

@@ -14,7 +14,7 @@ func columns(f *os.File) int {
 	switch {
 	case err != nil:
 		return 0
-	case size.Col < narrowest: // or it does not know
+	case size.Col == 0: // it does not know
 		return usualColumns
 	}
 	return int(size.Col)
