@@ -64,8 +64,10 @@ type Kernel struct {
 	HostMemory func(p Problem) float64
 
 	// Exactly one of the two is set. It is called by the methods below only,
-	// with a problem that fits and arguments that have passed the check. It
-	// returns ctx.Err() soon after ctx is done; the outputs are then undefined.
+	// with a problem that fits, arguments that have passed the check, and outputs
+	// that hold an element. Heads is KVHeads where there are no query rows, as any
+	// number of heads without rows could be walked. It returns ctx.Err() soon after ctx
+	// is done; the outputs are then undefined.
 	RunForward  func(ctx context.Context, p Problem, f *Forward) error
 	RunBackward func(ctx context.Context, p Problem, b *Backward) error
 }
@@ -86,8 +88,8 @@ func (k Kernel) Forward(ctx context.Context, p Problem, f *Forward) error {
 	if err := p.CheckForward(f); err != nil {
 		return err
 	}
-	if err := k.ready(ctx, p, PassForward); err != nil {
-		return err
+	if err := k.ready(ctx, p, PassForward); err != nil || f.O.empty() {
+		return err // nothing to write: what the other dimensions say must not cost anything
 	}
 	return k.failed(k.RunForward(ctx, p, f))
 }
@@ -97,8 +99,11 @@ func (k Kernel) Backward(ctx context.Context, p Problem, b *Backward) error {
 	if err := p.CheckBackward(b); err != nil {
 		return err
 	}
-	if err := k.ready(ctx, p, PassBackward); err != nil {
+	if err := k.ready(ctx, p, PassBackward); err != nil || b.DQ.empty() && b.DK.empty() {
 		return err
+	}
+	if p.QLen == 0 {
+		p.Heads = p.KVHeads
 	}
 	return k.failed(k.RunBackward(ctx, p, b))
 }

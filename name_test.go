@@ -106,15 +106,17 @@ func TestParseProblemSaysWhatIsWrong(t *testing.T) {
 
 func TestParseProblemRefusesInvalidProblems(t *testing.T) {
 	for name, field := range map[string]string{
-		"b1-h0-g1-n3-m4-d64-f32":                   "Heads",
-		"b1-h3-g2-n3-m4-d64-f32":                   "KVHeads",
-		"b1-h2-g1-n3-m4-d0-f32":                    "Dim",
-		"b1-h2-g1-n3-m4-d64-dv0-f32":               "VDim",
-		"b1-h2-g1-n2147483647-m4-d2147483647-f32":  "Q",
-		"b1-h2-g1-n3-m4-d64-f32-scaleinf":          "Scale",
-		"b1-h2-g1-n3-m4-d64-f32-scalenan":          "Scale",
-		"b1-h2-g1-n3-m4-d64-f32-causal-scaleInf":   "Scale",
-		"b1-h2-g1-n3-m4-d64-f32-topleft-scale+inf": "Scale",
+		"b1-h0-g1-n3-m4-d64-f32":                                                "Heads",
+		"b1-h3-g2-n3-m4-d64-f32":                                                "KVHeads",
+		"b1-h2-g1-n3-m4-d0-f32":                                                 "Dim",
+		"b1-h2-g1-n3-m4-d64-dv0-f32":                                            "VDim",
+		"b1-h2-g1-n2147483647-m4-d2147483647-f32":                               "Q",
+		"b1-h2-g1-n3-m4-d64-f32-scaleinf":                                       "Scale",
+		"b1-h2-g1-n3-m4-d64-f32-scalenan":                                       "Scale",
+		"b1-h2-g1-n3-m4-d64-f32-scale0.000000000000000000000000000000000000001": "Scale",
+		"b1-h2-g1-n3-m4-d64-f32-scale236000000000000000000000000000000000000":   "Scale",
+		"b1-h2-g1-n3-m4-d64-f32-causal-scaleInf":                                "Scale",
+		"b1-h2-g1-n3-m4-d64-f32-topleft-scale+inf":                              "Scale",
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.Error(t, err, name)

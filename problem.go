@@ -60,8 +60,16 @@ type Problem struct {
 
 	DType DType
 	Mask  Band    // the zero value hides nothing
-	Scale float32 // multiplies Q·K; 0 means 1/sqrt(Dim)
+	Scale float32 // multiplies Q·K, from 2^-126 to 2.358e38; 0 means 1/sqrt(Dim)
 }
+
+// The range of Scale. Kernels take exponentials to the base 2, so Scale and its
+// product with log2(e) must be float32 numbers that are neither denormal, which
+// processors may take for 0, nor infinite.
+const (
+	minScale = 0x1p-126
+	maxScale = math.MaxFloat32 / math.Log2E
+)
 
 // SoftmaxScale returns the factor that multiplies Q·K: Scale, or 1/sqrt(Dim)
 // when Scale is 0.
@@ -115,8 +123,8 @@ func (p Problem) Validate() error {
 	if r := p.Mask.Right(); r < Unlimited {
 		return problemErr("Mask.right", r, "must be 0 or more keys, or %d for no limit", Unlimited)
 	}
-	if !(p.Scale >= 0) || math.IsInf(float64(p.Scale), 0) {
-		return problemErr("Scale", p.Scale, "must be positive and finite, or 0 for 1/sqrt(Dim)")
+	if s := float64(p.Scale); s != 0 && !(s >= minScale && s <= maxScale) {
+		return problemErr("Scale", p.Scale, "must be from %.8g to %.7g, or 0 for 1/sqrt(Dim)", minScale, maxScale)
 	}
 	return p.validateSize()
 }

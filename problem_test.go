@@ -96,6 +96,10 @@ var invalid = []struct {
 	{"infinite scale", "Scale", func(p *problem) { p.Scale = float32(math.Inf(1)) }},
 	{"minus infinite scale", "Scale", func(p *problem) { p.Scale = float32(math.Inf(-1)) }},
 	{"negative scale", "Scale", func(p *problem) { p.Scale = -1e-45 }},
+	{"denormal scale", "Scale", func(p *problem) { p.Scale = math.SmallestNonzeroFloat32 }},
+	{"largest denormal scale", "Scale", func(p *problem) { p.Scale = below(0x1p-126) }},
+	{"infinite to the base 2", "Scale", func(p *problem) { p.Scale = math.MaxFloat32 }},
+	{"just infinite to the base 2", "Scale", func(p *problem) { p.Scale = -below(-largestScale) }},
 
 	{"Q too large", "Q", func(p *problem) { p.QLen = tooLong }},
 	{"Q too large, no batch", "Q", func(p *problem) { p.Batch, p.QLen = 0, tooLong }},
@@ -110,6 +114,43 @@ var invalid = []struct {
 	{"O too large, no keys", "O", func(p *problem) { *p = problem{1, 1, 1, side, 0, 1, side, 0, flashkit.Band{}, 0} }},
 	{"too many scores", "the scores", func(p *problem) { *p = lengths(side, side, flashkit.Band{}) }},
 	{"too many scores, no batch", "the scores", func(p *problem) { *p = lengths(side, side, flashkit.Band{}); p.Batch = 0 }},
+}
+
+// largestScale is the last float32 whose product with log2(e) is one.
+var largestScale = float32(math.MaxFloat32 / math.Log2E)
+
+// below returns the next smaller number.
+func below(x float32) float32 { return math.Nextafter32(x, float32(math.Inf(-1))) }
+
+// A scale of any bits is refused, or normal to the base 2, which is what kernels take.
+func TestScaleIsNormal(t *testing.T) {
+	check := func(scale float32) {
+		p := small()
+		p.Scale = scale
+		base2 := float64(float32(p.SoftmaxScale() * math.Log2E))
+		normal := scale >= 0x1p-126 && base2 >= 0x1p-126 && base2 <= math.MaxFloat32
+		if p.Validate() != nil {
+			require.False(t, normal, "%g", scale)
+			require.NotZero(t, scale)
+			return
+		}
+		require.True(t, normal || scale == 0, "%g", scale)
+		parsed, err := flashkit.ParseProblem(p.String())
+		require.NoError(t, err)
+		if scale != 0 {
+			require.Equal(t, p, parsed)
+		}
+	}
+	for _, x := range []float32{0, 1, 0x1p-126, below(0x1p-126), largestScale, below(largestScale), -below(-largestScale), 1e-39, 8e-39, 2.4e38} {
+		check(x)
+		check(-x)
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 20000 {
+		check(math.Float32frombits(r.Uint32()))
+	}
 }
 
 func TestValidateRefuses(t *testing.T) {
@@ -141,8 +182,8 @@ func TestValidateAccepts(t *testing.T) {
 		"no queries":    func(p *flashkit.Problem) { p.QLen = 0 },
 		"no keys":       func(p *flashkit.Problem) { p.KVLen = 0 },
 		"one kv head":   func(p *flashkit.Problem) { p.KVHeads = 1 },
-		"least scale":   func(p *flashkit.Problem) { p.Scale = math.SmallestNonzeroFloat32 },
-		"largest scale": func(p *flashkit.Problem) { p.Scale = math.MaxFloat32 },
+		"least scale":   func(p *flashkit.Problem) { p.Scale = 0x1p-126 },
+		"largest scale": func(p *flashkit.Problem) { p.Scale = largestScale },
 		"-0 scale":      func(p *flashkit.Problem) { p.Scale = negativeZero },
 		"widest window": func(p *flashkit.Problem) { p.Mask = flashkit.Window(math.MaxInt, math.MaxInt) },
 		"narrow window": func(p *flashkit.Problem) { p.Mask = flashkit.Window(0, 0).TopLeft() },

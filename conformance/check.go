@@ -118,10 +118,19 @@ func (a *arguments) run(ctx context.Context, k flashkit.Kernel) (err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
-	if k.Pass() == flashkit.PassBackward {
-		return k.Backward(ctx, a.p, &a.bwd)
+	backward := k.Pass() == flashkit.PassBackward
+	if backward {
+		err = k.Backward(ctx, a.p, &a.bwd)
+	} else {
+		err = k.Forward(ctx, a.p, &a.fwd)
 	}
-	return k.Forward(ctx, a.p, &a.fwd)
+	switch {
+	case err != nil || a.p.Batch > 0:
+		return err
+	case backward: // Kernel had nothing to call, but a backend may have other doors
+		return k.RunBackward(ctx, a.p, &a.bwd)
+	}
+	return k.RunForward(ctx, a.p, &a.fwd)
 }
 
 func (a *arguments) bits(of []*placed) [][]uint32 {

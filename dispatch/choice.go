@@ -52,7 +52,7 @@ func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 		}
 	}
 	if name != "" && !d.knows(name) {
-		return nil, &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be one of " + strings.Join(d.Choices(), ", ")}
+		return nil, &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be auto, one of " + strings.Join(d.names(), ", ") + ", or a kernel of them, such as simd/fwd_generic"}
 	}
 	for _, k := range d.memory.kernels {
 		if reason := lacks(k); name == k.Name && reason != "" {
@@ -85,6 +85,17 @@ func (d *Dispatcher) knows(name string) bool {
 		}
 	}
 	return false
+}
+
+// names returns the backends, missing ones included.
+func (d *Dispatcher) names() (list []string) {
+	for _, b := range d.backends {
+		list = append(list, b.Name())
+	}
+	for _, m := range d.missing {
+		list = append(list, m.Backend)
+	}
+	return list
 }
 
 // Choices returns every name that With takes, missing backends included.

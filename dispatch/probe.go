@@ -14,7 +14,7 @@ const (
 	probeCalls = 4                      // of a kernel that are timed, after one that is not
 	probeTime  = 150 * time.Microsecond // of a call, as the fastest kernel predicts
 	probeLimit = 10 * time.Millisecond  // of all calls, should they take longer: no more after that
-	probeBytes = 16 << 20               // of tensors
+	probeBytes = 16 << 20               // of tensors, and of workspace
 	contender  = 1.5                    // times the fastest prediction: what may be the fastest
 	patience   = 100                    // times what a probe takes have calls of the kind taken before one
 
@@ -136,6 +136,9 @@ func (m *memory) probes(list []*candidate, p flashkit.Problem) (probes []*probe)
 	call := example(p, m.kernels[list[0].kernel].Pass())
 	for _, c := range list {
 		k := &m.kernels[c.kernel]
+		if k.HostMemory != nil && k.HostMemory(p) > probeBytes {
+			continue // more than the tensors
+		}
 		if own := m.cost(c.kernel, p); own > 0 && k.Fits(p) == "" {
 			probes = append(probes, &probe{standing: c.standing, own: own, call: func(ctx context.Context) error { return call(ctx, k) }})
 		}

@@ -33,6 +33,9 @@ const reach = 1 << 30
 func (a *params) describe(p flashkit.Problem) {
 	lo, hi := band(p)
 	scale := p.SoftmaxScale()
+	if p.QLen == 0 {
+		p.Heads = p.KVHeads // heads without rows add nothing, and a kernel would walk them
+	}
 	*a = params{
 		batch: int32(p.Batch), heads: int32(p.Heads), kvHeads: int32(p.KVHeads),
 		qLen: int32(p.QLen), kvLen: int32(p.KVLen), dim: int32(p.Dim), vDim: int32(p.VDim),

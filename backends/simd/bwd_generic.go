@@ -31,7 +31,10 @@ func (b *Backend) bwdGeneric(ctx context.Context, p flashkit.Problem, f *flashki
 }
 
 func bwdGenericFloats(p flashkit.Problem) int {
-	return gradTileFloats(p) + 3*tileK*(p.Dim+p.VDim) + 2*tileQ*tileK
+	q, k := tileSize(&p)
+	rows, keys, dim, vdim := float64(q), float64(k), float64(p.Dim), float64(p.VDim)
+	queryTile := rows*(dim+vdim+2) + vdim
+	return count(queryTile + max(3*keys*(dim+vdim)+2*rows*tileK, 2*rows*dim+keys*(dim+vdim)+2*tileK))
 }
 
 func bwdGenericMemory(p flashkit.Problem) float64 {
@@ -79,19 +82,20 @@ func (j *job) keyGradients(ws *arena, item int) {
 	k1 := min(k0+tileK, p.KVLen)
 	b, g := item%heads/p.KVHeads, item%p.KVHeads
 
-	k, kStep := view(&f.K, b, g, k0, k1-k0, ws.take(tileK*p.Dim))
-	v, vStep := view(&f.V, b, g, k0, k1-k0, ws.take(tileK*p.VDim))
+	k, kStep := view(&f.K, b, g, k0, k1-k0, ws.take((k1-k0)*p.Dim))
+	v, vStep := view(&f.V, b, g, k0, k1-k0, ws.take((k1-k0)*p.VDim))
 	run, past := twoSums(ws, (k1-k0)*(p.Dim+p.VDim))
 	dk, dv := run[:(k1-k0)*p.Dim], run[(k1-k0)*p.Dim:]
 	qt := newGradTile(p, ws)
-	prob, ds := ws.take(tileQ*tileK), ws.take(tileQ*tileK)
+	rows, _ := tileSize(p)
+	prob, ds := ws.take(rows*tileK), ws.take(rows*tileK)
 
 	first, _ := p.Queries(k0)
 	_, last := p.Queries(k1 - 1)
-	group, rows := p.Heads/p.KVHeads, 0
+	group, met := p.Heads/p.KVHeads, 0
 	for h := g * group; h < (g+1)*group; h++ {
 		for q0 := first; q0 < last; q0 += tileQ {
-			if rows += tileQ; rows%portableRun == 0 {
+			if met += tileQ; met%portableRun == 0 {
 				addRun(past, run)
 			}
 			q1 := min(q0+tileQ, last)
@@ -136,7 +140,8 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 	qt := newGradTile(p, ws)
 	qt.load(j, t.b, t.h, t.from, rows)
 	dq, past := twoSums(ws, rows*p.Dim)
-	kbuf, vbuf := ws.take(tileK*p.Dim), ws.take(tileK*p.VDim)
+	_, keys := tileSize(p)
+	kbuf, vbuf := ws.take(keys*p.Dim), ws.take(keys*p.VDim)
 	prob, ds := ws.take(tileK), ws.take(tileK)
 
 	first, _ := p.Keys(t.from)
@@ -181,13 +186,12 @@ type gradTile struct {
 	qBuf, doBuf, oBuf []float32
 }
 
-func gradTileFloats(p flashkit.Problem) int { return tileQ*(p.Dim+p.VDim+2) + p.VDim }
-
 func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
+	rows, _ := tileSize(p)
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, scale: p.SoftmaxScale(),
-		lse: ws.take(tileQ), delta: ws.take(tileQ),
-		qBuf: ws.take(tileQ * p.Dim), doBuf: ws.take(tileQ * p.VDim), oBuf: ws.take(p.VDim),
+		lse: ws.take(rows), delta: ws.take(rows),
+		qBuf: ws.take(rows * p.Dim), doBuf: ws.take(rows * p.VDim), oBuf: ws.take(p.VDim),
 	}
 }
 

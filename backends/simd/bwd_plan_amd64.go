@@ -20,7 +20,8 @@ func (j *job) planLanes() {
 	if max(j.p.Dim, j.p.VDim) > bwdNarrow {
 		rows /= 2
 	}
-	j.planBlocks(rows, bwdBlockK, minBlockK)
+	j.planBlocks(max(tileStep, min(rows, upToTiles(j.p.QLen))), bwdBlockK, minBlockK)
+	j.copied = min(j.rows, j.p.QLen) // products of vectors take no rows beyond the last
 }
 
 // planBlocks sets the rows of a tile and the keys of a block: twice as many as asked
@@ -33,9 +34,9 @@ func (j *job) planLanes() {
 func (j *job) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &j.p
-	j.rows, j.keys = rows, keys
+	j.rows, j.keys, j.copied = rows, keys, rows
 	j.chains = max(1, min(minChains/max(1, p.Batch*p.Heads), tiles(mostSeen(p), chainKeys)))
-	if 4*p.QLen*(2*p.Dim+p.VDim) > cache {
+	if 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
 		j.keys *= 2
 	}
 	for j.workers > 1 && j.keys > least && !j.balances(p.Batch*p.KVHeads*tiles(p.KVLen, j.keys)) {

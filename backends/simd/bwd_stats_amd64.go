@@ -9,7 +9,7 @@ type tileStats struct {
 	lse   []float32 // [rows]; the largest float32 where a row has no weight anywhere
 	delta []float32 // [rows], dO·O - dLSE
 	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite and the mask has edges
-	dq    []float32 // [copies][rows][padded dim]
+	dq    []float32 // [copies][copied][padded dim]
 }
 
 func (isa *laneISA) statsSize(j *job) int {
@@ -34,7 +34,7 @@ func (isa *laneISA) copies(j *job) int {
 	return j.sums()
 }
 
-func copySize(j *job) int { return j.rows * pad(j.p.Dim) }
+func copySize(j *job) int { return j.copied * pad(j.p.Dim) }
 
 // gathered returns where a sum of the rows of dQ of a tile lies, and their distance. The
 // sums of the chains come first.

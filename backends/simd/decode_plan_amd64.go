@@ -22,7 +22,7 @@ const (
 // fitsDecode limits the rows: with many of them memory is not what a call waits
 // for, and the state of a block no longer stays in the first-level cache.
 func fitsDecode(t tier, p flashkit.Problem) string {
-	if reason := t.missing(); reason != "" {
+	if reason := t.refuses(p); reason != "" {
 		return reason
 	}
 	if rows := p.Heads / p.KVHeads * p.QLen; rows > decodeRows {
@@ -97,7 +97,12 @@ type decodePlan struct {
 // with waiting for memory, unless that makes too few of them for many workers.
 // The shortest ones are still long beside their result.
 func planDecode(p *flashkit.Problem) decodePlan {
-	const shortest, longest, enough, mergeItem = decodeBlock, 32 * decodeBlock, 128, 4096
+	const (
+		shortest, longest, enough = decodeBlock, 32 * decodeBlock, 128
+
+		most      = 1 << 24 // floats of all results, unless heads need more: K and V may repeat few keys without end
+		mergeItem = 4096    // floats of the results that an item merges, at least
+	)
 	d := decodePlan{heads: p.Batch * p.KVHeads, group: p.Heads / p.KVHeads}
 	d.rows = d.group * p.QLen
 	if p.QLen > 0 {
@@ -107,12 +112,13 @@ func planDecode(p *flashkit.Problem) decodePlan {
 	d.last = max(d.first, d.last)
 	keys := d.last - d.first
 	wanted := tiles(p.Batch*p.KVHeads*keys, enough*decodeBlock) * decodeBlock
-	d.chunk = max(shortest, tiles(8*d.rows, decodeBlock)*decodeBlock, min(wanted, longest))
-	d.chunks = max(1, tiles(keys, d.chunk))
-	d.block = min(decodeBlock, d.chunk/2) // values are those of the block before, so one alone would wait
 	d.qStep, d.lColumn = tiles(p.Dim, decodeWidest)*decodeWidest, tiles(p.VDim, decodeWidest)*decodeWidest
 	d.oStep = d.lColumn + decodeWidest
 	d.part = pad(d.rows) + d.rows*d.oStep
+	chunks := max(1, int(most/max(1, float64(d.heads)*float64(d.part))))
+	d.chunk = max(shortest, tiles(8*d.rows, decodeBlock)*decodeBlock, min(wanted, longest), tiles(tiles(keys, chunks), decodeBlock)*decodeBlock)
+	d.chunks = max(1, tiles(keys, d.chunk))
+	d.block = min(decodeBlock, d.chunk/2) // values are those of the block before, so one alone would wait
 	d.merged = max(1, mergeItem/(d.chunks*d.oStep))
 	return d
 }

@@ -28,7 +28,9 @@ func (b *Backend) fwdGeneric(ctx context.Context, p flashkit.Problem, f *flashki
 }
 
 func fwdGenericFloats(p flashkit.Problem) int {
-	return tileQ*(p.Dim+2*(p.VDim+1)+1) + tileK*(p.Dim+p.VDim+1)
+	rows, keys := tileSize(&p)
+	r, k, dim, vdim := float64(rows), float64(keys), float64(p.Dim), float64(p.VDim)
+	return count(r*(dim+2*(vdim+1)+1) + k*(dim+vdim+1))
 }
 
 func fwdGenericMemory(p flashkit.Problem) float64 {
@@ -73,14 +75,15 @@ func (j *job) queryTile(item int) queryTile {
 func fwdGenericTile(j *job, ws *arena, item int) {
 	p, f, t := &j.p, &j.fwd, j.queryTile(item)
 	rows := t.to - t.from
-	q, qStep := view(&f.Q, t.b, t.h, t.from, rows, ws.take(tileQ*p.Dim))
+	_, keys := tileSize(p)
+	q, qStep := view(&f.Q, t.b, t.h, t.from, rows, ws.take(rows*p.Dim))
 	width := p.VDim + 1                             // of o and l
 	sums, m := ws.take(rows*2*width), ws.take(rows) // of the run at hand, then of those before
 	clear(sums)
 	for i := range m {
 		m[i] = float32(math.Inf(-1))
 	}
-	kbuf, vbuf, w := ws.take(tileK*p.Dim), ws.take(tileK*p.VDim), ws.take(tileK)
+	kbuf, vbuf, w := ws.take(keys*p.Dim), ws.take(keys*p.VDim), ws.take(keys)
 
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.to - 1)

@@ -26,6 +26,7 @@ type job struct {
 	heads   int     // query heads whose items take turns, where a kernel limits them
 	rows    int     // query rows of a tile, where a kernel chooses
 	keys    int     // keys of an item, likewise
+	copied  int     // rows of a sum of dQ in workspace
 	chains  int     // of blocks of keys, each of which adds up its own dQ
 
 	run   func(j *job, ws *arena, item int)
@@ -86,11 +87,11 @@ func crewOf(workers int, phases []phase) int {
 }
 
 // space returns the floats that worker w needs for all of the phases, one after
-// the other.
+// the other. A phase without items needs none, whatever its dimensions are.
 func space(w int, phases []phase) int {
 	most := 0
 	for _, f := range phases {
-		if w < max(1, f.items) {
+		if w < f.items {
 			most = max(most, f.floats)
 		}
 	}
@@ -111,12 +112,16 @@ func (j *job) hold(phases ...phase) {
 
 // memory returns the bytes that hold reserves for a new job.
 func memory(phases ...phase) float64 {
-	floats := 0
+	floats := 0.0
 	for w := range crewOf(workers(), phases) {
-		floats += space(w, phases)
+		floats += float64(space(w, phases))
 	}
-	return 4 * float64(floats)
+	return 4 * floats
 }
+
+// count returns x, a number of floats, as an int. What no int can count no tensor
+// holds: then it is a problem that is only asked about.
+func count(x float64) int { return int(min(x, math.MaxInt/2)) }
 
 // release gives j back to the pool and returns how the call ended.
 func (b *Backend) release(ctx context.Context, j *job) error {

@@ -27,9 +27,9 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 // missingAMX asks Linux for AMX on the first call.
 func missingAMX() string { return amxbf16().missing() }
 
-func fitsAVX512(flashkit.Problem) string { return avx512.missing() }
+func fitsAVX512(p flashkit.Problem) string { return avx512.refuses(p) }
 
-func fitsAVX2(flashkit.Problem) string { return avx2.missing() }
+func fitsAVX2(p flashkit.Problem) string { return avx2.refuses(p) }
 
 func fitsDecodeAVX512(p flashkit.Problem) string { return fitsDecode(avx512, p) }
 

@@ -21,7 +21,7 @@ const pairLanes = 32
 func fitsAVX512BF16(p flashkit.Problem) string { return fitsPairs(avx512bf16, p) }
 
 func fitsPairs(t tier, p flashkit.Problem) string {
-	if reason := t.missing(); reason != "" {
+	if reason := t.refuses(p); reason != "" {
 		return reason
 	}
 	if p.DType != flashkit.BFloat16 {

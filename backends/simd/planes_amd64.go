@@ -28,7 +28,7 @@ func planeOf(n int) int { return n + planePad }
 func planeWords(rows, dim int) int { return planes * planeOf(rows*pairWords(dim)) }
 
 func fitsAMXF32(p flashkit.Problem) string {
-	if reason := missingAMX(); reason != "" {
+	if reason := amxbf16().refuses(p); reason != "" {
 		return reason
 	}
 	if p.DType == flashkit.BFloat16 {

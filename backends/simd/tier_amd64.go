@@ -3,9 +3,12 @@
 package simd
 
 import (
+	"fmt"
 	"sync"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/flashkit-go/flashkit"
 )
 
 // A tier is a set of instructions that kernels need all of.
@@ -34,6 +37,18 @@ var amxbf16 = sync.OnceValue(func() tier {
 	return newTier("AMX-BF16, or the operating system does not let it use them",
 		avx512bf16.has && cpu.X86.HasAMXTile && cpu.X86.HasAMXBF16 && allowTiles())
 })
+
+// widest is the head dim that kernels of vectors take. Each worker keeps hundreds of
+// rows, so with few rows that are wider the workspace would be far beyond the tensors.
+const widest = 1 << 13
+
+// refuses returns what every kernel of the tier has against a problem.
+func (t tier) refuses(p flashkit.Problem) string {
+	if dim := max(p.Dim, p.VDim); t.has && dim > widest {
+		return fmt.Sprintf("it takes head dims up to %d, not %d", widest, dim)
+	}
+	return t.missing()
+}
 
 // missing returns "" if the machine has the tier, else the reason for Fits.
 func (t tier) missing() string {

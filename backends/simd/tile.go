@@ -15,6 +15,10 @@ const (
 	tileK = 64
 )
 
+// tileSize returns the most rows and keys that a tile of the problem has, so that
+// workspace is not many times the tensors where heads are wide and few.
+func tileSize(p *flashkit.Problem) (rows, keys int) { return min(tileQ, p.QLen), min(tileK, p.KVLen) }
+
 // tiles returns how many tiles of the given size cover n rows.
 func tiles(n, size int) int { return (n + size - 1) / size }
 

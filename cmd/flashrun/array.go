@@ -108,6 +108,9 @@ func (a *array) convert(t flashkit.DType) *array {
 
 // dense returns the values in the order [batch, heads, rows, elements].
 func (a *array) dense(l layout) []float64 {
+	if a.len() == 0 {
+		return nil // any number of heads without rows
+	}
 	x := make([]float64, 0, a.len())
 	t := a.tensor(l)
 	for b := range a.shape[0] {

@@ -253,10 +253,10 @@ func (b *bench) close() error {
 // possible refuses problems that do not fit into memory, and a bench without a
 // single case.
 func (b *bench) possible(problems []flashkit.Problem, g *gridFlags) error {
-	free, cases := freeMemory(), 0
+	cases := 0
 	for _, p := range problems {
-		if need := tensorBytes(p, b.backward()); free > 0 && need > free {
-			return fmt.Errorf("%s: the tensors of %s take %s, and this machine has %s free", g.origin(p), p, formatBytes(need), formatBytes(free))
+		if err := affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
+			return fmt.Errorf("%s: %w", g.origin(p), err)
 		}
 		_, n := b.expect(p)
 		cases += n

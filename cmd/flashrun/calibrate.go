@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -64,7 +68,7 @@ kernels predict of themselves, and by probes of some milliseconds.
 The profile lies in the user's cache folder, or where FLASHKIT_PROFILE says. It
 counts on the same processor, number of cores, GPU and driver only. Run it while
 the machine has nothing else to do. With --problem, what is found is added to
-what the profile knows.`,
+what the profile knows. A file that exists and is no profile is not replaced.`,
 		Example: `  flashrun calibrate
   flashrun calibrate --out machine.profile && FLASHKIT_PROFILE=machine.profile flashrun list
   flashrun calibrate --problem b1-h32-g8-n1-m5000-d128-bf16`,
@@ -97,11 +101,9 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if len(f.problems) == 0 {
 		d = d.Blank()
 	}
-	path := f.out
-	if path == "" {
-		if path, err = d.ProfilePath(); err != nil {
-			return failed(fmt.Errorf("no place for the profile, name one with --out: %w", err))
-		}
+	path, err := f.path(d)
+	if err != nil {
+		return err
 	}
 	show := newProgress(cmd.ErrOrStderr())
 	defer show.done()
@@ -115,6 +117,45 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	}
 	return failed(f.report(cmd.OutOrStdout(), d, list, path, time.Since(started)))
 }
+
+// path returns where to write the profile, and finds out now whether that is possible.
+// At the machine's place a damaged profile is replaced, with --out nothing but a profile.
+func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
+	path := f.out
+	if path == "" {
+		var err error
+		if path, err = d.ProfilePath(); err != nil {
+			return "", failed(fmt.Errorf("no place for the profile, name one with --out: %w", err))
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return "", failed(fmt.Errorf("no place for the profile, name one with --out: %w", err))
+		}
+	}
+	file, err := createOutput(path, nil)
+	if err != nil {
+		return "", err
+	}
+	file.discard()
+	if f.out == "" {
+		return file.path, nil
+	}
+	old, err := os.Open(file.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return file.path, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("--out %s: %w", path, withoutPath(err))
+	}
+	defer old.Close()
+	begin, err := io.ReadAll(io.LimitReader(old, int64(len(profileBegins))))
+	if err != nil || len(begin) > 0 && string(begin) != profileBegins {
+		return "", fmt.Errorf("--out %s: it exists and is no profile", path)
+	}
+	return file.path, nil
+}
+
+// profileBegins is how the profiles of every version begin.
+const profileBegins = "flashkit-profile "
 
 // name returns what --backend chooses; the environment has no say here.
 func (f *calibrateFlags) name() string {
@@ -192,7 +233,7 @@ func (f *calibrateFlags) report(w io.Writer, d *dispatch.Dispatcher, list []heat
 	if f.json {
 		return json.NewEncoder(w).Encode(c)
 	}
-	out := bufio.NewWriter(w)
+	out := bufio.NewWriter(text(w))
 	fmt.Fprintf(out, "machine: %s\n\n", c.Machine)
 	rows := [][]string{{"time over the kernel's own prediction", "problems", "least", "median", "most"}}
 	round := func(x float64) string { return fmt.Sprint(math.Round(x*100) / 100) }

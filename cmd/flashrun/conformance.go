@@ -166,6 +166,7 @@ func (t *tally) add(r conformance.Result) {
 }
 
 func printTallies(w io.Writer, tallies []*tally) error {
+	w = text(w)
 	var sum tally
 	for _, t := range tallies {
 		for _, f := range t.Failures {

@@ -75,7 +75,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			t := tabwriter.NewWriter(text(cmd.OutOrStdout()), 0, 8, 2, ' ', 0)
 			anyLast := slices.ContainsFunc(lines, func(l explained) bool { return l.Last > 0 })
 			for _, l := range lines {
 				mark, predicted, last := " ", "", ""

@@ -322,7 +322,7 @@ var forms = []struct {
 	to       string
 }{
 	{"", regexp.MustCompile(`unavailable on this machine: .*`), "unavailable on this machine: REASON"},
-	{"", regexp.MustCompile(`must be one of auto, .*`), "must be one of KERNELS"},
+	{"", regexp.MustCompile(`must be auto, one of .*, or`), "must be auto, one of BACKENDS, or"},
 	{"run", regexp.MustCompile(`^(kernel|forward) .*`), "$1"},
 	{"run", regexp.MustCompile(`^memory .* besides`), "memory SIZE besides"},
 	{"run", regexp.MustCompile(`"(backend|kernel|reason|forward_kernel)":"[^"]*"`), `"$1":"TEXT"`},

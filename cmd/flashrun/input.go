@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -90,9 +89,12 @@ func readInputs(args []string, l layout) (*input, error) {
 	set := tensorSet{}
 	for _, arg := range args {
 		name, path := splitArg(arg)
-		b, err := os.ReadFile(path)
+		if strings.HasPrefix(arg, "=") {
+			return nil, fmt.Errorf("--in %s: the name before = is missing", arg)
+		}
+		b, err := readWhole(path)
 		if err != nil {
-			return nil, fmt.Errorf("--in: %w", err)
+			return nil, fmt.Errorf("--in %s: %w", path, err)
 		}
 		f, err := parseFile(name, b)
 		if err != nil {

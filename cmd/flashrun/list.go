@@ -37,7 +37,7 @@ func newList() *cobra.Command {
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			t := tabwriter.NewWriter(text(cmd.OutOrStdout()), 0, 8, 2, ' ', 0)
 			fmt.Fprintf(t, "machine\t%s/%s, %d CPUs, GOMAXPROCS %d\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0))
 			for _, l := range lines {
 				if l.Available {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -87,7 +86,7 @@ func (f *benchFlags) readTraces() (list []*callTrace, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("--trace %s: %w", name, err)
 		}
-		if free := freeMemory(); free > 0 && t.bytes() > free/2 {
+		if free := freeMemory(); t.bytes() > free/2 {
 			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, formatBytes(t.bytes()), formatBytes(free))
 		}
 		list = append(list, t)
@@ -100,12 +99,7 @@ func readTrace(name string) (*callTrace, error) {
 	if text, err := builtin.ReadFile(path.Join("traces", name+".trace")); err == nil {
 		return parseTrace(name, string(text))
 	}
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, errors.Unwrap(err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, traceText+1))
+	text, err := readWhole(name)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 // writeTable prints a line for each trace.
 func (r *liveReport) writeTable(w io.Writer) error {
-	out := bufio.NewWriter(w)
+	out := bufio.NewWriter(text(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
 	rows := [][]string{{"trace", "kernels that ran", "calls", "runs", "live regret", "worst run", "raw", "worst call", "steady"}}
 	for _, x := range r.Traces {
@@ -34,7 +34,7 @@ func (r *liveReport) writeTable(w io.Writer) error {
 
 // writeGroups prints what ran in each trace.
 func (r *liveReport) writeGroups(w io.Writer) error {
-	out := bufio.NewWriter(w)
+	out := bufio.NewWriter(text(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
 	for _, x := range r.Traces {
 		for i, run := range x.Runs {

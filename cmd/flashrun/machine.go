@@ -59,16 +59,6 @@ func (m machine) String() string {
 // cpuName returns what Linux calls the processor, "" where nothing says it.
 func cpuName() string { return procField("/proc/cpuinfo", "model name") }
 
-// freeMemory returns the bytes that Linux could give to this program, 0 where
-// nothing says it.
-func freeMemory() float64 {
-	kib, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/meminfo", "MemAvailable"), " kB"), 64)
-	if err != nil {
-		return 0
-	}
-	return kib * 1024
-}
-
 // procField returns the first value of that name in a file of "name: value" lines.
 func procField(path, name string) string {
 	text, err := os.ReadFile(path)
@@ -97,10 +87,7 @@ type limit struct {
 // hold, unless that is much of the machine's memory.
 func copyBytes() int {
 	n := 256 << 20
-	if free := freeMemory(); free > 0 {
-		n = min(n, int(free/8))
-	}
-	return max(n, 1<<20)
+	return max(min(n, int(freeMemory()/8)), 1<<20)
 }
 
 // hostLimits measures the host: multiply-adds of each type, and copying.

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -20,19 +18,25 @@ import (
 // Exit codes, stable.
 const (
 	exitOK          = 0
-	exitFailed      = 1 // something failed while running
-	exitUsage       = 2 // the request makes no sense: flags, files, shapes
+	exitFailed      = 1  // something failed while running
+	exitUsage       = 2  // the request makes no sense: flags, files, shapes
+	exitCrashed     = 70 // a bug of flashrun
 	exitInterrupted = 130
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
-	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	debug.SetTraceback("crash") // a panic that cannot be recovered ends with SIGABRT, where there is one, not with status 2
+	os.Exit(execute(interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // execute runs the command line and returns the exit code.
-func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
+	defer func() {
+		if x := recover(); x != nil {
+			fmt.Fprintln(stderr, "flashrun:", crashed(x))
+			code = exitCrashed
+		}
+	}()
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -41,7 +45,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(stderr, "flashrun:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	fmt.Fprintln(stderr, "flashrun:", message(err.Error()))
 	var failed *failure
 	switch {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
@@ -76,7 +80,7 @@ this machine, explains which one that is and why, measures kernels, and checks
 every kernel against the same golden vectors.
 
 Exit status: 0 success, 1 a failure while running, 2 a request that makes no
-sense, 130 interrupted.`,
+sense, 70 a bug in flashrun, 130 interrupted.`,
 		Example: `  flashrun run
   flashrun run --in qkv.safetensors --out o.safetensors --causal
   flashrun run --problem b1-h8-g2-n1024-m1024-d64-f32-causal --check
@@ -98,7 +102,7 @@ sense, 130 interrupted.`,
 // warnOfProfile says why the profile is not used, if there is one.
 func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 	if err := d.ProfileErr(); err != nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning:", err, "(flashrun calibrate writes a new one)")
+		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning:", message(err.Error()), "(flashrun calibrate writes a new one)")
 	}
 }
 

@@ -33,6 +33,11 @@ func measure(ctx context.Context, d *dispatch.Dispatcher, p flashkit.Problem, s 
 	if m.kernel, err = d.Pick(p, s); err != nil {
 		return m, unavailable(err)
 	}
+	if k := m.kernel; k.HostMemory != nil {
+		if err := affordable("the arrays of "+k.Name+" for "+p.String(), k.HostMemory(p)); err != nil {
+			return m, err
+		}
+	}
 	m.reason = reasonFor(d, p, s)
 	show.start(m.kernel.Name, m.kernel.Cost(p))
 	var first time.Duration

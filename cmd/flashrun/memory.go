@@ -38,9 +38,9 @@ LSE, take twice that.
 The workspace is by formula, for the workers that a call would have, and
 measured: the bytes that a first call allocates in the host's memory, on a
 backend of its own. A call that is predicted to take longer than --limit, or
-whose tensors pass 4 GiB, is not measured. For kernels of a device, what they
-take there is by formula, and the tensors' copies there are named beside it;
-memory of the host that its driver pins is not counted.
+whose tensors pass 4 GiB or what is free, is not measured. For kernels of a
+device, what they take there is by formula, and the tensors' copies there are
+named beside it; memory of the host that its driver pins is not counted.
 
 "One head" is the figure in all over the number of query heads of the batch. The
 ratio is that of the matrices in the problem's type to the line's figure. A

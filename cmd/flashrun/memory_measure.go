@@ -50,6 +50,8 @@ func (f *memoryFlags) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 		return formulaOnly
 	case bytes > tensorLimit:
 		return fmt.Sprintf("its tensors take %s; up to %s are measured", formatBytes(bytes), formatBytes(tensorLimit))
+	case affordable("its tensors", bytes) != nil:
+		return affordable("its tensors", bytes).Error()
 	case cost > f.limit || cost < 0: // negative: more nanoseconds than a Duration counts
 		return fmt.Sprintf("it is predicted to take longer than %s", f.limit)
 	}

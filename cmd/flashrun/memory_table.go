@@ -195,6 +195,7 @@ func formatRatio(x float64) string {
 }
 
 func writeMemoryText(w io.Writer, tables []*memoryTable) error {
+	w = text(w)
 	for i, t := range tables {
 		if i > 0 {
 			fmt.Fprintln(w)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -56,10 +57,11 @@ func deviceOf(p flashkit.Problem, k flashkit.Kernel) *device {
 type checkedOutput struct {
 	name  string
 	error distance
+	wrong string // where it is NaN or infinite, or should be; "" for nowhere
 }
 
 // A distance is the largest difference between two arrays: NaN, in JSON null,
-// if one of them holds a NaN, or an infinity without its twin.
+// if one of them holds a NaN or an infinity without its twin.
 type distance float64
 
 // MarshalJSON implements json.Marshaler.
@@ -94,6 +96,11 @@ func checkable(p flashkit.Problem, backward bool) error {
 	if bytes > oracleLimit {
 		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", formatBytes(bytes), p, formatBytes(oracleLimit))
 	}
+	const copies = 4 // of every element: as float64, by head, transposed, and what appending leaves behind
+	bytes += copies * 8 * tensorBytes(p, backward) / float64(p.DType.Size())
+	if err := affordable("the oracle's arrays for "+p.String(), bytes); err != nil {
+		return fmt.Errorf("--check: %w", err)
+	}
 	return nil
 }
 
@@ -107,37 +114,47 @@ func (r *outcome) checkAgainstOracle(in *input, out *outputs) {
 	}
 	worst := distance(0)
 	out.named(func(name string, a *array) {
-		e := maxError(a.dense(in.layout), want[name])
-		r.checked = append(r.checked, checkedOutput{name, e})
-		worst = max(worst, e) // NaN wins
+		c := compareArrays(name, a, in.layout, want[name])
+		r.checked = append(r.checked, c)
+		worst = max(worst, c.error) // NaN wins
 	})
 	r.MaxAbsError = &worst
 }
 
 func (r *outcome) checkAgainstStored(in *input, out *outputs) {
-	e := maxError(out.o.dense(in.layout), in.expected.dense(in.layout))
-	r.StoredMaxDiff = &e
+	c := compareArrays("o", out.o, in.layout, in.expected.dense(in.layout))
+	r.StoredMaxDiff = &c.error
 }
 
-// maxError returns the distance between two arrays.
-func maxError(got, want []float64) distance {
-	worst := 0.0
-	for i := range want {
-		if got[i] != want[i] {
-			worst = max(worst, math.Abs(got[i]-want[i]))
+// compareArrays returns the distance of an output from what it should be, in the order
+// [batch, heads, rows, elements]. A NaN, or an infinity of the same sign, is equal to its
+// twin, and an infinity to what the output's type has no other number for.
+func compareArrays(name string, a *array, l layout, want []float64) checkedOutput {
+	c := checkedOutput{name: name}
+	worst, one := 0.0, newArray(a.dtype, [4]int{1, 1, 1, 1})
+	special := func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
+	for i, got := range a.dense(l) {
+		one.set(0, float32(want[i]))
+		switch rounded := float64(one.at(0)); {
+		case got == want[i] || math.IsNaN(got) && math.IsNaN(rounded) || math.IsInf(got, 0) && got == rounded:
+		case !special(got) && !special(rounded):
+			worst = max(worst, math.Abs(got-want[i]))
+		case c.wrong == "":
+			h, n, d := a.shape[1], a.shape[2], a.shape[3]
+			c.wrong = fmt.Sprintf("%s%v is %.6g where the oracle has %.6g", name, [4]int{i / d / n / h, i / d / n % h, i / d % n, i % d}, got, want[i])
 		}
 	}
-	if math.IsInf(worst, 0) {
-		worst = math.NaN()
+	if c.error = distance(worst); c.wrong != "" {
+		c.error = distance(math.NaN())
 	}
-	return distance(worst)
+	return c
 }
 
 // verdict returns an error if what was computed is wrong beyond doubt.
 func (r *outcome) verdict() error {
 	for _, c := range r.checked {
-		if math.IsNaN(float64(c.error)) {
-			return fmt.Errorf("%s holds NaN or an infinity where the oracle has none", c.name)
+		if c.wrong != "" {
+			return errors.New(c.wrong)
 		}
 	}
 	if r.StoredMaxDiff != nil && !(*r.StoredMaxDiff <= sampleBound) {
@@ -149,7 +166,7 @@ func (r *outcome) verdict() error {
 func (r *outcome) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
 func (r *outcome) writeText(w io.Writer, out string) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(text(w), 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "problem\t%s\n", r.Problem)
 	fmt.Fprintf(t, "input\t%s\n", r.Source)
 	if r.ForwardKernel != "" {

@@ -22,34 +22,47 @@ type outputFile struct {
 // createOutput prepares to write path, which must not be one of the inputs. It
 // finds out now whether the folder can be written.
 func createOutput(path string, inputs []string) (*outputFile, error) {
-	if err := notAnInput(path, inputs); err != nil {
+	target, err := outputPath(path, inputs)
+	if err != nil {
 		return nil, err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	temp, err := os.CreateTemp(filepath.Dir(target), "."+filepath.Base(target)+".*")
 	if err != nil {
 		return nil, fmt.Errorf("--out %s: %w", path, errors.Unwrap(err))
 	}
-	return &outputFile{path, temp}, nil
+	unfinished.add(temp.Name())
+	return &outputFile{target, temp}, nil
 }
 
-func notAnInput(path string, inputs []string) error {
-	out, err := os.Stat(path)
+// outputPath returns where to write: path, or the regular file that it links to.
+func outputPath(path string, inputs []string) (string, error) {
+	if path == stdStream {
+		return "", errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
+	}
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return path, nil
+	}
+	target, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return "", fmt.Errorf("--out %s: a link to a file that does not exist", path)
 	}
 	if err != nil {
-		return fmt.Errorf("--out: %w", err)
+		return "", fmt.Errorf("--out: %w", err)
+	}
+	out, err := os.Stat(target)
+	if err != nil {
+		return "", fmt.Errorf("--out: %w", err)
 	}
 	if !out.Mode().IsRegular() {
-		return fmt.Errorf("--out %s: not a regular file", path)
+		return "", fmt.Errorf("--out %s: not a regular file", path)
 	}
 	for _, arg := range inputs {
 		_, in := splitArg(arg)
 		if info, err := os.Stat(in); err == nil && os.SameFile(info, out) {
-			return fmt.Errorf("--out %s: would overwrite the input %s", path, in)
+			return "", fmt.Errorf("--out %s: would overwrite the input %s", path, in)
 		}
 	}
-	return nil
+	return target, nil
 }
 
 // discard removes what is there of an output that was not committed.
@@ -58,23 +71,35 @@ func (o *outputFile) discard() {
 		return
 	}
 	o.temp.Close()
+	o.remove()
+}
+
+func (o *outputFile) remove() {
 	os.Remove(o.temp.Name())
+	unfinished.forget(o.temp.Name())
+	o.temp = nil
 }
 
 // commit writes the file and moves it to its name.
-func (o *outputFile) commit(write func(io.Writer) error) (err error) {
+func (o *outputFile) commit(write func(io.Writer) error) error {
 	w := bufio.NewWriter(o.temp)
-	err = write(w)
-	err = errors.Join(err, w.Flush(), o.temp.Chmod(0o644), o.temp.Close())
+	err := write(w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = o.temp.Chmod(0o644)
+	}
+	if closed := o.temp.Close(); err == nil {
+		err = closed
+	}
 	if err == nil {
 		err = os.Rename(o.temp.Name(), o.path)
 	}
-	if err != nil {
-		os.Remove(o.temp.Name())
-		err = fmt.Errorf("--out %s: %w", o.path, err)
+	if o.remove(); err != nil {
+		return fmt.Errorf("--out %s: %w", o.path, err)
 	}
-	o.temp = nil
-	return err
+	return nil
 }
 
 // outputs are what a run writes, in the layout of the input.

@@ -12,7 +12,7 @@ import (
 // A progress shows on a terminal what a long run is doing. It stays silent for
 // the first second, and altogether when the writer is no terminal.
 type progress struct {
-	w       io.Writer // nil for silence
+	w       *os.File // nil for silence
 	mu      sync.Mutex
 	text    string
 	expect  time.Duration
@@ -26,17 +26,12 @@ type progress struct {
 // newProgress returns a progress on w.
 func newProgress(w io.Writer) *progress {
 	p := &progress{stop: make(chan struct{})}
-	if f, ok := w.(*os.File); ok && isTerminal(f) {
-		p.w = w
+	if f, ok := w.(*os.File); ok && columns(f) > 0 {
+		p.w = f
 		p.ended.Add(1)
 		go p.loop()
 	}
 	return p
-}
-
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // start says that a kernel begins and how long one call is expected to take.
@@ -84,17 +79,17 @@ func (p *progress) loop() {
 			}
 			shown = true
 			p.mu.Lock()
-			fmt.Fprintf(p.w, "\r\x1b[K%s", cut(p.line(time.Since(p.started))))
+			fmt.Fprintf(p.w, "\r\x1b[K%s", cut(p.line(time.Since(p.started)), columns(p.w)-1))
 			p.mu.Unlock()
 		}
 	}
 }
 
-// cut shortens a line to what fits beside the cursor of an 80-column terminal: a
-// line that wraps could not be cleared.
-func cut(line string) string {
-	if r := []rune(line); len(r) > 79 {
-		return string(r[:79])
+// cut shortens a line to what fits beside the cursor of the terminal: a line that
+// wraps could not be cleared.
+func cut(line string, width int) string {
+	if r := []rune(line); len(r) > width {
+		return string(r[:max(0, width)])
 	}
 	return line
 }

@@ -160,7 +160,7 @@ func (r *race) each(ctx context.Context, list []heat, show *progress, done func(
 		left := time.Duration(float64(time.Since(started)) / max(share, .01) * (1 - share))
 		show.part(share, h.problem.String(), left)
 		backward := slices.Contains(h.passes, flashkit.PassBackward)
-		if free := freeMemory(); free > 0 && tensorBytes(h.problem, backward) > free/2 {
+		if tensorBytes(h.problem, backward) > freeMemory()/2 {
 			continue
 		}
 		data, err := inputs.tensors(ctx, h.problem, backward)

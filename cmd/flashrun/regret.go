@@ -191,7 +191,7 @@ func (r *regretReport) sum() {
 // writeTable prints every problem, those with the largest ratio last, where they
 // are seen.
 func (r *regretReport) writeTable(w io.Writer) error {
-	out := bufio.NewWriter(w)
+	out := bufio.NewWriter(text(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
 	rows := [][]string{{"pass", "problem", "dispatch", "best", "", "", "ratio"}}
 	list := slices.Clone(r.Problems)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -119,9 +118,9 @@ func (r *results) write(w io.Writer) error { return json.NewEncoder(w).Encode(r)
 
 // readResults reads what write wrote.
 func readResults(path string) (*results, error) {
-	text, err := os.ReadFile(path)
+	text, err := readWhole(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	var r results
 	if err := json.Unmarshal(text, &r); err != nil {

@@ -45,13 +45,15 @@ result. Input is one of
   nothing            an embedded real sample: one attention layer of a transformer
                      on a text, with an expected output to compare with
   --in FILE          tensors q, k, v (and do for --backward) of a safetensors file,
-                     or .npy files named q.npy, k.npy, ... or given as q=FILE
+                     or .npy files named q.npy, k.npy, ... or given as q=FILE.
+                     A pipe will do, of up to 1 GiB; - is the standard input
   --problem NAME     random tensors for a named problem
 
 Q is [batch, heads, rows, head dim], K and V have one head for each group of
 query heads (bhsd), or rows before heads with --layout bshd. The output is a
 safetensors file with o, lse and, with --backward, dq, dk and dv, in the layout
-of the input.`,
+of the input. It appears whole or not at all, and not where --check finds NaN or
+an infinity that should not be there.`,
 		Example: `  flashrun run
   flashrun run --in qkv.safetensors --out o.safetensors --causal
   flashrun run --in q.npy --in k.npy --in v.npy --window 128,0 --check
@@ -112,7 +114,8 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	addToProfile(d)
-	if file != nil {
+	wrong := rep.verdict() // nobody should go on with an output that is
+	if file != nil && wrong == nil {
 		if err := file.commit(out.file(in.problem, rep, in.layout).Write); err != nil {
 			return failed(err)
 		}
@@ -120,18 +123,29 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if f.json {
 		err = rep.writeJSON(cmd.OutOrStdout())
 	} else {
-		err = rep.writeText(cmd.OutOrStdout(), f.out)
+		err = rep.writeText(cmd.OutOrStdout(), written(f.out, wrong))
 	}
 	if err != nil {
 		return failed(err)
 	}
-	return failed(rep.verdict())
+	return failed(wrong)
+}
+
+// written returns the name of the file that was written.
+func written(out string, wrong error) string {
+	if wrong != nil {
+		return ""
+	}
+	return out
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
 func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *input, show *progress) (*outcome, *outputs, error) {
 	defer show.done()
 	p := in.problem
+	if err := affordable("the outputs of "+p.String(), f.outputBytes(p)); err != nil {
+		return nil, nil, err
+	}
 	out := newOutputs(p, f.backward)
 	fwd := &flashkit.Forward{Q: in.q.tensor(in.layout), K: in.k.tensor(in.layout), V: in.v.tensor(in.layout),
 		O: out.o.tensor(in.layout), LSE: out.lse.tensor(in.layout)}
@@ -159,6 +173,15 @@ func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *inpu
 		rep.checkAgainstStored(in, out)
 	}
 	return rep, out, nil
+}
+
+// outputBytes returns what the outputs take, with the bytes that go to a file.
+func (f *runFlags) outputBytes(p flashkit.Problem) float64 {
+	bytes := outputBytes(p, f.backward)
+	if f.out != "" {
+		bytes *= 2
+	}
+	return bytes
 }
 
 // input reads or makes the tensors and applies the flags to the problem.
@@ -203,6 +226,9 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
 	p, err := flashkit.ParseProblem(f.problem)
 	if err != nil {
 		return nil, err
+	}
+	if err := affordable("the tensors of "+p.String(), tensorBytes(p, f.backward)); err != nil {
+		return nil, fmt.Errorf("--problem: %w", err)
 	}
 	return randomInput(p, f.seed, l, f.backward), nil
 }

@@ -14,7 +14,7 @@ import (
 
 // writeTable prints results for people.
 func (r *results) writeTable(w io.Writer) error {
-	out := bufio.NewWriter(w)
+	out := bufio.NewWriter(text(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
 	peak := map[string]float64{} // GFLOP/s, by memory and type
 	for _, l := range r.Limits {
@@ -82,7 +82,7 @@ func (x *result) ofLimit(peak map[string]float64) string {
 func (c *comparison) writeTable(w io.Writer, now machine) {
 	fmt.Fprintf(w, "\ntime over that in %s; ~ where the ranges from p10 to p90 overlap\n", c.File)
 	if then := c.Machine; then.CPU != now.CPU || then.GPU != now.GPU || then.GOMAXPROCS != now.GOMAXPROCS || then.Arch != now.Arch {
-		fmt.Fprintf(w, "another machine: %s\n", then)
+		fmt.Fprintf(w, "another machine: %s\n", printable(then.String()))
 	}
 	rows := [][]string{{"pass", "problem", "kernel", "memory", "before", "now", "ratio"}}
 	for _, p := range c.Pairs {

@@ -53,6 +53,16 @@ func (t *tensors) call(ctx context.Context, k flashkit.Kernel) error {
 	return k.Forward(ctx, t.problem, &t.fwd)
 }
 
+// outputBytes returns the size of what the passes write.
+func outputBytes(p flashkit.Problem, backward bool) float64 {
+	rows, keys, elem := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen), float64(p.DType.Size())
+	bytes := rows * (float64(p.VDim)*elem + 4)
+	if backward {
+		bytes += (rows*float64(p.Dim) + keys*(float64(p.Dim)+float64(p.VDim))) * elem
+	}
+	return bytes
+}
+
 // tensorBytes returns the size of a problem's tensors, with those of the backward
 // pass if that is to be called.
 func tensorBytes(p flashkit.Problem, backward bool) float64 {

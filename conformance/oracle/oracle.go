@@ -29,6 +29,9 @@ type Inputs struct {
 // that gives every key the weight 0, because it sees none or because all its
 // scores are -Inf, has O = 0 and LSE = -Inf.
 func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
+	if p.QLen == 0 {
+		return nil, nil // of any number of heads
+	}
 	for b := range p.Batch {
 		for h := range p.Heads {
 			s := scores(p, in, b, h)
@@ -43,6 +46,12 @@ func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 // Backward returns the gradients of sum(O*DO) + sum(LSE*DLSE) with respect to
 // Q, K and V, in their shapes.
 func Backward(p flashkit.Problem, in Inputs) (dq, dk, dv []float64) {
+	if p.QLen == 0 && p.KVLen == 0 {
+		return nil, nil, nil
+	}
+	if p.QLen == 0 {
+		p.Heads = p.KVHeads // of any number of heads
+	}
 	group := p.Heads / p.KVHeads
 	scale := p.SoftmaxScale()
 	for b := range p.Batch {

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/safetensors"
+)
+
+// hostileProblems returns problems with zeros in some dimensions and one or two huge
+// ones in the others, which are free in a file and in a name.
+func hostileProblems() (list []flashkit.Problem) {
+	dims := func(p *flashkit.Problem) []*int {
+		return []*int{&p.Batch, &p.Heads, &p.QLen, &p.KVLen, &p.Dim, &p.VDim}
+	}
+	const batch, qLen, kvLen = 0, 2, 3
+	seen := map[flashkit.Problem]bool{}
+	for _, zeros := range [][]int{{}, {batch}, {qLen}, {kvLen}, {qLen, kvLen}, {batch, qLen, kvLen}} {
+		for i := range 6 {
+			for j := range i + 1 {
+				for _, size := range []int{1 << 33, 1 << 50, 1<<55 + 1} {
+					p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
+					*dims(&p)[i], *dims(&p)[j] = size, size
+					for _, z := range zeros {
+						*dims(&p)[z] = 0
+					}
+					if p.Validate() == nil && !seen[p] {
+						seen[p] = true
+						list = append(list, p)
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
+// fileOf returns a file with the tensors of p, "" if one of them holds anything large.
+func fileOf(t *testing.T, p flashkit.Problem) string {
+	var tensors []safetensors.Tensor
+	for name, shape := range map[string][4]int{"q": p.QShape(), "k": p.KShape(), "v": p.VShape(), "do": p.OShape()} {
+		elements := 1.0
+		for _, d := range shape {
+			elements *= float64(d)
+		}
+		switch {
+		case elements <= 1<<10:
+			tensors = append(tensors, safetensors.FromFloat32s(name, shape[:], make([]float32, int(elements))))
+		case name != "do":
+			return ""
+		}
+	}
+	return writeFile(t, "in.safetensors", tensors...)
+}
+
+// requireClear makes sure that a command ended well, or with a clear error.
+func requireClear(t *testing.T, code int, stdout, stderr string) {
+	t.Helper()
+	if code == exitOK {
+		require.Empty(t, stderr)
+		return
+	}
+	require.Contains(t, []int{exitFailed, exitUsage}, code, stderr)
+	require.True(t, strings.HasPrefix(stderr, "flashrun: "), "%q", stderr)
+	require.Equal(t, 1, strings.Count(stderr, "\n"), "one line: %q", stderr)
+	require.LessOrEqual(t, len([]rune(stderr)), longest+len("flashrun: \n"), "%q", stderr)
+	require.NotContains(t, stderr, "panic")
+	require.NotContains(t, stderr, "internal error")
+}
+
+func TestHostileProblems(t *testing.T) {
+	list := hostileProblems()
+	require.Greater(t, len(list), 60)
+	files := 0
+	for _, p := range list {
+		inputs := [][]string{{"--problem", p.String()}}
+		if path := fileOf(t, p); path != "" {
+			files++
+			inputs = append(inputs, []string{"--in", path})
+		}
+		for _, in := range inputs {
+			for _, flags := range [][]string{{}, {"--backward"}, {"--check", "--backward"}, {"--backend", "simd/fwd_generic"}} {
+				out := filepath.Join(t.TempDir(), "o.safetensors")
+				args := append(append([]string{"run", "--repeat", "1", "--out", out}, in...), flags...)
+				code, stdout, stderr := flashrun(t, args...)
+				requireClear(t, code, stdout, stderr)
+				left, err := os.ReadDir(filepath.Dir(out))
+				require.NoError(t, err)
+				if code != exitOK {
+					require.Empty(t, stdout, "%v", args)
+					require.Empty(t, left, "%v", args)
+				}
+			}
+		}
+	}
+	require.Greater(t, files, 30)
+}
+
+// What other commands are asked about such problems costs nothing either.
+func TestHostileProblemsElsewhere(t *testing.T) {
+	for _, p := range hostileProblems() {
+		for _, args := range [][]string{{"explain"}, {"explain", "--backward"}, {"memory", "--formula"}} {
+			code, stdout, stderr := flashrun(t, append(args, p.String())...)
+			requireClear(t, code, stdout, stderr)
+			require.Zero(t, code, "%v %s: %s", args, p, stderr)
+		}
+	}
+	code, _, stderr := flashrun(t, "bench", "--problem", fmt.Sprintf("b1-h1-g1-n%d-m1-d1-f32", 1<<55))
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "free")
+}
+
+// The same as processes that may have little memory: whoever runs out of that crashes.
+func TestHostileProcesses(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("it sets a limit of memory with the shell")
+	}
+	file := func(q, k, v, do [4]int) string {
+		var tensors []safetensors.Tensor
+		for i, s := range [][4]int{q, k, v, do} {
+			tensors = append(tensors, safetensors.FromFloat32s([]string{"q", "k", "v", "do"}[i], s[:], make([]float32, s[0]*s[1]*s[2]*s[3])))
+		}
+		return writeFile(t, "in.safetensors", tensors...)
+	}
+	const e50, e33 = 1 << 50, 1 << 33
+	for _, in := range [][]string{
+		{"--problem", "b1-h1-g1-n36028797018963968-m1-d1-f32"}, {"--problem", "b1-h1-g1-n1099511627776-m1-d1-f32"},
+		{"--in", file([4]int{1, 1, 1, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, 1})},
+		{"--in", file([4]int{1, 1, 0, e33}, [4]int{1, 1, 0, e33}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, 1})},
+		{"--in", file([4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50})},
+		{"--in", file([4]int{e50, 1, 0, 1}, [4]int{e50, 1, 0, 1}, [4]int{e50, 1, 0, 1}, [4]int{e50, 1, 0, 1})},
+		{"--in", file([4]int{1, e50, 0, 1}, [4]int{1, 1, 1, 1}, [4]int{1, 1, 1, 1}, [4]int{1, e50, 0, 1})},
+		{"--in", file([4]int{1, 1, 1, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 1, 1})},
+	} {
+		for _, flags := range [][]string{{}, {"--backward"}, {"--backward", "--check"}, {"--backend", "wasm"}, {"--backend", "simd/fwd_generic", "--backward"}} {
+			args := append(append([]string{"-c", `ulimit -v 4000000; exec flashrun run --repeat 1 "$@"`, "sh"}, in...), flags...)
+			cmd := exec.CommandContext(t.Context(), "sh", args...)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			cmd.Run()
+			requireClear(t, cmd.ProcessState.ExitCode(), stdout.String(), stderr.String())
+			bound, own := peakMemory(cmd.ProcessState)
+			require.LessOrEqual(t, bound, max(200<<20, own), "%v", args)
+		}
+	}
+}

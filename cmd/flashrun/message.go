@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// longest is the characters of a message: what a file or an argument holds may have
+// any number of them.
+const longest = 300
+
+// message returns s in one line of printable characters, without its middle if it is
+// long: the field is at the beginning, what is wrong with it at the end.
+func message(s string) string {
+	const end = 100
+	s = printable(strings.ReplaceAll(s, "\n", "; "))
+	if utf8.RuneCountInString(s) <= longest {
+		return s
+	}
+	r := []rune(s)
+	const gap = " ... "
+	return string(r[:longest-end-len(gap)]) + gap + string(r[len(r)-end:])
+}
+
+// printable returns s with what a terminal might obey escaped.
+func printable(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			q := strconv.QuoteRune(r)
+			b.WriteString(q[1 : len(q)-1])
+		}
+	}
+	return b.String()
+}
+
+// crashed returns the message for a panic: it is a bug, wherever the input came from.
+// It is called by the deferred function that has recovered the value.
+func crashed(value any) string {
+	where := ""
+	var callers [32]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
+	for panicked := false; ; {
+		f, more := frames.Next()
+		inRuntime := strings.HasPrefix(f.Function, "runtime.")
+		if panicked && !inRuntime {
+			where = fmt.Sprintf(" in %s, line %d", f.Function, f.Line)
+			break
+		}
+		panicked = panicked || inRuntime
+		if !more {
+			break
+		}
+	}
+	return message(fmt.Sprintf("internal error: %v%s; please report it: https://github.com/flashkit-go/flashkit/issues", value, where))
+}

@@ -1,0 +1,202 @@
+package dispatch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A zero dimension makes tensors free, and a stride of 0 nearly so: then the others
+// may be anything, and nobody can be charged for what they say.
+
+// hostileProblems returns small problems with zeros in some of the dimensions and
+// one or two huge ones in the others.
+func hostileProblems() (list []flashkit.Problem) {
+	dims := func(p *flashkit.Problem) []*int {
+		return []*int{&p.Batch, &p.Heads, &p.QLen, &p.KVLen, &p.Dim, &p.VDim}
+	}
+	const batch, qLen, kvLen = 0, 2, 3
+	seen := map[flashkit.Problem]bool{}
+	for _, zeros := range [][]int{{}, {batch}, {qLen}, {kvLen}, {batch, qLen}, {qLen, kvLen}, {batch, kvLen}, {batch, qLen, kvLen}} {
+		for i := range 6 {
+			for j := range 6 {
+				for _, size := range []int{1 << 20, 1 << 33, 1 << 50, 1<<60 + 1} {
+					p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1, DType: flashkit.DType(len(list) % 3)}
+					*dims(&p)[i], *dims(&p)[j] = size, size
+					for _, z := range zeros {
+						*dims(&p)[z] = 0
+					}
+					if (i+j)%3 == 0 {
+						p.Mask = flashkit.Window(size, 1)
+					}
+					same := p
+					same.DType = 0
+					if p.Validate() == nil && !seen[same] {
+						seen[same] = true
+						list = append(list, p)
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
+// heldBytes is what a stranger sends at most, for one tensor.
+const heldBytes = 1 << 16
+
+// held returns a tensor of a shape over little memory: as an input with its first three
+// dimensions repeated where they are long; else too short, where it is large.
+func held(t flashkit.DType, s [4]int, input bool) flashkit.Tensor {
+	n := 1.0
+	for _, d := range s {
+		n *= float64(d)
+	}
+	stride := [3]int{s[1] * s[2] * s[3], s[2] * s[3], s[3]}
+	if input && n*4 > heldBytes {
+		stride, n = [3]int{}, float64(s[3])
+	}
+	elements := int(min(n, heldBytes/4))
+	x := flashkit.F32(make([]float32, elements), s[0], s[1], s[2], s[3])
+	switch t {
+	case flashkit.Float16:
+		x = flashkit.F16(make([]uint16, elements), s[0], s[1], s[2], s[3])
+	case flashkit.BFloat16:
+		x = flashkit.BF16(make([]uint16, elements), s[0], s[1], s[2], s[3])
+	}
+	return x.WithStrides(stride[0], stride[1], stride[2])
+}
+
+// hostileCall returns a call of a kernel or of a dispatcher on tensors that hold little.
+func hostileCall(p flashkit.Problem) func(context.Context, flashkit.Pass, passes) error {
+	in := func(s [4]int) flashkit.Tensor { return held(p.DType, s, true) }
+	out := func(s [4]int) flashkit.Tensor { return held(p.DType, s, false) }
+	return func(ctx context.Context, s flashkit.Pass, k passes) error {
+		if s == flashkit.PassForward {
+			return k.Forward(ctx, p, &flashkit.Forward{Q: in(p.QShape()), K: in(p.KShape()), V: in(p.VShape()),
+				O: out(p.OShape()), LSE: held(flashkit.Float32, p.LSEShape(), false)})
+		}
+		return k.Backward(ctx, p, &flashkit.Backward{Q: in(p.QShape()), K: in(p.KShape()), V: in(p.VShape()),
+			O: in(p.OShape()), LSE: held(flashkit.Float32, p.LSEShape(), true), DO: in(p.OShape()),
+			DQ: out(p.QShape()), DK: out(p.KShape()), DV: out(p.VShape())})
+	}
+}
+
+type passes interface {
+	Forward(context.Context, flashkit.Problem, *flashkit.Forward) error
+	Backward(context.Context, flashkit.Problem, *flashkit.Backward) error
+}
+
+// requireHarmless makes sure that a call ends as one of those that end well, and
+// allocates no more than tiles of the widest rows take.
+func requireHarmless(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) {
+	const most = 256 << 20
+	var before, after runtime.MemStats
+	harmless := func(who string, call func(context.Context) error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		runtime.ReadMemStats(&before)
+		err := call(ctx)
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(most), "%s %s", who, p)
+		var wrong *flashkit.ProblemError
+		if err != nil && !errors.As(err, &wrong) && !errors.Is(err, context.DeadlineExceeded) {
+			require.ErrorIs(t, err, errors.ErrUnsupported, "%s %s", who, p)
+		}
+	}
+	// A sandbox packs the keys of a head; its own limit bounds that.
+	packs := func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, "wasm/") && k.HostMemory(p) > most/8 }
+	call := hostileCall(p)
+	for _, s := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+		if k, err := d.Pick(p, s); err != nil || !packs(k) {
+			harmless("dispatch", func(ctx context.Context) error { return call(ctx, s, d) })
+		}
+		_, err := d.Explain(p, s)
+		require.NoError(t, err)
+	}
+	for _, k := range d.Kernels() {
+		if k.Fits(p) != "" {
+			continue
+		}
+		require.GreaterOrEqual(t, k.Cost(p), time.Duration(0), "%s %s", k.Name, p)
+		if k.HostMemory != nil {
+			require.GreaterOrEqual(t, k.HostMemory(p), 0., "%s %s", k.Name, p)
+		}
+		if packs(k) {
+			continue
+		}
+		harmless(k.Name, func(ctx context.Context) error { return call(ctx, k.Pass(), k) })
+	}
+}
+
+// No problem decides alone what is allocated, or how long a call takes that has
+// nothing to do.
+func TestHostileProblems(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	d := dispatch.All(t.Context())
+	defer d.Close()
+	list := hostileProblems()
+	require.Greater(t, len(list), 60)
+	for _, p := range list {
+		t.Run(p.String(), func(t *testing.T) { requireHarmless(t, d, p) })
+	}
+}
+
+func FuzzHostileProblems(f *testing.F) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	d := dispatch.All(f.Context())
+	f.Cleanup(func() { d.Close() })
+	for _, p := range hostileProblems()[:40] {
+		f.Add(p.Batch, p.Heads/p.KVHeads, p.KVHeads, p.QLen, p.KVLen, p.Dim, p.VDim, uint8(p.DType), p.Mask.Left(), p.Mask.Right(), p.Mask.IsTopLeft())
+	}
+	f.Fuzz(func(t *testing.T, batch, group, kvHeads, qLen, kvLen, dim, vdim int, dtype uint8, left, right int, topLeft bool) {
+		p := flashkit.Problem{Batch: batch, Heads: kvHeads * group, KVHeads: kvHeads, QLen: qLen, KVLen: kvLen, Dim: dim, VDim: vdim,
+			DType: flashkit.DType(dtype % 3), Mask: flashkit.Window(left, right)}
+		if topLeft {
+			p.Mask = p.Mask.TopLeft()
+		}
+		if p.Validate() != nil {
+			t.Skip(fmt.Sprint(p))
+		}
+		requireHarmless(t, d, p)
+	})
+}
+
+// Beside tiles for each worker, what a call takes is in proportion to its tensors.
+func TestWorkspaceIsBoundedByTensors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	dim := func(least, bits int) int { return max(least, int(math.Exp2(r.Float64()*float64(bits)))-r.IntN(2)) }
+	for range 20000 {
+		p := flashkit.Problem{Batch: dim(0, 24), KVHeads: dim(1, 12), QLen: dim(0, 24), KVLen: dim(0, 24), Dim: dim(1, 24), VDim: dim(1, 24), DType: flashkit.DType(r.IntN(3))}
+		p.Heads = p.KVHeads * dim(1, 8)
+		if p.Validate() != nil {
+			continue
+		}
+		for _, k := range d.Kernels() {
+			times := 40.
+			if strings.HasPrefix(k.Name, "simd/bwd_amx") { // a sum of dQ has the rows of a product
+				times = 200
+			}
+			if k.Fits(p) == "" {
+				require.LessOrEqual(t, k.HostMemory(p), times*p.Bytes(k.Pass())+128<<20, "%s %s", k.Name, p)
+			}
+		}
+	}
+}
