@@ -20,7 +20,7 @@ func (j *job) planLanes() {
 	if max(j.p.Dim, j.p.VDim) > bwdNarrow {
 		rows /= 2
 	}
-	j.planBlocks(max(tileStep, min(rows, upToTiles(j.p.QLen))), bwdBlockK, minBlockK)
+	j.planBlocks(rows, bwdBlockK, minBlockK)
 	j.copied = min(j.rows, j.p.QLen) // products of vectors take no rows beyond the last
 }
 

@@ -13,8 +13,11 @@ type tileStats struct {
 }
 
 func (isa *laneISA) statsSize(j *job) int {
-	return 2*j.rows + 16 + isa.copies(j)*copySize(j)
+	return 2*statsRows(j) + 16 + isa.copies(j)*copySize(j)
 }
+
+// statsRows returns the rows of a tile, in whole lanes, of which there are stats.
+func statsRows(j *job) int { return max(tileStep, min(j.rows, upToTiles(j.p.QLen))) }
 
 // sums returns how many sums of dQ there are: one for each chain, and in runs another,
 // of the runs before.
@@ -75,7 +78,8 @@ func (isa *laneISA) addChains(j *job, x *tileStats, b, h, t int) {
 func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(j)
 	x := j.shared.all[((b*j.p.Heads+h)*tiles(j.p.QLen, j.rows)+t)*size:][:size]
-	return tileStats{x[:j.rows], x[j.rows : 2*j.rows], x[2*j.rows:][:1], x[2*j.rows+16:]}
+	rows := statsRows(j)
+	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+16:]}
 }
 
 // storeSums writes dQ of a tile that was gathered elsewhere.
