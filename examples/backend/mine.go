@@ -33,7 +33,7 @@ func cost(p flashkit.Problem) time.Duration {
 
 func forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 	scale := float32(p.SoftmaxScale())
-	s := make([]float32, p.KVLen)
+	s, sum := make([]float32, p.KVLen), make([]float64, p.VDim)
 	for b := range p.Batch {
 		for h := range p.Heads {
 			g := h / (p.Heads / p.KVHeads)
@@ -55,22 +55,23 @@ func forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error
 					m = max(m, s[j])
 				}
 				clear(o)
-				var l float32
+				clear(sum)
+				l := 0.0 // many keys need sums of more digits than float32 has, or sums of sums
 				for j := lo; j < hi; j++ {
-					w := float32(math.Exp(float64(s[j] - m)))
+					w := math.Exp(float64(s[j] - m))
 					l += w
 					v := f.V.Float32s()[f.V.Offset(b, g, j):][:p.VDim]
 					for c := range o {
-						o[c] += w * v[c]
+						sum[c] += w * float64(v[c])
 					}
 				}
 				if lo < hi {
 					for c := range o {
-						o[c] /= l
+						o[c] = float32(sum[c] / l)
 					}
 				}
 				if !f.LSE.IsZero() {
-					f.LSE.Float32s()[f.LSE.Offset(b, h, i)] = m + float32(math.Log(float64(l)))
+					f.LSE.Float32s()[f.LSE.Offset(b, h, i)] = float32(float64(m) + math.Log(l))
 				}
 			}
 		}
