@@ -45,13 +45,14 @@ const formulaOnly = "by formula only"
 // whyNot returns why a call of k is not measured, or "".
 func (f *memoryFlags) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p), p.Bytes(k.Pass())
+	full := affordable("its tensors", bytes) // asked once: what is free may change
 	switch {
 	case f.formula:
 		return formulaOnly
 	case bytes > tensorLimit:
 		return fmt.Sprintf("its tensors take %s; up to %s are measured", formatBytes(bytes), formatBytes(tensorLimit))
-	case affordable("its tensors", bytes) != nil:
-		return affordable("its tensors", bytes).Error()
+	case full != nil:
+		return full.Error()
 	case cost > f.limit || cost < 0: // negative: more nanoseconds than a Duration counts
 		return fmt.Sprintf("it is predicted to take longer than %s", f.limit)
 	}
