@@ -13,9 +13,10 @@ type call struct {
 	p      flashkit.Problem
 	kernel flashkit.Kernel
 	calls  int    // how often the kernel was entered
-	reason string // what the kernel's Fits says
+	reason string // what the kernel refuses
 	failed error  // what the kernel returns
 
+	all  *flashkit.Args
 	args []argument
 	run  func(ctx context.Context) error
 }
@@ -42,6 +43,9 @@ func elements(shape [4]int) int { return shape[0] * shape[1] * shape[2] * shape[
 
 // tensor returns a dense tensor with memory of its own.
 func tensor(dtype flashkit.DType, shape [4]int) flashkit.Tensor {
+	if dtype == flashkit.Bool {
+		return flashkit.Bools(make([]bool, elements(shape)), shape[0], shape[1], shape[2], shape[3])
+	}
 	return view(dtype, make([]float32, elements(shape)), make([]uint16, elements(shape)), shape)
 }
 
@@ -56,56 +60,33 @@ func view(dtype flashkit.DType, f32 []float32, u16 []uint16, s [4]int) flashkit.
 	return flashkit.F32(f32, s[0], s[1], s[2], s[3])
 }
 
-func fakeCall(p flashkit.Problem) *call {
-	c := &call{p: p}
+// fakeCall returns a call of a fake kernel with all arguments of a dense problem.
+func fakeCall(p flashkit.Problem, pass flashkit.Pass) *call {
+	c, args := &call{p: p}, new(flashkit.Args)
 	c.kernel = flashkit.Kernel{
-		Fits: func(flashkit.Problem) string { return c.reason },
-		Cost: func(flashkit.Problem) time.Duration { return 0 },
+		Name: "fake/" + pass.String(), Pass: pass, Takes: flashkit.AllFeatures,
+		Refuses: func(*flashkit.Call) string { return c.reason },
+		Cost:    func(*flashkit.Call) time.Duration { return 0 },
+		Run: func(context.Context, *flashkit.Call) error {
+			c.calls++
+			return c.failed
+		},
 	}
+	for _, a := range flashkit.Arguments() {
+		if role := a.Role(&p, pass); role != 0 {
+			t := a.Of(args)
+			*t = tensor(a.DType(&p), a.Shape(&p))
+			c.args = append(c.args, argument{a.Name, t, role&flashkit.Output != 0, role&flashkit.Optional != 0})
+		}
+	}
+	c.all = args
+	c.run = func(ctx context.Context) error { return c.kernel.Compute(ctx, c.p, args) }
 	return c
 }
 
-func forwardCall(p flashkit.Problem) *call {
-	c := fakeCall(p)
-	f := &flashkit.Forward{
-		Q: tensor(p.DType, p.QShape()), K: tensor(p.DType, p.KShape()), V: tensor(p.DType, p.VShape()),
-		O: tensor(p.DType, p.OShape()), LSE: tensor(flashkit.Float32, p.LSEShape()),
-	}
-	c.args = []argument{
-		{"Q", &f.Q, false, false}, {"K", &f.K, false, false}, {"V", &f.V, false, false},
-		{"O", &f.O, true, false}, {"LSE", &f.LSE, true, true},
-	}
-	c.kernel.Name = "fake/fwd"
-	c.kernel.RunForward = func(context.Context, flashkit.Problem, *flashkit.Forward) error {
-		c.calls++
-		return c.failed
-	}
-	c.run = func(ctx context.Context) error { return c.kernel.Forward(ctx, c.p, f) }
-	return c
-}
+func forwardCall(p flashkit.Problem) *call { return fakeCall(p, flashkit.PassForward) }
 
-func backwardCall(p flashkit.Problem) *call {
-	c := fakeCall(p)
-	b := &flashkit.Backward{
-		Q: tensor(p.DType, p.QShape()), K: tensor(p.DType, p.KShape()), V: tensor(p.DType, p.VShape()),
-		O: tensor(p.DType, p.OShape()), LSE: tensor(flashkit.Float32, p.LSEShape()),
-		DO: tensor(p.DType, p.OShape()), DLSE: tensor(flashkit.Float32, p.LSEShape()),
-		DQ: tensor(p.DType, p.QShape()), DK: tensor(p.DType, p.KShape()), DV: tensor(p.DType, p.VShape()),
-	}
-	c.args = []argument{
-		{"Q", &b.Q, false, false}, {"K", &b.K, false, false}, {"V", &b.V, false, false},
-		{"O", &b.O, false, false}, {"LSE", &b.LSE, false, false},
-		{"DO", &b.DO, false, false}, {"DLSE", &b.DLSE, false, true},
-		{"DQ", &b.DQ, true, false}, {"DK", &b.DK, true, false}, {"DV", &b.DV, true, false},
-	}
-	c.kernel.Name = "fake/bwd"
-	c.kernel.RunBackward = func(context.Context, flashkit.Problem, *flashkit.Backward) error {
-		c.calls++
-		return c.failed
-	}
-	c.run = func(ctx context.Context) error { return c.kernel.Backward(ctx, c.p, b) }
-	return c
-}
+func backwardCall(p flashkit.Problem) *call { return fakeCall(p, flashkit.PassBackward) }
 
 // passes are the two ways to make a call.
 var passes = map[string]func(flashkit.Problem) *call{"forward": forwardCall, "backward": backwardCall}

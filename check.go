@@ -2,96 +2,110 @@ package flashkit
 
 import "strconv"
 
-// CheckForward returns nil if p is valid and f has the tensors that p calls
-// for, else a *ProblemError. It is the one validation in the module: kernels
-// are only called with what has passed it.
-func (p Problem) CheckForward(f *Forward) error {
-	if err := p.Validate(); err != nil {
-		return err
-	}
-	if f == nil {
-		return problemErr("Forward", "nil", "the arguments are missing")
-	}
-	return checkAll(
-		arg{"Q", &f.Q, p.DType, p.QShape(), input},
-		arg{"K", &f.K, p.DType, p.KShape(), input},
-		arg{"V", &f.V, p.DType, p.VShape(), input},
-		arg{"O", &f.O, p.DType, p.OShape(), output},
-		arg{"LSE", &f.LSE, Float32, p.LSEShape(), output | optional},
-	)
-}
-
-// CheckBackward is CheckForward for the backward pass.
-func (p Problem) CheckBackward(b *Backward) error {
-	if err := p.Validate(); err != nil {
-		return err
-	}
-	if b == nil {
-		return problemErr("Backward", "nil", "the arguments are missing")
-	}
-	return checkAll(
-		arg{"Q", &b.Q, p.DType, p.QShape(), input},
-		arg{"K", &b.K, p.DType, p.KShape(), input},
-		arg{"V", &b.V, p.DType, p.VShape(), input},
-		arg{"O", &b.O, p.DType, p.OShape(), input},
-		arg{"LSE", &b.LSE, Float32, p.LSEShape(), input},
-		arg{"DO", &b.DO, p.DType, p.OShape(), input},
-		arg{"DLSE", &b.DLSE, Float32, p.LSEShape(), input | optional},
-		arg{"DQ", &b.DQ, p.DType, p.QShape(), output},
-		arg{"DK", &b.DK, p.DType, p.KShape(), output},
-		arg{"DV", &b.DV, p.DType, p.VShape(), output},
-	)
-}
-
-// An arg is a tensor argument and what it must be.
-type arg struct {
-	name  string
-	t     *Tensor
-	dtype DType
-	shape [4]int
-	role  role
-}
-
-type role uint8
-
-const (
-	input    role = 0
-	output   role = 1
-	optional role = 2
-)
-
-func checkAll(args ...arg) error {
-	for i := range args {
-		if err := args[i].check(); err != nil {
+// check returns nil if c has the arguments that its valid problem calls for, else a
+// *ProblemError. It is the one validation in the module: kernels are only called with
+// what has passed it.
+func (c *Call) check() error {
+	p := &c.Problem
+	c.memory = p.extent()
+	if c.Pass == PassBackward {
+		if err := p.checkBackward(); err != nil {
 			return err
 		}
 	}
+	if p.Ragged != (c.Args.Seqs != nil) {
+		return problemErr("Args.Seqs", c.Args.Seqs != nil, "must be given in a Ragged problem, and in no other; Ragged = %v", p.Ragged)
+	}
+	if p.Ragged {
+		var err error
+		if c.memory, err = c.Args.Seqs.extent(p, c.Args); err != nil {
+			return err
+		}
+	}
+	features := p.Features()
+	var args [len(arguments)]arg
+	list := args[:0]
+	for i := range arguments {
+		a := &arguments[i]
+		x := arg{a, a.of(c.Args), a.roles[c.Pass&1]}
+		if a.feature&^features != 0 {
+			if !x.t.IsZero() {
+				return problemErr(a.Name, "given", "the problem does not say that it has %v", a.feature)
+			}
+			continue
+		}
+		if p.Carry && x.role&Output != 0 {
+			x.role = Input | Output
+		}
+		if x.role != 0 {
+			if err := x.check(p, &c.memory, c.Args); err != nil {
+				return err
+			}
+			list = append(list, x)
+		}
+	}
+	if err := checkShared(list); err != nil {
+		return err
+	}
+	c.setTraits()
+	return nil
+}
+
+// checkBackward refuses what has no backward pass.
+func (p *Problem) checkBackward() error {
+	if p.Page != 0 {
+		return problemErr("Page", p.Page, "has no backward pass")
+	}
+	if p.Carry {
+		return problemErr("Carry", true, "has no backward pass: the ordinary one takes the O and LSE of all keys")
+	}
+	return nil
+}
+
+// An arg is an argument of a call and what the pass does with it.
+type arg struct {
+	*Argument
+	t    *Tensor
+	role Role
+}
+
+func checkShared(args []arg) error {
 	for i := range args {
-		if args[i].role&output == 0 {
+		if args[i].role&Output == 0 {
 			continue
 		}
 		for j := range args {
 			if i != j && mustOverlap(args[i].t, args[j].t) {
-				return problemErr(args[i].name, "output", "shares memory with %s", args[j].name)
+				return problemErr(args[i].Name, "output", "shares memory with %s", args[j].Name)
 			}
 		}
 	}
 	return nil
 }
 
-func (a *arg) check() error {
-	t := a.t
-	if t.IsZero() && a.shape != t.shape {
-		if a.role&optional != 0 {
+func (a *arg) check(p *Problem, m *extent, args *Args) error {
+	t, shape, dtype := a.t, a.shape(p, m), a.DType(p)
+	if t.IsZero() && (shape != t.shape || a.feature != 0) {
+		if a.role&Optional != 0 {
 			return nil
 		}
-		return problemErr(a.name, "none", "the tensor is missing")
+		return problemErr(a.Name, "none", "the tensor is missing")
 	}
-	if t.dtype != a.dtype {
-		return problemErr(a.name+".dtype", t.dtype, "must be %v", a.dtype)
+	switch a.Name {
+	case "Bias":
+		if t.dtype == Float32 {
+			dtype = Float32
+		}
+	case "DBias":
+		shape, dtype = args.Bias.shape, args.Bias.dtype
 	}
-	if t.shape != a.shape {
-		return problemErr(a.name+".shape", t.shape, "must be %v", a.shape)
+	if t.dtype != dtype {
+		return problemErr(a.Name+".dtype", t.dtype, "must be %v", dtype)
+	}
+	for d, n := range t.shape {
+		if n != shape[d] && !(n == 1 && a.repeats(d)) {
+			return problemErr(a.Name+".shape", t.shape, "must be %v", shape)
+		}
 	}
 	if t.empty() {
 		return nil
@@ -111,17 +125,17 @@ func (a *arg) checkStrides() error {
 		}
 		stride := t.strides[d]
 		if stride < 0 {
-			return problemErr(a.stride(d), stride, "must not be negative")
+			return problemErr(a.strideName(d), stride, "must not be negative")
 		}
 		if stride > 0 && n-1 > (t.Len()-1-last)/stride {
-			return problemErr(a.name+".len", t.Len(), "is too short for shape %v with strides %v", t.shape, t.strides)
+			return problemErr(a.Name+".len", t.Len(), "is too short for shape %v with strides %v", t.shape, t.strides)
 		}
 		last += (n - 1) * stride
 	}
 	if last >= t.Len() {
-		return problemErr(a.name+".len", t.Len(), "is too short for shape %v with strides %v", t.shape, t.strides)
+		return problemErr(a.Name+".len", t.Len(), "is too short for shape %v with strides %v", t.shape, t.strides)
 	}
-	if a.role&output == 0 {
+	if a.role&Output == 0 {
 		return nil
 	}
 	return a.checkApart()
@@ -137,14 +151,14 @@ func (a *arg) checkApart() error {
 			continue
 		}
 		if t.strides[d] < reach {
-			return problemErr(a.stride(d), t.strides[d], "lets elements of an output overlap; shape %v, strides %v", t.shape, t.strides)
+			return problemErr(a.strideName(d), t.strides[d], "lets elements of an output overlap; shape %v, strides %v", t.shape, t.strides)
 		}
 		reach += (t.shape[d] - 1) * t.strides[d]
 	}
 	return nil
 }
 
-func (a *arg) stride(d int) string { return a.name + ".strides[" + strconv.Itoa(d) + "]" }
+func (a *arg) strideName(d int) string { return a.Name + ".strides[" + strconv.Itoa(d) + "]" }
 
 // mustOverlap reports whether two views certainly share an element. Views may
 // interleave in one allocation, as Q, K and V packed row by row do, so a common

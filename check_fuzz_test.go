@@ -87,19 +87,19 @@ func addresses(t flashkit.Tensor) map[uintptr]int {
 	return at
 }
 
-// FuzzCheckForward checks that no arguments make the check panic, that what it
+// FuzzCheck checks that no arguments make the check panic, that what it
 // passes is safe to touch, with every element of an output in a place of its
 // own, and that tensors said to share memory do share an element.
-func FuzzCheckForward(f *testing.F) {
+func FuzzCheck(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0, 1, 1, 2, 2, 1, 1})
 	f.Add([]byte{0, 2, 0, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 29, 0, 1, 6}) // rows of an input far apart, batches expanded
 	f.Fuzz(checkDecoded)
 }
 
-// TestCheckForwardRandom is the fuzz target on random bytes, so that every run
+// TestCheckRandom is the fuzz target on random bytes, so that every run
 // of the tests sees some.
-func TestCheckForwardRandom(t *testing.T) {
+func TestCheckRandom(t *testing.T) {
 	r := rand.NewChaCha8([32]byte{})
 	data := make([]byte, 64)
 	for range 30000 {
@@ -112,14 +112,14 @@ func checkDecoded(t *testing.T, data []byte) {
 	d := decoder(data)
 	p := d.problem()
 	memory := make([]float32, 400)
-	args := &flashkit.Forward{
+	args := &flashkit.Args{
 		Q: d.tensor(p.DType, memory, p.QShape()), K: d.tensor(p.DType, memory[50:], p.KShape()),
 		V: d.tensor(p.DType, memory[100:], p.VShape()), O: d.tensor(p.DType, memory[150:], p.OShape()),
 		LSE: d.tensor(flashkit.Float32, memory[200:], p.LSEShape()),
 	}
 	tensors := map[string]flashkit.Tensor{"Q": args.Q, "K": args.K, "V": args.V, "O": args.O, "LSE": args.LSE}
 
-	err := p.CheckForward(args)
+	err := p.Check(flashkit.PassForward, args)
 	if err == nil {
 		for name, x := range tensors {
 			for _, times := range addresses(x) {

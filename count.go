@@ -20,7 +20,7 @@ func (s Pass) String() string {
 // Area returns the number of (row, key) pairs of one head that the mask lets
 // through: QLen*KVLen without a mask.
 func (p Problem) Area() int64 {
-	first, last := p.diagonals()
+	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	seen := sumClamped(last+1, p.QLen, p.KVLen) - sumClamped(first, p.QLen, p.KVLen)
 	return int64(seen)
 }

@@ -28,7 +28,7 @@ func TestAreaCountsPairs(t *testing.T) {
 
 // lengths returns a problem that is nothing but its lengths and mask.
 func lengths(n, m int, mask flashkit.Band) flashkit.Problem {
-	return flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: n, KVLen: m, Dim: 1, VDim: 1, Mask: mask}
+	return flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: n, KVLen: m, Dim: 1, VDim: 1, Band: mask}
 }
 
 func TestAreaOfHugeProblems(t *testing.T) {
@@ -86,7 +86,7 @@ func TestFLOPs(t *testing.T) {
 	require.Equal(t, 4.0*3*4*50*70*16, p.FLOPs(flashkit.PassForward))
 	require.Equal(t, 2.5*4*3*4*50*70*16, p.FLOPs(flashkit.PassBackward))
 
-	p.KVLen, p.Mask = 50, flashkit.Causal()
+	p.KVLen, p.Band = 50, flashkit.Causal()
 	require.Equal(t, 4.0*3*4*(50*51/2)*16, p.FLOPs(flashkit.PassForward))
 	require.Equal(t, 2.5*p.FLOPs(flashkit.PassForward), p.FLOPs(flashkit.PassBackward))
 

@@ -8,7 +8,7 @@
 //
 //	d, err := dispatch.Default(ctx)
 //	...
-//	err = d.Forward(ctx, problem, &flashkit.Forward{Q: q, K: k, V: v, O: o})
+//	err = d.Forward(ctx, problem, &flashkit.Args{Q: q, K: k, V: v, O: o})
 //
 // Attention here is exact. For every query row i, with s[j] = Scale * dot(Q[i], K[j])
 // over the keys j that the row sees,

@@ -13,9 +13,9 @@ import (
 // Two query rows attend to two keys through one kernel of the CPU backend.
 // Package dispatch chooses the kernel for you.
 func Example() {
-	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 2, Dim: 2, VDim: 1, Mask: flashkit.Causal()}
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 2, Dim: 2, VDim: 1, Band: flashkit.Causal()}
 	o := make([]float32, 2)
-	args := &flashkit.Forward{
+	args := &flashkit.Args{
 		Q: flashkit.F32([]float32{1, 0, 0, 1}, 1, 1, 2, 2),
 		K: flashkit.F32([]float32{5, 3, 1, 3}, 1, 1, 2, 2),
 		V: flashkit.F32([]float32{10, 20}, 1, 1, 2, 1),
@@ -23,7 +23,7 @@ func Example() {
 	}
 	for _, kernel := range simd.New().Kernels() {
 		if kernel.Name == "simd/fwd_generic" {
-			if err := kernel.Forward(context.Background(), p, args); err != nil {
+			if err := kernel.Compute(context.Background(), p, args); err != nil {
 				log.Fatal(err)
 			}
 		}
@@ -49,9 +49,9 @@ func ExampleParseProblem() {
 func ExampleProblem_Area() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1000, KVLen: 1000, Dim: 64, VDim: 64}
 	fmt.Println(p.Area())
-	p.Mask = flashkit.Causal()
+	p.Band = flashkit.Causal()
 	fmt.Println(p.Area())
-	p.Mask = flashkit.Window(9, 0)
+	p.Band = flashkit.Window(9, 0)
 	fmt.Println(p.Area())
 	// Output:
 	// 1000000
@@ -73,7 +73,7 @@ func printMask(p flashkit.Problem) {
 
 func ExampleWindow() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 6, Dim: 64, VDim: 64}
-	p.Mask = flashkit.Window(2, 1) // the last row meets the last key
+	p.Band = flashkit.Window(2, 1) // the last row meets the last key
 	printMask(p)
 	// Output:
 	// xxxx..
@@ -84,7 +84,7 @@ func ExampleWindow() {
 
 func ExampleBand_TopLeft() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 6, Dim: 64, VDim: 64}
-	p.Mask = flashkit.Causal().TopLeft() // the first row meets the first key
+	p.Band = flashkit.Causal().TopLeft() // the first row meets the first key
 	printMask(p)
 	// Output:
 	// x.....
@@ -117,19 +117,19 @@ func ExampleTensor_AsBSHD() {
 func ExampleUnsupportedError() {
 	kernel := flashkit.Kernel{
 		Name: "toy/fwd_even",
-		Fits: func(p flashkit.Problem) string {
-			if p.Dim%2 != 0 {
+		Refuses: func(c *flashkit.Call) string {
+			if c.Dim%2 != 0 {
 				return "Dim must be even"
 			}
 			return ""
 		},
-		RunForward: func(context.Context, flashkit.Problem, *flashkit.Forward) error { return nil },
+		Run: func(context.Context, *flashkit.Call) error { return nil },
 	}
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 3, VDim: 3}
 	x := flashkit.F32([]float32{1, 2, 3}, 1, 1, 1, 3)
 	o := flashkit.F32(make([]float32, 3), 1, 1, 1, 3)
 
-	err := kernel.Forward(context.Background(), p, &flashkit.Forward{Q: x, K: x, V: x, O: o})
+	err := kernel.Compute(context.Background(), p, &flashkit.Args{Q: x, K: x, V: x, O: o})
 	fmt.Println(err)
 	fmt.Println(errors.Is(err, errors.ErrUnsupported))
 	// Output:
@@ -139,20 +139,20 @@ func ExampleUnsupportedError() {
 
 // A training step runs the forward pass for O and LSE, then the backward pass
 // on what it wrote.
-func ExampleKernel_Backward() {
+func ExampleKernel_Compute() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 2, Dim: 1, VDim: 1}
 	row := func(x float32) flashkit.Tensor { return flashkit.F32([]float32{x}, 1, 1, 1, 1) }
 	keys := func(x ...float32) flashkit.Tensor { return flashkit.F32(x, 1, 1, 2, 1) }
-	fwd := flashkit.Forward{Q: row(0), K: keys(3, 4), V: keys(10, 20), O: row(0), LSE: row(0)}
-	bwd := flashkit.Backward{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: row(1),
+	fwd := flashkit.Args{Q: row(0), K: keys(3, 4), V: keys(10, 20), O: row(0), LSE: row(0)}
+	bwd := flashkit.Args{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: row(1),
 		DQ: row(0), DK: keys(0, 0), DV: keys(0, 0)}
 	for _, k := range simd.New().Kernels() {
 		var err error
 		switch k.Name {
 		case "simd/fwd_generic":
-			err = k.Forward(context.Background(), p, &fwd)
+			err = k.Compute(context.Background(), p, &fwd)
 		case "simd/bwd_generic":
-			err = k.Backward(context.Background(), p, &bwd)
+			err = k.Compute(context.Background(), p, &bwd)
 		}
 		if err != nil {
 			log.Fatal(err)
@@ -184,6 +184,6 @@ func ExampleTensor_WithStrides() {
 	q, k, v := view(0), view(1), view(2)
 	p := flashkit.Problem{Batch: 1, Heads: heads, KVHeads: heads, QLen: rows, KVLen: rows, Dim: dim, VDim: dim}
 	o := flashkit.F32(make([]float32, rows*heads*dim), 1, heads, rows, dim)
-	fmt.Println(p.CheckForward(&flashkit.Forward{Q: q, K: k, V: v, O: o}))
+	fmt.Println(p.Check(flashkit.PassForward, &flashkit.Args{Q: q, K: k, V: v, O: o}))
 	// Output: <nil>
 }

@@ -4,34 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
-
-// Forward is the arguments of a forward pass. O is written, and LSE when it is
-// not the zero Tensor. Outputs must not share memory with any other tensor.
-type Forward struct {
-	Q   Tensor // [B, H, N, D]
-	K   Tensor // [B, G, M, D]
-	V   Tensor // [B, G, M, DV]
-	O   Tensor // [B, H, N, DV], written; 0 for a row that sees no key
-	LSE Tensor // [B, H, N, 1] float32, natural logarithm, written; -Inf for a row that sees no key. May be the zero Tensor
-}
-
-// Backward is the arguments of a backward pass: the gradients of
-// sum(O*DO) + sum(LSE*DLSE). O and LSE are what the forward pass wrote.
-// DQ, DK and DV are written, never added to. Outputs must not share memory
-// with any other tensor.
-type Backward struct {
-	Q, K, V Tensor // as in Forward
-	O       Tensor // [B, H, N, DV]
-	LSE     Tensor // [B, H, N, 1] float32
-	DO      Tensor // [B, H, N, DV]
-	DLSE    Tensor // [B, H, N, 1] float32. May be the zero Tensor, which is a gradient of 0
-
-	DQ Tensor // [B, H, N, D], written
-	DK Tensor // [B, G, M, D], written
-	DV Tensor // [B, G, M, DV], written
-}
 
 // A Kernel is one way to compute one pass: a row in a backend's table. Its
 // methods may be called from several goroutines at once. The same arguments
@@ -40,92 +15,127 @@ type Kernel struct {
 	// Name is the backend's name, a slash, and <pass>_<variant>: simd/fwd_avx512.
 	Name string
 
-	// Fits returns "" if the kernel takes the valid problem p, else why not.
-	// Support, selection and explanation are this one answer.
-	Fits func(p Problem) string
+	// About says in a line what the kernel is: its instructions, its algorithm.
+	About string
+
+	// Pass is the pass that the kernel computes.
+	Pass Pass
+
+	// Takes is what the kernel takes beyond dense attention in a band. All else is
+	// refused before anything below is asked.
+	Takes Feature
 
 	// Missing returns what this machine lacks to run the kernel on any problem, "" if
-	// nothing. Fits says the same then. It is nil for kernels that need nothing.
+	// nothing. It is nil for kernels that need nothing.
 	Missing func() string
 
-	// Cost predicts the time for a problem that fits, host tensors in and out
+	// Refuses returns "" if the kernel takes the call, else why not. It is asked of
+	// calls of the kernel's pass and features on machines that lack nothing; nil
+	// refuses none of them. The answer depends on the problem, the pass and the
+	// traits alone: the call may have no arguments. Ask Fits.
+	Refuses func(c *Call) string
+
+	// Cost predicts the time for a call that fits, host tensors in and out
 	// included. Package dispatch corrects it by what calls on the machine take.
-	Cost func(p Problem) time.Duration
+	Cost func(c *Call) time.Duration
 
-	// DeviceMemory returns the bytes of a device's memory that the problem's
-	// tensors take there and those that a call needs beside them. It is nil for
-	// kernels that work in the host's memory.
-	DeviceMemory func(p Problem) (tensors, workspace int64)
+	// Needs returns the memory that a call takes, by formula: an allocator may take
+	// more. It is nil where no formula is known.
+	Needs func(c *Call) Memory
 
-	// HostMemory returns the bytes of the host's memory that a call needs beside
-	// its tensors, with the workers that it would have now. It is by formula, so
-	// it may be less than what an allocator takes. It is nil where no formula is
-	// known.
-	HostMemory func(p Problem) float64
-
-	// Exactly one of the two is set. It is called by the methods below only,
-	// with a problem that fits, arguments that have passed the check, and outputs
-	// that hold an element. Heads is KVHeads where there are no query rows, as any
-	// number of heads without rows could be walked. It returns ctx.Err() soon after ctx
-	// is done; the outputs are then undefined.
-	RunForward  func(ctx context.Context, p Problem, f *Forward) error
-	RunBackward func(ctx context.Context, p Problem, b *Backward) error
+	// Run computes the call. It is called by the methods below only, with a checked
+	// call that fits and outputs that hold an element. Heads is KVHeads where a problem
+	// without features has no query rows, as any number of heads without rows could
+	// be walked. It returns ctx.Err() soon after ctx is done; the outputs are then
+	// undefined.
+	Run func(ctx context.Context, c *Call) error
 }
 
-// Pass returns the pass that the kernel computes.
-func (k Kernel) Pass() Pass {
-	if k.RunBackward != nil {
-		return PassBackward
+// Memory is what a call takes, in bytes.
+type Memory struct {
+	Host    float64 // of the host's memory, beside its tensors, with the workers that it would have now
+	Tensors float64 // of a device's memory, for its tensors; 0 for kernels that work in the host's memory
+	Device  float64 // of a device's memory, beside its tensors
+}
+
+// Fits returns "" if the kernel takes the call, else why not. Support, selection
+// and explanation are this one answer.
+func (k *Kernel) Fits(c *Call) string {
+	if k.Run == nil {
+		return "it has no Run"
 	}
-	return PassForward
+	if k.Missing != nil {
+		if reason := k.Missing(); reason != "" {
+			return reason
+		}
+	}
+	if c.Pass != k.Pass {
+		return "it computes the " + k.Pass.String() + " pass"
+	}
+	if missing := c.Features() &^ k.Takes; missing != 0 {
+		return "it does not take " + missing.String()
+	}
+	if k.Refuses == nil {
+		return ""
+	}
+	return k.Refuses(c)
 }
 
-// Forward checks p and f and runs the kernel. The error is a *ProblemError
-// when nobody could do what was asked, an *UnsupportedError when another
+// Compute checks p and args and runs the kernel's pass. The error is a
+// *ProblemError when nobody could do what was asked, an *UnsupportedError when another
 // kernel might, and otherwise a failure that names the kernel and, when the
 // context ended the run, wraps ctx.Err().
-func (k Kernel) Forward(ctx context.Context, p Problem, f *Forward) error {
-	if err := p.CheckForward(f); err != nil {
+func (k *Kernel) Compute(ctx context.Context, p Problem, args *Args) error {
+	c := calls.Get().(*Call)
+	defer c.release()
+	if err := c.Set(p, k.Pass, args); err != nil {
 		return err
 	}
-	if err := k.ready(ctx, p, PassForward); err != nil || f.O.empty() {
-		return err // nothing to write: what the other dimensions say must not cost anything
-	}
-	return k.failed(k.RunForward(ctx, p, f))
+	return k.Do(ctx, c)
 }
 
-// Backward checks p and b and runs the kernel, with the errors of Forward.
-func (k Kernel) Backward(ctx context.Context, p Problem, b *Backward) error {
-	if err := p.CheckBackward(b); err != nil {
-		return err
-	}
-	if err := k.ready(ctx, p, PassBackward); err != nil || b.DQ.empty() && b.DK.empty() {
-		return err
-	}
-	if p.QLen == 0 {
-		p.Heads = p.KVHeads
-	}
-	return k.failed(k.RunBackward(ctx, p, b))
+// calls are those of Compute, so that it allocates none.
+var calls = sync.Pool{New: func() any { return new(Call) }}
+
+func (c *Call) release() {
+	*c = Call{}
+	calls.Put(c)
 }
 
-// ready reports whether k can run the pass s of the valid problem p now.
-func (k Kernel) ready(ctx context.Context, p Problem, s Pass) error {
-	if k.Fits == nil || (k.RunForward == nil) == (k.RunBackward == nil) {
-		return k.failed(errors.New("the kernel must have Fits and exactly one of RunForward and RunBackward"))
+// Do runs a call that Set has checked, with the errors of Compute.
+func (k *Kernel) Do(ctx context.Context, c *Call) error {
+	if k.Run == nil {
+		return k.failed(errors.New("the kernel must have Run"))
 	}
 	if ctx == nil {
 		return problemErr("ctx", "nil", "must be a context")
 	}
-	if s != k.Pass() {
-		return &UnsupportedError{k.Name, p, "it computes the " + k.Pass().String() + " pass"}
+	if !c.checked {
+		return problemErr("Call", c.Problem, "was not set, or is wrong")
 	}
-	if reason := k.Fits(p); reason != "" {
-		return &UnsupportedError{k.Name, p, reason}
+	if reason := k.Fits(c); reason != "" {
+		return &UnsupportedError{k.Name, c.Problem, reason}
 	}
-	return k.failed(ctx.Err())
+	if err := ctx.Err(); err != nil || !c.writes() {
+		return k.failed(err) // nothing to write: what the other dimensions say must not cost anything
+	}
+	if c.QLen == 0 && c.Features() == 0 {
+		c.Heads = c.KVHeads
+	}
+	return k.failed(k.Run(ctx, c))
 }
 
-func (k Kernel) failed(err error) error {
+// writes reports whether an output holds an element.
+func (c *Call) writes() bool {
+	for i := range arguments {
+		if a := &arguments[i]; a.roles[c.Pass&1]&Output != 0 && !a.of(c.Args).empty() {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *Kernel) failed(err error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", k.Name, err)
 	}

@@ -54,18 +54,20 @@ func TestKernelUnsupported(t *testing.T) {
 func TestKernelOfTheOtherPass(t *testing.T) {
 	p := small()
 	forward, backward := forwardCall(p), backwardCall(p)
-	require.Equal(t, flashkit.PassForward, forward.kernel.Pass())
-	require.Equal(t, flashkit.PassBackward, backward.kernel.Pass())
-	forward.kernel, backward.kernel = backward.kernel, forward.kernel
-	requireUnsupported(t, forward.run(t.Context()), flashkit.UnsupportedError{Kernel: "fake/bwd", Problem: p, Reason: "it computes the backward pass"})
-	requireUnsupported(t, backward.run(t.Context()), flashkit.UnsupportedError{Kernel: "fake/fwd", Problem: p, Reason: "it computes the forward pass"})
+	require.Equal(t, flashkit.PassForward, forward.kernel.Pass)
+	require.Equal(t, flashkit.PassBackward, backward.kernel.Pass)
+	var c flashkit.Call
+	require.NoError(t, c.Set(p, flashkit.PassForward, forward.all))
+	requireUnsupported(t, backward.kernel.Do(t.Context(), &c), flashkit.UnsupportedError{Kernel: "fake/backward", Problem: p, Reason: "it computes the backward pass"})
+	require.NoError(t, c.Set(p, flashkit.PassBackward, backward.all))
+	requireUnsupported(t, forward.kernel.Do(t.Context(), &c), flashkit.UnsupportedError{Kernel: "fake/forward", Problem: p, Reason: "it computes the forward pass"})
 	require.Zero(t, forward.calls+backward.calls)
 }
 
 func TestKernelNilArguments(t *testing.T) {
 	c := forwardCall(small())
-	requireProblemError(t, c.kernel.Forward(t.Context(), c.p, nil), "Forward")
-	requireProblemError(t, c.kernel.Backward(t.Context(), c.p, nil), "Backward")
+	requireProblemError(t, c.kernel.Compute(t.Context(), c.p, nil), "Args")
+	requireProblemError(t, c.kernel.Do(t.Context(), c.p.Ask(c.kernel.Pass)), "Call")
 	require.Zero(t, c.calls)
 }
 

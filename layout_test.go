@@ -25,6 +25,7 @@ var rooms = []struct {
 	where   string
 	imports []string
 }{
+	{"convert.go", []string{"internal/half"}},
 	{".", nil},
 	{"internal/*", nil},
 	{"backends/*", []string{".", "internal/*"}},

@@ -11,9 +11,12 @@ import (
 // bracketed ones left out when they say nothing:
 //
 //	b{Batch}-h{Heads}-g{KVHeads}-n{QLen}-m{KVLen}-d{Dim}[-dv{VDim}]-{DType}
-//	[-causal | -window{left}.{right}] [-topleft] [-scale{Scale}]
+//	[-causal | -window{left}.{right}] [-topleft] [-shift{keys}] [-scale{Scale}]
+//	[-softcap{Score.Softcap}] [-alibi] [-bias] [-mask] [-sink] [-dropout{Score.Dropout}]
+//	[-ragged] [-page{Page}] [-carry]
 //
-// A side without a limit is "inf". It holds lower-case letters, digits, '-' and
+// A side without a limit is "inf", and a shift to earlier keys has a minus of its
+// own. It holds lower-case letters, digits, '-' and
 // '.' only, so it is safe as a file name and in go test -run.
 func (p Problem) String() string {
 	b := make([]byte, 0, 64)
@@ -32,11 +35,30 @@ func (p Problem) String() string {
 	}
 	b = append(b, '-')
 	b = append(b, p.DType.String()...)
-	b = p.Mask.appendName(b)
-	if p.Scale != 0 {
-		b = append(b, "-scale"...)
-		b = strconv.AppendFloat(b, float64(p.Scale), 'f', -1, 32)
+	b = p.Band.appendName(b)
+	number := func(key string, x float32) {
+		if x != 0 {
+			b = append(b, key...)
+			b = strconv.AppendFloat(b, float64(x), 'f', -1, 32)
+		}
 	}
+	word := func(key string, said bool) {
+		if said {
+			b = append(b, key...)
+		}
+	}
+	number("-scale", p.Scale)
+	number("-softcap", p.Score.Softcap)
+	word("-alibi", p.Score.ALiBi)
+	word("-bias", p.Score.Bias)
+	word("-mask", p.Score.Mask)
+	word("-sink", p.Score.Sink)
+	number("-dropout", p.Score.Dropout)
+	word("-ragged", p.Ragged)
+	if p.Page != 0 {
+		dim("-page", p.Page)
+	}
+	word("-carry", p.Carry)
 	return string(b)
 }
 
@@ -60,6 +82,10 @@ func (m Band) appendName(b []byte) []byte {
 	}
 	if m.topLeft {
 		b = append(b, "-topleft"...)
+	}
+	if m.shift != 0 {
+		b = append(b, "-shift"...)
+		b = strconv.AppendInt(b, int64(m.shift), 10)
 	}
 	return b
 }
@@ -133,26 +159,69 @@ func parseOptions(p *Problem, next func(string) (string, bool), rest *[]string) 
 		}
 		return found
 	}
+	number := func(key string, to *float32) error {
+		value, ok := next(key)
+		if !ok {
+			return nil
+		}
+		x, err := strconv.ParseFloat(value, 32)
+		if err != nil {
+			return fmt.Errorf("%s%s: not a number", key, value)
+		}
+		*to = float32(x)
+		return nil
+	}
+	if err := parseBand(&p.Band, word, next); err != nil {
+		return err
+	}
+	if err := number("scale", &p.Scale); err != nil {
+		return err
+	}
+	if err := number("softcap", &p.Score.Softcap); err != nil {
+		return err
+	}
+	p.Score.ALiBi, p.Score.Bias, p.Score.Mask, p.Score.Sink = word("alibi"), word("bias"), word("mask"), word("sink")
+	if err := number("dropout", &p.Score.Dropout); err != nil {
+		return err
+	}
+	p.Ragged = word("ragged")
+	if value, ok := next("page"); ok {
+		if p.Page, err = parseDim(value); err != nil {
+			return fmt.Errorf("page%s: %w", value, err)
+		}
+	}
+	p.Carry = word("carry")
+	if len(*rest) > 0 {
+		return fmt.Errorf("%q is not understood here", (*rest)[0])
+	}
+	return nil
+}
+
+func parseBand(to *Band, word func(string) bool, next func(string) (string, bool)) (err error) {
 	if word("causal") {
-		p.Mask = Causal()
+		*to = Causal()
 	} else if value, ok := next("window"); ok {
-		if p.Mask, err = parseWindow(value); err != nil {
+		if *to, err = parseWindow(value); err != nil {
 			return err
 		}
 	}
 	if word("topleft") {
-		p.Mask = p.Mask.TopLeft()
+		*to = to.TopLeft()
 	}
-	if value, ok := next("scale"); ok {
-		scale, err := strconv.ParseFloat(value, 32)
-		if err != nil {
-			return fmt.Errorf("scale%s: not a number", value)
-		}
-		p.Scale = float32(scale)
+	value, ok := next("shift")
+	if !ok {
+		return nil
 	}
-	if len(*rest) > 0 {
-		return fmt.Errorf("%q is not understood here", (*rest)[0])
+	sign := 1
+	if value == "" { // the minus parted it from its number
+		sign = -1
+		value, _ = next("")
 	}
+	n, err := parseDim(value)
+	if err != nil {
+		return fmt.Errorf("shift%s: %w", value, err)
+	}
+	*to = to.Shift(sign * n)
 	return nil
 }
 

@@ -11,25 +11,49 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// names are problems with what String prints for them.
-var names = map[string]flashkit.Problem{
-	"b1-h8-g2-n128-m512-d64-f32-causal": {1, 8, 2, 128, 512, 64, 64, flashkit.Float32, flashkit.Causal(), 0},
-	"b0-h1-g1-n0-m0-d1-f32":             {0, 1, 1, 0, 0, 1, 1, flashkit.Float32, flashkit.Band{}, 0},
-	"b1-h1-g1-n2-m3-d4-dv5-f16":         {1, 1, 1, 2, 3, 4, 5, flashkit.Float16, flashkit.Band{}, 0},
-	"b1-h1-g1-n2-m3-d4-bf16-topleft":    {1, 1, 1, 2, 3, 4, 4, flashkit.BFloat16, flashkit.Band{}.TopLeft(), 0},
+// smallest is the least problem that has a name of its own for each option.
+func smallest(change func(p *flashkit.Problem)) flashkit.Problem {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 3, Dim: 4, VDim: 4}
+	change(&p)
+	return p
+}
 
-	"b1-h1-g1-n2-m3-d4-f32-causal-topleft":                {1, 1, 1, 2, 3, 4, 4, flashkit.Float32, flashkit.Causal().TopLeft(), 0},
-	"b1-h1-g1-n2-m3-d4-f32-window3.0":                     {1, 1, 1, 2, 3, 4, 4, flashkit.Float32, flashkit.Window(3, 0), 0},
-	"b1-h1-g1-n2-m3-d4-f32-window0.0":                     {1, 1, 1, 2, 3, 4, 4, flashkit.Float32, flashkit.Window(0, 0), 0},
-	"b1-h1-g1-n2-m3-d4-f32-windowinf.2":                   {1, 1, 1, 2, 3, 4, 4, flashkit.Float32, flashkit.Window(flashkit.Unlimited, 2), 0},
-	"b1-h1-g1-n2-m3-d4-f32-window5.inf-topleft":           {1, 1, 1, 2, 3, 4, 4, flashkit.Float32, flashkit.Window(5, flashkit.Unlimited).TopLeft(), 0},
-	"b1-h1-g1-n2-m3-d4-f32-scale0.5":                      {1, 1, 1, 2, 3, 4, 4, flashkit.Float32, flashkit.Band{}, 0.5},
-	"b1-h1-g1-n2-m3-d4-f32-scale100000":                   {1, 1, 1, 2, 3, 4, 4, flashkit.Float32, flashkit.Band{}, 1e5},
-	"b1-h1-g1-n2-m3-d4-dv5-bf16-causal-topleft-scale0.12": {1, 1, 1, 2, 3, 4, 5, flashkit.BFloat16, flashkit.Causal().TopLeft(), 0.12},
+type problemChange = func(p *flashkit.Problem)
+
+// names are problems with what String prints for them after b1-h1-g1-n2-m3-d4.
+var names = map[string]problemChange{
+	"-f32":                func(*flashkit.Problem) {},
+	"-dv5-f16":            func(p *flashkit.Problem) { p.VDim, p.DType = 5, flashkit.Float16 },
+	"-bf16-topleft":       func(p *flashkit.Problem) { p.DType, p.Band = flashkit.BFloat16, p.Band.TopLeft() },
+	"-f32-causal":         func(p *flashkit.Problem) { p.Band = flashkit.Causal() },
+	"-f32-window3.0":      func(p *flashkit.Problem) { p.Band = flashkit.Window(3, 0) },
+	"-f32-window0.0":      func(p *flashkit.Problem) { p.Band = flashkit.Window(0, 0) },
+	"-f32-windowinf.2":    func(p *flashkit.Problem) { p.Band = flashkit.Window(flashkit.Unlimited, 2) },
+	"-f32-shift7":         func(p *flashkit.Problem) { p.Band = p.Band.Shift(7) },
+	"-f32-causal-shift-7": func(p *flashkit.Problem) { p.Band = flashkit.Causal().Shift(-9).Shift(2) },
+	"-f32-scale0.5":       func(p *flashkit.Problem) { p.Scale = .5 },
+	"-f32-scale100000":    func(p *flashkit.Problem) { p.Scale = 1e5 },
+	"-f32-softcap30":      func(p *flashkit.Problem) { p.Score.Softcap = 30 },
+	"-f32-alibi":          func(p *flashkit.Problem) { p.Score.ALiBi = true },
+	"-f32-bias-mask":      func(p *flashkit.Problem) { p.Score.Bias, p.Score.Mask = true, true },
+	"-f32-sink":           func(p *flashkit.Problem) { p.Score.Sink = true },
+	"-f32-dropout0.1":     func(p *flashkit.Problem) { p.Score.Dropout = .1 },
+	"-f32-ragged":         func(p *flashkit.Problem) { p.Ragged = true },
+	"-f32-ragged-page16":  func(p *flashkit.Problem) { p.Ragged, p.Page = true, 16 },
+	"-f32-carry":          func(p *flashkit.Problem) { p.Carry = true },
+
+	"-f32-window5.inf-topleft": func(p *flashkit.Problem) { p.Band = flashkit.Window(5, flashkit.Unlimited).TopLeft() },
+	"-dv5-bf16-causal-topleft-shift-3-scale0.12-softcap2.5-alibi-bias-mask-sink-dropout0.25-ragged-page1-carry": func(p *flashkit.Problem) {
+		*p = flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 3, Dim: 4, VDim: 5, DType: flashkit.BFloat16,
+			Band: flashkit.Causal().TopLeft().Shift(-3), Scale: .12,
+			Score:  flashkit.Score{Softcap: 2.5, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .25},
+			Ragged: true, Page: 1, Carry: true}
+	},
 }
 
 func TestNames(t *testing.T) {
-	for name, p := range names {
+	for name, change := range names {
+		name, p := "b1-h1-g1-n2-m3-d4"+name, smallest(change)
 		require.Equal(t, name, p.String())
 		got, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
@@ -96,6 +120,12 @@ func TestParseProblemSaysWhatIsWrong(t *testing.T) {
 		"b1-h2-g1-n3-m4-d64-f32-window3.x":      `window3.x: "x" is not a number in range`,
 		"b1-h2-g1-n3-m4-d64-f32-scalex":         "scalex: not a number",
 		"b1-h2-g1-n3-m4-d64-f32-windowinf.0":    "is written b1-h2-g1-n3-m4-d64-f32-causal",
+		"b1-h2-g1-n3-m4-d64-f32-shift":          `shift: "" is not a number in range`,
+		"b1-h2-g1-n3-m4-d64-f32-shift-x":        `shiftx: "x" is not a number in range`,
+		"b1-h2-g1-n3-m4-d64-f32-shift-0":        "is written b1-h2-g1-n3-m4-d64-f32",
+		"b1-h2-g1-n3-m4-d64-f32-softcapx":       "softcapx: not a number",
+		"b1-h2-g1-n3-m4-d64-f32-sink-mask":      `"mask" is not understood here`,
+		"b1-h2-g1-n3-m4-d64-f32-ragged-pagex":   `pagex: "x" is not a number in range`,
 		"b1-h2-g1-n3-m4-d64-dv64-f32":           "is written b1-h2-g1-n3-m4-d64-f32",
 	} {
 		_, err := flashkit.ParseProblem(name)
@@ -115,6 +145,13 @@ func TestParseProblemRefusesInvalidProblems(t *testing.T) {
 		"b1-h2-g1-n3-m4-d64-f32-scalenan":                                       "Scale",
 		"b1-h2-g1-n3-m4-d64-f32-scale0.000000000000000000000000000000000000001": "Scale",
 		"b1-h2-g1-n3-m4-d64-f32-scale236000000000000000000000000000000000000":   "Scale",
+		"b1-h2-g1-n3-m4-d64-f32-shift2000000000000000000":                       "Band.shift",
+		"b1-h2-g1-n3-m4-d64-f32-softcapnan":                                     "Score.Softcap",
+		"b1-h2-g1-n3-m4-d64-f32-softcapinf":                                     "Score.Softcap",
+		"b1-h2-g1-n3-m4-d64-f32-softcap-3":                                      "problem name",
+		"b1-h2-g1-n3-m4-d64-f32-dropout1":                                       "Score.Dropout",
+		"b1-h2-g1-n3-m4-d64-f32-dropoutnan":                                     "Score.Dropout",
+		"b1-h2-g1-n3-m4-d64-f32-page16":                                         "Page",
 		"b1-h2-g1-n3-m4-d64-f32-causal-scaleInf":                                "Scale",
 		"b1-h2-g1-n3-m4-d64-f32-topleft-scale+inf":                              "Scale",
 	} {
@@ -127,7 +164,7 @@ func TestParseProblemRefusesInvalidProblems(t *testing.T) {
 
 func FuzzParseProblem(f *testing.F) {
 	for name := range names {
-		f.Add(name)
+		f.Add("b1-h1-g1-n2-m3-d4" + name)
 	}
 	f.Add("b1-h2-g1-n3-m4-d64-f32-causalx-window1.2-scale1e-5")
 	f.Fuzz(func(t *testing.T, name string) {

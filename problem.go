@@ -5,50 +5,13 @@ import (
 	"math/bits"
 )
 
-// A DType is the storage type of Q, K, V, O and their gradients. Every kernel
-// accumulates in float32, and LSE is always float32.
-type DType uint8
-
-// The storage types.
-const (
-	Float32  DType = iota // IEEE binary32
-	Float16               // IEEE binary16
-	BFloat16              // the upper half of a binary32
-)
-
-var dtypeNames = [...]string{"f32", "f16", "bf16"}
-
-// String returns "f32", "f16" or "bf16".
-func (t DType) String() string {
-	if int(t) < len(dtypeNames) {
-		return dtypeNames[t]
-	}
-	return "unknown"
-}
-
-// Size returns the number of bytes of one element.
-func (t DType) Size() int {
-	if t == Float32 {
-		return 4
-	}
-	return 2
-}
-
-// ParseDType returns the type named "f32", "f16" or "bf16".
-func ParseDType(s string) (DType, error) {
-	for i, name := range dtypeNames {
-		if s == name {
-			return DType(i), nil
-		}
-	}
-	return 0, problemErr("DType", s, "must be f32, f16 or bf16")
-}
-
 // A Problem says what to compute, and nothing about where or on which data.
 // It is comparable, so it can key a map, and its String is its one name in
 // subtests, vectors, benchmarks, command lines and error texts.
 //
-// Batch, QLen and KVLen may be 0; the other dimensions are at least 1.
+// Batch, QLen and KVLen may be 0; the other dimensions are at least 1. What is
+// beyond dense attention in a band is a feature, which a kernel must name to be
+// given it; its zero value asks for nothing.
 type Problem struct {
 	Batch   int // B
 	Heads   int // H, query heads
@@ -58,9 +21,14 @@ type Problem struct {
 	Dim     int // D, elements of a row of Q and K
 	VDim    int // DV, elements of a row of V and O
 
-	DType DType
-	Mask  Band    // the zero value hides nothing
+	DType DType   // of Q, K, V, O and their gradients
+	Band  Band    // the zero value hides nothing
 	Scale float32 // multiplies Q·K, from 2^-126 to 2.358e38; 0 means 1/sqrt(Dim)
+	Score Score   // the zero value is plain attention
+
+	Ragged bool // sequences differ in length: QLen and KVLen are the longest, or a capacity, and Args.Seqs has the lengths
+	Page   int  // keys of a page of K and V, which lie in a pool that Args.Seqs names; 0: not paged
+	Carry  bool // O and LSE hold the result of earlier keys, and the forward pass continues it
 }
 
 // The range of Scale. Kernels take exponentials to the base 2, so Scale and its
@@ -114,17 +82,20 @@ func (p Problem) Validate() error {
 	if p.Heads%p.KVHeads != 0 {
 		return problemErr("KVHeads", p.KVHeads, "must divide Heads = %d", p.Heads)
 	}
-	if int(p.DType) >= len(dtypeNames) {
+	if !p.DType.isData() {
 		return problemErr("DType", uint8(p.DType), "is none of f32, f16, bf16")
 	}
-	if l := p.Mask.Left(); l < Unlimited {
-		return problemErr("Mask.left", l, "must be 0 or more keys, or %d for no limit", Unlimited)
-	}
-	if r := p.Mask.Right(); r < Unlimited {
-		return problemErr("Mask.right", r, "must be 0 or more keys, or %d for no limit", Unlimited)
+	if err := p.Band.validate(); err != nil {
+		return err
 	}
 	if s := float64(p.Scale); s != 0 && !(s >= minScale && s <= maxScale) {
 		return problemErr("Scale", p.Scale, "must be from %.8g to %.7g, or 0 for 1/sqrt(Dim)", minScale, maxScale)
+	}
+	if err := p.Score.validate(); err != nil {
+		return err
+	}
+	if p.Page < 0 || p.Page > 0 && !p.Ragged {
+		return problemErr("Page", p.Page, "must be 0, or at least 1 in a Ragged problem")
 	}
 	return p.validateSize()
 }

@@ -31,14 +31,17 @@ func randomProblem(r *rand.Rand) flashkit.Problem {
 	for {
 		p := flashkit.Problem{
 			Batch: dim(0), KVHeads: dim(1), QLen: dim(0), KVLen: dim(0), Dim: dim(1), VDim: dim(1),
-			DType: flashkit.DType(r.IntN(3)), Mask: flashkit.Window(side(), side()),
+			DType: flashkit.DType(r.IntN(3)), Band: flashkit.Window(side(), side()),
 		}
 		p.Heads = p.KVHeads * (1 + r.IntN(4))
 		if r.IntN(2) == 0 {
 			p.VDim = p.Dim
 		}
 		if r.IntN(3) == 0 {
-			p.Mask = p.Mask.TopLeft()
+			p.Band = p.Band.TopLeft()
+		}
+		if r.IntN(2) == 0 {
+			randomFeatures(&p, r)
 		}
 		if r.IntN(2) == 0 {
 			p.Scale = math.Float32frombits(r.Uint32())
@@ -46,6 +49,23 @@ func randomProblem(r *rand.Rand) flashkit.Problem {
 		if p.Validate() == nil {
 			return p
 		}
+	}
+}
+
+func randomFeatures(p *flashkit.Problem, r *rand.Rand) {
+	odd := func() bool { return r.IntN(2) == 0 }
+	if odd() {
+		p.Band = p.Band.Shift(r.Int()>>r.IntN(bits.UintSize) - r.Int()>>r.IntN(bits.UintSize))
+	}
+	p.Score = flashkit.Score{ALiBi: odd(), Bias: odd(), Mask: odd(), Sink: odd()}
+	if odd() {
+		p.Score.Softcap = math.Float32frombits(r.Uint32())
+	}
+	if odd() {
+		p.Score.Dropout = r.Float32()
+	}
+	if p.Ragged, p.Carry = odd(), odd(); p.Ragged && odd() {
+		p.Page = 1 + r.IntN(300)
 	}
 }
 
@@ -89,9 +109,21 @@ var invalid = []struct {
 	{"more kv heads than heads", "KVHeads", func(p *problem) { p.KVHeads = 8 }},
 	{"unknown dtype", "DType", func(p *problem) { p.DType = 3 }},
 	{"last dtype", "DType", func(p *problem) { p.DType = 255 }},
-	{"left of -2", "Mask.left", func(p *problem) { p.Mask = flashkit.Window(-2, 0) }},
-	{"left of MinInt", "Mask.left", func(p *problem) { p.Mask = flashkit.Window(math.MinInt, 0) }},
-	{"right of -2", "Mask.right", func(p *problem) { p.Mask = flashkit.Window(0, -2) }},
+	{"bool dtype", "DType", func(p *problem) { p.DType = flashkit.Bool }},
+	{"far shift", "Band.shift", func(p *problem) { p.Band = p.Band.Shift(math.MaxInt/8 + 1) }},
+	{"far back shift", "Band.shift", func(p *problem) { p.Band = p.Band.Shift(math.MinInt / 2) }},
+	{"negative softcap", "Score.Softcap", func(p *problem) { p.Score.Softcap = -1 }},
+	{"NaN softcap", "Score.Softcap", func(p *problem) { p.Score.Softcap = float32(math.NaN()) }},
+	{"infinite softcap", "Score.Softcap", func(p *problem) { p.Score.Softcap = float32(math.Inf(1)) }},
+	{"denormal softcap", "Score.Softcap", func(p *problem) { p.Score.Softcap = 1e-40 }},
+	{"negative dropout", "Score.Dropout", func(p *problem) { p.Score.Dropout = -.1 }},
+	{"all dropped", "Score.Dropout", func(p *problem) { p.Score.Dropout = 1 }},
+	{"NaN dropout", "Score.Dropout", func(p *problem) { p.Score.Dropout = float32(math.NaN()) }},
+	{"negative page", "Page", func(p *problem) { p.Ragged, p.Page = true, -1 }},
+	{"pages of equal lengths", "Page", func(p *problem) { p.Page = 16 }},
+	{"left of -2", "Band.left", func(p *problem) { p.Band = flashkit.Window(-2, 0) }},
+	{"left of MinInt", "Band.left", func(p *problem) { p.Band = flashkit.Window(math.MinInt, 0) }},
+	{"right of -2", "Band.right", func(p *problem) { p.Band = flashkit.Window(0, -2) }},
 	{"NaN scale", "Scale", func(p *problem) { p.Scale = float32(math.NaN()) }},
 	{"infinite scale", "Scale", func(p *problem) { p.Scale = float32(math.Inf(1)) }},
 	{"minus infinite scale", "Scale", func(p *problem) { p.Scale = float32(math.Inf(-1)) }},
@@ -109,11 +141,16 @@ var invalid = []struct {
 	{"K too large, no queries", "K", func(p *problem) { p.QLen, p.KVLen = 0, tooLong }},
 	{"V too large", "V", func(p *problem) { p.VDim = tooLong }},
 	{"V too large, no keys", "V", func(p *problem) { p.KVLen, p.VDim = 0, tooLong }},
-	{"O too large", "O", func(p *problem) { *p = problem{1, 1, 1, side, 1, 1, side, 0, flashkit.Band{}, 0} }},
-	{"O too large, no batch", "O", func(p *problem) { *p = problem{0, 1, 1, side, 1, 1, side, 0, flashkit.Band{}, 0} }},
-	{"O too large, no keys", "O", func(p *problem) { *p = problem{1, 1, 1, side, 0, 1, side, 0, flashkit.Band{}, 0} }},
+	{"O too large", "O", func(p *problem) { *p = long(1, 1) }},
+	{"O too large, no batch", "O", func(p *problem) { *p = long(0, 1) }},
+	{"O too large, no keys", "O", func(p *problem) { *p = long(1, 0) }},
 	{"too many scores", "the scores", func(p *problem) { *p = lengths(side, side, flashkit.Band{}) }},
 	{"too many scores, no batch", "the scores", func(p *problem) { *p = lengths(side, side, flashkit.Band{}); p.Batch = 0 }},
+}
+
+// long returns a problem whose O alone is too large.
+func long(batch, keys int) problem {
+	return problem{Batch: batch, Heads: 1, KVHeads: 1, QLen: side, KVLen: keys, Dim: 1, VDim: side}
 }
 
 // largestScale is the last float32 whose product with log2(e) is one.
@@ -162,8 +199,8 @@ func TestValidateRefuses(t *testing.T) {
 			p := small()
 			c.change(&p)
 			requireProblemError(t, p.Validate(), c.field)
-			requireProblemError(t, p.CheckForward(nil), c.field)
-			requireProblemError(t, p.CheckBackward(nil), c.field)
+			requireProblemError(t, p.Check(flashkit.PassForward, nil), c.field)
+			requireProblemError(t, p.Check(flashkit.PassBackward, nil), c.field)
 		})
 	}
 }
@@ -185,17 +222,18 @@ func TestValidateAccepts(t *testing.T) {
 		"least scale":   func(p *flashkit.Problem) { p.Scale = 0x1p-126 },
 		"largest scale": func(p *flashkit.Problem) { p.Scale = largestScale },
 		"-0 scale":      func(p *flashkit.Problem) { p.Scale = negativeZero },
-		"widest window": func(p *flashkit.Problem) { p.Mask = flashkit.Window(math.MaxInt, math.MaxInt) },
-		"narrow window": func(p *flashkit.Problem) { p.Mask = flashkit.Window(0, 0).TopLeft() },
+		"widest window": func(p *flashkit.Problem) { p.Band = flashkit.Window(math.MaxInt, math.MaxInt) },
+		"narrow window": func(p *flashkit.Problem) { p.Band = flashkit.Window(0, 0).TopLeft() },
 		"longest length": func(p *flashkit.Problem) {
-			*p = flashkit.Problem{0, 1, 1, math.MaxInt / 4, 1, 1, 1, 0, flashkit.Band{}, 0}
+			*p = lengths(math.MaxInt/4, 1, flashkit.Band{})
+			p.Batch = 0
 		},
 	} {
 		p := small()
 		change(&p)
 		require.NoError(t, p.Validate(), name)
 	}
-	p := flashkit.Problem{1, 1, 1, math.MaxInt/4 + 1, 1, 1, 1, 0, flashkit.Band{}, 0}
+	p := lengths(math.MaxInt/4+1, 1, flashkit.Band{})
 	requireProblemError(t, p.Validate(), "Q")
 }
 

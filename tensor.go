@@ -2,9 +2,9 @@ package flashkit
 
 import "unsafe"
 
-// A Tensor is a strided view of the caller's memory: a dtype, a flat slice, and
-// four dimensions [batch, heads, rows, row elements] with a stride each,
-// counted in elements. The elements of a row are contiguous; the other strides
+// A Tensor is a strided view of the caller's memory: a dtype, an address, a number
+// of elements, and four dimensions [batch, heads, rows, row elements] with a stride
+// each, counted in elements. The elements of a row are contiguous; the other strides
 // are free, so BHSD, BSHD, rows with gaps and, for inputs, dimensions expanded
 // with stride 0 need no copy. The zero Tensor means "not wanted" where a field
 // allows it.
@@ -12,31 +12,37 @@ import "unsafe"
 // A Tensor is a value; nothing is checked until it is used with a Problem.
 type Tensor struct {
 	dtype   DType
-	f32     []float32
-	u16     []uint16
+	mem     unsafe.Pointer // the first element
+	len     int            // elements
 	shape   [4]int
 	strides [4]int
 }
 
 // F32 returns a dense view of x as float32 [b, heads, rows, dim], row-major.
 func F32[T ~float32](x []T, b, heads, rows, dim int) Tensor {
-	return dense(Tensor{dtype: Float32, f32: unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))}, b, heads, rows, dim)
+	return dense(Float32, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
 // F16 returns a dense view of x, which holds IEEE binary16 bits, as
 // [b, heads, rows, dim], row-major.
 func F16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
-	return dense(Tensor{dtype: Float16, u16: unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), len(x))}, b, heads, rows, dim)
+	return dense(Float16, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
 // BF16 returns a dense view of x, which holds bfloat16 bits, as
 // [b, heads, rows, dim], row-major.
 func BF16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
-	return dense(Tensor{dtype: BFloat16, u16: unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), len(x))}, b, heads, rows, dim)
+	return dense(BFloat16, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
-func dense(t Tensor, b, heads, rows, dim int) Tensor {
-	t.shape = [4]int{b, heads, rows, dim}
+// Bools returns a dense view of x as a mask [b, heads, rows, keys], row-major: true
+// takes part. A dimension of length 1 repeats.
+func Bools[T ~bool](x []T, b, heads, rows, keys int) Tensor {
+	return dense(Bool, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, keys)
+}
+
+func dense(dtype DType, mem unsafe.Pointer, n, b, heads, rows, dim int) Tensor {
+	t := Tensor{dtype: dtype, mem: mem, len: n, shape: [4]int{b, heads, rows, dim}}
 	return t.WithStrides(heads*rows*dim, rows*dim, dim)
 }
 
@@ -64,30 +70,60 @@ func (t Tensor) Shape() [4]int { return t.shape }
 func (t Tensor) Strides() [4]int { return t.strides }
 
 // Float32s returns the memory of a Float32 tensor, nil for other types.
-func (t Tensor) Float32s() []float32 { return t.f32 }
+func (t Tensor) Float32s() []float32 {
+	if t.dtype != Float32 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(t.mem), t.len)
+}
 
-// Uint16s returns the memory of a Float16 or BFloat16 tensor, nil for Float32.
-func (t Tensor) Uint16s() []uint16 { return t.u16 }
+// Uint16s returns the memory of a Float16 or BFloat16 tensor, nil for other types.
+func (t Tensor) Uint16s() []uint16 {
+	if t.dtype != Float16 && t.dtype != BFloat16 {
+		return nil
+	}
+	return unsafe.Slice((*uint16)(t.mem), t.len)
+}
+
+// Bools returns the memory of a Bool tensor, nil for other types.
+func (t Tensor) Bools() []bool {
+	if t.dtype != Bool {
+		return nil
+	}
+	return unsafe.Slice((*bool)(t.mem), t.len)
+}
 
 // Len returns the number of elements of the memory behind the view.
-func (t Tensor) Len() int { return len(t.f32) + len(t.u16) }
+func (t Tensor) Len() int { return t.len }
+
+// Address returns the address of the memory's first element.
+func (t Tensor) Address() uintptr { return uintptr(t.mem) }
 
 // IsZero reports whether t is the zero Tensor.
-func (t Tensor) IsZero() bool { return t.shape == [4]int{} && t.Len() == 0 }
+func (t Tensor) IsZero() bool { return t.shape == [4]int{} && t.len == 0 }
 
 // Offset returns where row r of head h of batch b begins in the memory.
 func (t Tensor) Offset(b, h, r int) int {
 	return b*t.strides[0] + h*t.strides[1] + r*t.strides[2]
 }
 
+// Repeated returns where row r of head h of batch b begins in the memory of a
+// tensor that repeats in every dimension of length 1, as biases and masks do.
+func (t Tensor) Repeated(b, h, r int) int {
+	at := 0
+	for d, i := range [...]int{b, h, r} {
+		if t.shape[d] != 1 {
+			at += i * t.strides[d]
+		}
+	}
+	return at
+}
+
 // span returns the addresses from the first element of the view up to but not
 // including the end of its last one. The view must not be empty and must fit
 // its memory.
 func (t Tensor) span() (from, to uintptr) {
-	from = uintptr(unsafe.Pointer(unsafe.SliceData(t.f32)))
-	if t.dtype != Float32 {
-		from = uintptr(unsafe.Pointer(unsafe.SliceData(t.u16)))
-	}
+	from = uintptr(t.mem)
 	last := t.Offset(t.shape[0]-1, t.shape[1]-1, t.shape[2]-1) + t.shape[3]
 	return from, from + uintptr(last*t.dtype.Size())
 }

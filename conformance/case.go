@@ -51,7 +51,7 @@ func Grid() []Case {
 				for _, dim := range []int{8, 32, 64} {
 					for _, mask := range []flashkit.Band{{}, flashkit.Causal()} {
 						p := flashkit.Problem{Batch: batch, Heads: heads, KVHeads: heads,
-							QLen: seq, KVLen: seq, Dim: dim, VDim: dim, Mask: mask}
+							QLen: seq, KVLen: seq, Dim: dim, VDim: dim, Band: mask}
 						cases = append(cases, Case{Name: p.String(), Problem: p, grid: true})
 					}
 				}

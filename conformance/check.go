@@ -15,7 +15,7 @@ import (
 // bound, a second run gave other bits. A kernel that does not take the problem
 // gives a *flashkit.UnsupportedError.
 func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
-	if reason := k.Fits(c.Problem); reason != "" {
+	if reason := k.Fits(c.Problem.Ask(k.Pass)); reason != "" {
 		return &flashkit.UnsupportedError{Kernel: k.Name, Problem: c.Problem, Reason: reason}
 	}
 	in := c.Inputs()
@@ -27,7 +27,7 @@ func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
 }
 
 func check(ctx context.Context, k flashkit.Kernel, in *Inputs, l layout, want result, bound [5]float64) error {
-	a := newArguments(in, l, k.Pass(), want)
+	a := newArguments(in, l, k.Pass, want)
 	before := a.bits(a.inputs)
 	if err := a.run(ctx, k); err != nil {
 		return err
@@ -55,7 +55,9 @@ func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	for _, out := range a.outputs {
 		out.poison()
 	}
-	a.fwd.LSE = flashkit.Tensor{}
+	if k.Pass == flashkit.PassForward {
+		a.args.LSE = flashkit.Tensor{}
+	}
 	if err := a.run(ctx, k); err != nil {
 		return fmt.Errorf("second run: %w", err)
 	}
@@ -70,8 +72,7 @@ func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 // arguments are the placed tensors of one call of one kernel.
 type arguments struct {
 	p       flashkit.Problem
-	fwd     flashkit.Forward
-	bwd     flashkit.Backward
+	args    flashkit.Args
 	inputs  []*placed
 	outputs []*placed
 }
@@ -92,10 +93,10 @@ func newArguments(in *Inputs, l layout, pass flashkit.Pass, want result) *argume
 	}
 	q, k, v := input("q", p.DType, p.QShape(), in.q), input("k", p.DType, p.KShape(), in.k), input("v", p.DType, p.VShape(), in.v)
 	if pass == flashkit.PassForward {
-		a.fwd = flashkit.Forward{Q: q, K: k, V: v, O: output("o", p.DType, p.OShape()), LSE: output("lse", flashkit.Float32, p.LSEShape())}
+		a.args = flashkit.Args{Q: q, K: k, V: v, O: output("o", p.DType, p.OShape()), LSE: output("lse", flashkit.Float32, p.LSEShape())}
 		return a
 	}
-	a.bwd = flashkit.Backward{
+	a.args = flashkit.Args{
 		Q: q, K: k, V: v,
 		O:   input("o", p.DType, p.OShape(), narrow(want.o)),
 		LSE: input("lse", flashkit.Float32, p.LSEShape(), narrow(want.lse)),
@@ -105,7 +106,7 @@ func newArguments(in *Inputs, l layout, pass flashkit.Pass, want result) *argume
 		DV:  output("dv", p.DType, p.VShape()),
 	}
 	if in.dlse != nil {
-		a.bwd.DLSE = input("dlse", flashkit.Float32, p.LSEShape(), in.dlse)
+		a.args.DLSE = input("dlse", flashkit.Float32, p.LSEShape(), in.dlse)
 	}
 	return a
 }
@@ -118,19 +119,14 @@ func (a *arguments) run(ctx context.Context, k flashkit.Kernel) (err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
-	backward := k.Pass() == flashkit.PassBackward
-	if backward {
-		err = k.Backward(ctx, a.p, &a.bwd)
-	} else {
-		err = k.Forward(ctx, a.p, &a.fwd)
-	}
-	switch {
-	case err != nil || a.p.Batch > 0:
+	if err := k.Compute(ctx, a.p, &a.args); err != nil || a.p.Batch > 0 {
 		return err
-	case backward: // Kernel had nothing to call, but a backend may have other doors
-		return k.RunBackward(ctx, a.p, &a.bwd)
 	}
-	return k.RunForward(ctx, a.p, &a.fwd)
+	var c flashkit.Call // Compute had nothing to call, but a backend may have other doors
+	if err := c.Set(a.p, k.Pass, &a.args); err != nil {
+		return err
+	}
+	return k.Run(ctx, &c)
 }
 
 func (a *arguments) bits(of []*placed) [][]uint32 {

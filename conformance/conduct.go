@@ -16,8 +16,8 @@ import (
 // conductProblem is large enough for a kernel to use several workers.
 func conductProblem(k flashkit.Kernel) (flashkit.Problem, bool) {
 	for _, t := range dtypes {
-		p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 150, KVLen: 150, Dim: 64, VDim: 64, DType: t, Mask: flashkit.Causal()}
-		if k.Fits(p) == "" {
+		p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 150, KVLen: 150, Dim: 64, VDim: 64, DType: t, Band: flashkit.Causal()}
+		if k.Fits(p.Ask(k.Pass)) == "" {
 			return p, true
 		}
 	}
@@ -33,10 +33,10 @@ func prepare(k flashkit.Kernel) (func() *arguments, error) {
 	}
 	in := Case{Name: "conduct", Problem: p}.Inputs()
 	var want result
-	if k.Pass() == flashkit.PassBackward { // it reads O and LSE
+	if k.Pass == flashkit.PassBackward { // it reads O and LSE
 		want.o, want.lse = oracle.Forward(p, in.oracle())
 	}
-	return func() *arguments { return newArguments(in, bhsd, k.Pass(), want) }, nil
+	return func() *arguments { return newArguments(in, bhsd, k.Pass, want) }, nil
 }
 
 // concurrentCalls checks that calls at the same time give the bits of a call alone.
@@ -120,24 +120,24 @@ var mistakes = []struct {
 	{"an unknown type", func(a *arguments) { a.p.DType = 77 }},
 	{"a NaN scale", func(a *arguments) { a.p.Scale = nan }},
 	{"a negative scale", func(a *arguments) { a.p.Scale = -1 }},
-	{"a window of -2", func(a *arguments) { a.p.Mask = flashkit.Window(-2, 0) }},
+	{"a window of -2", func(a *arguments) { a.p.Band = flashkit.Window(-2, 0) }},
 	{"keys of another length", func(a *arguments) { a.p.KVLen++ }},
-	{"a missing Q", func(a *arguments) { a.fwd.Q, a.bwd.Q = flashkit.Tensor{}, flashkit.Tensor{} }},
+	{"a missing Q", func(a *arguments) { a.args.Q = flashkit.Tensor{} }},
 	{"a Q that is too short", func(a *arguments) {
 		q := a.inputs[0].tensor
 		long := q.WithStrides(q.Strides()[0], q.Strides()[1], q.Strides()[2]+1)
-		a.fwd.Q, a.bwd.Q = long, long
+		a.args.Q = long
 	}},
 	{"a negative stride", func(a *arguments) {
 		q := a.inputs[0].tensor.WithStrides(1, 1, -1)
-		a.fwd.Q, a.bwd.Q = q, q
+		a.args.Q = q
 	}},
 	{"an output of stride 0", func(a *arguments) {
-		a.fwd.O = a.fwd.O.WithStrides(0, 0, 0)
-		a.bwd.DQ = a.bwd.DQ.WithStrides(0, 0, 0)
+		a.args.O = a.args.O.WithStrides(0, 0, 0)
+		a.args.DQ = a.args.DQ.WithStrides(0, 0, 0)
 	}},
 	{"an output that is an input", func(a *arguments) {
-		a.fwd.O = a.fwd.Q
-		a.bwd.DQ = a.bwd.Q
+		a.args.O = a.args.Q
+		a.args.DQ = a.args.Q
 	}},
 }

@@ -58,14 +58,14 @@ func sweepProblem(r *rand.Rand) flashkit.Problem {
 	}
 	switch r.IntN(4) {
 	case 1:
-		p.Mask = flashkit.Causal()
+		p.Band = flashkit.Causal()
 	case 2:
-		p.Mask = flashkit.Window(edge(r, 80), edge(r, 80))
+		p.Band = flashkit.Window(edge(r, 80), edge(r, 80))
 	case 3:
-		p.Mask = flashkit.Window(edge(r, 200), flashkit.Unlimited)
+		p.Band = flashkit.Window(edge(r, 200), flashkit.Unlimited)
 	}
 	if r.IntN(3) == 0 {
-		p.Mask = p.Mask.TopLeft()
+		p.Band = p.Band.TopLeft()
 	}
 	if r.IntN(4) == 0 {
 		p.Scale = float32(1+r.IntN(32)) / 32
@@ -90,7 +90,7 @@ func (s sweepCase) question() question {
 	})
 	return question{s.name(), func(ctx context.Context, k flashkit.Kernel) error {
 		in, l := s.generate()
-		if reason := k.Fits(in.p); reason != "" {
+		if reason := k.Fits(in.p.Ask(k.Pass)); reason != "" {
 			return &flashkit.UnsupportedError{Kernel: k.Name, Problem: in.p, Reason: reason}
 		}
 		if err := check(ctx, k, in, l, truth(in), bounds()); err != nil {

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -91,38 +92,32 @@ func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel,
 	if err := p.Validate(); err != nil {
 		return flashkit.Kernel{}, err
 	}
-	if c := d.fastest(d.memory.plan(p, s), nil); c != nil {
+	if c := d.fastest(d.memory.plan(dense(p, s)), nil); c != nil {
 		return d.memory.kernels[c.kernel], nil
 	}
-	return flashkit.Kernel{}, d.refusals(p, s)
+	return flashkit.Kernel{}, d.refusals(p.Ask(s))
 }
 
 // A decision is the kernel that runs a call, and what led to it.
 type decision struct {
-	p      flashkit.Problem
+	call   *flashkit.Call
 	plan   *plan
 	runs   *candidate
 	probed time.Duration // what a probe took before
 }
 
 // choose decides what runs, after a probe if that is worth its time.
-func (d *Dispatcher) choose(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (decision, error) {
-	x := d.memory.find(p, s)
-	if x == nil {
-		if err := p.Validate(); err != nil {
-			return decision{}, err
-		}
-		x = d.memory.plan(p, s)
-	}
+func (d *Dispatcher) choose(ctx context.Context, c *flashkit.Call) (decision, error) {
+	x := d.memory.plan(subjectOf(c))
 	best := d.best(x)
 	if best == nil {
-		return decision{}, d.refusals(p, s)
+		return decision{}, d.refusals(c)
 	}
 	if d.frozen || d.isSettled(x) || best.own < float64(short) {
-		return decision{p, x, best, 0}, nil
+		return decision{c, x, best, 0}, nil
 	}
 	took := d.probe(ctx, x, best, false)
-	return decision{p, x, d.best(x), took}, nil
+	return decision{c, x, d.best(x), took}, nil
 }
 
 // A Ran reports a call of a kernel, also one that failed.
@@ -145,13 +140,13 @@ func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
 }
 
 // run runs what was decided, and reports it.
-func (d *Dispatcher) run(x decision, call func(flashkit.Kernel) error) error {
-	k := d.memory.kernels[x.runs.kernel]
+func (d *Dispatcher) run(ctx context.Context, x decision) error {
+	k := &d.memory.kernels[x.runs.kernel]
 	if d.frozen && d.observer == nil {
-		return call(k)
+		return k.Do(ctx, x.call)
 	}
 	start := time.Now()
-	err := call(k)
+	err := k.Do(ctx, x.call)
 	took := time.Since(start)
 	if err == nil && !d.frozen {
 		x.runs.last.Store(max(1, int64(took)))
@@ -160,47 +155,58 @@ func (d *Dispatcher) run(x decision, call func(flashkit.Kernel) error) error {
 		}
 	}
 	if d.observer != nil {
-		d.observer(Ran{x.p, x.plan.pass, k.Name, took, x.probed, err})
+		d.observer(Ran{x.plan.problem, x.plan.pass, k.Name, took, x.probed, err})
 	}
 	return err
 }
 
-func (d *Dispatcher) refusals(p flashkit.Problem, s flashkit.Pass) error {
+func (d *Dispatcher) refusals(c *flashkit.Call) error {
 	var errs []error
 	for i := range d.memory.kernels {
-		if k := &d.memory.kernels[i]; k.Pass() == s && d.admitted[i] {
-			errs = append(errs, &flashkit.UnsupportedError{Kernel: k.Name, Problem: p, Reason: k.Fits(p)})
+		if k := &d.memory.kernels[i]; k.Pass == c.Pass && d.admitted[i] {
+			errs = append(errs, &flashkit.UnsupportedError{Kernel: k.Name, Problem: c.Problem, Reason: k.Fits(c)})
 		}
 	}
 	if len(errs) == 0 {
-		return &flashkit.UnsupportedError{Kernel: d.choice.String(), Problem: p, Reason: "it has no kernel for the " + s.String() + " pass"}
+		return &flashkit.UnsupportedError{Kernel: d.choice.String(), Problem: c.Problem, Reason: "it has no kernel for the " + c.Pass.String() + " pass"}
 	}
 	return errors.Join(errs...)
 }
 
 // Forward runs the forward pass on the kernel that Pick returns. Its errors are
-// those of Pick and of flashkit.Kernel.Forward.
-func (d *Dispatcher) Forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	return d.do(ctx, p, flashkit.PassForward, func(k flashkit.Kernel) error { return k.Forward(ctx, p, f) })
+// those of Pick and of flashkit.Kernel.Compute.
+func (d *Dispatcher) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	return d.do(ctx, p, flashkit.PassForward, args)
 }
 
 // Backward runs the backward pass on the kernel that Pick returns. Its errors
-// are those of Pick and of flashkit.Kernel.Backward.
-func (d *Dispatcher) Backward(ctx context.Context, p flashkit.Problem, b *flashkit.Backward) error {
-	return d.do(ctx, p, flashkit.PassBackward, func(k flashkit.Kernel) error { return k.Backward(ctx, p, b) })
+// are those of Pick and of flashkit.Kernel.Compute.
+func (d *Dispatcher) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	return d.do(ctx, p, flashkit.PassBackward, args)
 }
+
+// calls are those in progress, so that one allocates nothing.
+var calls = sync.Pool{New: func() any { return new(flashkit.Call) }}
 
 // do runs a pass on the fastest kernel and, if that fails and failover is on, on
 // the next ones.
-func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass, call func(flashkit.Kernel) error) error {
-	x, err := d.choose(ctx, p, s)
+func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass, args *flashkit.Args) error {
+	c := calls.Get().(*flashkit.Call)
+	defer func() {
+		*c = flashkit.Call{}
+		calls.Put(c)
+	}()
+	if err := c.Set(p, s, args); err != nil {
+		return err
+	}
+	x, err := d.choose(ctx, c)
 	if err != nil {
 		return err
 	}
-	if err = d.run(x, call); err == nil || !d.mayFailOver(ctx, err) {
+	if err = d.run(ctx, x); err == nil || !d.mayFailOver(ctx, err) {
 		return err
 	}
-	return d.retry(x, err, call)
+	return d.retry(ctx, x, err)
 }
 
 // A Failover reports that a kernel failed and another one was run instead.
@@ -228,16 +234,16 @@ func (d *Dispatcher) mayFailOver(ctx context.Context, err error) bool {
 
 // retry runs the next best kernels after one failed with err, until one succeeds
 // or none is left; then it returns all failures.
-func (d *Dispatcher) retry(x decision, err error, call func(flashkit.Kernel) error) error {
+func (d *Dispatcher) retry(ctx context.Context, x decision, err error) error {
 	tried, failures := []int{x.runs.kernel}, []error{err}
 	for {
 		next := d.fastest(x.plan, tried)
 		if next == nil {
 			return errors.Join(failures...)
 		}
-		d.failover(Failover{x.p, d.memory.kernels[x.runs.kernel].Name, err, d.memory.kernels[next.kernel].Name})
-		x = decision{p: x.p, plan: x.plan, runs: next}
-		if err = d.run(x, call); err == nil {
+		d.failover(Failover{x.plan.problem, d.memory.kernels[x.runs.kernel].Name, err, d.memory.kernels[next.kernel].Name})
+		x = decision{call: x.call, plan: x.plan, runs: next}
+		if err = d.run(ctx, x); err == nil {
 			return nil
 		}
 		tried, failures = append(tried, next.kernel), append(failures, err)

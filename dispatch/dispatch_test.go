@@ -30,15 +30,13 @@ func (f *fake) Close() error               { f.closed = true; return nil }
 func (f *fake) add(stem string, cost time.Duration, reason string, end error) *fake {
 	name := f.name + "/" + stem
 	k := flashkit.Kernel{
-		Name: name,
-		Fits: func(flashkit.Problem) string { return reason },
-		Cost: func(flashkit.Problem) time.Duration { return cost },
+		Name:    name,
+		Refuses: func(*flashkit.Call) string { return reason },
+		Cost:    func(*flashkit.Call) time.Duration { return cost },
+		Run:     func(context.Context, *flashkit.Call) error { *f.ran = append(*f.ran, name); return end },
 	}
-	ended := func() error { *f.ran = append(*f.ran, name); return end }
 	if stem[:3] == "bwd" {
-		k.RunBackward = func(context.Context, flashkit.Problem, *flashkit.Backward) error { return ended() }
-	} else {
-		k.RunForward = func(context.Context, flashkit.Problem, *flashkit.Forward) error { return ended() }
+		k.Pass = flashkit.PassBackward
 	}
 	f.kernels = append(f.kernels, k)
 	return f
@@ -46,9 +44,9 @@ func (f *fake) add(stem string, cost time.Duration, reason string, end error) *f
 
 var problem = flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
 
-func forward() *flashkit.Forward {
+func forward() *flashkit.Args {
 	x := func() flashkit.Tensor { return flashkit.F32(make([]float32, 1), 1, 1, 1, 1) }
-	return &flashkit.Forward{Q: x(), K: x(), V: x(), O: x()}
+	return &flashkit.Args{Q: x(), K: x(), V: x(), O: x()}
 }
 
 // names returns the kernel that d picks for each pass, "" for none.
@@ -130,7 +128,7 @@ func TestChoiceOfAMissingKernel(t *testing.T) {
 			require.NoError(t, err, k.Name)
 		} else {
 			require.ErrorIs(t, err, flashkit.ErrUnavailable, k.Name)
-			require.Equal(t, k.Missing(), k.Fits(problem), "the machine comes first")
+			require.Equal(t, k.Missing(), k.Fits(problem.Ask(k.Pass)), "the machine comes first")
 		}
 	}
 }
@@ -153,7 +151,7 @@ func TestNothingFits(t *testing.T) {
 func TestIncompleteKernel(t *testing.T) {
 	var ran []string
 	f := (&fake{name: "x", ran: &ran}).add("fwd_a", 1, "", nil).add("fwd_b", 1, "", nil)
-	f.kernels[0].Fits, f.kernels[1].Cost = nil, nil
+	f.kernels[0].Run, f.kernels[1].Cost = nil, nil
 	d := dispatch.New(f)
 	require.Equal(t, "x/fwd_b", names(d)[0])
 	for range 3 {
@@ -161,7 +159,7 @@ func TestIncompleteKernel(t *testing.T) {
 	}
 	verdicts, err := d.Explain(problem, flashkit.PassForward)
 	require.NoError(t, err)
-	require.Contains(t, verdicts[0].Reason, "does not say")
+	require.Contains(t, verdicts[0].Reason, "it has no Run")
 	require.Zero(t, verdicts[1].Cost)
 }
 
@@ -275,7 +273,7 @@ func TestNoAllocationBesidesTheKernel(t *testing.T) {
 	var ran []string
 	quiet := &fake{name: "quiet", ran: &ran}
 	quiet.add("fwd_a", 1, "", nil)
-	quiet.kernels[0].RunForward = func(context.Context, flashkit.Problem, *flashkit.Forward) error { return nil }
+	quiet.kernels[0].Run = func(context.Context, *flashkit.Call) error { return nil }
 	d, f, ctx := dispatch.New(quiet), forward(), t.Context()
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		if err := d.Forward(ctx, problem, f); err != nil {

@@ -23,9 +23,9 @@ func ExampleDefault() {
 	defer d.Close()
 
 	// Two query rows, three keys, head dim 2. Equal scores: O is the mean of what a row sees.
-	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 3, Dim: 2, VDim: 2, Mask: flashkit.Causal()}
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 3, Dim: 2, VDim: 2, Band: flashkit.Causal()}
 	q, k, v, o := make([]float32, 4), []float32{1, 2, 3, 4, 5, 6}, []float32{1, 10, 2, 20, 6, 60}, make([]float32, 4)
-	err = d.Forward(ctx, p, &flashkit.Forward{
+	err = d.Forward(ctx, p, &flashkit.Args{
 		Q: flashkit.F32(q, 1, 1, 2, 2), K: flashkit.F32(k, 1, 1, 3, 2),
 		V: flashkit.F32(v, 1, 1, 3, 2), O: flashkit.F32(o, 1, 1, 2, 2),
 	})
@@ -126,7 +126,7 @@ func ExampleDispatcher_Probe() {
 	ctx := context.Background()
 	d := dispatch.New(simd.New())
 	defer d.Close()
-	p := flashkit.Problem{Batch: 4, Heads: 8, KVHeads: 8, QLen: 2048, KVLen: 2048, Dim: 64, VDim: 64, Mask: flashkit.Causal()}
+	p := flashkit.Problem{Batch: 4, Heads: 8, KVHeads: 8, QLen: 2048, KVLen: 2048, Dim: 64, VDim: 64, Band: flashkit.Causal()}
 	fmt.Println(d.Probe(ctx, p, flashkit.PassForward))
 	// Output: <nil>
 }

@@ -37,19 +37,20 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	x := d.memory.plan(p, s)
+	call := p.Ask(s)
+	x := d.memory.plan(dense(p, s))
 	chosen, a := d.fastest(x, nil), x.anchor()
 	var verdicts []Verdict
 	for i := range d.memory.kernels {
 		k := &d.memory.kernels[i]
-		if k.Pass() != s {
+		if k.Pass != s {
 			continue
 		}
-		v := Verdict{Name: k.Name, Reason: k.Fits(p)}
+		v := Verdict{Name: k.Name, Reason: k.Fits(call)}
 		for j := range x.candidates {
 			if c := &x.candidates[j]; c.kernel == i {
 				v.Chosen = c == chosen
-				v.Own = d.memory.cost(i, p)
+				v.Own = d.memory.cost(i, call)
 				v.explain(c, &a)
 			}
 		}

@@ -39,7 +39,7 @@ func hostileProblems() (list []flashkit.Problem) {
 						*dims(&p)[z] = 0
 					}
 					if (i+j)%3 == 0 {
-						p.Mask = flashkit.Window(size, 1)
+						p.Band = flashkit.Window(size, 1)
 					}
 					same := p
 					same.DType = 0
@@ -80,24 +80,19 @@ func held(t flashkit.DType, s [4]int, input bool) flashkit.Tensor {
 }
 
 // hostileCall returns a call of a kernel or of a dispatcher on tensors that hold little.
-func hostileCall(p flashkit.Problem) func(context.Context, flashkit.Pass, passes) error {
-	in := func(s [4]int) flashkit.Tensor { return held(p.DType, s, true) }
-	out := func(s [4]int) flashkit.Tensor { return held(p.DType, s, false) }
-	return func(ctx context.Context, s flashkit.Pass, k passes) error {
-		if s == flashkit.PassForward {
-			return k.Forward(ctx, p, &flashkit.Forward{Q: in(p.QShape()), K: in(p.KShape()), V: in(p.VShape()),
-				O: out(p.OShape()), LSE: held(flashkit.Float32, p.LSEShape(), false)})
+func hostileCall(p flashkit.Problem) func(context.Context, flashkit.Pass, compute) error {
+	return func(ctx context.Context, s flashkit.Pass, do compute) error {
+		args := new(flashkit.Args)
+		for _, a := range flashkit.Arguments() {
+			if role := a.Role(&p, s); role != 0 && a.Name != "DLSE" {
+				*a.Of(args) = held(a.DType(&p), a.Shape(&p), role&flashkit.Output == 0)
+			}
 		}
-		return k.Backward(ctx, p, &flashkit.Backward{Q: in(p.QShape()), K: in(p.KShape()), V: in(p.VShape()),
-			O: in(p.OShape()), LSE: held(flashkit.Float32, p.LSEShape(), true), DO: in(p.OShape()),
-			DQ: out(p.QShape()), DK: out(p.KShape()), DV: out(p.VShape())})
+		return do(ctx, p, args)
 	}
 }
 
-type passes interface {
-	Forward(context.Context, flashkit.Problem, *flashkit.Forward) error
-	Backward(context.Context, flashkit.Problem, *flashkit.Backward) error
-}
+type compute = func(context.Context, flashkit.Problem, *flashkit.Args) error
 
 // requireHarmless makes sure that a call ends as one of those that end well, and
 // allocates no more than tiles of the widest rows take.
@@ -117,27 +112,33 @@ func requireHarmless(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) {
 		}
 	}
 	// A sandbox packs the keys of a head; its own limit bounds that.
-	packs := func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, "wasm/") && k.HostMemory(p) > most/8 }
+	packs := func(k flashkit.Kernel) bool {
+		return strings.HasPrefix(k.Name, "wasm/") && k.Needs(p.Ask(k.Pass)).Host > most/8
+	}
 	call := hostileCall(p)
 	for _, s := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 		if k, err := d.Pick(p, s); err != nil || !packs(k) {
-			harmless("dispatch", func(ctx context.Context) error { return call(ctx, s, d) })
+			pass := d.Forward
+			if s == flashkit.PassBackward {
+				pass = d.Backward
+			}
+			harmless("dispatch", func(ctx context.Context) error { return call(ctx, s, pass) })
 		}
 		_, err := d.Explain(p, s)
 		require.NoError(t, err)
 	}
 	for _, k := range d.Kernels() {
-		if k.Fits(p) != "" {
+		if k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
-		require.GreaterOrEqual(t, k.Cost(p), time.Duration(0), "%s %s", k.Name, p)
-		if k.HostMemory != nil {
-			require.GreaterOrEqual(t, k.HostMemory(p), 0., "%s %s", k.Name, p)
+		require.GreaterOrEqual(t, k.Cost(p.Ask(k.Pass)), time.Duration(0), "%s %s", k.Name, p)
+		if k.Needs != nil {
+			require.GreaterOrEqual(t, k.Needs(p.Ask(k.Pass)).Host, 0., "%s %s", k.Name, p)
 		}
 		if packs(k) {
 			continue
 		}
-		harmless(k.Name, func(ctx context.Context) error { return call(ctx, k.Pass(), k) })
+		harmless(k.Name, func(ctx context.Context) error { return call(ctx, k.Pass, k.Compute) })
 	}
 }
 
@@ -159,13 +160,13 @@ func FuzzHostileProblems(f *testing.F) {
 	d := dispatch.All(f.Context())
 	f.Cleanup(func() { d.Close() })
 	for _, p := range hostileProblems()[:40] {
-		f.Add(p.Batch, p.Heads/p.KVHeads, p.KVHeads, p.QLen, p.KVLen, p.Dim, p.VDim, uint8(p.DType), p.Mask.Left(), p.Mask.Right(), p.Mask.IsTopLeft())
+		f.Add(p.Batch, p.Heads/p.KVHeads, p.KVHeads, p.QLen, p.KVLen, p.Dim, p.VDim, uint8(p.DType), p.Band.Left(), p.Band.Right(), p.Band.IsTopLeft())
 	}
 	f.Fuzz(func(t *testing.T, batch, group, kvHeads, qLen, kvLen, dim, vdim int, dtype uint8, left, right int, topLeft bool) {
 		p := flashkit.Problem{Batch: batch, Heads: kvHeads * group, KVHeads: kvHeads, QLen: qLen, KVLen: kvLen, Dim: dim, VDim: vdim,
-			DType: flashkit.DType(dtype % 3), Mask: flashkit.Window(left, right)}
+			DType: flashkit.DType(dtype % 3), Band: flashkit.Window(left, right)}
 		if topLeft {
-			p.Mask = p.Mask.TopLeft()
+			p.Band = p.Band.TopLeft()
 		}
 		if p.Validate() != nil {
 			t.Skip(fmt.Sprint(p))
@@ -194,8 +195,8 @@ func TestWorkspaceIsBoundedByTensors(t *testing.T) {
 			if strings.HasPrefix(k.Name, "simd/bwd_amx") { // a sum of dQ has the rows of a product
 				times = 200
 			}
-			if k.Fits(p) == "" {
-				require.LessOrEqual(t, k.HostMemory(p), times*p.Bytes(k.Pass())+128<<20, "%s %s", k.Name, p)
+			if k.Fits(p.Ask(k.Pass)) == "" {
+				require.LessOrEqual(t, k.Needs(p.Ask(k.Pass)).Host, times*p.Bytes(k.Pass)+128<<20, "%s %s", k.Name, p)
 			}
 		}
 	}

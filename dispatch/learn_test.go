@@ -35,9 +35,8 @@ func (c *clock) add(stem string, predicts, takes time.Duration) *clock {
 	name := c.name + "/" + stem
 	c.kernels = append(c.kernels, flashkit.Kernel{
 		Name: name,
-		Fits: func(flashkit.Problem) string { return "" },
-		Cost: func(p flashkit.Problem) time.Duration { return predicts * time.Duration(p.KVLen) },
-		RunForward: func(ctx context.Context, p flashkit.Problem, _ *flashkit.Forward) error {
+		Cost: func(call *flashkit.Call) time.Duration { return predicts * time.Duration(call.KVLen) },
+		Run: func(ctx context.Context, call *flashkit.Call) error {
 			c.mu.Lock()
 			c.calls[name]++
 			c.running++
@@ -51,7 +50,7 @@ func (c *clock) add(stem string, predicts, takes time.Duration) *clock {
 					share = time.Duration(c.running)
 				}
 				c.mu.Unlock()
-				time.Sleep(takes * time.Duration(p.KVLen) * c.slower * share / parts)
+				time.Sleep(takes * time.Duration(call.KVLen) * c.slower * share / parts)
 			}
 			c.mu.Lock()
 			c.running--
@@ -65,11 +64,11 @@ func (c *clock) add(stem string, predicts, takes time.Duration) *clock {
 func newClock(name string) *clock { return &clock{name: name, calls: map[string]int{}, slower: 1} }
 
 // keys is a problem of so many keys, with its tensors.
-func keys(n int) (flashkit.Problem, *flashkit.Forward) {
+func keys(n int) (flashkit.Problem, *flashkit.Args) {
 	p := problem
 	p.KVLen = n
 	x := func(rows int) flashkit.Tensor { return flashkit.F32(make([]float32, rows), 1, 1, rows, 1) }
-	return p, &flashkit.Forward{Q: x(1), K: x(n), V: x(n), O: x(1)}
+	return p, &flashkit.Args{Q: x(1), K: x(n), V: x(n), O: x(1)}
 }
 
 func picked(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) string {
@@ -168,7 +167,7 @@ func TestLearn(t *testing.T) {
 	require.Equal(t, "a/fwd_x", picked(t, d, p))
 	k, err := d.Pick(p, flashkit.PassForward)
 	require.NoError(t, err)
-	require.InDelta(t, 350, int64(k.Cost(p)), 50, "the latest ones count most")
+	require.InDelta(t, 350, int64(k.Cost(p.Ask(k.Pass))), 50, "the latest ones count most")
 }
 
 // Long calls are worth a probe, side by side, of kernels that may be the fastest,

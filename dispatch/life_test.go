@@ -80,22 +80,15 @@ func (h half) Kernels() (list []flashkit.Kernel) {
 		}
 		x := flashkit.Kernel{
 			Name: h.Name() + "/" + k.stem,
-			Fits: func(p flashkit.Problem) string {
-				if k.rows > 0 && p.QLen > k.rows {
+			Pass: k.pass(),
+			Refuses: func(c *flashkit.Call) string {
+				if k.rows > 0 && c.QLen > k.rows {
 					return "too many rows"
 				}
 				return ""
 			},
-			Cost: func(p flashkit.Problem) time.Duration { return time.Duration(k.own(p)) },
-		}
-		if k.pass() == flashkit.PassForward {
-			x.RunForward = func(ctx context.Context, p flashkit.Problem, _ *flashkit.Forward) error {
-				return h.run(ctx, k.truth(p))
-			}
-		} else {
-			x.RunBackward = func(ctx context.Context, p flashkit.Problem, _ *flashkit.Backward) error {
-				return h.run(ctx, k.truth(p))
-			}
+			Cost: func(c *flashkit.Call) time.Duration { return time.Duration(k.own(c.Problem)) },
+			Run:  func(ctx context.Context, c *flashkit.Call) error { return h.run(ctx, k.truth(c.Problem)) },
 		}
 		list = append(list, x)
 	}
@@ -142,7 +135,7 @@ func (l *life) call(name string, times int) {
 		}
 		return flashkit.F32(make([]float32, n), shape[0], shape[1], shape[2], shape[3])
 	}
-	f := &flashkit.Forward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())}
+	f := &flashkit.Args{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())}
 	for range times {
 		if err := l.d.Forward(l.t.Context(), p, f); err != nil {
 			l.t.Error(err)
@@ -158,7 +151,7 @@ func (l *life) grad(name string, times int) {
 		return flashkit.F32(make([]float32, shape[0]*shape[1]*shape[2]*shape[3]), shape[0], shape[1], shape[2], shape[3])
 	}
 	lse := flashkit.F32(make([]float32, p.Batch*p.Heads*p.QLen), p.Batch, p.Heads, p.QLen, 1)
-	b := &flashkit.Backward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape()), LSE: lse, DO: x(p.OShape()),
+	b := &flashkit.Args{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape()), LSE: lse, DO: x(p.OShape()),
 		DQ: x(p.QShape()), DK: x(p.KShape()), DV: x(p.VShape())}
 	for range times {
 		require.NoError(l.t, l.d.Backward(l.t.Context(), p, b))

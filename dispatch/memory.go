@@ -16,7 +16,7 @@ import (
 // it without a lock.
 type memory struct {
 	kernels   []flashkit.Kernel // their Cost is what is predicted
-	costs     []func(flashkit.Problem) time.Duration
+	costs     []func(*flashkit.Call) time.Duration
 	rates     [][regimes]factor      // of each kernel, measured near the size
 	standings [][kinds]factor        // of each kernel, beside others on any size
 	spent     [2][kinds]atomic.Int64 // nanoseconds of calls that are not short, of each pass
@@ -48,11 +48,7 @@ func newMemory(backends []flashkit.Backend) *memory {
 	for i := range m.kernels {
 		k := &m.kernels[i]
 		m.costs = append(m.costs, k.Cost)
-		if k.Fits == nil {
-			k.Fits = func(flashkit.Problem) string { return "it does not say which problems it takes" }
-		}
-		pass := k.Pass()
-		k.Cost = func(p flashkit.Problem) time.Duration { return m.predicted(i, p, pass) }
+		k.Cost = func(c *flashkit.Call) time.Duration { return m.predicted(i, c) }
 	}
 	m.usable = sync.OnceValue(m.whichUsable)
 	return m
@@ -83,26 +79,26 @@ func (m *memory) copied(backends []flashkit.Backend) *memory {
 }
 
 // cost returns what the kernel itself predicts.
-func (m *memory) cost(kernel int, p flashkit.Problem) time.Duration {
+func (m *memory) cost(kernel int, c *flashkit.Call) time.Duration {
 	if m.costs[kernel] == nil {
 		return 0
 	}
-	return max(0, m.costs[kernel](p))
+	return max(0, m.costs[kernel](c))
 }
 
 // predicted returns the predicted time of a kernel.
-func (m *memory) predicted(kernel int, p flashkit.Problem, s flashkit.Pass) time.Duration {
-	if p.Validate() != nil {
-		return m.cost(kernel, p)
+func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
+	if call.Validate() != nil {
+		return m.cost(kernel, call)
 	}
-	x := m.plan(p, s)
+	x := m.plan(subjectOf(call))
 	a := x.anchor()
 	for i := range x.candidates {
 		if c := &x.candidates[i]; c.kernel == kernel {
-			return scaled(m.cost(kernel, p), c.expect(&a))
+			return scaled(m.cost(kernel, call), c.expect(&a))
 		}
 	}
-	return m.cost(kernel, p)
+	return m.cost(kernel, call)
 }
 
 // scaled returns a time times a factor, given as logarithm.
@@ -110,11 +106,29 @@ func scaled(t time.Duration, log float64) time.Duration {
 	return time.Duration(min(float64(t)*math.Exp(log), math.MaxInt64/2))
 }
 
-// A plan is what is known of a pass of a problem: the kernels that fit, in the
-// order of the backends.
+// A subject is what predictions depend on: a call without its arguments.
+type subject struct {
+	problem flashkit.Problem
+	pass    flashkit.Pass
+	traits  flashkit.Traits
+}
+
+func subjectOf(c *flashkit.Call) subject { return subject{c.Problem, c.Pass, c.Traits} }
+
+// dense returns the subject of a pass of a problem whose tensors are not known.
+func dense(p flashkit.Problem, s flashkit.Pass) subject { return subject{problem: p, pass: s} }
+
+// ask returns a call to ask kernels about.
+func (s *subject) ask() *flashkit.Call {
+	c := s.problem.Ask(s.pass)
+	c.Traits = s.traits
+	return c
+}
+
+// A plan is what is known of a subject: the kernels that fit, in the order of the
+// backends.
 type plan struct {
-	problem    flashkit.Problem
-	pass       flashkit.Pass
+	subject
 	kind       kind
 	candidates []candidate
 	spent      *atomic.Int64 // of its kind
@@ -146,64 +160,65 @@ func (c *candidate) near() (log float64, ok bool) {
 	return 0, false
 }
 
-// alike returns the problem whose plan serves p: of one that decodes, with up to a
+// alike returns the subject whose plan serves s: of one that decodes, with up to a
 // sixteenth more keys, so that a program that generates text does not need a new
 // plan for every token.
-func alike(p flashkit.Problem) flashkit.Problem {
+func alike(s subject) subject {
 	const few, significant = 32, 5 // rows, and bits of the number of keys
+	p := &s.problem
 	if drop := bits.Len(uint(max(0, p.KVLen-1))) - significant; p.QLen <= few && drop > 0 {
 		p.KVLen = ((p.KVLen-1)>>drop + 1) << drop
 	}
-	return p
+	return s
 }
 
 // set returns where a plan may be.
-func (m *memory) set(p flashkit.Problem, s flashkit.Pass) *[recentWays]atomic.Pointer[plan] {
-	hash := maphash.Comparable(m.seed, p) + uint64(s)
-	return &m.recent[hash%recentSets]
+func (m *memory) set(s *subject) *[recentWays]atomic.Pointer[plan] {
+	return &m.recent[maphash.Comparable(m.seed, *s)%recentSets]
 }
 
-// find returns the plan of a problem, nil if it is not among the recent ones.
-func (m *memory) find(p flashkit.Problem, s flashkit.Pass) *plan {
-	p = alike(p)
-	set := m.set(p, s)
+// find returns the plan of a subject, nil if it is not among the recent ones.
+func (m *memory) find(s subject) *plan {
+	s = alike(s)
+	set := m.set(&s)
 	for i := range set {
-		if x := set[i].Load(); x != nil && x.pass == s && x.problem == p {
+		if x := set[i].Load(); x != nil && x.subject == s {
 			return x
 		}
 	}
 	return nil
 }
 
-// plan returns the plan of a valid problem, and makes and keeps it if need be.
-func (m *memory) plan(p flashkit.Problem, s flashkit.Pass) *plan {
-	if x := m.find(p, s); x != nil {
+// plan returns the plan of a subject with a valid problem, and makes and keeps it if
+// need be.
+func (m *memory) plan(s subject) *plan {
+	if x := m.find(s); x != nil {
 		return x
 	}
-	if y := alike(p); y.Validate() == nil {
-		if x := m.newPlan(y, s); len(x.candidates) > 0 {
+	if y := alike(s); y.problem.Validate() == nil {
+		if x := m.newPlan(y); len(x.candidates) > 0 {
 			m.keep(x)
 			return x
 		}
 	}
-	x := m.newPlan(p, s) // at the end of what kernels take
+	x := m.newPlan(s) // at the end of what kernels take
 	m.keep(x)
 	return x
 }
 
-func (m *memory) newPlan(p flashkit.Problem, s flashkit.Pass) *plan {
-	at := regimeOf(p, s)
-	x := &plan{problem: p, pass: s, kind: at.kind(), spent: &m.spent[s][at.kind()]}
+func (m *memory) newPlan(s subject) *plan {
+	at, call := regimeOf(s.problem, s.pass), s.ask()
+	x := &plan{subject: s, kind: at.kind(), spent: &m.spent[s.pass][at.kind()]}
 	var room [32]int
 	fit := room[:0]
 	for i := range m.kernels {
-		if k := &m.kernels[i]; k.Pass() == s && m.usable()[i] && k.Fits(p) == "" {
+		if k := &m.kernels[i]; k.Pass == s.pass && m.usable()[i] && k.Fits(call) == "" {
 			fit = append(fit, i)
 		}
 	}
 	x.candidates = make([]candidate, len(fit))
 	for j, i := range fit {
-		own, c := float64(m.cost(i, p)), &x.candidates[j]
+		own, c := float64(m.cost(i, call)), &x.candidates[j]
 		c.kernel, c.at, c.own, c.log = i, at, own, math.Log(own)
 		c.rates, c.standing = &m.rates[i], &m.standings[i][x.kind]
 	}
@@ -212,7 +227,7 @@ func (m *memory) newPlan(p flashkit.Problem, s flashkit.Pass) *plan {
 
 // keep puts a plan into an empty place of its set, or in the place of another.
 func (m *memory) keep(x *plan) {
-	set := m.set(x.problem, x.pass)
+	set := m.set(&x.subject)
 	for i := range set {
 		if set[i].CompareAndSwap(nil, x) {
 			return

@@ -14,9 +14,9 @@ import (
 // The smallest problems are where the overhead of dispatch shows.
 var small = flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 2, QLen: 1, KVLen: 2, Dim: 8, VDim: 8}
 
-func smallForward() *flashkit.Forward {
+func smallForward() *flashkit.Args {
 	x := func(rows int) flashkit.Tensor { return flashkit.F32(make([]float32, 2*rows*8), 1, 2, rows, 8) }
-	return &flashkit.Forward{Q: x(1), K: x(2), V: x(2), O: x(1)}
+	return &flashkit.Args{Q: x(1), K: x(2), V: x(2), O: x(1)}
 }
 
 // Dispatch allocates nothing on the real kernels, either.
@@ -39,8 +39,8 @@ type hollow struct{ *simd.Backend }
 func (h hollow) Kernels() []flashkit.Kernel {
 	list := h.Backend.Kernels()
 	for i := range list {
-		if list[i].RunForward != nil {
-			list[i].RunForward = func(context.Context, flashkit.Problem, *flashkit.Forward) error { return nil }
+		if list[i].Pass == flashkit.PassForward {
+			list[i].Run = func(context.Context, *flashkit.Call) error { return nil }
 		}
 	}
 	return list
@@ -57,7 +57,7 @@ func BenchmarkCall(b *testing.B) {
 		name string
 		call func() error
 	}{
-		{"direct", func() error { return k.Forward(ctx, small, f) }},
+		{"direct", func() error { return k.Compute(ctx, small, f) }},
 		{"dispatch", func() error { return all.Forward(ctx, small, f) }},
 		{"frozen", func() error { return frozen.Forward(ctx, small, f) }},
 	} {

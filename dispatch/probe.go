@@ -39,15 +39,16 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 		x.settled.Or(d.bit())
 		return 0
 	}
-	p := m.shrink(x.problem, list)
-	if x.price.Store(m.price(p, list)); !ready() {
+	p := m.shrink(x.problem, x.pass, list)
+	call := p.Ask(x.pass)
+	if x.price.Store(m.price(call, list)); !ready() {
 		return 0
 	}
 	for _, c := range list {
 		m.probed[c.kernel][x.kind] = true
 	}
 	x.settled.Or(d.bit())
-	probes := m.probes(list, p)
+	probes := m.probes(list, call)
 	if len(probes) < 2 {
 		return 0
 	}
@@ -68,9 +69,9 @@ func (d *Dispatcher) isSettled(x *plan) bool { return x.settled.Load()&d.bit() !
 func (d *Dispatcher) bit() uint64 { return 1 << min(d.id, 63) }
 
 // price returns the nanoseconds that a probe is predicted to take.
-func (m *memory) price(p flashkit.Problem, list []*candidate) (sum int64) {
+func (m *memory) price(call *flashkit.Call, list []*candidate) (sum int64) {
 	for _, c := range list {
-		sum += (1 + probeCalls) * int64(m.cost(c.kernel, p))
+		sum += (1 + probeCalls) * int64(m.cost(c.kernel, call))
 	}
 	return sum
 }
@@ -95,11 +96,12 @@ func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 
 // shrink returns a problem like p that the fastest of the candidates predicts to take
 // probeTime at most, if one can be had by leaving out batches, rows, heads and keys.
-func (m *memory) shrink(p flashkit.Problem, list []*candidate) flashkit.Problem {
+func (m *memory) shrink(p flashkit.Problem, pass flashkit.Pass, list []*candidate) flashkit.Problem {
 	const rows = 128 // enough to fill tiles
 	group := p.Heads / p.KVHeads
 	tooLong := func() bool {
-		return !slices.ContainsFunc(list, func(c *candidate) bool { return m.cost(c.kernel, p) <= probeTime })
+		call := p.Ask(pass)
+		return !slices.ContainsFunc(list, func(c *candidate) bool { return m.cost(c.kernel, call) <= probeTime })
 	}
 	for tooLong() {
 		switch {
@@ -129,18 +131,19 @@ type probe struct {
 }
 
 // probes returns probes of the candidates that fit a problem, none if that is too large.
-func (m *memory) probes(list []*candidate, p flashkit.Problem) (probes []*probe) {
-	if len(list) < 2 || p.Bytes(flashkit.PassBackward) > probeBytes {
+func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*probe) {
+	if len(list) < 2 || asked.Bytes(flashkit.PassBackward) > probeBytes {
 		return nil
 	}
-	call := example(p, m.kernels[list[0].kernel].Pass())
+	args := example(asked)
 	for _, c := range list {
 		k := &m.kernels[c.kernel]
-		if k.HostMemory != nil && k.HostMemory(p) > probeBytes {
+		if k.Needs != nil && k.Needs(asked).Host > probeBytes {
 			continue // more than the tensors
 		}
-		if own := m.cost(c.kernel, p); own > 0 && k.Fits(p) == "" {
-			probes = append(probes, &probe{standing: c.standing, own: own, call: func(ctx context.Context) error { return call(ctx, k) }})
+		if own := m.cost(c.kernel, asked); own > 0 && k.Fits(asked) == "" {
+			call := func(ctx context.Context) error { return k.Compute(ctx, asked.Problem, args) }
+			probes = append(probes, &probe{standing: c.standing, own: own, call: call})
 		}
 	}
 	return probes
@@ -169,33 +172,21 @@ func measure(ctx context.Context, probes []*probe) {
 	}
 }
 
-// example returns calls of kernels of a pass, on tensors made for it.
-func example(p flashkit.Problem, s flashkit.Pass) func(context.Context, *flashkit.Kernel) error {
-	tensor := func(t flashkit.DType, shape [4]int) flashkit.Tensor {
-		n := shape[0] * shape[1] * shape[2] * shape[3]
-		if t == flashkit.Float32 {
-			x := make([]float32, n)
-			for i := range x {
-				x[i] = float32(i%13) / 16
-			}
-			return flashkit.F32(x, shape[0], shape[1], shape[2], shape[3])
+// example returns arguments with numbers for a call that was asked about.
+func example(c *flashkit.Call) *flashkit.Args {
+	args := flashkit.NewArgs(c.Problem, c.Pass)
+	for _, a := range flashkit.Arguments() {
+		t := a.Of(args)
+		f, u, b := t.Float32s(), t.Uint16s(), t.Bools()
+		for i := range f {
+			f[i] = float32(i%13) / 16
 		}
-		x := make([]uint16, n)
-		for i := range x {
-			x[i] = 0x3800 // 0.5 in f16, about 3e-5 in bf16
+		for i := range u {
+			u[i] = 0x3800 // 0.5 in f16, about 3e-5 in bf16
 		}
-		if t == flashkit.Float16 {
-			return flashkit.F16(x, shape[0], shape[1], shape[2], shape[3])
+		for i := range b {
+			b[i] = i%8 != 0
 		}
-		return flashkit.BF16(x, shape[0], shape[1], shape[2], shape[3])
 	}
-	q, key, v, o := tensor(p.DType, p.QShape()), tensor(p.DType, p.KShape()), tensor(p.DType, p.VShape()), tensor(p.DType, p.OShape())
-	lse := tensor(flashkit.Float32, p.LSEShape())
-	if s == flashkit.PassForward {
-		f := &flashkit.Forward{Q: q, K: key, V: v, O: o, LSE: lse}
-		return func(ctx context.Context, k *flashkit.Kernel) error { return k.Forward(ctx, p, f) }
-	}
-	b := &flashkit.Backward{Q: q, K: key, V: v, O: o, LSE: lse, DO: tensor(p.DType, p.OShape()),
-		DQ: tensor(p.DType, p.QShape()), DK: tensor(p.DType, p.KShape()), DV: tensor(p.DType, p.VShape())}
-	return func(ctx context.Context, k *flashkit.Kernel) error { return k.Backward(ctx, p, b) }
+	return args
 }

@@ -59,15 +59,15 @@ var ErrProfile = errors.New("profile ignored")
 // yardsticks are problems whose predictions stand for a kernel's.
 var yardsticks = [...]flashkit.Problem{
 	{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 128, VDim: 128},
-	{Batch: 2, Heads: 4, KVHeads: 4, QLen: 100, KVLen: 100, Dim: 64, VDim: 64, Mask: flashkit.Causal()},
+	{Batch: 2, Heads: 4, KVHeads: 4, QLen: 100, KVLen: 100, Dim: 64, VDim: 64, Band: flashkit.Causal()},
 	{Batch: 1, Heads: 4, KVHeads: 4, QLen: 2048, KVLen: 2048, Dim: 80, VDim: 80, DType: flashkit.BFloat16},
 }
 
 func (m *memory) predicts(kernel int) (list []int64) {
 	for _, p := range yardsticks {
 		cost := time.Duration(-1)
-		if m.kernels[kernel].Fits(p) == "" {
-			cost = m.cost(kernel, p)
+		if c := p.Ask(m.kernels[kernel].Pass); m.kernels[kernel].Fits(c) == "" {
+			cost = m.cost(kernel, c)
 		}
 		list = append(list, int64(cost))
 	}
@@ -285,7 +285,7 @@ func (m *memory) candidate(kernel string, p flashkit.Problem) *candidate {
 		if m.kernels[i].Name != kernel {
 			continue
 		}
-		x := m.plan(p, m.kernels[i].Pass())
+		x := m.plan(dense(p, m.kernels[i].Pass))
 		for j := range x.candidates {
 			if c := &x.candidates[j]; c.kernel == i {
 				return c

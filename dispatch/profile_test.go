@@ -35,8 +35,8 @@ func taught(t *testing.T) *Dispatcher {
 
 func costs(d *Dispatcher, p flashkit.Problem) (list []time.Duration) {
 	for _, k := range d.Kernels() {
-		if k.Fits(p) == "" {
-			list = append(list, k.Cost(p))
+		if k.Fits(p.Ask(k.Pass)) == "" {
+			list = append(list, k.Cost(p.Ask(k.Pass)))
 		}
 	}
 	return list
@@ -361,12 +361,12 @@ func TestAlike(t *testing.T) {
 	for m := range 5000 {
 		p := decoding
 		p.KVLen = m
-		y := alike(p)
+		y := alike(dense(p, flashkit.PassForward)).problem
 		require.GreaterOrEqual(t, y.KVLen, m)
 		require.LessOrEqual(t, 16*(y.KVLen-m), m, m)
-		require.Equal(t, y, alike(y))
+		require.Equal(t, y, alike(dense(y, flashkit.PassForward)).problem)
 		p.QLen = 33
-		require.Equal(t, p, alike(p))
+		require.Equal(t, p, alike(dense(p, flashkit.PassForward)).problem)
 	}
 	d := New(&fewKeys{simd.New()})
 	defer d.Close()
@@ -375,7 +375,7 @@ func TestAlike(t *testing.T) {
 	for range 2 {
 		k, err := d.Pick(p, flashkit.PassForward)
 		require.NoError(t, err)
-		require.Equal(t, k.Cost(p), d.memory.cost(len(d.memory.kernels)-2, p), "of the problem itself")
+		require.Equal(t, k.Cost(p.Ask(k.Pass)), d.memory.cost(len(d.memory.kernels)-2, p.Ask(k.Pass)), "of the problem itself")
 	}
 	p.KVLen++
 	_, err := d.Pick(p, flashkit.PassForward)
@@ -392,12 +392,15 @@ type fewKeys struct{ *simd.Backend }
 func (b *fewKeys) Kernels() []flashkit.Kernel {
 	list := b.Backend.Kernels()
 	for i := range list {
-		fits, generic := list[i].Fits, strings.HasSuffix(list[i].Name, "generic")
-		list[i].Fits = func(p flashkit.Problem) string {
-			if p.KVLen > 1000 || !generic {
+		refuses, generic := list[i].Refuses, strings.HasSuffix(list[i].Name, "generic")
+		list[i].Refuses = func(c *flashkit.Call) string {
+			switch {
+			case c.KVLen > 1000 || !generic:
 				return "too many keys"
+			case refuses == nil:
+				return ""
 			}
-			return fits(p)
+			return refuses(c)
 		}
 	}
 	return list

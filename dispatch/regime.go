@@ -75,7 +75,7 @@ func regimeOf(p flashkit.Problem, s flashkit.Pass) regime {
 	if p.KVHeads < p.Heads {
 		at[axisShared] = 1
 	}
-	if p.Mask != (flashkit.Band{}) {
+	if p.Band != (flashkit.Band{}) {
 		at[axisMask] = 1
 	}
 	at[axisType] = int(p.DType)

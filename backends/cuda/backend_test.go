@@ -64,7 +64,7 @@ func TestFitsOlderGPU(t *testing.T) {
 	defer b.Close()
 	for _, k := range b.Kernels() {
 		if k.Name == "cuda/fwd_sm80" {
-			require.Equal(t, "it needs compute capability 8.0, Fake GPU has 7.5", k.Fits(problem(t, "b1-h1-g1-n4-m4-d8-bf16")))
+			require.Equal(t, "it needs compute capability 8.0, Fake GPU has 7.5", k.Fits(problem(t, "b1-h1-g1-n4-m4-d8-bf16").Ask(k.Pass)))
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestFits(t *testing.T) {
 	} {
 		for _, k := range b.Kernels() {
 			if k.Name == c.kernel {
-				require.Equal(t, c.reason, k.Fits(problem(t, c.problem)), c.problem)
+				require.Equal(t, c.reason, k.Fits(problem(t, c.problem).Ask(k.Pass)), c.problem)
 			}
 		}
 	}
@@ -179,15 +179,15 @@ func TestDeviceMemory(t *testing.T) {
 	empty := func(s [4]int) flashkit.Tensor {
 		return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
 	}
-	fwd := &flashkit.Forward{Q: host(c.fwd.Q), K: host(c.fwd.K), V: host(c.fwd.V), O: empty(p.OShape()), LSE: empty(p.LSEShape())}
-	bwd := &flashkit.Backward{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: host(c.bwd.DO),
+	fwd := &flashkit.Args{Q: host(c.fwd.Q), K: host(c.fwd.K), V: host(c.fwd.V), O: empty(p.OShape()), LSE: empty(p.LSEShape())}
+	bwd := &flashkit.Args{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: host(c.bwd.DO),
 		DQ: empty(p.QShape()), DK: empty(p.KShape()), DV: empty(p.VShape())}
 	for _, k := range b.Kernels() {
 		switch k.Name {
 		case "cuda/fwd_f32":
-			require.NoError(t, k.Forward(context.Background(), p, fwd))
+			require.NoError(t, k.Compute(context.Background(), p, fwd))
 		case "cuda/bwd_f32":
-			require.NoError(t, k.Backward(context.Background(), p, bwd))
+			require.NoError(t, k.Compute(context.Background(), p, bwd))
 		}
 	}
 	for _, pair := range [][2]flashkit.Tensor{{host(c.fwd.O), fwd.O}, {host(c.fwd.LSE), fwd.LSE}, {host(c.bwd.DQ), bwd.DQ}, {host(c.bwd.DK), bwd.DK}, {host(c.bwd.DV), bwd.DV}} {
@@ -270,6 +270,15 @@ func TestBadDeviceArguments(t *testing.T) {
 	require.Empty(t, f.launches)
 }
 
+// host runs a stem on tensors in the host's memory.
+func (b *Backend) host(ctx context.Context, id stemID, p flashkit.Problem, args *flashkit.Args) error {
+	var c flashkit.Call
+	if err := c.Set(p, stems[id].pass, args); err != nil {
+		return err
+	}
+	return b.runHost(ctx, id, &c)
+}
+
 // Out of memory is an error like any other; the device goes on.
 func TestOutOfMemory(t *testing.T) {
 	b, f := openFake(t)
@@ -280,7 +289,7 @@ func TestOutOfMemory(t *testing.T) {
 	x := func(s [4]int) flashkit.Tensor {
 		return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
 	}
-	err = b.hostForward(context.Background(), fwdF32, p, &flashkit.Forward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())})
+	err = b.host(context.Background(), fwdF32, p, &flashkit.Args{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())})
 	require.True(t, isOutOfMemory(err), err)
 	f.limit = 0
 	c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
@@ -318,10 +327,10 @@ func TestNothingLeaksOnFailure(t *testing.T) {
 		x := func(s [4]int) flashkit.Tensor {
 			return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
 		}
-		arg := &flashkit.Backward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape()), LSE: x(p.LSEShape()), DO: x(p.OShape()), DQ: x(p.QShape()), DK: x(p.KShape()), DV: x(p.VShape())}
-		require.Error(t, b.hostBackward(context.Background(), bwdF32, p, arg), call)
+		arg := &flashkit.Args{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape()), LSE: x(p.LSEShape()), DO: x(p.OShape()), DQ: x(p.QShape()), DK: x(p.KShape()), DV: x(p.VShape())}
+		require.Error(t, b.host(context.Background(), bwdF32, p, arg), call)
 		clear(f.failures)
-		require.NoError(t, b.hostBackward(context.Background(), bwdF32, p, arg), call)
+		require.NoError(t, b.host(context.Background(), bwdF32, p, arg), call)
 	}
 }
 
@@ -347,7 +356,7 @@ func TestCanceledBetweenChunks(t *testing.T) {
 	x := func(s [4]int) flashkit.Tensor {
 		return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
 	}
-	err := b.hostForward(ctx, fwdF32, p, &flashkit.Forward{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())})
+	err := b.host(ctx, fwdF32, p, &flashkit.Args{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())})
 	require.ErrorIs(t, err, context.Canceled)
 	require.LessOrEqual(t, copies, cap(b.lanes.free))
 }

@@ -56,8 +56,8 @@ func BenchmarkHostChoice(b *testing.B) {
 	eachChoice(b, gpu, "host", 60, func(p flashkit.Problem, pass flashkit.Pass) (ids []stemID, chosen stemID, ms []float64) {
 		chosen = -1
 		for i := range stems {
-			if k := kernels[i]; k.Pass() == pass && k.Fits(p) == "" {
-				if ids = append(ids, stemID(i)); chosen < 0 || k.Cost(p) < kernels[chosen].Cost(p) {
+			if k := kernels[i]; k.Pass == pass && k.Fits(p.Ask(k.Pass)) == "" {
+				if ids = append(ids, stemID(i)); chosen < 0 || k.Cost(p.Ask(k.Pass)) < kernels[chosen].Cost(p.Ask(pass)) {
 					chosen = stemID(i)
 				}
 			}
@@ -260,14 +260,14 @@ func (x *hostArena) call(p flashkit.Problem, k *flashkit.Kernel) func() error {
 	}
 	input := func(s [4]int) flashkit.Tensor { return tensor(&in, x.wide, x.narrow, p.DType, s) }
 	result := func(s [4]int) flashkit.Tensor { return tensor(&out, x.wideOut, x.narrowOut, p.DType, s) }
-	f := &flashkit.Forward{Q: input(p.QShape()), K: input(p.KShape()), V: input(p.VShape()), O: result(p.OShape())}
-	if k.Pass() == flashkit.PassForward {
-		return func() error { return k.Forward(context.Background(), p, f) }
+	f := &flashkit.Args{Q: input(p.QShape()), K: input(p.KShape()), V: input(p.VShape()), O: result(p.OShape())}
+	if k.Pass == flashkit.PassForward {
+		return func() error { return k.Compute(context.Background(), p, f) }
 	}
 	lse := p.LSEShape()
-	g := &flashkit.Backward{Q: f.Q, K: f.K, V: f.V, O: input(p.OShape()), LSE: flashkit.F32(x.wide[:lse[0]*lse[1]*lse[2]], lse[0], lse[1], lse[2], 1),
+	g := &flashkit.Args{Q: f.Q, K: f.K, V: f.V, O: input(p.OShape()), LSE: flashkit.F32(x.wide[:lse[0]*lse[1]*lse[2]], lse[0], lse[1], lse[2], 1),
 		DO: input(p.OShape()), DQ: result(p.QShape()), DK: result(p.KShape()), DV: result(p.VShape())}
-	return func() error { return k.Backward(context.Background(), p, g) }
+	return func() error { return k.Compute(context.Background(), p, g) }
 }
 
 // hostMedian returns the median milliseconds of a call by the host's clock. The first

@@ -59,8 +59,8 @@ func TestCostGrows(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 3000 {
 		p, pass := randomProblem(r)
-		if p.Mask.Left() != flashkit.Unlimited { // a window shows the same keys among more
-			p.Mask = flashkit.Causal()
+		if p.Band.Left() != flashkit.Unlimited { // a window shows the same keys among more
+			p.Band = flashkit.Causal()
 		}
 		p.KVLen = max(p.KVLen, p.QLen) // of which all see some
 		for i := range stems {
@@ -177,9 +177,9 @@ func randomProblem(r *rand.Rand) (flashkit.Problem, flashkit.Pass) {
 		}
 		switch r.IntN(4) {
 		case 0, 1:
-			p.Mask = flashkit.Causal()
+			p.Band = flashkit.Causal()
 		case 2:
-			p.Mask = flashkit.Window(between(r, 16, 4096), 0)
+			p.Band = flashkit.Window(between(r, 16, 4096), 0)
 		}
 		pass := flashkit.PassForward
 		if n := r.IntN(6); n < 2 && p.DType != flashkit.Float32 || n < 1 {

@@ -46,7 +46,7 @@ func ExampleBackend_Forward() {
 }
 
 func attend(b *cuda.Backend) error {
-	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 1024, KVLen: 1024, Dim: 64, VDim: 64, DType: flashkit.BFloat16, Mask: flashkit.Causal()}
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 1024, KVLen: 1024, Dim: 64, VDim: 64, DType: flashkit.BFloat16, Band: flashkit.Causal()}
 	n := p.Batch * p.Heads * p.QLen * p.Dim
 	s, err := b.NewStream()
 	if err != nil {

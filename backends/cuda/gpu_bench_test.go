@@ -247,7 +247,7 @@ func BenchmarkHost(b *testing.B) {
 		p := problem(b, name)
 		var k flashkit.Kernel
 		for _, x := range gpu.Kernels() {
-			if k.Name == "" && x.Pass() == flashkit.PassForward && x.Fits(p) == "" {
+			if k.Name == "" && x.Pass == flashkit.PassForward && x.Fits(p.Ask(x.Pass)) == "" {
 				k = x
 			}
 		}
@@ -266,8 +266,8 @@ func BenchmarkHost(b *testing.B) {
 			}
 			return flashkit.BF16(x, s[0], s[1], s[2], s[3])
 		}
-		f := &flashkit.Forward{Q: tensor(p.QShape()), K: tensor(p.KShape()), V: tensor(p.VShape()), O: tensor(p.OShape())}
-		end := medianOf(func() { require.NoError(b, k.Forward(context.Background(), p, f)) })
+		f := &flashkit.Args{Q: tensor(p.QShape()), K: tensor(p.KShape()), V: tensor(p.VShape()), O: tensor(p.OShape())}
+		end := medianOf(func() { require.NoError(b, k.Compute(context.Background(), p, f)) })
 		in := (f.Q.Len() + f.K.Len() + f.V.Len()) * p.DType.Size()
 		out := f.O.Len() * p.DType.Size()
 		copies := copyTime(b, gpu, in, true) + copyTime(b, gpu, out, false)

@@ -365,7 +365,7 @@ func TestManyHostCalls(t *testing.T) {
 	for i := range outs {
 		outs[i] = make([]float32, len(q))
 		go func() {
-			errs <- b.hostForward(context.Background(), fwdF32, p, &flashkit.Forward{
+			errs <- b.host(context.Background(), fwdF32, p, &flashkit.Args{
 				Q: flashkit.F32(q, 4, 4, 200, 64), K: flashkit.F32(k, 4, 4, 200, 64), V: flashkit.F32(v, 4, 4, 200, 64), O: flashkit.F32(outs[i], 4, 4, 200, 64)})
 		}()
 	}

@@ -49,18 +49,8 @@ type hostCall struct {
 	err  error // the first
 }
 
-func (b *Backend) hostForward(ctx context.Context, id stemID, p flashkit.Problem, f *flashkit.Forward) error {
-	return b.runHost(ctx, id, p, []array{{t: f.Q}, {t: f.K}, {t: f.V}, {t: f.O, output: true}, {t: f.LSE, output: true}})
-}
-
-func (b *Backend) hostBackward(ctx context.Context, id stemID, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.runHost(ctx, id, p, []array{
-		{t: f.Q}, {t: f.K}, {t: f.V}, {t: f.O}, {t: f.LSE}, {t: f.DO}, {t: f.DLSE},
-		{t: f.DQ, output: true}, {t: f.DK, output: true}, {t: f.DV, output: true},
-	})
-}
-
-func (b *Backend) runHost(ctx context.Context, id stemID, p flashkit.Problem, arrays []array) error {
+func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) error {
+	p, arrays := call.Problem, arraysOf(call)
 	units := p.Batch * p.KVHeads
 	if units == 0 {
 		return nil
@@ -80,6 +70,17 @@ func (b *Backend) runHost(ctx context.Context, id stemID, p flashkit.Problem, ar
 	c.work(ctx, own)
 	crew.Wait()
 	return c.err
+}
+
+// arraysOf returns the arguments that a dense call may have, in the order of
+// params.views.
+func arraysOf(c *flashkit.Call) (list []array) {
+	for _, a := range flashkit.Arguments() {
+		if role := a.Role(&c.Problem, c.Pass); role != 0 {
+			list = append(list, array{t: *a.Of(c.Args), output: role&flashkit.Output != 0})
+		}
+	}
+	return list
 }
 
 // lay decides how many units a chunk has and where each array lies in it: the

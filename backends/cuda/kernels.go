@@ -160,6 +160,9 @@ func blocks(p flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }
 
+// takes is what every kernel takes beyond dense attention in a band.
+const takes = flashkit.FeatureShift
+
 // Kernels returns the backend's kernels. They take host tensors and stream them
 // through the device.
 func (b *Backend) Kernels() []flashkit.Kernel {
@@ -167,27 +170,19 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	for i := range stems {
 		s := &stems[i]
 		k := flashkit.Kernel{
-			Name: "cuda/" + s.name,
-			Fits: func(p flashkit.Problem) string { return s.fits(&b.dev, p) },
-
+			Name: "cuda/" + s.name, Pass: s.pass, Takes: takes,
 			Missing: func() string { return s.missing(&b.dev) },
-			Cost:    func(p flashkit.Problem) time.Duration { return s.hostCost(&b.dev, p, cap(b.lanes.free)) },
+			Refuses: func(c *flashkit.Call) string { return s.fits(&b.dev, c.Problem) },
+			Cost: func(c *flashkit.Call) time.Duration {
+				return s.hostCost(&b.dev, c.Problem, cap(b.lanes.free))
+			},
+			Run: func(ctx context.Context, c *flashkit.Call) error { return b.runHost(ctx, stemID(i), c) },
 		}
-		k.DeviceMemory = func(p flashkit.Problem) (tensors, workspace int64) {
-			n, err := b.Workspace(p, s.pass, k.Name)
-			if err != nil {
-				return 0, 0
+		k.Needs = func(c *flashkit.Call) (m flashkit.Memory) {
+			if n, err := b.Workspace(c.Problem, s.pass, k.Name); err == nil {
+				m.Tensors, m.Device = c.Bytes(s.pass), float64(n)
 			}
-			return int64(p.Bytes(s.pass)), int64(n)
-		}
-		if s.pass == flashkit.PassForward {
-			k.RunForward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-				return b.hostForward(ctx, stemID(i), p, f)
-			}
-		} else {
-			k.RunBackward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-				return b.hostBackward(ctx, stemID(i), p, f)
-			}
+			return m
 		}
 		list = append(list, k)
 	}

@@ -16,7 +16,7 @@ import (
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, f *Forward) error {
 	a := b.args.Get().(*arguments)
 	defer b.args.Put(a)
-	if err := f.check(b, p, &a.forward); err != nil {
+	if err := f.check(b, p, a); err != nil {
 		return err
 	}
 	a.describe(p)
@@ -35,7 +35,7 @@ func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, f 
 func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, f *Backward) error {
 	a := b.args.Get().(*arguments)
 	defer b.args.Put(a)
-	if err := f.check(b, p, &a.backward); err != nil {
+	if err := f.check(b, p, a); err != nil {
 		return err
 	}
 	a.describe(p)
@@ -56,8 +56,8 @@ func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, f
 // and the tensors for the common check.
 type arguments struct {
 	mapped
-	forward  flashkit.Forward
-	backward flashkit.Backward
+	tensors flashkit.Args
+	call    flashkit.Call
 }
 
 // ready refuses a stream that is not b's and a context that is done, and chooses

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -44,20 +43,11 @@ func (a *params) describe(p flashkit.Problem) {
 	}
 }
 
-// band returns the mask in plain numbers: row i sees the keys from i+lo to i+hi.
+// band returns the mask in plain numbers, which are no farther than reach: row i sees
+// the keys from i+lo to i+hi.
 func band(p flashkit.Problem) (lo, hi int) {
-	off := p.KVLen - p.QLen
-	if p.Mask.IsTopLeft() {
-		off = 0
-	}
-	lo, hi = -reach, reach
-	if n := p.Mask.Left(); n != flashkit.Unlimited {
-		lo = max(lo, off-min(n, reach))
-	}
-	if n := p.Mask.Right(); n != flashkit.Unlimited {
-		hi = min(hi, off+min(n, reach))
-	}
-	return lo, hi
+	lo, hi = p.Band.Diagonals(p.QLen, p.KVLen)
+	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
 // set makes v the tensor t. The stride of a dimension of length 1 may be
@@ -73,9 +63,4 @@ func (v *view) set(t flashkit.Tensor) {
 }
 
 // addressOf returns where the memory of t begins, 0 for the zero Tensor.
-func addressOf(t flashkit.Tensor) Pointer {
-	if t.DType() == flashkit.Float32 {
-		return Pointer(unsafe.Pointer(unsafe.SliceData(t.Float32s())))
-	}
-	return Pointer(unsafe.Pointer(unsafe.SliceData(t.Uint16s())))
-}
+func addressOf(t flashkit.Tensor) Pointer { return Pointer(t.Address()) }

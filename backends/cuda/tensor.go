@@ -126,19 +126,19 @@ type Backward struct {
 }
 
 // check refuses memory that is not b's, and then what the common check refuses.
-// It describes the arguments in f, which is only there to not allocate them.
-func (x *Forward) check(b *Backend, p flashkit.Problem, f *flashkit.Forward) error {
+// It describes the arguments in a, which is only there to not allocate them.
+func (x *Forward) check(b *Backend, p flashkit.Problem, a *arguments) error {
 	if x == nil {
 		return missing("Forward")
 	}
 	if err := b.owns(named{"Q", &x.Q}, named{"K", &x.K}, named{"V", &x.V}, named{"O", &x.O}, named{"LSE", &x.LSE}); err != nil {
 		return err
 	}
-	*f = flashkit.Forward{Q: x.Q.view, K: x.K.view, V: x.V.view, O: x.O.view, LSE: x.LSE.view}
-	return p.CheckForward(f)
+	a.tensors = flashkit.Args{Q: x.Q.view, K: x.K.view, V: x.V.view, O: x.O.view, LSE: x.LSE.view}
+	return a.check(p, flashkit.PassForward)
 }
 
-func (x *Backward) check(b *Backend, p flashkit.Problem, f *flashkit.Backward) error {
+func (x *Backward) check(b *Backend, p flashkit.Problem, a *arguments) error {
 	if x == nil {
 		return missing("Backward")
 	}
@@ -146,11 +146,22 @@ func (x *Backward) check(b *Backend, p flashkit.Problem, f *flashkit.Backward) e
 		named{"DO", &x.DO}, named{"DLSE", &x.DLSE}, named{"DQ", &x.DQ}, named{"DK", &x.DK}, named{"DV", &x.DV}); err != nil {
 		return err
 	}
-	*f = flashkit.Backward{
+	a.tensors = flashkit.Args{
 		Q: x.Q.view, K: x.K.view, V: x.V.view, O: x.O.view, LSE: x.LSE.view, DO: x.DO.view, DLSE: x.DLSE.view,
 		DQ: x.DQ.view, DK: x.DK.view, DV: x.DV.view,
 	}
-	return p.CheckBackward(f)
+	return a.check(p, flashkit.PassBackward)
+}
+
+// check is the common check of a's tensors, and refuses what no kernel takes.
+func (a *arguments) check(p flashkit.Problem, pass flashkit.Pass) error {
+	if err := a.call.Set(p, pass, &a.tensors); err != nil {
+		return err
+	}
+	if missing := p.Features() &^ takes; missing != 0 {
+		return &flashkit.UnsupportedError{Kernel: "cuda", Problem: p, Reason: "it does not take " + missing.String()}
+	}
+	return nil
 }
 
 type named struct {

@@ -68,7 +68,7 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 // of what is likely the worker's next block.
 func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
 	const tilesBefore = 8 // so many tiles' scores fetch all of that
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	first, end := j.visited(x.keyRange)
 	lastHead := (x.g+1)*(p.Heads/p.KVHeads) - 1
 	x.ahead.clear()

@@ -25,8 +25,8 @@ import (
 // order, so that a row that sees one key has dS = 0.
 //
 // What a row does not see has the weight 0 in P and dS.
-func (b *Backend) bwdAMXBF16(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAMXBF16Plan, bwdAMXBF16Prepare, bwdAMXBF16Block, bwdAVX512BF16Finish)
+func (b *Backend) bwdAMXBF16(ctx context.Context, c *flashkit.Call) error {
+	return b.bwdLanes(ctx, c, &avx512Lanes, bwdAMXBF16Plan, bwdAMXBF16Prepare, bwdAMXBF16Block, bwdAVX512BF16Finish)
 }
 
 const tileRowsBwd = 256 // query rows of a tile: products have few calls, and sums stay in tiles
@@ -58,7 +58,7 @@ func bwdAMXBF16Times(p flashkit.Problem) [3]timedPhase {
 
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXBF16Prepare(j *job, ws *arena, item int) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	b, h, t := j.queryTileOf(item)
 	x, words := avx512Lanes.stats(j, b, h, t), pairWords(p.VDim)
 	avx512Lanes.clearSums(j, &x, b, h, t)
@@ -92,7 +92,7 @@ type gradBlock struct {
 }
 
 func bwdAMXBF16Block(j *job, ws *arena, item int) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	x := gradBlock{
 		gradPanels: newGradPanels(j, ws, item),
@@ -131,7 +131,7 @@ type packedTile struct {
 // addTile takes tile t of query head h into the block of an item. at is the
 // tile's place in the order of all blocks.
 func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	y := packedTile{tileStats: avx512Lanes.stats(j, x.b, h, t), from: t * j.rows, n: min(j.rows, p.QLen-t*j.rows)}
 	y.q, y.qStep = tileRows(&f.Q, x.b, h, y.from, y.n, x.qBuf)
 	y.do, y.doStep = tileRows(&f.DO, x.b, h, y.from, y.n, x.doBuf)

@@ -22,8 +22,8 @@ import (
 // A product is summed apart, then added. K and V are packed once for a block, Q and
 // dO for every tile and block: hence blocks are large. delta is the diagonal of dO Oᵀ,
 // summed as dP is.
-func (b *Backend) bwdAMXF32(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAMXF32Plan, bwdAMXF32Prepare, bwdAMXF32Block, bwdAVX512Finish)
+func (b *Backend) bwdAMXF32(ctx context.Context, c *flashkit.Call) error {
+	return b.bwdLanes(ctx, c, &avx512Lanes, bwdAMXF32Plan, bwdAMXF32Prepare, bwdAMXF32Block, bwdAVX512Finish)
 }
 
 // The rows of a tile and the keys of a block, up to a head dim of 128. dQ is summed
@@ -59,7 +59,7 @@ func bwdAMXF32Times(p flashkit.Problem) [3]timedPhase {
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXF32Prepare(j *job, ws *arena, item int) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	b, h, t := j.queryTileOf(item)
 	x := avx512Lanes.stats(j, b, h, t)
 	avx512Lanes.clearSums(j, &x, b, h, t)
@@ -119,7 +119,7 @@ func newScorePanel(j *job, ws *arena) scorePanel {
 }
 
 func bwdAMXF32Block(j *job, ws *arena, item int) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
 	x := planeGrads{
 		gradPanels: newGradPanels(j, ws, item),
@@ -155,7 +155,7 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 // addTile takes tile t of query head h into the block of an item. at is the
 // tile's place in the order of all blocks.
 func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
 	n := min(j.rows, p.QLen-from)
 	x.wild, x.now.k, x.now.n = false, x.from, 0

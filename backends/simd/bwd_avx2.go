@@ -9,8 +9,8 @@ import (
 )
 
 // bwd_avx2 is bwdLanes with 16 query rows in the lanes.
-func (b *Backend) bwdAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx2Lanes, bwdAVX2Plan, bwdAVX2Prepare, bwdAVX2Block, bwdAVX2Finish)
+func (b *Backend) bwdAVX2(ctx context.Context, c *flashkit.Call) error {
+	return b.bwdLanes(ctx, c, &avx2Lanes, bwdAVX2Plan, bwdAVX2Prepare, bwdAVX2Block, bwdAVX2Finish)
 }
 
 func bwdAVX2Plan(j *job) (tile, block phase)     { return avx2Lanes.bwdPlan(j) }

@@ -9,8 +9,8 @@ import (
 )
 
 // bwd_avx512 is bwdLanes with 32 query rows in the lanes.
-func (b *Backend) bwdAVX512(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512Plan, bwdAVX512Prepare, bwdAVX512Block, bwdAVX512Finish)
+func (b *Backend) bwdAVX512(ctx context.Context, c *flashkit.Call) error {
+	return b.bwdLanes(ctx, c, &avx512Lanes, bwdAVX512Plan, bwdAVX512Prepare, bwdAVX512Block, bwdAVX512Finish)
 }
 
 func bwdAVX512Plan(j *job) (tile, block phase)     { return avx512Lanes.bwdPlan(j) }

@@ -27,8 +27,8 @@ import (
 //
 // A pair is one product, so the last three are taken in panels that all rows of
 // the tile see. At the edges of the band they are those of bwd_avx512, in float32.
-func (b *Backend) bwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	return b.bwdLanes(ctx, p, f, &avx512Lanes, bwdAVX512BF16Plan, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish)
+func (b *Backend) bwdAVX512BF16(ctx context.Context, c *flashkit.Call) error {
+	return b.bwdLanes(ctx, c, &avx512Lanes, bwdAVX512BF16Plan, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish)
 }
 
 // bwdAVX512BF16Plan is bwdPlan with what the items need beyond it.
@@ -58,7 +58,7 @@ func bwdAVX512BF16Times(p flashkit.Problem) [3]timedPhase {
 func bwdAVX512BF16Prepare(j *job, ws *arena, item int) {
 	avx512Lanes.bwdPrepare(j, ws, item)
 	ws.reset()
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	b, h, t := j.queryTileOf(item)
 	x := avx512Lanes.stats(j, b, h, t)
 	size := pairLanes * pairWords(p.VDim)
@@ -83,7 +83,7 @@ type pairBlock struct {
 }
 
 func bwdAVX512BF16Block(j *job, ws *arena, item int) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
 	x := pairBlock{
 		keyBlock: avx512Lanes.newBlock(j, ws, item),
@@ -117,7 +117,7 @@ func bwdAVX512BF16Finish(j *job, _ *arena, item int) {
 // addTile takes tile t of query head h into the block of an item. at is the
 // tile's place in the order of all blocks.
 func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
-	p, f, isa := &j.p, &j.bwd, &avx512Lanes
+	p, f, isa := &j.p, j.args, &avx512Lanes
 	from := t * j.rows
 	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+j.rows, p.QLen), group: edgeGroup}
 	if y.wild[0] != 0 || x.wild {
@@ -170,7 +170,7 @@ func (x *pairBlock) wholePanels(p *flashkit.Problem, y *rowTile) (from, to int) 
 // addPanel computes P and dS of a tile and the keys from k on, and adds to their
 // dK and dV.
 func (x *pairBlock) addPanel(j *job, y *rowTile, h, k, keys int) {
-	p, q, do := &j.p, &j.bwd.Q, &j.bwd.DO
+	p, q, do := &j.p, &j.args.Q, &j.args.DO
 	lo, hi := avx512Lanes.seen(p, &x.keyBlock, y, k, keys)
 	if lo >= hi {
 		return

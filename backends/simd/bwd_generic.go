@@ -23,11 +23,10 @@ import (
 // rows, which walks its keys and owns its dQ. Nothing is shared, so nothing is
 // added atomically and nothing waits; the price is that P and dP are computed
 // twice, seven products instead of five.
-func (b *Backend) bwdGeneric(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-	j := b.newJob(p)
-	j.bwd = *f
-	keyItems, queryItems := bwdGenericItems(p)
-	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, bwdGenericFloats(p))
+func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
+	j := b.newJob(c)
+	keyItems, queryItems := bwdGenericItems(c.Problem)
+	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, bwdGenericFloats(c.Problem))
 }
 
 func bwdGenericFloats(p flashkit.Problem) int {
@@ -76,7 +75,7 @@ func bwdGenericTile(j *job, ws *arena, item int) {
 
 // keyGradients writes dK and dV of one tile of keys.
 func (j *job) keyGradients(ws *arena, item int) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	heads := p.Batch * p.KVHeads
 	k0 := item / heads * tileK // the first keys of a causal mask are seen by the most rows
 	k1 := min(k0+tileK, p.KVLen)
@@ -135,7 +134,7 @@ func (j *job) keyGradients(ws *arena, item int) {
 
 // queryGradients writes dQ of one tile of query rows.
 func (j *job) queryGradients(ws *arena, t queryTile) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	rows := t.to - t.from
 	qt := newGradTile(p, ws)
 	qt.load(j, t.b, t.h, t.from, rows)
@@ -197,7 +196,7 @@ func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
 
 // load fills t with n rows of query head h, from row r on.
 func (t *gradTile) load(j *job, b, h, r, n int) {
-	f := &j.bwd
+	f := j.args
 	t.q, t.qStep = view(&f.Q, b, h, r, n, t.qBuf)
 	t.do, t.doStep = view(&f.DO, b, h, r, n, t.doBuf)
 	for i := range n {

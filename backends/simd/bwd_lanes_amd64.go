@@ -40,9 +40,8 @@ import (
 // LSE and delta take two floats for each row. The first chain gathers dQ where it
 // belongs, if that is float32; every other one in float32 workspace of its size. plan
 // sets how many rows are a tile and how many keys a block, and returns what they need.
-func (b *Backend) bwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Backward, isa *laneISA, plan func(*job) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
-	j := b.newJob(p)
-	j.bwd = *f
+func (b *Backend) bwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, plan func(*job) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
+	j := b.newJob(c)
 	tile, key := plan(j)
 	j.shared.reserve(tile.items * isa.statsSize(j))
 	if len(j.passed) < key.items {
@@ -122,7 +121,7 @@ func (j *job) queryTileOf(item int) (b, h, t int) {
 
 // bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
 func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
-	p, f, lanes := &j.p, &j.bwd, isa.lanes
+	p, f, lanes := &j.p, j.args, isa.lanes
 	b, h, t := j.queryTileOf(item)
 	x := isa.stats(j, b, h, t)
 	isa.clearSums(j, &x, b, h, t)
@@ -136,7 +135,7 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 		isa.dots(&x.delta[at], &do[0], &o[0], p.VDim)
 		j.takeDLSE(x.delta[at:], b, h, r, n)
 		j.takeLSE(x.lse[at:], b, h, r, n)
-		if p.Mask == (flashkit.Band{}) {
+		if p.Band == (flashkit.Band{}) {
 			continue // no edges, so nobody asks
 		}
 		isa.transposed(q, buf, &f.Q, b, h, r, n)
@@ -176,7 +175,7 @@ type keyBlock struct {
 
 // newBlock loads the keys of an item.
 func (isa *laneISA) newBlock(j *job, ws *arena, item int) keyBlock {
-	p, f, lanes := &j.p, &j.bwd, isa.lanes
+	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	x := keyBlock{
 		keyRange: j.keyRangeOf(item),
@@ -227,7 +226,7 @@ func (isa *laneISA) walk(j *job, x keyRange, sum *gradSum, item int, add func(h,
 
 // storeBlock writes dK and dV.
 func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
-	f, dim, vdim := &j.bwd, pad(j.p.Dim), pad(j.p.VDim)
+	f, dim, vdim := j.args, pad(j.p.Dim), pad(j.p.VDim)
 	for k := x.from; k < x.to && !j.canceled(); k += isa.lanes {
 		n, at := min(isa.lanes, x.to-k), k-x.from
 		isa.storeRows(&f.DK, x.b, x.g, k, n, x.dk[at*dim:], dim)
@@ -248,7 +247,7 @@ type rowTile struct {
 // addTile takes tile t of query head h into the block of an item. at is the
 // tile's place in the order of all blocks.
 func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	from := t * j.rows
 	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+j.rows, p.QLen), group: edgeGroup}
 	_, allUntil := p.Keys(from)

@@ -47,7 +47,7 @@ func (j *job) planBlocks(rows, keys, least int) {
 // mostSeen returns how many keys a row sees at most.
 func mostSeen(p *flashkit.Problem) int {
 	seen := 1
-	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
+	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side == flashkit.Unlimited {
 			return p.KVLen
 		}
@@ -61,7 +61,7 @@ func mostSeen(p *flashkit.Problem) int {
 // Without a mask blocks are equal, so rounds must be nearly whole, too.
 func (j *job) balances(blocks int) bool {
 	whole := 10*blocks >= 9*j.workers*tiles(blocks, j.workers)
-	return blocks >= 4*j.workers && (whole || j.p.Mask != (flashkit.Band{}))
+	return blocks >= 4*j.workers && (whole || j.p.Band != (flashkit.Band{}))
 }
 
 // A keyRange is the keys of one item.

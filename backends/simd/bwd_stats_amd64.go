@@ -42,7 +42,7 @@ func copySize(j *job) int { return j.copied * pad(j.p.Dim) }
 // gathered returns where a sum of the rows of dQ of a tile lies, and their distance. The
 // sums of the chains come first.
 func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t, sum int) (dq []float32, step int) {
-	f := &j.bwd
+	f := j.args
 	if sum -= j.sums() - isa.copies(j); sum < 0 {
 		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*j.rows):], rowStep(&f.DQ)
 	}
@@ -52,7 +52,7 @@ func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t, sum int) (dq []float
 // clearSums sets the sums of dQ of a tile to 0.
 func (isa *laneISA) clearSums(j *job, x *tileStats, b, h, t int) {
 	clear(x.dq)
-	if !isa.direct(&j.bwd.DQ) {
+	if !isa.direct(&j.args.DQ) {
 		return
 	}
 	dq, step := isa.gathered(j, x, b, h, t, 0)
@@ -84,7 +84,7 @@ func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 
 // storeSums writes dQ of a tile that was gathered elsewhere.
 func (isa *laneISA) storeSums(j *job, x *tileStats, b, h, t int) {
-	p, f := &j.p, &j.bwd
+	p, f := &j.p, j.args
 	if isa.direct(&f.DQ) {
 		return
 	}
@@ -93,7 +93,7 @@ func (isa *laneISA) storeSums(j *job, x *tileStats, b, h, t int) {
 
 // takeLSE sets lse to LSE of n rows, from row r on.
 func (j *job) takeLSE(lse []float32, b, h, r, n int) {
-	t := &j.bwd.LSE
+	t := &j.args.LSE
 	for i := range n {
 		lse[i] = t.Float32s()[t.Offset(b, h, r+i)]
 		if math.IsInf(float64(lse[i]), -1) {
@@ -104,7 +104,7 @@ func (j *job) takeLSE(lse []float32, b, h, r, n int) {
 
 // takeDLSE subtracts dLSE of n rows, from row r on, from delta.
 func (j *job) takeDLSE(delta []float32, b, h, r, n int) {
-	t := &j.bwd.DLSE
+	t := &j.args.DLSE
 	if t.IsZero() {
 		return
 	}

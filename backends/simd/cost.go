@@ -82,7 +82,7 @@ func pairs(p *flashkit.Problem, rows, keys int) float64 {
 	seen := seenRows(p)
 	n, m := tiles(seen, rows)*rows, tiles(p.KVLen, keys)*keys
 	met := float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
-	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
+	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
 			met += float64(n) * float64(min(rows, seen)+min(keys, p.KVLen)-2) / 2
 		}
@@ -125,7 +125,7 @@ func converted(p *flashkit.Problem, x float64) float64 {
 func share(p *flashkit.Problem, n, of, across int) float64 {
 	n = min(n, of)
 	seen := n
-	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
+	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side == flashkit.Unlimited {
 			seen = across
 			break

@@ -22,13 +22,13 @@ func lastItems(t *testing.T, name string, p flashkit.Problem) int {
 	}
 	lse := flashkit.F32(make([]float32, p.Batch*p.Heads*p.QLen), p.Batch, p.Heads, p.QLen, 1)
 	for _, k := range b.Kernels() {
-		if k.Name != name || k.Fits(p) != "" {
+		if k.Name != name || k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
-		if k.Pass() == flashkit.PassForward {
-			require.NoError(t, k.Forward(t.Context(), p, &flashkit.Forward{Q: tensors[0], K: tensors[1], V: tensors[2], O: tensors[3], LSE: lse}))
+		if k.Pass == flashkit.PassForward {
+			require.NoError(t, k.Compute(t.Context(), p, &flashkit.Args{Q: tensors[0], K: tensors[1], V: tensors[2], O: tensors[3], LSE: lse}))
 		} else {
-			require.NoError(t, k.Backward(t.Context(), p, &flashkit.Backward{Q: tensors[0], K: tensors[1], V: tensors[2], O: tensors[3], LSE: lse,
+			require.NoError(t, k.Compute(t.Context(), p, &flashkit.Args{Q: tensors[0], K: tensors[1], V: tensors[2], O: tensors[3], LSE: lse,
 				DQ: tensors[4], DK: tensors[5], DV: tensors[6], DO: tensors[7]}))
 		}
 		return int(b.last.Load().items)

@@ -58,7 +58,7 @@ func TestCostOfMoreWorkers(t *testing.T) {
 	eachCost(t, []int{1, 2, 3, 4, 8, 12, 16, 32, 64, 128}, func(t *testing.T, k flashkit.Kernel) {
 		for _, name := range []string{"b8-h32-g32-n4096-m4096-d64-bf16", "b64-h32-g8-n1-m65536-d128-bf16"} {
 			p := parsed(t, name)
-			key, now := k.Name+name, k.Cost(p)
+			key, now := k.Name+name, k.Cost(p.Ask(k.Pass))
 			if last, ok := before[key]; ok {
 				assert.LessOrEqual(t, now, last, "%s with %d workers", name, workers())
 			}
@@ -90,8 +90,8 @@ func TestCostOfNothing(t *testing.T) {
 			rows.QLen, keys.KVLen = 0, 0
 			both.QLen, both.KVLen = 0, 0
 			for _, p := range []flashkit.Problem{rows, keys, both} {
-				assert.Positive(t, k.Cost(p), "%v", p)
-				assert.Less(t, k.Cost(p), time.Millisecond, "%v", p)
+				assert.Positive(t, k.Cost(p.Ask(k.Pass)), "%v", p)
+				assert.Less(t, k.Cost(p.Ask(k.Pass)), time.Millisecond, "%v", p)
 			}
 		}
 	})
@@ -107,7 +107,7 @@ func TestCostOfLargerBatch(t *testing.T) {
 		} {
 			p, last := parsed(t, name), time.Duration(0)
 			for ; p.Batch <= 256; p.Batch *= 2 {
-				now := k.Cost(p)
+				now := k.Cost(p.Ask(k.Pass))
 				assert.GreaterOrEqual(t, now, last, "%v", p)
 				last = now
 			}
@@ -118,6 +118,7 @@ func TestCostOfLargerBatch(t *testing.T) {
 func TestCostAllocatesNothing(t *testing.T) {
 	p := parsed(t, "b2-h4-g2-n7-m900-d40-bf16-window100.5")
 	eachCost(t, []int{2}, func(t *testing.T, k flashkit.Kernel) {
-		assert.Zero(t, testing.AllocsPerRun(10, func() { k.Cost(p) }))
+		asked := p.Ask(k.Pass)
+		assert.Zero(t, testing.AllocsPerRun(10, func() { k.Cost(asked) }))
 	})
 }

@@ -22,8 +22,8 @@ import (
 // The two planes hold 16 bits of P, so that rounding it is not what an error comes from.
 // What a product makes of NaN and infinities is not theirs alone, as a plane may be 0: what
 // a block adds to a row is taken once more, by the vectors of decode_avx512, where it is not finite.
-func (b *Backend) decodeAMXBF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	return b.decode(ctx, p, f, decodeAMXBF16Work(&p), decodeAMXBF16Chunk, decodeAMXBF16Merge)
+func (b *Backend) decodeAMXBF16(ctx context.Context, c *flashkit.Call) error {
+	return b.decode(ctx, c, decodeAMXBF16Work(&c.Problem), decodeAMXBF16Chunk, decodeAMXBF16Merge)
 }
 
 var amxDecode = decodeISA{
@@ -109,7 +109,7 @@ func decodeAMXBF16Chunk(j *job, ws *arena, item int) {
 
 // newTileChunk packs the query rows of an item.
 func newTileChunk(j *job, ws *arena, d *decodePlan, item int) tileChunk {
-	p, q, head := &j.p, &j.fwd.Q, item/d.chunks
+	p, q, head := &j.p, &j.args.Q, item/d.chunks
 	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, tiles(d.rows, tileQueries))*tileQueries
 	x := tileChunk{
 		decodePlan: *d, b: head / p.KVHeads, g: head % p.KVHeads,
@@ -134,9 +134,9 @@ func newTileChunk(j *job, ws *arena, d *decodePlan, item int) tileChunk {
 // score computes the scores of a block, [rows][decodeStep].
 func (x *tileChunk) score(j *job, block seenKeys) {
 	words := pairWords(j.p.Dim)
-	k, step := tileRows(&j.fwd.K, x.b, x.g, block.from, block.n, x.k)
+	k, step := tileRows(&j.args.K, x.b, x.g, block.from, block.n, x.k)
 	for at := block.row &^ (tileQueries - 1); at < block.row+block.rows; at += tileQueries {
-		aheadScoresAMXBF16(&x.keys[0], &k[0], step, &x.q[at*words], words, upToTiles(block.n), aheadOf(&j.fwd.K, block.n, step))
+		aheadScoresAMXBF16(&x.keys[0], &k[0], step, &x.q[at*words], words, upToTiles(block.n), aheadOf(&j.args.K, block.n, step))
 		transposeAVX512(&x.s[at*decodeStep], decodeStep, 16, &x.keys[0], tileQueries, 16*tileQueries, &ones[0], tiles(block.n, 16))
 	}
 }
@@ -153,14 +153,14 @@ func aheadOf(t *flashkit.Tensor, n, step int) int {
 // addValues adds to O what the weights make of the values of a block.
 func (x *tileChunk) addValues(j *job, block seenKeys) {
 	vdim, wide, keys := j.p.VDim, upToTiles(j.p.VDim), upToTiles(block.n)
-	v, step := tileRows(&j.fwd.V, x.b, x.g, block.from, block.n, x.v)
+	v, step := tileRows(&j.args.V, x.b, x.g, block.from, block.n, x.v)
 	for from := block.row; from < block.row+block.rows; from += tileQueries {
 		n := min(tileQueries, block.row+block.rows-from)
 		var tame [2]bool
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			tame[i] = x.splitWeights(from+at, min(planeQueries, n-at), block.n, x.p[2*at*weightStep:])
 		}
-		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, tiles(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, aheadOf(&j.fwd.V, block.n, step))
+		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, tiles(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, aheadOf(&j.args.V, block.n, step))
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			sum, rows := x.sum[2*at*wide:], min(planeQueries, n-at)
 			if !tame[i] || !x.addSums(from+at, rows, sum, vdim) {
@@ -191,7 +191,7 @@ func (x *tileChunk) addSums(from, n int, sum []float32, vdim int) bool {
 // more, by vectors.
 func (x *tileChunk) addWild(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
-	avx512Lanes.loadRows(x.wild, vdim, &j.fwd.V, x.b, x.g, block.from, block.n)
+	avx512Lanes.loadRows(x.wild, vdim, &j.args.V, x.b, x.g, block.from, block.n)
 	for r := from; r < from+n; r++ {
 		weights := x.s[r*decodeStep:][:block.n]
 		nan := slices.ContainsFunc(weights, func(w float32) bool { return w != w })

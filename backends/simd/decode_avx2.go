@@ -17,8 +17,8 @@ var avx2Decode = decodeISA{
 }
 
 // decode_avx2 is decode with 8 elements of a row in the lanes.
-func (b *Backend) decodeAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	return b.decode(ctx, p, f, decodeWork(&p), decodeAVX2Chunk, decodeAVX2Merge)
+func (b *Backend) decodeAVX2(ctx context.Context, c *flashkit.Call) error {
+	return b.decode(ctx, c, decodeWork(&c.Problem), decodeAVX2Chunk, decodeAVX2Merge)
 }
 
 func decodeAVX2Chunk(j *job, ws *arena, item int) { avx2Decode.chunk(j, ws, item) }

@@ -17,8 +17,8 @@ var avx512Decode = decodeISA{
 }
 
 // decode_avx512 is decode with 16 elements of a row in the lanes.
-func (b *Backend) decodeAVX512(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	return b.decode(ctx, p, f, decodeWork(&p), decodeAVX512Chunk, decodeAVX512Merge)
+func (b *Backend) decodeAVX512(ctx context.Context, c *flashkit.Call) error {
+	return b.decode(ctx, c, decodeWork(&c.Problem), decodeAVX512Chunk, decodeAVX512Merge)
 }
 
 func decodeAVX512Chunk(j *job, ws *arena, item int) { avx512Decode.chunk(j, ws, item) }

@@ -36,13 +36,13 @@ func BenchmarkDecode(b *testing.B) {
 				continue
 			}
 			b.Run(k.Name+"/"+name, func(b *testing.B) {
-				if reason := k.Fits(p); reason != "" {
+				if reason := k.Fits(p.Ask(k.Pass)); reason != "" {
 					b.Skip(reason)
 				}
 				var reading time.Duration
 				b.ReportAllocs()
 				for b.Loop() {
-					require.NoError(b, k.Forward(b.Context(), p, f))
+					require.NoError(b, k.Compute(b.Context(), p, f))
 					b.StopTimer()
 					start := time.Now()
 					readAll(read, memory)
@@ -58,7 +58,7 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 // decodeCall returns arguments for p and the memory that K and V lie in.
-func decodeCall(p flashkit.Problem) (f *flashkit.Forward, memory []byte) {
+func decodeCall(p flashkit.Problem) (f *flashkit.Args, memory []byte) {
 	k := p.Batch * p.KVHeads * p.KVLen * p.Dim
 	words := make([]uint32, (k+k/p.Dim*p.VDim)*p.DType.Size()/4)
 	for i := range words {
@@ -78,7 +78,7 @@ func decodeCall(p flashkit.Problem) (f *flashkit.Forward, memory []byte) {
 		}
 		return flashkit.F32(unsafe.Slice((*float32)(unsafe.Pointer(&in[0])), n), s[0], s[1], s[2], s[3])
 	}
-	return &flashkit.Forward{
+	return &flashkit.Args{
 		Q: tensor(p.QShape(), nil), O: tensor(p.OShape(), nil),
 		K: tensor(p.KShape(), memory), V: tensor(p.VShape(), memory[k*p.DType.Size():]),
 	}, memory

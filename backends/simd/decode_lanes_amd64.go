@@ -34,10 +34,9 @@ import (
 // How keys are cut into chunks depends on the problem alone, and chunks are
 // merged in their order: the bits do not depend on the number of workers. work says what
 // chunks and rows need.
-func (b *Backend) decode(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, work [2]phase, chunk, merge func(*job, *arena, int)) error {
-	j := b.newJob(p)
-	j.fwd = *f
-	d := planDecode(&p)
+func (b *Backend) decode(ctx context.Context, c *flashkit.Call, work [2]phase, chunk, merge func(*job, *arena, int)) error {
+	j := b.newJob(c)
+	d := planDecode(&j.p)
 	j.shared.reserve(work[0].items * d.part)
 	j.hold(work[:]...)
 	j.parallel(ctx, chunk, work[0].items, work[0].floats)
@@ -100,14 +99,14 @@ func (isa *decodeISA) chunk(j *job, ws *arena, item int) {
 
 // newItem loads the query rows of an item.
 func (isa *decodeISA) newItem(j *job, ws *arena, d *decodePlan, item int) decodeItem {
-	p, q, head := &j.p, &j.fwd.Q, item/d.chunks
+	p, q, head := &j.p, &j.args.Q, item/d.chunks
 	x := decodeItem{
 		decodePlan: *d, b: head / p.KVHeads, g: head % p.KVHeads, as: isa.storage(p),
 		q: ws.take((d.rows + decodePad) * d.qStep),
 		l: ws.take(d.rows), idle: ws.take(d.oStep),
 	}
-	x.k = x.keyRows(&j.fwd.K, ws.take(decodeBlock*p.Dim))
-	x.v = x.keyRows(&j.fwd.V, ws.take(decodeBlock*p.VDim))
+	x.k = x.keyRows(&j.args.K, ws.take(decodeBlock*p.Dim))
+	x.v = x.keyRows(&j.args.V, ws.take(decodeBlock*p.VDim))
 	for i := range x.s {
 		x.s[i] = ws.take((d.rows + decodePad) * decodeStep)
 	}
@@ -255,7 +254,7 @@ func (isa *decodeISA) mergeRow(j *job, ws *arena, d *decodePlan, head, r int) {
 
 // finishDecode divides once and writes a row.
 func (isa *decodeISA) finishDecode(j *job, d *decodePlan, head, r int, m float32, o, buf []float32) {
-	p, f, sum := &j.p, &j.fwd, o[d.lColumn]
+	p, f, sum := &j.p, j.args, o[d.lColumn]
 	if isa.split > 0 && isa.storage(p) == flashkit.BFloat16 {
 		unsplit(o[:d.lColumn], buf, isa.split)
 	}

@@ -69,7 +69,7 @@ func (d *decodePlan) times(p *flashkit.Problem, c *pace, keys float64) [2]timedP
 func (d *decodePlan) blocks(p *flashkit.Problem) int {
 	keys := d.last - d.first
 	n := tiles(keys, d.block)
-	for _, side := range [2]int{p.Mask.Left(), p.Mask.Right()} {
+	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
 			n += p.QLen - 1
 		}

@@ -14,7 +14,7 @@ import (
 // forDecode calls f with every decode kernel that takes p on this machine.
 func forDecode(p flashkit.Problem, f func(k flashkit.Kernel)) {
 	for _, k := range simd.New().Kernels() {
-		if strings.HasPrefix(k.Name, "simd/decode_") && k.Fits(p) == "" {
+		if strings.HasPrefix(k.Name, "simd/decode_") && k.Fits(p.Ask(k.Pass)) == "" {
 			f(k)
 		}
 	}

@@ -26,7 +26,7 @@ func BenchmarkFractions(b *testing.B) {
 				require.NoError(b, c.run(b.Context(), k))
 				calls++
 			}
-			rate, peak := c.p.FLOPs(k.Pass())*calls/time.Since(start).Seconds(), simd.PeakNow(k.Name)
+			rate, peak := c.p.FLOPs(k.Pass)*calls/time.Since(start).Seconds(), simd.PeakNow(k.Name)
 			rates, peaks, fractions = append(rates, rate/1e9), append(peaks, peak/1e9), append(fractions, rate/peak)
 		}
 		b.ReportMetric(0, "ns/op") // of two things together
@@ -51,7 +51,7 @@ func BenchmarkCores(b *testing.B) {
 			ones, times, limits = append(ones, one), append(times, many/one), append(limits, manyAlone/oneAlone)
 		}
 		b.ReportMetric(0, "ns/op") // of many things together
-		b.ReportMetric(c.p.FLOPs(k.Pass())*median(ones)/1e9, "GFLOP/s-of-one")
+		b.ReportMetric(c.p.FLOPs(k.Pass)*median(ones)/1e9, "GFLOP/s-of-one")
 		b.ReportMetric(median(times), "times-one")
 		b.ReportMetric(median(limits), "limit-times-one")
 	})

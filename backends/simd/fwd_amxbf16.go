@@ -18,9 +18,8 @@ import (
 //	Oᵀ += Vᵀ P        V is transposed for each item, [vdim][keys/2] of pairs
 //
 // At the edges of the band rows give the keys that they do not see the weight 0.
-func (b *Backend) fwdAMXBF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	j := b.newJob(p)
-	j.fwd = *f
+func (b *Backend) fwdAMXBF16(ctx context.Context, c *flashkit.Call) error {
+	j := b.newJob(c)
 	j.planTiles()
 	work := fwdAMXBF16Work(j)
 	return b.do(ctx, j, fwdAMXBF16Item, work.items, work.floats)
@@ -95,8 +94,8 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 // load makes the keys [lo, hi) the block at hand.
 func (x *tileScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
-	x.k, x.kStep = tileRows(&j.fwd.K, x.b, x.kvHead, lo, hi-lo, x.kBuf)
-	x.v.load(&j.fwd.V, x.b, x.kvHead, lo, hi-lo)
+	x.k, x.kStep = tileRows(&j.args.K, x.b, x.kvHead, lo, hi-lo, x.kBuf)
+	x.v.load(&j.args.V, x.b, x.kvHead, lo, hi-lo)
 	x.v.transpose()
 }
 

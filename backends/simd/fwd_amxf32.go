@@ -23,9 +23,8 @@ import (
 //
 // Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence datatype
 // for higher-precision computations, 2019.
-func (b *Backend) fwdAMXF32(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	j := b.newJob(p)
-	j.fwd = *f
+func (b *Backend) fwdAMXF32(ctx context.Context, c *flashkit.Call) error {
+	j := b.newJob(c)
 	j.planTiles()
 	work := fwdAMXF32Work(j)
 	return b.do(ctx, j, fwdAMXF32Item, work.items, work.floats)
@@ -110,7 +109,7 @@ func (x *planeScratch) newTile(j *job, ws *arena, from, n int) planeTile {
 		laneTile: avx512Lanes.emptyTile(j, ws, from, n, upToTiles(j.p.VDim), planeBlock),
 		q:        takeWords(ws, planeWords(pairLanes, j.p.Dim)),
 	}
-	x.q.load(&j.fwd.Q, x.b, x.h, from, n, x.row)
+	x.q.load(&j.args.Q, x.b, x.h, from, n, x.row)
 	x.q.toLanes(t.q, x.q.plane())
 	t.rows = x.q.tensorRows
 	return t
@@ -119,8 +118,8 @@ func (x *planeScratch) newTile(j *job, ws *arena, from, n int) planeTile {
 // load makes the keys [lo, hi) the block at hand.
 func (x *planeScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
-	x.k.load(&j.fwd.K, x.b, x.kvHead, lo, hi-lo, x.row)
-	x.v.load(&j.fwd.V, x.b, x.kvHead, lo, hi-lo, x.row)
+	x.k.load(&j.args.K, x.b, x.kvHead, lo, hi-lo, x.row)
+	x.v.load(&j.args.V, x.b, x.kvHead, lo, hi-lo, x.row)
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 

@@ -21,8 +21,8 @@ var avx2Lanes = laneISA{
 }
 
 // fwd_avx2 is fwdLanes with 16 query rows in the lanes.
-func (b *Backend) fwdAVX2(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	return b.fwdLanes(ctx, p, f, &avx2Lanes, fwdAVX2Item)
+func (b *Backend) fwdAVX2(ctx context.Context, c *flashkit.Call) error {
+	return b.fwdLanes(ctx, c, &avx2Lanes, fwdAVX2Item)
 }
 
 func fwdAVX2Item(j *job, ws *arena, item int) { avx2Lanes.fwdItem(j, ws, item) }

@@ -22,8 +22,8 @@ var avx512Lanes = laneISA{
 }
 
 // fwd_avx512 is fwdLanes with 32 query rows in the lanes.
-func (b *Backend) fwdAVX512(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	return b.fwdLanes(ctx, p, f, &avx512Lanes, fwdAVX512Item)
+func (b *Backend) fwdAVX512(ctx context.Context, c *flashkit.Call) error {
+	return b.fwdLanes(ctx, c, &avx512Lanes, fwdAVX512Item)
 }
 
 func fwdAVX512Item(j *job, ws *arena, item int) { avx512Lanes.fwdItem(j, ws, item) }

@@ -19,9 +19,8 @@ import (
 // A pair of keys is one product, so the rows of a tile must see both or neither.
 // At the edges of the band, where they do not, P stays in float32 and O gets the
 // masked product of fwd_avx512, with those rows of V widened.
-func (b *Backend) fwdAVX512BF16(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	j := b.newJob(p)
-	j.fwd = *f
+func (b *Backend) fwdAVX512BF16(ctx context.Context, c *flashkit.Call) error {
+	j := b.newJob(c)
 	avx512Lanes.plan(j, itemRows)
 	work := fwdAVX512BF16Work(j)
 	return b.do(ctx, j, fwdAVX512BF16Item, work.items, work.floats)
@@ -62,7 +61,7 @@ type pairScratch struct {
 }
 
 func fwdAVX512BF16Item(j *job, ws *arena, item int) {
-	p, f := &j.p, &j.fwd
+	p, f := &j.p, j.args
 	at := j.laneRange(item, j.group*pairLanes)
 	vdim, keys := pad(p.VDim), avx512Lanes.keys
 	x := pairScratch{
@@ -106,13 +105,13 @@ func (x *pairScratch) newTile(j *job, ws *arena, from, n, vdim, block int) pairT
 		laneTile: avx512Lanes.emptyTile(j, ws, from, n, vdim, block),
 		qPairs:   takeWords(ws, pairLanes*pairWords(j.p.Dim)),
 	}
-	pairColumns(t.qPairs, x.buf, &j.fwd.Q, x.b, x.h, from, n)
+	pairColumns(t.qPairs, x.buf, &j.args.Q, x.b, x.h, from, n)
 	return t
 }
 
 // absorb takes the keys [lo, hi) into the tile.
 func (x *pairScratch) absorb(j *job, t *pairTile, lo, hi int) {
-	p, k := &j.p, &j.fwd.K
+	p, k := &j.p, &j.args.K
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.from + t.n - 1)
 	for from, to := max(lo, first), min(hi, last); from < to; {
@@ -149,6 +148,6 @@ func (x *pairScratch) addMasked(j *job, t *pairTile, from, keys int) {
 	x.setMasks(p, &t.laneTile, from, keys)
 	maskScoresAVX512(&x.s[0], &x.masks[0], keys, &x.top[0])
 	weightsAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
-	v, step := avx512Lanes.view(&j.fwd.V, x.b, x.kvHead, from, keys, x.v)
+	v, step := avx512Lanes.view(&j.args.V, x.b, x.kvHead, from, keys, x.v)
 	addValuesMaskedAVX512(&t.o[0], &v[0], step, &x.s[0], keys, p.VDim, t.alpha(x.factors), &x.masks[0])
 }

@@ -21,10 +21,9 @@ import (
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
 // item is one tile of query rows of one head. Every row walks exactly the keys
 // that it sees, so a masked key costs nothing and cannot leak.
-func (b *Backend) fwdGeneric(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-	j := b.newJob(p)
-	j.fwd = *f
-	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(p), fwdGenericFloats(p))
+func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
+	j := b.newJob(c)
+	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem))
 }
 
 func fwdGenericFloats(p flashkit.Problem) int {
@@ -73,7 +72,7 @@ func (j *job) queryTile(item int) queryTile {
 }
 
 func fwdGenericTile(j *job, ws *arena, item int) {
-	p, f, t := &j.p, &j.fwd, j.queryTile(item)
+	p, f, t := &j.p, j.args, j.queryTile(item)
 	rows := t.to - t.from
 	_, keys := tileSize(p)
 	q, qStep := view(&f.Q, t.b, t.h, t.from, rows, ws.take(rows*p.Dim))
@@ -147,7 +146,7 @@ func (j *job) absorb(s []float32, m float32, sums []float32) (top, sum float32) 
 // finishRow divides once and writes row i of the head of t.
 func (j *job) finishRow(t queryTile, i int, m, l float32, o []float32) {
 	lse := j.normalize(o, m, l)
-	store(&j.fwd.O, j.fwd.O.Offset(t.b, t.h, i), o)
+	store(&j.args.O, j.args.O.Offset(t.b, t.h, i), o)
 	j.storeLSE(t.b, t.h, i, lse)
 }
 
@@ -163,7 +162,7 @@ func (j *job) normalize(o []float32, m, l float32) float32 {
 
 // storeLSE writes the LSE of row i of head h, if it is wanted.
 func (j *job) storeLSE(b, h, i int, lse float32) {
-	if t := &j.fwd.LSE; !t.IsZero() {
+	if t := &j.args.LSE; !t.IsZero() {
 		t.Float32s()[t.Offset(b, h, i)] = lse
 	}
 }

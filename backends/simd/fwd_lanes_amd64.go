@@ -20,9 +20,8 @@ import (
 // keys while it is in cache, and share the widening of 16-bit keys. Blocks begin
 // at multiples of isa.keys wherever a tile's keys begin, so the bits of a tile do
 // not depend on its neighbors in the item.
-func (b *Backend) fwdLanes(ctx context.Context, p flashkit.Problem, f *flashkit.Forward, isa *laneISA, run func(*job, *arena, int)) error {
-	j := b.newJob(p)
-	j.fwd = *f
+func (b *Backend) fwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, run func(*job, *arena, int)) error {
+	j := b.newJob(c)
 	isa.plan(j, itemRows)
 	work := isa.fwdWork(j)
 	return b.do(ctx, j, run, work.items, work.floats)
@@ -123,7 +122,7 @@ type laneScratch struct {
 }
 
 func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
-	p, f, lanes := &j.p, &j.fwd, isa.lanes
+	p, f, lanes := &j.p, j.args, isa.lanes
 	at := j.laneRange(item, j.group*lanes)
 	x := laneScratch{
 		s: ws.take(isa.keys * lanes), masks: takeWords(ws, isa.keys),
@@ -159,7 +158,7 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 // lookAhead names what follows the block of keys before k: the item's next block, or
 // what is likely the worker's next item; and before the last block the rows of O.
 func (isa *laneISA) lookAhead(j *job, a *ahead, at laneRange, k int) {
-	f, rows := &j.fwd, j.group*isa.lanes
+	f, rows := j.args, j.group*isa.lanes
 	a.clear()
 	if at.last-k <= isa.keys {
 		a.add(&f.O, at.b, at.h, at.from, at.to-at.from)
@@ -182,7 +181,7 @@ func (isa *laneISA) lookAhead(j *job, a *ahead, at laneRange, k int) {
 func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int) laneTile {
 	t := isa.emptyTile(j, ws, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.take(isa.lanes * pad(j.p.Dim))
-	isa.transposed(t.q, x.rows, &j.fwd.Q, b, h, from, n)
+	isa.transposed(t.q, x.rows, &j.args.Q, b, h, from, n)
 	return t
 }
 
@@ -246,7 +245,7 @@ func (x *laneScratch) setMasks(p *flashkit.Problem, t *laneTile, from, keys int)
 
 // finish divides once, transposes back and writes the rows of the tile.
 func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
-	o := &j.fwd.O
+	o := &j.args.O
 	isa.endKeys(j, t, x.factors)
 	isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.scale))
 	j.storeLSEs(b, h, t.from, x.top[:t.n])
@@ -265,7 +264,7 @@ func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
 
 // storeLSEs writes the LSE of rows of head h, from row i on, if they are wanted.
 func (j *job) storeLSEs(b, h, i int, lse []float32) {
-	t := &j.fwd.LSE
+	t := &j.args.LSE
 	switch {
 	case t.IsZero():
 	case rowStep(t) == 1:

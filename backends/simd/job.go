@@ -16,9 +16,9 @@ import (
 //
 // Jobs are pooled for their workspace. A job is cleared before it returns.
 type job struct {
+	call    *flashkit.Call
 	p       flashkit.Problem
-	fwd     flashkit.Forward
-	bwd     flashkit.Backward
+	args    *flashkit.Args
 	scale   float64 // of the scores
 	base2   float32 // scale * log2(e)
 	workers int     // goroutines that the call may use
@@ -44,15 +44,15 @@ type job struct {
 	present atomic.Int64   // how many of these are still at work
 }
 
-// newJob returns a job for p. Set its arguments, then call do.
-func (b *Backend) newJob(p flashkit.Problem) *job {
+// newJob returns a job for c.
+func (b *Backend) newJob(c *flashkit.Call) *job {
 	j := b.last.Swap(nil)
 	if j == nil {
 		j = b.jobs.Get().(*job)
 	}
 	j.crew, j.workers = b.crew, workers()
-	j.p = p
-	j.scale = p.SoftmaxScale()
+	j.call, j.p, j.args = c, c.Problem, c.Args
+	j.scale = c.SoftmaxScale()
 	j.base2 = float32(j.scale * math.Log2E)
 	return j
 }
@@ -125,7 +125,7 @@ func count(x float64) int { return int(min(x, math.MaxInt/2)) }
 
 // release gives j back to the pool and returns how the call ended.
 func (b *Backend) release(ctx context.Context, j *job) error {
-	j.p, j.fwd, j.bwd, j.run, j.done = flashkit.Problem{}, flashkit.Forward{}, flashkit.Backward{}, nil, nil
+	j.call, j.p, j.args, j.run, j.done = nil, flashkit.Problem{}, nil, nil, nil
 	if !b.last.CompareAndSwap(nil, j) {
 		b.jobs.Put(j)
 	}

@@ -2,26 +2,39 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"context"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
 
 // vectorKernels returns the kernels in assembly, also those that this CPU lacks
 // the instructions for.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
-		{Name: "simd/fwd_avx512", Missing: avx512.missing, Fits: fitsAVX512, Cost: avx512Lanes.fwdCost, HostMemory: avx512Lanes.fwdMemory, RunForward: b.fwdAVX512},
-		{Name: "simd/decode_avx512", Missing: avx512.missing, Fits: fitsDecodeAVX512, Cost: avx512Decode.cost, HostMemory: decodeMemory, RunForward: b.decodeAVX512},
-		{Name: "simd/bwd_avx512", Missing: avx512.missing, Fits: fitsAVX512, Cost: avx512Lanes.bwdCost, HostMemory: avx512Lanes.bwdMemory, RunBackward: b.bwdAVX512},
-		{Name: "simd/fwd_amxf32", Missing: missingAMX, Fits: fitsAMXF32, Cost: fwdAMXF32Cost, HostMemory: fwdAMXF32Memory, RunForward: b.fwdAMXF32},
-		{Name: "simd/bwd_amxf32", Missing: missingAMX, Fits: fitsAMXF32, Cost: bwdAMXF32Cost, HostMemory: bwdAMXF32Memory, RunBackward: b.bwdAMXF32},
-		{Name: "simd/fwd_amxbf16", Missing: missingAMX, Fits: fitsAMXBF16, Cost: fwdAMXBF16Cost, HostMemory: fwdAMXBF16Memory, RunForward: b.fwdAMXBF16},
-		{Name: "simd/decode_amxbf16", Missing: missingAMX, Fits: fitsDecodeAMXBF16, Cost: decodeAMXBF16Cost, HostMemory: decodeAMXBF16Memory, RunForward: b.decodeAMXBF16},
-		{Name: "simd/fwd_avx512bf16", Missing: avx512bf16.missing, Fits: fitsAVX512BF16, Cost: fwdAVX512BF16Cost, HostMemory: fwdAVX512BF16Memory, RunForward: b.fwdAVX512BF16},
-		{Name: "simd/bwd_amxbf16", Missing: missingAMX, Fits: fitsAMXBF16, Cost: bwdAMXBF16Cost, HostMemory: bwdAMXBF16Memory, RunBackward: b.bwdAMXBF16},
-		{Name: "simd/bwd_avx512bf16", Missing: avx512bf16.missing, Fits: fitsAVX512BF16, Cost: bwdAVX512BF16Cost, HostMemory: bwdAVX512BF16Memory, RunBackward: b.bwdAVX512BF16},
-		{Name: "simd/fwd_avx2", Missing: avx2.missing, Fits: fitsAVX2, Cost: avx2Lanes.fwdCost, HostMemory: avx2Lanes.fwdMemory, RunForward: b.fwdAVX2},
-		{Name: "simd/decode_avx2", Missing: avx2.missing, Fits: fitsDecodeAVX2, Cost: avx2Decode.cost, HostMemory: decodeMemory, RunForward: b.decodeAVX2},
-		{Name: "simd/bwd_avx2", Missing: avx2.missing, Fits: fitsAVX2, Cost: avx2Lanes.bwdCost, HostMemory: avx2Lanes.bwdMemory, RunBackward: b.bwdAVX2},
+		vector("fwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.fwdCost, avx512Lanes.fwdMemory, b.fwdAVX512),
+		vector("decode_avx512", avx512.missing, fitsDecodeAVX512, avx512Decode.cost, decodeMemory, b.decodeAVX512),
+		vector("bwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.bwdCost, avx512Lanes.bwdMemory, b.bwdAVX512),
+		vector("fwd_amxf32", missingAMX, fitsAMXF32, fwdAMXF32Cost, fwdAMXF32Memory, b.fwdAMXF32),
+		vector("bwd_amxf32", missingAMX, fitsAMXF32, bwdAMXF32Cost, bwdAMXF32Memory, b.bwdAMXF32),
+		vector("fwd_amxbf16", missingAMX, fitsAMXBF16, fwdAMXBF16Cost, fwdAMXBF16Memory, b.fwdAMXBF16),
+		vector("decode_amxbf16", missingAMX, fitsDecodeAMXBF16, decodeAMXBF16Cost, decodeAMXBF16Memory, b.decodeAMXBF16),
+		vector("fwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, fwdAVX512BF16Cost, fwdAVX512BF16Memory, b.fwdAVX512BF16),
+		vector("bwd_amxbf16", missingAMX, fitsAMXBF16, bwdAMXBF16Cost, bwdAMXBF16Memory, b.bwdAMXBF16),
+		vector("bwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, bwdAVX512BF16Cost, bwdAVX512BF16Memory, b.bwdAVX512BF16),
+		vector("fwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.fwdCost, avx2Lanes.fwdMemory, b.fwdAVX2),
+		vector("decode_avx2", avx2.missing, fitsDecodeAVX2, avx2Decode.cost, decodeMemory, b.decodeAVX2),
+		vector("bwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.bwdCost, avx2Lanes.bwdMemory, b.bwdAVX2),
 	}
+}
+
+// vector returns a kernel in assembly, which takes dense attention alone.
+func vector(name string, missing func() string, refuses func(flashkit.Problem) string, cost func(flashkit.Problem) time.Duration, memory func(flashkit.Problem) float64, run func(context.Context, *flashkit.Call) error) flashkit.Kernel {
+	k := kernel(name, flashkit.FeatureShift, cost, memory, run)
+	k.Missing = missing
+	k.Refuses = func(c *flashkit.Call) string { return refuses(c.Problem) }
+	return k
 }
 
 // missingAMX asks Linux for AMX on the first call.

@@ -18,8 +18,8 @@ func allocated(t *testing.T, name string, p flashkit.Problem) float64 {
 	o, do := zeros(p, p.OShape()), zeros(p, p.OShape())
 	dq, dk, dv := zeros(p, p.QShape()), zeros(p, p.KShape()), zeros(p, p.VShape())
 	lse := flashkit.F32(make([]float32, p.Batch*p.Heads*p.QLen), p.Batch, p.Heads, p.QLen, 1)
-	fwd := &flashkit.Forward{Q: q, K: k, V: v, O: o, LSE: lse}
-	bwd := &flashkit.Backward{Q: q, K: k, V: v, O: o, LSE: lse, DO: do, DQ: dq, DK: dk, DV: dv}
+	fwd := &flashkit.Args{Q: q, K: k, V: v, O: o, LSE: lse}
+	bwd := &flashkit.Args{Q: q, K: k, V: v, O: o, LSE: lse, DO: do, DQ: dq, DK: dk, DV: dv}
 	for _, k := range b.Kernels() {
 		if k.Name != name {
 			continue
@@ -27,10 +27,10 @@ func allocated(t *testing.T, name string, p flashkit.Problem) float64 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		err := error(nil)
-		if k.Pass() == flashkit.PassForward {
-			err = k.Forward(t.Context(), p, fwd)
+		if k.Pass == flashkit.PassForward {
+			err = k.Compute(t.Context(), p, fwd)
 		} else {
-			err = k.Backward(t.Context(), p, bwd)
+			err = k.Compute(t.Context(), p, bwd)
 		}
 		runtime.ReadMemStats(&after)
 		require.NoError(t, err)
@@ -65,10 +65,10 @@ func TestHostMemory(t *testing.T) {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
 		for _, k := range New().Kernels() {
-			if k.Fits(p) != "" {
+			if k.Fits(p.Ask(k.Pass)) != "" {
 				continue
 			}
-			got, want := allocated(t, k.Name, p), k.HostMemory(p)
+			got, want := allocated(t, k.Name, p), k.Needs(p.Ask(k.Pass)).Host
 			require.GreaterOrEqual(t, got, want, "%s %s", k.Name, p)
 			require.LessOrEqual(t, got, 1.25*want+16<<10, "%s %s", k.Name, p)
 		}
@@ -80,6 +80,6 @@ func TestHostMemoryOfHugeProblems(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h1-g1-n1000000000000000-m1000-d1-bf16")
 	require.NoError(t, err)
 	for _, k := range New().Kernels() {
-		require.Positive(t, k.HostMemory(p), k.Name)
+		require.Positive(t, k.Needs(p.Ask(k.Pass)).Host, k.Name)
 	}
 }

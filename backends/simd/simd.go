@@ -4,9 +4,12 @@
 package simd
 
 import (
+	"context"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -33,9 +36,24 @@ func (b *Backend) Name() string { return "simd" }
 // Kernels returns the backend's kernels.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	return append(b.vectorKernels(),
-		flashkit.Kernel{Name: "simd/fwd_generic", Fits: fitsAll, Cost: fwdGenericCost, HostMemory: fwdGenericMemory, RunForward: b.fwdGeneric},
-		flashkit.Kernel{Name: "simd/bwd_generic", Fits: fitsAll, Cost: bwdGenericCost, HostMemory: bwdGenericMemory, RunBackward: b.bwdGeneric},
+		kernel("fwd_generic", flashkit.FeatureShift, fwdGenericCost, fwdGenericMemory, b.fwdGeneric),
+		kernel("bwd_generic", flashkit.FeatureShift, bwdGenericCost, bwdGenericMemory, b.bwdGeneric),
 	)
+}
+
+// kernel returns the kernel of that name, whose cost and memory follow from the
+// problem alone.
+func kernel(name string, takes flashkit.Feature, cost func(flashkit.Problem) time.Duration, memory func(flashkit.Problem) float64, run func(context.Context, *flashkit.Call) error) flashkit.Kernel {
+	pass := flashkit.PassForward
+	if strings.HasPrefix(name, "bwd_") {
+		pass = flashkit.PassBackward
+	}
+	return flashkit.Kernel{
+		Name: "simd/" + name, Pass: pass, Takes: takes,
+		Cost:  func(c *flashkit.Call) time.Duration { return cost(c.Problem) },
+		Needs: func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c.Problem)} },
+		Run:   run,
+	}
 }
 
 // Close lets the helpers end. Calls in progress finish; a later call runs on the
@@ -45,5 +63,3 @@ func (b *Backend) Close() error {
 	b.last.Store(nil)
 	return nil
 }
-
-func fitsAll(flashkit.Problem) string { return "" }

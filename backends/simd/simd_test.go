@@ -19,8 +19,8 @@ import (
 // A call is a problem with random inputs, ready to run on any kernel.
 type call struct {
 	p   flashkit.Problem
-	fwd flashkit.Forward
-	bwd flashkit.Backward
+	fwd flashkit.Args
+	bwd flashkit.Args
 	out map[flashkit.Pass][]flashkit.Tensor // what each pass writes
 }
 
@@ -53,11 +53,11 @@ func newCall(t testing.TB, name string) *call {
 		return flashkit.BF16(y, s[0], s[1], s[2], s[3])
 	}
 	c := &call{p: p}
-	c.fwd = flashkit.Forward{
+	c.fwd = flashkit.Args{
 		Q: tensor(p.QShape(), true), K: tensor(p.KShape(), true), V: tensor(p.VShape(), true),
 		O: tensor(p.OShape(), false), LSE: tensor(p.LSEShape(), false),
 	}
-	c.bwd = flashkit.Backward{
+	c.bwd = flashkit.Args{
 		Q: c.fwd.Q, K: c.fwd.K, V: c.fwd.V, O: c.fwd.O, LSE: c.fwd.LSE, DO: tensor(p.OShape(), true),
 		DQ: tensor(p.QShape(), false), DK: tensor(p.KShape(), false), DV: tensor(p.VShape(), false),
 	}
@@ -73,20 +73,20 @@ var bothTypes = []string{"f32", "bf16"}
 
 // kernels returns the kernels that take the call on this machine.
 func (c *call) kernels() []flashkit.Kernel {
-	return slices.DeleteFunc(simd.New().Kernels(), func(k flashkit.Kernel) bool { return k.Fits(c.p) != "" })
+	return slices.DeleteFunc(simd.New().Kernels(), func(k flashkit.Kernel) bool { return k.Fits(c.p.Ask(k.Pass)) != "" })
 }
 
 func (c *call) run(ctx context.Context, k flashkit.Kernel) error {
-	if k.Pass() == flashkit.PassBackward {
-		return k.Backward(ctx, c.p, &c.bwd)
+	if k.Pass == flashkit.PassBackward {
+		return k.Compute(ctx, c.p, &c.bwd)
 	}
-	return k.Forward(ctx, c.p, &c.fwd)
+	return k.Compute(ctx, c.p, &c.fwd)
 }
 
 // bits returns a copy of what the pass of k wrote.
 func (c *call) bits(k flashkit.Kernel) [][]float32 {
 	var all [][]float32
-	for _, x := range c.out[k.Pass()] {
+	for _, x := range c.out[k.Pass] {
 		all = append(all, values(x))
 	}
 	return all
@@ -141,7 +141,7 @@ func TestSumsOfFewHeads(t *testing.T) {
 			a.run(t, kernel(t, "simd/bwd_generic"))
 			want := a.outputs(kernel(t, "simd/bwd_generic"))
 			for _, k := range simd.New().Kernels() {
-				if k.Pass() != flashkit.PassBackward || k.Fits(p) != "" {
+				if k.Pass != flashkit.PassBackward || k.Fits(p.Ask(k.Pass)) != "" {
 					continue
 				}
 				a.run(t, k)
@@ -227,7 +227,7 @@ func TestHelpersEndWithTheBackend(t *testing.T) {
 	before := runtime.NumGoroutine()
 	b := simd.New()
 	for _, k := range b.Kernels() {
-		if k.Fits(c.p) != "" {
+		if k.Fits(c.p.Ask(k.Pass)) != "" {
 			continue
 		}
 		for range 10 {
@@ -235,7 +235,7 @@ func TestHelpersEndWithTheBackend(t *testing.T) {
 		}
 		require.LessOrEqual(t, runtime.NumGoroutine(), before+3, k.Name)
 	}
-	k := b.Kernels()[slices.IndexFunc(b.Kernels(), func(k flashkit.Kernel) bool { return k.Fits(c.p) == "" })]
+	k := b.Kernels()[slices.IndexFunc(b.Kernels(), func(k flashkit.Kernel) bool { return k.Fits(c.p.Ask(k.Pass)) == "" })]
 	require.NoError(t, c.run(t.Context(), k))
 	want := c.bits(k)
 	require.NoError(t, b.Close())

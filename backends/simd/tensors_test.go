@@ -19,8 +19,8 @@ import (
 // any type, layout and memory.
 type operands struct {
 	p    flashkit.Problem
-	fwd  flashkit.Forward
-	bwd  flashkit.Backward
+	fwd  flashkit.Args
+	bwd  flashkit.Args
 	slot int // number of tensors so far
 }
 
@@ -70,11 +70,11 @@ func newOperands(p flashkit.Problem, in space, l layout) *operands {
 		return x.WithStrides(st[0], st[1], st[2])
 	}
 	t := p.DType
-	a.fwd = flashkit.Forward{
+	a.fwd = flashkit.Args{
 		Q: tensor(t, p.QShape()), K: tensor(t, p.KShape()), V: tensor(t, p.VShape()),
 		O: tensor(t, p.OShape()), LSE: tensor(flashkit.Float32, p.LSEShape()),
 	}
-	a.bwd = flashkit.Backward{
+	a.bwd = flashkit.Args{
 		Q: a.fwd.Q, K: a.fwd.K, V: a.fwd.V, O: a.fwd.O, LSE: a.fwd.LSE,
 		DO: tensor(t, p.OShape()), DLSE: tensor(flashkit.Float32, p.LSEShape()),
 		DQ: tensor(t, p.QShape()), DK: tensor(t, p.KShape()), DV: tensor(t, p.VShape()),
@@ -93,17 +93,18 @@ func (a *operands) run(t testing.TB, k flashkit.Kernel) {
 	for _, x := range []flashkit.Tensor{a.fwd.O, a.fwd.LSE, a.bwd.DQ, a.bwd.DK, a.bwd.DV} {
 		change(x, func([4]int, float32) float32 { return -77 })
 	}
-	if k.Pass() == flashkit.PassForward {
-		require.NoError(t, k.Forward(t.Context(), a.p, &a.fwd))
+	if k.Pass == flashkit.PassForward {
+		require.NoError(t, k.Compute(t.Context(), a.p, &a.fwd))
 		return
 	}
-	require.NoError(t, kernel(t, "simd/fwd_generic").Forward(t.Context(), a.p, &a.fwd))
-	require.NoError(t, k.Backward(t.Context(), a.p, &a.bwd))
+	generic := kernel(t, "simd/fwd_generic")
+	require.NoError(t, generic.Compute(t.Context(), a.p, &a.fwd))
+	require.NoError(t, k.Compute(t.Context(), a.p, &a.bwd))
 }
 
 // outputs returns what k wrote, as dense values.
 func (a *operands) outputs(k flashkit.Kernel) map[string][]float32 {
-	if k.Pass() == flashkit.PassForward {
+	if k.Pass == flashkit.PassForward {
 		return map[string][]float32{"o": values(a.fwd.O), "lse": values(a.fwd.LSE)}
 	}
 	return map[string][]float32{"dq": values(a.bwd.DQ), "dk": values(a.bwd.DK), "dv": values(a.bwd.DV)}

@@ -28,7 +28,7 @@ func ExampleNew() {
 	defer b.Close()
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 2, QLen: 128, KVLen: 128, Dim: 64, VDim: 64, DType: flashkit.BFloat16}
 	for _, k := range b.Kernels() {
-		fmt.Println(k.Name, k.Pass(), k.Fits(p) == "")
+		fmt.Println(k.Name, k.Pass, k.Fits(p.Ask(k.Pass)) == "")
 	}
 	// Output:
 	// wasm/fwd_simd128 forward true

@@ -28,7 +28,7 @@ func (j *job) backward(x *instance) error {
 }
 
 func (j *job) backwardChunk(x *instance, item int) error {
-	p, f, w := &j.p, &j.bwd, &j.places
+	p, f, w := &j.p, j.args, &j.places
 	c, head := item/j.heads(), item%j.heads()
 	b, g := head/p.KVHeads, head%p.KVHeads
 	k0 := c * j.chunk
@@ -70,7 +70,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, b, h, t, k0, k1 in
 	i0, i1, lo, hi := j.tileRows(t)
 	if lo == hi && k0 == 0 {
 		x.zero(w.dq, (i1-i0)*j.p.Dim)
-		x.store(w.dq, &j.bwd.DQ, b, h, i0, i1-i0)
+		x.store(w.dq, &j.args.DQ, b, h, i0, i1-i0)
 	}
 	first, last := k0 <= lo, hi <= k1
 	lo, hi = max(lo, k0), min(hi, k1)
@@ -99,7 +99,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, b, h, t, k0, k1 in
 		flags &^= flagFirst
 	}
 	if last || !j.gathers() {
-		x.store(w.dq, &j.bwd.DQ, b, h, i0, i1-i0)
+		x.store(w.dq, &j.args.DQ, b, h, i0, i1-i0)
 		return nil
 	}
 	for i := range j.gathered(b, h, i0, i1-i0) {
@@ -118,7 +118,7 @@ func (j *job) gathered(b, h, r, n int) []float32 {
 
 // loadTile copies n query rows, from row r on, and their sum of dQ so far.
 func (j *job) loadTile(x *instance, b, h, r, n int, first bool) {
-	f, w := &j.bwd, &j.places
+	f, w := j.args, &j.places
 	x.load(w.q, &f.Q, b, h, r, n)
 	x.load(w.o, &f.O, b, h, r, n)
 	x.load(w.dout, &f.DO, b, h, r, n)
@@ -143,7 +143,7 @@ func (j *job) loadTile(x *instance, b, h, r, n int, first bool) {
 
 // clearDQ writes dQ where there is no key.
 func (j *job) clearDQ() {
-	t := &j.bwd.DQ
+	t := &j.args.DQ
 	if j.p.QLen == 0 {
 		return
 	}

@@ -10,8 +10,8 @@ import (
 // A call is a problem with inputs and outputs, ready to run on any kernel.
 type call struct {
 	p   flashkit.Problem
-	fwd flashkit.Forward
-	bwd flashkit.Backward
+	fwd flashkit.Args
+	bwd flashkit.Args
 }
 
 // newCall returns a call of p whose inputs are noise in [-1, 1).
@@ -38,11 +38,11 @@ func newCall(p flashkit.Problem) *call {
 		return flashkit.F32(f, s[0], s[1], s[2], s[3])
 	}
 	c := &call{p: p}
-	c.fwd = flashkit.Forward{
+	c.fwd = flashkit.Args{
 		Q: tensor(p.DType, p.QShape(), true), K: tensor(p.DType, p.KShape(), true), V: tensor(p.DType, p.VShape(), true),
 		O: tensor(p.DType, p.OShape(), false), LSE: tensor(flashkit.Float32, p.LSEShape(), false),
 	}
-	c.bwd = flashkit.Backward{
+	c.bwd = flashkit.Args{
 		Q: c.fwd.Q, K: c.fwd.K, V: c.fwd.V, O: c.fwd.O, LSE: c.fwd.LSE, DO: tensor(p.DType, p.OShape(), true),
 		DQ: tensor(p.DType, p.QShape(), false), DK: tensor(p.DType, p.KShape(), false), DV: tensor(p.DType, p.VShape(), false),
 	}
@@ -50,8 +50,8 @@ func newCall(p flashkit.Problem) *call {
 }
 
 func (c *call) run(ctx context.Context, k flashkit.Kernel) error {
-	if k.Pass() == flashkit.PassBackward {
-		return k.Backward(ctx, c.p, &c.bwd)
+	if k.Pass == flashkit.PassBackward {
+		return k.Compute(ctx, c.p, &c.bwd)
 	}
-	return k.Forward(ctx, c.p, &c.fwd)
+	return k.Compute(ctx, c.p, &c.fwd)
 }

@@ -31,7 +31,7 @@ func (j *job) forward(x *instance) error {
 }
 
 func (j *job) forwardTile(x *instance, head, h, t int) error {
-	p, f, w := &j.p, &j.fwd, &j.places
+	p, f, w := &j.p, j.args, &j.places
 	b, g := head/p.KVHeads, head%p.KVHeads
 	h += g * j.group()
 	i0, i1, lo, hi := j.tileRows(t)

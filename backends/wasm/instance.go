@@ -164,7 +164,7 @@ func (x *instance) zero(offset uint64, n int) { clear(x.at(offset, n)) }
 
 // writeBlock writes the block of a plan whose keys at hand are [key0, key0+keys).
 func (x *instance) writeBlock(n *plan, w *places, key0, keys int) {
-	first, last := n.diagonals()
+	first, last := n.p.Band.Diagonals(n.p.QLen, n.p.KVLen)
 	to := x.at(w.block, blockWords)
 	for i, word := range [blockWords]uint32{
 		magic, version, uint32(n.p.Dim), uint32(n.p.VDim), uint32(key0), uint32(keys),

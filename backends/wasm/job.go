@@ -13,8 +13,7 @@ import (
 // A job is one call in progress. Jobs are pooled for their workspace.
 type job struct {
 	plan
-	fwd    flashkit.Forward
-	bwd    flashkit.Backward
+	args   *flashkit.Args
 	places places
 	ctx    context.Context
 
@@ -29,9 +28,9 @@ type job struct {
 	helper sync.WaitGroup
 }
 
-func (b *Backend) newJob(v *variant, p flashkit.Problem) *job {
+func (b *Backend) newJob(v *variant, c *flashkit.Call) *job {
 	j := b.jobs.Get().(*job)
-	j.plan = *newPlan(v, p)
+	j.plan, j.args = *newPlan(v, c.Problem), c.Args
 	return j
 }
 
@@ -41,7 +40,7 @@ func (b *Backend) do(ctx context.Context, j *job) error {
 	j.ctx, j.err, j.once = ctx, nil, sync.Once{}
 	j.failed.Store(false)
 	err := j.begin(b.box)
-	j.plan, j.fwd, j.bwd, j.ctx = plan{}, flashkit.Forward{}, flashkit.Backward{}, nil
+	j.plan, j.args, j.ctx = plan{}, nil, nil
 	b.jobs.Put(j)
 	return err
 }

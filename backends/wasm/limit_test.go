@@ -25,11 +25,11 @@ func TestMemoryLimit(t *testing.T) {
 		b, err := New(t.Context(), MemoryLimit(limit))
 		require.NoError(t, err)
 		k := b.Kernels()[0]
-		require.Contains(t, k.Fits(p), want)
-		require.Equal(t, want == "", k.Fits(p) == "", "limit %d", limit)
+		require.Contains(t, k.Fits(p.Ask(k.Pass)), want)
+		require.Equal(t, want == "", k.Fits(p.Ask(k.Pass)) == "", "limit %d", limit)
 		if err := newCall(p).run(t.Context(), k); want == "" {
 			require.NoError(t, err)
-			require.LessOrEqual(t, k.HostMemory(p), float64(limit)+1<<10)
+			require.LessOrEqual(t, k.Needs(p.Ask(k.Pass)).Host, float64(limit)+1<<10)
 			require.LessOrEqual(t, held(b), limit)
 		} else {
 			require.ErrorContains(t, err, want)
@@ -109,10 +109,10 @@ func TestNothingToDo(t *testing.T) {
 	} {
 		lse := flashkit.F32([]float32{}, p.Batch, p.Heads, p.QLen, 1)
 		q, k, v, o := empty(p.QShape()), empty(p.KShape()), empty(p.VShape()), empty(p.OShape())
-		c := &call{p: p, fwd: flashkit.Forward{Q: q, K: k, V: v, O: o, LSE: lse}}
-		c.bwd = flashkit.Backward{Q: q, K: k, V: v, O: o, LSE: lse, DO: o, DQ: q, DK: k, DV: v}
+		c := &call{p: p, fwd: flashkit.Args{Q: q, K: k, V: v, O: o, LSE: lse}}
+		c.bwd = flashkit.Args{Q: q, K: k, V: v, O: o, LSE: lse, DO: o, DQ: q, DK: k, DV: v}
 		for _, kernel := range b.Kernels() {
-			require.Zero(t, kernel.HostMemory(p), "%s %s", kernel.Name, p)
+			require.Zero(t, kernel.Needs(p.Ask(kernel.Pass)).Host, "%s %s", kernel.Name, p)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			require.NoError(t, c.run(t.Context(), kernel), "%s %s", kernel.Name, p)
@@ -147,8 +147,8 @@ func noMemory(t *testing.T) {
 		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: keys, Dim: 128, VDim: 128}
 		row := func() flashkit.Tensor { return flashkit.F32(make([]float32, 128), 1, 1, 1, 128) }
 		many := flashkit.F32(make([]float32, 128), 1, 1, keys, 128).WithStrides(0, 0, 0) // one row, keys times
-		f := &flashkit.Forward{Q: row(), K: many, V: many, O: row()}
-		err := b.Kernels()[0].Forward(t.Context(), p, f)
+		f := &flashkit.Args{Q: row(), K: many, V: many, O: row()}
+		err := b.Kernels()[0].Compute(t.Context(), p, f)
 		require.ErrorContains(t, err, "kernel.wasm: no memory of ")
 		require.Less(t, strings.Count(err.Error(), "\n"), 1)
 		require.Zero(t, held(b))

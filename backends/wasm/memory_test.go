@@ -21,7 +21,7 @@ func TestHostMemory(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, b.Compile(t.Context()))
 			k := b.Kernels()[i]
-			got, want := allocated(t, k, p), k.HostMemory(p)
+			got, want := allocated(t, k, p), k.Needs(p.Ask(k.Pass)).Host
 			require.GreaterOrEqual(t, got, want/2, "%s %s", k.Name, p)
 			require.LessOrEqual(t, got, 2*want+1<<20, "%s %s", k.Name, p)
 			t.Logf("%s %s: %.0f allocated, %.0f by formula", k.Name, p, got, want)
@@ -36,15 +36,15 @@ func allocated(t *testing.T, k flashkit.Kernel, p flashkit.Problem) float64 {
 	}
 	q, key, v := zeros(p.QShape()), zeros(p.KShape()), zeros(p.VShape())
 	o, lse := zeros(p.OShape()), zeros(p.LSEShape())
-	fwd := &flashkit.Forward{Q: q, K: key, V: v, O: o, LSE: lse}
-	bwd := &flashkit.Backward{Q: q, K: key, V: v, O: o, LSE: lse, DO: zeros(p.OShape()), DQ: zeros(p.QShape()), DK: zeros(p.KShape()), DV: zeros(p.VShape())}
+	fwd := &flashkit.Args{Q: q, K: key, V: v, O: o, LSE: lse}
+	bwd := &flashkit.Args{Q: q, K: key, V: v, O: o, LSE: lse, DO: zeros(p.OShape()), DQ: zeros(p.QShape()), DK: zeros(p.KShape()), DV: zeros(p.VShape())}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	err := error(nil)
-	if k.Pass() == flashkit.PassForward {
-		err = k.Forward(t.Context(), p, fwd)
+	if k.Pass == flashkit.PassForward {
+		err = k.Compute(t.Context(), p, fwd)
 	} else {
-		err = k.Backward(t.Context(), p, bwd)
+		err = k.Compute(t.Context(), p, bwd)
 	}
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)

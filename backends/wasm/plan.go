@@ -100,23 +100,6 @@ func (x *plan) tileRows(t int) (i0, i1, lo, hi int) {
 	return i0, i1, lo, max(lo, hi)
 }
 
-// diagonals returns the mask in plain numbers: row i sees the keys from i+first
-// to i+last.
-func (x *plan) diagonals() (first, last int) {
-	p, reach := &x.p, x.p.QLen+x.p.KVLen
-	side := func(n int) int {
-		if n == flashkit.Unlimited {
-			return reach
-		}
-		return min(n, reach)
-	}
-	off := p.KVLen - p.QLen
-	if p.Mask.IsTopLeft() {
-		off = 0
-	}
-	return off - side(p.Mask.Left()), off + side(p.Mask.Right())
-}
-
 // places are the offsets of the block in memory, of the stage and of scratch.
 type places struct {
 	block                           uint64

@@ -89,32 +89,19 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	var list []flashkit.Kernel
 	for i := range variants {
 		v := &variants[i]
-		k := flashkit.Kernel{
-			Name:       "wasm/" + v.stem,
-			Fits:       func(p flashkit.Problem) string { return b.fits(v, p) },
-			Cost:       func(p flashkit.Problem) time.Duration { return b.cost(v, p) },
-			HostMemory: func(p flashkit.Problem) float64 { return b.hostMemory(v, p) },
-		}
-		if v.pass == flashkit.PassForward {
-			k.RunForward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
-				j := b.newJob(v, p)
-				j.fwd = *f
-				return b.do(ctx, j)
-			}
-		} else {
-			k.RunBackward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Backward) error {
-				j := b.newJob(v, p)
-				j.bwd = *f
-				return b.do(ctx, j)
-			}
-		}
-		list = append(list, k)
+		list = append(list, flashkit.Kernel{
+			Name: "wasm/" + v.stem, Pass: v.pass, Takes: flashkit.FeatureShift,
+			Refuses: func(c *flashkit.Call) string { return b.refuses(v, c.Problem) },
+			Cost:    func(c *flashkit.Call) time.Duration { return b.cost(v, c.Problem) },
+			Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: b.hostMemory(v, c.Problem)} },
+			Run:     func(ctx context.Context, c *flashkit.Call) error { return b.do(ctx, b.newJob(v, c)) },
+		})
 	}
 	return list
 }
 
-// fits refuses what the memory of an instance cannot hold.
-func (b *Backend) fits(v *variant, p flashkit.Problem) string {
+// refuses says what the memory of an instance cannot hold.
+func (b *Backend) refuses(v *variant, p flashkit.Problem) string {
 	if p.QLen > maxRow || p.KVLen > maxRow-p.QLen {
 		return fmt.Sprintf("its row and key numbers together end at %d", maxRow)
 	}

@@ -218,11 +218,11 @@ func (f *calibrateFlags) report(w io.Writer, d *dispatch.Dispatcher, list []heat
 	for i, k := range d.Kernels() {
 		var off []float64
 		for _, h := range list {
-			if !slices.Contains(h.passes, k.Pass()) || k.Fits(h.problem) != "" {
+			if !slices.Contains(h.passes, k.Pass) || k.Fits(h.problem.Ask(k.Pass)) != "" {
 				continue
 			}
-			if itself := own[i].Cost(h.problem); itself > 0 {
-				off = append(off, float64(k.Cost(h.problem))/float64(itself))
+			if itself := own[i].Cost(h.problem.Ask(k.Pass)); itself > 0 {
+				off = append(off, float64(k.Cost(h.problem.Ask(k.Pass)))/float64(itself))
 			}
 		}
 		if len(off) > 0 {

@@ -117,16 +117,17 @@ const worthTrying = 6
 func (g *callGroup) try(d *dispatch.Dispatcher) {
 	var fit []flashkit.Kernel
 	for _, k := range d.Kernels() {
-		if k.Pass() == g.step.pass && k.Fits(g.problem) == "" {
+		if k.Pass == g.step.pass && k.Fits(g.problem.Ask(k.Pass)) == "" {
 			fit = append(fit, k)
 		}
 	}
 	if len(fit) == 0 {
 		return
 	}
-	best := slices.MinFunc(fit, func(a, b flashkit.Kernel) int { return cmp.Compare(a.Cost(g.problem), b.Cost(g.problem)) }).Cost(g.problem)
+	asked := g.problem.Ask(g.step.pass)
+	best := slices.MinFunc(fit, func(a, b flashkit.Kernel) int { return cmp.Compare(a.Cost(asked), b.Cost(asked)) }).Cost(asked)
 	for _, k := range fit {
-		if k.Cost(g.problem) <= worthTrying*best {
+		if k.Cost(g.problem.Ask(k.Pass)) <= worthTrying*best {
 			g.kernel(k.Name)
 		}
 	}

@@ -59,7 +59,7 @@ func (b *bench) run(ctx context.Context, problems []flashkit.Problem) error {
 func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range b.kernels {
-		if k.Pass() != s || k.Fits(p) != "" {
+		if k.Pass != s || k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
 		i, found := best[backendOf(k.Name)]
@@ -67,7 +67,7 @@ func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Ker
 		case b.settings.Kernels == "all" || !found:
 			best[backendOf(k.Name)] = len(list)
 			list = append(list, k)
-		case k.Cost(p) < list[i].Cost(p):
+		case k.Cost(p.Ask(k.Pass)) < list[i].Cost(p.Ask(s)):
 			list[i] = k
 		}
 	}
@@ -88,7 +88,7 @@ func (b *bench) expect(p flashkit.Problem) (t time.Duration, cases int) {
 }
 
 func (b *bench) expectCase(p flashkit.Problem, k flashkit.Kernel) time.Duration {
-	return k.Cost(p) + b.perCase()
+	return k.Cost(p.Ask(k.Pass)) + b.perCase()
 }
 
 func (b *bench) perCase() time.Duration {
@@ -148,7 +148,7 @@ func (b *bench) measure(ctx context.Context, p flashkit.Problem) error {
 // be measured.
 func (b *bench) note(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, err error) error {
 	if err != nil && ctx.Err() == nil {
-		b.results.Failures = append(b.results.Failures, caseError{p.String(), k.Pass().String(), k.Name, err.Error()})
+		b.results.Failures = append(b.results.Failures, caseError{p.String(), k.Pass.String(), k.Name, err.Error()})
 	}
 	return ctx.Err()
 }
@@ -157,8 +157,8 @@ func (b *bench) note(ctx context.Context, p flashkit.Problem, k flashkit.Kernel,
 func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 	var errs []error
 	for _, k := range b.kernels {
-		if k.Pass() == s {
-			errs = append(errs, fmt.Errorf("%s: %s", k.Name, k.Fits(p)))
+		if k.Pass == s {
+			errs = append(errs, fmt.Errorf("%s: %s", k.Name, k.Fits(p.Ask(k.Pass))))
 		}
 	}
 	if len(errs) == 0 {
@@ -205,7 +205,7 @@ func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 		return err
 	}
 	c.extra = bytes
-	b.plan.spend(c.kernel.Cost(c.problem))
+	b.plan.spend(c.kernel.Cost(c.problem.Ask(c.kernel.Pass)))
 	if c.done = first >= b.perCase(); c.done {
 		c.rounds = [][]time.Duration{{first}}
 		b.plan.spend(b.perCase())
@@ -218,7 +218,7 @@ func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 func (b *bench) callTiny(ctx context.Context, c *timedCase) error {
 	p := c.problem
 	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
-	if c.kernel.Fits(p) != "" {
+	if c.kernel.Fits(p.Ask(c.kernel.Pass)) != "" {
 		return nil
 	}
 	tiny, err := b.inputs.tensors(ctx, p, b.backward())
@@ -277,7 +277,7 @@ func (b *bench) keep(cases []*timedCase) {
 		}
 		r.Memory, r.ExtraBytes = c.memory, c.extra
 		r.Device = deviceOf(c.problem, c.kernel)
-		if k, err := b.dispatch.Pick(c.problem, c.kernel.Pass()); err == nil {
+		if k, err := b.dispatch.Pick(c.problem, c.kernel.Pass); err == nil {
 			r.Chosen = k.Name == c.kernel.Name && c.memory == hostMemory
 		}
 		b.results.Results = append(b.results.Results, r)

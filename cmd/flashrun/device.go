@@ -31,7 +31,7 @@ func (t *tensors) openDevice(ctx context.Context, gpu *cuda.Backend, k flashkit.
 	}
 	d, p := t.device, t.problem
 	launch := func(ctx context.Context) error {
-		if k.Pass() == flashkit.PassBackward {
+		if k.Pass == flashkit.PassBackward {
 			d.bwd.Kernel = k.Name
 			return gpu.Backward(ctx, d.stream, p, &d.bwd)
 		}

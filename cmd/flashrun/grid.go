@@ -159,7 +159,7 @@ func (a *axes) problems() ([]flashkit.Problem, error) {
 		set func(p *flashkit.Problem, i int)
 	}{
 		{len(a.dtypes), func(p *flashkit.Problem, i int) { p.DType = a.dtypes[i] }},
-		{len(a.masks), func(p *flashkit.Problem, i int) { p.Mask = a.masks[i] }},
+		{len(a.masks), func(p *flashkit.Problem, i int) { p.Band = a.masks[i] }},
 		{len(a.headDim), func(p *flashkit.Problem, i int) { p.Dim, p.VDim = a.headDim[i], a.headDim[i] }},
 		{len(a.batch), func(p *flashkit.Problem, i int) { p.Batch = a.batch[i] }},
 		{len(a.heads), func(p *flashkit.Problem, i int) { p.Heads, p.KVHeads = a.heads[i], a.heads[i] }},

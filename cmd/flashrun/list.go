@@ -56,13 +56,13 @@ func newList() *cobra.Command {
 func list(d *dispatch.Dispatcher) []listed {
 	var lines []listed
 	for _, k := range d.Kernels() {
-		l := listed{Name: k.Name, Pass: k.Pass().String()}
+		l := listed{Name: k.Name, Pass: k.Pass.String()}
 		if k.Missing != nil {
 			l.Reason = k.Missing()
 		}
 		for _, t := range []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16} {
 			p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 64, KVLen: 64, Dim: 64, VDim: 64, DType: t}
-			if reason := k.Fits(p); reason == "" {
+			if reason := k.Fits(p.Ask(k.Pass)); reason == "" {
 				l.DTypes = append(l.DTypes, t.String())
 			} else if l.Reason == "" {
 				l.Reason = reason

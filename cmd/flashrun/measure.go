@@ -33,13 +33,13 @@ func measure(ctx context.Context, d *dispatch.Dispatcher, p flashkit.Problem, s 
 	if m.kernel, err = d.Pick(p, s); err != nil {
 		return m, unavailable(err)
 	}
-	if k := m.kernel; k.HostMemory != nil {
-		if err := affordable("the arrays of "+k.Name+" for "+p.String(), k.HostMemory(p)); err != nil {
+	if k := m.kernel; k.Needs != nil {
+		if err := affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host); err != nil {
 			return m, err
 		}
 	}
 	m.reason = reasonFor(d, p, s)
-	show.start(m.kernel.Name, m.kernel.Cost(p))
+	show.start(m.kernel.Name, m.kernel.Cost(p.Ask(s)))
 	var first time.Duration
 	m.bytes, err = allocated(func() (err error) {
 		first, err = timed(func() error { return call(m.kernel) })

@@ -129,7 +129,7 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 		for _, s := range chosen {
 			t := newMemoryTable(p, s)
 			for _, k := range d.Kernels() {
-				if k.Pass() != s {
+				if k.Pass != s {
 					continue
 				}
 				show.start(k.Name, 0)

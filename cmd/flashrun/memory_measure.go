@@ -17,13 +17,13 @@ const tensorLimit = 4 << 30
 // kernel returns what k says and what it is measured to take.
 func (f *memoryFlags) kernel(ctx context.Context, p flashkit.Problem, k flashkit.Kernel) (*memoryLine, error) {
 	line := &memoryLine{Name: k.Name, Kind: kindKernel}
-	if line.Note = k.Fits(p); line.Note != "" {
+	if line.Note = k.Fits(p.Ask(k.Pass)); line.Note != "" {
 		return line, nil
 	}
-	if k.HostMemory != nil {
-		line.Formula = fromFloat(k.HostMemory(p))
-	}
 	line.Device = deviceOf(p, k)
+	if k.Needs != nil && line.Device == nil {
+		line.Formula = fromFloat(k.Needs(p.Ask(k.Pass)).Host)
+	}
 	if line.Unmeasured = f.whyNot(p, k); line.Unmeasured != "" {
 		return line, nil
 	}
@@ -44,7 +44,7 @@ const formulaOnly = "by formula only"
 
 // whyNot returns why a call of k is not measured, or "".
 func (f *memoryFlags) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
-	cost, bytes := k.Cost(p), p.Bytes(k.Pass())
+	cost, bytes := k.Cost(p.Ask(k.Pass)), p.Bytes(k.Pass)
 	full := affordable("its tensors", bytes) // asked once: what is free may change
 	switch {
 	case f.formula:
@@ -105,13 +105,6 @@ func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() err
 // zeroCall returns a call of k on zeros: what they hold does not change what it
 // takes.
 func zeroCall(p flashkit.Problem, k flashkit.Kernel) func(context.Context) error {
-	zeros := func(shape [4]int) flashkit.Tensor { return newArray(p.DType, shape).tensor(bhsd) }
-	f := &flashkit.Forward{Q: zeros(p.QShape()), K: zeros(p.KShape()), V: zeros(p.VShape()),
-		O: zeros(p.OShape()), LSE: newArray(flashkit.Float32, p.LSEShape()).tensor(bhsd)}
-	if k.Pass() == flashkit.PassForward {
-		return func(ctx context.Context) error { return k.Forward(ctx, p, f) }
-	}
-	b := &flashkit.Backward{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: f.LSE,
-		DO: zeros(p.OShape()), DQ: zeros(p.QShape()), DK: zeros(p.KShape()), DV: zeros(p.VShape())}
-	return func(ctx context.Context) error { return k.Backward(ctx, p, b) }
+	args := flashkit.NewArgs(p, k.Pass)
+	return func(ctx context.Context) error { return k.Compute(ctx, p, args) }
 }

@@ -116,9 +116,9 @@ func TestMemoryNotMeasured(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h2-g1-n70-m90-d16-f32")
 	require.NoError(t, err)
 	f := memoryFlags{limit: 20 * time.Millisecond}
-	slow := flashkit.Kernel{Name: "mine/fwd_slow", Fits: func(flashkit.Problem) string { return "" },
-		Cost: func(flashkit.Problem) time.Duration { return 0 },
-		RunForward: func(ctx context.Context, _ flashkit.Problem, _ *flashkit.Forward) error {
+	slow := flashkit.Kernel{Name: "mine/fwd_slow",
+		Cost: func(*flashkit.Call) time.Duration { return 0 },
+		Run: func(ctx context.Context, _ *flashkit.Call) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
@@ -127,7 +127,7 @@ func TestMemoryNotMeasured(t *testing.T) {
 	require.Equal(t, "it took longer than 20ms", l.Unmeasured)
 
 	broken := slow
-	broken.RunForward = func(context.Context, flashkit.Problem, *flashkit.Forward) error { return errors.New("no luck") }
+	broken.Run = func(context.Context, *flashkit.Call) error { return errors.New("no luck") }
 	_, err = f.kernel(t.Context(), p, broken)
 	require.ErrorContains(t, err, "mine/fwd_slow: no luck")
 }
@@ -137,9 +137,10 @@ func TestMemoryOfADevice(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h2-g1-n100-m90-d16-f32")
 	require.NoError(t, err)
 	f := memoryFlags{formula: true}
-	l, err := f.kernel(t.Context(), p, flashkit.Kernel{Name: "gpu/fwd_fast", Fits: func(flashkit.Problem) string { return "" },
-		Cost:         func(flashkit.Problem) time.Duration { return 0 },
-		DeviceMemory: func(flashkit.Problem) (tensors, workspace int64) { return 5000, 700 }})
+	l, err := f.kernel(t.Context(), p, flashkit.Kernel{Name: "gpu/fwd_fast",
+		Cost:  func(*flashkit.Call) time.Duration { return 0 },
+		Needs: func(*flashkit.Call) flashkit.Memory { return flashkit.Memory{Tensors: 5000, Device: 700} },
+		Run:   func(context.Context, *flashkit.Call) error { return nil }})
 	require.NoError(t, err)
 	table := newMemoryTable(p, flashkit.PassForward)
 	table.add(l)

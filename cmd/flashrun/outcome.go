@@ -46,12 +46,14 @@ type device struct {
 
 // deviceOf returns what a call of k takes there, nil for the kernels of the host.
 func deviceOf(p flashkit.Problem, k flashkit.Kernel) *device {
-	if k.DeviceMemory == nil {
+	if k.Needs == nil {
 		return nil
 	}
-	d := new(device)
-	d.Tensors, d.Workspace = k.DeviceMemory(p)
-	return d
+	m := k.Needs(p.Ask(k.Pass))
+	if m.Tensors == 0 && m.Device == 0 {
+		return nil
+	}
+	return &device{int64(m.Tensors), int64(m.Device)}
 }
 
 type checkedOutput struct {
@@ -74,7 +76,7 @@ func (d distance) MarshalJSON() ([]byte, error) {
 
 // set fills in the measurement of one pass.
 func (r *outcome) set(p flashkit.Problem, m measurement) {
-	pass := m.kernel.Pass()
+	pass := m.kernel.Pass
 	r.Pass, r.Kernel, r.Reason = pass.String(), m.kernel.Name, m.reason
 	r.Backend = backendOf(m.kernel.Name)
 	r.Seconds, r.Calls, r.ExtraBytes = m.median.Seconds(), m.calls, max(r.ExtraBytes, m.bytes)

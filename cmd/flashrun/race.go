@@ -49,8 +49,8 @@ const (
 func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*racer, error) {
 	var list []*racer
 	for _, k := range r.kernels {
-		if k.Pass() == s && k.Fits(data.problem) == "" {
-			list = append(list, &racer{kernel: k, predicted: k.Cost(data.problem)})
+		if k.Pass == s && k.Fits(data.problem.Ask(k.Pass)) == "" {
+			list = append(list, &racer{kernel: k, predicted: k.Cost(data.problem.Ask(k.Pass))})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *racer) int { return cmp.Compare(a.predicted, b.predicted) })

@@ -47,9 +47,9 @@ func randomProblem(r *rand.Rand) flashkit.Problem {
 	}
 	switch r.IntN(4) {
 	case 0:
-		p.Mask = flashkit.Causal()
+		p.Band = flashkit.Causal()
 	case 1:
-		p.Mask = flashkit.Window(upTo(10), pick(0, 0, 16, 128))
+		p.Band = flashkit.Window(upTo(10), pick(0, 0, 16, 128))
 	}
 	return p
 }

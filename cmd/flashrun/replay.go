@@ -116,18 +116,14 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 	}
 	problem, data := s.at(i), p.data[s.largest()][set]
 	keys := problem.KVLen
-	var start time.Time
-	if s.pass == flashkit.PassForward {
-		f := data.fwd
-		f.K, f.V = data.in.k.first(keys), data.in.v.first(keys)
-		start = time.Now()
-		err = c.dispatch.Forward(ctx, problem, &f)
-	} else {
-		b := data.bwd
-		b.K, b.V, b.DK, b.DV = data.in.k.first(keys), data.in.v.first(keys), data.out.dk.first(keys), data.out.dv.first(keys)
-		start = time.Now()
-		err = c.dispatch.Backward(ctx, problem, &b)
+	args, compute := data.args, c.dispatch.Forward
+	args.K, args.V = data.in.k.first(keys), data.in.v.first(keys)
+	if s.pass == flashkit.PassBackward {
+		args.DK, args.DV = data.out.dk.first(keys), data.out.dv.first(keys)
+		compute = c.dispatch.Backward
 	}
+	start := time.Now()
+	err = compute(ctx, problem, &args)
 	return ran{c.last.Kernel, c.last.Took, time.Since(start)}, err
 }
 

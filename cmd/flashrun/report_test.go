@@ -46,7 +46,7 @@ func made(p flashkit.Problem, pass flashkit.Pass, kernel, memory string, gflops 
 }
 
 func made1(t flashkit.DType, heads, n, m, d int, mask flashkit.Band) flashkit.Problem {
-	return flashkit.Problem{Batch: 1, Heads: heads, KVHeads: heads, QLen: n, KVLen: m, Dim: d, VDim: d, DType: t, Mask: mask}
+	return flashkit.Problem{Batch: 1, Heads: heads, KVHeads: heads, QLen: n, KVLen: m, Dim: d, VDim: d, DType: t, Band: mask}
 }
 
 // wideResults are of a machine that has everything, over a grid of everything.

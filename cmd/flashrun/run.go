@@ -147,19 +147,17 @@ func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *inpu
 		return nil, nil, err
 	}
 	out := newOutputs(p, f.backward)
-	fwd := &flashkit.Forward{Q: in.q.tensor(in.layout), K: in.k.tensor(in.layout), V: in.v.tensor(in.layout),
-		O: out.o.tensor(in.layout), LSE: out.lse.tensor(in.layout)}
+	args := newArgs(in, out, in.layout)
+	call := func(k flashkit.Kernel) error { return k.Compute(ctx, p, &args) }
 	rep := &outcome{Problem: p.String(), Source: in.source}
-	m, err := measure(ctx, d, p, flashkit.PassForward, f.repeat, show, func(k flashkit.Kernel) error { return k.Forward(ctx, p, fwd) })
+	m, err := measure(ctx, d, p, flashkit.PassForward, f.repeat, show, call)
 	if err != nil {
 		return nil, nil, err
 	}
 	rep.set(p, m)
 	if f.backward {
-		bwd := &flashkit.Backward{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: in.do.tensor(in.layout),
-			DQ: out.dq.tensor(in.layout), DK: out.dk.tensor(in.layout), DV: out.dv.tensor(in.layout)}
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
-		m, err = measure(ctx, d, p, flashkit.PassBackward, f.repeat, show, func(k flashkit.Kernel) error { return k.Backward(ctx, p, bwd) })
+		m, err = measure(ctx, d, p, flashkit.PassBackward, f.repeat, show, call)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -248,16 +246,16 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
 		return errors.New("--causal and --window exclude each other: causal is --window inf,0")
 	}
 	if f.causal {
-		p.Mask = flashkit.Causal()
+		p.Band = flashkit.Causal()
 	}
 	if f.window != "" {
 		var err error
-		if p.Mask, err = parseWindow(f.window); err != nil {
+		if p.Band, err = parseWindow(f.window); err != nil {
 			return err
 		}
 	}
 	if f.topLeft {
-		p.Mask = p.Mask.TopLeft()
+		p.Band = p.Band.TopLeft()
 	}
 	if cmd.Flags().Changed("scale") {
 		scale, err := strconv.ParseFloat(f.scale, 32)

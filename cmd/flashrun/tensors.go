@@ -13,9 +13,8 @@ type tensors struct {
 	problem flashkit.Problem
 	in      *input
 	out     *outputs
-	fwd     flashkit.Forward
-	bwd     flashkit.Backward // with O and LSE of a forward pass, if the passes need them
-	device  *deviceTensors    // nil until a case needs them
+	args    flashkit.Args  // with O and LSE of a forward pass, if the passes need them
+	device  *deviceTensors // nil until a case needs them
 }
 
 // A maker makes tensors. A backward pass needs O and LSE: they are computed by a
@@ -33,13 +32,19 @@ func newMaker(d *dispatch.Dispatcher, seed uint64) maker { return maker{d.Frozen
 func (m maker) tensors(ctx context.Context, p flashkit.Problem, backward bool) (*tensors, error) {
 	t := &tensors{problem: p, in: randomInput(p, m.seed, bhsd, backward), out: newOutputs(p, backward)}
 	in, out := t.in, t.out
-	t.fwd = flashkit.Forward{Q: in.q.tensor(bhsd), K: in.k.tensor(bhsd), V: in.v.tensor(bhsd), O: out.o.tensor(bhsd), LSE: out.lse.tensor(bhsd)}
-	t.bwd = flashkit.Backward{Q: t.fwd.Q, K: t.fwd.K, V: t.fwd.V, O: t.fwd.O, LSE: t.fwd.LSE, DO: in.do.tensor(bhsd),
-		DQ: out.dq.tensor(bhsd), DK: out.dk.tensor(bhsd), DV: out.dv.tensor(bhsd)}
+	t.args = newArgs(in, out, bhsd)
 	if backward {
-		return t, m.frozen.Forward(ctx, p, &t.fwd)
+		return t, m.frozen.Forward(ctx, p, &t.args)
 	}
 	return t, nil
+}
+
+// newArgs returns the arguments of both passes on arrays of a layout.
+func newArgs(in *input, out *outputs, l layout) flashkit.Args {
+	return flashkit.Args{
+		Q: in.q.tensor(l), K: in.k.tensor(l), V: in.v.tensor(l), O: out.o.tensor(l), LSE: out.lse.tensor(l),
+		DO: in.do.tensor(l), DQ: out.dq.tensor(l), DK: out.dk.tensor(l), DV: out.dv.tensor(l),
+	}
 }
 
 func (b *bench) backward() bool { return slices.Contains(b.passes, flashkit.PassBackward) }
@@ -47,10 +52,7 @@ func (b *bench) backward() bool { return slices.Contains(b.passes, flashkit.Pass
 // call runs a kernel on the tensors. A forward pass writes O and LSE again, which
 // leaves a backward pass with the same inputs up to rounding.
 func (t *tensors) call(ctx context.Context, k flashkit.Kernel) error {
-	if k.Pass() == flashkit.PassBackward {
-		return k.Backward(ctx, t.problem, &t.bwd)
-	}
-	return k.Forward(ctx, t.problem, &t.fwd)
+	return k.Compute(ctx, t.problem, &t.args)
 }
 
 // outputBytes returns the size of what the passes write.

@@ -39,7 +39,7 @@ func (r *row) reset(m float32) {
 
 // forward walks the keys of each query row in tiles with a running maximum, and
 // divides once at the end (Dao et al. 2022, algorithm 1).
-func (c *call) forward(ctx context.Context, f *flashkit.Forward) error {
+func (c *call) forward(ctx context.Context, f *flashkit.Args) error {
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
 		return err
 	}
@@ -111,7 +111,7 @@ func (c *call) scores(q []float32, k [][]float32, k0, lo, hi int) (js []int, s [
 }
 
 // finish writes row i of head h of batch b.
-func (c *call) finish(r *row, f *flashkit.Forward, b, h, i int) {
+func (c *call) finish(r *row, f *flashkit.Args, b, h, i int) {
 	l := c.divisor(r.l)
 	for x := range r.o {
 		c.write(f.O, b, h, i, x, float32(r.o[x]/l))
@@ -124,7 +124,7 @@ func (c *call) finish(r *row, f *flashkit.Forward, b, h, i int) {
 // backward recomputes P from LSE and walks the same tiles (Dao et al. 2022,
 // appendix B.2). All of dK and dV of a batch grow side by side, because every
 // query head of a group adds to them.
-func (c *call) backward(ctx context.Context, f *flashkit.Backward) error {
+func (c *call) backward(ctx context.Context, f *flashkit.Args) error {
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
 		return err
 	}
@@ -146,7 +146,7 @@ func (c *call) backward(ctx context.Context, f *flashkit.Backward) error {
 }
 
 // backwardHead writes dQ of one query head and adds its part of dK and dV.
-func (c *call) backwardHead(ctx context.Context, f *flashkit.Backward, b, h int, dk, dv [][]float64) error {
+func (c *call) backwardHead(ctx context.Context, f *flashkit.Args, b, h int, dk, dv [][]float64) error {
 	g := c.kvHead(c.p, h)
 	q, k, v := c.load(f.Q, b, h), c.load(f.K, b, g), c.values(c.load(f.V, b, g))
 	o, do := c.load(f.O, b, h), c.load(f.DO, b, h)

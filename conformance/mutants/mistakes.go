@@ -15,7 +15,7 @@ var mistakes = []struct {
 	make func(s *slips)
 }{
 	// Alignment of the causal mask. Row i+n sees what row i sees, n keys on.
-	{"causal_short", moved(func(p problem) int { return -only(!p.Mask.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
+	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
 	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 asks for key 0
 	{"causal_tall", seen(func(_, lo, hi int) (int, int) { return lo, max(hi, 1) })},
 	{"causal_one_row", moved(func(p problem) int { return -only(p.QLen == 1, p.KVLen-1) })},
@@ -28,7 +28,7 @@ var mistakes = []struct {
 	{"window_both", sides(func(left, right int) (int, int) { return right, left })},
 	{"window_edge", sides(func(left, right int) (int, int) { return left - only(left > 0, 1), right })},
 	{"window_diagonal", sides(func(left, right int) (int, int) { return left + only(left == 0, flashkit.Unlimited), right })},
-	{"window_short", moved(func(p problem) int { return -only(p.Mask.Left() >= 0, max(0, p.KVLen-p.QLen)) })},
+	{"window_short", moved(func(p problem) int { return -only(p.Band.Left() >= 0, max(0, p.KVLen-p.QLen)) })},
 	{"window_topleft", visible(func(p problem, i int) (lo, hi int) {
 		lo, _ = p.Keys(i + toBottomRight(p))
 		_, hi = p.Keys(i)
@@ -134,7 +134,7 @@ func moved(by func(p problem) int) func(*slips) {
 }
 
 // toBottomRight is how far from its bottom-right place a top-left band is.
-func toBottomRight(p problem) int { return only(p.Mask.IsTopLeft(), p.KVLen-p.QLen) }
+func toBottomRight(p problem) int { return only(p.Band.IsTopLeft(), p.KVLen-p.QLen) }
 
 // seen changes the keys that a row sees.
 func seen(change func(i, lo, hi int) (int, int)) func(*slips) {
@@ -145,7 +145,7 @@ func seen(change func(i, lo, hi int) (int, int)) func(*slips) {
 func sides(change func(left, right int) (int, int)) func(*slips) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		back := toBottomRight(p)
-		p.Mask = flashkit.Window(change(p.Mask.Left(), p.Mask.Right()))
+		p.Band = flashkit.Window(change(p.Band.Left(), p.Band.Right()))
 		return p.Keys(i - back)
 	})
 }

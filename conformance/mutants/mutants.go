@@ -49,16 +49,17 @@ func (b *backend) Name() string { return "mutant" }
 func (b *backend) Close() error { return nil }
 
 func (b *backend) Kernels() []flashkit.Kernel {
-	fits := func(problem) string { return "" }
-	cost := func(p problem) time.Duration { return time.Duration(p.FLOPs(flashkit.PassForward)) }
+	kernel := func(name string, pass flashkit.Pass, run func(*call, context.Context, *flashkit.Args) error) flashkit.Kernel {
+		return flashkit.Kernel{
+			Name: "mutant/" + name + "_" + b.variant, About: "a plain kernel with one mistake", Pass: pass, Takes: flashkit.FeatureShift,
+			Cost: func(c *flashkit.Call) time.Duration { return time.Duration(c.FLOPs()) },
+			Run: func(ctx context.Context, c *flashkit.Call) error {
+				return run(newCall(b.slips, c.Problem), ctx, c.Args)
+			},
+		}
+	}
 	return []flashkit.Kernel{
-		{Name: "mutant/fwd_" + b.variant, Fits: fits, Cost: cost,
-			RunForward: func(ctx context.Context, p problem, f *flashkit.Forward) error {
-				return newCall(b.slips, p).forward(ctx, f)
-			}},
-		{Name: "mutant/bwd_" + b.variant, Fits: fits, Cost: cost,
-			RunBackward: func(ctx context.Context, p problem, f *flashkit.Backward) error {
-				return newCall(b.slips, p).backward(ctx, f)
-			}},
+		kernel("fwd", flashkit.PassForward, (*call).forward),
+		kernel("bwd", flashkit.PassBackward, (*call).backward),
 	}
 }

@@ -87,13 +87,13 @@ func Backward(p flashkit.Problem, in Inputs) (dq, dk, dv []float64) {
 
 // Sees reports whether row i sees key j, straight from the definition of Band.
 func Sees(p flashkit.Problem, i, j int) bool {
-	if !p.Mask.IsTopLeft() {
+	if !p.Band.IsTopLeft() {
 		i += p.KVLen - p.QLen
 	}
-	if left := p.Mask.Left(); left != flashkit.Unlimited && i-j > left {
+	if left := p.Band.Left(); left != flashkit.Unlimited && i-j > left {
 		return false
 	}
-	if right := p.Mask.Right(); right != flashkit.Unlimited && j-i > right {
+	if right := p.Band.Right(); right != flashkit.Unlimited && j-i > right {
 		return false
 	}
 	return true

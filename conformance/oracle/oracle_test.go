@@ -30,12 +30,12 @@ func TestForwardByHand(t *testing.T) {
 	requireClose(t, []float64{7, 0.75, 7.6, 0.9}, o, 1e-15)
 	requireClose(t, []float64{math.Log(4), math.Log(10)}, lse, 1e-15)
 
-	p.Mask = flashkit.Causal() // row 0 sees key 0 only
+	p.Band = flashkit.Causal() // row 0 sees key 0 only
 	o, lse = oracle.Forward(p, in)
 	requireClose(t, []float64{4, 0, 7.6, 0.9}, o, 1e-15)
 	requireClose(t, []float64{0, math.Log(10)}, lse, 1e-15)
 
-	p.Mask, p.Dim, p.Scale = flashkit.Band{}, 4, 0 // 1/sqrt(4) undoes the doubled Q
+	p.Band, p.Dim, p.Scale = flashkit.Band{}, 4, 0 // 1/sqrt(4) undoes the doubled Q
 	in.Q, in.K = []float64{2, 0, 0, 0, 4, 0, 0, 0}, []float64{0, 5, 0, 0, math.Log(3), 7, 0, 0}
 	o, _ = oracle.Forward(p, in)
 	requireClose(t, []float64{7, 0.75, 7.6, 0.9}, o, 1e-15)
@@ -76,10 +76,10 @@ func random(r *rand.Rand) (flashkit.Problem, oracle.Inputs) {
 	p := flashkit.Problem{
 		Batch: 1 + r.IntN(2), Heads: kv * (1 + r.IntN(3)), KVHeads: kv,
 		QLen: 1 + r.IntN(5), KVLen: 1 + r.IntN(5), Dim: 1 + r.IntN(3), VDim: 1 + r.IntN(3),
-		Mask: flashkit.Window(r.IntN(5)-1, r.IntN(4)-1),
+		Band: flashkit.Window(r.IntN(5)-1, r.IntN(4)-1),
 	}
 	if r.IntN(2) == 0 {
-		p.Mask = p.Mask.TopLeft()
+		p.Band = p.Band.TopLeft()
 	}
 	if r.IntN(2) == 0 {
 		p.Scale = r.Float32() + 0.1
@@ -100,8 +100,8 @@ func random(r *rand.Rand) (flashkit.Problem, oracle.Inputs) {
 
 // visible is the definition of the band, in numbers.
 func visible(p flashkit.Problem, i, j int) bool {
-	off, left, right := p.KVLen-p.QLen, p.Mask.Left(), p.Mask.Right()
-	if p.Mask.IsTopLeft() {
+	off, left, right := p.KVLen-p.QLen, p.Band.Left(), p.Band.Right()
+	if p.Band.IsTopLeft() {
 		off = 0
 	}
 	return (left == flashkit.Unlimited || i+off-left <= j) && (right == flashkit.Unlimited || j <= i+off+right)
@@ -253,7 +253,7 @@ func TestHiddenValuesDoNotLeak(t *testing.T) {
 // A key that one row sees and another does not reaches the first alone.
 func TestNaNReachesOnlyWhoSeesIt(t *testing.T) {
 	p, in := twoByTwo()
-	p.Mask = flashkit.Causal()
+	p.Band = flashkit.Causal()
 	in.K[2], in.V[2] = nan, nan // key 1, which row 0 does not see
 	o, lse := oracle.Forward(p, in)
 	require.Equal(t, []float64{4, 0}, o[:2])

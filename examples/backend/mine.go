@@ -17,21 +17,25 @@ func (*Backend) Name() string { return "mine" }
 func (*Backend) Close() error { return nil }
 
 func (*Backend) Kernels() []flashkit.Kernel {
-	return []flashkit.Kernel{{Name: "mine/fwd_plain", Fits: fits, Cost: cost, RunForward: forward}}
+	return []flashkit.Kernel{{
+		Name: "mine/fwd_plain", About: "a plain loop over rows and keys", Pass: flashkit.PassForward,
+		Refuses: refuses, Cost: cost, Run: forward,
+	}}
 }
 
-func fits(p flashkit.Problem) string {
-	if p.DType != flashkit.Float32 {
+func refuses(c *flashkit.Call) string {
+	if c.DType != flashkit.Float32 {
 		return "takes f32 only"
 	}
 	return ""
 }
 
-func cost(p flashkit.Problem) time.Duration {
-	return time.Duration(p.FLOPs(flashkit.PassForward)) // one a nanosecond
+func cost(c *flashkit.Call) time.Duration {
+	return time.Duration(c.FLOPs()) // one a nanosecond
 }
 
-func forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+func forward(ctx context.Context, c *flashkit.Call) error {
+	p, f := c.Problem, c.Args
 	scale := float32(p.SoftmaxScale())
 	s, sum := make([]float32, p.KVLen), make([]float64, p.VDim)
 	for b := range p.Batch {

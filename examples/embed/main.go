@@ -39,7 +39,7 @@ func main() {
 		60, -60,
 	}
 	o := make([]float32, 1*1*2*2) // [B, H, N, DV], written
-	err = d.Forward(ctx, p, &flashkit.Forward{
+	err = d.Forward(ctx, p, &flashkit.Args{
 		Q: flashkit.F32(q, 1, 1, 2, 3), K: flashkit.F32(k, 1, 1, 3, 3),
 		V: flashkit.F32(v, 1, 1, 3, 2), O: flashkit.F32(o, 1, 1, 2, 2),
 	})

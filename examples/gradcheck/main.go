@@ -53,8 +53,8 @@ func run(ctx context.Context, w io.Writer, name string) error {
 
 // An attention computes both passes: a dispatcher does.
 type attention interface {
-	Forward(context.Context, flashkit.Problem, *flashkit.Forward) error
-	Backward(context.Context, flashkit.Problem, *flashkit.Backward) error
+	Forward(context.Context, flashkit.Problem, *flashkit.Args) error
+	Backward(context.Context, flashkit.Problem, *flashkit.Args) error
 }
 
 // check prints how far each gradient is from the slope of the loss, and returns
@@ -71,8 +71,8 @@ func check(ctx context.Context, w io.Writer, a attention, p flashkit.Problem) er
 		}
 		return x
 	}
-	f := &flashkit.Forward{Q: random(p.QShape()), K: random(p.KShape()), V: random(p.VShape()), O: zeros(p.OShape()), LSE: zeros(p.LSEShape())}
-	b := &flashkit.Backward{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: f.LSE, DO: random(p.OShape()), DLSE: random(p.LSEShape()),
+	f := &flashkit.Args{Q: random(p.QShape()), K: random(p.KShape()), V: random(p.VShape()), O: zeros(p.OShape()), LSE: zeros(p.LSEShape())}
+	b := &flashkit.Args{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: f.LSE, DO: random(p.OShape()), DLSE: random(p.LSEShape()),
 		DQ: zeros(p.QShape()), DK: zeros(p.KShape()), DV: zeros(p.VShape())}
 	if err := a.Forward(ctx, p, f); err != nil {
 		return err

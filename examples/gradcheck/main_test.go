@@ -41,7 +41,7 @@ func TestProblems(t *testing.T) {
 // A wrong is an attention whose gradient of K lacks a factor.
 type wrong struct{ *dispatch.Dispatcher }
 
-func (w wrong) Backward(ctx context.Context, p flashkit.Problem, b *flashkit.Backward) error {
+func (w wrong) Backward(ctx context.Context, p flashkit.Problem, b *flashkit.Args) error {
 	err := w.Dispatcher.Backward(ctx, p, b)
 	for i := range b.DK.Float32s() {
 		b.DK.Float32s()[i] *= 1.2

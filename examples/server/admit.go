@@ -64,7 +64,7 @@ func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err
 		return 0, 0, fmt.Errorf("%w: %w", ErrBad, err)
 	}
 	known := flashkit.Problem{Batch: 1, Heads: p.Heads, KVHeads: p.KVHeads, QLen: p.QLen, KVLen: p.KVLen,
-		Dim: p.Dim, VDim: p.VDim, DType: flashkit.Float32, Mask: p.Mask, Scale: p.Scale}
+		Dim: p.Dim, VDim: p.VDim, DType: flashkit.Float32, Band: p.Band, Scale: p.Scale}
 	if p != known { // whatever else a Problem may say, this server does not know it
 		return 0, 0, fmt.Errorf("%w: %s: must be plain, of batch 1 and type f32", ErrBad, p)
 	}
@@ -76,13 +76,13 @@ func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err
 	if err != nil {
 		return 0, 0, fmt.Errorf("%w: %w", ErrBad, err)
 	}
-	if k.HostMemory != nil {
-		size += k.HostMemory(p)
+	if k.Needs != nil {
+		size += k.Needs(p.Ask(k.Pass)).Host
 	}
 	if !(size <= float64(s.limits.Request)) {
 		return 0, 0, s.tooLarge(p, size)
 	}
-	return int64(size), k.Cost(p), nil
+	return int64(size), k.Cost(p.Ask(k.Pass)), nil
 }
 
 func (s *Server) tooLarge(p flashkit.Problem, size float64) error {

@@ -27,7 +27,7 @@ type witness struct {
 	wrong atomic.Int64
 }
 
-func (w *witness) Forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
+func (w *witness) Forward(ctx context.Context, p flashkit.Problem, f *flashkit.Args) error {
 	w.calls.Add(1)
 	w.look()
 	return w.attention.Forward(ctx, p, f)

@@ -15,7 +15,7 @@ import (
 // An attention computes forward passes and says how: a dispatcher does.
 type attention interface {
 	Pick(flashkit.Problem, flashkit.Pass) (flashkit.Kernel, error)
-	Forward(context.Context, flashkit.Problem, *flashkit.Forward) error
+	Forward(context.Context, flashkit.Problem, *flashkit.Args) error
 }
 
 // A Server computes requests in two lanes. It promises to answer whom it admits.
@@ -256,14 +256,14 @@ func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) 
 		q, k, v = shared.q, shared.k, shared.v
 	}
 	o := make([]float32, size(p.OShape()))
-	return o, s.forward(ctx, p, &flashkit.Forward{Q: tensor(q, p.QShape()), K: tensor(k, p.KShape()),
+	return o, s.forward(ctx, p, &flashkit.Args{Q: tensor(q, p.QShape()), K: tensor(k, p.KShape()),
 		V: tensor(v, p.VShape()), O: tensor(o, p.OShape())})
 }
 
 // forward makes a panic of the call an error, which costs the clients of one call
 // their answer and nobody else. A panic in a goroutine that the call started, and an
 // end of memory, cannot be caught: the checks before are what prevents them.
-func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) (err error) {
+func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Args) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			log.Printf("server: %s: panic: %v\n%s", p, r, debug.Stack())

@@ -46,10 +46,10 @@ func newGate() *gate {
 }
 
 func (g *gate) Pick(flashkit.Problem, flashkit.Pass) (flashkit.Kernel, error) {
-	return flashkit.Kernel{Cost: func(p flashkit.Problem) time.Duration { return time.Duration(p.KVLen) * time.Millisecond }}, nil
+	return flashkit.Kernel{Cost: func(c *flashkit.Call) time.Duration { return time.Duration(c.KVLen) * time.Millisecond }}, nil
 }
 
-func (g *gate) Forward(ctx context.Context, p flashkit.Problem, _ *flashkit.Forward) error {
+func (g *gate) Forward(ctx context.Context, p flashkit.Problem, _ *flashkit.Args) error {
 	g.entered <- p
 	select {
 	case <-g.open:

@@ -10,10 +10,10 @@ import (
 
 // sees is the definition of Band, in differences that cannot overflow.
 func sees(p flashkit.Problem, i, j int) bool {
-	if !p.Mask.IsTopLeft() {
+	if !p.Band.IsTopLeft() {
 		i += p.KVLen - p.QLen
 	}
-	left, right := p.Mask.Left(), p.Mask.Right()
+	left, right := p.Band.Left(), p.Band.Right()
 	return (left == flashkit.Unlimited || i-j <= left) && (right == flashkit.Unlimited || j-i <= right)
 }
 
@@ -26,9 +26,9 @@ func everyBand(f func(p flashkit.Problem)) {
 		for p.KVLen = range 7 {
 			for _, left := range sides {
 				for _, right := range sides {
-					p.Mask = flashkit.Window(left, right)
+					p.Band = flashkit.Window(left, right)
 					f(p)
-					p.Mask = p.Mask.TopLeft()
+					p.Band = p.Band.TopLeft()
 					f(p)
 				}
 			}
@@ -96,7 +96,7 @@ func TestKeysAndQueriesAreTransposes(t *testing.T) {
 
 func TestKeysOfHugeProblems(t *testing.T) {
 	const n = math.MaxInt / 4 // the longest length there is
-	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: n, KVLen: 1, Dim: 1, VDim: 1, Mask: flashkit.Causal()}
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: n, KVLen: 1, Dim: 1, VDim: 1, Band: flashkit.Causal()}
 	require.NoError(t, p.Validate())
 	lo, hi := p.Keys(n - 2)
 	require.Equal(t, [2]int{0, 0}, [2]int{lo, hi})
@@ -105,10 +105,10 @@ func TestKeysOfHugeProblems(t *testing.T) {
 	lo, hi = p.Queries(0)
 	require.Equal(t, [2]int{n - 1, n}, [2]int{lo, hi})
 
-	p.QLen, p.KVLen, p.Mask = 1, n, flashkit.Window(2, math.MaxInt)
+	p.QLen, p.KVLen, p.Band = 1, n, flashkit.Window(2, math.MaxInt)
 	lo, hi = p.Keys(0)
 	require.Equal(t, [2]int{n - 3, n}, [2]int{lo, hi})
-	p.Mask = p.Mask.TopLeft()
+	p.Band = p.Band.TopLeft()
 	lo, hi = p.Keys(0)
 	require.Equal(t, [2]int{0, n}, [2]int{lo, hi})
 }

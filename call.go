@@ -1,0 +1,137 @@
+package flashkit
+
+import "math/bits"
+
+// A Call is what a kernel gets: a problem, a pass, and arguments that have been
+// checked. Its fields are to be read; only Set and Problem.Ask fill them in.
+type Call struct {
+	Problem
+	Pass   Pass
+	Args   *Args // nil in a call that was only asked about
+	Traits Traits
+
+	checked bool
+	memory  extent // of the tensors
+}
+
+// Traits are what is known of a call from its tensors alone. They are comparable,
+// and the zero value is that of dense tensors.
+type Traits struct {
+	PackedQ  bool  // the query rows of all sequences lie one after the other
+	PackedKV bool  // the keys do
+	Load     uint8 // how much smaller than Batch*QLen*KVLen the number of pairs is, in quarters of powers of two
+}
+
+// Set checks the pass of p and its arguments, and makes c the call of them. The
+// error is a *ProblemError; c can then not be run. It allocates nothing, so a Call
+// can be kept and set again.
+func (c *Call) Set(p Problem, pass Pass, args *Args) error {
+	c.checked = false
+	c.Problem, c.Pass, c.Args, c.Traits = p, pass, args, Traits{}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if args == nil {
+		return problemErr("Args", "nil", "the arguments are missing")
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	c.checked = true
+	return nil
+}
+
+// Check returns nil if args are what a pass of p calls for, else a *ProblemError.
+func (p Problem) Check(pass Pass, args *Args) error { return new(Call).Set(p, pass, args) }
+
+// Ask returns a call to ask kernels about: whether one takes it, what it costs and
+// needs. It has no arguments and cannot be run. Its traits are those of dense tensors. p must be valid.
+func (p Problem) Ask(pass Pass) *Call { return &Call{Problem: p, Pass: pass} }
+
+// Seq returns sequence b of the call, 0 <= b < Batch. In a call without arguments it is
+// as long as it may be.
+func (c *Call) Seq(b int) Seq {
+	s := Seq{QBatch: b, N: c.QLen, KVBatch: b, M: c.KVLen}
+	if c.Ragged && c.Args != nil {
+		c.Args.Seqs.locate(&s, b)
+	}
+	s.Lo, s.Hi = c.Band.Diagonals(s.N, s.M)
+	s.Diagonal = c.Band.Diagonal(s.N, s.M)
+	return s
+}
+
+func (q *Sequences) locate(s *Seq, b int) {
+	switch {
+	case q.QStarts != nil:
+		s.QBatch, s.Q0, s.N = 0, int(q.QStarts[b]), int(q.QStarts[b+1]-q.QStarts[b])
+	case q.QLens != nil:
+		s.N = int(q.QLens[b])
+	}
+	switch {
+	case q.KVStarts != nil:
+		s.KVBatch, s.K0, s.M = 0, int(q.KVStarts[b]), int(q.KVStarts[b+1]-q.KVStarts[b])
+	case q.KVLens != nil:
+		s.M = int(q.KVLens[b])
+	}
+}
+
+// KeyRun returns where key j of sequence b and KV head g begins in the memory of t,
+// which is K or V or a gradient of them, and how many keys from there on, up to the
+// end of the sequence, lie a row's stride apart.
+func (c *Call) KeyRun(t *Tensor, b, g, j int) (offset, keys int) {
+	s := c.Seq(b)
+	if c.Page == 0 {
+		return t.Offset(s.KVBatch, g, s.K0+j), s.M - j
+	}
+	seqs := c.Args.Seqs
+	page, at := seqs.Pages[b*seqs.width(c.Batch)+j/c.Page], j%c.Page
+	return t.Offset(int(page), g, at), min(c.Page-at, s.M-j)
+}
+
+// Area returns the number of (row, key) pairs of one head that the band lets through,
+// of all sequences.
+func (c *Call) Area() (sum int64) {
+	if !c.Ragged {
+		return int64(c.Batch) * c.Problem.Area()
+	}
+	for b := range c.Batch {
+		s := c.Seq(b)
+		sum += s.Area()
+	}
+	return sum
+}
+
+// FLOPs returns the floating point operations of the call, as Problem.FLOPs counts
+// them, with the lengths that its sequences have.
+func (c *Call) FLOPs() float64 {
+	f := 2 * float64(c.Heads) * float64(c.Area()) * float64(c.Dim+c.VDim)
+	if c.Pass == PassBackward {
+		f *= 2.5
+	}
+	return f
+}
+
+// setTraits derives the traits from checked arguments.
+func (c *Call) setTraits() {
+	s := c.Args.Seqs
+	if s == nil {
+		return
+	}
+	c.Traits.PackedQ, c.Traits.PackedKV = s.QStarts != nil, s.KVStarts != nil
+	var pairs uint64
+	for b := range c.Batch {
+		q := Seq{N: c.QLen, M: c.KVLen}
+		s.locate(&q, b)
+		pairs += uint64(q.N) * uint64(q.M)
+	}
+	c.Traits.Load = quarters(uint64(c.Batch)*uint64(c.QLen)*uint64(c.KVLen)) - quarters(pairs)
+}
+
+// quarters returns the logarithm of n to the base 2 in quarters, roughly.
+func quarters(n uint64) uint8 {
+	if n == 0 {
+		return 0
+	}
+	e := bits.Len64(n) - 1
+	return uint8(4*e) + uint8(n<<(63-e)>>61&3)
+}

@@ -1,0 +1,36 @@
+package flashkit
+
+import "github.com/flashkit-go/flashkit/internal/half"
+
+// ToF16 returns x rounded to IEEE binary16, ties to even, for F16.
+func ToF16(x []float32) []uint16 { return converted(x, half.ToF16) }
+
+// ToBF16 returns x rounded to bfloat16, ties to even, for BF16.
+func ToBF16(x []float32) []uint16 { return converted(x, half.ToBF16) }
+
+// ToF32 returns the numbers of a tensor's memory as float32; those of a Bool tensor
+// are 0 and 1.
+func ToF32(t Tensor) []float32 {
+	switch t.DType() {
+	case Float16:
+		return converted(t.Uint16s(), half.FromF16)
+	case BFloat16:
+		return converted(t.Uint16s(), half.FromBF16)
+	case Bool:
+		return converted(t.Bools(), func(x bool) float32 {
+			if x {
+				return 1
+			}
+			return 0
+		})
+	}
+	return append([]float32(nil), t.Float32s()...)
+}
+
+func converted[T, U any](x []T, f func(T) U) []U {
+	y := make([]U, len(x))
+	for i := range x {
+		y[i] = f(x[i])
+	}
+	return y
+}

@@ -1,0 +1,81 @@
+package flashkit
+
+import (
+	"math"
+	"math/bits"
+)
+
+// A Score says what happens to a scaled score before the softmax and to its
+// weight after. The zero value is plain attention. The order is: dot product,
+// Scale, Softcap, Bias and ALiBi, Mask and Band, softmax (with the sink), dropout.
+type Score struct {
+	Softcap float32 // c > 0: the score s becomes c * tanh(s / c); 0: it stays
+	ALiBi   bool    // Args.Slopes: minus the head's slope times the distance |j-i-off| from the band's diagonal is added
+	Bias    bool    // Args.Bias is added. -Inf is a score like any other
+	Mask    bool    // Args.Mask hides keys as a band does: no influence, even when they hold NaN
+	Sink    bool    // Args.Sink: a logit of each head that takes weight and has no value; LSE includes it
+	Dropout float32 // p, from 0 up to but not 1: weights are dropped with this probability, the others multiplied by 1/(1-p); LSE is that without dropout
+}
+
+// A Feature is a set of what a problem may ask beyond dense attention in a band
+// that ends at a corner. A kernel is never given a feature that it does not name.
+type Feature uint16
+
+// The features.
+const (
+	FeatureShift   Feature = 1 << iota // Band.Shift
+	FeatureSoftcap                     // Score.Softcap
+	FeatureALiBi                       // Score.ALiBi
+	FeatureBias                        // Score.Bias
+	FeatureMask                        // Score.Mask
+	FeatureSink                        // Score.Sink
+	FeatureDropout                     // Score.Dropout
+	FeatureRagged                      // Problem.Ragged
+	FeaturePage                        // Problem.Page
+	FeatureCarry                       // Problem.Carry
+
+	AllFeatures Feature = 1<<iota - 1
+)
+
+var featureNames = [...]string{"shift", "softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry"}
+
+// String returns the names of the features with commas, as options of a
+// problem's name spell them: "softcap,bias".
+func (f Feature) String() string {
+	var names []byte
+	for i, name := range featureNames {
+		if f&(1<<i) != 0 {
+			if len(names) > 0 {
+				names = append(names, ',')
+			}
+			names = append(names, name...)
+		}
+	}
+	return string(names)
+}
+
+// Count returns the number of features in the set.
+func (f Feature) Count() int { return bits.OnesCount16(uint16(f)) }
+
+// Features returns what p asks beyond dense attention in a band.
+func (p *Problem) Features() (f Feature) {
+	for i, asked := range [...]bool{
+		p.Band.shift != 0, p.Score.Softcap != 0, p.Score.ALiBi, p.Score.Bias, p.Score.Mask,
+		p.Score.Sink, p.Score.Dropout != 0, p.Ragged, p.Page != 0, p.Carry,
+	} {
+		if asked {
+			f |= 1 << i
+		}
+	}
+	return f
+}
+
+func (s *Score) validate() error {
+	if c := float64(s.Softcap); c != 0 && !(c >= minScale && c <= math.MaxFloat32) {
+		return problemErr("Score.Softcap", s.Softcap, "must be from %.8g on and finite, or 0 for none", minScale)
+	}
+	if !(s.Dropout >= 0 && s.Dropout < 1) {
+		return problemErr("Score.Dropout", s.Dropout, "must be at least 0 and less than 1")
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package flashkit
+
+import "strconv"
+
+// Sequences say where the sequences of a Ragged problem lie. Queries are padded or
+// packed, keys are padded, packed or paged, each side by itself:
+//
+//   - padded: sequence b has QLens[b] rows at the beginning of row b of the tensors,
+//     KVLens[b] keys likewise; nil means that all have QLen, or KVLen. What follows
+//     the length is not read. The forward pass writes 0 to O and -Inf to LSE there,
+//     the backward pass 0 to DQ, DK and DV.
+//   - packed: the tensors have batch 1, and sequence b has the rows from QStarts[b] up
+//     to but not including QStarts[b+1], likewise with KVStarts, as cu_seqlens of
+//     other libraries. What lies outside all sequences is neither read nor written.
+//   - paged: K and V are pools [pages, G, Page, D]; the keys of sequence b are those of
+//     pages Pages[b*w], Pages[b*w+1], ... with w = len(Pages)/Batch, of which KVLens[b]
+//     count. Pages beyond the length are not looked at. Only the forward pass takes them.
+type Sequences struct {
+	QLens    []int32 // [B], from 0 to QLen
+	KVLens   []int32 // [B], from 0 to KVLen
+	QStarts  []int32 // [B+1], rising
+	KVStarts []int32 // [B+1], rising
+	Pages    []int32 // [B][w] numbers of pages
+}
+
+// A Seq is one sequence of a call: where its rows and keys lie, and the band that
+// they have. In a dense call there is one for each batch.
+type Seq struct {
+	QBatch, Q0, N  int // batch of the tensors, first query row, query rows
+	KVBatch, K0, M int // batch of the tensors, first key, keys; of a paged one see Call.KeyRun
+	Lo, Hi         int // row i sees the keys from i+Lo to i+Hi, both included
+	Diagonal       int // row i lies on the diagonal at key i+Diagonal
+}
+
+// Keys returns the keys that query row i of the sequence sees, from lo up to but
+// not including hi, as Problem.Keys does.
+func (s *Seq) Keys(i int) (lo, hi int) { return clamp(i+s.Lo, s.M), clamp(i+s.Hi+1, s.M) }
+
+// Queries returns the query rows that see key j, from lo up to but not including hi.
+func (s *Seq) Queries(j int) (lo, hi int) { return clamp(j-s.Hi, s.N), clamp(j-s.Lo+1, s.N) }
+
+// Area returns the number of (row, key) pairs that the band lets through.
+func (s *Seq) Area() int64 {
+	return int64(sumClamped(s.Hi+1, s.N, s.M) - sumClamped(s.Lo, s.N, s.M))
+}
+
+// count returns how many sequences there are, otherwise if nothing says it.
+func (s *Sequences) count(otherwise int) int {
+	switch {
+	case s.QStarts != nil:
+		return len(s.QStarts) - 1
+	case s.KVStarts != nil:
+		return len(s.KVStarts) - 1
+	case s.KVLens != nil:
+		return len(s.KVLens)
+	case s.QLens != nil:
+		return len(s.QLens)
+	}
+	return otherwise
+}
+
+// width returns how many pages a sequence may have.
+func (s *Sequences) width(batch int) int { return len(s.Pages) / max(1, batch) }
+
+func longest(starts []int32) (n int) {
+	for i := 1; i < len(starts); i++ {
+		n = max(n, int(starts[i])-int(starts[i-1]))
+	}
+	return n
+}
+
+// extent returns what the memory of the tensors must have, and checks all that the
+// sequences say but what depends on the tensors.
+func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
+	m := p.extent()
+	if err := checkSide("Q", p.Batch, p.QLen, s.QLens, s.QStarts, nil, 0); err != nil {
+		return m, err
+	}
+	if err := checkSide("KV", p.Batch, p.KVLen, s.KVLens, s.KVStarts, s.Pages, p.Page); err != nil {
+		return m, err
+	}
+	if s.QStarts != nil {
+		m.qBatch, m.rows = 1, args.Q.shape[2]
+		if err := checkEnd("QStarts", s.QStarts, "Q", m.rows); err != nil {
+			return m, err
+		}
+	}
+	switch {
+	case s.KVStarts != nil:
+		m.kvBatch, m.keys = 1, args.K.shape[2]
+		return m, checkEnd("KVStarts", s.KVStarts, "K", m.keys)
+	case p.Page != 0:
+		m.kvBatch, m.keys = args.K.shape[0], p.Page
+		return m, s.checkPages(p, m.kvBatch)
+	}
+	return m, nil
+}
+
+// checkSide checks the lengths and starts of the queries or of the keys.
+func checkSide(side string, batch, most int, lens, starts, pages []int32, page int) error {
+	switch {
+	case starts != nil && (lens != nil || page != 0):
+		return problemErr("Seqs."+side+"Starts", len(starts), "are given beside lengths or pages: a side is packed or not")
+	case page != 0 && lens == nil:
+		return problemErr("Seqs.KVLens", "nil", "paged keys need their lengths")
+	case (page == 0) != (pages == nil):
+		return problemErr("Seqs."+side+"Pages", len(pages), "do not agree with Page = %d", page)
+	case lens != nil && len(lens) != batch:
+		return problemErr("Seqs."+side+"Lens.len", len(lens), "must be Batch = %d", batch)
+	case starts != nil && len(starts)-1 != batch:
+		return problemErr("Seqs."+side+"Starts.len", len(starts), "must be Batch + 1 = %d", batch+1)
+	}
+	for b, n := range lens {
+		if n < 0 || int(n) > most {
+			return problemErr(element("Seqs."+side+"Lens", b), n, "must be from 0 to %d", most)
+		}
+	}
+	for b := range starts {
+		switch {
+		case b == 0 && starts[0] < 0:
+			return problemErr("Seqs."+side+"Starts[0]", starts[0], "must not be negative")
+		case b > 0 && starts[b] < starts[b-1]:
+			return problemErr(element("Seqs."+side+"Starts", b), starts[b], "must not be below %d before it", starts[b-1])
+		case b > 0 && int(starts[b])-int(starts[b-1]) > most:
+			return problemErr(element("Seqs."+side+"Starts", b), starts[b], "ends a sequence of %d, longer than %d", starts[b]-starts[b-1], most)
+		}
+	}
+	return nil
+}
+
+func checkEnd(name string, starts []int32, tensor string, rows int) error {
+	if end := int(starts[len(starts)-1]); end > rows {
+		return problemErr(element("Seqs."+name, len(starts)-1), end, "is beyond the %d rows of %s", rows, tensor)
+	}
+	return nil
+}
+
+// checkPages checks the page table against a pool of so many pages.
+func (s *Sequences) checkPages(p *Problem, pool int) error {
+	w := s.width(p.Batch)
+	if p.Batch > 0 && len(s.Pages)%p.Batch != 0 {
+		return problemErr("Seqs.Pages.len", len(s.Pages), "must be a multiple of Batch = %d", p.Batch)
+	}
+	for b := range p.Batch {
+		pages := (int(s.KVLens[b]) + p.Page - 1) / p.Page
+		if pages > w {
+			return problemErr(element("Seqs.KVLens", b), s.KVLens[b], "needs %d pages, and the table has %d for each sequence", pages, w)
+		}
+		for i, page := range s.Pages[b*w:][:pages] {
+			if page < 0 || int(page) >= pool {
+				return problemErr(element("Seqs.Pages", b*w+i), page, "must be from 0 to %d, the pages of K", pool-1)
+			}
+		}
+	}
+	return nil
+}
+
+func element(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }
