@@ -40,6 +40,17 @@ type Kernel struct {
 	// Name is the backend's name, a slash, and <pass>_<variant>: simd/fwd_avx512.
 	Name string
 
+	// About says in one line what the kernel is: instructions, algorithm, and what
+	// limits its speed. Requires says which machine it is for, "" for any, whether or
+	// not this is one. Both are for people: flashrun list and docs/kernels.md.
+	About, Requires string
+
+	// What the kernel takes on such a machine, as far as numbers say it: element
+	// types, the largest Dim and VDim, and the most query rows of a KV head,
+	// Heads/KVHeads*QLen. 0 is no limit. Fits decides; conformance compares the two.
+	DTypes          []DType
+	MaxDim, MaxRows int
+
 	// Fits returns "" if the kernel takes the valid problem p, else why not.
 	// Support, selection and explanation are this one answer.
 	Fits func(p Problem) string

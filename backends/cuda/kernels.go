@@ -161,7 +161,8 @@ func blocks(p flashkit.Problem) float64 {
 }
 
 // Kernels returns the backend's kernels. They take host tensors and stream them
-// through the device.
+// through the device. Those of the zero Backend, which has no device, describe the
+// kernels and fit nothing.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	list := make([]flashkit.Kernel, 0, len(stems))
 	for i := range stems {
@@ -173,6 +174,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 			Missing: func() string { return s.missing(&b.dev) },
 			Cost:    func(p flashkit.Problem) time.Duration { return s.hostCost(&b.dev, p, cap(b.lanes.free)) },
 		}
+		setAbout(&k, stemID(i))
 		k.DeviceMemory = func(p flashkit.Problem) (tensors, workspace int64) {
 			n, err := b.Workspace(p, s.pass, k.Name)
 			if err != nil {

@@ -30,12 +30,16 @@ func New() *Backend {
 // Name returns "simd".
 func (b *Backend) Name() string { return "simd" }
 
-// Kernels returns the backend's kernels.
+// Kernels returns the backend's kernels, on every platform the same ones.
 func (b *Backend) Kernels() []flashkit.Kernel {
-	return append(b.vectorKernels(),
+	list := append(b.vectorKernels(),
 		flashkit.Kernel{Name: "simd/fwd_generic", Fits: fitsAll, Cost: fwdGenericCost, HostMemory: fwdGenericMemory, RunForward: b.fwdGeneric},
 		flashkit.Kernel{Name: "simd/bwd_generic", Fits: fitsAll, Cost: bwdGenericCost, HostMemory: bwdGenericMemory, RunBackward: b.bwdGeneric},
 	)
+	for i := range list {
+		setAbout(&list[i])
+	}
+	return list
 }
 
 // Close lets the helpers end. Calls in progress finish; a later call runs on the

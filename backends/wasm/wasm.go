@@ -95,6 +95,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 			Cost:       func(p flashkit.Problem) time.Duration { return b.cost(v, p) },
 			HostMemory: func(p flashkit.Problem) float64 { return b.hostMemory(v, p) },
 		}
+		setAbout(&k, v.stem)
 		if v.pass == flashkit.PassForward {
 			k.RunForward = func(ctx context.Context, p flashkit.Problem, f *flashkit.Forward) error {
 				j := b.newJob(v, p)

@@ -17,7 +17,11 @@ func (*Backend) Name() string { return "mine" }
 func (*Backend) Close() error { return nil }
 
 func (*Backend) Kernels() []flashkit.Kernel {
-	return []flashkit.Kernel{{Name: "mine/fwd_plain", Fits: fits, Cost: cost, RunForward: forward}}
+	return []flashkit.Kernel{{
+		Name: "mine/fwd_plain", About: "Go: a row at a time, every score kept; bound by scalar arithmetic",
+		DTypes: []flashkit.DType{flashkit.Float32},
+		Fits:   fits, Cost: cost, RunForward: forward,
+	}}
 }
 
 func fits(p flashkit.Problem) string {
