@@ -150,3 +150,21 @@ func anchors(text string) (list []string) {
 	}
 	return list
 }
+
+// The index of RATIONALE.md has each of its questions once.
+func TestRationaleIndex(t *testing.T) {
+	text, err := os.ReadFile("RATIONALE.md")
+	require.NoError(t, err)
+	index, _, found := strings.Cut(string(text), "\n## ")
+	require.True(t, found)
+	var want []string
+	for _, a := range anchors(withoutCode(string(text)))[1:] { // but for the title
+		want = append(want, "#"+a)
+	}
+	require.ElementsMatch(t, want, linksOf(index))
+	seen := map[string]bool{}
+	for _, m := range headings.FindAllStringSubmatch(withoutCode(string(text)), -1) {
+		require.False(t, seen[m[1]], "twice: %s", m[1])
+		seen[m[1]] = true
+	}
+}
