@@ -13,11 +13,11 @@ import (
 func describes(k flashkit.Kernel) error {
 	switch {
 	case strings.TrimSpace(k.About) == "" || strings.ContainsAny(k.About+k.Requires, "\r\n|"):
-		return fmt.Errorf("About = %q, Requires = %q: want one line each, without |", k.About, k.Requires)
+		return fmt.Errorf("the kernel says About = %q, Requires = %q: want one line each, without |", k.About, k.Requires)
 	case len(k.DTypes) == 0:
-		return fmt.Errorf("DTypes is empty, want the element types that the kernel takes")
+		return fmt.Errorf("the kernel says DTypes = []: want the element types that the kernel takes")
 	case k.MaxDim < 0 || k.MaxRows < 0:
-		return fmt.Errorf("MaxDim = %d, MaxRows = %d: want 0 or more", k.MaxDim, k.MaxRows)
+		return fmt.Errorf("the kernel says MaxDim = %d, MaxRows = %d: want 0 or more", k.MaxDim, k.MaxRows)
 	case k.Missing != nil && k.Missing() != "":
 		return nil // Fits refuses everything
 	}

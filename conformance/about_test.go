@@ -20,7 +20,7 @@ func TestDescribes(t *testing.T) {
 		`About = "", `:                    func(k *flashkit.Kernel) { k.About = "" },
 		`About = "two\nlines", `:          func(k *flashkit.Kernel) { k.About = "two\nlines" },
 		`Requires = "a | b"`:              func(k *flashkit.Kernel) { k.Requires = "a | b" },
-		`DTypes is empty`:                 func(k *flashkit.Kernel) { k.DTypes = nil },
+		`DTypes = []: want`:               func(k *flashkit.Kernel) { k.DTypes = nil },
 		`DTypes = [f32 f16], but Fits(b1`: func(k *flashkit.Kernel) { k.DTypes = dtypes[:2] },
 		`MaxDim = 9, but`:                 func(k *flashkit.Kernel) { k.MaxDim = 9 },
 		`MaxDim = 7, but`:                 func(k *flashkit.Kernel) { k.MaxDim = 7 },
