@@ -15,8 +15,10 @@ type Kernel struct {
 	// Name is the backend's name, a slash, and <pass>_<variant>: simd/fwd_avx512.
 	Name string
 
-	// About says in a line what the kernel is: its instructions, its algorithm.
-	About string
+	// About says in one line what the kernel is: instructions, algorithm, and what
+	// limits its speed. Requires says which machine it is for, "" for any, whether or
+	// not this is one. Both are for people: flashrun list and docs/kernels.md.
+	About, Requires string
 
 	// Pass is the pass that the kernel computes.
 	Pass Pass
@@ -24,6 +26,12 @@ type Kernel struct {
 	// Takes is what the kernel takes beyond dense attention in a band. All else is
 	// refused before anything below is asked.
 	Takes Feature
+
+	// What the kernel takes on such a machine, as far as numbers say it: element
+	// types, the largest Dim and VDim, and the most query rows of a KV head,
+	// Heads/KVHeads*QLen. 0 is no limit. Fits decides; conformance compares the two.
+	DTypes          []DType
+	MaxDim, MaxRows int
 
 	// Missing returns what this machine lacks to run the kernel on any problem, "" if
 	// nothing. It is nil for kernels that need nothing.

@@ -180,15 +180,20 @@ func TestFileSizes(t *testing.T) {
 	}
 }
 
-// The example of README.md is the body of ExampleDefault, which runs.
+// The Go code of README.md is a part of ExampleDefault, which runs.
 func TestReadmeExample(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	examples, err := os.ReadFile("dispatch/example_test.go")
 	require.NoError(t, err)
-	_, code, found := strings.Cut(string(readme), "```go\n")
+	_, example, found := strings.Cut(string(examples), "\nfunc ExampleDefault() {\n")
 	require.True(t, found)
-	code, _, found = strings.Cut(code, "```")
+	example, _, _ = strings.Cut(example, "\n}\n")
+	require.Contains(t, example, "// Output:", "or it would not run")
+	blocks := strings.Split(string(readme), "```go\n")[1:]
+	require.Len(t, blocks, 1)
+	code, _, found := strings.Cut(blocks[0], "```")
 	require.True(t, found)
-	require.Contains(t, string(examples), "func ExampleDefault() {\n"+code)
+	require.LessOrEqual(t, strings.Count(code, "\n"), 10)
+	require.Contains(t, example, "\t"+strings.ReplaceAll(strings.TrimSuffix(code, "\n"), "\n", "\n\t")+"\n")
 }

@@ -55,7 +55,7 @@ func randomProblem(r *rand.Rand) flashkit.Problem {
 func randomFeatures(p *flashkit.Problem, r *rand.Rand) {
 	odd := func() bool { return r.IntN(2) == 0 }
 	if odd() {
-		p.Band = p.Band.Shift(r.Int()>>r.IntN(bits.UintSize) - r.Int()>>r.IntN(bits.UintSize))
+		p.Band = p.Band.Shift((1 - 2*r.IntN(2)) * (r.Int() >> r.IntN(bits.UintSize)))
 	}
 	p.Score = flashkit.Score{ALiBi: odd(), Bias: odd(), Mask: odd(), Sink: odd()}
 	if odd() {

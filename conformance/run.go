@@ -146,7 +146,8 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 }
 
 // Run tests a backend: every kernel, every case, in subtests named
-// kernel/case. A kernel that takes no case at all is skipped, unless
+// kernel/case, and that each kernel's description is there and agrees with Fits.
+// A kernel that takes no case at all is skipped, unless
 // FLASHKIT_REQUIRE names it. The sweep has 4 random problems with -short, else
 // 60; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
 func Run(t *testing.T, b flashkit.Backend) {
@@ -158,6 +159,9 @@ func Run(t *testing.T, b flashkit.Backend) {
 	var took []string
 	for _, k := range b.Kernels() {
 		t.Run(strings.TrimPrefix(k.Name, b.Name()+"/"), func(t *testing.T) {
+			if err := describes(k); err != nil {
+				t.Error(err)
+			}
 			passed, unsupported := 0, 0
 			for _, c := range checks {
 				t.Run(c.name, func(t *testing.T) {

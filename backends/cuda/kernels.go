@@ -164,7 +164,8 @@ func blocks(p flashkit.Problem) float64 {
 const takes = flashkit.FeatureShift
 
 // Kernels returns the backend's kernels. They take host tensors and stream them
-// through the device.
+// through the device. Those of the zero Backend, which has no device, describe the
+// kernels and fit nothing.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	list := make([]flashkit.Kernel, 0, len(stems))
 	for i := range stems {
@@ -178,6 +179,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 			},
 			Run: func(ctx context.Context, c *flashkit.Call) error { return b.runHost(ctx, stemID(i), c) },
 		}
+		setAbout(&k, stemID(i))
 		k.Needs = func(c *flashkit.Call) (m flashkit.Memory) {
 			if n, err := b.Workspace(c.Problem, s.pass, k.Name); err == nil {
 				m.Tensors, m.Device = c.Bytes(s.pass), float64(n)

@@ -11,7 +11,6 @@ import (
 )
 
 const (
-	decodeRows  = 64  // query rows of a KV head, at most
 	decodeBlock = 128 // keys of a block, at most
 	decodeStep  = 144 // elements from one row of scores to the next
 	decodePad   = 3   // rows beyond the last that a register tile may reach

@@ -33,12 +33,16 @@ func New() *Backend {
 // Name returns "simd".
 func (b *Backend) Name() string { return "simd" }
 
-// Kernels returns the backend's kernels.
+// Kernels returns the backend's kernels, on every platform the same ones.
 func (b *Backend) Kernels() []flashkit.Kernel {
-	return append(b.vectorKernels(),
+	list := append(b.vectorKernels(),
 		kernel("fwd_generic", flashkit.FeatureShift, fwdGenericCost, fwdGenericMemory, b.fwdGeneric),
 		kernel("bwd_generic", flashkit.FeatureShift, bwdGenericCost, bwdGenericMemory, b.bwdGeneric),
 	)
+	for i := range list {
+		setAbout(&list[i])
+	}
+	return list
 }
 
 // kernel returns the kernel of that name, whose cost and memory follow from the

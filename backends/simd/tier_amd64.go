@@ -38,10 +38,6 @@ var amxbf16 = sync.OnceValue(func() tier {
 		avx512bf16.has && cpu.X86.HasAMXTile && cpu.X86.HasAMXBF16 && allowTiles())
 })
 
-// widest is the head dim that kernels of vectors take. Each worker keeps hundreds of
-// rows, so with few rows that are wider the workspace would be far beyond the tensors.
-const widest = 1 << 13
-
 // refuses returns what every kernel of the tier has against a problem.
 func (t tier) refuses(p flashkit.Problem) string {
 	if dim := max(p.Dim, p.VDim); t.has && dim > widest {

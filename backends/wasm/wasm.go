@@ -89,13 +89,15 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	var list []flashkit.Kernel
 	for i := range variants {
 		v := &variants[i]
-		list = append(list, flashkit.Kernel{
+		k := flashkit.Kernel{
 			Name: "wasm/" + v.stem, Pass: v.pass, Takes: flashkit.FeatureShift,
 			Refuses: func(c *flashkit.Call) string { return b.refuses(v, c.Problem) },
 			Cost:    func(c *flashkit.Call) time.Duration { return b.cost(v, c.Problem) },
 			Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: b.hostMemory(v, c.Problem)} },
 			Run:     func(ctx context.Context, c *flashkit.Call) error { return b.do(ctx, b.newJob(v, c)) },
-		})
+		}
+		setAbout(&k, v.stem)
+		list = append(list, k)
 	}
 	return list
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var writeDocs = flag.Bool("write-docs", false, "write docs/man and docs/completions instead of comparing")
+var writeDocs = flag.Bool("write-docs", false, "write what is made from the commands and kernels instead of comparing")
 
 // exampleResults are the runs that docs/report shows.
 var exampleResults = []string{"../../docs/report/grid.json", "../../docs/report/decode.json"}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"runtime"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +20,8 @@ type listed struct {
 	Name      string   `json:"name"` // kernel, or backend when it is unavailable
 	Pass      string   `json:"pass,omitempty"`
 	DTypes    []string `json:"dtypes,omitempty"`
+	About     string   `json:"about,omitempty"`
+	Requires  string   `json:"requires,omitempty"` // of a machine
 	Available bool     `json:"available"`
 	Reason    string   `json:"reason,omitempty"` // why it is not available
 }
@@ -37,46 +41,68 @@ func newList() *cobra.Command {
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
-			t := tabwriter.NewWriter(text(cmd.OutOrStdout()), 0, 8, 2, ' ', 0)
-			fmt.Fprintf(t, "machine\t%s/%s, %d CPUs, GOMAXPROCS %d\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0))
-			for _, l := range lines {
-				if l.Available {
-					fmt.Fprintf(t, "%s\t%s, %s\n", l.Name, l.Pass, strings.Join(l.DTypes, " "))
-				} else {
-					fmt.Fprintf(t, "%s\t%s\n", l.Name, l.Reason)
-				}
+			w := text(cmd.OutOrStdout())
+			table := printed(lines, true)
+			if f, ok := w.(*folder); ok && widest(table) > f.width {
+				table = printed(lines, false)
 			}
-			return failed(t.Flush())
+			_, err := w.Write(table)
+			return failed(err)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	return cmd
 }
 
+// printed returns the table of the lines, with what the kernels are if about says so.
+func printed(lines []listed, about bool) []byte {
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "machine\t%s/%s, %d CPUs, GOMAXPROCS %d\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0))
+	for _, l := range lines {
+		switch {
+		case !l.Available:
+			fmt.Fprintf(t, "%s\t%s\n", l.Name, l.Reason)
+		case about:
+			fmt.Fprintf(t, "%s\t%-*s%s\n", l.Name, len("backward, f32 f16 bf16  "), l.Pass+", "+strings.Join(l.DTypes, " "), l.About)
+		default:
+			fmt.Fprintf(t, "%s\t%s, %s\n", l.Name, l.Pass, strings.Join(l.DTypes, " "))
+		}
+	}
+	t.Flush()
+	return b.Bytes()
+}
+
+// widest returns the columns of the widest line.
+func widest(table []byte) (n int) {
+	for line := range bytes.Lines(table) {
+		n = max(n, utf8.RuneCount(bytes.TrimRight(line, "\n")))
+	}
+	return n
+}
+
 func list(d *dispatch.Dispatcher) []listed {
 	var lines []listed
 	for _, k := range d.Kernels() {
-		l := listed{Name: k.Name, Pass: k.Pass.String()}
+		l := listed{Name: k.Name, Pass: k.Pass.String(), DTypes: typeNames(k), About: k.About, Requires: k.Requires}
 		if k.Missing != nil {
 			l.Reason = k.Missing()
 		}
-		for _, t := range []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16} {
-			p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 64, KVLen: 64, Dim: 64, VDim: 64, DType: t}
-			if reason := k.Fits(p.Ask(k.Pass)); reason == "" {
-				l.DTypes = append(l.DTypes, t.String())
-			} else if l.Reason == "" {
-				l.Reason = reason
-			}
-		}
-		if l.Available = len(l.DTypes) > 0; l.Available {
-			l.Reason = ""
-		}
+		l.Available = l.Reason == ""
 		lines = append(lines, l)
 	}
 	for _, m := range d.Missing() {
 		lines = append(lines, listed{Name: m.Backend, Reason: reasonOf(m)})
 	}
 	return lines
+}
+
+// typeNames returns the names of the element types that a kernel takes.
+func typeNames(k flashkit.Kernel) (names []string) {
+	for _, t := range k.DTypes {
+		names = append(names, t.String())
+	}
+	return names
 }
 
 // reasonOf returns why a backend is missing, without its name.

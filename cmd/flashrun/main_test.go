@@ -203,8 +203,11 @@ func TestListAndExplain(t *testing.T) {
 	require.Contains(t, ok(t, "list"), "cuda ")
 	var lines []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(ok(t, "list", "--json")), &lines))
+	about := "Go: online softmax over key tiles, one row at a time; bound by scalar arithmetic"
 	require.Contains(t, lines, map[string]any{"name": "simd/fwd_generic", "pass": "forward", "available": true,
-		"dtypes": []any{"f32", "f16", "bf16"}})
+		"dtypes": []any{"f32", "f16", "bf16"}, "about": about})
+	require.Contains(t, ok(t, "list"), about)
+	require.NotContains(t, string(printed([]listed{{Name: "x/y", Available: true, About: about}}, false)), about)
 
 	explain := []string{"explain", "--backend", "simd/fwd_generic", "b1-h8-g2-n128-m512-d64-f32-causal"}
 	require.Contains(t, ok(t, explain...), "* simd/fwd_generic")

@@ -18,7 +18,8 @@ func (*Backend) Close() error { return nil }
 
 func (*Backend) Kernels() []flashkit.Kernel {
 	return []flashkit.Kernel{{
-		Name: "mine/fwd_plain", About: "a plain loop over rows and keys", Pass: flashkit.PassForward,
+		Name: "mine/fwd_plain", About: "Go: a row at a time, every score kept; bound by scalar arithmetic",
+		Pass: flashkit.PassForward, DTypes: []flashkit.DType{flashkit.Float32},
 		Refuses: refuses, Cost: cost, Run: forward,
 	}}
 }

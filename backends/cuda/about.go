@@ -1,0 +1,33 @@
+package cuda
+
+import (
+	"slices"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What a kernel requires of a machine, beside the driver. Images are for these
+// compute capabilities, and PTX for newer ones.
+const (
+	onSM80 = "NVIDIA GPU of compute capability 8.0 (Ampere) or later"
+	onSM90 = "NVIDIA GPU of compute capability 9.0 (Hopper)"
+)
+
+// abouts describe the stems.
+var abouts = [...]struct{ about, requires string }{
+	fwdSM90: {"CUDA: WGMMA, TMA loads, softmax overlapped with products; bound by the tensor cores", onSM90},
+	fwdSM80: {"CUDA: mma.sync, K and V through a pipeline of asynchronous copies; bound by the tensor cores", onSM80},
+	bwdSM90: {"CUDA: WGMMA, TMA loads, dK and dV in registers, dQ by bulk adds in one order; bound by shared memory and the tensor cores", onSM90},
+	bwdSM80: {"CUDA: mma.sync, five products, dQ summed in one order; bound by the tensor cores", onSM80},
+	fwdF32:  {"CUDA: each float32 product as three of tf32 on the tensor cores; bound by the tensor cores", onSM80},
+	bwdF32:  {"CUDA: five float32 products as three of tf32 each, dQ summed in one order; bound by the tensor cores", onSM80},
+
+	decodeSM80: {"CUDA: split-KV for few query rows, K and V read once; bound by memory bandwidth", onSM80},
+}
+
+// setAbout fills in what people read of k.
+func setAbout(k *flashkit.Kernel, id stemID) {
+	s := &stems[id]
+	k.About, k.Requires = abouts[id].about, abouts[id].requires
+	k.DTypes, k.MaxDim, k.MaxRows = slices.Clone(s.dtypes), s.widest(), s.rows
+}

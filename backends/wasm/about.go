@@ -1,0 +1,17 @@
+package wasm
+
+import "github.com/flashkit-go/flashkit"
+
+// abouts describe the variants.
+var abouts = map[string]string{
+	"fwd_simd128": "WebAssembly SIMD128: packed tiles of 4 rows by 8 keys, online softmax; bound by instructions, as there is no fused multiply-add",
+	"bwd_simd128": "WebAssembly SIMD128: five products, chunks of keys add to dQ in order; bound by instructions, as there is no fused multiply-add",
+	"fwd_scalar":  "WebAssembly: the plain loop, to read and to compare with; bound by scalar arithmetic",
+	"bwd_scalar":  "WebAssembly: the plain loop of the backward pass, to read and to compare with; bound by scalar arithmetic",
+}
+
+// setAbout fills in what people read of k. Memory limits its head dims, not a number.
+func setAbout(k *flashkit.Kernel, stem string) {
+	k.About = abouts[stem]
+	k.DTypes = []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
+}
