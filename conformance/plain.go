@@ -37,7 +37,8 @@ func (r *result) set(i int, x []float64) {
 // truth returns the oracle's result for the inputs.
 func truth(in *Inputs) (r result) {
 	r.o, r.lse = oracle.Forward(in.p, in.oracle())
-	r.dq, r.dk, r.dv = oracle.Backward(in.p, in.oracle())
+	g := oracle.Backward(in.p, in.oracle())
+	r.dq, r.dk, r.dv = g.DQ, g.DK, g.DV
 	return r
 }
 
