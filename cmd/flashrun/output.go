@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/safetensors"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // An outputFile is written beside its name and renamed at the end, so that
