@@ -38,7 +38,7 @@ func (t *tensors) openDevice(ctx context.Context, gpu *cuda.Backend, k flashkit.
 		d.fwd.Kernel = k.Name
 		return gpu.Forward(ctx, d.stream, p, &d.fwd)
 	}
-	return &timedCase{problem: p, kernel: k, memory: deviceMemory, close: func() error { return nil },
+	return &timedCase{problem: p, kernel: k, memory: deviceMemory, flops: p.FLOPs(k.Pass), close: func() error { return nil },
 		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
 }
 
@@ -67,18 +67,19 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 	if d.to, err = gpu.NewEvent(); err != nil {
 		return err
 	}
+	args := &t.args
 	for _, x := range []struct {
-		a  *array
+		t  *flashkit.Tensor
 		to []*cuda.Tensor
 	}{
-		{t.in.q, []*cuda.Tensor{&d.fwd.Q, &d.bwd.Q}}, {t.in.k, []*cuda.Tensor{&d.fwd.K, &d.bwd.K}}, {t.in.v, []*cuda.Tensor{&d.fwd.V, &d.bwd.V}},
-		{t.out.o, []*cuda.Tensor{&d.fwd.O, &d.bwd.O}}, {t.out.lse, []*cuda.Tensor{&d.fwd.LSE, &d.bwd.LSE}},
-		{t.in.do, []*cuda.Tensor{&d.bwd.DO}}, {t.out.dq, []*cuda.Tensor{&d.bwd.DQ}}, {t.out.dk, []*cuda.Tensor{&d.bwd.DK}}, {t.out.dv, []*cuda.Tensor{&d.bwd.DV}},
+		{&args.Q, []*cuda.Tensor{&d.fwd.Q, &d.bwd.Q}}, {&args.K, []*cuda.Tensor{&d.fwd.K, &d.bwd.K}}, {&args.V, []*cuda.Tensor{&d.fwd.V, &d.bwd.V}},
+		{&args.O, []*cuda.Tensor{&d.fwd.O, &d.bwd.O}}, {&args.LSE, []*cuda.Tensor{&d.fwd.LSE, &d.bwd.LSE}},
+		{&args.DO, []*cuda.Tensor{&d.bwd.DO}}, {&args.DQ, []*cuda.Tensor{&d.bwd.DQ}}, {&args.DK, []*cuda.Tensor{&d.bwd.DK}}, {&args.DV, []*cuda.Tensor{&d.bwd.DV}},
 	} {
-		if x.a == nil {
+		if x.t.IsZero() {
 			continue
 		}
-		tensor, err := d.upload(gpu, x.a)
+		tensor, err := d.upload(gpu, x.t)
 		if err != nil {
 			return err
 		}
@@ -86,24 +87,26 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 			*to = tensor
 		}
 	}
-	if t.in.do != nil {
+	if !args.DO.IsZero() {
 		return errors.Join(gpu.Forward(ctx, d.stream, t.problem, &d.fwd), d.stream.Sync())
 	}
 	return nil
 }
 
-func (d *deviceTensors) upload(gpu *cuda.Backend, a *array) (cuda.Tensor, error) {
-	m, err := gpu.Alloc(a.len() * a.dtype.Size())
+// upload copies a dense tensor to the device.
+func (d *deviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (cuda.Tensor, error) {
+	m, err := gpu.Alloc(t.Len() * t.DType().Size())
 	if err != nil {
 		return cuda.Tensor{}, err
 	}
 	d.buffers = append(d.buffers, m)
-	if a.dtype == flashkit.Float32 {
-		err = cuda.Upload(d.stream, m, 0, a.f32)
+	if t.DType() == flashkit.Float32 {
+		err = cuda.Upload(d.stream, m, 0, t.Float32s())
 	} else {
-		err = cuda.Upload(d.stream, m, 0, a.u16)
+		err = cuda.Upload(d.stream, m, 0, t.Uint16s())
 	}
-	return m.Tensor(a.dtype, 0, a.shape[0], a.shape[1], a.shape[2], a.shape[3]), err
+	s := t.Shape()
+	return m.Tensor(t.DType(), 0, s[0], s[1], s[2], s[3]), err
 }
 
 // close frees what lies on the device, if anything does.
