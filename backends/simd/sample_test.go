@@ -254,6 +254,9 @@ func (s *sample) drawScores(r *rand.Rand) {
 	if p.Score.Sink {
 		a.Sink, a.DSink = s.newTensor(r, flashkit.Float32, [4]int{1, p.Heads, 1, 1}), s.newTensor(r, flashkit.Float32, [4]int{1, p.Heads, 1, 1})
 		each(a.Sink, func(_ [4]int, i int) { put(&a.Sink, i, r.NormFloat64()*2) })
+		if r.IntN(6) == 0 { // no weight
+			put(&a.Sink, 0, math.Inf(-1))
+		}
 	}
 }
 
@@ -269,8 +272,10 @@ func (s *sample) drawNumbers(r *rand.Rand) {
 	for b := range p.Batch {
 		for h := range p.Heads {
 			for i := range s.n[b] {
-				row(&a.Q, s.rowAt(&a.Q, b, h, i))
-				row(&a.DO, s.rowAt(&a.DO, b, h, i))
+				if len(s.seen(b, h, i)) > 0 || p.Score.Sink { // else nothing depends on the row
+					row(&a.Q, s.rowAt(&a.Q, b, h, i))
+					row(&a.DO, s.rowAt(&a.DO, b, h, i))
+				}
 				if !a.DLSE.IsZero() {
 					row(&a.DLSE, s.rowAt(&a.DLSE, b, h, i))
 				}
@@ -330,21 +335,38 @@ func drawProblem(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype fl
 	if r.IntN(3) == 0 {
 		p.Scale = .1 + r.Float32()
 	}
-	has := func(f flashkit.Feature) bool { return features&f != 0 }
-	if has(flashkit.FeatureShift) {
+	addFeatures(&p, features)
+	if p.Band.Shifted() != 0 {
 		p.Band = p.Band.Shift(r.IntN(41) - 20)
 	}
-	if has(flashkit.FeatureSoftcap) {
+	if p.Score.Softcap != 0 {
 		p.Score.Softcap = .5 + 3*r.Float32()
 	}
-	if has(flashkit.FeatureDropout) {
+	if p.Score.Dropout != 0 {
 		p.Score.Dropout = []float32{.1, .5, .9}[r.IntN(3)]
 	}
-	p.Score.ALiBi, p.Score.Bias, p.Score.Mask, p.Score.Sink = has(flashkit.FeatureALiBi), has(flashkit.FeatureBias), has(flashkit.FeatureMask), has(flashkit.FeatureSink)
-	p.Ragged, p.Carry = has(flashkit.FeatureRagged|flashkit.FeaturePage), has(flashkit.FeatureCarry)
-	if has(flashkit.FeaturePage) {
+	if p.Page != 0 {
 		p.Page = []int{1, 3, 16, 64, 100}[r.IntN(5)]
 	}
 	require.NoError(t, p.Validate())
 	return p
+}
+
+// addFeatures makes p ask for the features.
+func addFeatures(p *flashkit.Problem, features flashkit.Feature) {
+	has := func(f flashkit.Feature) bool { return features&f != 0 }
+	if has(flashkit.FeatureShift) {
+		p.Band = p.Band.Shift(-1)
+	}
+	if has(flashkit.FeatureSoftcap) {
+		p.Score.Softcap = 2
+	}
+	if has(flashkit.FeatureDropout) {
+		p.Score.Dropout = .25
+	}
+	p.Score.ALiBi, p.Score.Bias, p.Score.Mask, p.Score.Sink = has(flashkit.FeatureALiBi), has(flashkit.FeatureBias), has(flashkit.FeatureMask), has(flashkit.FeatureSink)
+	p.Ragged, p.Carry = has(flashkit.FeatureRagged|flashkit.FeaturePage), has(flashkit.FeatureCarry)
+	if has(flashkit.FeaturePage) {
+		p.Page = 16
+	}
 }
