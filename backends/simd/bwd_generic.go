@@ -25,6 +25,10 @@ import (
 // twice, seven products instead of five.
 func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
+	if hasFeatures(c) {
+		j.cut()
+		return b.do(ctx, j, bwdFeatureItem, j.plan.backwardItems(), bwdFeatureFloats(c, &j.plan))
+	}
 	keyItems, queryItems := bwdGenericItems(c.Problem)
 	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, bwdGenericFloats(c.Problem))
 }
@@ -36,16 +40,25 @@ func bwdGenericFloats(p flashkit.Problem) int {
 	return count(queryTile + max(3*keys*(dim+vdim)+2*rows*tileK, 2*rows*dim+keys*(dim+vdim)+2*tileK))
 }
 
-func bwdGenericMemory(p flashkit.Problem) float64 {
-	keys, queries := bwdGenericItems(p)
-	return memory(phase{keys + queries, bwdGenericFloats(p)})
+func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
+	if hasFeatures(c) {
+		f := planFeatures(c)
+		return flashkit.Memory{Host: memory(phase{f.backwardItems(), bwdFeatureFloats(c, &f)}) + f.tables(c)}
+	}
+	keys, queries := bwdGenericItems(c.Problem)
+	return flashkit.Memory{Host: memory(phase{keys + queries, bwdGenericFloats(c.Problem)})}
 }
 
 func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
 	return p.Batch * p.KVHeads * tiles(p.KVLen, tileK), p.Batch * p.Heads * tiles(p.QLen, tileQ)
 }
 
-func bwdGenericCost(p flashkit.Problem) time.Duration { return cost(bwdGenericTimes(p)) }
+func bwdGenericCost(c *flashkit.Call) time.Duration {
+	if hasFeatures(c) {
+		return cost(bwdFeatureTimes(c))
+	}
+	return cost(bwdGenericTimes(c.Problem))
+}
 
 // bwdGenericTimes has seven products for a pair: four in a tile of keys, three in one
 // of rows. Where there are few keys, theirs are the longest items.
@@ -85,8 +98,8 @@ func (j *job) keyGradients(ws *arena, item int) {
 	v, vStep := view(&f.V, b, g, k0, k1-k0, ws.take((k1-k0)*p.VDim))
 	run, past := twoSums(ws, (k1-k0)*(p.Dim+p.VDim))
 	dk, dv := run[:(k1-k0)*p.Dim], run[(k1-k0)*p.Dim:]
-	qt := newGradTile(p, ws)
 	rows, _ := tileSize(p)
+	qt := newGradTile(p, rows, ws)
 	prob, ds := ws.take(rows*tileK), ws.take(rows*tileK)
 
 	first, _ := p.Queries(k0)
@@ -136,10 +149,10 @@ func (j *job) keyGradients(ws *arena, item int) {
 func (j *job) queryGradients(ws *arena, t queryTile) {
 	p, f := &j.p, j.args
 	rows := t.to - t.from
-	qt := newGradTile(p, ws)
+	most, keys := tileSize(p)
+	qt := newGradTile(p, most, ws)
 	qt.load(j, t.b, t.h, t.from, rows)
 	dq, past := twoSums(ws, rows*p.Dim)
-	_, keys := tileSize(p)
 	kbuf, vbuf := ws.take(keys*p.Dim), ws.take(keys*p.VDim)
 	prob, ds := ws.take(tileK), ws.take(tileK)
 
@@ -185,8 +198,8 @@ type gradTile struct {
 	qBuf, doBuf, oBuf []float32
 }
 
-func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
-	rows, _ := tileSize(p)
+// newGradTile returns room for up to so many rows.
+func newGradTile(p *flashkit.Problem, rows int, ws *arena) gradTile {
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, scale: p.SoftmaxScale(),
 		lse: ws.take(rows), delta: ws.take(rows),

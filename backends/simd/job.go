@@ -29,6 +29,9 @@ type job struct {
 	copied  int     // rows of a sum of dQ in workspace
 	chains  int     // of blocks of keys, each of which adds up its own dQ
 
+	plan         featurePlan // of a portable kernel's call with features
+	byRow, byKey itemTable   // likewise
+
 	run   func(j *job, ws *arena, item int)
 	items int64
 	next  atomic.Int64

@@ -36,8 +36,14 @@ func (b *Backend) Name() string { return "simd" }
 // Kernels returns the backend's kernels, on every platform the same ones.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	list := append(b.vectorKernels(),
-		kernel("fwd_generic", flashkit.FeatureShift, fwdGenericCost, fwdGenericMemory, b.fwdGeneric),
-		kernel("bwd_generic", flashkit.FeatureShift, bwdGenericCost, bwdGenericMemory, b.bwdGeneric),
+		flashkit.Kernel{
+			Name: "simd/fwd_generic", Pass: flashkit.PassForward, Takes: portableFeatures | flashkit.FeaturePage | flashkit.FeatureCarry,
+			Cost: fwdGenericCost, Needs: fwdGenericNeeds, Run: b.fwdGeneric,
+		},
+		flashkit.Kernel{
+			Name: "simd/bwd_generic", Pass: flashkit.PassBackward, Takes: portableFeatures,
+			Cost: bwdGenericCost, Needs: bwdGenericNeeds, Run: b.bwdGeneric,
+		},
 	)
 	for i := range list {
 		setAbout(&list[i])
