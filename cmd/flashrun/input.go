@@ -248,6 +248,17 @@ func (s tensorSet) sequences(args *flashkit.Args) error {
 		}
 		*x.to, args.Seqs = list, seqs
 	}
+	return s.checkSequences(seqs, args)
+}
+
+// checkSequences refuses lengths and pages that are not those of the other tensors.
+func (s tensorSet) checkSequences(seqs *flashkit.Sequences, args *flashkit.Args) error {
+	if n, b := len(seqs.QLens), args.Q.Shape()[0]; seqs.QLens != nil && seqs.QStarts == nil && n != b {
+		return fmt.Errorf("tensor q_lens has %d lengths, but q has %d sequences", n, b)
+	}
+	if n, b := len(seqs.KVLens), args.K.Shape()[0]; seqs.KVLens != nil && seqs.KVStarts == nil && seqs.Pages == nil && n != b {
+		return fmt.Errorf("tensor kv_lens has %d lengths, but k has %d sequences", n, b)
+	}
 	if seqs.Pages == nil {
 		return nil
 	}
