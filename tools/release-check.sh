@@ -5,8 +5,8 @@
 #
 # that the checksums hold, that a second run gives the same ones, that each archive
 # holds what it should, for its platform, and that the static program runs where there
-# is nothing else: in a container, or in an empty root. An empty root needs root or
-# user namespaces. Set GOCACHE to an empty folder to have the second run compile
+# is nothing else: in a container of podman, docker or buildah where one of them works,
+# else in an empty root, which needs root or user namespaces. Set GOCACHE to an empty folder to have the second run compile
 # everything again.
 set -eu
 cd "$(dirname "$0")/.."
@@ -64,33 +64,50 @@ run_sample() { # command...
 	grep -q "^ *simd/fwd_generic" "$work/list" || fail "flashrun list names no portable kernel"
 }
 
-# Prints the container tool that works here.
-container_tool() {
-	for tool in podman docker; do
-		if "$tool" info >/dev/null 2>&1; then
-			echo "$tool"
-			return
-		fi
-	done
+# Runs the static program in a container of a tool, or in an empty root.
+run_in() { # tool argument...
+	tool=$1
+	shift
+	case $tool in
+	buildah) buildah run --isolation chroot flashrun-release-check -- /flashrun "$@" ;;
+	chroot) env -i PATH="$PATH" chroot --userspec=65534:65534 "$work/root" /flashrun "$@" ;;
+	unshare) env -i PATH="$PATH" unshare --map-root-user --root="$work/root" /flashrun "$@" ;;
+	*) "$tool" run --rm flashrun-release-check "$@" ;;
+	esac
+}
+
+# Makes what run_in needs. It fails where the tool is missing or must not run here.
+prepare() { # tool
+	case $1 in
+	chroot) [ "$(id -u)" = 0 ] && mkdir "$work/root" && cp "$out/static/flashrun" "$work/root" ;;
+	unshare) mkdir -p "$work/root" && cp "$out/static/flashrun" "$work/root" ;;
+	*)
+		command -v "$1" && "$1" build -q -t flashrun-release-check -f Containerfile "$out/static" &&
+			{ [ "$1" != buildah ] || buildah from --name flashrun-release-check localhost/flashrun-release-check; }
+		;;
+	esac
+}
+
+clean_up() { # tool
+	case $1 in
+	chroot | unshare) return ;;
+	buildah) buildah rm flashrun-release-check ;;
+	esac
+	"$1" rmi flashrun-release-check
 }
 
 run_static() {
 	[ "$(uname -sm)" = "Linux x86_64" ] || { echo "release-check: the static program is for linux/amd64: not run"; return; }
-	tool=$(container_tool)
-	if [ -n "$tool" ]; then
-		"$tool" build -q -t flashrun-release-check -f Containerfile "$out/static"
-		run_sample "$tool" run --rm flashrun-release-check
-		"$tool" rmi flashrun-release-check >/dev/null
-		return
-	fi
-	echo "release-check: no container tool: an empty root"
-	mkdir "$work/root"
-	cp "$out/static/flashrun" "$work/root"
-	if [ "$(id -u)" = 0 ]; then
-		run_sample env -i PATH="$PATH" chroot --userspec=65534:65534 "$work/root" /flashrun
-	else
-		run_sample env -i PATH="$PATH" unshare --map-root-user --root="$work/root" /flashrun
-	fi
+	for tool in podman docker buildah chroot unshare; do
+		if prepare "$tool" >/dev/null 2>&1 && run_in "$tool" --version >/dev/null 2>&1; then
+			echo "release-check: the static program runs by $tool"
+			run_sample run_in "$tool"
+			clean_up "$tool" >/dev/null
+			return
+		fi
+		clean_up "$tool" >/dev/null 2>&1 || true
+	done
+	fail "the static program runs neither in a container nor in an empty root"
 }
 
 (cd "$out" && sha256sum --quiet -c SHA256SUMS)
