@@ -143,6 +143,7 @@ gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU;
 
 docs: ## remake what commands, modules and GPU images say of themselves: manual pages, completions, example report, notices, docs/gpu-kernels.md
 	$(GO) test ./cmd/flashrun -run '^Test(Docs|Notices)$$' -count=1 -write-docs
+	$(GO) test ./backends/cuda -run '^TestKernelTable$$' -count=1 -write-docs
 
 report-example: build ## measure this machine for some minutes, and remake the example report from that
 	bin/flashrun bench --heads 4 --seq 128:2048:x2 --causal both --dtype f32,bf16 --kernels all --backend simd,wasm \
@@ -160,7 +161,7 @@ vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions docs/report THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions docs/report docs/gpu-kernels.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)
