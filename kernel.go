@@ -125,10 +125,10 @@ func (k Kernel) ready(ctx context.Context, p Problem, s Pass) error {
 		return k.failed(errors.New("the kernel must have Fits and exactly one of RunForward and RunBackward"))
 	}
 	if ctx == nil {
-		return problemErr("ctx", "nil", "must be a context")
+		return problemErr("ctx", "nil", "must not be nil")
 	}
 	if s != k.Pass() {
-		return &UnsupportedError{k.Name, p, "it computes the " + k.Pass().String() + " pass"}
+		return &UnsupportedError{k.Name, p, "computes the " + k.Pass().String() + " pass only"}
 	}
 	if reason := k.Fits(p); reason != "" {
 		return &UnsupportedError{k.Name, p, reason}

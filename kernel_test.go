@@ -57,8 +57,8 @@ func TestKernelOfTheOtherPass(t *testing.T) {
 	require.Equal(t, flashkit.PassForward, forward.kernel.Pass())
 	require.Equal(t, flashkit.PassBackward, backward.kernel.Pass())
 	forward.kernel, backward.kernel = backward.kernel, forward.kernel
-	requireUnsupported(t, forward.run(t.Context()), flashkit.UnsupportedError{Kernel: "fake/bwd", Problem: p, Reason: "it computes the backward pass"})
-	requireUnsupported(t, backward.run(t.Context()), flashkit.UnsupportedError{Kernel: "fake/fwd", Problem: p, Reason: "it computes the forward pass"})
+	requireUnsupported(t, forward.run(t.Context()), flashkit.UnsupportedError{Kernel: "fake/bwd", Problem: p, Reason: "computes the backward pass only"})
+	requireUnsupported(t, backward.run(t.Context()), flashkit.UnsupportedError{Kernel: "fake/fwd", Problem: p, Reason: "computes the forward pass only"})
 	require.Zero(t, forward.calls+backward.calls)
 }
 

@@ -49,7 +49,7 @@ func newMemory(backends []flashkit.Backend) *memory {
 		k := &m.kernels[i]
 		m.costs = append(m.costs, k.Cost)
 		if k.Fits == nil {
-			k.Fits = func(flashkit.Problem) string { return "it does not say which problems it takes" }
+			k.Fits = func(flashkit.Problem) string { return "the kernel has no Fits" }
 		}
 		pass := k.Pass()
 		k.Cost = func(p flashkit.Problem) time.Duration { return m.predicted(i, p, pass) }

@@ -162,7 +162,7 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 		}
 	}
 	if len(errs) == 0 {
-		errs = []error{fmt.Errorf("no kernel for the %s pass is admitted", s)}
+		errs = []error{fmt.Errorf("no kernel for the %s pass is selected", s)}
 	}
 	b.results.Skipped = append(b.results.Skipped, caseError{Problem: p.String(), Pass: s.String(), Error: errors.Join(errs...).Error()})
 }

@@ -272,7 +272,7 @@ func (c *guideCommand) lacks(line string) bool {
 	}
 	return !ofThisMachine[row[1]] || slices.ContainsFunc(c.want, func(w string) bool {
 		there := kernelRow.FindStringSubmatch(w)
-		return there != nil && there[1] == row[1] && strings.Contains(w, "this CPU lacks")
+		return there != nil && there[1] == row[1] && strings.Contains(w, "requires ")
 	})
 }
 
@@ -342,7 +342,7 @@ var forms = []struct {
 	{"bench live", regexp.MustCompile(`^((?:forward|backward) +\S+(?: to m\d+)?(?: \w+=\d+)*) .*`), "$1"},
 	{"bench live", regexp.MustCompile(`^(live regret|after the first \d+ calls:|the geometric mean of live regret|the worst steady choice) .*`), "$1"},
 	{"bench live", regexp.MustCompile(`^(layers|busy|server-8) .*`), "$1"},
-	{"memory", regexp.MustCompile(`^(\w+/\w+) .*(LSE|it takes).*`), "$1 $2"},
+	{"memory", regexp.MustCompile(`^(\w+/\w+) .*(LSE|supports).*`), "$1 $2"},
 	{"bench", regexp.MustCompile(`^(machine|cpu): .*`), "$1"},
 	{"bench", regexp.MustCompile(`^(limit of the host, \w+): .*`), "$1"},
 	{"bench chosen", regexp.MustCompile(`\b(simd|wasm)/(fwd|bwd|decode)_\w+( \*)?`), "$1"},

@@ -130,7 +130,7 @@ func readResults(path string) (*results, error) {
 		return nil, fmt.Errorf("%s: format = %d: must be %d, the JSON of flashrun bench", path, r.Format, resultsFormat)
 	}
 	if len(r.Results) == 0 {
-		return nil, fmt.Errorf("%s: it holds no results", path)
+		return nil, fmt.Errorf("%s: no results", path)
 	}
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

@@ -139,7 +139,7 @@ func (p *traceParser) parse(words []string) error {
 		return p.step(key, args)
 	case "end":
 		if len(args) > 0 {
-			return fmt.Errorf("end = %q: stands alone", strings.Join(args, " "))
+			return fmt.Errorf("end = %q: takes no arguments", strings.Join(args, " "))
 		}
 		return p.end()
 	case "loop", "procs", "godebug":
