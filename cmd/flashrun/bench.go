@@ -95,14 +95,20 @@ every program gets, and says which kernels ran and what others would have taken.
 	flags.Lookup("regret").NoOptDefVal = regretChoices
 	flags.StringArrayVar(&f.traces, "trace", nil, "replay the calls in this `file`, or the built-in trace of this name, in a fresh process; repeat for more; builtin for all built-in ones")
 	flags.IntVar(&f.runs, "runs", 5, "replay each trace in so many processes (default 1 without --regret=live)")
+	f.addOutput(cmd)
+	completeLists(cmd)
+	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(builtinNames(), builtinTraces), cobra.ShellCompDirectiveDefault))
+	return cmd
+}
+
+// addOutput adds the flags that say what is printed and written.
+func (f *benchFlags) addOutput(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	flags.StringVar(&f.compare, "compare", "", "also print ratios to the results in this JSON `file`")
 	flags.StringVar(&f.out, "out", "", "also write the JSON to this `file`")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	flags.BoolVar(&f.csv, "csv", false, "print comma-separated values")
 	flags.BoolVar(&f.benchstat, "benchstat", false, "print the format of Go benchmarks, a line for each round")
-	completeLists(cmd)
-	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(builtinNames(), builtinTraces), cobra.ShellCompDirectiveDefault))
-	return cmd
 }
 
 // completeLists completes the last element of flags that take lists.
