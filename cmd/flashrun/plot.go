@@ -351,9 +351,9 @@ func (r roof) layOut(p *panel, x, y scale) {
 	if from := max(x.lo, y.lo/max(r.bandwidth, 1e-300)); from < ridge {
 		turn := math.Atan2(float64(y.at(r.at(ridge))-y.at(r.at(from))), float64(x.at(ridge)-x.at(from)))
 		p.Roofs = append(p.Roofs, line(x, y, from, r.at(from), ridge, r.at(ridge)))
-		if float64(x.at(ridge)-x.at(from))/math.Cos(turn) > 60 {
-			p.Words = append(p.Words, words{X: x.at(from) + 12, Y: y.at(r.at(from)) + 12*px(math.Tan(turn)) - 6, Class: "dim",
-				Text: fmt.Sprintf("%s GB/s", plainNumber(r.bandwidth)), Turn: px(turn * 180 / math.Pi)})
+		text := fmt.Sprintf("%s GB/s", plainNumber(r.bandwidth))
+		if step := x.at(ridge) - x.at(from) - (textWidth(text)+6)*px(math.Cos(turn)); step > 0 { // before the ridge: few points lie there
+			p.Words = append(p.Words, words{X: x.at(from) + step, Y: y.at(r.at(from)) + step*px(math.Tan(turn)) - 6, Class: "dim", Text: text, Turn: px(turn * 180 / math.Pi)})
 		}
 	}
 	if r.rate > 0 && ridge < x.hi {
