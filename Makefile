@@ -141,8 +141,9 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
 	$(MAKE) -C backends/cuda/gorgoniacu test
 
-docs: ## remake the manual pages, the shell completions and the example report in docs/ from the commands
+docs: ## remake the manual pages, the shell completions, the example report and the figures in docs/
 	$(GO) test ./cmd/flashrun -run '^TestDocs$$' -count=1 -write-docs
+	$(GO) run ./docs/figures docs/figures
 
 report-example: build ## measure this machine for some minutes, and remake the example report from that
 	bin/flashrun bench --heads 4 --seq 128:2048:x2 --causal both --dtype f32,bf16 --kernels all --backend simd,wasm \
@@ -160,7 +161,7 @@ vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions docs/report); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions docs/report docs/figures); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)

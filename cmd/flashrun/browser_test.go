@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -65,6 +66,13 @@ func TestReportInABrowser(t *testing.T) {
 			r = naiveResults()
 		}
 		pages[plot+".svg"] = render(t, newPage(r), plot)
+	}
+	drawings, err := filepath.Glob("../../docs/figures/*.svg")
+	require.NoError(t, err)
+	require.NotEmpty(t, drawings)
+	for _, path := range drawings {
+		pages["figure-"+filepath.Base(path)], err = os.ReadFile(path)
+		require.NoError(t, err)
 	}
 	for scheme, setting := range map[string]string{"light": "1", "dark": "0"} {
 		t.Run(scheme, func(t *testing.T) {
