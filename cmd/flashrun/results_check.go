@@ -53,6 +53,8 @@ func (x *result) check() error {
 		return fmt.Errorf("calls = %d: must be at least 1", x.Calls)
 	case x.ExtraBytes < 0:
 		return fmt.Errorf("extra_bytes = %d: must not be negative", x.ExtraBytes)
+	case x.PeakBytes < 0:
+		return fmt.Errorf("peak_bytes = %d: must not be negative", x.PeakBytes)
 	case x.Device != nil && (x.Device.Tensors < 0 || x.Device.Workspace < 0):
 		return fmt.Errorf("device_bytes = %+v: must not be negative", *x.Device)
 	}
