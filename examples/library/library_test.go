@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -218,6 +219,25 @@ func Example_sandbox() {
 	defer d.Close()
 	fmt.Println(len(d.Kernels()) > 4)
 	// Output: true
+}
+
+// The page has the workspace of one worker of the portable kernels.
+func TestWorkspace(t *testing.T) {
+	page, err := os.ReadFile("../../docs/library.md")
+	require.NoError(t, err)
+	const D, DV = 96, 40
+	forward, backward := 64*(D+2*DV+3)+64*(D+DV+1), 64*(D+DV+2)+DV+192*(D+DV)+8192
+	require.Contains(t, string(page), "64 (D+2DV+3) + 64 (D+DV+1)\n")
+	require.Contains(t, string(page), "64 (D+DV+2) + DV + 192 (D+DV) + 8192\n")
+	for _, k := range simd.New().Kernels() {
+		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 64, KVLen: 64, Dim: D, VDim: DV}
+		switch k.Name {
+		case "simd/fwd_generic": // one item
+			require.EqualValues(t, 4*forward, k.HostMemory(p))
+		case "simd/bwd_generic": // an item of keys and one of query rows
+			require.EqualValues(t, 4*backward*min(2, runtime.GOMAXPROCS(0)), k.HostMemory(p))
+		}
+	}
 }
 
 // mistakes are calls that docs/troubleshooting.md lists with their error.
