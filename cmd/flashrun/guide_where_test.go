@@ -2,6 +2,7 @@ package main
 
 import (
 	"os/exec"
+	"runtime"
 	"sync"
 )
 
@@ -43,6 +44,12 @@ var needs = []struct {
 	part    string
 	missing func() string
 }{
+	{"GODEBUG=cpu.avx", func() string {
+		if runtime.GOARCH != "amd64" {
+			return "it is for amd64"
+		}
+		return ""
+	}},
 	{"Kernels/simd/fwd_avx512/", avx512Missing},
 	{"bin/cpu.prof", avx512Missing}, // what the benchmark above writes
 	{"bin/perf.data", avx512Missing},
