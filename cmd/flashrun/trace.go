@@ -12,7 +12,7 @@ import (
 )
 
 // A callTrace is the calls of a program's life, with what happens between them. The
-// text has a step a line, as the user guide says.
+// text has a step a line, as docs/flashrun.md says.
 type callTrace struct {
 	name    string
 	text    string
