@@ -26,7 +26,7 @@ run: ## build flashrun and run it on the embedded sample
 test: ## every package's tests, conformance of every kernel included, in a minute or two
 	$(GO) test -short ./...
 
-test-long: ## and what takes minutes: long sweeps, the user guide, whole ranges of values
+test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
 	$(GO) test ./...
 
 build: ## bin/flashrun, one file
