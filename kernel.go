@@ -33,6 +33,10 @@ type Kernel struct {
 	DTypes          []DType
 	MaxDim, MaxRows int
 
+	// Device says that the kernel takes tensors on its backend's device as well as on
+	// the host. A call of tensors on a device is refused for all others.
+	Device bool
+
 	// Missing returns what this machine lacks to run the kernel on any problem, "" if
 	// nothing. It is nil for kernels that need nothing.
 	Missing func() string
@@ -82,6 +86,9 @@ func (k *Kernel) Fits(c *Call) string {
 	}
 	if missing := c.Features() &^ k.Takes; missing != 0 {
 		return "does not support " + missing.String()
+	}
+	if c.Traits.Device && !k.Device {
+		return "does not support tensors on a device"
 	}
 	if k.Refuses == nil {
 		return ""

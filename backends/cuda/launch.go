@@ -1,82 +1,12 @@
 package cuda
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 )
-
-// Forward computes a forward pass on the device's memory, in the stream. It
-// returns when the work is enqueued; ctx is looked at before that. Errors are
-// those of flashkit.Kernel.Do. The first call of a kernel loads it; later
-// ones neither allocate nor wait, and a CUDA graph may capture them.
-func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, f *Forward) error {
-	a := b.args.Get().(*arguments)
-	defer b.args.Put(a)
-	if err := f.check(b, p, a); err != nil {
-		return err
-	}
-	a.describe(p)
-	for i, t := range [...]*Tensor{&f.Q, &f.K, &f.V, &f.O, &f.LSE} {
-		a.views[i].set(t.view)
-	}
-	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassForward, p, &a.params)
-	if err != nil {
-		return err
-	}
-	return b.launch(id, p, a, s.handle)
-}
-
-// Backward is Forward for the backward pass. It takes workspace from the
-// device's pool in the order of the stream; Workspace says how much.
-func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, f *Backward) error {
-	a := b.args.Get().(*arguments)
-	defer b.args.Put(a)
-	if err := f.check(b, p, a); err != nil {
-		return err
-	}
-	a.describe(p)
-	for i, t := range [...]*Tensor{&f.Q, &f.K, &f.V, &f.O, &f.LSE, &f.DO, &f.DLSE, &f.DQ, &f.DK, &f.DV} {
-		a.views[i].set(t.view)
-	}
-	if f.Fast {
-		a.deterministic = 0
-	}
-	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassBackward, p, &a.params)
-	if err != nil {
-		return err
-	}
-	return b.launch(id, p, a, s.handle)
-}
-
-// arguments are what a call needs on the heap: the block that the driver copies,
-// and the tensors for the common check.
-type arguments struct {
-	mapped
-	tensors flashkit.Args
-	call    flashkit.Call
-}
-
-// ready refuses a stream that is not b's and a context that is done, and chooses
-// the stem for the tensors of a.
-func (b *Backend) ready(ctx context.Context, s *Stream, kernel string, pass flashkit.Pass, p flashkit.Problem, a *params) (stemID, error) {
-	if ctx == nil {
-		return 0, missing("ctx")
-	}
-	if s == nil {
-		return 0, missing("Stream")
-	}
-	if s.b != b {
-		return 0, otherDevice("Stream")
-	}
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	return b.choose(kernel, pass, p, a)
-}
 
 // launch enqueues the kernels of a stem. The views of a are set.
 func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
@@ -319,7 +249,9 @@ func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel strin
 	if err := p.Validate(); err != nil {
 		return 0, err
 	}
-	id, err := b.choose(kernel, pass, p, nil)
+	c := p.Ask(pass)
+	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
+	id, err := b.choose(kernel, c)
 	if err != nil {
 		return 0, err
 	}

@@ -285,10 +285,10 @@ func device(p flashkit.Problem, host []uint16, bytes, batch, heads, rows, dim in
 	err = cuda.Upload(s, m, 0, host)
 	q := m.Tensor(flashkit.BFloat16, 0, batch, heads, rows, dim)
 
-	var k, v, o, lse, do, dq, dk, dv cuda.Tensor // made in the same way
+	var k, v, o, lse, do, dq, dk, dv flashkit.Tensor // made in the same way
 
-	err = b.Forward(ctx, s, p, &cuda.Forward{Q: q, K: k, V: v, O: o, LSE: lse})
-	err = b.Backward(ctx, s, p, &cuda.Backward{Q: q, K: k, V: v, O: o, LSE: lse, DO: do, DQ: dq, DK: dk, DV: dv})
+	err = b.Forward(ctx, s, p, &flashkit.Args{Q: q, K: k, V: v, O: o, LSE: lse})
+	err = b.Backward(ctx, s, p, &flashkit.Args{Q: q, K: k, V: v, O: o, LSE: lse, DO: do, DQ: dq, DK: dk, DV: dv})
 	err = s.Sync()
 	return err
 }
