@@ -130,8 +130,8 @@ func (r *outcome) checkAgainstOracle(w *work, c *flashkit.Call) {
 
 func (r *outcome) checkAgainstStored(w *work) {
 	d := newDifference("o", &w.args.O, w.args.O.Shape())
-	want := dense(&w.expected)
-	for i, got := range dense(&w.args.O) {
+	want := elements(&w.expected)
+	for i, got := range elements(&w.args.O) {
 		d.add(i, got, want[i])
 	}
 	r.StoredMaxDiff = &d.error

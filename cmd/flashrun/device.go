@@ -16,8 +16,7 @@ type deviceTensors struct {
 	stream   *cuda.Stream
 	from, to *cuda.Event
 	buffers  []*cuda.Buffer
-	fwd      cuda.Forward
-	bwd      cuda.Backward
+	args     flashkit.Args
 }
 
 // openDevice prepares a case on the device's memory.
@@ -31,12 +30,7 @@ func (t *tensors) openDevice(ctx context.Context, gpu *cuda.Backend, k flashkit.
 	}
 	d, p := t.device, t.problem
 	launch := func(ctx context.Context) error {
-		if k.Pass == flashkit.PassBackward {
-			d.bwd.Kernel = k.Name
-			return gpu.Backward(ctx, d.stream, p, &d.bwd)
-		}
-		d.fwd.Kernel = k.Name
-		return gpu.Forward(ctx, d.stream, p, &d.fwd)
+		return gpu.Launch(ctx, d.stream, p, k.Pass, &d.args, cuda.Options{Kernel: k.Name})
 	}
 	return &timedCase{problem: p, kernel: k, memory: deviceMemory, flops: p.FLOPs(k.Pass), close: func() error { return nil },
 		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
@@ -67,37 +61,26 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 	if d.to, err = gpu.NewEvent(); err != nil {
 		return err
 	}
-	args := &t.args
-	for _, x := range []struct {
-		t  *flashkit.Tensor
-		to []*cuda.Tensor
-	}{
-		{&args.Q, []*cuda.Tensor{&d.fwd.Q, &d.bwd.Q}}, {&args.K, []*cuda.Tensor{&d.fwd.K, &d.bwd.K}}, {&args.V, []*cuda.Tensor{&d.fwd.V, &d.bwd.V}},
-		{&args.O, []*cuda.Tensor{&d.fwd.O, &d.bwd.O}}, {&args.LSE, []*cuda.Tensor{&d.fwd.LSE, &d.bwd.LSE}},
-		{&args.DO, []*cuda.Tensor{&d.bwd.DO}}, {&args.DQ, []*cuda.Tensor{&d.bwd.DQ}}, {&args.DK, []*cuda.Tensor{&d.bwd.DK}}, {&args.DV, []*cuda.Tensor{&d.bwd.DV}},
-	} {
-		if x.t.IsZero() {
+	for _, a := range flashkit.Arguments() {
+		from, to := a.Of(&t.args), a.Of(&d.args)
+		if from.IsZero() {
 			continue
 		}
-		tensor, err := d.upload(gpu, x.t)
-		if err != nil {
+		if *to, err = d.upload(gpu, from); err != nil {
 			return err
 		}
-		for _, to := range x.to {
-			*to = tensor
-		}
 	}
-	if !args.DO.IsZero() {
-		return errors.Join(gpu.Forward(ctx, d.stream, t.problem, &d.fwd), d.stream.Sync())
+	if !t.args.DO.IsZero() {
+		return errors.Join(gpu.Forward(ctx, d.stream, t.problem, &d.args), d.stream.Sync())
 	}
 	return nil
 }
 
 // upload copies a dense tensor to the device.
-func (d *deviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (cuda.Tensor, error) {
+func (d *deviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.Tensor, error) {
 	m, err := gpu.Alloc(t.Len() * t.DType().Size())
 	if err != nil {
-		return cuda.Tensor{}, err
+		return flashkit.Tensor{}, err
 	}
 	d.buffers = append(d.buffers, m)
 	if t.DType() == flashkit.Float32 {

@@ -16,8 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// portable takes every feature, on every machine.
-var portable = []string{"--backend", "simd/fwd_generic", "--repeat", "1"}
+// onAnyCPU names a kernel that takes every feature, on every machine.
+var onAnyCPU = []string{"--backend", "simd/fwd_generic", "--repeat", "1"}
 
 // Whatever a problem's name asks for, random input has it, and the result is that of the
 // oracle.
@@ -28,7 +28,7 @@ func TestRunOfFeatures(t *testing.T) {
 			name := "b3-h4-g2-n7-m23-d8-dv6-" + dtype + "-" + features
 			p, err := flashkit.ParseProblem(name)
 			require.NoError(t, err)
-			args := append([]string{"run", "--problem", name, "--check", "--json"}, portable...)
+			args := append([]string{"run", "--problem", name, "--check", "--json"}, onAnyCPU...)
 			want := []string{"o", "lse"}
 			if hasBackward(&p) {
 				args, want = append(args, "--backward"), append(want, "dq", "dk", "dv")
@@ -58,7 +58,7 @@ func TestFeaturesMatter(t *testing.T) {
 	const plain = "b2-h4-g2-n7-m23-d8-f32"
 	run := func(flags ...string) []float32 {
 		out := filepath.Join(t.TempDir(), "o.safetensors")
-		ok(t, append(append([]string{"run", "--out", out}, flags...), portable...)...)
+		ok(t, append(append([]string{"run", "--out", out}, flags...), onAnyCPU...)...)
 		return floats(t, readFile(t, out), "o")
 	}
 	dense := run("--problem", plain)
@@ -137,8 +137,8 @@ func TestFilesOfFeatures(t *testing.T) {
 		var want *safetensors.File
 		for _, l := range []layout{bhsd, bshd} {
 			in := randomInput(p, 5, l, hasBackward(&p))
-			flags := append(append([]string{"run", "--check"}, fileFor(t, in)...), portable...)
-			byName := append([]string{"run", "--problem", name, "--seed", "5", "--layout", string(l)}, portable...)
+			flags := append(append([]string{"run", "--check"}, fileFor(t, in)...), onAnyCPU...)
+			byName := append([]string{"run", "--problem", name, "--seed", "5", "--layout", string(l)}, onAnyCPU...)
 			if hasBackward(&p) {
 				flags, byName = append(flags, "--backward"), append(byName, "--backward")
 			}
@@ -210,7 +210,7 @@ func TestPackedFiles(t *testing.T) {
 		in.args.Seqs.QLens, in.args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each as long as it may be
 		dir := t.TempDir()
 		run := func(in *input, name string) *safetensors.File {
-			flags := append(append([]string{"run", "--check", "--backward", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), portable...)
+			flags := append(append([]string{"run", "--check", "--backward", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), onAnyCPU...)
 			ok(t, flags...)
 			return readFile(t, filepath.Join(dir, name))
 		}
@@ -268,11 +268,11 @@ func TestCarryOfFiles(t *testing.T) {
 	half := func(name string, x []float32, from int) safetensors.Tensor {
 		return safetensors.FromFloat32s(name, []int{1, 2, 3, 4}, append(append([]float32(nil), x[from*12:][:12]...), x[24+from*12:][:12]...))
 	}
-	ok(t, append([]string{"run", "--in", writeFile(t, "whole", q, safetensors.FromFloat32s("k", []int{1, 2, 6, 4}, k), safetensors.FromFloat32s("v", []int{1, 2, 6, 4}, v)), "--out", out}, portable...)...)
+	ok(t, append([]string{"run", "--in", writeFile(t, "whole", q, safetensors.FromFloat32s("k", []int{1, 2, 6, 4}, k), safetensors.FromFloat32s("v", []int{1, 2, 6, 4}, v)), "--out", out}, onAnyCPU...)...)
 	whole := readFile(t, out)
-	ok(t, append([]string{"run", "--in", writeFile(t, "first", q, half("k", k, 0), half("v", v, 0)), "--out", out}, portable...)...)
+	ok(t, append([]string{"run", "--in", writeFile(t, "first", q, half("k", k, 0), half("v", v, 0)), "--out", out}, onAnyCPU...)...)
 	first := readFile(t, out)
-	ok(t, append([]string{"run", "--check", "--carry", "--in", writeFile(t, "second", append(first.Tensors, q, half("k", k, 1), half("v", v, 1))...), "--out", out}, portable[:2]...)...)
+	ok(t, append([]string{"run", "--check", "--carry", "--in", writeFile(t, "second", append(first.Tensors, q, half("k", k, 1), half("v", v, 1))...), "--out", out}, onAnyCPU[:2]...)...)
 	both := readFile(t, out)
 	for _, name := range []string{"o", "lse"} {
 		require.InDeltaSlice(t, floats(t, whole, name), floats(t, both, name), 1e-6)
@@ -286,7 +286,7 @@ func TestShapesAndTypesOfFeatures(t *testing.T) {
 	q, k, v := f32("q", 0, b, h, n, 8), f32("k", .5, b, h, m, 8), f32("v", .25, b, h, m, 8)
 	run := func(tensors []safetensors.Tensor, flags ...string) *safetensors.File {
 		out := filepath.Join(t.TempDir(), "o")
-		ok(t, append(append(append([]string{"run", "--check", "--out", out}, portable...), "--in", writeFile(t, "in", append([]safetensors.Tensor{q, k, v}, tensors...)...)), flags...)...)
+		ok(t, append(append(append([]string{"run", "--check", "--out", out}, onAnyCPU...), "--in", writeFile(t, "in", append([]safetensors.Tensor{q, k, v}, tensors...)...)), flags...)...)
 		return readFile(t, out)
 	}
 	bias := values(m, 0)
@@ -348,7 +348,7 @@ func TestNpyOfFeatures(t *testing.T) {
 		}
 		return b
 	}
-	args := append([]string{"run", "--check", "--json"}, portable...)
+	args := append([]string{"run", "--check", "--json"}, onAnyCPU...)
 	for _, path := range []string{file("q", "<f4", "(2, 1, 2, 4)", floats(16)), file("k", "<f4", "(2, 1, 3, 4)", floats(24)), file("v", "<f4", "(2, 1, 3, 4)", floats(24)),
 		file("mask", "|b1", "(2, 3)", []byte{1, 1, 0, 1, 1, 1}), file("kv_lens", "<i8", "(2,)", append(binary.LittleEndian.AppendUint64(nil, 3), 1, 0, 0, 0, 0, 0, 0, 0)),
 		file("q_lens", "<i4", "(2,)", []byte{2, 0, 0, 0, 1, 0, 0, 0})} {
@@ -435,7 +435,7 @@ func TestBadFeatures(t *testing.T) {
 		"a problem of sequences":  {nil, "--problem b1125899906842624-h1-g1-n0-m0-d1-f32-ragged", "free"},
 		"carry of the sample":     {nil, "--carry", "--carry"},
 	} {
-		args := append([]string{"run"}, portable...)
+		args := append([]string{"run"}, onAnyCPU...)
 		if test.tensors != nil {
 			args = append(args, "--in", writeFile(t, "in.safetensors", test.tensors...))
 		}

@@ -144,8 +144,8 @@ func restore(to, from *flashkit.Tensor) {
 	copy(to.Uint16s(), from.Uint16s())
 }
 
-// dense returns the elements in the order of the tensor's shape.
-func dense(t *flashkit.Tensor) []float64 {
+// elements returns the elements in the order of the tensor's shape.
+func elements(t *flashkit.Tensor) []float64 {
 	shape := t.Shape()
 	if empty(shape) {
 		return nil // any number of heads without rows

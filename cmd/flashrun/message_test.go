@@ -136,7 +136,7 @@ func TestDifference(t *testing.T) {
 		setValue(&a, 7, float32(test.got))
 		want[7] = test.want
 		c := newDifference("o", &a, a.Shape())
-		for i, got := range dense(&a) {
+		for i, got := range elements(&a) {
 			c.add(i, got, want[i])
 		}
 		name := fmt.Sprintf("%v %v %v", test.dtype, test.got, test.want)

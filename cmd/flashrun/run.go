@@ -280,7 +280,7 @@ var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "scal
 func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
 	for _, name := range problemFlags {
 		if cmd.Flags().Changed(name) {
-			return nil, fmt.Errorf("--%s: the problem is given whole by --problem", name)
+			return nil, fmt.Errorf("--%s: conflicts with --problem", name)
 		}
 	}
 	p, err := flashkit.ParseProblem(f.problem)
