@@ -4,12 +4,9 @@
 package simd
 
 import (
-	"context"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -49,21 +46,6 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		setAbout(&list[i])
 	}
 	return list
-}
-
-// kernel returns the kernel of that name, whose cost and memory follow from the
-// problem alone.
-func kernel(name string, takes flashkit.Feature, cost func(flashkit.Problem) time.Duration, memory func(flashkit.Problem) float64, run func(context.Context, *flashkit.Call) error) flashkit.Kernel {
-	pass := flashkit.PassForward
-	if strings.HasPrefix(name, "bwd_") {
-		pass = flashkit.PassBackward
-	}
-	return flashkit.Kernel{
-		Name: "simd/" + name, Pass: pass, Takes: takes,
-		Cost:  func(c *flashkit.Call) time.Duration { return cost(c.Problem) },
-		Needs: func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c.Problem)} },
-		Run:   run,
-	}
 }
 
 // Close lets the helpers end. Calls in progress finish; a later call runs on the
