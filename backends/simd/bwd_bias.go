@@ -124,7 +124,7 @@ func (t *biasTile) endOf(rows int) {
 func (j *job) sinkGradient(ws *arena, h int) {
 	c, f := j.call, j.args
 	sink := float64(f.Sink.Float32s()[f.Sink.Offset(0, h, 0)])
-	x := newGradTile(&j.p, j.plan.rows, ws)
+	x := j.newRows(ws)
 	sum := 0.0
 	for b := 0; b < c.Batch && c.QLen > 0; b++ {
 		seq := c.Seq(b)

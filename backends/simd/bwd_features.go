@@ -48,8 +48,15 @@ type gradPairs struct {
 }
 
 func (x *gradPairs) begin(j *job, ws *arena) {
-	x.rows, x.keys = newGradTile(&j.p, j.plan.rows, ws), newKVTile(j, ws)
+	x.rows, x.keys = j.newRows(ws), newKVTile(j, ws)
 	x.x.begin(j)
+}
+
+// newRows is newGradTile for rows that there are, whatever the problem allows.
+func (j *job) newRows(ws *arena) gradTile {
+	p := j.p
+	p.QLen = j.plan.rows
+	return newGradTile(&p, ws)
 }
 
 // setRows loads the query rows [from, to) of head h.

@@ -98,8 +98,8 @@ func (j *job) keyGradients(ws *arena, item int) {
 	v, vStep := view(&f.V, b, g, k0, k1-k0, ws.take((k1-k0)*p.VDim))
 	run, past := twoSums(ws, (k1-k0)*(p.Dim+p.VDim))
 	dk, dv := run[:(k1-k0)*p.Dim], run[(k1-k0)*p.Dim:]
+	qt := newGradTile(p, ws)
 	rows, _ := tileSize(p)
-	qt := newGradTile(p, rows, ws)
 	prob, ds := ws.take(rows*tileK), ws.take(rows*tileK)
 
 	first, _ := p.Queries(k0)
@@ -149,10 +149,10 @@ func (j *job) keyGradients(ws *arena, item int) {
 func (j *job) queryGradients(ws *arena, t queryTile) {
 	p, f := &j.p, j.args
 	rows := t.to - t.from
-	most, keys := tileSize(p)
-	qt := newGradTile(p, most, ws)
+	qt := newGradTile(p, ws)
 	qt.load(j, t.b, t.h, t.from, rows)
 	dq, past := twoSums(ws, rows*p.Dim)
+	_, keys := tileSize(p)
 	kbuf, vbuf := ws.take(keys*p.Dim), ws.take(keys*p.VDim)
 	prob, ds := ws.take(tileK), ws.take(tileK)
 
@@ -198,8 +198,8 @@ type gradTile struct {
 	qBuf, doBuf, oBuf []float32
 }
 
-// newGradTile returns room for up to so many rows.
-func newGradTile(p *flashkit.Problem, rows int, ws *arena) gradTile {
+func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
+	rows, _ := tileSize(p)
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, scale: p.SoftmaxScale(),
 		lse: ws.take(rows), delta: ws.take(rows),
