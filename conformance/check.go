@@ -77,7 +77,7 @@ func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	}
 	for i, out := range a.outputs {
 		if out.name != "lse" && !slices.Equal(first[i], out.bits()) {
-			return fmt.Errorf("%s: a second run gave other bits", out.name)
+			return fmt.Errorf("%s: a second run gave different bits", out.name)
 		}
 	}
 	return nil
