@@ -100,7 +100,10 @@ func (t *itemTable) find(item int) (b, head, tile int) {
 
 // setPacked makes t the table of tiles of packed rows, or of packed keys.
 func (t *itemTable) setPacked(c *flashkit.Call, rows bool) {
-	t.packed, t.spans = true, slices.Grow(t.spans[:0], c.Batch)
+	if t.packed = true; cap(t.spans) < c.Batch {
+		t.spans = make([]tileSpan, 0, c.Batch)
+	}
+	t.spans = t.spans[:0]
 	for b := range c.Batch {
 		s := c.Seq(b)
 		if rows {
