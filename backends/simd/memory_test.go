@@ -126,6 +126,9 @@ func TestHostMemoryOfHugeProblems(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h1-g1-n1000000000000000-m1000-d1-bf16")
 	require.NoError(t, err)
 	for _, k := range New().Kernels() {
+		if k.Needs == nil {
+			continue // a build tag left it out
+		}
 		require.Positive(t, k.Needs(p.Ask(k.Pass)).Host, k.Name)
 	}
 }
