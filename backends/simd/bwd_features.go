@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// bwdFeatureItem is bwdGenericTile with features. Beside tiles of keys and of query rows,
+// bwdFeatureItem is an item of bwd_generic with features. Beside tiles of keys and of query rows,
 // items are tiles of a DBias that repeats, each of which walks all pairs that it is
 // summed over, and heads of DSink. So no sum depends on who adds it.
 func bwdFeatureItem(j *job, ws *arena, item int) {

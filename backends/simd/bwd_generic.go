@@ -22,7 +22,7 @@ import (
 // walks the query rows that see it and owns its dK and dV, or one tile of query
 // rows, which walks its keys and owns its dQ. Nothing is shared, so nothing is
 // added atomically and nothing waits; the price is that P and dP are computed
-// twice, seven products instead of five.
+// twice, seven products instead of five. Calls with features have items of their own.
 func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {

@@ -19,7 +19,7 @@ func fwdFeatureFloats(c *flashkit.Call, f *featurePlan) int {
 	return count(r*(dim+2*(vdim+1)) + k*(dim+vdim+1))
 }
 
-// fwdFeatureTile is fwdGenericTile with features, which have three places:
+// fwdFeatureTile is a tile of fwd_generic with features, which have three places:
 //
 //	begin of a row:  m, l, o from nothing, from LSE and O, from the sink
 //	scores:          capped, biased, of the keys alone that the mask lets through

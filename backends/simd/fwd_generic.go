@@ -20,7 +20,8 @@ import (
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
 // item is one tile of query rows of one head. Every row walks exactly the keys
-// that it sees, so a masked key costs nothing and cannot leak.
+// that it sees, so a masked key costs nothing and cannot leak. Calls with features
+// have tiles of their own, so that plain ones do not pay for them.
 func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
