@@ -10,7 +10,7 @@ import (
 // items are tiles of a DBias that repeats, each of which walks all pairs that it is
 // summed over, and heads of DSink. So no sum depends on who adds it.
 func bwdFeatureItem(j *job, ws *arena, item int) {
-	f := &j.plan
+	f := &j.features
 	switch {
 	case item < f.biasItems:
 		j.biasTile(ws, item)
@@ -55,7 +55,7 @@ func (x *gradPairs) begin(j *job, ws *arena) {
 // newRows is newGradTile for rows that there are, whatever the problem allows.
 func (j *job) newRows(ws *arena) gradTile {
 	p := j.p
-	p.QLen = j.plan.rows
+	p.QLen = j.features.rows
 	return newGradTile(&p, ws)
 }
 
@@ -104,7 +104,7 @@ func (j *job) keyFeatureGradients(ws *arena, t seqTile) {
 	x.begin(j, ws)
 	run, past := twoSums(ws, n*(p.Dim+p.VDim))
 	dk, dv := run[:n*p.Dim], run[n*p.Dim:]
-	m := pairMatrix{prob: ws.take(j.plan.rows * tileK), ds: ws.take(j.plan.rows * tileK)}
+	m := pairMatrix{prob: ws.take(j.features.rows * tileK), ds: ws.take(j.features.rows * tileK)}
 	first, last := t.rowsSeen()
 	if first < last {
 		x.keys.load(j, &t.Seq, t.b, t.g, t.from, n)
@@ -195,7 +195,7 @@ func (j *job) queryFeatureGradients(ws *arena, t seqTile) {
 	x.begin(j, ws)
 	dq, past := twoSums(ws, rows*p.Dim)
 	x.setRows(j, &t.Seq, t.b, t.h, t.from, t.to)
-	for i := t.from; j.plan.ownBias && i < t.end; i++ {
+	for i := t.from; j.features.ownBias && i < t.end; i++ {
 		clearRow(&f.DBias, f.DBias.Offset(t.b, t.h, i))
 	}
 	first, last := t.keysSeen()
@@ -212,7 +212,7 @@ func (j *job) queryFeatureGradients(ws *arena, t seqTile) {
 			i := t.from + r
 			lo, hi := t.Keys(i)
 			keys, _, ds := x.pairs(i, r, k0, max(lo, k0), min(hi, k1))
-			if j.plan.ownBias {
+			if j.features.ownBias {
 				scatter(&f.DBias, f.DBias.Offset(t.b, t.h, i)+k0, keys, ds)
 			}
 			mixAt(dq[r*p.Dim:][:p.Dim], x.uncapped(ds), x.keys.k, x.keys.kStep, keys)

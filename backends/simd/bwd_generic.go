@@ -27,7 +27,7 @@ func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
 		j.cut()
-		return b.do(ctx, j, bwdFeatureItem, j.plan.backwardItems(), bwdFeatureFloats(c, &j.plan))
+		return b.do(ctx, j, bwdFeatureItem, j.features.backwardItems(), bwdFeatureFloats(c, &j.features))
 	}
 	keyItems, queryItems := bwdGenericItems(c.Problem)
 	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, bwdGenericFloats(c.Problem))

@@ -35,7 +35,7 @@ func fwdFeatureTile(j *job, ws *arena, item int) {
 	for i := range rows {
 		m[i] = j.beginRow(&t, t.from+i, sums[i*2*width:][:2*width])
 	}
-	kv, w := newKVTile(j, ws), ws.take(j.plan.keys)
+	kv, w := newKVTile(j, ws), ws.take(j.features.keys)
 	var x scorer
 	x.begin(j)
 	x.setHead(&t.Seq, t.b, t.h)

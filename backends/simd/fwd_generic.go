@@ -26,7 +26,7 @@ func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
 		j.cut()
-		return b.do(ctx, j, fwdFeatureTile, j.plan.queryItems, fwdFeatureFloats(c, &j.plan))
+		return b.do(ctx, j, fwdFeatureTile, j.features.queryItems, fwdFeatureFloats(c, &j.features))
 	}
 	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem))
 }

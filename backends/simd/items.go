@@ -138,13 +138,13 @@ func (f *featurePlan) tables(c *flashkit.Call) (bytes float64) {
 // cut plans the call and makes the tables of its items.
 func (j *job) cut() {
 	c := j.call
-	j.plan = planFeatures(c)
+	j.features = planFeatures(c)
 	j.byRow.heads, j.byRow.batch, j.byRow.packed = c.Heads, c.Batch, false
 	j.byKey.heads, j.byKey.batch, j.byKey.packed = c.KVHeads, c.Batch, false
-	if j.plan.packedRows {
+	if j.features.packedRows {
 		j.byRow.setPacked(c, true)
 	}
-	if j.plan.packedKeys {
+	if j.features.packedKeys {
 		j.byKey.setPacked(c, false)
 	}
 }
