@@ -45,7 +45,7 @@ func (r Result) Rerun() string {
 type question struct {
 	name  string
 	run   func(ctx context.Context, k flashkit.Kernel) error
-	needs flashkit.Feature // it is not asked of kernels that do not take these: another question is, or it says nothing of them
+	needs flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
 }
 
 // of reports whether the question is asked of a kernel.
@@ -56,17 +56,16 @@ func (o Options) checks() []question {
 	all := []question{
 		{name: "invalid_arguments", run: invalidArguments},
 	}
+	ask := func(c Case) { all = append(all, question{c.FullName(), c.Check, c.features()}) }
 	for _, c := range slices.Concat(Traps(), Long(), Grid()) {
 		for _, t := range dtypes {
-			c := c.InDType(t)
-			all = append(all, question{name: c.FullName(), run: c.Check})
+			ask(c.InDType(t))
 		}
 	}
 	for _, c := range Traps() {
 		for _, t := range dtypes {
 			for _, c := range c.InDType(t).raggeds() {
-				needs := newSides(&Inputs{p: c.Problem}, c.layout).p.Features()
-				all = append(all, question{c.FullName(), c.Check, needs})
+				ask(c)
 			}
 		}
 	}

@@ -114,9 +114,9 @@ var mistakes = []struct {
 
 	// Storage and the backward pass.
 	{"f16_large", func(s *slips) { s.sum = keptInF16 }},
-	{"delta", func(s *slips) { s.delta = func(_, dlse float32) float32 { return -dlse } }},
+	{"delta", func(s *slips) { s.delta = func(_ *call, _, dlse float32) float32 { return -dlse } }},
 	{"dk_scale", func(s *slips) { s.dkScale = one }},
-	{"dlse", func(s *slips) { s.delta = func(doDotO, _ float32) float32 { return doDotO } }},
+	{"dlse", func(s *slips) { s.delta = func(_ *call, doDotO, _ float32) float32 { return doDotO } }},
 
 	// Long sums.
 	{"long_rows", func(s *slips) { s.sumKeys = toFloat32 }},
