@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -85,10 +86,12 @@ func Grid() []Case {
 	return cases
 }
 
-// Traps returns the named traps, in the order of the table in traps.go.
+// Traps returns the named traps, in the order of the tables in traps.go and
+// traps_features.go.
 func Traps() []Case {
-	cases := make([]Case, len(traps))
-	for i, t := range traps {
+	all := slices.Concat(traps, featureTraps)
+	cases := make([]Case, len(all))
+	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)
 		if err != nil {
 			panic(fmt.Sprintf("trap %s: %v", t.name, err)) // a typing mistake in the table

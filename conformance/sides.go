@@ -58,7 +58,9 @@ func newSides(in *Inputs, l layout) *sides {
 		x.seqs.QStarts = x.q.starts
 	} else {
 		x.q.pad(&x.p.QLen, l)
-		x.seqs.QLens = x.q.lens
+		if in.qLens != nil || l >= padded {
+			x.seqs.QLens = x.q.lens
+		}
 	}
 	switch {
 	case l == paged || x.p.Page != 0:
@@ -72,7 +74,9 @@ func newSides(in *Inputs, l layout) *sides {
 		x.seqs.KVStarts = x.kv.starts
 	default:
 		x.kv.pad(&x.p.KVLen, l)
-		x.seqs.KVLens = x.kv.lens
+		if in.kvLens != nil || l >= padded {
+			x.seqs.KVLens = x.kv.lens
+		}
 	}
 	return x
 }

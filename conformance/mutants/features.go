@@ -30,7 +30,7 @@ func (c *call) biased(at pair) float32 {
 		return 0
 	}
 	t := c.args.Bias
-	return c.bias(t, c.index(c, t, at))
+	return c.bias(c, t, c.index(c, t, at))
 }
 
 // alibi returns what ALiBi takes off a score.

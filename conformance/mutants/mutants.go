@@ -4,16 +4,27 @@
 // the trap's name. A mutant is the kernel with one of them; its trap must catch
 // it. The kernel without any must pass everything.
 //
-// Read kernel.go, then slips.go, then mistakes.go.
+// Read kernel.go, then slips.go, then mistakes.go. What belongs to features has files of
+// its own.
 package mutants
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
+
+// mistakes has one mistake for each trap and long case of the suite, in their order.
+var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, longMistakes)
+
+// A mistake is a name and what it changes.
+type mistake struct {
+	name string
+	make func(s *slips)
+}
 
 // Names returns the mistakes that New makes, in the order of the traps.
 func Names() []string {

@@ -67,7 +67,7 @@ type featureSlips struct {
 	score    func(c *call, x float32, at pair) (s, slope float32) // of a scaled dot product, and the slope of the softcap
 	cap      func(x, limit float32) (s, slope float32)
 	index    func(c *call, t tensor, at pair) int          // of a pair in bias and mask
-	bias     func(t tensor, at int) float32                // the number there
+	bias     func(c *call, t tensor, at int) float32       // the number there
 	steep    func(c *call, at pair) float32                // the slope of ALiBi
 	distance func(c *call, at pair) int                    // from the diagonal
 	shown    func(c *call, at pair) bool                   // whether the mask lets a pair take part
@@ -102,7 +102,7 @@ func correctFeatures() featureSlips {
 		score:    capBiasALiBi,
 		cap:      softcap,
 		index:    indexOf,
-		bias:     value,
+		bias:     func(_ *call, t tensor, at int) float32 { return value(t, at) },
 		steep:    func(c *call, at pair) float32 { return c.slopeOf(at.b, at.h) },
 		distance: func(c *call, at pair) int { return abs(fromDiagonal(c.p, at)) },
 		shown:    maskAt,
