@@ -69,7 +69,7 @@ func (o Options) checks() []question {
 			}
 		}
 	}
-	all = append(all, question{name: "concurrent_calls", run: concurrentCalls}, question{name: "canceled_context", run: canceledContext})
+	all = append(all, conduct()...)
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for range o.Sweep {
 		all = append(all, sweepCase{r.Uint64(), false}.question())
