@@ -33,6 +33,15 @@ func (c Case) InDType(t flashkit.DType) Case {
 	return c
 }
 
+// types returns the types that the case is to be run in. One of two bytes is enough for a
+// long case with features.
+func (c Case) types() []flashkit.DType {
+	if c.truth != nil && c.features() != 0 {
+		return []flashkit.DType{flashkit.Float32, flashkit.BFloat16}
+	}
+	return dtypes[:]
+}
+
 // FullName returns the name of the case together with its type, if that is not
 // Float32, and the layout that it was put into, with dashes between.
 func (c Case) FullName() string {

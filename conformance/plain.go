@@ -167,7 +167,7 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result) re
 		stored := make([]float64, len(y))
 		for c := range y {
 			stored[c] = float64(float32(y[c]))
-			if name := outputNames[i]; name != "lse" && name != "dsink" {
+			if name := outputNames[i]; name != "lse" && name != "dsink" && (name != "dbias" || in.narrowPairs) {
 				stored[c] = float64(x.store(float32(y[c])))
 			}
 		}

@@ -58,7 +58,7 @@ func (o Options) checks() []question {
 	}
 	ask := func(c Case) { all = append(all, question{c.FullName(), c.Check, c.features()}) }
 	for _, c := range slices.Concat(Traps(), Long(), Grid()) {
-		for _, t := range dtypes {
+		for _, t := range c.types() {
 			ask(c.InDType(t))
 		}
 	}
@@ -155,11 +155,11 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 // first failure, or nil if they survive. A kernel that does not take the trap
 // is not caught by it.
 func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
-	for _, t := range dtypes {
-		for _, c := range slices.Concat(Traps(), Long()) {
-			if c.Name != trap {
-				continue
-			}
+	for _, c := range slices.Concat(Traps(), Long()) {
+		if c.Name != trap {
+			continue
+		}
+		for _, t := range c.types() {
 			for r := range Results(ctx, kernels, Options{Case: c.InDType(t).FullName()}) {
 				if r.Err != nil && !r.Unsupported() {
 					return r.Err

@@ -240,7 +240,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 		at.i = i
 		delta := c.delta(c, dot(do[i], o[i]), dlse)
 		if c.p.Score.Sink {
-			sums.sink[h] = c.sumRows(sums.sink[h] + float64(c.dsink(c, at, c.exp(c.logit(h)-lse), dot(do[i], o[i]), dlse)))
+			sums.sink[h] = c.sumMore(sums.sink[h] + float64(c.dsink(c, at, c.exp(c.logit(h)-lse), dot(do[i], o[i]), dlse)))
 		}
 		lo, hi := c.visible(i)
 		for k0, end := c.visits(i, lo, hi); k0 < end; k0 += tile {
@@ -251,7 +251,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 				ds := prob * (dot(do[i][:c.vdim(c.p)], v[j])*c.keepDP(c, at) - delta)
 				if c.p.Score.Bias {
 					to := c.dbiasAt(at)
-					sums.bias[to] = c.sumRows(sums.bias[to] + float64(c.dbias(c, at, ds, slope)))
+					sums.bias[to] = c.sumMore(sums.bias[to] + float64(c.dbias(c, at, ds, slope)))
 				}
 				ds *= slope
 				add(dv[j], prob*c.keepDV(c, at), do[i], c.sumRows)

@@ -120,6 +120,10 @@ var denseMistakes = []mistake{
 var longMistakes = []mistake{
 	{"long_rows", func(s *slips) { s.sumKeys = toFloat32 }},
 	{"long_columns", func(s *slips) { s.sumRows = toFloat32 }},
+	{"long_rows_bias", func(s *slips) { s.sumKeys = toFloat32 }},
+	{"long_rows_alibi", away(func(c *call, at pair) int { return int(int16(abs(fromDiagonal(c.p, at)))) })},
+	{"long_columns_bias", func(s *slips) { s.sumMore = toFloat32 }},
+	{"long_columns_sink", func(s *slips) { s.sumMore = toFloat32 }},
 }
 
 // visible gives rows these keys.

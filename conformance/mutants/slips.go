@@ -46,6 +46,7 @@ type slips struct {
 	// How a sum is kept after each of its terms.
 	sumKeys func(sum float64) float64 // over keys: l, O and dQ
 	sumRows func(sum float64) float64 // over query rows: dK and dV
+	sumMore func(sum float64) float64 // over what repeats: dBias and dSink
 
 	// The backward pass.
 	delta   func(c *call, doDotO, dlse float32) float32
@@ -157,6 +158,7 @@ func correct() slips {
 
 		sumKeys: itself[float64],
 		sumRows: itself[float64],
+		sumMore: itself[float64],
 
 		delta:   func(_ *call, doDotO, dlse float32) float32 { return doDotO - dlse },
 		dkScale: itself[float32],
