@@ -32,7 +32,7 @@ var featureTraps = []trap{
 	// Bias.
 	{name: "bias_scaled", catches: "the bias scaled with the score", problem: "b1-h2-g1-n5-m9-d8-f32-bias"},
 	{name: "bias_twice", catches: "the bias added twice", problem: "b1-h2-g1-n5-m9-d8-f32-causal-bias"},
-	{name: "bias_max", catches: "a maximum of the scores without their bias", problem: "b1-h2-g1-n3-m9-d8-f32-bias", fill: biasTimes(128)},
+	{name: "bias_max", catches: "a maximum of the scores without their bias", problem: "b1-h2-g1-n3-m9-d8-f32-bias", fill: biasNear(112)},
 	{name: "bias_inf_row", catches: "NaN from a row whose biases are all -Inf", problem: "b1-h2-g1-n5-m9-d8-f32-bias", fill: biasInf(func(i, _ int) bool { return i == 2 })},
 	{name: "bias_inf_tile", catches: "NaN from a tile whose biases are all -Inf, when it is the first", problem: "b1-h2-g1-n5-m150-d8-f32-bias", fill: biasInf(func(_, j int) bool { return j < 140 })},
 	{name: "bias_type", catches: "a float32 bias read in the type of the problem", problem: "b1-h2-g1-n5-m9-d8-f32-bias", fill: wideBias},
