@@ -104,7 +104,7 @@ func checkSide(side string, batch, most int, lens, starts, pages []int32, page i
 	case batch > 0 && page != 0 && lens == nil:
 		return problemErr("Seqs.KVLens", "nil", "paged keys need their lengths")
 	case page == 0 && pages != nil || batch > 0 && page != 0 && pages == nil:
-		return problemErr("Seqs."+side+"Pages", len(pages), "do not agree with Page = %d", page)
+		return problemErr("Seqs.Pages", len(pages), "do not agree with Page = %d", page)
 	case lens != nil && len(lens) != batch:
 		return problemErr("Seqs."+side+"Lens.len", len(lens), "must be Batch = %d", batch)
 	case starts != nil && len(starts)-1 != batch:

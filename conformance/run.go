@@ -45,7 +45,7 @@ func (r Result) Rerun() string {
 type question struct {
 	name  string
 	run   func(ctx context.Context, k flashkit.Kernel) error
-	needs flashkit.Feature // it is not asked of kernels that do not take these: another question is, or it says nothing of them
+	needs flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
 }
 
 // of reports whether the question is asked of a kernel.
@@ -56,21 +56,20 @@ func (o Options) checks() []question {
 	all := []question{
 		{name: "invalid_arguments", run: invalidArguments},
 	}
+	ask := func(c Case) { all = append(all, question{c.FullName(), c.Check, c.features()}) }
 	for _, c := range slices.Concat(Traps(), Long(), Grid()) {
-		for _, t := range dtypes {
-			c := c.InDType(t)
-			all = append(all, question{name: c.FullName(), run: c.Check})
+		for _, t := range c.types() {
+			ask(c.InDType(t))
 		}
 	}
 	for _, c := range Traps() {
 		for _, t := range dtypes {
 			for _, c := range c.InDType(t).raggeds() {
-				needs := newSides(&Inputs{p: c.Problem}, c.layout).p.Features()
-				all = append(all, question{c.FullName(), c.Check, needs})
+				ask(c)
 			}
 		}
 	}
-	all = append(all, question{name: "concurrent_calls", run: concurrentCalls}, question{name: "canceled_context", run: canceledContext})
+	all = append(all, conduct()...)
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for range o.Sweep {
 		all = append(all, sweepCase{r.Uint64(), false}.question())
@@ -156,11 +155,11 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 // first failure, or nil if they survive. A kernel that does not take the trap
 // is not caught by it.
 func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
-	for _, t := range dtypes {
-		for _, c := range slices.Concat(Traps(), Long()) {
-			if c.Name != trap {
-				continue
-			}
+	for _, c := range slices.Concat(Traps(), Long()) {
+		if c.Name != trap {
+			continue
+		}
+		for _, t := range c.types() {
 			for r := range Results(ctx, kernels, Options{Case: c.InDType(t).FullName()}) {
 				if r.Err != nil && !r.Unsupported() {
 					return r.Err
