@@ -15,8 +15,10 @@ type Call struct {
 }
 
 // Traits are what is known of a call from its tensors alone. They are comparable,
-// and the zero value is that of dense tensors.
+// and the zero value is that of dense tensors on the host.
 type Traits struct {
+	Device   bool  // the tensors lie on a device
+	Loose    bool  // on a device, a row of Q, K, V, O or DO begins at an address that is no multiple of 16 bytes
 	PackedQ  bool  // the query rows of all sequences lie one after the other
 	PackedKV bool  // the keys do
 	Load     uint8 // how much smaller than Batch*QLen*KVLen the number of pairs is, in quarters of powers of two
@@ -91,7 +93,7 @@ func (c *Call) KeyRun(t *Tensor, b, g, j int) (offset, keys int) {
 // Area returns the number of (row, key) pairs of one head that the band lets through,
 // of all sequences.
 func (c *Call) Area() (sum int64) {
-	if !c.Ragged {
+	if !c.Ragged || c.Args == nil || c.Args.Seqs.count(-1) < 0 {
 		return int64(c.Batch) * c.Problem.Area()
 	}
 	for b := range c.Batch {
@@ -113,9 +115,17 @@ func (c *Call) FLOPs() float64 {
 
 // setTraits derives the traits from checked arguments.
 func (c *Call) setTraits() {
+	c.Traits.Device = c.Args.Q.owner != nil
+	if c.Traits.Device {
+		for _, t := range [...]*Tensor{&c.Args.Q, &c.Args.K, &c.Args.V, &c.Args.O, &c.Args.DO} {
+			if !t.empty() && t.isLoose() {
+				c.Traits.Loose = true
+			}
+		}
+	}
 	s := c.Args.Seqs
-	if s == nil {
-		return
+	if s == nil || s.count(-1) < 0 {
+		return // all lengths are full, of however many sequences
 	}
 	c.Traits.PackedQ, c.Traits.PackedKV = s.QStarts != nil, s.KVStarts != nil
 	var pairs uint64

@@ -102,6 +102,9 @@ func (a *arg) check(p *Problem, m *extent, args *Args) error {
 	if t.dtype != dtype {
 		return problemErr(a.Name+".dtype", t.dtype, "must be %v", dtype)
 	}
+	if (t.owner == nil) != (args.Q.owner == nil) {
+		return problemErr(a.Name, t.where(), "must lie where Q does, %s", args.Q.where())
+	}
 	for d, n := range t.shape {
 		if n != shape[d] && !(n == 1 && repeats && a.repeats(d)) {
 			return problemErr(a.Name+".shape", t.shape, "must be %v", shape)
@@ -111,6 +114,14 @@ func (a *arg) check(p *Problem, m *extent, args *Args) error {
 		return nil
 	}
 	return a.checkStrides()
+}
+
+// where says on which device the tensor lies.
+func (t *Tensor) where() string {
+	if t.owner == nil {
+		return "on the host"
+	}
+	return "on " + t.owner.Device()
 }
 
 // checkStrides makes sure that every element of a non-empty view lies inside

@@ -33,6 +33,10 @@ type Kernel struct {
 	DTypes          []DType
 	MaxDim, MaxRows int
 
+	// Device says that the kernel takes tensors on its backend's device as well as on
+	// the host. A call of tensors on a device is refused for all others.
+	Device bool
+
 	// Missing returns what this machine lacks to run the kernel on any problem, "" if
 	// nothing. It is nil for kernels that need nothing.
 	Missing func() string
@@ -70,7 +74,7 @@ type Memory struct {
 // and explanation are this one answer.
 func (k *Kernel) Fits(c *Call) string {
 	if k.Run == nil {
-		return "it has no Run"
+		return "the kernel has no Run"
 	}
 	if k.Missing != nil {
 		if reason := k.Missing(); reason != "" {
@@ -78,10 +82,13 @@ func (k *Kernel) Fits(c *Call) string {
 		}
 	}
 	if c.Pass != k.Pass {
-		return "it computes the " + k.Pass.String() + " pass"
+		return "computes the " + k.Pass.String() + " pass only"
 	}
 	if missing := c.Features() &^ k.Takes; missing != 0 {
-		return "it does not take " + missing.String()
+		return "does not support " + missing.String()
+	}
+	if c.Traits.Device && !k.Device {
+		return "does not support tensors on a device"
 	}
 	if k.Refuses == nil {
 		return ""
@@ -116,7 +123,7 @@ func (k *Kernel) Do(ctx context.Context, c *Call) error {
 		return k.failed(errors.New("the kernel must have Run"))
 	}
 	if ctx == nil {
-		return problemErr("ctx", "nil", "must be a context")
+		return problemErr("ctx", "nil", "must not be nil")
 	}
 	if !c.checked {
 		return problemErr("Call", c.Problem, "was not set, or is wrong")

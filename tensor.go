@@ -2,7 +2,13 @@ package flashkit
 
 import "unsafe"
 
-// A Tensor is a strided view of the caller's memory: a dtype, an address, a number
+// An Owner is what memory of a device belongs to, such as a buffer of package cuda.
+type Owner interface {
+	// Device names the device, for people.
+	Device() string
+}
+
+// A Tensor is a strided view of the caller's memory, on the host or on a device: a dtype, an address, a number
 // of elements, and four dimensions [batch, heads, rows, row elements] with a stride
 // each, counted in elements. The elements of a row are contiguous; the other strides
 // are free, so BHSD, BSHD, rows with gaps and, for inputs, dimensions expanded
@@ -12,7 +18,9 @@ import "unsafe"
 // A Tensor is a value; nothing is checked until it is used with a Problem.
 type Tensor struct {
 	dtype   DType
-	mem     unsafe.Pointer // the first element
+	mem     unsafe.Pointer // the first element, in the host's memory
+	owner   Owner          // of memory on a device, nil on the host
+	address uintptr        // of the first element there
 	len     int            // elements
 	shape   [4]int
 	strides [4]int
@@ -39,6 +47,15 @@ func BF16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
 // takes part. A dimension of length 1 repeats.
 func Bools[T ~bool](x []T, b, heads, rows, keys int) Tensor {
 	return dense(Bool, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, keys)
+}
+
+// OnDevice returns a dense view [b, heads, rows, dim], row-major, of so many elements of
+// a device's memory from an address on. The owner is told by the backend that owns the
+// memory, whose constructors of tensors programs call.
+func OnDevice(owner Owner, t DType, address uintptr, elements, b, heads, rows, dim int) Tensor {
+	x := dense(t, nil, elements, b, heads, rows, dim)
+	x.owner, x.address = owner, address
+	return x
 }
 
 func dense(dtype DType, mem unsafe.Pointer, n, b, heads, rows, dim int) Tensor {
@@ -69,25 +86,29 @@ func (t Tensor) Shape() [4]int { return t.shape }
 // Strides returns the distances in elements; the last one is 1.
 func (t Tensor) Strides() [4]int { return t.strides }
 
-// Float32s returns the memory of a Float32 tensor, nil for other types.
+// Owner returns what the memory of a tensor on a device belongs to, nil for one on the
+// host.
+func (t Tensor) Owner() Owner { return t.owner }
+
+// Float32s returns the memory of a Float32 tensor on the host, nil for others.
 func (t Tensor) Float32s() []float32 {
-	if t.dtype != Float32 {
+	if t.dtype != Float32 || t.owner != nil {
 		return nil
 	}
 	return unsafe.Slice((*float32)(t.mem), t.len)
 }
 
-// Uint16s returns the memory of a Float16 or BFloat16 tensor, nil for other types.
+// Uint16s returns the memory of a Float16 or BFloat16 tensor on the host, nil for others.
 func (t Tensor) Uint16s() []uint16 {
-	if t.dtype != Float16 && t.dtype != BFloat16 {
+	if t.dtype != Float16 && t.dtype != BFloat16 || t.owner != nil {
 		return nil
 	}
 	return unsafe.Slice((*uint16)(t.mem), t.len)
 }
 
-// Bools returns the memory of a Bool tensor, nil for other types.
+// Bools returns the memory of a Bool tensor on the host, nil for others.
 func (t Tensor) Bools() []bool {
-	if t.dtype != Bool {
+	if t.dtype != Bool || t.owner != nil {
 		return nil
 	}
 	return unsafe.Slice((*bool)(t.mem), t.len)
@@ -96,8 +117,14 @@ func (t Tensor) Bools() []bool {
 // Len returns the number of elements of the memory behind the view.
 func (t Tensor) Len() int { return t.len }
 
-// Address returns the address of the memory's first element.
-func (t Tensor) Address() uintptr { return uintptr(t.mem) }
+// Address returns the address of the memory's first element, on the host or on the
+// device.
+func (t Tensor) Address() uintptr {
+	if t.owner != nil {
+		return t.address
+	}
+	return uintptr(t.mem)
+}
 
 // IsZero reports whether t is the zero Tensor.
 func (t Tensor) IsZero() bool { return t.shape == [4]int{} && t.len == 0 }
@@ -119,11 +146,23 @@ func (t Tensor) Repeated(b, h, r int) int {
 	return at
 }
 
+// isLoose reports whether a row of the view may begin at an address that is no
+// multiple of 16 bytes.
+func (t *Tensor) isLoose() bool {
+	bits := t.Address()
+	for d := range 3 {
+		if t.shape[d] > 1 {
+			bits |= uintptr(t.strides[d] * t.dtype.Size())
+		}
+	}
+	return bits%16 != 0
+}
+
 // span returns the addresses from the first element of the view up to but not
 // including the end of its last one. The view must not be empty and must fit
 // its memory.
 func (t Tensor) span() (from, to uintptr) {
-	from = uintptr(t.mem)
+	from = t.Address()
 	last := t.Offset(t.shape[0]-1, t.shape[1]-1, t.shape[2]-1) + t.shape[3]
 	return from, from + uintptr(last*t.dtype.Size())
 }

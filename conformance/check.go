@@ -88,7 +88,7 @@ func (a *arguments) checkBits(ctx context.Context, k flashkit.Kernel, first [][]
 	}
 	for i, out := range a.outputs {
 		if !out.of(&a.args).IsZero() && !slices.Equal(first[i], out.bits()) {
-			return fmt.Errorf("%s: another run gave other bits", out.name)
+			return fmt.Errorf("%s: another run gave different bits", out.name)
 		}
 	}
 	return nil

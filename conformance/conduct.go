@@ -52,7 +52,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, error) {
 	p, ok := conductProblem(k, features)
 	if !ok {
-		return nil, &flashkit.UnsupportedError{Kernel: k.Name, Problem: p, Reason: "it takes no type of the conduct problem"}
+		return nil, &flashkit.UnsupportedError{Kernel: k.Name, Problem: p, Reason: "supports no dtype of the conduct problem"}
 	}
 	in := Case{Name: "conduct", Problem: p}.Inputs()
 	var want result
@@ -102,7 +102,7 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.F
 					out.poison() // one with Carry holds other earlier keys now
 				}
 				if errs[i] = a.run(ctx, k); errs[i] == nil && !equalBits(alone, a.bits(a.outputs)) {
-					errs[i] = fmt.Errorf("a call beside others gave other bits than a call alone")
+					errs[i] = fmt.Errorf("a concurrent call gave different bits than a call alone")
 				}
 				if errs[i] != nil {
 					return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
@@ -40,7 +41,7 @@ func TestOpenUnavailable(t *testing.T) {
 	for reason, spoil := range map[string]func(*fakeDriver){
 		"no device: cuInit: CUDA_ERROR_FAKE (100)":                              func(f *fakeDriver) { f.failures["cuInit"] = f.fail("cuInit", codeNoDevice) },
 		"no device: number 0 of 0":                                              func(f *fakeDriver) { f.devices = 0 },
-		"driver too old: it speaks CUDA 12.8, the kernels need 13.0":            func(f *fakeDriver) { f.version = 12080 },
+		"driver too old: it supports CUDA 12.8; the kernels require 13.0":       func(f *fakeDriver) { f.version = 12080 },
 		"architecture below sm_70: Fake GPU has compute capability 6.1":         func(f *fakeDriver) { f.attributes[attrMajor], f.attributes[attrMinor] = 6, 1 },
 		"Fake GPU has no memory pools or no unified addresses":                  func(f *fakeDriver) { f.attributes[attrMemoryPools] = 0 },
 		"no context on Fake GPU: cuDevicePrimaryCtxRetain: CUDA_ERROR_FAKE (2)": func(f *fakeDriver) { f.failures["cuDevicePrimaryCtxRetain"] = f.fail("cuDevicePrimaryCtxRetain", 2) },
@@ -64,7 +65,7 @@ func TestFitsOlderGPU(t *testing.T) {
 	defer b.Close()
 	for _, k := range b.Kernels() {
 		if k.Name == "cuda/fwd_sm80" {
-			require.Equal(t, "it needs compute capability 8.0, Fake GPU has 7.5", k.Fits(problem(t, "b1-h1-g1-n4-m4-d8-bf16").Ask(k.Pass)))
+			require.Equal(t, "requires compute capability 8.0; Fake GPU has 7.5", k.Fits(problem(t, "b1-h1-g1-n4-m4-d8-bf16").Ask(k.Pass)))
 		}
 	}
 }
@@ -72,13 +73,13 @@ func TestFitsOlderGPU(t *testing.T) {
 func TestFits(t *testing.T) {
 	b, _ := openFake(t)
 	for _, c := range []struct{ kernel, problem, reason string }{
-		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-f32", "it takes [f16 bf16], not f32"},
-		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d257-bf16", "it takes head dims up to 256, not 257"},
-		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-dv300-bf16", "it takes head dims up to 256, not 300"},
-		{"cuda/decode_sm80", "b1-h8-g1-n9-m4-d8-bf16", "it takes at most 64 query rows for each KV head, not 72"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-f32", "supports [f16 bf16], not f32"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d257-bf16", "supports head dims up to 256, not 257"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-dv300-bf16", "supports head dims up to 256, not 300"},
+		{"cuda/decode_sm80", "b1-h8-g1-n9-m4-d8-bf16", "supports at most 64 query rows per KV head, not 72"},
 		{"cuda/bwd_f32", "b1-h1-g1-n4-m4-d512-f32", ""},
-		{"cuda/fwd_sm80", "b1-h1-g1-n1-m2000000000-d8-bf16", "it takes sequences up to 1073741824, not 2000000000"},
-		{"cuda/fwd_sm80", "b4000-h4000-g4000-n4096-m1-d8-bf16", "it takes up to 2147483647 blocks, not 4112000000"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n1-m2000000000-d8-bf16", "supports sequence lengths up to 1073741824, not 2000000000"},
+		{"cuda/fwd_sm80", "b4000-h4000-g4000-n4096-m1-d8-bf16", "supports up to 2147483647 thread blocks, not 4112000000"},
 	} {
 		for _, k := range b.Kernels() {
 			if k.Name == c.kernel {
@@ -100,8 +101,9 @@ type deviceCall struct {
 	p       flashkit.Problem
 	s       *Stream
 	buffers []*Buffer
-	fwd     Forward
-	bwd     Backward
+	args    flashkit.Args
+
+	fwdOptions, bwdOptions Options
 }
 
 func newDeviceCall(t testing.TB, b *Backend, name string) *deviceCall {
@@ -109,7 +111,7 @@ func newDeviceCall(t testing.TB, b *Backend, name string) *deviceCall {
 	var err error
 	c.s, err = b.NewStream()
 	require.NoError(t, err)
-	tensor := func(dtype flashkit.DType, s [4]int) Tensor {
+	tensor := func(dtype flashkit.DType, s [4]int) flashkit.Tensor {
 		n := s[0] * s[1] * s[2] * s[3]
 		m, err := b.Alloc(n * dtype.Size())
 		require.NoError(t, err)
@@ -118,13 +120,16 @@ func newDeviceCall(t testing.TB, b *Backend, name string) *deviceCall {
 		return m.Tensor(dtype, 0, s[0], s[1], s[2], s[3])
 	}
 	p := c.p
-	f := Forward{Q: tensor(p.DType, p.QShape()), K: tensor(p.DType, p.KShape()), V: tensor(p.DType, p.VShape()),
-		O: tensor(p.DType, p.OShape()), LSE: tensor(flashkit.Float32, p.LSEShape())}
-	c.fwd = f
-	c.bwd = Backward{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: f.LSE, DO: tensor(p.DType, p.OShape()),
-		DQ: tensor(p.DType, p.QShape()), DK: tensor(p.DType, p.KShape()), DV: tensor(p.DType, p.VShape())}
+	for _, a := range denseArguments {
+		if a.Name != "DLSE" {
+			*a.Of(&c.args) = tensor(a.DType(&p), a.Shape(&p))
+		}
+	}
 	return c
 }
+
+// buffer returns the memory of a tensor.
+func buffer(t flashkit.Tensor) *Buffer { return t.Owner().(*Buffer) }
 
 // fillRandom makes n elements of the buffer normally distributed. Long ones repeat
 // a block of a million.
@@ -152,8 +157,12 @@ func fillRandom(s *Stream, m *Buffer, dtype flashkit.DType, n int) error {
 	return nil
 }
 
-func (c *deviceCall) forward() error  { return c.b.Forward(context.Background(), c.s, c.p, &c.fwd) }
-func (c *deviceCall) backward() error { return c.b.Backward(context.Background(), c.s, c.p, &c.bwd) }
+func (c *deviceCall) forward() error  { return c.launch(flashkit.PassForward, c.fwdOptions) }
+func (c *deviceCall) backward() error { return c.launch(flashkit.PassBackward, c.bwdOptions) }
+
+func (c *deviceCall) launch(pass flashkit.Pass, o Options) error {
+	return c.b.Launch(context.Background(), c.s, c.p, pass, &c.args, o)
+}
 
 func (c *deviceCall) close(t testing.TB) {
 	for _, m := range c.buffers {
@@ -170,17 +179,17 @@ func TestDeviceMemory(t *testing.T) {
 	require.NoError(t, c.forward())
 	require.NoError(t, c.backward())
 	p := c.p
-	host := func(x Tensor) flashkit.Tensor {
+	host := func(x flashkit.Tensor) flashkit.Tensor {
 		s := x.Shape()
 		h := make([]float32, s[0]*s[1]*s[2]*s[3])
-		require.NoError(t, Download(c.s, h, x.memory, 0))
+		require.NoError(t, Download(c.s, h, buffer(x), 0))
 		return flashkit.F32(h, s[0], s[1], s[2], s[3])
 	}
 	empty := func(s [4]int) flashkit.Tensor {
 		return flashkit.F32(make([]float32, s[0]*s[1]*s[2]*s[3]), s[0], s[1], s[2], s[3])
 	}
-	fwd := &flashkit.Args{Q: host(c.fwd.Q), K: host(c.fwd.K), V: host(c.fwd.V), O: empty(p.OShape()), LSE: empty(p.LSEShape())}
-	bwd := &flashkit.Args{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: host(c.bwd.DO),
+	fwd := &flashkit.Args{Q: host(c.args.Q), K: host(c.args.K), V: host(c.args.V), O: empty(p.OShape()), LSE: empty(p.LSEShape())}
+	bwd := &flashkit.Args{Q: fwd.Q, K: fwd.K, V: fwd.V, O: fwd.O, LSE: fwd.LSE, DO: host(c.args.DO),
 		DQ: empty(p.QShape()), DK: empty(p.KShape()), DV: empty(p.VShape())}
 	for _, k := range b.Kernels() {
 		switch k.Name {
@@ -190,9 +199,40 @@ func TestDeviceMemory(t *testing.T) {
 			require.NoError(t, k.Compute(context.Background(), p, bwd))
 		}
 	}
-	for _, pair := range [][2]flashkit.Tensor{{host(c.fwd.O), fwd.O}, {host(c.fwd.LSE), fwd.LSE}, {host(c.bwd.DQ), bwd.DQ}, {host(c.bwd.DK), bwd.DK}, {host(c.bwd.DV), bwd.DV}} {
+	for _, pair := range [][2]flashkit.Tensor{{host(c.args.O), fwd.O}, {host(c.args.LSE), fwd.LSE}, {host(c.args.DQ), bwd.DQ}, {host(c.args.DK), bwd.DK}, {host(c.args.DV), bwd.DV}} {
 		require.Equal(t, pair[1].Float32s(), pair[0].Float32s())
 	}
+}
+
+// A kernel takes tensors on the device too, and waits until they are there; no other
+// backend's kernel does, nor tensors of both kinds.
+func TestKernelsTakeDeviceMemory(t *testing.T) {
+	b, _ := openFake(t)
+	c := newDeviceCall(t, b, "b2-h4-g2-n33-m70-d24-dv40-f32-causal")
+	defer c.close(t)
+	download := func(x flashkit.Tensor) []float32 {
+		h := make([]float32, x.Len())
+		require.NoError(t, Download(c.s, h, buffer(x), 0))
+		return h
+	}
+	require.NoError(t, c.forward())
+	require.NoError(t, c.backward())
+	want := [][]float32{download(c.args.O), download(c.args.DQ), download(c.args.DK)}
+	for _, k := range b.Kernels() {
+		if strings.HasSuffix(k.Name, "_f32") {
+			require.NoError(t, b.drv.MemsetD32Async(buffer(c.args.DQ).address, 0xffffffff, c.args.DQ.Len(), c.s.handle))
+			require.NoError(t, k.Compute(t.Context(), c.p, &c.args))
+		}
+	}
+	require.Equal(t, want, [][]float32{download(c.args.O), download(c.args.DQ), download(c.args.DK)})
+
+	only := b.Kernels()[0]
+	only.Device = false
+	require.ErrorContains(t, only.Compute(t.Context(), c.p, &c.args), "does not support tensors on a device")
+	c.args.V = flashkit.F32(make([]float32, c.args.V.Len()), 2, 2, 70, 40)
+	require.EqualError(t, c.forward(), "flashkit: V = elsewhere: must be a tensor on GPU 0 (Fake GPU)")
+	k := b.Kernels()[0]
+	require.EqualError(t, k.Compute(t.Context(), c.p, &c.args), "flashkit: V = on the host: must lie where Q does, on GPU 0 (Fake GPU)")
 }
 
 // What is launched, for one problem of each shape of call.
@@ -208,7 +248,7 @@ func TestLaunches(t *testing.T) {
 		{"b1-h8-g2-n1-m50-d128-f16", "cuda/decode_sm80", []string{"decode_sm80_f16_d128"}},
 	} {
 		call := newDeviceCall(t, b, c.problem)
-		call.fwd.Kernel = c.kernel
+		call.fwdOptions.Kernel = c.kernel
 		f.launches = nil
 		require.NoError(t, call.forward())
 		var got []string
@@ -227,20 +267,20 @@ func TestBadDeviceArguments(t *testing.T) {
 	elsewhere := newDeviceCall(t, other, "b1-h2-g1-n8-m8-d8-f32")
 	defer elsewhere.close(t)
 	for field, spoil := range map[string]func(*deviceCall){
-		"flashkit: Q = none: the tensor is missing":                                             func(c *deviceCall) { c.fwd.Q = Tensor{} },
-		"flashkit: K = GPU 0 (Fake GPU): the tensor is not on GPU 0 (Fake GPU) of this backend": func(c *deviceCall) { c.fwd.K = elsewhere.fwd.K },
+		"flashkit: Q = none: the tensor is missing":                                             func(c *deviceCall) { c.args.Q = flashkit.Tensor{} },
+		"flashkit: K = GPU 0 (Fake GPU): the tensor is not on GPU 0 (Fake GPU) of this backend": func(c *deviceCall) { c.args.K = elsewhere.args.K },
 		"flashkit: Stream = of another backend: must belong to the same one":                    func(c *deviceCall) { c.s = elsewhere.s },
-		"flashkit: V.shape = [1 1 8 4]: must be [1 1 8 8]":                                      func(c *deviceCall) { c.fwd.V = c.fwd.V.memory.Tensor(flashkit.Float32, 0, 1, 1, 8, 4) },
-		"flashkit: V.len = 60: is too short for shape [1 1 8 8] with strides [64 64 8 1]":       func(c *deviceCall) { c.fwd.V = c.fwd.V.memory.Tensor(flashkit.Float32, 4, 1, 1, 8, 8) },
-		"flashkit: V.len = 0: is too short for shape [1 1 8 8] with strides [64 64 8 1]":        func(c *deviceCall) { c.fwd.V = c.fwd.V.memory.Tensor(flashkit.Float32, 1000, 1, 1, 8, 8) },
+		"flashkit: V.shape = [1 1 8 4]: must be [1 1 8 8]":                                      func(c *deviceCall) { c.args.V = buffer(c.args.V).Tensor(flashkit.Float32, 0, 1, 1, 8, 4) },
+		"flashkit: V.len = 60: is too short for shape [1 1 8 8] with strides [64 64 8 1]":       func(c *deviceCall) { c.args.V = buffer(c.args.V).Tensor(flashkit.Float32, 4, 1, 1, 8, 8) },
+		"flashkit: V.len = 0: is too short for shape [1 1 8 8] with strides [64 64 8 1]":        func(c *deviceCall) { c.args.V = buffer(c.args.V).Tensor(flashkit.Float32, 1000, 1, 1, 8, 8) },
 		"flashkit: O = output: shares memory with K": func(c *deviceCall) {
-			c.fwd.O = c.fwd.Q.memory.Tensor(flashkit.Float32, 0, 1, 2, 8, 8)
-			c.fwd.K = c.fwd.Q.memory.Tensor(flashkit.Float32, 0, 1, 1, 8, 8)
-			c.fwd.Q = c.fwd.V.memory.Tensor(flashkit.Float32, 0, 1, 2, 8, 8).WithStrides(0, 0, 8)
+			c.args.O = buffer(c.args.Q).Tensor(flashkit.Float32, 0, 1, 2, 8, 8)
+			c.args.K = buffer(c.args.Q).Tensor(flashkit.Float32, 0, 1, 1, 8, 8)
+			c.args.Q = buffer(c.args.V).Tensor(flashkit.Float32, 0, 1, 2, 8, 8).WithStrides(0, 0, 8)
 		},
-		"flashkit: Kernel = cuda/fwd_sm12: is no forward kernel of cuda":                   func(c *deviceCall) { c.fwd.Kernel = "cuda/fwd_sm12" },
-		"cuda/fwd_sm80: does not take b1-h2-g1-n8-m8-d8-f32: it takes [f16 bf16], not f32": func(c *deviceCall) { c.fwd.Kernel = "cuda/fwd_sm80" },
-		"flashkit: KVHeads = 3: must divide Heads = 2":                                     func(c *deviceCall) { c.p.KVHeads = 3 },
+		"flashkit: Kernel = cuda/fwd_sm12: is not a forward kernel of cuda":                   func(c *deviceCall) { c.fwdOptions.Kernel = "cuda/fwd_sm12" },
+		"cuda/fwd_sm80: does not support b1-h2-g1-n8-m8-d8-f32: supports [f16 bf16], not f32": func(c *deviceCall) { c.fwdOptions.Kernel = "cuda/fwd_sm80" },
+		"flashkit: KVHeads = 3: must divide Heads = 2":                                        func(c *deviceCall) { c.p.KVHeads = 3 },
 	} {
 		c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
 		own := c.s
@@ -250,20 +290,20 @@ func TestBadDeviceArguments(t *testing.T) {
 		c.close(t)
 	}
 	c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
-	require.NoError(t, c.fwd.Q.memory.Free())
+	require.NoError(t, buffer(c.args.Q).Free())
 	require.EqualError(t, c.forward(), "flashkit: Q = freed: its buffer is freed")
 	require.EqualError(t, c.backward(), "flashkit: Q = freed: its buffer is freed")
-	require.Error(t, c.fwd.Q.memory.Free())
-	require.ErrorContains(t, Upload(c.s, c.fwd.Q.memory, 0, []float32{1}), "freed")
-	require.ErrorContains(t, Upload(c.s, c.fwd.K.memory, 8, make([]float32, 63)), "Buffer.bytes = 256: is too small for 252 bytes from byte 8")
+	require.Error(t, buffer(c.args.Q).Free())
+	require.ErrorContains(t, Upload(c.s, buffer(c.args.Q), 0, []float32{1}), "freed")
+	require.ErrorContains(t, Upload(c.s, buffer(c.args.K), 8, make([]float32, 63)), "Buffer.bytes = 256: is too small for 252 bytes at offset 8")
 	c.buffers = c.buffers[1:]
 	c.close(t)
 	ctx, p := context.Background(), problem(t, "b1-h2-g1-n8-m8-d8-f32")
 	var none context.Context
-	require.EqualError(t, b.Forward(ctx, c.s, p, nil), "flashkit: Forward = nil: is missing")
-	require.EqualError(t, b.Backward(ctx, c.s, p, nil), "flashkit: Backward = nil: is missing")
-	require.EqualError(t, elsewhere.b.Forward(ctx, nil, p, &elsewhere.fwd), "flashkit: Stream = nil: is missing")
-	require.EqualError(t, elsewhere.b.Forward(none, elsewhere.s, p, &elsewhere.fwd), "flashkit: ctx = nil: is missing")
+	require.EqualError(t, b.Forward(ctx, c.s, p, nil), "flashkit: Args = nil: is missing")
+	require.EqualError(t, b.Backward(ctx, c.s, p, nil), "flashkit: Args = nil: is missing")
+	require.EqualError(t, elsewhere.b.Forward(ctx, nil, p, &elsewhere.args), "flashkit: Stream = nil: is missing")
+	require.EqualError(t, elsewhere.b.Forward(none, elsewhere.s, p, &elsewhere.args), "flashkit: ctx = nil: is missing")
 	require.EqualError(t, Upload(c.s, nil, 0, []float32{1}), "flashkit: Buffer = nil: is missing")
 	_, err := b.Alloc(-1)
 	require.EqualError(t, err, "flashkit: bytes = -1: must not be negative")
@@ -310,7 +350,7 @@ func TestLostDevice(t *testing.T) {
 	require.EqualError(t, c.s.Sync(), "cuStreamSynchronize: CUDA_ERROR_FAKE (700)")
 	clear(f.failures)
 	for _, err := range []error{c.s.Sync(), c.forward(), c.backward(), c.buffers[0].Free()} {
-		require.ErrorContains(t, err, "the device is lost since an earlier error: cuStreamSynchronize: CUDA_ERROR_FAKE (700)")
+		require.ErrorContains(t, err, "the device was lost in an earlier error: cuStreamSynchronize: CUDA_ERROR_FAKE (700)")
 		var driver *Error
 		require.True(t, errors.As(err, &driver))
 	}

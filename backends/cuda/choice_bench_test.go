@@ -43,7 +43,7 @@ func BenchmarkChoice(b *testing.B) {
 		ids, chosen := c.candidates(b, pass)
 		return ids, chosen, turns(b, c, all.flush, ids, pass)
 	}, func(s *stem, p flashkit.Problem) time.Duration {
-		return s.deviceCost(&gpu.dev, p, (*params)(nil).isLoose(p))
+		return s.deviceCost(&gpu.dev, p, looseRows(p))
 	})
 }
 
@@ -154,33 +154,33 @@ func newArena(b *testing.B, gpu *Backend) *arena {
 func (x *arena) call(p flashkit.Problem) *deviceCall {
 	c := &deviceCall{b: x.gpu, p: p, s: x.s}
 	at := map[*Buffer]int{}
-	tensor := func(m *Buffer, t flashkit.DType, s [4]int) Tensor {
+	tensor := func(m *Buffer, t flashkit.DType, s [4]int) flashkit.Tensor {
 		from := at[m]
 		at[m] += tiles(s[0]*s[1]*s[2]*s[3]*t.Size(), granule) * granule
 		return m.Tensor(t, from/t.Size(), s[0], s[1], s[2], s[3])
 	}
-	in, out, t := x.inputs[p.DType], x.output, p.DType
-	f := Forward{Q: tensor(in, t, p.QShape()), K: tensor(in, t, p.KShape()), V: tensor(in, t, p.VShape()),
-		O: tensor(out, t, p.OShape()), LSE: tensor(out, flashkit.Float32, p.LSEShape())}
-	c.fwd = f
-	c.bwd = Backward{Q: f.Q, K: f.K, V: f.V, O: f.O, LSE: f.LSE, DO: tensor(in, t, p.OShape()),
-		DQ: tensor(out, t, p.QShape()), DK: tensor(out, t, p.KShape()), DV: tensor(out, t, p.VShape())}
+	for _, a := range denseArguments {
+		switch {
+		case a.Name == "DLSE":
+		case a.Role(&p, flashkit.PassForward)&flashkit.Output != 0, a.Role(&p, flashkit.PassBackward)&flashkit.Output != 0:
+			*a.Of(&c.args) = tensor(x.output, a.DType(&p), a.Shape(&p))
+		default:
+			*a.Of(&c.args) = tensor(x.inputs[p.DType], p.DType, a.Shape(&p))
+		}
+	}
 	return c
 }
 
 // candidates returns the stems that take the tensors, and which is the choice.
 func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID, chosen stemID) {
-	a := &params{}
-	a.describe(c.p)
-	for i, t := range [...]*Tensor{&c.fwd.Q, &c.fwd.K, &c.fwd.V, &c.fwd.O, &c.fwd.LSE, &c.bwd.DO} {
-		a.views[i].set(t.view)
-	}
+	var call flashkit.Call
+	require.NoError(b, call.Set(c.p, pass, &c.args))
 	for i := range stems {
-		if s := &stems[i]; s.pass == pass && s.misfit(&c.b.dev, c.p) == none && s.describes(a) {
+		if s := &stems[i]; s.pass == pass && s.misfit(&c.b.dev, c.p) == none && s.describes(call.Traits) {
 			ids = append(ids, stemID(i))
 		}
 	}
-	chosen, err := c.b.choose("", pass, c.p, a)
+	chosen, err := c.b.choose("", &call)
 	require.NoError(b, err)
 	return ids, chosen
 }

@@ -29,14 +29,14 @@ const decodeShapes = `
 func TestChoosesDecode(t *testing.T) {
 	b, _ := openFake(t) // with the figures of an H200
 	for _, name := range strings.Fields(decodeShapes) {
-		id, err := b.choose("", flashkit.PassForward, problem(t, name), nil)
+		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward))
 		require.NoError(t, err)
 		require.Equal(t, "decode_sm80", stems[id].name, name)
 	}
 	for _, name := range []string{ // as many rows, or as few keys, as the other kernels are made for
 		"b16-h16-g16-n1024-m1024-d128-bf16", "b1-h16-g16-n16384-m16384-d128-bf16-causal", "b8-h32-g8-n64-m8192-d128-bf16-causal",
 	} {
-		id, err := b.choose("", flashkit.PassForward, problem(t, name), nil)
+		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward))
 		require.NoError(t, err)
 		require.Equal(t, "fwd_sm90", stems[id].name, name)
 	}

@@ -64,8 +64,8 @@ func attend(b *cuda.Backend) error {
 			return err
 		}
 	}
-	tensor := func(i int) cuda.Tensor { return m.Tensor(p.DType, i*n, p.Batch, p.Heads, p.QLen, p.Dim) }
-	err = b.Forward(context.Background(), s, p, &cuda.Forward{Q: tensor(0), K: tensor(1), V: tensor(2), O: tensor(3)})
+	tensor := func(i int) flashkit.Tensor { return m.Tensor(p.DType, i*n, p.Batch, p.Heads, p.QLen, p.Dim) }
+	err = b.Forward(context.Background(), s, p, &flashkit.Args{Q: tensor(0), K: tensor(1), V: tensor(2), O: tensor(3)})
 	if err != nil {
 		return err
 	}

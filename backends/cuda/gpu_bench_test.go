@@ -58,9 +58,9 @@ func BenchmarkDevice(b *testing.B) {
 				kernel := "cuda/" + stems[id].name
 				c.time(b, kernel, timing{Kernel: kernel, Pass: pass.String()})
 				if pass == flashkit.PassBackward {
-					c.bwd.Fast = true
+					c.bwdOptions.Nondeterministic = true
 					c.time(b, kernel, timing{Kernel: kernel + " fast", Pass: pass.String()})
-					c.bwd.Fast = false
+					c.bwdOptions.Nondeterministic = false
 				}
 			}
 		}
@@ -86,11 +86,11 @@ func (c *deviceCall) time(b *testing.B, kernel string, t timing) {
 
 // use names the kernel of a pass; the other is chosen.
 func (c *deviceCall) use(kernel string, pass flashkit.Pass) {
-	c.fwd.Kernel, c.bwd.Kernel = "", ""
+	c.fwdOptions.Kernel, c.bwdOptions.Kernel = "", ""
 	if pass == flashkit.PassForward {
-		c.fwd.Kernel = kernel
+		c.fwdOptions.Kernel = kernel
 	} else {
-		c.bwd.Kernel = kernel
+		c.bwdOptions.Kernel = kernel
 	}
 }
 

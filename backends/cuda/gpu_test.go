@@ -44,8 +44,8 @@ func eachKernel(t *testing.T, b *Backend, name string, f func(t *testing.T, c *d
 	forward, backward := names[flashkit.PassForward], names[flashkit.PassBackward]
 	for i := range max(len(forward), len(backward)) {
 		c := newDeviceCall(t, b, name)
-		c.fwd.Kernel, c.bwd.Kernel = forward[min(i, len(forward)-1)], backward[min(i, len(backward)-1)]
-		t.Run(name+"/"+c.fwd.Kernel+","+c.bwd.Kernel, func(t *testing.T) { f(t, c) })
+		c.fwdOptions.Kernel, c.bwdOptions.Kernel = forward[min(i, len(forward)-1)], backward[min(i, len(backward)-1)]
+		t.Run(name+"/"+c.fwdOptions.Kernel+","+c.bwdOptions.Kernel, func(t *testing.T) { f(t, c) })
 		c.close(t)
 	}
 }
@@ -74,10 +74,10 @@ func TestRepeatsAreBitEqual(t *testing.T) {
 		"b2-h4-g4-n1000-m1000-d64-f32-causal", "b1-h4-g2-n500-m600-d128-f32", "b1-h32-g8-n1-m9000-d128-bf16", "b3-h8-g2-n4-m5000-d64-f32-causal",
 	} {
 		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
-			outputs := []Tensor{c.fwd.O, c.fwd.LSE, c.bwd.DQ, c.bwd.DK, c.bwd.DV}
+			outputs := []flashkit.Tensor{c.args.O, c.args.LSE, c.args.DQ, c.args.DK, c.args.DV}
 			var first, later [5][]uint16 // once for all runs, and compared as bytes: most of the time goes there
 			for i, x := range outputs {
-				first[i], later[i] = make([]uint16, x.memory.bytes/2), make([]uint16, x.memory.bytes/2)
+				first[i], later[i] = make([]uint16, buffer(x).bytes/2), make([]uint16, buffer(x).bytes/2)
 			}
 			bytesOf := func(x []uint16) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x)) }
 			for run := range repeats() {
@@ -88,7 +88,7 @@ func TestRepeatsAreBitEqual(t *testing.T) {
 					to = &first
 				}
 				for i, x := range outputs {
-					require.NoError(t, Download(c.s, to[i], x.memory, 0))
+					require.NoError(t, Download(c.s, to[i], buffer(x), 0))
 					if !bytes.Equal(bytesOf(first[i]), bytesOf(to[i])) {
 						t.Fatalf("output %d differs in run %d", i, run)
 					}
@@ -106,10 +106,10 @@ func TestFastBackward(t *testing.T) {
 		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
 			require.NoError(t, c.forward())
 			require.NoError(t, c.backward())
-			want := c.download(t, c.bwd.DQ)
-			c.bwd.Fast = true
+			want := c.download(t, c.args.DQ)
+			c.bwdOptions.Nondeterministic = true
 			require.NoError(t, c.backward())
-			got := c.download(t, c.bwd.DQ)
+			got := c.download(t, c.args.DQ)
 			for i := range want {
 				require.InDelta(t, want[i], got[i], 0.02*(1+float64(max(want[i], -want[i]))), name)
 			}
@@ -118,18 +118,18 @@ func TestFastBackward(t *testing.T) {
 }
 
 // download returns a dense tensor's elements.
-func (c *deviceCall) download(t testing.TB, x Tensor) []float32 {
+func (c *deviceCall) download(t testing.TB, x flashkit.Tensor) []float32 {
 	s := x.Shape()
 	n := s[0] * s[1] * s[2] * s[3]
 	out := make([]float32, n)
-	if x.view.DType() == flashkit.Float32 {
-		require.NoError(t, Download(c.s, out, x.memory, 0))
+	if x.DType() == flashkit.Float32 {
+		require.NoError(t, Download(c.s, out, buffer(x), 0))
 		return out
 	}
 	bits := make([]uint16, n)
-	require.NoError(t, Download(c.s, bits, x.memory, 0))
+	require.NoError(t, Download(c.s, bits, buffer(x), 0))
 	for i, b := range bits {
-		if out[i] = half.FromBF16(b); x.view.DType() == flashkit.Float16 {
+		if out[i] = half.FromBF16(b); x.DType() == flashkit.Float16 {
 			out[i] = half.FromF16(b)
 		}
 	}
@@ -145,7 +145,7 @@ func TestLargeStrides(t *testing.T) {
 func largeStrides(t *testing.T, b *Backend, c *deviceCall) {
 	require.NoError(t, c.forward())
 	require.NoError(t, c.backward())
-	want := [][]float32{c.download(t, c.fwd.O), c.download(t, c.bwd.DQ), c.download(t, c.bwd.DK), c.download(t, c.bwd.DV)}
+	want := [][]float32{c.download(t, c.args.O), c.download(t, c.args.DQ), c.download(t, c.args.DK), c.download(t, c.args.DV)}
 
 	const row = 1<<25 + 8 // 70 of them are 2.3e9 elements
 	far, err := b.Alloc(2 * (70*row + 2*16*10))
@@ -154,10 +154,10 @@ func largeStrides(t *testing.T, b *Backend, c *deviceCall) {
 	}
 	require.NoError(t, err)
 	defer far.Free()
-	spread := func(x Tensor, slot int) Tensor { // two heads side by side, 70 rows far apart
+	spread := func(x flashkit.Tensor, slot int) flashkit.Tensor { // two heads side by side, 70 rows far apart
 		y := far.Tensor(flashkit.Float16, 32*slot, 1, 2, 70, 16).WithStrides(0, 16, row)
 		bits := make([]uint16, 2*70*16)
-		require.NoError(t, Download(c.s, bits, x.memory, 0))
+		require.NoError(t, Download(c.s, bits, buffer(x), 0))
 		for h := range 2 {
 			for r := range 70 {
 				require.NoError(t, Upload(c.s, far, 2*(32*slot+16*h+row*r), bits[(70*h+r)*16:][:16]))
@@ -177,10 +177,9 @@ func largeStrides(t *testing.T, b *Backend, c *deviceCall) {
 		}
 		return out
 	}
-	c.bwd.O, c.bwd.DO = spread(c.fwd.O, 3), spread(c.bwd.DO, 4)
-	c.fwd.Q, c.fwd.K, c.fwd.V, c.fwd.O = spread(c.fwd.Q, 0), spread(c.fwd.K, 1), spread(c.fwd.V, 2), spread(c.fwd.O, 5)
-	c.bwd.Q, c.bwd.K, c.bwd.V = c.fwd.Q, c.fwd.K, c.fwd.V
-	c.bwd.DQ, c.bwd.DK, c.bwd.DV = spread(c.bwd.DQ, 6), spread(c.bwd.DK, 7), spread(c.bwd.DV, 8)
+	c.args.DO = spread(c.args.DO, 4)
+	c.args.Q, c.args.K, c.args.V, c.args.O = spread(c.args.Q, 0), spread(c.args.K, 1), spread(c.args.V, 2), spread(c.args.O, 5)
+	c.args.DQ, c.args.DK, c.args.DV = spread(c.args.DQ, 6), spread(c.args.DK, 7), spread(c.args.DV, 8)
 	require.NoError(t, c.forward())
 	require.NoError(t, c.backward())
 	for i, slot := range []int{5, 6, 7, 8} {
@@ -194,20 +193,19 @@ func TestGapsAreLeftAlone(t *testing.T) {
 	b := openGPU(t)
 	for _, name := range []string{"b1-h2-g1-n70-m90-d63-dv62-bf16-causal", "b2-h2-g2-n70-m70-d17-dv33-f16", "b1-h2-g1-n140-m130-d127-bf16", "b1-h2-g1-n40-m50-d13-f32"} {
 		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
-			fwd, bwd := c.fwd.Kernel, c.bwd.Kernel
-			c.fwd.Kernel, c.bwd.Kernel = "", "" // dense rows may not be for these
+			fwd, bwd := c.fwdOptions.Kernel, c.bwdOptions.Kernel
+			c.fwdOptions.Kernel, c.bwdOptions.Kernel = "", "" // dense rows may not be for these
 			require.NoError(t, c.forward())
 			require.NoError(t, c.backward())
-			outputs := []*Tensor{&c.fwd.O, &c.bwd.DQ, &c.bwd.DK, &c.bwd.DV}
+			outputs := []*flashkit.Tensor{&c.args.O, &c.args.DQ, &c.args.DK, &c.args.DV}
 			var want [][]float32
 			for _, x := range outputs {
 				want = append(want, c.download(t, *x))
 			}
-			for _, x := range []*Tensor{&c.fwd.Q, &c.fwd.K, &c.fwd.V, &c.fwd.O, &c.bwd.DO, &c.bwd.DQ, &c.bwd.DK, &c.bwd.DV} {
+			for _, x := range []*flashkit.Tensor{&c.args.Q, &c.args.K, &c.args.V, &c.args.O, &c.args.DO, &c.args.DQ, &c.args.DK, &c.args.DV} {
 				*x = c.withGaps(t, *x)
 			}
-			c.bwd.Q, c.bwd.K, c.bwd.V, c.bwd.O = c.fwd.Q, c.fwd.K, c.fwd.V, c.fwd.O
-			c.fwd.Kernel, c.bwd.Kernel = fwd, bwd
+			c.fwdOptions.Kernel, c.bwdOptions.Kernel = fwd, bwd
 			require.NoError(t, c.forward())
 			require.NoError(t, c.backward())
 			for i, x := range outputs {
@@ -222,14 +220,16 @@ func TestGapsAreLeftAlone(t *testing.T) {
 
 // gapped returns how many 16-bit words an element has, and the elements from row to
 // row of a tensor with gaps.
-func gapped(x Tensor) (words, step int) { return x.view.DType().Size() / 2, (x.Shape()[3]+7)/8*8 + 8 }
+func gapped(x flashkit.Tensor) (words, step int) {
+	return x.DType().Size() / 2, (x.Shape()[3]+7)/8*8 + 8
+}
 
 // withGaps returns a copy of a dense tensor with NaN between its rows.
-func (c *deviceCall) withGaps(t *testing.T, x Tensor) Tensor {
+func (c *deviceCall) withGaps(t *testing.T, x flashkit.Tensor) flashkit.Tensor {
 	s := x.Shape()
 	words, step := gapped(x)
 	dense, wide := make([]uint16, s[0]*s[1]*s[2]*s[3]*words), make([]uint16, s[0]*s[1]*s[2]*step*words)
-	require.NoError(t, Download(c.s, dense, x.memory, 0))
+	require.NoError(t, Download(c.s, dense, buffer(x), 0))
 	for i := range wide {
 		wide[i] = 0xffff
 	}
@@ -240,23 +240,23 @@ func (c *deviceCall) withGaps(t *testing.T, x Tensor) Tensor {
 	require.NoError(t, err)
 	c.buffers = append(c.buffers, m)
 	require.NoError(t, Upload(c.s, m, 0, wide))
-	return m.Tensor(x.view.DType(), 0, s[0], s[1], s[2], s[3]).WithStrides(s[1]*s[2]*step, s[2]*step, step)
+	return m.Tensor(x.DType(), 0, s[0], s[1], s[2], s[3]).WithStrides(s[1]*s[2]*step, s[2]*step, step)
 }
 
 // betweenGaps returns the elements of a tensor of withGaps, whose gaps must be as
 // they were.
-func (c *deviceCall) betweenGaps(t *testing.T, x Tensor) (out []float32) {
+func (c *deviceCall) betweenGaps(t *testing.T, x flashkit.Tensor) (out []float32) {
 	s := x.Shape()
 	words, step := gapped(x)
 	wide := make([]uint16, s[0]*s[1]*s[2]*step*words)
-	require.NoError(t, Download(c.s, wide, x.memory, 0))
+	require.NoError(t, Download(c.s, wide, buffer(x), 0))
 	for r := range s[0] * s[1] * s[2] {
 		row := wide[r*step*words:][:step*words]
 		for i, w := range row[s[3]*words:] {
 			require.EqualValues(t, 0xffff, w, "word %d behind row %d", i, r)
 		}
 		for i := range s[3] {
-			switch x.view.DType() {
+			switch x.DType() {
 			case flashkit.Float32:
 				out = append(out, math.Float32frombits(uint32(row[2*i])|uint32(row[2*i+1])<<16))
 			case flashkit.Float16:
@@ -276,20 +276,20 @@ func TestGraphCapture(t *testing.T) {
 		eachKernel(t, b, name, func(t *testing.T, d *deviceCall) {
 			require.NoError(t, d.forward())
 			require.NoError(t, d.backward())
-			want := [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}
+			want := [][]float32{d.download(t, d.args.O), d.download(t, d.args.DQ), d.download(t, d.args.DK)}
 			inGraph(t, d, func() {
 				require.NoError(t, d.forward())
 				require.NoError(t, d.backward())
 			}, func(launch func()) {
-				for _, x := range []Tensor{d.fwd.O, d.bwd.DQ, d.bwd.DK} {
-					require.NoError(t, b.drv.MemsetD32Async(x.memory.address, 0xffffffff, x.memory.bytes/4, d.s.handle))
+				for _, x := range []flashkit.Tensor{d.args.O, d.args.DQ, d.args.DK} {
+					require.NoError(t, b.drv.MemsetD32Async(buffer(x).address, 0xffffffff, buffer(x).bytes/4, d.s.handle))
 				}
 				for range 3 {
 					launch()
 				}
 				require.NoError(t, d.s.Sync())
 			})
-			require.Equal(t, want, [][]float32{d.download(t, d.fwd.O), d.download(t, d.bwd.DQ), d.download(t, d.bwd.DK)}, name)
+			require.Equal(t, want, [][]float32{d.download(t, d.args.O), d.download(t, d.args.DQ), d.download(t, d.args.DK)}, name)
 		})
 	}
 }
@@ -318,10 +318,10 @@ func TestEveryInstance(t *testing.T) {
 					continue
 				}
 				c := newDeviceCall(t, b, p.String())
-				if c.fwd.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
+				if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
 					require.NoError(t, c.forward(), p)
 				} else {
-					c.bwd.Kernel = c.fwd.Kernel
+					c.bwdOptions.Kernel = c.fwdOptions.Kernel
 					require.NoError(t, c.backward(), p)
 				}
 				require.NoError(t, c.s.Sync(), p)

@@ -126,9 +126,9 @@ func (s *stem) mismatch(dev *Device) misfit {
 func (s *stem) missing(dev *Device) string {
 	switch s.mismatch(dev) {
 	case oldDevice:
-		return fmt.Sprintf("it needs compute capability %d.%d, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+		return fmt.Sprintf("requires compute capability %d.%d; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	case newDevice:
-		return fmt.Sprintf("it is for compute capability %d.%d alone, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+		return fmt.Sprintf("supports compute capability %d.%d only; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	}
 	return ""
 }
@@ -139,15 +139,15 @@ func (s *stem) fits(dev *Device, p flashkit.Problem) string {
 	case oldDevice, newDevice:
 		return s.missing(dev)
 	case otherDType:
-		return fmt.Sprintf("it takes %v, not %v", s.dtypes, p.DType)
+		return fmt.Sprintf("supports %v, not %v", s.dtypes, p.DType)
 	case wideHead:
-		return fmt.Sprintf("it takes head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
+		return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
 	case manyRows:
-		return fmt.Sprintf("it takes at most %d query rows for each KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
+		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
 	case longSequence:
-		return fmt.Sprintf("it takes sequences up to %d, not %d", reach, max(p.QLen, p.KVLen))
+		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(p.QLen, p.KVLen))
 	case manyBlocks:
-		return fmt.Sprintf("it takes up to %d blocks, not %.0f", math.MaxInt32, blocks(p))
+		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(p))
 	}
 	return ""
 }
@@ -173,11 +173,20 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		k := flashkit.Kernel{
 			Name: "cuda/" + s.name, Pass: s.pass, Takes: takes,
 			Missing: func() string { return s.missing(&b.dev) },
-			Refuses: func(c *flashkit.Call) string { return s.fits(&b.dev, c.Problem) },
+			Device:  true,
+			Refuses: func(c *flashkit.Call) string { return s.refuses(&b.dev, c) },
 			Cost: func(c *flashkit.Call) time.Duration {
+				if c.Traits.Device {
+					return s.deviceCost(&b.dev, c.Problem, c.Traits.Loose)
+				}
 				return s.hostCost(&b.dev, c.Problem, cap(b.lanes.free))
 			},
-			Run: func(ctx context.Context, c *flashkit.Call) error { return b.runHost(ctx, stemID(i), c) },
+			Run: func(ctx context.Context, c *flashkit.Call) error {
+				if c.Traits.Device {
+					return b.runDevice(ctx, stemID(i), c)
+				}
+				return b.runHost(ctx, stemID(i), c)
+			},
 		}
 		setAbout(&k, stemID(i))
 		k.Needs = func(c *flashkit.Call) (m flashkit.Memory) {
@@ -192,23 +201,23 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 }
 
 // choose returns the stem of that name, or for "" the one that is predicted
-// fastest among those that fit the problem and, unless a is nil, its tensors.
-func (b *Backend) choose(name string, pass flashkit.Pass, p flashkit.Problem, a *params) (stemID, error) {
+// fastest among those that fit the call.
+func (b *Backend) choose(name string, c *flashkit.Call) (stemID, error) {
 	if name != "" {
-		if id := b.fastest(name, pass, p, a); id >= 0 {
+		if id := b.fastest(name, c); id >= 0 {
 			return id, nil
 		}
-		return -1, b.refusal(name, pass, p)
+		return -1, b.refusal(name, c)
 	}
-	k := question{p, pass, a.isLoose(p), a == nil || a.isMappable(pass)}
+	k := question{c.Problem, c.Pass, c.Traits}
 	b.choices.mu.RLock()
 	id, known := b.choices.made[k]
 	b.choices.mu.RUnlock()
 	if known {
 		return id, nil
 	}
-	if id = b.fastest("", pass, p, a); id < 0 {
-		return id, b.refusal("", pass, p)
+	if id = b.fastest("", c); id < 0 {
+		return id, b.refusal("", c)
 	}
 	b.choices.mu.Lock()
 	defer b.choices.mu.Unlock()
@@ -227,9 +236,9 @@ type choices struct {
 
 // A question is what the choice depends on.
 type question struct {
-	p               flashkit.Problem
-	pass            flashkit.Pass
-	loose, mappable bool
+	p      flashkit.Problem
+	pass   flashkit.Pass
+	traits flashkit.Traits
 }
 
 // maxChoices bounds the memory of choices, which start anew beyond it.
@@ -237,14 +246,17 @@ const maxChoices = 1 << 12
 
 // fastest returns the stem of that name, or any, that is predicted fastest among those
 // that fit, or -1.
-func (b *Backend) fastest(name string, pass flashkit.Pass, p flashkit.Problem, a *params) stemID {
+func (b *Backend) fastest(name string, c *flashkit.Call) stemID {
 	best, bestCost := stemID(-1), time.Duration(0)
+	if c.Features()&^takes != 0 {
+		return best
+	}
 	for i := range stems {
 		s := &stems[i]
-		if !s.named(name, pass) || s.misfit(&b.dev, p) != none || !s.describes(a) {
+		if !s.named(name, c.Pass) || s.misfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
 			continue
 		}
-		if cost := s.deviceCost(&b.dev, p, a.isLoose(p)); best < 0 || cost < bestCost {
+		if cost := s.deviceCost(&b.dev, c.Problem, c.Traits.Loose); best < 0 || cost < bestCost {
 			best, bestCost = stemID(i), cost
 		}
 	}
@@ -252,43 +264,42 @@ func (b *Backend) fastest(name string, pass flashkit.Pass, p flashkit.Problem, a
 }
 
 // describes reports whether the stem can reach the tensors: tensor maps want
-// addresses and strides that are multiples of 16 bytes.
-func (s *stem) describes(a *params) bool { return !s.hopper || a == nil || a.isMappable(s.pass) }
+// addresses and strides that are multiples of 16 bytes. What comes from the host is
+// laid out so.
+func (s *stem) describes(t flashkit.Traits) bool { return !s.hopper || !t.Loose }
 
 func (s *stem) named(name string, pass flashkit.Pass) bool {
 	return s.pass == pass && (name == "" || name == "cuda/"+s.name)
 }
 
-// refusal says why no stem of that name, or of any, takes the problem.
-func (b *Backend) refusal(name string, pass flashkit.Pass, p flashkit.Problem) error {
+// refuses returns why the stem does not take a call, "" if it does.
+func (s *stem) refuses(dev *Device, c *flashkit.Call) string {
+	if missing := c.Features() &^ takes; missing != 0 {
+		return "does not support " + missing.String()
+	}
+	if !s.describes(c.Traits) {
+		return "requires rows of the tensors on the device to begin at multiples of 16 bytes"
+	}
+	return s.fits(dev, c.Problem)
+}
+
+// refusal says why no stem of that name, or of any, takes the call.
+func (b *Backend) refusal(name string, c *flashkit.Call) error {
 	var reasons []error
 	for i := range stems {
-		if s := &stems[i]; s.named(name, pass) {
-			reason := s.fits(&b.dev, p)
-			if reason == "" {
-				reason = "addresses and strides of its tensors must be multiples of 16 bytes"
-			}
-			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: p, Reason: reason})
+		if s := &stems[i]; s.named(name, c.Pass) {
+			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: c.Problem, Reason: s.refuses(&b.dev, c)})
 		}
 	}
 	if reasons == nil {
-		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is no " + pass.String() + " kernel of cuda"}
+		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is not a " + c.Pass.String() + " kernel of cuda"}
 	}
 	return errors.Join(reasons...)
 }
 
-// isLoose reports whether rows of the tensors begin elsewhere than at multiples of 16
-// bytes. Without tensors they are dense.
-func (a *params) isLoose(p flashkit.Problem) bool {
+// looseRows reports whether the rows of dense tensors begin elsewhere than at multiples
+// of 16 bytes.
+func looseRows(p flashkit.Problem) bool {
 	unit := rowAlignment / p.DType.Size()
-	if a == nil {
-		return p.Dim%unit != 0 || p.VDim%unit != 0
-	}
-	for i := range 4 {
-		v := &a.views[i]
-		if v.data%rowAlignment != 0 || v.row%int64(unit) != 0 || v.head%int64(unit) != 0 || v.batch%int64(unit) != 0 {
-			return true
-		}
-	}
-	return false
+	return p.Dim%unit != 0 || p.VDim%unit != 0
 }

@@ -1,82 +1,12 @@
 package cuda
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 )
-
-// Forward computes a forward pass on the device's memory, in the stream. It
-// returns when the work is enqueued; ctx is looked at before that. Errors are
-// those of flashkit.Kernel.Forward. The first call of a kernel loads it; later
-// ones neither allocate nor wait, and a CUDA graph may capture them.
-func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, f *Forward) error {
-	a := b.args.Get().(*arguments)
-	defer b.args.Put(a)
-	if err := f.check(b, p, a); err != nil {
-		return err
-	}
-	a.describe(p)
-	for i, t := range [...]*Tensor{&f.Q, &f.K, &f.V, &f.O, &f.LSE} {
-		a.views[i].set(t.view)
-	}
-	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassForward, p, &a.params)
-	if err != nil {
-		return err
-	}
-	return b.launch(id, p, a, s.handle)
-}
-
-// Backward is Forward for the backward pass. It takes workspace from the
-// device's pool in the order of the stream; Workspace says how much.
-func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, f *Backward) error {
-	a := b.args.Get().(*arguments)
-	defer b.args.Put(a)
-	if err := f.check(b, p, a); err != nil {
-		return err
-	}
-	a.describe(p)
-	for i, t := range [...]*Tensor{&f.Q, &f.K, &f.V, &f.O, &f.LSE, &f.DO, &f.DLSE, &f.DQ, &f.DK, &f.DV} {
-		a.views[i].set(t.view)
-	}
-	if f.Fast {
-		a.deterministic = 0
-	}
-	id, err := b.ready(ctx, s, f.Kernel, flashkit.PassBackward, p, &a.params)
-	if err != nil {
-		return err
-	}
-	return b.launch(id, p, a, s.handle)
-}
-
-// arguments are what a call needs on the heap: the block that the driver copies,
-// and the tensors for the common check.
-type arguments struct {
-	mapped
-	tensors flashkit.Args
-	call    flashkit.Call
-}
-
-// ready refuses a stream that is not b's and a context that is done, and chooses
-// the stem for the tensors of a.
-func (b *Backend) ready(ctx context.Context, s *Stream, kernel string, pass flashkit.Pass, p flashkit.Problem, a *params) (stemID, error) {
-	if ctx == nil {
-		return 0, missing("ctx")
-	}
-	if s == nil {
-		return 0, missing("Stream")
-	}
-	if s.b != b {
-		return 0, otherDevice("Stream")
-	}
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	return b.choose(kernel, pass, p, a)
-}
 
 // launch enqueues the kernels of a stem. The views of a are set.
 func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
@@ -145,14 +75,11 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (workspace, error) {
 	return workspace{}, nil
 }
 
-// The multiples of query rows to which bwd_sm80 and bwd_sm90 pad their workspace,
-// the columns of dQ that share a counter in bwd_sm90, and those of dK and dV that
-// one of its blocks sums up.
 const (
-	backwardRows     = 64
-	hopperRows       = 128
-	hopperDQColumns  = 64
-	hopperKeyColumns = 128
+	backwardRows     = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
+	hopperRows       = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
+	hopperDQColumns  = 64  // columns of dQ that share a counter in bwd_sm90
+	hopperKeyColumns = 128 // columns of dK and dV that one block of bwd_sm90 accumulates
 )
 
 // planBackward makes room for delta, twice where tiles of keys and of query rows sum
@@ -322,7 +249,9 @@ func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel strin
 	if err := p.Validate(); err != nil {
 		return 0, err
 	}
-	id, err := b.choose(kernel, pass, p, nil)
+	c := p.Ask(pass)
+	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
+	id, err := b.choose(kernel, c)
 	if err != nil {
 		return 0, err
 	}

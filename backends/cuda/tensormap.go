@@ -54,7 +54,7 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 	for i, stride := range [...]int64{v.row, v.head, v.batch} {
 		k.strides[i] = uint64(2 * stride)
 		if stride == 0 { // of one row, head or batch, or repeated
-			k.strides[i] = mapAlignment
+			k.strides[i] = rowAlignment
 			if k.dims[i+1] > 1 {
 				k.strides[i] = 0
 			}
@@ -80,21 +80,8 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 	return nil
 }
 
-// mapAlignment is of every address and stride in a map, in bytes.
-const mapAlignment = 16
-
 // mappedViews are the views of mapped.maps in forward and backward.
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
-
-// isMappable reports whether maps can describe the views of a pass.
-func (a *params) isMappable(pass flashkit.Pass) bool {
-	for _, i := range mappedViews[pass] {
-		if v := &a.views[i]; v.data%mapAlignment != 0 || (v.row|v.head|v.batch)%(mapAlignment/2) != 0 {
-			return false
-		}
-	}
-	return true
-}
 
 func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	f, err := b.images.get(b.drv, id, partMain, p)

@@ -22,9 +22,13 @@ import (
 // walks the query rows that see it and owns its dK and dV, or one tile of query
 // rows, which walks its keys and owns its dQ. Nothing is shared, so nothing is
 // added atomically and nothing waits; the price is that P and dP are computed
-// twice, seven products instead of five.
+// twice, seven products instead of five. Calls with features have items of their own.
 func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
+	if hasFeatures(c) {
+		j.cut()
+		return b.do(ctx, j, bwdFeatureItem, j.features.backwardItems(), bwdFeatureFloats(c, &j.features))
+	}
 	keyItems, queryItems := bwdGenericItems(c.Problem)
 	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, bwdGenericFloats(c.Problem))
 }
@@ -36,16 +40,25 @@ func bwdGenericFloats(p flashkit.Problem) int {
 	return count(queryTile + max(3*keys*(dim+vdim)+2*rows*tileK, 2*rows*dim+keys*(dim+vdim)+2*tileK))
 }
 
-func bwdGenericMemory(p flashkit.Problem) float64 {
-	keys, queries := bwdGenericItems(p)
-	return memory(phase{keys + queries, bwdGenericFloats(p)})
+func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
+	if hasFeatures(c) {
+		f := planFeatures(c)
+		return flashkit.Memory{Host: memory(phase{f.backwardItems(), bwdFeatureFloats(c, &f)}) + f.tables(c)}
+	}
+	keys, queries := bwdGenericItems(c.Problem)
+	return flashkit.Memory{Host: memory(phase{keys + queries, bwdGenericFloats(c.Problem)})}
 }
 
 func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
 	return p.Batch * p.KVHeads * tiles(p.KVLen, tileK), p.Batch * p.Heads * tiles(p.QLen, tileQ)
 }
 
-func bwdGenericCost(p flashkit.Problem) time.Duration { return cost(bwdGenericTimes(p)) }
+func bwdGenericCost(c *flashkit.Call) time.Duration {
+	if hasFeatures(c) {
+		return cost(bwdFeatureTimes(c))
+	}
+	return cost(bwdGenericTimes(c.Problem))
+}
 
 // bwdGenericTimes has seven products for a pair: four in a tile of keys, three in one
 // of rows. Where there are few keys, theirs are the longest items.

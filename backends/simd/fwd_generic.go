@@ -20,9 +20,14 @@ import (
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
 // item is one tile of query rows of one head. Every row walks exactly the keys
-// that it sees, so a masked key costs nothing and cannot leak.
+// that it sees, so a masked key costs nothing and cannot leak. Calls with features
+// have tiles of their own, so that plain ones do not pay for them.
 func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
+	if hasFeatures(c) {
+		j.cut()
+		return b.do(ctx, j, fwdFeatureTile, j.features.queryItems, fwdFeatureFloats(c, &j.features))
+	}
 	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem))
 }
 
@@ -32,15 +37,24 @@ func fwdGenericFloats(p flashkit.Problem) int {
 	return count(r*(dim+2*(vdim+1)+1) + k*(dim+vdim+1))
 }
 
-func fwdGenericMemory(p flashkit.Problem) float64 {
-	return memory(phase{fwdGenericItems(p), fwdGenericFloats(p)})
+func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
+	if hasFeatures(c) {
+		f := planFeatures(c)
+		return flashkit.Memory{Host: memory(phase{f.queryItems, fwdFeatureFloats(c, &f)}) + f.tables(c)}
+	}
+	return flashkit.Memory{Host: memory(phase{fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem)})}
 }
 
 func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
 
-func fwdGenericCost(p flashkit.Problem) time.Duration { return cost(fwdGenericTimes(p)) }
+func fwdGenericCost(c *flashkit.Call) time.Duration {
+	if hasFeatures(c) {
+		return cost(fwdFeatureTimes(c))
+	}
+	return cost(fwdGenericTimes(c.Problem))
+}
 
 // fwdGenericTimes computes no pair that is not seen, but reads the keys of a tile.
 func fwdGenericTimes(p flashkit.Problem) timedPhase {

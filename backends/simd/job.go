@@ -16,18 +16,14 @@ import (
 //
 // Jobs are pooled for their workspace. A job is cleared before it returns.
 type job struct {
-	call    *flashkit.Call
-	p       flashkit.Problem
-	args    *flashkit.Args
-	scale   float64 // of the scores
-	base2   float32 // scale * log2(e)
-	workers int     // goroutines that the call may use
-	group   int     // query tiles of an item, where a kernel takes several
-	heads   int     // query heads whose items take turns, where a kernel limits them
-	rows    int     // query rows of a tile, where a kernel chooses
-	keys    int     // keys of an item, likewise
-	copied  int     // rows of a sum of dQ in workspace
-	chains  int     // of blocks of keys, each of which adds up its own dQ
+	plan
+	call  *flashkit.Call
+	args  *flashkit.Args
+	scale float64 // of the scores
+	base2 float32 // scale * log2(e)
+
+	features     featurePlan // of a portable kernel's call with features
+	byRow, byKey itemTable   // likewise
 
 	run   func(j *job, ws *arena, item int)
 	items int64

@@ -1,15 +1,12 @@
-// Package simd computes attention on the CPU: goroutines over tiles of the
-// problem, each tile in registers and cache. Its portable kernels take every
-// problem on every platform that Go compiles to.
+// Package simd computes attention on the CPU. Goroutines work on tiles of the
+// problem that stay in registers and cache. The portable kernels support every
+// problem on every platform that Go compiles for.
 package simd
 
 import (
-	"context"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -36,28 +33,19 @@ func (b *Backend) Name() string { return "simd" }
 // Kernels returns the backend's kernels, on every platform the same ones.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	list := append(b.vectorKernels(),
-		kernel("fwd_generic", flashkit.FeatureShift, fwdGenericCost, fwdGenericMemory, b.fwdGeneric),
-		kernel("bwd_generic", flashkit.FeatureShift, bwdGenericCost, bwdGenericMemory, b.bwdGeneric),
+		flashkit.Kernel{
+			Name: "simd/fwd_generic", Pass: flashkit.PassForward, Takes: portableFeatures | flashkit.FeaturePage | flashkit.FeatureCarry,
+			Cost: fwdGenericCost, Needs: fwdGenericNeeds, Run: b.fwdGeneric,
+		},
+		flashkit.Kernel{
+			Name: "simd/bwd_generic", Pass: flashkit.PassBackward, Takes: portableFeatures,
+			Cost: bwdGenericCost, Needs: bwdGenericNeeds, Run: b.bwdGeneric,
+		},
 	)
 	for i := range list {
 		setAbout(&list[i])
 	}
 	return list
-}
-
-// kernel returns the kernel of that name, whose cost and memory follow from the
-// problem alone.
-func kernel(name string, takes flashkit.Feature, cost func(flashkit.Problem) time.Duration, memory func(flashkit.Problem) float64, run func(context.Context, *flashkit.Call) error) flashkit.Kernel {
-	pass := flashkit.PassForward
-	if strings.HasPrefix(name, "bwd_") {
-		pass = flashkit.PassBackward
-	}
-	return flashkit.Kernel{
-		Name: "simd/" + name, Pass: pass, Takes: takes,
-		Cost:  func(c *flashkit.Call) time.Duration { return cost(c.Problem) },
-		Needs: func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c.Problem)} },
-		Run:   run,
-	}
 }
 
 // Close lets the helpers end. Calls in progress finish; a later call runs on the

@@ -105,14 +105,14 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 // refuses says what the memory of an instance cannot hold.
 func (b *Backend) refuses(v *variant, p flashkit.Problem) string {
 	if p.QLen > maxRow || p.KVLen > maxRow-p.QLen {
-		return fmt.Sprintf("its row and key numbers together end at %d", maxRow)
+		return fmt.Sprintf("supports up to %d query rows and keys together", maxRow)
 	}
 	if p.Dim > maxDim || p.VDim > maxDim {
-		return fmt.Sprintf("its head dims end at %d", maxDim)
+		return fmt.Sprintf("supports head dims up to %d, not %d", maxDim, max(p.Dim, p.VDim))
 	}
 	limit := min(b.box.limit, maxMemory)
 	if need := newPlan(v, p).memory(); need > limit {
-		return fmt.Sprintf("one head needs %d bytes of the sandbox, which has %d", need, limit)
+		return fmt.Sprintf("one head requires %d bytes; the sandbox has %d", need, limit)
 	}
 	return ""
 }

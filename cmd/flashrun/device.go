@@ -16,8 +16,7 @@ type deviceTensors struct {
 	stream   *cuda.Stream
 	from, to *cuda.Event
 	buffers  []*cuda.Buffer
-	fwd      cuda.Forward
-	bwd      cuda.Backward
+	args     flashkit.Args
 }
 
 // openDevice prepares a case on the device's memory.
@@ -31,12 +30,7 @@ func (t *tensors) openDevice(ctx context.Context, gpu *cuda.Backend, k flashkit.
 	}
 	d, p := t.device, t.problem
 	launch := func(ctx context.Context) error {
-		if k.Pass == flashkit.PassBackward {
-			d.bwd.Kernel = k.Name
-			return gpu.Backward(ctx, d.stream, p, &d.bwd)
-		}
-		d.fwd.Kernel = k.Name
-		return gpu.Forward(ctx, d.stream, p, &d.fwd)
+		return gpu.Launch(ctx, d.stream, p, k.Pass, &d.args, cuda.Options{Kernel: k.Name})
 	}
 	return &timedCase{problem: p, kernel: k, memory: deviceMemory, close: func() error { return nil },
 		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
@@ -67,35 +61,28 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 	if d.to, err = gpu.NewEvent(); err != nil {
 		return err
 	}
-	for _, x := range []struct {
-		a  *array
-		to []*cuda.Tensor
-	}{
-		{t.in.q, []*cuda.Tensor{&d.fwd.Q, &d.bwd.Q}}, {t.in.k, []*cuda.Tensor{&d.fwd.K, &d.bwd.K}}, {t.in.v, []*cuda.Tensor{&d.fwd.V, &d.bwd.V}},
-		{t.out.o, []*cuda.Tensor{&d.fwd.O, &d.bwd.O}}, {t.out.lse, []*cuda.Tensor{&d.fwd.LSE, &d.bwd.LSE}},
-		{t.in.do, []*cuda.Tensor{&d.bwd.DO}}, {t.out.dq, []*cuda.Tensor{&d.bwd.DQ}}, {t.out.dk, []*cuda.Tensor{&d.bwd.DK}}, {t.out.dv, []*cuda.Tensor{&d.bwd.DV}},
+	in, out := t.in, t.out
+	for to, a := range map[*flashkit.Tensor]*array{
+		&d.args.Q: in.q, &d.args.K: in.k, &d.args.V: in.v, &d.args.O: out.o, &d.args.LSE: out.lse,
+		&d.args.DO: in.do, &d.args.DQ: out.dq, &d.args.DK: out.dk, &d.args.DV: out.dv,
 	} {
-		if x.a == nil {
+		if a == nil {
 			continue
 		}
-		tensor, err := d.upload(gpu, x.a)
-		if err != nil {
+		if *to, err = d.upload(gpu, a); err != nil {
 			return err
-		}
-		for _, to := range x.to {
-			*to = tensor
 		}
 	}
 	if t.in.do != nil {
-		return errors.Join(gpu.Forward(ctx, d.stream, t.problem, &d.fwd), d.stream.Sync())
+		return errors.Join(gpu.Forward(ctx, d.stream, t.problem, &d.args), d.stream.Sync())
 	}
 	return nil
 }
 
-func (d *deviceTensors) upload(gpu *cuda.Backend, a *array) (cuda.Tensor, error) {
+func (d *deviceTensors) upload(gpu *cuda.Backend, a *array) (flashkit.Tensor, error) {
 	m, err := gpu.Alloc(a.len() * a.dtype.Size())
 	if err != nil {
-		return cuda.Tensor{}, err
+		return flashkit.Tensor{}, err
 	}
 	d.buffers = append(d.buffers, m)
 	if a.dtype == flashkit.Float32 {

@@ -49,8 +49,8 @@ func TestProgramOfCU(t *testing.T) {
 	require.NoError(t, err)
 	t.Log(b.Device())
 	m, s := b.Wrap(gorgoniacu.Pointer(memory), rows*size), b.WrapStream(gorgoniacu.Stream(stream))
-	at := func(from, n int) cuda.Tensor { return m.Tensor(flashkit.Float32, from, 1, 2, n, 64) }
-	require.NoError(t, b.Forward(t.Context(), s, p, &cuda.Forward{Q: at(0, 5), K: at(640, 1), V: at(768, 1), O: at(896, 5), Kernel: "cuda/fwd_f32"}))
+	at := func(from, n int) flashkit.Tensor { return m.Tensor(flashkit.Float32, from, 1, 2, n, 64) }
+	require.NoError(t, b.Forward(t.Context(), s, p, &flashkit.Args{Q: at(0, 5), K: at(640, 1), V: at(768, 1), O: at(896, 5), Kernel: "cuda/fwd_f32"}))
 	require.NoError(t, s.Sync())
 
 	clear(host)
@@ -89,8 +89,8 @@ func BenchmarkForward(b *testing.B) {
 			backend := must(way.open())
 			m, s := must(backend.Alloc(4*64*64*2)), must(backend.NewStream())
 			p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 64, KVLen: 64, Dim: 64, VDim: 64, DType: flashkit.BFloat16}
-			at := func(i int) cuda.Tensor { return m.Tensor(flashkit.BFloat16, i*64*64, 1, 1, 64, 64) }
-			f := &cuda.Forward{Q: at(0), K: at(1), V: at(2), O: at(3)}
+			at := func(i int) flashkit.Tensor { return m.Tensor(flashkit.BFloat16, i*64*64, 1, 1, 64, 64) }
+			f := &flashkit.Args{Q: at(0), K: at(1), V: at(2), O: at(3)}
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := backend.Forward(b.Context(), s, p, f); err != nil {

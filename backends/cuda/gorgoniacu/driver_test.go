@@ -244,11 +244,11 @@ func use(t *testing.T, b *cuda.Backend) {
 	m := must(b.Alloc(8*2*n + 4*160))
 	host := make([]uint16, n)
 	require.NoError(t, cuda.Upload(s, m, 0, host))
-	at := func(i int) cuda.Tensor { return m.Tensor(flashkit.BFloat16, i*n, 1, 2, 80, 64) }
+	at := func(i int) flashkit.Tensor { return m.Tensor(flashkit.BFloat16, i*n, 1, 2, 80, 64) }
 	lse := m.Tensor(flashkit.Float32, 8*n/2, 1, 2, 80, 1)
 	require.NoError(t, s.Record(start))
-	require.NoError(t, b.Forward(t.Context(), s, p, &cuda.Forward{Q: at(0), K: at(1), V: at(2), O: at(3), LSE: lse}))
-	require.NoError(t, b.Backward(t.Context(), s, p, &cuda.Backward{Q: at(0), K: at(1), V: at(2), O: at(3), LSE: lse, DO: at(4), DQ: at(5), DK: at(6), DV: at(7)}))
+	require.NoError(t, b.Forward(t.Context(), s, p, &flashkit.Args{Q: at(0), K: at(1), V: at(2), O: at(3), LSE: lse}))
+	require.NoError(t, b.Backward(t.Context(), s, p, &flashkit.Args{Q: at(0), K: at(1), V: at(2), O: at(3), LSE: lse, DO: at(4), DQ: at(5), DK: at(6), DV: at(7)}))
 	require.NoError(t, s.Record(end))
 	require.NoError(t, s.Wait(end))
 	require.NoError(t, end.Sync())

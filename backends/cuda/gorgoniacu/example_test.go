@@ -32,9 +32,9 @@ func ExampleOpen() {
 	}
 	s := b.WrapStream(gorgoniacu.Stream(stream))
 	m := b.Wrap(gorgoniacu.Pointer(memory), 4*elements*4)
-	at := func(i int) cuda.Tensor { return m.Tensor(flashkit.Float32, i*elements, 1, 8, 128, 64) }
+	at := func(i int) flashkit.Tensor { return m.Tensor(flashkit.Float32, i*elements, 1, 8, 128, 64) }
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64, DType: flashkit.Float32, Band: flashkit.Causal()}
-	if err := b.Forward(context.Background(), s, p, &cuda.Forward{Q: at(0), K: at(1), V: at(2), O: at(3)}); err != nil {
+	if err := b.Forward(context.Background(), s, p, &flashkit.Args{Q: at(0), K: at(1), V: at(2), O: at(3)}); err != nil {
 		log.Fatal(err)
 	}
 	// What the program puts in the stream from here on sees O.

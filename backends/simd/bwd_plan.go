@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build amd64 && !noasm && !purego
 
 package simd
 
@@ -15,13 +15,13 @@ const (
 )
 
 // planLanes is planBlocks for products of vectors.
-func (j *job) planLanes() {
+func (pl *plan) planLanes() {
 	rows := bwdRows
-	if max(j.p.Dim, j.p.VDim) > bwdNarrow {
+	if max(pl.p.Dim, pl.p.VDim) > bwdNarrow {
 		rows /= 2
 	}
-	j.planBlocks(rows, bwdBlockK, minBlockK)
-	j.copied = min(j.rows, j.p.QLen) // products of vectors take no rows beyond the last
+	pl.planBlocks(rows, bwdBlockK, minBlockK)
+	pl.copied = min(pl.rows, pl.p.QLen) // products of vectors take no rows beyond the last
 }
 
 // planBlocks sets the rows of a tile and the keys of a block: twice as many as asked
@@ -31,16 +31,16 @@ func (j *job) planLanes() {
 //
 // Every block reads Q and dO and updates dQ. Where these outgrow the
 // second-level cache, large blocks do so less often. Small ones balance better.
-func (j *job) planBlocks(rows, keys, least int) {
+func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
-	p := &j.p
-	j.rows, j.keys, j.copied = rows, keys, rows
-	j.chains = max(1, min(minChains/max(1, p.Batch*p.Heads), tiles(mostSeen(p), chainKeys)))
+	p := &pl.p
+	pl.rows, pl.keys, pl.copied = rows, keys, rows
+	pl.chains = max(1, min(minChains/max(1, p.Batch*p.Heads), tiles(mostSeen(p), chainKeys)))
 	if 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
-		j.keys *= 2
+		pl.keys *= 2
 	}
-	for j.workers > 1 && j.keys > least && !j.balances(p.Batch*p.KVHeads*tiles(p.KVLen, j.keys)) {
-		j.keys /= 2
+	for pl.workers > 1 && pl.keys > least && !pl.balances(p.Batch*p.KVHeads*tiles(p.KVLen, pl.keys)) {
+		pl.keys /= 2
 	}
 }
 
@@ -59,39 +59,39 @@ func mostSeen(p *flashkit.Problem) int {
 // balances reports whether so many blocks of keys keep the workers busy for about
 // nine tenths of the time. Workers may differ in speed, so each should have four.
 // Without a mask blocks are equal, so rounds must be nearly whole, too.
-func (j *job) balances(blocks int) bool {
-	whole := 10*blocks >= 9*j.workers*tiles(blocks, j.workers)
-	return blocks >= 4*j.workers && (whole || j.p.Band != (flashkit.Band{}))
+func (pl *plan) balances(blocks int) bool {
+	whole := 10*blocks >= 9*pl.workers*tiles(blocks, pl.workers)
+	return blocks >= 4*pl.workers && (whole || pl.p.Band != (flashkit.Band{}))
 }
 
 // A keyRange is the keys of one item.
 type keyRange struct{ b, g, from, to int }
 
 // keyRangeOf returns the keys of an item: heads take turns.
-func (j *job) keyRangeOf(item int) keyRange {
-	heads := j.p.Batch * j.p.KVHeads
-	from := item / heads * j.keys
-	return keyRange{b: item % heads / j.p.KVHeads, g: item % j.p.KVHeads, from: from, to: min(from+j.keys, j.p.KVLen)}
+func (pl *plan) keyRangeOf(item int) keyRange {
+	heads := pl.p.Batch * pl.p.KVHeads
+	from := item / heads * pl.keys
+	return keyRange{b: item % heads / pl.p.KVHeads, g: item % pl.p.KVHeads, from: from, to: min(from+pl.keys, pl.p.KVLen)}
 }
 
 // visited returns the tiles of query rows that see keys of the block, [first, end).
-func (j *job) visited(x keyRange) (first, end int) {
-	lo, _ := j.p.Queries(x.from)
-	_, hi := j.p.Queries(x.to - 1)
+func (pl *plan) visited(x keyRange) (first, end int) {
+	lo, _ := pl.p.Queries(x.from)
+	_, hi := pl.p.Queries(x.to - 1)
 	if lo >= hi {
 		return 0, 0
 	}
-	return lo / j.rows, (hi-1)/j.rows + 1
+	return lo / pl.rows, (hi-1)/pl.rows + 1
 }
 
 // chain returns the chain of a block of keys.
-func (j *job) chain(x keyRange) int { return x.from / chainKeys % j.chains }
+func (pl *plan) chain(x keyRange) int { return x.from / chainKeys % pl.chains }
 
 // before returns the item of the block before it in its chain, or a negative number.
-func (j *job) before(x keyRange, item int) int {
+func (pl *plan) before(x keyRange, item int) int {
 	blocks := 1
 	if x.from%chainKeys == 0 {
-		blocks += (j.chains - 1) * chainKeys / j.keys
+		blocks += (pl.chains - 1) * chainKeys / pl.keys
 	}
-	return item - blocks*j.p.Batch*j.p.KVHeads
+	return item - blocks*pl.p.Batch*pl.p.KVHeads
 }

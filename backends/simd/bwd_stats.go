@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build amd64 && !noasm && !purego
 
 package simd
 
@@ -12,41 +12,41 @@ type tileStats struct {
 	dq    []float32 // [copies][copied][padded dim]
 }
 
-func (isa *laneISA) statsSize(j *job) int {
-	return 2*statsRows(j) + 16 + isa.copies(j)*copySize(j)
+func (isa *laneISA) statsSize(pl *plan) int {
+	return 2*statsRows(pl) + 16 + isa.copies(pl)*copySize(pl)
 }
 
 // statsRows returns the rows of a tile, in whole lanes, of which there are stats.
-func statsRows(j *job) int { return max(tileStep, min(j.rows, upToTiles(j.p.QLen))) }
+func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.QLen))) }
 
 // sums returns how many sums of dQ there are: one for each chain, and in runs another,
 // of the runs before.
-func (j *job) sums() int {
-	if j.keyRuns() {
-		return 2 * j.chains
+func (pl *plan) sums() int {
+	if pl.keyRuns() {
+		return 2 * pl.chains
 	}
-	return j.chains
+	return pl.chains
 }
 
 // copies returns how many sums of dQ are gathered in workspace: all but the first,
 // which has dQ itself if rows of that will do.
-func (isa *laneISA) copies(j *job) int {
-	if isa.directRows(j.p.DType, j.p.Dim) {
-		return j.sums() - 1
+func (isa *laneISA) copies(pl *plan) int {
+	if isa.directRows(pl.p.DType, pl.p.Dim) {
+		return pl.sums() - 1
 	}
-	return j.sums()
+	return pl.sums()
 }
 
-func copySize(j *job) int { return j.copied * pad(j.p.Dim) }
+func copySize(pl *plan) int { return pl.copied * pad(pl.p.Dim) }
 
 // gathered returns where a sum of the rows of dQ of a tile lies, and their distance. The
 // sums of the chains come first.
 func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t, sum int) (dq []float32, step int) {
 	f := j.args
-	if sum -= j.sums() - isa.copies(j); sum < 0 {
+	if sum -= j.sums() - isa.copies(&j.plan); sum < 0 {
 		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*j.rows):], rowStep(&f.DQ)
 	}
-	return x.dq[sum*copySize(j):], pad(j.p.Dim)
+	return x.dq[sum*copySize(&j.plan):], pad(j.p.Dim)
 }
 
 // clearSums sets the sums of dQ of a tile to 0.
@@ -70,15 +70,15 @@ func (isa *laneISA) addChains(j *job, x *tileStats, b, h, t int) {
 	others, otherStep := isa.gathered(j, x, b, h, t, 1)
 	for i := range min(j.rows, j.p.QLen-t*j.rows) {
 		isa.add(isa.addProduct, isa.addProductMasked, dq[i*step:], step, ones[:], 0,
-			others[i*otherStep:], copySize(j), 1, j.sums()-1, j.p.Dim)
+			others[i*otherStep:], copySize(&j.plan), 1, j.sums()-1, j.p.Dim)
 	}
 }
 
 // stats returns the place of tile t of query head h.
 func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
-	size := isa.statsSize(j)
+	size := isa.statsSize(&j.plan)
 	x := j.shared.all[((b*j.p.Heads+h)*tiles(j.p.QLen, j.rows)+t)*size:][:size]
-	rows := statsRows(j)
+	rows := statsRows(&j.plan)
 	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+16:]}
 }
 

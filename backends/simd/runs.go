@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build amd64 && !noasm && !purego
 
 package simd
 
@@ -32,16 +32,16 @@ func newKeySum(ws *arena, lanes, vdim int) keySum {
 }
 
 // runKeys returns the keys of a run, or 0 if all keys are one.
-func (j *job) runKeys(block int) int {
-	if n := runBlocks * block; j.p.KVLen > n {
+func (pl *plan) runKeys(block int) int {
+	if n := runBlocks * block; pl.p.KVLen > n {
 		return n
 	}
 	return 0
 }
 
 // sumFloats returns the workspace of the sums of a tile, and of their maxima.
-func (j *job) sumFloats(lanes, vdim, block int) int {
-	if j.runKeys(block) == 0 {
+func (pl *plan) sumFloats(lanes, vdim, block int) int {
+	if pl.runKeys(block) == 0 {
 		return lanes * (vdim + 2)
 	}
 	return 2 * lanes * (vdim + 2)
@@ -105,8 +105,8 @@ func (isa *laneISA) emptyTile(j *job, ws *arena, from, n, vdim, block int) laneT
 const gradRun = 4096
 
 // rowRuns reports whether dK and dV are summed in runs of query rows.
-func (j *job) rowRuns() bool {
-	return j.p.DType == flashkit.Float32 && j.p.QLen*(j.p.Heads/max(1, j.p.KVHeads)) > gradRun
+func (pl *plan) rowRuns() bool {
+	return pl.p.DType == flashkit.Float32 && pl.p.QLen*(pl.p.Heads/max(1, pl.p.KVHeads)) > gradRun
 }
 
 // A gradSum is dK and dV of the keys of an item, of the run of rows at hand.
@@ -129,11 +129,11 @@ func (j *job) newGradSum(ws *arena, dim, vdim int) gradSum {
 	return s
 }
 
-func (j *job) gradFloats(dim, vdim int) int {
-	if j.rowRuns() {
-		return 2 * j.keys * (dim + vdim)
+func (pl *plan) gradFloats(dim, vdim int) int {
+	if pl.rowRuns() {
+		return 2 * pl.keys * (dim + vdim)
 	}
-	return j.keys * (dim + vdim)
+	return pl.keys * (dim + vdim)
 }
 
 // meetRow ends the run at hand if the row, counted over all heads, is of another.
@@ -153,8 +153,8 @@ func (isa *laneISA) endRows(s *gradSum) {
 }
 
 // keyRuns reports whether dQ is summed in runs of keys.
-func (j *job) keyRuns() bool {
-	return j.p.DType == flashkit.Float32 && mostSeen(&j.p) > gradRun*j.chains
+func (pl *plan) keyRuns() bool {
+	return pl.p.DType == flashkit.Float32 && mostSeen(&pl.p) > gradRun*pl.chains
 }
 
 // meetKeys ends the run of dQ of a tile if a block of keys begins another. Runs are

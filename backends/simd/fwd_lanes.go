@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build amd64 && !noasm && !purego
 
 package simd
 
@@ -22,18 +22,18 @@ import (
 // not depend on its neighbors in the item.
 func (b *Backend) fwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, run func(*job, *arena, int)) error {
 	j := b.newJob(c)
-	isa.plan(j, itemRows)
-	work := isa.fwdWork(j)
+	isa.plan(&j.plan, itemRows)
+	work := isa.fwdWork(&j.plan)
 	return b.do(ctx, j, run, work.items, work.floats)
 }
 
 // fwdWork returns the items of a planned job, and what each needs.
-func (isa *laneISA) fwdWork(j *job) phase {
-	p := &j.p
+func (isa *laneISA) fwdWork(pl *plan) phase {
+	p := &pl.p
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
-	perTile := isa.lanes*pad(p.Dim) + j.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
+	perTile := isa.lanes*pad(p.Dim) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
 	shared := isa.keys*(isa.lanes+1+dims) + isa.lanes*(widest+3)
-	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*isa.lanes), j.group*perTile + shared}
+	return phase{p.Batch * p.Heads * tiles(p.QLen, pl.group*isa.lanes), pl.group*perTile + shared}
 }
 
 const (
@@ -44,37 +44,37 @@ const (
 func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration { return cost(isa.fwdTimes(p)) }
 
 func (isa *laneISA) fwdTimes(p flashkit.Problem) timedPhase {
-	j := &job{p: p, workers: workers()}
-	isa.plan(j, itemRows)
-	return isa.fwdPace.forward(&p, isa.lanes, 1, isa.fwdWork(j).items, j.group*isa.lanes, itemRows)
+	pl := newPlan(p)
+	isa.plan(pl, itemRows)
+	return isa.fwdPace.forward(&p, isa.lanes, 1, isa.fwdWork(pl).items, pl.group*isa.lanes, itemRows)
 }
 
 const itemsPerWorker = 8
 
-// plan sets how many tiles make an item of up to so many query rows: as many as
-// leave each worker several items.
-func (isa *laneISA) plan(j *job, rows int) {
-	heads := j.p.Batch * j.p.Heads
-	j.group = max(1, min(rows/isa.lanes, heads*tiles(j.p.QLen, isa.lanes)/(itemsPerWorker*j.workers)))
-	j.planHeads(isa.lanes)
+// plan sets the tiles per item (at most rows query rows), keeping at least
+// itemsPerWorker items per worker.
+func (isa *laneISA) plan(pl *plan, rows int) {
+	heads := pl.p.Batch * pl.p.Heads
+	pl.group = max(1, min(rows/isa.lanes, heads*tiles(pl.p.QLen, isa.lanes)/(itemsPerWorker*pl.workers)))
+	pl.planHeads(isa.lanes)
 }
 
-// planHeads takes as few heads at a time as give each worker several items, so that
-// their keys stay in cache from item to item, while the long items of these heads
-// still come before the short ones.
-func (j *job) planHeads(lanes int) {
-	heads := j.p.Batch * j.p.Heads
-	wanted := tiles(itemsPerWorker*j.workers, max(1, tiles(j.p.QLen, j.group*lanes)))
-	j.heads = tiles(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
+// planHeads processes heads in groups, the smallest that give each worker several
+// items, so that their keys stay in cache from item to item. Within a group, long
+// items come before short ones.
+func (pl *plan) planHeads(lanes int) {
+	heads := pl.p.Batch * pl.p.Heads
+	wanted := tiles(itemsPerWorker*pl.workers, max(1, tiles(pl.p.QLen, pl.group*lanes)))
+	pl.heads = tiles(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 
 // laneItem returns the first row and the head, counted over all batches, of an
 // item.
-func (j *job) laneItem(item, rows int) (from, head int) {
-	heads, perHead := j.p.Batch*j.p.Heads, tiles(j.p.QLen, rows)
-	first := item / (j.heads * perHead) * j.heads
+func (pl *plan) laneItem(item, rows int) (from, head int) {
+	heads, perHead := pl.p.Batch*pl.p.Heads, tiles(pl.p.QLen, rows)
+	first := item / (pl.heads * perHead) * pl.heads
 	item -= first * perHead
-	turns := min(j.heads, heads-first)
+	turns := min(pl.heads, heads-first)
 	return (perHead - 1 - item/turns) * rows, first + item%turns
 }
 

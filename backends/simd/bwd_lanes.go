@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build amd64 && !noasm && !purego
 
 package simd
 
@@ -38,12 +38,12 @@ import (
 // operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
 //
 // LSE and delta take two floats for each row. The first chain gathers dQ where it
-// belongs, if that is float32; every other one in float32 workspace of its size. plan
+// belongs, if that is float32; every other one in float32 workspace of its size. cut
 // sets how many rows are a tile and how many keys a block, and returns what they need.
-func (b *Backend) bwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, plan func(*job) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
+func (b *Backend) bwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, cut func(*plan) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
 	j := b.newJob(c)
-	tile, key := plan(j)
-	j.shared.reserve(tile.items * isa.statsSize(j))
+	tile, key := cut(&j.plan)
+	j.shared.reserve(tile.items * isa.statsSize(&j.plan))
 	if len(j.passed) < key.items {
 		j.passed = make([]atomic.Int64, key.items)
 	}
@@ -53,29 +53,29 @@ func (b *Backend) bwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, 
 	j.hold(tile, key)
 	j.parallel(ctx, prepare, tile.items, tile.floats)
 	j.parallel(ctx, block, key.items, key.floats)
-	if isa.copies(j) > 0 {
+	if isa.copies(&j.plan) > 0 {
 		j.parallel(ctx, finish, tile.items, 0)
 	}
 	return b.release(ctx, j)
 }
 
 // bwdPlan plans the tiles of query rows and the blocks of keys.
-func (isa *laneISA) bwdPlan(j *job) (tile, block phase) {
-	j.planLanes()
-	dim, vdim := pad(j.p.Dim), pad(j.p.VDim)
-	return j.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
-		j.gradFloats(dim, vdim)+j.keys*(2*dim+vdim)+j.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+j.rows*(2*isa.lanes+dsStep(j)+1)+isa.lanes)
+func (isa *laneISA) bwdPlan(pl *plan) (tile, block phase) {
+	pl.planLanes()
+	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
+	return pl.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
+		pl.gradFloats(dim, vdim)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
 }
 
 // bwdPhases returns the phases of a planned job whose items need so many floats.
-func (j *job) bwdPhases(perTile, perBlock int) (tile, block phase) {
-	p := &j.p
-	return phase{p.Batch * p.Heads * tiles(p.QLen, j.rows), perTile}, phase{p.Batch * p.KVHeads * tiles(p.KVLen, j.keys), perBlock}
+func (pl *plan) bwdPhases(perTile, perBlock int) (tile, block phase) {
+	p := &pl.p
+	return phase{p.Batch * p.Heads * tiles(p.QLen, pl.rows), perTile}, phase{p.Batch * p.KVHeads * tiles(p.KVLen, pl.keys), perBlock}
 }
 
 // dsStep is the distance between rows of dS: no power of two, so that the rows
 // of a column do not fall on the same cache lines.
-func dsStep(j *job) int { return j.keys + 16 }
+func dsStep(pl *plan) int { return pl.keys + 16 }
 
 func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
 	f := isa.bwdTimes(p)
@@ -83,14 +83,14 @@ func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
 }
 
 func (isa *laneISA) bwdTimes(p flashkit.Problem) [3]timedPhase {
-	j := &job{p: p, workers: workers()}
-	tile, block := isa.bwdPlan(j)
-	return isa.bwdPace.backward(&p, isa.lanes, edgeGroup, isa.cut(j, tile, block))
+	pl := newPlan(p)
+	tile, block := isa.bwdPlan(pl)
+	return isa.bwdPace.backward(&p, isa.lanes, edgeGroup, isa.cut(pl, tile, block))
 }
 
 // cut returns how a planned job is cut.
-func (isa *laneISA) cut(j *job, tile, block phase) bwdCut {
-	return bwdCut{j.rows, j.keys, tile.items, block.items, isa.copies(j) > 0}
+func (isa *laneISA) cut(pl *plan, tile, block phase) bwdCut {
+	return bwdCut{pl.rows, pl.keys, tile.items, block.items, isa.copies(pl) > 0}
 }
 
 // direct reports whether rows of t can take the place of padded float32 rows.
@@ -114,9 +114,9 @@ func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 }
 
 // queryTileOf returns the batch, head and number of a tile of query rows.
-func (j *job) queryTileOf(item int) (b, h, t int) {
-	n := tiles(j.p.QLen, j.rows)
-	return item / n / j.p.Heads, item / n % j.p.Heads, item % n
+func (pl *plan) queryTileOf(item int) (b, h, t int) {
+	n := tiles(pl.p.QLen, pl.rows)
+	return item / n / pl.p.Heads, item / n % pl.p.Heads, item % n
 }
 
 // bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
@@ -182,7 +182,7 @@ func (isa *laneISA) newBlock(j *job, ws *arena, item int) keyBlock {
 		gradSum:  j.newGradSum(ws, dim, vdim), // [keys][padded dim]
 		kT:       ws.take(j.keys * dim), vT: ws.take(j.keys * vdim),
 		q: ws.take(j.rows * dim), do: ws.take(j.rows * vdim),
-		s: ws.take(j.rows * lanes), dp: ws.take(j.rows * lanes), ds: ws.take(j.rows * dsStep(j)),
+		s: ws.take(j.rows * lanes), dp: ws.take(j.rows * lanes), ds: ws.take(j.rows * dsStep(&j.plan)),
 		masks: takeWords(ws, j.rows), top: ws.take(lanes),
 	}
 	x.k, x.kStep = isa.rows(&f.K, x.b, x.g, x.from, x.to-x.from, ws.take(j.keys*dim))
@@ -294,7 +294,7 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	at := k - x.from
 	isa.scores(&s[0], &y.q[lo*y.qStep], y.qStep, &x.kT[at*pad(p.Dim)], p.Dim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.Dim, &y.q[lo*y.qStep]))
 	isa.scoresInParts(&dp[0], &y.do[lo*y.doStep], y.doStep, &x.vT[at*pad(p.VDim)], p.VDim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.VDim, &y.do[lo*y.doStep]))
-	isa.gradients(&s[0], &dp[0], &x.ds[lo*dsStep(j)+at], dsStep(j), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	isa.gradients(&s[0], &dp[0], &x.ds[lo*dsStep(&j.plan)+at], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	group := y.group
 	if y.whole {
 		group = lanes

@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build amd64 && !noasm && !purego
 
 package simd
 
@@ -8,24 +8,24 @@ import "github.com/flashkit-go/flashkit"
 // they share.
 
 func (isa *laneISA) fwdMemory(p flashkit.Problem) float64 {
-	return fwdMemoryWith(p, func(j *job) { isa.plan(j, itemRows) }, isa.fwdWork)
+	return fwdMemoryWith(p, func(pl *plan) { isa.plan(pl, itemRows) }, isa.fwdWork)
 }
 
-// fwdMemoryWith returns the workspace of a planned job.
-func fwdMemoryWith(p flashkit.Problem, plan func(*job), work func(*job) phase) float64 {
-	j := &job{p: p, workers: workers()}
-	plan(j)
-	return memory(work(j))
+// fwdMemoryWith returns the workspace of a plan that cut makes.
+func fwdMemoryWith(p flashkit.Problem, cut func(*plan), work func(*plan) phase) float64 {
+	pl := newPlan(p)
+	cut(pl)
+	return memory(work(pl))
 }
 
 func (isa *laneISA) bwdMemory(p flashkit.Problem) float64 { return isa.bwdMemoryWith(p, isa.bwdPlan) }
 
 // bwdMemoryWith returns the workspace, the stats, and 8 bytes for each block:
 // how far it has come.
-func (isa *laneISA) bwdMemoryWith(p flashkit.Problem, plan func(*job) (tile, block phase)) float64 {
-	j := &job{p: p, workers: workers()}
-	tile, block := plan(j)
-	return memory(tile, block) + 4*float64(tile.items)*float64(isa.statsSize(j)) + 8*float64(block.items)
+func (isa *laneISA) bwdMemoryWith(p flashkit.Problem, cut func(*plan) (tile, block phase)) float64 {
+	pl := newPlan(p)
+	tile, block := cut(pl)
+	return memory(tile, block) + 4*float64(tile.items)*float64(isa.statsSize(pl)) + 8*float64(block.items)
 }
 
 func decodeMemory(p flashkit.Problem) float64 { return decodeMemoryWith(&p, decodeWork(&p)) }
@@ -40,15 +40,15 @@ func decodeMemoryWith(p *flashkit.Problem, work [2]phase) float64 {
 }
 
 func fwdAVX512BF16Memory(p flashkit.Problem) float64 {
-	return fwdMemoryWith(p, func(j *job) { avx512Lanes.plan(j, itemRows) }, fwdAVX512BF16Work)
+	return fwdMemoryWith(p, func(pl *plan) { avx512Lanes.plan(pl, itemRows) }, fwdAVX512BF16Work)
 }
 
 func fwdAMXBF16Memory(p flashkit.Problem) float64 {
-	return fwdMemoryWith(p, (*job).planTiles, fwdAMXBF16Work)
+	return fwdMemoryWith(p, (*plan).planTiles, fwdAMXBF16Work)
 }
 
 func fwdAMXF32Memory(p flashkit.Problem) float64 {
-	return fwdMemoryWith(p, (*job).planTiles, fwdAMXF32Work)
+	return fwdMemoryWith(p, (*plan).planTiles, fwdAMXF32Work)
 }
 
 func bwdAMXBF16Memory(p flashkit.Problem) float64 {

@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build amd64 && !noasm && !purego
 
 package simd
 
@@ -44,7 +44,7 @@ func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int)
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dv[(at+c)*pad(p.VDim):], pad(p.VDim),
 				x.s[lo*lanes+c:], lanes, y.do[lo*y.doStep:], y.doStep, rows, hi-lo, p.VDim)
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dk[(at+c)*pad(p.Dim):], pad(p.Dim),
-				x.ds[lo*dsStep(j)+at+c:], dsStep(j), y.q[lo*y.qStep:], y.qStep, rows, hi-lo, p.Dim)
+				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.q[lo*y.qStep:], y.qStep, rows, hi-lo, p.Dim)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step,
 		for end := 0; lo < hi; lo = end {
 			end = min((lo/minBlockK+1)*minBlockK, hi)
 			isa.add(isa.addProduct, isa.addProductMasked, dq[(r-y.from)*step:], step,
-				x.ds[(r-y.from)*dsStep(j)+lo:], dsStep(j), x.k[lo*x.kStep:], x.kStep, rows, end-lo, p.Dim)
+				x.ds[(r-y.from)*dsStep(&j.plan)+lo:], dsStep(&j.plan), x.k[lo*x.kStep:], x.kStep, rows, end-lo, p.Dim)
 		}
 	}
 }

@@ -1,0 +1,101 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Options say how a pass on the device's memory runs.
+type Options struct {
+	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
+	Nondeterministic bool   // sums dQ in whatever order comes: faster, but the bits differ from run to run
+}
+
+// Forward computes a forward pass on the device's memory, in the stream. It
+// returns when the work is enqueued; ctx is looked at before that. Errors are
+// those of flashkit.Kernel.Do. The first call of a kernel loads it; later
+// ones neither allocate nor wait, and a CUDA graph may capture them.
+func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
+	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
+}
+
+// Backward is Forward for the backward pass. It takes workspace from the
+// device's pool in the order of the stream; Workspace says how much.
+func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
+	return b.Launch(ctx, s, p, flashkit.PassBackward, args, Options{})
+}
+
+// Launch is Forward or Backward with options.
+func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args, o Options) error {
+	switch {
+	case ctx == nil:
+		return missing("ctx")
+	case s == nil:
+		return missing("Stream")
+	case s.b != b:
+		return otherDevice("Stream")
+	case args == nil:
+		return missing("Args")
+	}
+	a := b.args.Get().(*arguments)
+	defer b.args.Put(a)
+	if err := b.owns(args, pass, &p); err != nil {
+		return err
+	}
+	if err := a.call.Set(p, pass, args); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	id, err := b.choose(o.Kernel, &a.call)
+	if err != nil {
+		return err
+	}
+	a.set(&a.call)
+	if o.Nondeterministic {
+		a.deterministic = 0
+	}
+	return b.launch(id, p, a, s.handle)
+}
+
+// arguments are what a call needs on the heap: the block that the driver copies,
+// and the checked call.
+type arguments struct {
+	mapped
+	call flashkit.Call
+}
+
+// set describes a call on the device's memory.
+func (a *arguments) set(c *flashkit.Call) {
+	a.describe(c.Problem)
+	for i := range denseArguments {
+		if x := &denseArguments[i]; x.Role(&c.Problem, c.Pass) != 0 {
+			a.views[i].set(*x.Of(c.Args))
+		}
+	}
+}
+
+// runDevice runs a call on tensors of the device to its end.
+func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) error {
+	if err := b.owns(c.Args, c.Pass, &c.Problem); err != nil {
+		return err
+	}
+	l, err := b.lanes.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.lanes.put(l)
+	a := b.args.Get().(*arguments)
+	defer b.args.Put(a)
+	a.set(c)
+	return b.do(func() error {
+		if err := l.grow(b.drv, 0); err != nil {
+			return err
+		}
+		err := b.enqueue(id, c.Problem, a, l.stream)
+		return errors.Join(err, b.drv.StreamSynchronize(l.stream))
+	})
+}

@@ -1,0 +1,145 @@
+package simd
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// scatter writes x to the elements of t that lie the given numbers beyond the first.
+func scatter(t *flashkit.Tensor, first int, at []int, x []float32) {
+	switch t.DType() {
+	case flashkit.Float32:
+		for c, i := range at {
+			t.Float32s()[first+i] = x[c]
+		}
+	case flashkit.Float16:
+		for c, i := range at {
+			t.Uint16s()[first+i] = half.ToF16(x[c])
+		}
+	case flashkit.BFloat16:
+		for c, i := range at {
+			t.Uint16s()[first+i] = half.ToBF16(x[c])
+		}
+	}
+}
+
+// A biasTile is rows and keys of one head of one batch of DBias. A dimension of length 1
+// stands for all that it repeats over.
+type biasTile struct {
+	rowSum    bool // over all query rows
+	from, to  int  // rows
+	k0, k1    int
+	run, past []float32 // [rows][keys], in runs of portableRun rows
+	met       int       // rows of the run
+}
+
+// biasTile writes one tile of a DBias that repeats: the sum over sequences, then heads,
+// then query rows.
+func (j *job) biasTile(ws *arena, item int) {
+	c, d := j.call, &j.args.DBias
+	s := d.Shape()
+	b0, h0, r0, k0 := item%s[0], item/s[0]%s[1], item/s[0]/s[1]%tiles(s[2], tileQ)*tileQ, item/s[0]/s[1]/tiles(s[2], tileQ)*tileK
+	t := biasTile{rowSum: s[2] == 1, from: r0, to: min(r0+tileQ, s[2]), k0: k0, k1: min(k0+tileK, s[3])}
+	var x gradPairs
+	x.begin(j, ws)
+	keys := t.k1 - t.k0
+	t.run, t.past = twoSums(ws, (t.to-t.from)*keys)
+	b1, h1 := b0+1, h0+1
+	if s[0] == 1 {
+		b1 = c.Batch
+	}
+	if s[1] == 1 {
+		h1 = c.Heads
+	}
+	for b := b0; b < b1 && c.QLen > 0; b++ {
+		if j.canceled() {
+			return
+		}
+		seq := c.Seq(b)
+		if seq.N == 0 || seq.M <= k0 {
+			continue
+		}
+		for h := h0; h < h1; h++ {
+			if !j.addBias(&t, &x, &seq, b, h) {
+				return
+			}
+		}
+	}
+	addRun(t.run, t.past)
+	for r := range t.to - t.from {
+		store(d, d.Offset(b0, h0, r0+r)+k0, t.run[r*keys:][:keys])
+	}
+}
+
+// addBias adds what query head h of sequence b has for the tile. It reports false if the
+// call was canceled.
+func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bool {
+	k1, keys := min(t.k1, seq.M), t.k1-t.k0
+	first, _ := seq.Queries(t.k0)
+	_, last := seq.Queries(k1 - 1)
+	if !t.rowSum {
+		first, last = max(first, t.from), min(last, t.to)
+	}
+	if first >= last {
+		return true
+	}
+	x.keys.load(j, seq, b, h/(j.p.Heads/j.p.KVHeads), t.k0, k1-t.k0)
+	for q0 := first; q0 < last; q0 += tileQ {
+		q1 := min(q0+tileQ, last)
+		x.setRows(j, seq, b, h, q0, q1)
+		for i := q0; i < q1; i++ {
+			if j.canceled() {
+				return false
+			}
+			lo, hi := seq.Keys(i)
+			seen, _, ds := x.pairs(i, i-q0, t.k0, max(lo, t.k0), min(hi, k1))
+			row := t.run
+			if !t.rowSum {
+				row = t.run[(i-t.from)*keys:]
+			}
+			for c, key := range seen {
+				row[key] += ds[c]
+			}
+		}
+		t.endOf(q1 - q0)
+	}
+	return true
+}
+
+// endOf ends the run when an element of the tile has got as much as a run has.
+func (t *biasTile) endOf(rows int) {
+	if !t.rowSum {
+		rows = 1
+	}
+	if t.met += rows; t.met >= portableRun {
+		addRun(t.past, t.run)
+		t.met = 0
+	}
+}
+
+// sinkGradient writes DSink of head h: minus the sum of delta, each times the weight
+// that the sink has in its row.
+func (j *job) sinkGradient(ws *arena, h int) {
+	c, f := j.call, j.args
+	sink := float64(f.Sink.Float32s()[f.Sink.Offset(0, h, 0)])
+	x := j.newRows(ws)
+	sum := 0.0
+	for b := 0; b < c.Batch && c.QLen > 0; b++ {
+		seq := c.Seq(b)
+		for q0 := 0; q0 < seq.N; q0 += tileQ {
+			if j.canceled() {
+				return
+			}
+			n := min(tileQ, seq.N-q0)
+			x.load(j, seq.QBatch, h, seq.Q0+q0, n)
+			for i := range n {
+				if lse := float64(x.lse[i]); !math.IsInf(lse, -1) {
+					sum -= float64(exp(sink-lse)) * float64(x.delta[i])
+				}
+			}
+		}
+	}
+	f.DSink.Float32s()[f.DSink.Offset(0, h, 0)] = float32(sum)
+}

@@ -1,0 +1,103 @@
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+// What features add to a pair of the portable kernels, in nanoseconds: any at all, which
+// takes other code, and each by itself.
+const anyFeatureTime = 5
+
+var featureTimes = [...]struct {
+	feature flashkit.Feature
+	pair    float64
+}{
+	{flashkit.FeatureSoftcap, 25},
+	{flashkit.FeatureALiBi, 3},
+	{flashkit.FeatureBias, 2},
+	{flashkit.FeatureMask, 3},
+	{flashkit.FeatureDropout, 12},
+}
+
+// pairTime returns what the features of c add to a pair.
+func pairTime(c *flashkit.Call) float64 {
+	sum, asked := float64(anyFeatureTime), c.Features()
+	for _, f := range featureTimes {
+		if asked&f.feature != 0 {
+			sum += f.pair
+		}
+	}
+	return sum
+}
+
+// pairsSeen returns how many rows and keys meet in all heads and sequences of c.
+func pairsSeen(c *flashkit.Call) float64 {
+	if c.Args == nil { // equal lengths
+		return float64(c.Batch*c.Heads) * float64(c.Problem.Area())
+	}
+	return float64(c.Heads) * float64(c.Area())
+}
+
+// rowsAndKeys returns how many query rows and keys there are, of all heads.
+func rowsAndKeys(c *flashkit.Call) (rows, keys float64) {
+	if c.Args == nil || !c.Ragged {
+		return float64(c.Batch * c.Heads * c.QLen), float64(c.Batch * c.KVHeads * c.KVLen)
+	}
+	for b := range c.Batch {
+		s := c.Seq(b)
+		rows, keys = rows+float64(s.N*c.Heads), keys+float64(s.M*c.KVHeads)
+	}
+	return rows, keys
+}
+
+// longestPairs returns how many pairs the longest item of a ragged call has, which
+// takes n rows or keys of the longest sequence at a time: 0 where all are equal.
+func longestPairs(c *flashkit.Call, f *featurePlan, n int, keys bool) float64 {
+	if c.Args == nil || !c.Ragged {
+		return 0
+	}
+	p := c.Problem
+	p.QLen, p.KVLen = f.n, f.m
+	of, across := f.n, f.m
+	if keys {
+		of, across = across, of
+	}
+	return share(&p, n, of, across) * float64(p.Area())
+}
+
+// fwdFeatureTimes is fwdGenericTimes of a call with features.
+func fwdFeatureTimes(c *flashkit.Call) timedPhase {
+	t, f := &fwdGenericPace, planFeatures(c)
+	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
+	pair, half := 2*dims*t.flop+t.pair+pairTime(c), 0.0
+	if c.DType == flashkit.Float16 {
+		half = halfTime
+	}
+	rows, _ := rowsAndKeys(c)
+	read := pairs / float64(max(1, f.rows)) * dims
+	sum := float64(f.queryItems)*t.start + pairs*pair + rows*dims*(t.element+half) + converted(&c.Problem, read)*t.widen + read*half
+	return timedPhase{f.queryItems, sum, longestPairs(c, &f, tileQ, false) * pair}
+}
+
+// bwdFeatureTimes is bwdGenericTimes of a call with features. A DBias that repeats takes
+// two products more, and the scores once more.
+func bwdFeatureTimes(c *flashkit.Call) timedPhase {
+	t, f := &bwdGenericPace, planFeatures(c)
+	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
+	pair, half := t.pair/2+pairTime(c), 0.0
+	if c.DType == flashkit.Float16 {
+		half = halfTime
+	}
+	rows, keys := rowsAndKeys(c)
+	read := pairs * dims * half
+	keyPair, rowPair, biasPair := 4*dims*t.flop+pair, 3*dims*t.flop+pair, 2*dims*t.flop+pair
+	sum := float64(f.backwardItems())*t.start + pairs*(keyPair+rowPair) + (rows+keys)*dims*(t.element+2*half) +
+		read/float64(max(1, f.rows)) + read/float64(max(1, f.keys))
+	if f.biasItems > 0 {
+		sum += pairs * biasPair
+	}
+	group := float64(c.Heads / c.KVHeads)
+	most := max(longestPairs(c, &f, tileK, true)*group*keyPair, longestPairs(c, &f, tileQ, false)*rowPair)
+	if f.biasItems > 0 {
+		most = max(most, pairs*biasPair/float64(f.biasItems))
+	}
+	return timedPhase{f.backwardItems(), sum, most}
+}

@@ -1,0 +1,244 @@
+package simd
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// A scorer makes the scores of one query row after the other out of dot products: the
+// softmax scale, the cap, bias and slope. It says which keys of a tile take part, and
+// whose weights dropout leaves. Keys of a tile are numbered from the tile's first one.
+//
+// Scores are float64, so that large ones lose nothing in the difference to their
+// maximum but what the dot product has lost.
+type scorer struct {
+	score flashkit.Score
+	args  *flashkit.Args
+	scale float64
+
+	b, h     int
+	diagonal int
+	slope    float64
+	row      int // of the sequence
+	bias     int // where the row's biases begin
+	mask     []bool
+
+	dropBelow uint32
+	keep      float32
+
+	s     [tileK]float64 // scores, of those keys of the tile that take part
+	uncap [tileK]float32 // the derivatives of the caps
+	z     [tileK]float32 // what dropout multiplies weights by
+	keys  [tileK]int     // that take part
+	all   [tileK]int     // every key of a tile
+}
+
+// begin prepares for the tiles of a call.
+func (x *scorer) begin(j *job) {
+	x.score, x.args, x.scale = j.p.Score, j.args, j.scale
+	for i := range x.all {
+		x.all[i], x.z[i] = i, 1
+	}
+	if p := float64(x.score.Dropout); p > 0 {
+		x.dropBelow = uint32(min(math.Floor(p*(1<<32)+.5), 1<<32-1))
+		x.keep = float32(1 / (1 - p))
+	}
+}
+
+// setHead prepares for rows of query head h of sequence b.
+func (x *scorer) setHead(s *flashkit.Seq, b, h int) {
+	x.b, x.h, x.diagonal = b, h, s.Diagonal
+	if x.score.ALiBi {
+		t := &x.args.Slopes
+		x.slope = float64(t.Float32s()[t.Repeated(b, h, 0)])
+	}
+}
+
+// setRow prepares for row i of the sequence.
+func (x *scorer) setRow(i int) {
+	x.row = i
+	if x.score.Bias {
+		x.bias = x.args.Bias.Repeated(x.b, x.h, i)
+	}
+	if x.score.Mask {
+		t := &x.args.Mask
+		x.mask = t.Bools()[t.Repeated(x.b, x.h, i):]
+	}
+}
+
+// seen returns which of the keys from lo up to but not including hi take part, where
+// k0 is the tile's first key. It is valid until the next call.
+func (x *scorer) seen(k0, lo, hi int) []int {
+	if lo >= hi {
+		return nil
+	}
+	if !x.score.Mask {
+		return x.all[lo-k0 : hi-k0]
+	}
+	n := 0
+	for c, on := range x.mask[lo:hi] {
+		x.keys[n&(tileK-1)] = lo - k0 + c
+		if on {
+			n++
+		}
+	}
+	return x.keys[:n]
+}
+
+// scores returns the scores of the keys, from their dot products with the row. They are
+// valid until the next call.
+func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
+	s := x.s[:len(dots)]
+	for c, d := range dots {
+		s[c] = float64(d) * x.scale
+	}
+	if limit := float64(x.score.Softcap); limit != 0 {
+		for c, v := range s {
+			t := math.Tanh(v / limit)
+			s[c], x.uncap[c] = limit*t, float32(1-t*t)
+		}
+	}
+	if x.score.Bias {
+		x.addBias(s, x.bias+k0, keys)
+	}
+	if x.score.ALiBi {
+		at := x.row + x.diagonal - k0
+		for c, key := range keys {
+			s[c] -= x.slope * math.Abs(float64(key-at))
+		}
+	}
+	return s
+}
+
+// addBias adds the biases of the keys of a tile, which begin at the given element.
+func (x *scorer) addBias(s []float64, at int, keys []int) {
+	switch t := &x.args.Bias; t.DType() {
+	case flashkit.Float32:
+		bias := t.Float32s()[at:]
+		for c, key := range keys {
+			s[c] += float64(bias[key])
+		}
+	case flashkit.Float16:
+		bias := t.Uint16s()[at:]
+		for c, key := range keys {
+			s[c] += float64(half.FromF16(bias[key]))
+		}
+	case flashkit.BFloat16:
+		bias := t.Uint16s()[at:]
+		for c, key := range keys {
+			s[c] += float64(half.FromBF16(bias[key]))
+		}
+	}
+}
+
+// dropout returns what the weights of the keys are multiplied by: 0 or 1/(1-p), or 1
+// without dropout. It is valid until the next call.
+func (x *scorer) dropout(k0 int, keys []int) []float32 {
+	z := x.z[:len(keys)]
+	if x.score.Dropout == 0 {
+		return z
+	}
+	seed := [2]uint32{uint32(x.args.Seed), uint32(x.args.Seed >> 32)}
+	var words [4]uint32
+	block := -1 // of four keys, which share a counter
+	for c, key := range keys {
+		key += k0
+		if key>>2 != block {
+			block = key >> 2
+			words = philox([4]uint32{uint32(block), uint32(x.row), uint32(x.h), uint32(x.b)}, seed)
+		}
+		z[c] = x.keep
+		if words[key&3] < x.dropBelow {
+			z[c] = 0
+		}
+	}
+	return z
+}
+
+// A kvTile is K and V of a tile of keys.
+type kvTile struct {
+	k, v         []float32
+	kStep, vStep int
+	kBuf, vBuf   []float32
+}
+
+func newKVTile(j *job, ws *arena) kvTile {
+	return kvTile{kBuf: ws.take(j.features.keys * j.p.Dim), vBuf: ws.take(j.features.keys * j.p.VDim)}
+}
+
+// load fills x with n keys of KV head g of sequence b, from key k0 on.
+func (x *kvTile) load(j *job, t *flashkit.Seq, b, g, k0, n int) {
+	if j.p.Page == 0 {
+		x.k, x.kStep = view(&j.args.K, t.KVBatch, g, t.K0+k0, n, x.kBuf)
+		x.v, x.vStep = view(&j.args.V, t.KVBatch, g, t.K0+k0, n, x.vBuf)
+		return
+	}
+	x.k, x.kStep = j.viewPages(&j.args.K, b, g, k0, n, x.kBuf)
+	x.v, x.vStep = j.viewPages(&j.args.V, b, g, k0, n, x.vBuf)
+}
+
+// viewPages is view of keys in pages. Float32 rows of one page are read where they lie.
+func (j *job) viewPages(t *flashkit.Tensor, b, g, k0, n int, buf []float32) (rows []float32, step int) {
+	dim, step := t.Shape()[3], rowStep(t)
+	for i := 0; i < n; {
+		at, run := j.call.KeyRun(t, b, g, k0+i)
+		if i == 0 && run >= n && t.DType() == flashkit.Float32 {
+			return t.Float32s()[at:], step
+		}
+		for end := min(i+run, n); i < end; i++ {
+			load(buf[i*dim:][:dim], t, at)
+			at += step
+		}
+	}
+	return buf, dim
+}
+
+// dotsAt is dots of the rows of the given numbers.
+func dotsAt(dst, x, rows []float32, step int, at []int) {
+	n := len(x)
+	j := 0
+	for ; j+4 <= len(at); j += 4 {
+		r0, r1, r2, r3 := rows[at[j]*step:][:n], rows[at[j+1]*step:][:n], rows[at[j+2]*step:][:n], rows[at[j+3]*step:][:n]
+		var s0, s1, s2, s3 float32
+		i := 0
+		for ; i < n-1; i += 2 {
+			a, b := x[i], x[i+1]
+			s0 += a*r0[i] + float32(b*r0[i+1])
+			s1 += a*r1[i] + float32(b*r1[i+1])
+			s2 += a*r2[i] + float32(b*r2[i+1])
+			s3 += a*r3[i] + float32(b*r3[i+1])
+		}
+		if i < n {
+			a := x[i]
+			s0 += a * r0[i]
+			s1 += a * r1[i]
+			s2 += a * r2[i]
+			s3 += a * r3[i]
+		}
+		dst[j], dst[j+1], dst[j+2], dst[j+3] = s0, s1, s2, s3
+	}
+	for ; j < len(at); j++ {
+		dst[j] = dot(x, rows[at[j]*step:][:n])
+	}
+}
+
+// mixAt adds to dst the weighted sum of the rows of the given numbers.
+func mixAt(dst, weights, rows []float32, step int, at []int) {
+	d := len(dst)
+	j := 0
+	for ; j+4 <= len(at); j += 4 {
+		w0, w1, w2, w3 := weights[j], weights[j+1], weights[j+2], weights[j+3]
+		r0, r1, r2, r3 := rows[at[j]*step:][:d], rows[at[j+1]*step:][:d], rows[at[j+2]*step:][:d], rows[at[j+3]*step:][:d]
+		for i := range dst {
+			dst[i] += w0*r0[i] + w1*r1[i] + w2*r2[i] + w3*r3[i]
+		}
+	}
+	for ; j < len(at); j++ {
+		w, r := weights[j], rows[at[j]*step:][:d]
+		for i := range dst {
+			dst[i] += w * r[i]
+		}
+	}
+}
