@@ -71,7 +71,7 @@ func conduct() (list []question) {
 		list = append(list, question{name: c.name, run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, 0) }},
 			question{name: c.name + "_features", run: func(ctx context.Context, k flashkit.Kernel) error {
 				if k.Takes == 0 {
-					return &flashkit.UnsupportedError{Kernel: k.Name, Reason: "it takes no features"}
+					return notHeld("it takes no features")
 				}
 				return c.check(ctx, k, k.Takes)
 			}})
