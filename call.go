@@ -93,7 +93,7 @@ func (c *Call) KeyRun(t *Tensor, b, g, j int) (offset, keys int) {
 // Area returns the number of (row, key) pairs of one head that the band lets through,
 // of all sequences.
 func (c *Call) Area() (sum int64) {
-	if !c.Ragged {
+	if !c.Ragged || c.Args == nil || c.Args.Seqs.count(-1) < 0 {
 		return int64(c.Batch) * c.Problem.Area()
 	}
 	for b := range c.Batch {
@@ -124,8 +124,8 @@ func (c *Call) setTraits() {
 		}
 	}
 	s := c.Args.Seqs
-	if s == nil {
-		return
+	if s == nil || s.count(-1) < 0 {
+		return // all lengths are full, of however many sequences
 	}
 	c.Traits.PackedQ, c.Traits.PackedKV = s.QStarts != nil, s.KVStarts != nil
 	var pairs uint64

@@ -84,7 +84,7 @@ func checkShared(args []arg) error {
 }
 
 func (a *arg) check(p *Problem, m *extent, args *Args) error {
-	t, shape, dtype := a.t, a.shape(p, m), a.DType(p)
+	t, shape, dtype, repeats := a.t, a.shape(p, m), a.DType(p), true
 	if t.IsZero() && (shape != t.shape || a.feature != 0) {
 		if a.role&Optional != 0 {
 			return nil
@@ -97,7 +97,7 @@ func (a *arg) check(p *Problem, m *extent, args *Args) error {
 			dtype = Float32
 		}
 	case "DBias":
-		shape, dtype = args.Bias.shape, args.Bias.dtype
+		shape, dtype, repeats = args.Bias.shape, args.Bias.dtype, false
 	}
 	if t.dtype != dtype {
 		return problemErr(a.Name+".dtype", t.dtype, "must be %v", dtype)
@@ -106,7 +106,7 @@ func (a *arg) check(p *Problem, m *extent, args *Args) error {
 		return problemErr(a.Name, t.where(), "must lie where Q does, %s", args.Q.where())
 	}
 	for d, n := range t.shape {
-		if n != shape[d] && !(n == 1 && a.repeats(d)) {
+		if n != shape[d] && !(n == 1 && repeats && a.repeats(d)) {
 			return problemErr(a.Name+".shape", t.shape, "must be %v", shape)
 		}
 	}

@@ -34,6 +34,8 @@ const (
 	FeaturePage                        // Problem.Page
 	FeatureCarry                       // Problem.Carry
 
+	// AllFeatures is every feature that there is, for tests. A kernel names what it takes
+	// one by one, or it would claim those of later versions too.
 	AllFeatures Feature = 1<<iota - 1
 )
 

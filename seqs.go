@@ -101,10 +101,10 @@ func checkSide(side string, batch, most int, lens, starts, pages []int32, page i
 	switch {
 	case starts != nil && (lens != nil || page != 0):
 		return problemErr("Seqs."+side+"Starts", len(starts), "are given beside lengths or pages: a side is packed or not")
-	case page != 0 && lens == nil:
+	case batch > 0 && page != 0 && lens == nil:
 		return problemErr("Seqs.KVLens", "nil", "paged keys need their lengths")
-	case (page == 0) != (pages == nil):
-		return problemErr("Seqs."+side+"Pages", len(pages), "do not agree with Page = %d", page)
+	case page == 0 && pages != nil || batch > 0 && page != 0 && pages == nil:
+		return problemErr("Seqs.Pages", len(pages), "do not agree with Page = %d", page)
 	case lens != nil && len(lens) != batch:
 		return problemErr("Seqs."+side+"Lens.len", len(lens), "must be Batch = %d", batch)
 	case starts != nil && len(starts)-1 != batch:

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -15,8 +16,9 @@ type Case struct {
 
 	fill   func(in *Inputs) // changes the noise; nil for plain noise
 	layout layout
-	dlse   bool // the backward pass gets a DLSE
-	grid   bool // one of Grid, whose vector holds several; see whole
+	within string // the name of the layout, if it is another than that of the trap
+	dlse   bool   // the backward pass gets a DLSE
+	grid   bool   // one of Grid, whose vector holds several; see whole
 
 	truth func() result // of a case without a vector
 }
@@ -31,15 +33,24 @@ func (c Case) InDType(t flashkit.DType) Case {
 	return c
 }
 
+// types returns the types that the case is to be run in. One of two bytes is enough for a
+// long case with features.
+func (c Case) types() []flashkit.DType {
+	if c.truth != nil && c.features() != 0 {
+		return []flashkit.DType{flashkit.Float32, flashkit.BFloat16}
+	}
+	return dtypes[:]
+}
+
 // FullName returns the name of the case together with its type, if that is not
-// Float32, and its layout, if that makes sequences of it, with dashes between.
+// Float32, and the layout that it was put into, with dashes between.
 func (c Case) FullName() string {
 	name := c.Name
 	if c.Problem.DType != flashkit.Float32 {
 		name += "-" + c.Problem.DType.String()
 	}
-	if c.layout > numLayouts {
-		name += "-" + layoutNames[c.layout]
+	if c.within != "" {
+		name += "-" + c.within
 	}
 	return name
 }
@@ -47,15 +58,21 @@ func (c Case) FullName() string {
 // raggeds returns the case in every layout that makes sequences of its batches, if it
 // is about no other layout. Float16 and BFloat16 are told apart by no layout: one does.
 func (c Case) raggeds() (cases []Case) {
-	for l := padded; l < endLayouts && c.layout == bhsd && hasBackward(c.Problem); l++ {
+	for l := padded; l < endLayouts && c.layout == bhsd; l++ {
+		if c.Problem.Page != 0 && l != padded && l != packedQ {
+			continue // the keys lie as they lie
+		}
 		if c.Problem.DType == flashkit.Float32 || l == packed {
 			c := c
-			c.layout = l
+			c.layout, c.within = l, layoutNames[l]
 			cases = append(cases, c)
 		}
 	}
 	return cases
 }
+
+// features returns what a kernel must take to be given the case as it is laid out.
+func (c Case) features() flashkit.Feature { return laidOut(c.Problem, c.layout).Features() }
 
 // Grid returns the 108 cases of batch {4,8} x sequence {5,11,31} x heads
 // {4,5,8} x head dim {8,32,64} x causal {no,yes}, all plain noise. The six that
@@ -78,10 +95,12 @@ func Grid() []Case {
 	return cases
 }
 
-// Traps returns the named traps, in the order of the table in traps.go.
+// Traps returns the named traps, in the order of the tables in traps.go and
+// traps_features.go.
 func Traps() []Case {
-	cases := make([]Case, len(traps))
-	for i, t := range traps {
+	all := slices.Concat(traps, featureTraps)
+	cases := make([]Case, len(all))
+	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)
 		if err != nil {
 			panic(fmt.Sprintf("trap %s: %v", t.name, err)) // a typing mistake in the table

@@ -26,7 +26,7 @@ func ExampleResults() {
 		passed++
 	}
 	fmt.Println(passed, "passed")
-	// Output: 30 passed
+	// Output: 95 passed
 }
 
 func ExampleTraps() {

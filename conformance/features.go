@@ -36,12 +36,7 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 	}
 	if score.Mask {
 		f.mask = pairs{array("mask", scores), scores}
-		for i, x := range f.mask.x { // three of four take part
-			f.mask.x[i] = 1
-			if x < -1 {
-				f.mask.x[i] = 0
-			}
-		}
+		f.newMask()
 	}
 	if score.ALiBi {
 		f.slopes = array("slopes", [4]int{1, p.Heads, 1, 1})
@@ -70,6 +65,16 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 		}
 	}
 	return f
+}
+
+// newMask makes a mask of noise: three of four pairs take part.
+func (f *features) newMask() {
+	for i, x := range f.mask.x {
+		f.mask.x[i] = 1
+		if x < -1 {
+			f.mask.x[i] = 0
+		}
+	}
 }
 
 // each calls f with what a vector stores of the features.
@@ -109,17 +114,18 @@ func (f *features) tell(x *oracle.Inputs) {
 	}
 }
 
-// randomLengths makes the sequences as long as r says.
+// randomLengths makes the sequences as long as r says, all of them on one side now and
+// then.
 func (f *features) randomLengths(r *rand.Rand) {
-	for _, lens := range [][]int32{f.qLens, f.kvLens} {
-		if len(lens) == 0 {
-			continue
-		}
-		full := lens[0] // newFeatures gives it to the first one
-		for b := range lens {
+	for _, lens := range []*[]int32{&f.qLens, &f.kvLens} {
+		full := (*lens)[0] // newFeatures gives it to the first one
+		for b := range *lens {
 			if r.IntN(3) > 0 {
-				lens[b] = r.Int32N(full + 1)
+				(*lens)[b] = r.Int32N(full + 1)
 			}
+		}
+		if r.IntN(6) == 0 {
+			*lens = nil
 		}
 	}
 }

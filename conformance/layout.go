@@ -45,7 +45,8 @@ const (
 type placed struct {
 	name   string
 	tensor flashkit.Tensor
-	f32    []float32 // the whole memory, guards included; one of the three is not nil
+	of     func(*flashkit.Args) *flashkit.Tensor // where arguments have it
+	f32    []float32                             // the whole memory, guards included; one of the three is not nil
 	u16    []uint16
 	bools  []bool
 	dense  [4]int

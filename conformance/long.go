@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/flashkit-go/flashkit"
@@ -22,6 +23,10 @@ var longCases = []struct {
 }{
 	{"long_rows", "O, LSE or dQ summed over all keys in one float32", "b1-h1-g1-n4-m65536-d8-f32", func(in *Inputs) { follow(in.v, in.k) }},
 	{"long_columns", "dK or dV summed over all query rows in one float32", "b1-h1-g1-n65536-m4-d8-f32", func(in *Inputs) { follow(in.do, in.q) }},
+	{"long_rows_bias", "O, LSE or dQ summed over all keys in one float32 where there is a bias", "b1-h1-g1-n2-m65536-d8-f32-softcap4-bias-sink", func(in *Inputs) { follow(in.v, in.k) }},
+	{"long_rows_alibi", "a distance kept in 16 bits", "b1-h1-g1-n2-m65536-d8-f32-softcap4-alibi", all(slopes(0x1p-14), func(in *Inputs) { follow(in.v, in.k) })},
+	{"long_columns_bias", "DBias summed over all query rows in one float32", "b1-h1-g1-n65536-m2-d8-f32-softcap4-bias", all(once(2), wideBias, firstKey)},
+	{"long_columns_sink", "DSink summed over all query rows in one float32", "b1-h1-g1-n65536-m2-d8-f32-softcap4-sink", firstKey},
 }
 
 // follow makes each element of to that of from plus 1: the mean is 1, and the
@@ -32,8 +37,22 @@ func follow(to, from []float32) {
 	}
 }
 
+// firstKey gives the first key alone a value, so that the score of that key has a
+// gradient of one sign, as has the sink.
+func firstKey(in *Inputs) {
+	follow(in.do, in.q)
+	eachRow(in.v, in.p.VShape(), func(j int, row []float32) {
+		for c := range row {
+			row[c] = float32(max(0, 1-j))
+		}
+	})
+}
+
 // Long returns the cases with many keys or rows, in the order of the table in long.go.
-func Long() []Case {
+func Long() []Case { return slices.Clone(long()) }
+
+// long are those cases, with results that are computed once.
+var long = sync.OnceValue(func() []Case {
 	cases := make([]Case, len(longCases))
 	for i, t := range longCases {
 		p, err := flashkit.ParseProblem(t.problem)
@@ -45,7 +64,7 @@ func Long() []Case {
 		cases[i] = c
 	}
 	return cases
-}
+})
 
 // answer returns what the kernels must give, and how far they may be from it.
 func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {

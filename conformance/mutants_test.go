@@ -91,7 +91,7 @@ func TestEveryMutantIsCaught(t *testing.T) {
 // without a mistake is caught by no trap.
 func TestSurvivorsAreSeen(t *testing.T) {
 	require.NoError(t, caught(t, newMutant(t, "gqa_2"), "no_such_trap"))
-	for _, trap := range trapNames() {
-		require.NoError(t, caught(t, newMutant(t, ""), trap), trap)
+	for _, trap := range conformance.Traps() { // TestCorrectKernelPasses has the long cases
+		require.NoError(t, caught(t, newMutant(t, ""), trap.Name), trap.Name)
 	}
 }

@@ -30,10 +30,10 @@ type Options struct {
 type Result struct {
 	Kernel string // full name
 	Case   string // full name: the trap or grid problem, with -f16 or -bf16 for the other types
-	Err    error  // nil if it passed; a *flashkit.UnsupportedError if the kernel does not take it
+	Err    error  // nil if it passed; an errors.ErrUnsupported if the kernel does not take it, or is not held to it
 }
 
-// Unsupported reports whether the kernel does not take the case.
+// Unsupported reports whether the kernel does not take the case, or is not held to it.
 func (r Result) Unsupported() bool { return errors.Is(r.Err, errors.ErrUnsupported) }
 
 // Rerun returns the command line that runs this case alone.
@@ -45,7 +45,7 @@ func (r Result) Rerun() string {
 type question struct {
 	name  string
 	run   func(ctx context.Context, k flashkit.Kernel) error
-	needs flashkit.Feature // it is not asked of kernels that do not take these: another question is, or it says nothing of them
+	needs flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
 }
 
 // of reports whether the question is asked of a kernel.
@@ -56,21 +56,20 @@ func (o Options) checks() []question {
 	all := []question{
 		{name: "invalid_arguments", run: invalidArguments},
 	}
+	ask := func(c Case) { all = append(all, question{c.FullName(), c.Check, c.features()}) }
 	for _, c := range slices.Concat(Traps(), Long(), Grid()) {
-		for _, t := range dtypes {
-			c := c.InDType(t)
-			all = append(all, question{name: c.FullName(), run: c.Check})
+		for _, t := range c.types() {
+			ask(c.InDType(t))
 		}
 	}
 	for _, c := range Traps() {
 		for _, t := range dtypes {
 			for _, c := range c.InDType(t).raggeds() {
-				needs := newSides(&Inputs{p: c.Problem}, c.layout).p.Features()
-				all = append(all, question{c.FullName(), c.Check, needs})
+				ask(c)
 			}
 		}
 	}
-	all = append(all, question{name: "concurrent_calls", run: concurrentCalls}, question{name: "canceled_context", run: canceledContext})
+	all = append(all, conduct()...)
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for range o.Sweep {
 		all = append(all, sweepCase{r.Uint64(), false}.question())
@@ -103,15 +102,22 @@ func (o Options) Validate() error {
 	return nil
 }
 
+// questions returns what o asks of a kernel: of all that is asked, what is asked of it,
+// and what is asked of it beside the others.
+func (o Options) questions(all []question, k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
+	for _, c := range slices.Concat(all, mixed(k, kernels)) {
+		if c.of(&k) && (matches(o.Case, c.name) || strings.HasPrefix(c.name, sweepPrefix)) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
 // Count returns how many results Results will give for the kernels.
 func (o Options) Count(kernels []flashkit.Kernel) int {
 	n, checks := 0, o.checks()
 	for _, k := range o.choose(kernels) {
-		for i := range checks {
-			if checks[i].of(&k) {
-				n++
-			}
-		}
+		n += len(o.questions(checks, k, kernels))
 	}
 	return n
 }
@@ -130,10 +136,7 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 			defer close(pending)
 			checks := o.checks()
 			for _, k := range o.choose(kernels) {
-				for _, c := range checks {
-					if !c.of(&k) {
-						continue
-					}
+				for _, c := range o.questions(checks, k, kernels) {
 					r := make(chan Result, 1)
 					select {
 					case pending <- r:
@@ -156,11 +159,11 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 // first failure, or nil if they survive. A kernel that does not take the trap
 // is not caught by it.
 func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
-	for _, t := range dtypes {
-		for _, c := range slices.Concat(Traps(), Long()) {
-			if c.Name != trap {
-				continue
-			}
+	for _, c := range slices.Concat(Traps(), Long()) {
+		if c.Name != trap {
+			continue
+		}
+		for _, t := range c.types() {
 			for r := range Results(ctx, kernels, Options{Case: c.InDType(t).FullName()}) {
 				if r.Err != nil && !r.Unsupported() {
 					return r.Err
@@ -183,16 +186,14 @@ func Run(t *testing.T, b flashkit.Backend) {
 	}
 	checks := o.checks()
 	var took []string
-	for _, k := range b.Kernels() {
+	kernels := b.Kernels()
+	for _, k := range kernels {
 		t.Run(strings.TrimPrefix(k.Name, b.Name()+"/"), func(t *testing.T) {
 			if err := describes(k); err != nil {
 				t.Error(err)
 			}
 			passed, unsupported := 0, 0
-			for _, c := range checks {
-				if !c.of(&k) {
-					continue
-				}
+			for _, c := range o.questions(checks, k, kernels) {
 				t.Run(c.name, func(t *testing.T) {
 					r := Result{k.Name, c.name, c.run(t.Context(), k)}
 					switch {

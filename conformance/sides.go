@@ -43,7 +43,8 @@ func (s *side) locate(b, r int) (batch, row int) {
 // newSides lays the sequences of the inputs out.
 func newSides(in *Inputs, l layout) *sides {
 	x := &sides{p: in.p}
-	x.q, x.kv = side{shape: [2]int{x.p.Batch, x.p.QLen}}, side{shape: [2]int{x.p.Batch, x.p.KVLen}}
+	x.q = side{shape: [2]int{x.p.Batch, x.p.QLen}, lens: []int32{}} // no lengths at all would mean full ones
+	x.kv = side{shape: [2]int{x.p.Batch, x.p.KVLen}, lens: []int32{}}
 	for b := range x.p.Batch {
 		seq := in.seq(b)
 		x.q.lens, x.kv.lens = append(x.q.lens, int32(seq.QLen)), append(x.kv.lens, int32(seq.KVLen))
@@ -51,32 +52,39 @@ func newSides(in *Inputs, l layout) *sides {
 	if l < padded && !x.p.Ragged {
 		return x
 	}
-	if x.p.Page != 0 {
-		l = paged
-	}
 	x.p.Ragged, x.seqs = true, new(flashkit.Sequences)
 	if l == packed || l == packedQ {
 		x.q.pack()
 		x.seqs.QStarts = x.q.starts
 	} else {
 		x.q.pad(&x.p.QLen, l)
-		x.seqs.QLens = x.q.lens
+		if in.qLens != nil || l >= padded {
+			x.seqs.QLens = x.q.lens
+		}
 	}
-	switch l {
-	case packed, packedKV:
-		x.kv.pack()
-		x.seqs.KVStarts = x.kv.starts
-	case paged:
+	switch {
+	case l == paged || x.p.Page != 0:
 		if x.p.Page == 0 {
 			x.p.Page = 4
 		}
 		x.kv.paginate(x.p.Page, &x.p.KVLen)
 		x.seqs.KVLens, x.seqs.Pages = x.kv.lens, x.kv.pages
+	case l == packed || l == packedKV:
+		x.kv.pack()
+		x.seqs.KVStarts = x.kv.starts
 	default:
 		x.kv.pad(&x.p.KVLen, l)
-		x.seqs.KVLens = x.kv.lens
+		if in.kvLens != nil || l >= padded {
+			x.seqs.KVLens = x.kv.lens
+		}
 	}
 	return x
+}
+
+// laidOut returns the problem that a layout makes of p.
+func laidOut(p flashkit.Problem, l layout) *flashkit.Problem {
+	p.Batch = 0 // of which no inputs are needed
+	return &newSides(&Inputs{p: p}, l).p
 }
 
 // pad makes the tensors longer than any sequence.

@@ -139,7 +139,7 @@ func (s sweepCase) question() question {
 	needs := flashkit.Feature(0)
 	if s.features {
 		in, l := s.generate()
-		needs = newSides(in, l).p.Features()
+		needs = laidOut(in.p, l).Features()
 	}
 	return question{name: s.name(), needs: needs, run: func(ctx context.Context, k flashkit.Kernel) error {
 		in, l := s.generate()

@@ -2,15 +2,18 @@ package conformance
 
 import "math"
 
-// traps is the table of named traps: one small case, one mistake. Each name has
-// its mutant in package mutants, and the mutant must fail there.
-var traps = []struct {
+// A trap is one small case, one mistake. Each name has its mutant in package mutants,
+// and the mutant must fail there.
+type trap struct {
 	name, catches, problem string
 
 	fill   func(in *Inputs)
 	layout layout
 	dlse   bool
-}{
+}
+
+// traps is the table of the named traps of dense attention.
+var traps = []trap{
 	// Alignment of the causal mask when there are not as many rows as keys.
 	{name: "causal_short", catches: "a causal mask aligned to the top left when N < M", problem: "b1-h1-g1-n3-m19-d8-f32-causal"},
 	{name: "causal_one_taller", catches: "a first row that is given a key when N = M+1", problem: "b1-h2-g2-n8-m7-d8-f32-causal"},

@@ -9,10 +9,15 @@ formulas are those of the papers:
 
   Milakov, Gimelshein, Online normalizer calculation for softmax, 2018, section 2
   (softmax with the maximum subtracted). Dao, Fu, Ermon, Rudra, Re,
-  FlashAttention, 2022, section 2.2 (attention) and appendix B.2 (gradients).
+  FlashAttention, 2022, section 2.2 (attention) and appendix B.2 (gradients). Salmon,
+  Moraes, Dror, Shaw, Parallel random numbers: as easy as 1, 2, 3, 2011, section 3.3
+  (Philox4x32-10). Press, Smith, Lewis, Train short, test long, 2022 (ALiBi).
+
+Features are in the terms of the README of the vectors. Pages are only a way to lie in
+memory: such a vector is checked as one with lengths.
 
 A number is good when |stored - computed| <= 1e-6 * max(1, |computed|). An LSE of
-a row without keys must be exactly -inf. Every other output must be finite. The
+a row that gives no weight must be exactly -inf. Every other output must be finite. The
 108 cases of the grid are made of the files of patterns, by the rule of the README;
 for the largest of each file, which has the others in its corner, everything is
 computed from all of its inputs and compared with the file's outputs, spread. The
@@ -35,12 +40,18 @@ TOLERANCE = 1e-6
 SUFFIX = ".safetensors.gz"
 PATTERNS = re.compile(r"b1-h8-g8-(n(5|11|31)-m\2-d(8|32|64)-f32(-causal)?)", re.ASCII)
 METADATA = ("case", "catches", "problem", "generator", "inputs")
+FEATURES = ("softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry")
 PROBLEM = re.compile(
     r"b(?P<B>\d+)-h(?P<H>\d+)-g(?P<G>\d+)-n(?P<N>\d+)-m(?P<M>\d+)-d(?P<D>\d+)(-dv(?P<DV>\d+))?"
     r"-(f32|f16|bf16)"
     r"((?P<causal>-causal)|-window(?P<L>\d+|inf)\.(?P<R>\d+|inf))?"
     r"(?P<topleft>-topleft)?"
-    r"(-scale(?P<scale>\d+(\.\d+)?))?",
+    r"(-shift(?P<shift>-?[1-9]\d*))?"
+    r"(-scale(?P<scale>\d+(\.\d+)?))?"
+    r"(-softcap(?P<softcap>\d+(\.\d+)?))?"
+    r"(?P<alibi>-alibi)?(?P<bias>-bias)?(?P<mask>-mask)?(?P<sink>-sink)?"
+    r"(-dropout(?P<dropout>0\.\d+))?"
+    r"(?P<ragged>-ragged)?(-page(?P<page>[1-9]\d*))?(?P<carry>-carry)?",
     re.ASCII,
 )
 
@@ -62,68 +73,128 @@ def parse_problem(name):
     side = lambda text: math.inf if text in (None, "inf") else int(text)
     p.left = side(part["L"])
     p.right = 0 if part["causal"] else side(part["R"])
-    p.offset = 0 if part["topleft"] else p.M - p.N
+    p.topleft, p.shift = bool(part["topleft"]), int(part["shift"] or 0)
+    for feature in FEATURES:
+        setattr(p, feature, part[feature])
+    p.softcap, p.dropout = (float(np.float32(part[name] or 0)) for name in ("softcap", "dropout"))
+    p.plain = not any(part[feature] for feature in FEATURES + ("shift",))
+    p.gradients = not p.page and not p.carry
     p.shapes = {
         "q": (p.B, p.H, p.N, p.D), "k": (p.B, p.G, p.M, p.D), "v": (p.B, p.G, p.M, p.DV),
         "o": (p.B, p.H, p.N, p.DV), "lse": (p.B, p.H, p.N),
+        "bias": (p.B, p.H, p.N, p.M), "mask": (p.B, p.H, p.N, p.M), "slopes": (p.B, p.H, 1, 1), "sink": (1, p.H, 1, 1),
+        "q_lens": (p.B, 1, 1, 1), "kv_lens": (p.B, 1, 1, 1), "earlier": (p.B, p.H, p.N, p.DV), "earlier_lse": (p.B, p.H, p.N, 1),
     }
     p.shapes.update({"d" + key: shape for key, shape in p.shapes.items()})
     return p
 
 
-def visible(p, i):
-    """The keys lo <= j < hi that row i sees: i+off-L <= j <= i+off+R."""
-    return max(0, i + p.offset - p.left), min(p.M, i + p.offset + p.right + 1)
+def philox(key, counter):
+    """The four 32-bit words of Philox4x32-10."""
+    low = 0xFFFFFFFF
+    for _ in range(10):
+        left, right = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = ((right >> 32) ^ counter[1] ^ key[0], right & low, (left >> 32) ^ counter[3] ^ key[1], left & low)
+        key = ((key[0] + 0x9E3779B9) & low, (key[1] + 0xBB67AE85) & low)
+    return counter
 
 
-def attention(p, x):
-    """Compute the outputs from the inputs x. Return them and which rows see no key.
+# The answers that the authors of Philox publish with their code.
+assert philox((0, 0), (0, 0, 0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+assert philox((0xA4093822, 0x299F31D0), (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)) == (
+    0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
+
+
+def kept(p, seed, b, h, i, keys):
+    """What dropout multiplies the weights of these keys by: 0, or 1/(1-p)."""
+    if not p.dropout:
+        return np.ones(len(keys))
+    least = min(math.floor(p.dropout * 2**32 + 0.5), 2**32 - 1)
+    words = [philox((seed % 2**32, seed >> 32), (j // 4, i, h, b))[j % 4] for j in map(int, keys)]
+    return np.array([0 if word < least else 1 / (1 - p.dropout) for word in words])
+
+
+def pair(x, b, h, i):
+    """The numbers of row i in a tensor whose dimensions of length 1 repeat."""
+    return x[tuple(0 if n == 1 else at for n, at in zip(x.shape, (b, h, i)))]
+
+
+def attention(p, x, seed=0):
+    """Compute the outputs from the inputs x. Return them and which rows give no weight.
 
     One row at a time, on the keys that it sees. Other keys are never read, so NaN there
-    cannot matter. b batch, h query head, j key, d and e elements of a row of K and V.
+    cannot matter.
     """
-    group = p.H // p.G  # query head h reads key/value head h // group
-    k, v = (np.repeat(x[name], group, axis=1) for name in "kv")
-    out = {"o": np.zeros(p.shapes["o"]), "lse": np.full(p.shapes["lse"], -np.inf)}
-    dq, dk, dv = np.zeros(p.shapes["dq"]), np.zeros_like(k), np.zeros_like(v)
-    empty = np.zeros(p.N, dtype=bool)
+    names = ["o", "lse"]
+    if p.gradients:
+        names += ["dq", "dk", "dv"] + ["d" + name for name in ("bias", "sink") if name in x]
+    out = {name: np.zeros(x[name[1:]].shape if name in ("dbias", "dsink") else p.shapes[name]) for name in names}
+    out["lse"][...] = -np.inf
+    for b in range(p.B):
+        n, m = (int(x[name][b, 0, 0, 0]) if name in x else most for name, most in (("q_lens", p.N), ("kv_lens", p.M)))
+        offset = p.shift + (0 if p.topleft else m - n)
+        for h in range(p.H):
+            for i in range(n):
+                one_row(p, x, seed, out, b, h, i, i + offset, m)
+    return out, out["lse"] == -np.inf
 
-    for i in range(p.N):
-        lo, hi = visible(p, i)
-        if lo >= hi:  # no key: O = 0, LSE = -inf, all gradients 0
-            empty[i] = True
-            continue
-        q_i, k_i, v_i = x["q"][:, :, i], k[:, :, lo:hi], v[:, :, lo:hi]
 
-        # S = scale Q K^T,  P = softmax(S),  O = P V,  LSE = ln(sum(exp(S)))
-        s = p.scale * np.einsum("bhd,bhjd->bhj", q_i, k_i)
-        m = s.max(axis=-1, keepdims=True)
-        weight = np.exp(s - m)
-        total = weight.sum(axis=-1, keepdims=True)
-        prob = weight / total
-        out["o"][:, :, i] = np.einsum("bhj,bhje->bhe", prob, v_i)
-        out["lse"][:, :, i] = (m + np.log(total))[..., 0]
+def one_row(p, x, seed, out, b, h, i, diagonal, m):
+    """Fill in row i of head h of sequence b, which has m keys, and add its gradients."""
+    g = h // (p.H // p.G)  # the key/value head
+    keys = np.arange(m)  # row i sees the keys diagonal-left <= j <= diagonal+right
+    keys = keys[(keys >= diagonal - p.left) & (keys <= diagonal + p.right)]
+    if "mask" in x:
+        keys = keys[pair(x["mask"], b, h, i)[keys] != 0]
+    q, k, v = x["q"][b, h, i], x["k"][b, g, keys], x["v"][b, g, keys]
 
-        # The loss is L = sum(O * dO) + sum(LSE * dLSE).
-        # O = P V           gives  dV = P^T dO  and  dP = dO V^T.
-        # P = softmax(S)    gives  dS = P * (dP - rowsum(P * dP)),
-        #                   as  dP_j / dS_k = P_j (delta_jk - P_k).
-        # LSE = ln sum exp  adds   P * dLSE,  as  dLSE / dS_k = P_k.
-        # S = scale Q K^T   gives  dQ = scale dS K  and  dK = scale dS^T Q.
-        do_i = x["do"][:, :, i]
-        dv[:, :, lo:hi] += np.einsum("bhj,bhe->bhje", prob, do_i)
-        dprob = np.einsum("bhe,bhje->bhj", do_i, v_i)
-        ds = prob * (dprob - (prob * dprob).sum(axis=-1, keepdims=True))
-        if "dlse" in x:
-            ds += prob * x["dlse"][:, :, i, None]
-        ds *= p.scale
-        dq[:, :, i] = np.einsum("bhj,bhjd->bhd", ds, k_i)
-        dk[:, :, lo:hi] += np.einsum("bhj,bhd->bhjd", ds, q_i)
+    # S = scale Q K^T, capped to c tanh(S / c), then bias and ALiBi.
+    s, slope = p.scale * (k @ q), np.ones(len(keys))
+    if p.softcap:
+        t = np.tanh(s / p.softcap)
+        s, slope = p.softcap * t, 1 - t * t
+    if "bias" in x:
+        s = s + pair(x["bias"], b, h, i)[keys]
+    if "slopes" in x:
+        s = s - x["slopes"][b % len(x["slopes"]), h, 0, 0] * np.abs(keys - diagonal)
 
-    # A key/value head collects the gradients of its group of query heads.
-    collect = lambda t: t.reshape(p.B, p.G, group, *t.shape[2:]).sum(axis=2)
-    out.update(dq=dq, dk=collect(dk), dv=collect(dv))
-    return out, empty
+    # P = softmax of the scores, of the sink, and of the LSE of earlier keys, whose
+    # values are V, nothing, and the O of earlier keys. LSE = ln(sum(exp)).
+    sink = x["sink"][0, h, 0, 0] if "sink" in x else -np.inf
+    earlier = x["earlier_lse"][b, h, i, 0] if "earlier" in x else -np.inf
+    logits = np.concatenate([s, [sink, earlier]])
+    top = logits.max()
+    if top == -np.inf:
+        return  # O = 0, LSE = -inf, and no gradient
+    total = np.exp(logits - top).sum()
+    prob, of_sink, of_earlier = np.split(np.exp(logits - top) / total, [len(keys), len(keys) + 1])
+    keep = kept(p, seed, b, h, i, keys)
+    out["o"][b, h, i] = (prob * keep) @ v
+    if of_earlier[0] != 0:
+        out["o"][b, h, i] += of_earlier[0] * x["earlier"][b, h, i]
+    out["lse"][b, h, i] = top + math.log(total)
+    if not p.gradients:
+        return
+
+    # The loss is L = sum(O * dO) + sum(LSE * dLSE). With Z what dropout multiplies by,
+    # O = (P * Z) V    gives  dV = (P * Z)^T dO  and  dP = Z * (dO V^T).
+    # P = softmax(S)   gives  dS = P * (dP - sum(P * dP)),  as  dP_j / dS_k = P_j (delta_jk - P_k),
+    #                  for the sink too, whose dP is 0.
+    # LSE              adds   P * dLSE,  as  dLSE / dS_k = P_k.
+    # The bias is added to S, so its gradient is dS. S / c through tanh gives the slope.
+    # S = scale Q K^T  gives  dQ = scale dS K  and  dK = scale dS^T Q.
+    do = x["do"][b, h, i]
+    dprob = keep * (v @ do)
+    shift = (x["dlse"][b, h, i] if "dlse" in x else 0) - prob @ dprob
+    ds = prob * (dprob + shift)
+    if "sink" in x:
+        out["dsink"][0, h, 0, 0] += of_sink[0] * shift
+    if "bias" in x:
+        pair(out["dbias"], b, h, i)[keys] += ds
+    ds = ds * slope * p.scale
+    out["dq"][b, h, i] = ds @ k
+    out["dk"][b, g, keys] += np.outer(ds, q)
+    out["dv"][b, g, keys] += np.outer(prob * keep, do)
 
 
 def noise(case, tensor, shape):
@@ -180,7 +251,7 @@ def check_metadata(metadata, stem):
         if key.startswith("bound_"):
             if not (0 < float(value) < math.inf):
                 raise ValueError(f"{key}: {value!r} is not finite and positive")
-        elif key not in METADATA:
+        elif key not in METADATA + ("seed",):
             raise ValueError(f"unknown metadata key {key!r}")
     for key in METADATA:
         if not isinstance(metadata.get(key), str):
@@ -189,17 +260,35 @@ def check_metadata(metadata, stem):
         raise ValueError(f"case {metadata['case']!r}, inputs {metadata['inputs']!r}")
 
 
-def check_tensors(p, tensors, stored_inputs):
-    """Check names and shapes."""
-    required = {"o", "lse", "dq", "dk", "dv"}.union({"q", "k", "v", "do"} if stored_inputs else ())
-    optional = {"dlse"} if stored_inputs else set()
+def check_tensors(p, metadata, tensors):
+    """Check names, shapes, and what numbers there may be in tensors of features."""
+    stored = metadata["inputs"] == "stored"
+    if not stored and not p.plain:
+        raise ValueError("a problem with features, and its inputs are not stored")
+    if ("seed" in metadata) != (p.dropout != 0):
+        raise ValueError("a seed belongs to dropout, and dropout to a seed")
+    required = {"o", "lse"}
+    required |= {"q", "k", "v", "do"} if stored else set()
+    required |= {name for name in ("bias", "mask", "sink") if getattr(p, name)}
+    required |= {"slopes"} if p.alibi else set()
+    required |= {"earlier", "earlier_lse"} if p.carry else set()
+    if p.gradients:
+        required |= {"dq", "dk", "dv"} | {"d" + name for name in ("bias", "sink") if getattr(p, name)}
+    optional = ({"dlse"} if stored else set()) | ({"q_lens", "kv_lens"} if p.ragged else set())
     if required - tensors.keys():
         raise ValueError(f"missing tensors: {sorted(required - tensors.keys())}")
     if tensors.keys() - required - optional:
         raise ValueError(f"unknown tensors: {sorted(tensors.keys() - required - optional)}")
+    repeats = {"bias": 3, "dbias": 3, "mask": 3, "slopes": 1}  # so many dimensions may be 1
     for name, values in tensors.items():
-        if values.shape != p.shapes[name]:
-            raise ValueError(f"{name}: shape {values.shape}, want {p.shapes[name]}")
+        for d, n in enumerate(values.shape):
+            if len(values.shape) != len(p.shapes[name]) or n != p.shapes[name][d] and (n != 1 or d >= repeats.get(name, 0)):
+                raise ValueError(f"{name}: shape {values.shape}, want {p.shapes[name]}")
+    if p.bias and p.gradients and tensors["dbias"].shape != tensors["bias"].shape:
+        raise ValueError("dbias has another shape than bias")
+    for name, most in (("mask", 1), ("q_lens", p.N), ("kv_lens", p.M)):
+        if name in tensors and not np.isin(tensors[name], np.arange(most + 1)).all():
+            raise ValueError(f"{name}: not all of its numbers are from 0 to {most}")
 
 
 def worst_number(stored, computed, must_be_minus_inf):
@@ -222,15 +311,14 @@ def check_file(path):
         metadata, tensors = read_safetensors(gzip.decompress(path.read_bytes()))
         check_metadata(metadata, path.name.removesuffix(SUFFIX))
         p = parse_problem(metadata["problem"])
-        stored_inputs = metadata["inputs"] == "stored"
-        check_tensors(p, tensors, stored_inputs)
-        x = tensors if stored_inputs else {
+        check_tensors(p, metadata, tensors)
+        x = tensors if metadata["inputs"] == "stored" else {
             name: noise(metadata["case"], name, p.shapes[name]) for name in ("q", "k", "v", "do")}
         if match := PATTERNS.fullmatch(metadata["case"]):
             p = parse_problem("b8-h8-g8-" + match[1])
             x, tensors = ({name: spread(values) for name, values in of.items()} for of in (x, tensors))
         with np.errstate(all="ignore"):  # what is not finite becomes a complaint below
-            out, empty = attention(p, x)
+            out, empty = attention(p, x, int(metadata.get("seed", "0")))
             found = {name: worst_number(tensors[name], values, empty if name == "lse" else False)
                      for name, values in out.items()}
         return [f"{name}: {text}" for name, text in found.items() if text]

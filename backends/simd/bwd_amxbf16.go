@@ -31,19 +31,19 @@ func (b *Backend) bwdAMXBF16(ctx context.Context, c *flashkit.Call) error {
 
 const tileRowsBwd = 256 // query rows of a tile: products have few calls, and sums stay in tiles
 
-func bwdAMXBF16Plan(j *job) (tile, block phase) {
-	p := &j.p
-	j.planBlocks(max(tileStep, min(tileRowsBwd, upToTiles(p.QLen))), bwdBlockK, minBlockK)
+func bwdAMXBF16Plan(pl *plan) (tile, block phase) {
+	p := &pl.p
+	pl.planBlocks(max(tileStep, min(tileRowsBwd, upToTiles(p.QLen))), bwdBlockK, minBlockK)
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
-	return j.bwdPhases(3*pairLanes*vwords+pairLanes*(pairLanes+1),
-		j.gradFloats(dim, vdim)+j.keys*(words+vwords)+pairFloats(p.Dim, j.keys)+
-			packedFloats(p.Dim, j.rows)+packedFloats(p.VDim, j.rows)+j.rows*(words+vwords)+
-			j.rows*(3*pairLanes+tileDSStep(j)/2+1)+pairLanes*(max(dim, vdim)+max(words, vwords)+2))
+	return pl.bwdPhases(3*pairLanes*vwords+pairLanes*(pairLanes+1),
+		pl.gradFloats(dim, vdim)+pl.keys*(words+vwords)+pairFloats(p.Dim, pl.keys)+
+			packedFloats(p.Dim, pl.rows)+packedFloats(p.VDim, pl.rows)+pl.rows*(words+vwords)+
+			pl.rows*(3*pairLanes+tileDSStep(pl)/2+1)+pairLanes*(max(dim, vdim)+max(words, vwords)+2))
 }
 
 // tileDSStep is the distance between rows of dS: whole cache lines, and no power of
 // two, so that the rows of a tile do not fall on the same ones.
-func tileDSStep(j *job) int { return j.keys + tileStep }
+func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
 func bwdAMXBF16Cost(p flashkit.Problem) time.Duration {
 	f := bwdAMXBF16Times(p)
@@ -51,9 +51,9 @@ func bwdAMXBF16Cost(p flashkit.Problem) time.Duration {
 }
 
 func bwdAMXBF16Times(p flashkit.Problem) [3]timedPhase {
-	j := &job{p: p, workers: workers()}
-	tile, block := bwdAMXBF16Plan(j)
-	return bwdTilePace.backward(&p, pairLanes, tileStep, avx512Lanes.cut(j, tile, block))
+	pl := newPlan(p)
+	tile, block := bwdAMXBF16Plan(pl)
+	return bwdTilePace.backward(&p, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
 }
 
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
@@ -102,7 +102,7 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		qBuf: halves(takeWords(ws, j.rows*words)), doBuf: halves(takeWords(ws, j.rows*vwords)),
 		s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes),
 		p: takeWords(ws, j.rows/2*pairLanes), ds: takeWords(ws, j.rows/2*pairLanes),
-		dsRows: halves(takeWords(ws, j.rows*tileDSStep(j)/2)),
+		dsRows: halves(takeWords(ws, j.rows*tileDSStep(&j.plan)/2)),
 		masks:  takeWords(ws, j.rows), top: ws.take(pairLanes),
 	}
 	rows, by, buf := ws.take(pairLanes*max(dim, vdim)), ws.take(pairLanes), takeWords(ws, pairLanes*max(words, vwords))
@@ -148,7 +148,7 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 // addPanel computes P and dS of a tile and the keys from k on, and adds to their
 // dK and dV. Of the rows it takes whole steps, and only those that see a key.
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
-	p, at, step := &j.p, k-x.from, tileDSStep(j)
+	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
 	words, vwords, dim, vdim := pairWords(p.Dim), pairWords(p.VDim), upToTiles(p.Dim), upToTiles(p.VDim)
 	lo, n := x.panelRows(p, y.from, y.n, k)
 	for r := range y.n {
@@ -180,7 +180,7 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 // addQueries adds what so many keys, from a given one on, contribute to dQ of the
 // tile.
 func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int) {
-	p, step, dqStep := &j.p, tileDSStep(j), pad(j.p.Dim)
+	p, step, dqStep := &j.p, tileDSStep(&j.plan), pad(j.p.Dim)
 	addProductAMXBF16(&dq[0], dqStep, &x.dsRows[at], step, &x.k.pairs[at/2*p.Dim], p.Dim, upToTiles(y.n), dqStep, keys/2)
 	if !x.k.wild {
 		return

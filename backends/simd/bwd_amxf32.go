@@ -30,19 +30,19 @@ func (b *Backend) bwdAMXF32(ctx context.Context, c *flashkit.Call) error {
 // apart for planeSumKeys, whatever a block has.
 const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
 
-func bwdAMXF32Plan(j *job) (tile, block phase) {
-	p := &j.p
+func bwdAMXF32Plan(pl *plan) (tile, block phase) {
+	p := &pl.p
 	rows, keys := planeRowsBwd, planeKeysBwd
 	if max(p.Dim, p.VDim) > 128 {
 		rows, keys = rows/2, keys/2
 	}
-	j.planBlocks(max(tileStep, min(rows, upToTiles(p.QLen))), keys, planeSumKeys)
+	pl.planBlocks(max(tileStep, min(rows, upToTiles(p.QLen))), keys, planeSumKeys)
 	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
-	return j.bwdPhases(3*planeWords(pairLanes, p.VDim)+pairLanes*(pairLanes+1)+p.VDim,
-		2*planeWords(j.keys, p.Dim)+planeWords(j.keys, p.VDim)+j.gradFloats(dim, vdim)+
-			2*(planeWords(j.rows, p.Dim)+planeWords(j.rows, p.VDim))+j.rows*pairWords(widest)+
+	return pl.bwdPhases(3*planeWords(pairLanes, p.VDim)+pairLanes*(pairLanes+1)+p.VDim,
+		2*planeWords(pl.keys, p.Dim)+planeWords(pl.keys, p.VDim)+pl.gradFloats(dim, vdim)+
+			2*(planeWords(pl.rows, p.Dim)+planeWords(pl.rows, p.VDim))+pl.rows*pairWords(widest)+
 			planeWords(pairLanes, p.Dim)+planeWords(pairLanes, p.VDim)+
-			2*j.rows*(2*pairLanes+1)+2*planes*planeOf(j.rows/2*pairLanes)+planes*planeOf(j.rows*tileDSStep(j)/2)+
+			2*pl.rows*(2*pairLanes+1)+2*planes*planeOf(pl.rows/2*pairLanes)+planes*planeOf(pl.rows*tileDSStep(pl)/2)+
 			pairLanes*(pairLanes+1)+widest+pairLanes*max(dim, vdim))
 }
 
@@ -52,9 +52,9 @@ func bwdAMXF32Cost(p flashkit.Problem) time.Duration {
 }
 
 func bwdAMXF32Times(p flashkit.Problem) [3]timedPhase {
-	j := &job{p: p, workers: workers()}
-	tile, block := bwdAMXF32Plan(j)
-	return bwdPlanePace.backward(&p, pairLanes, tileStep, avx512Lanes.cut(j, tile, block))
+	pl := newPlan(p)
+	tile, block := bwdAMXF32Plan(pl)
+	return bwdPlanePace.backward(&p, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
 }
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
@@ -131,7 +131,7 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 		now:   newScorePanel(j, ws), next: newScorePanel(j, ws),
 		top: ws.take(pairLanes), row: ws.take(widest), sum: ws.take(pairLanes * pairLanes),
 		kPlane: planeOf(j.keys * dim / 2), vPlane: planeOf(j.keys * vdim / 2),
-		pPlane: planeOf(j.rows / 2 * pairLanes), dsPlane: planeOf(j.rows * tileDSStep(j) / 2),
+		pPlane: planeOf(j.rows / 2 * pairLanes), dsPlane: planeOf(j.rows * tileDSStep(&j.plan) / 2),
 	}
 	x.p, x.ds, x.dsRows = takeWords(ws, planes*x.pPlane), takeWords(ws, planes*x.pPlane), halves(takeWords(ws, planes*x.dsPlane))
 	k, v := newPlaneRows(ws, p.Dim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
@@ -175,7 +175,7 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 // of the panel before, which it adds to dK and dV. Of the rows it takes whole steps, and
 // only those that see a key.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
-	p, at, step := &j.p, k-x.from, tileDSStep(j)
+	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
 	lo, n := x.panelRows(p, x.q.at, x.q.n, k)
 	for r := range x.q.n {
 		for i := 0; i < planes && (r < lo || r >= lo+n); i++ {
@@ -204,7 +204,7 @@ func (x *planeGrads) addLast(j *job, y *tileStats) {
 // to the products of n rows of a, of the next panel, and those in lanes. It says
 // whether planes can hold all.
 func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
-	now, step, at := &x.now, tileDSStep(j), 2*from*pairLanes
+	now, step, at := &x.now, tileDSStep(&j.plan), 2*from*pairLanes
 	row := now.lo + 2*from
 	return planeGradientsAMXBF16(&x.p[at/2], &x.ds[at/2], 4*x.pPlane, &x.dsRows[row*step+now.k-x.from], step, 4*x.dsPlane, &now.s[at], &now.dp[at], &now.masks[2*from], to-from, &y.lse[row], &y.delta[row], float32(j.scale),
 		&next[0], &a.rows[x.next.lo*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n)
@@ -212,7 +212,7 @@ func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float3
 
 // addSums adds the panel to dK and dV, if there is any.
 func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
-	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(j)
+	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(&j.plan)
 	lo, n := now.lo, now.n
 	if n == 0 {
 		return
@@ -263,7 +263,7 @@ func (s *scorePanel) eachWildGradient(j *job, y *tileStats, f func(r, i int, ds 
 
 // addQueries adds what the keys [lo, hi) contribute to dQ of the tile.
 func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
-	p, step, dim := &j.p, tileDSStep(j), x.q.step
+	p, step, dim := &j.p, tileDSStep(&j.plan), x.q.step
 	for from, to := lo, 0; from < hi; from = to {
 		to = min((from+planeSumKeys)&^(planeSumKeys-1), hi)
 		at, pairs := from-x.from, upToTiles(to-from)/2

@@ -13,7 +13,7 @@ func (b *Backend) bwdAVX2(ctx context.Context, c *flashkit.Call) error {
 	return b.bwdLanes(ctx, c, &avx2Lanes, bwdAVX2Plan, bwdAVX2Prepare, bwdAVX2Block, bwdAVX2Finish)
 }
 
-func bwdAVX2Plan(j *job) (tile, block phase)     { return avx2Lanes.bwdPlan(j) }
+func bwdAVX2Plan(pl *plan) (tile, block phase)   { return avx2Lanes.bwdPlan(pl) }
 func bwdAVX2Prepare(j *job, ws *arena, item int) { avx2Lanes.bwdPrepare(j, ws, item) }
 func bwdAVX2Block(j *job, ws *arena, item int)   { avx2Lanes.bwdBlock(j, ws, item) }
 func bwdAVX2Finish(j *job, ws *arena, item int)  { avx2Lanes.bwdFinish(j, ws, item) }

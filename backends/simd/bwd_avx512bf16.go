@@ -32,13 +32,13 @@ func (b *Backend) bwdAVX512BF16(ctx context.Context, c *flashkit.Call) error {
 }
 
 // bwdAVX512BF16Plan is bwdPlan with what the items need beyond it.
-func bwdAVX512BF16Plan(j *job) (tile, block phase) {
-	p := &j.p
+func bwdAVX512BF16Plan(pl *plan) (tile, block phase) {
+	p := &pl.p
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
-	tile, block = avx512Lanes.bwdPlan(j)
+	tile, block = avx512Lanes.bwdPlan(pl)
 	tile.floats = max(tile.floats, 3*pairLanes*vwords)
-	block.floats += j.keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords) +
-		j.rows/2*(p.Dim+p.VDim+2*pairLanes+dsStep(j))
+	block.floats += pl.keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords) +
+		pl.rows/2*(p.Dim+p.VDim+2*pairLanes+dsStep(pl))
 	return tile, block
 }
 
@@ -48,10 +48,10 @@ func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
 }
 
 func bwdAVX512BF16Times(p flashkit.Problem) [3]timedPhase {
-	j := &job{p: p, workers: workers()}
-	tile, block := bwdAVX512BF16Plan(j)
+	pl := newPlan(p)
+	tile, block := bwdAVX512BF16Plan(pl)
 	c := pairPace(bwdPairPace)
-	return c.backward(&p, pairLanes, edgeGroup, avx512Lanes.cut(j, tile, block))
+	return c.backward(&p, pairLanes, edgeGroup, avx512Lanes.cut(pl, tile, block))
 }
 
 // bwdAVX512BF16Prepare sets the stats of one tile of query rows.
@@ -91,7 +91,7 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 		kPairs: takeWords(ws, j.keys/2*pad(p.Dim)),
 		qPairs: takeWords(ws, j.rows/2*p.Dim), doPairs: takeWords(ws, j.rows/2*p.VDim),
 		pPairs: takeWords(ws, j.rows/2*pairLanes), dsPairs: takeWords(ws, j.rows/2*pairLanes),
-		ds16: halves(takeWords(ws, j.rows*dsStep(j)/2)),
+		ds16: halves(takeWords(ws, j.rows*dsStep(&j.plan)/2)),
 	}
 	buf := takeWords(ws, pairLanes*max(words, vwords))
 	for k := x.from; k < x.to; k += pairLanes {
@@ -146,7 +146,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
 	isa.addRows(j, &x.keyBlock, &y, dq, step, x.from, wholeFrom, y.group)
 	if lo := wholeFrom - x.from; wholeFrom < wholeTo {
-		addPairs(addProductAVX512BF16, addProductMaskedAVX512BF16, dq, x.ds16[lo:], dsStep(j), x.kPairs[lo/2*p.Dim:], n, (wholeTo-wholeFrom+1)/2, p.Dim)
+		addPairs(addProductAVX512BF16, addProductMaskedAVX512BF16, dq, x.ds16[lo:], dsStep(&j.plan), x.kPairs[lo/2*p.Dim:], n, (wholeTo-wholeFrom+1)/2, p.Dim)
 	}
 	isa.addRows(j, &x.keyBlock, &y, dq, step, wholeTo, x.to, y.group)
 	j.passed[item].Store(at + 1)
@@ -157,7 +157,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 func (x *pairBlock) wholePanels(p *flashkit.Problem, y *rowTile) (from, to int) {
 	_, to = p.Keys(y.from)
 	from, _ = p.Keys(y.to - 1)
-	from = tiles(from, pairLanes) * pairLanes
+	from = ceilDiv(from, pairLanes) * pairLanes
 	if to < p.KVLen {
 		to = to / pairLanes * pairLanes
 	}
@@ -176,10 +176,10 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, h, k, keys int) {
 		return
 	}
 	at := k - x.from
-	s, dp, ds := x.s[lo*pairLanes:], x.dp[lo*pairLanes:], x.ds[lo*dsStep(j)+at:]
+	s, dp, ds := x.s[lo*pairLanes:], x.dp[lo*pairLanes:], x.ds[lo*dsStep(&j.plan)+at:]
 	scoresAVX512BF16(&s[0], &q.Uint16s()[q.Offset(x.b, h, y.from+lo)], rowStep(q), &x.kColumns[at*pairWords(p.Dim)], p.Dim, hi-lo, &x.top[0])
 	scoresAVX512BF16(&dp[0], &do.Uint16s()[do.Offset(x.b, h, y.from+lo)], rowStep(do), &x.vColumns[at*pairWords(p.VDim)], p.VDim, hi-lo, &x.top[0])
-	gradientsAVX512BF16(&s[0], &dp[0], &ds[0], dsStep(j), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	gradientsAVX512BF16(&s[0], &dp[0], &ds[0], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	if !y.whole {
 		avx512Lanes.addKeys(j, &x.keyBlock, y, k, keys, y.group)
 		return
@@ -187,11 +187,11 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, h, k, keys int) {
 	n := y.to - y.from // lo is 0 and hi is n
 	if n%2 == 1 {
 		clear(s[n*pairLanes:][:pairLanes])
-		clear(ds[n*dsStep(j):][:pairLanes])
+		clear(ds[n*dsStep(&j.plan):][:pairLanes])
 	}
 	narrowPairsAVX512BF16(&x.pPairs[0], &s[0], pairLanes, (n+1)/2)
-	narrowPairsAVX512BF16(&x.dsPairs[0], &ds[0], dsStep(j), (n+1)/2)
-	narrowRowsAVX512BF16(&x.ds16[at], &ds[0], dsStep(j), n)
+	narrowPairsAVX512BF16(&x.dsPairs[0], &ds[0], dsStep(&j.plan), (n+1)/2)
+	narrowRowsAVX512BF16(&x.ds16[at], &ds[0], dsStep(&j.plan), n)
 	whole, masked := addProductTAVX512BF16, addProductTMaskedAVX512BF16
 	addPairs(whole, masked, x.dv[at*pad(p.VDim):], x.pPairs, pairLanes, x.doPairs, keys, (n+1)/2, p.VDim)
 	addPairs(whole, masked, x.dk[at*pad(p.Dim):], x.dsPairs, pairLanes, x.qPairs, keys, (n+1)/2, p.Dim)

@@ -40,7 +40,7 @@ type biasTile struct {
 func (j *job) biasTile(ws *arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()
-	b0, h0, r0, k0 := item%s[0], item/s[0]%s[1], item/s[0]/s[1]%tiles(s[2], tileQ)*tileQ, item/s[0]/s[1]/tiles(s[2], tileQ)*tileK
+	b0, h0, r0, k0 := item%s[0], item/s[0]%s[1], item/s[0]/s[1]%ceilDiv(s[2], tileQ)*tileQ, item/s[0]/s[1]/ceilDiv(s[2], tileQ)*tileK
 	t := biasTile{rowSum: s[2] == 1, from: r0, to: min(r0+tileQ, s[2]), k0: k0, k1: min(k0+tileK, s[3])}
 	var x gradPairs
 	x.begin(j, ws)
@@ -124,7 +124,7 @@ func (t *biasTile) endOf(rows int) {
 func (j *job) sinkGradient(ws *arena, h int) {
 	c, f := j.call, j.args
 	sink := float64(f.Sink.Float32s()[f.Sink.Offset(0, h, 0)])
-	x := newGradTile(&j.p, j.plan.rows, ws)
+	x := j.newRows(ws)
 	sum := 0.0
 	for b := 0; b < c.Batch && c.QLen > 0; b++ {
 		seq := c.Seq(b)

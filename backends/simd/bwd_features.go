@@ -6,11 +6,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// bwdFeatureItem is bwdGenericTile with features. Beside tiles of keys and of query rows,
+// bwdFeatureItem is an item of bwd_generic with features. Beside tiles of keys and of query rows,
 // items are tiles of a DBias that repeats, each of which walks all pairs that it is
 // summed over, and heads of DSink. So no sum depends on who adds it.
 func bwdFeatureItem(j *job, ws *arena, item int) {
-	f := &j.plan
+	f := &j.features
 	switch {
 	case item < f.biasItems:
 		j.biasTile(ws, item)
@@ -48,8 +48,15 @@ type gradPairs struct {
 }
 
 func (x *gradPairs) begin(j *job, ws *arena) {
-	x.rows, x.keys = newGradTile(&j.p, j.plan.rows, ws), newKVTile(j, ws)
+	x.rows, x.keys = j.newRows(ws), newKVTile(j, ws)
 	x.x.begin(j)
+}
+
+// newRows is newGradTile for rows that there are, whatever the problem allows.
+func (j *job) newRows(ws *arena) gradTile {
+	p := j.p
+	p.QLen = j.features.rows
+	return newGradTile(&p, ws)
 }
 
 // setRows loads the query rows [from, to) of head h.
@@ -97,7 +104,7 @@ func (j *job) keyFeatureGradients(ws *arena, t seqTile) {
 	x.begin(j, ws)
 	run, past := twoSums(ws, n*(p.Dim+p.VDim))
 	dk, dv := run[:n*p.Dim], run[n*p.Dim:]
-	m := pairMatrix{prob: ws.take(j.plan.rows * tileK), ds: ws.take(j.plan.rows * tileK)}
+	m := pairMatrix{prob: ws.take(j.features.rows * tileK), ds: ws.take(j.features.rows * tileK)}
 	first, last := t.rowsSeen()
 	if first < last {
 		x.keys.load(j, &t.Seq, t.b, t.g, t.from, n)
@@ -188,7 +195,7 @@ func (j *job) queryFeatureGradients(ws *arena, t seqTile) {
 	x.begin(j, ws)
 	dq, past := twoSums(ws, rows*p.Dim)
 	x.setRows(j, &t.Seq, t.b, t.h, t.from, t.to)
-	for i := t.from; j.plan.ownBias && i < t.end; i++ {
+	for i := t.from; j.features.ownBias && i < t.end; i++ {
 		clearRow(&f.DBias, f.DBias.Offset(t.b, t.h, i))
 	}
 	first, last := t.keysSeen()
@@ -205,7 +212,7 @@ func (j *job) queryFeatureGradients(ws *arena, t seqTile) {
 			i := t.from + r
 			lo, hi := t.Keys(i)
 			keys, _, ds := x.pairs(i, r, k0, max(lo, k0), min(hi, k1))
-			if j.plan.ownBias {
+			if j.features.ownBias {
 				scatter(&f.DBias, f.DBias.Offset(t.b, t.h, i)+k0, keys, ds)
 			}
 			mixAt(dq[r*p.Dim:][:p.Dim], x.uncapped(ds), x.keys.k, x.keys.kStep, keys)

@@ -22,12 +22,12 @@ import (
 // walks the query rows that see it and owns its dK and dV, or one tile of query
 // rows, which walks its keys and owns its dQ. Nothing is shared, so nothing is
 // added atomically and nothing waits; the price is that P and dP are computed
-// twice, seven products instead of five.
+// twice, seven products instead of five. Calls with features have items of their own.
 func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
 		j.cut()
-		return b.do(ctx, j, bwdFeatureItem, j.plan.backwardItems(), bwdFeatureFloats(c, &j.plan))
+		return b.do(ctx, j, bwdFeatureItem, j.features.backwardItems(), bwdFeatureFloats(c, &j.features))
 	}
 	keyItems, queryItems := bwdGenericItems(c.Problem)
 	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, bwdGenericFloats(c.Problem))
@@ -50,7 +50,7 @@ func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 }
 
 func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
-	return p.Batch * p.KVHeads * tiles(p.KVLen, tileK), p.Batch * p.Heads * tiles(p.QLen, tileQ)
+	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, tileK), p.Batch * p.Heads * ceilDiv(p.QLen, tileQ)
 }
 
 func bwdGenericCost(c *flashkit.Call) time.Duration {
@@ -98,8 +98,8 @@ func (j *job) keyGradients(ws *arena, item int) {
 	v, vStep := view(&f.V, b, g, k0, k1-k0, ws.take((k1-k0)*p.VDim))
 	run, past := twoSums(ws, (k1-k0)*(p.Dim+p.VDim))
 	dk, dv := run[:(k1-k0)*p.Dim], run[(k1-k0)*p.Dim:]
+	qt := newGradTile(p, ws)
 	rows, _ := tileSize(p)
-	qt := newGradTile(p, rows, ws)
 	prob, ds := ws.take(rows*tileK), ws.take(rows*tileK)
 
 	first, _ := p.Queries(k0)
@@ -131,8 +131,8 @@ func (j *job) keyGradients(ws *arena, item int) {
 						return
 					}
 					at := lo*tileK + c
-					mix(dv[c*p.VDim:][:p.VDim], prob[at:], tileK, hi-lo, qt.do[lo*qt.doStep:], qt.doStep)
-					mix(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*qt.qStep:], qt.qStep)
+					axpy(dv[c*p.VDim:][:p.VDim], prob[at:], tileK, hi-lo, qt.do[lo*qt.doStep:], qt.doStep)
+					axpy(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*qt.qStep:], qt.qStep)
 				}
 			}
 		}
@@ -149,10 +149,10 @@ func (j *job) keyGradients(ws *arena, item int) {
 func (j *job) queryGradients(ws *arena, t queryTile) {
 	p, f := &j.p, j.args
 	rows := t.to - t.from
-	most, keys := tileSize(p)
-	qt := newGradTile(p, most, ws)
+	qt := newGradTile(p, ws)
 	qt.load(j, t.b, t.h, t.from, rows)
 	dq, past := twoSums(ws, rows*p.Dim)
+	_, keys := tileSize(p)
 	kbuf, vbuf := ws.take(keys*p.Dim), ws.take(keys*p.VDim)
 	prob, ds := ws.take(tileK), ws.take(tileK)
 
@@ -174,7 +174,7 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 				}
 				row := ds[:hi-lo]
 				qt.scoreGradient(i, prob[:hi-lo], row, k[lo*kStep:], kStep, v[lo*vStep:], vStep)
-				mix(dq[i*p.Dim:][:p.Dim], row, 1, hi-lo, k[lo*kStep:], kStep)
+				axpy(dq[i*p.Dim:][:p.Dim], row, 1, hi-lo, k[lo*kStep:], kStep)
 			}
 		}
 	}
@@ -198,8 +198,8 @@ type gradTile struct {
 	qBuf, doBuf, oBuf []float32
 }
 
-// newGradTile returns room for up to so many rows.
-func newGradTile(p *flashkit.Problem, rows int, ws *arena) gradTile {
+func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
+	rows, _ := tileSize(p)
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, scale: p.SoftmaxScale(),
 		lse: ws.take(rows), delta: ws.take(rows),

@@ -79,11 +79,11 @@ func TestCostOfPlan(t *testing.T) {
 func TestCostOfBackwardPlan(t *testing.T) {
 	for _, name := range []string{"b1-h2-g1-n9-m900-d64-bf16-causal", "b2-h8-g2-n700-m300-d160-bf16"} {
 		p := parsed(t, name)
-		for kernel, plan := range map[string]func(*job) (tile, block phase){
+		for kernel, plan := range map[string]func(*plan) (tile, block phase){
 			"simd/bwd_avx2": avx2Lanes.bwdPlan, "simd/bwd_avx512": avx512Lanes.bwdPlan,
 			"simd/bwd_avx512bf16": bwdAVX512BF16Plan, "simd/bwd_amxbf16": bwdAMXBF16Plan, "simd/bwd_amxf32": bwdAMXF32Plan,
 		} {
-			tile, block := plan(&job{p: p, workers: workers()})
+			tile, block := plan(newPlan(p))
 			f := timedPhases(p)[kernel]
 			assert.Equal(t, []int{tile.items, block.items}, []int{f[0].items, f[1].items}, "%s of %s", kernel, name)
 		}

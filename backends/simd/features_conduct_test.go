@@ -123,7 +123,7 @@ func TestCancelFeaturesMidway(t *testing.T) {
 // What a problem claims beyond its tensors, a length or a number of heads that no memory
 // backs, takes neither memory nor time.
 func TestClaimsCostNothing(t *testing.T) {
-	const huge = 1 << 40
+	const huge = math.MaxInt >> 24
 	f32 := func(b, h, n, d int) flashkit.Tensor { return flashkit.F32(make([]float32, b*h*n*d), b, h, n, d) }
 	empty := func(b, h, n, d int) flashkit.Tensor { return flashkit.F32([]float32{}, b, h, n, d) }
 	type claim struct {
@@ -195,4 +195,161 @@ func TestCarryKeepsRowsThatSeeNoKey(t *testing.T) {
 	require.Equal(t, before[:4], after[:4])
 	require.Equal(t, before[8:10], after[8:10])
 	require.NotEqual(t, before[10:], after[10:])
+}
+
+// Tiles of keys begin anywhere in a page, and end in another.
+func TestTilesAcrossPages(t *testing.T) {
+	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for i := range 30 {
+		p := drawProblem(t, r, flashkit.FeaturePage, dtypes[i%2*(i%3)])
+		p.Batch, p.QLen, p.KVLen, p.Page = 3, 1+r.IntN(3), 300+r.IntN(300), []int{10, 64, 70}[i%3]
+		p.Band = flashkit.Window(60+r.IntN(200), 0)
+		newSample(r, p).check(t, r)
+	}
+}
+
+// A mask that hides a row's keys hides the row from them: it may hold anything.
+func TestMaskHidesRows(t *testing.T) {
+	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	k := kernel(t, "simd/bwd_generic")
+	for i := range 6 {
+		p := drawProblem(t, r, flashkit.FeatureMask|flashkit.FeatureRagged|flashkit.FeatureSoftcap, dtypes[i%3])
+		p.Heads = p.KVHeads // a head of queries for one of keys
+		s := newSample(r, p)
+		a := &s.args
+		fill(&a.O, 0)
+		fill(&a.LSE, 3)
+		require.NoError(t, k.Compute(t.Context(), p, a))
+		before := map[*flashkit.Tensor][]float32{&a.DQ: values(a.DQ), &a.DK: values(a.DK), &a.DV: values(a.DV)}
+		b := r.IntN(p.Batch)
+		if s.n[b] == 0 {
+			continue
+		}
+		h, row := r.IntN(p.Heads), r.IntN(s.n[b])
+		for _, x := range []*flashkit.Tensor{&a.Q, &a.DO} {
+			put(x, s.rowAt(x, b, h, row), math.NaN())
+		}
+		seen := map[int]bool{}
+		for _, j := range s.seen(b, h, row) {
+			seen[s.keyAt(&a.DK, b, h, j)] = true
+			seen[-1-s.keyAt(&a.DV, b, h, j)] = true
+		}
+		require.NoError(t, k.Compute(t.Context(), p, a))
+		for x, want := range before {
+			at := 0
+			each(*x, func(pos [4]int, _ int) {
+				first := x.Offset(pos[0], pos[1], pos[2])
+				other := x == &a.DQ && first != s.rowAt(x, b, h, row) || x == &a.DK && !seen[first] || x == &a.DV && !seen[-1-first]
+				if got := float32(get(x, first+pos[3])); other && math.Float32bits(got) != math.Float32bits(want[at]) && want[at] == want[at] {
+					t.Fatalf("%s: NaN in row %d of head %d of sequence %d shows in %v", s.about, row, h, b, pos)
+				}
+				at++
+			})
+		}
+	}
+}
+
+// A bias that repeats over very many heads keeps its digits.
+func TestLongSumOfDBias(t *testing.T) {
+	const heads = 1 << 18
+	k := kernel(t, "simd/bwd_generic")
+	for rows := 1; rows <= 2; rows++ { // two of one row's bias, or of two rows'
+		p := flashkit.Problem{Batch: 1, Heads: heads, KVHeads: heads, QLen: 2, KVLen: 1, Dim: 1, VDim: 1}
+		p.Score.Bias = true
+		args := flashkit.NewArgs(p, k.Pass)
+		args.Bias, args.DBias = flashkit.F32(make([]float32, rows), 1, 1, rows, 1), flashkit.F32(make([]float32, rows), 1, 1, rows, 1)
+		want, x := make([]float64, rows), .5+rand.Float32()
+		for i := range args.DLSE.Float32s() { // with one key, dS is the gradient of LSE
+			args.DLSE.Float32s()[i] = x // equal numbers, whose sum always rounds to the same side
+			want[i%rows] += float64(x)
+		}
+		require.NoError(t, k.Compute(t.Context(), p, args))
+		for i := range want {
+			require.InEpsilon(t, want[i], args.DBias.Float32s()[i], 6e-5)
+		}
+	}
+}
+
+// Large scores cost no more digits than the plain algorithm in float32 loses.
+func TestFeaturesOfLargeScores(t *testing.T) {
+	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	k := kernel(t, "simd/fwd_generic")
+	for _, feature := range []flashkit.Feature{flashkit.FeatureSoftcap, flashkit.FeatureBias, flashkit.FeatureALiBi, flashkit.FeatureSink, flashkit.FeatureMask} {
+		p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 150, KVLen: 100, Dim: 64, VDim: 8, Scale: 1}
+		addFeatures(&p, feature)
+		if p.Score.Softcap != 0 {
+			p.Score.Softcap = 8000
+		}
+		s := newSample(r, p)
+		base := values(s.args.Q)[:p.Dim] // keys differ little from it, so that every weight counts
+		change(s.args.K, func(at [4]int, old float32) float32 { return base[at[3]] + old/3200 })
+		scaleBy(s.args.Q, 400) // scores up to 1e4
+		var o, lse [2]float64  // the squares of errors, of the kernel and of plain float32
+		wantO, wantLSE := s.expectForward()
+		require.NoError(t, k.Compute(t.Context(), p, &s.args))
+		for h := range p.Heads {
+			for i := range p.QLen {
+				naive, naiveLSE := s.naive(0, h, i)
+				for c, x := range naive {
+					at := s.args.O.Offset(0, h, i) + c
+					o[0] += square(get(&s.args.O, at) - wantO.list[at].x)
+					o[1] += square(float64(x) - wantO.list[at].x)
+				}
+				at := s.args.LSE.Offset(0, h, i)
+				lse[0] += square(get(&s.args.LSE, at) - wantLSE.list[at].x)
+				lse[1] += square(float64(naiveLSE) - wantLSE.list[at].x)
+			}
+		}
+		t.Logf("%v: squares of the errors of O %.2g, plain %.2g, of LSE %.2g, plain %.2g", feature, o[0], o[1], lse[0], lse[1])
+		require.LessOrEqual(t, o[0], 2*o[1], "%v", feature)
+		require.LessOrEqual(t, lse[0], 2*lse[1], "%v", feature)
+	}
+}
+
+func square(x float64) float64 { return x * x }
+
+// naive computes a row as one would write it down, in float32.
+func (s *sample) naive(b, h, i int) (o []float32, lse float32) {
+	p, a := &s.p, &s.args
+	g := h / (p.Heads / p.KVHeads)
+	var scores []float32
+	seen := s.seen(b, h, i)
+	m := float32(math.Inf(-1))
+	if p.Score.Sink {
+		m = a.Sink.Float32s()[a.Sink.Offset(0, h, 0)]
+	}
+	sink := m
+	for _, j := range seen {
+		var x float32
+		for c := range p.Dim {
+			x += float32(float32(get(&a.Q, s.rowAt(&a.Q, b, h, i)+c)) * float32(get(&a.K, s.keyAt(&a.K, b, g, j)+c)))
+		}
+		x *= float32(p.SoftmaxScale())
+		if c := p.Score.Softcap; c != 0 {
+			x = c * float32(math.Tanh(float64(x/c)))
+		}
+		if p.Score.Bias {
+			x += float32(get(&a.Bias, pairAt(&a.Bias, b, h, i, j)))
+		}
+		if p.Score.ALiBi {
+			distance := j - i - (s.m[b] - s.n[b])
+			x -= float32(a.Slopes.Float32s()[a.Slopes.Offset(0, h, 0)] * float32(max(distance, -distance)))
+		}
+		scores, m = append(scores, x), max(m, x)
+	}
+	exp := func(x float32) float32 { return float32(math.Exp(float64(x))) }
+	l := float32(0)
+	if p.Score.Sink {
+		l = exp(sink - m)
+	}
+	for _, x := range scores {
+		l += exp(x - m)
+	}
+	o = make([]float32, p.VDim)
+	for c := range o {
+		for n, x := range scores {
+			o[c] += float32(exp(x-m) / l * float32(get(&a.V, s.keyAt(&a.V, b, g, seen[n])+c)))
+		}
+	}
+	return o, m + float32(math.Log(float64(l)))
 }

@@ -21,27 +21,27 @@ import (
 // masked product of fwd_avx512, with those rows of V widened.
 func (b *Backend) fwdAVX512BF16(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
-	avx512Lanes.plan(j, itemRows)
-	work := fwdAVX512BF16Work(j)
+	avx512Lanes.plan(&j.plan, itemRows)
+	work := fwdAVX512BF16Work(&j.plan)
 	return b.do(ctx, j, fwdAVX512BF16Item, work.items, work.floats)
 }
 
 // fwdAVX512BF16Work returns the items of a planned job, and what each needs.
-func fwdAVX512BF16Work(j *job) phase {
-	p := &j.p
+func fwdAVX512BF16Work(pl *plan) phase {
+	p := &pl.p
 	vdim, words, keys := pad(p.VDim), pairWords(p.Dim), avx512Lanes.keys
-	perTile := pairLanes*words + j.sumFloats(pairLanes, vdim, keys)
+	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, keys)
 	shared := keys*(pairLanes+1+vdim) + keys/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
-	return phase{p.Batch * p.Heads * tiles(p.QLen, j.group*pairLanes), j.group*perTile + shared}
+	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
 }
 
 func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration { return cost(fwdAVX512BF16Times(p)) }
 
 func fwdAVX512BF16Times(p flashkit.Problem) timedPhase {
-	j := &job{p: p, workers: workers()}
-	avx512Lanes.plan(j, itemRows)
+	pl := newPlan(p)
+	avx512Lanes.plan(pl, itemRows)
 	c := pairPace(fwdPairPace)
-	return c.forward(&p, pairLanes, 2, fwdAVX512BF16Work(j).items, j.group*pairLanes, itemRows)
+	return c.forward(&p, pairLanes, 2, fwdAVX512BF16Work(pl).items, pl.group*pairLanes, itemRows)
 }
 
 // A pairTile is a laneTile whose Q is in pairs.
@@ -89,7 +89,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 				return
 			}
 			avx512Lanes.meet(j, &group[t].laneTile, x.factors, lo)
-			x.absorb(j, &group[t], lo, hi)
+			x.accumulate(j, &group[t], lo, hi)
 		}
 		lo = hi
 	}
@@ -109,8 +109,8 @@ func (x *pairScratch) newTile(j *job, ws *arena, from, n, vdim, block int) pairT
 	return t
 }
 
-// absorb takes the keys [lo, hi) into the tile.
-func (x *pairScratch) absorb(j *job, t *pairTile, lo, hi int) {
+// accumulate takes the keys [lo, hi) into the tile.
+func (x *pairScratch) accumulate(j *job, t *pairTile, lo, hi int) {
 	p, k := &j.p, &j.args.K
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.from + t.n - 1)

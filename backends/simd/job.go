@@ -16,20 +16,13 @@ import (
 //
 // Jobs are pooled for their workspace. A job is cleared before it returns.
 type job struct {
-	call    *flashkit.Call
-	p       flashkit.Problem
-	args    *flashkit.Args
-	scale   float64 // of the scores
-	base2   float32 // scale * log2(e)
-	workers int     // goroutines that the call may use
-	group   int     // query tiles of an item, where a kernel takes several
-	heads   int     // query heads whose items take turns, where a kernel limits them
-	rows    int     // query rows of a tile, where a kernel chooses
-	keys    int     // keys of an item, likewise
-	copied  int     // rows of a sum of dQ in workspace
-	chains  int     // of blocks of keys, each of which adds up its own dQ
+	plan
+	call  *flashkit.Call
+	args  *flashkit.Args
+	scale float64 // of the scores
+	base2 float32 // scale * log2(e)
 
-	plan         featurePlan // of a portable kernel's call with features
+	features     featurePlan // of a portable kernel's call with features
 	byRow, byKey itemTable   // likewise
 
 	run   func(j *job, ws *arena, item int)
@@ -41,8 +34,8 @@ type job struct {
 	shared arena          // of all workers, where a kernel needs it
 	passed []atomic.Int64 // how far each item has come, where later items wait for it
 
-	crew    *crew
-	seats   int            // for helpers that have not come; of crew.mu
+	pool    *pool
+	slots   int            // for helpers that have not come; of pool.mu
 	helpers sync.WaitGroup // that have
 	present atomic.Int64   // how many of these are still at work
 }
@@ -53,7 +46,7 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 	if j == nil {
 		j = b.jobs.Get().(*job)
 	}
-	j.crew, j.workers = b.crew, workers()
+	j.pool, j.workers = b.pool, workers()
 	j.call, j.p, j.args = c, c.Problem, c.Args
 	j.scale = c.SoftmaxScale()
 	j.base2 = float32(j.scale * math.Log2E)
@@ -73,15 +66,15 @@ func (j *job) parallel(ctx context.Context, run func(*job, *arena, int), n, floa
 	j.next.Store(0)
 	work := phase{n, floats}
 	j.hold(work) // here, not by the worker, so that a second call allocates nothing
-	j.crew.run(j, crewOf(j.workers, []phase{work})-1)
+	j.pool.run(j, poolSize(j.workers, []phase{work})-1)
 }
 
 // A phase is items that run at the same time, and the floats of workspace that
 // each worker needs for them.
 type phase struct{ items, floats int }
 
-// crewOf returns how many of the workers have something to do in a phase.
-func crewOf(workers int, phases []phase) int {
+// poolSize returns how many of the workers have something to do in a phase.
+func poolSize(workers int, phases []phase) int {
 	items := 1
 	for _, f := range phases {
 		items = max(items, f.items)
@@ -104,7 +97,7 @@ func space(w int, phases []phase) int {
 // hold reserves the workspace of all the phases at once, so that a larger one
 // does not replace that of a smaller one.
 func (j *job) hold(phases ...phase) {
-	n := crewOf(j.workers, phases)
+	n := poolSize(j.workers, phases)
 	for len(j.spaces) < n {
 		j.spaces = append(j.spaces, arena{})
 	}
@@ -116,7 +109,7 @@ func (j *job) hold(phases ...phase) {
 // memory returns the bytes that hold reserves for a new job.
 func memory(phases ...phase) float64 {
 	floats := 0.0
-	for w := range crewOf(workers(), phases) {
+	for w := range poolSize(workers(), phases) {
 		floats += float64(space(w, phases))
 	}
 	return 4 * floats

@@ -4,6 +4,7 @@ package simd
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -29,12 +30,21 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 	}
 }
 
-// vector returns a kernel in assembly, which takes dense attention alone.
+// vector returns a kernel in assembly, which takes dense attention alone. Its cost and
+// memory follow from the problem.
 func vector(name string, missing func() string, refuses func(flashkit.Problem) string, cost func(flashkit.Problem) time.Duration, memory func(flashkit.Problem) float64, run func(context.Context, *flashkit.Call) error) flashkit.Kernel {
-	k := kernel(name, flashkit.FeatureShift, cost, memory, run)
-	k.Missing = missing
-	k.Refuses = func(c *flashkit.Call) string { return refuses(c.Problem) }
-	return k
+	pass := flashkit.PassForward
+	if strings.HasPrefix(name, "bwd_") {
+		pass = flashkit.PassBackward
+	}
+	return flashkit.Kernel{
+		Name: "simd/" + name, Pass: pass, Takes: flashkit.FeatureShift,
+		Missing: missing,
+		Refuses: func(c *flashkit.Call) string { return refuses(c.Problem) },
+		Cost:    func(c *flashkit.Call) time.Duration { return cost(c.Problem) },
+		Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c.Problem)} },
+		Run:     run,
+	}
 }
 
 // missingAMX asks Linux for AMX on the first call.

@@ -75,11 +75,60 @@ func TestHostMemory(t *testing.T) {
 	}
 }
 
+// With features too, of sequences as long as they may be, and of packed ones, whose tables count.
+func TestHostMemoryOfFeatures(t *testing.T) {
+	for _, name := range []string{
+		"b1-h8-g2-n300-m300-d64-f32-causal-softcap30-alibi",
+		"b2-h4-g4-n200-m500-d33-dv40-f16-bias-mask-sink-dropout0.5",
+		"b3000-h1-g1-n5-m6-d4-f32-ragged", "b20-h1-g1-n70-m80-d4-f32-bias-ragged",
+	} {
+		p, err := flashkit.ParseProblem(name)
+		require.NoError(t, err)
+		for i := range New().Kernels() {
+			b := New()
+			k := b.Kernels()[i]
+			if k.Fits(p.Ask(k.Pass)) != "" {
+				continue
+			}
+			args := flashkit.NewArgs(p, k.Pass)
+			if p.Ragged {
+				one := p
+				one.Batch, one.QLen, one.KVLen = 1, p.Batch*p.QLen, p.Batch*p.KVLen
+				args = flashkit.NewArgs(one, k.Pass)
+				bias := args.Bias.Shape()
+				args.Seqs.QStarts, args.Seqs.KVStarts = []int32{0}, []int32{0}
+				for b := 1; b <= p.Batch; b++ {
+					args.Seqs.QStarts, args.Seqs.KVStarts = append(args.Seqs.QStarts, int32(b*p.QLen)), append(args.Seqs.KVStarts, int32(b*p.KVLen))
+				}
+				if bias[3] > 0 {
+					args.Bias = flashkit.F32(make([]float32, p.KVLen), 1, 1, 1, p.KVLen)
+					if k.Pass == flashkit.PassBackward {
+						args.DBias = flashkit.F32(make([]float32, p.KVLen), 1, 1, 1, p.KVLen)
+					}
+				}
+			}
+			var c flashkit.Call
+			require.NoError(t, c.Set(p, k.Pass, args))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			require.NoError(t, k.Do(t.Context(), &c))
+			runtime.ReadMemStats(&after)
+			got, want := float64(after.TotalAlloc-before.TotalAlloc), k.Needs(&c).Host
+			require.GreaterOrEqual(t, got, want, "%s %s", k.Name, p)
+			require.LessOrEqual(t, got, 1.25*want+16<<10, "%s %s", k.Name, p)
+			require.NoError(t, b.Close())
+		}
+	}
+}
+
 // A problem that no machine could hold has a positive figure too.
 func TestHostMemoryOfHugeProblems(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h1-g1-n1000000000000000-m1000-d1-bf16")
 	require.NoError(t, err)
 	for _, k := range New().Kernels() {
+		if k.Needs == nil {
+			continue // a build tag left it out
+		}
 		require.Positive(t, k.Needs(p.Ask(k.Pass)).Host, k.Name)
 	}
 }

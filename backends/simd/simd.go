@@ -4,12 +4,9 @@
 package simd
 
 import (
-	"context"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -20,13 +17,13 @@ import (
 type Backend struct {
 	last atomic.Pointer[job] // with the workspace of the last call, so that the next one allocates nothing
 	jobs sync.Pool           // *job, of calls that ran at the same time
-	crew *crew
+	pool *pool
 }
 
 // New returns the CPU backend. It is available on every machine.
 func New() *Backend {
-	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, crew: newCrew()}
-	runtime.AddCleanup(b, (*crew).close, b.crew)
+	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, pool: newPool()}
+	runtime.AddCleanup(b, (*pool).close, b.pool)
 	return b
 }
 
@@ -51,25 +48,10 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// kernel returns the kernel of that name, whose cost and memory follow from the
-// problem alone.
-func kernel(name string, takes flashkit.Feature, cost func(flashkit.Problem) time.Duration, memory func(flashkit.Problem) float64, run func(context.Context, *flashkit.Call) error) flashkit.Kernel {
-	pass := flashkit.PassForward
-	if strings.HasPrefix(name, "bwd_") {
-		pass = flashkit.PassBackward
-	}
-	return flashkit.Kernel{
-		Name: "simd/" + name, Pass: pass, Takes: takes,
-		Cost:  func(c *flashkit.Call) time.Duration { return cost(c.Problem) },
-		Needs: func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c.Problem)} },
-		Run:   run,
-	}
-}
-
 // Close lets the helpers end. Calls in progress finish; a later call runs on the
 // caller's goroutine alone. A backend that is collected needs no Close.
 func (b *Backend) Close() error {
-	b.crew.close()
+	b.pool.close()
 	b.last.Store(nil)
 	return nil
 }

@@ -36,9 +36,9 @@ func crowded(c pace, workers int) pace {
 }
 
 // blocksOf calls load for each block of up to size keys that rows of an item see,
-// and then absorb for each of n tiles, until the call is canceled. A block begins at
+// and then accumulate for each of n tiles, until the call is canceled. A block begins at
 // a multiple of tileStep, and ends at one or at the end.
-func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), absorb func(tile int)) {
+func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumulate func(tile int)) {
 	if at.first >= at.last {
 		return
 	}
@@ -49,7 +49,7 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), absorb 
 			if j.canceled() {
 				return
 			}
-			absorb(t)
+			accumulate(t)
 		}
 	}
 }
@@ -72,20 +72,20 @@ func (j *job) partsOf(t *laneTile, lo, hi int, f func(from, keys int, whole bool
 // planTiles is plan for kernels that pack K and V for each item, which takes them as
 // long as a tile of rows or two. Workers get fewer and larger items where the one with
 // the most to do ends sooner by that.
-func (j *job) planTiles() {
+func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
-	avx512Lanes.plan(j, tileItemRows)
-	heads, perHead := j.p.Batch*j.p.Heads, tiles(j.p.QLen, pairLanes)
-	most := func(group int) int { return tiles(heads*tiles(perHead, group), j.workers) * (group + packing) }
-	best := j.group
-	for g := j.group + 1; g <= min(perHead, tileItemRows/pairLanes) && heads*tiles(perHead, g) >= atLeast*j.workers; g++ {
+	avx512Lanes.plan(pl, tileItemRows)
+	heads, perHead := pl.p.Batch*pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
+	most := func(group int) int { return ceilDiv(heads*ceilDiv(perHead, group), pl.workers) * (group + packing) }
+	best := pl.group
+	for g := pl.group + 1; g <= min(perHead, tileItemRows/pairLanes) && heads*ceilDiv(perHead, g) >= atLeast*pl.workers; g++ {
 		if most(g) < most(best) {
 			best = g
 		}
 	}
-	if 20*most(best) < 19*most(j.group) { // or else small items are better, as cores differ
-		j.group = best
-		j.planHeads(pairLanes)
+	if 20*most(best) < 19*most(pl.group) { // or else small items are better, as cores differ
+		pl.group = best
+		pl.planHeads(pairLanes)
 	}
 }
 

@@ -59,7 +59,9 @@ says which kernel runs a problem and why not the others. A dispatcher runs the o
 
 - *Forward* kernels write O and LSE, *backward* kernels dQ, dK and dV. *Decode* kernels are forward kernels for few query rows.
 - *Head dims* is the largest Dim and VDim. *Rows* is the most query rows for each KV head: Heads / KVHeads * QLen.
-- All of them take every mask, every grouping of heads and every stride that flashkit has, but for one: tensors in the memory of
+- *Features* is what a kernel takes beyond dense attention in a band: softcap, alibi, bias, mask, sink, dropout, ragged (padded
+  and packed sequences), page, carry. A kernel refuses what it does not name.
+- All of them take every band, every grouping of heads and every stride that flashkit has, but for one: tensors in the memory of
   the device need rows at 16-byte addresses for ` + "`fwd_sm90` and `bwd_sm90`" + `.
 - CUDA kernels need a driver of CUDA 13.0 or later, on Linux or on Windows with amd64. On the device the bound is as stated; tensors
   in the host's memory are bound by the bus.
@@ -74,12 +76,25 @@ func kernelsPage(kernels []flashkit.Kernel) string {
 	for _, k := range kernels {
 		if name := backendOf(k.Name); name != backend {
 			backend = name
-			fmt.Fprintf(&b, "\n## %s\n\n| kernel | pass | dtypes | what it is, what limits its speed | head dims | rows | requires |\n|---|---|---|---|---|---|---|\n", backend)
+			fmt.Fprintf(&b, "\n## %s\n\n| kernel | pass | dtypes | what it is, what limits its speed | features | head dims | rows | requires |\n|---|---|---|---|---|---|---|---|\n", backend)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", k.Name, k.Pass, strings.Join(typeNames(k), " "),
-			k.About, limitCell(k.MaxDim), limitCell(k.MaxRows), platformOf(k))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", k.Name, k.Pass, strings.Join(typeNames(k), " "),
+			k.About, featuresCell(k), limitCell(k.MaxDim), limitCell(k.MaxRows), platformOf(k))
 	}
 	return b.String()
+}
+
+// featuresCell names what the kernel takes beyond a band on any diagonal, which all do.
+func featuresCell(k flashkit.Kernel) string {
+	const all = flashkit.AllFeatures &^ flashkit.FeatureShift
+	switch takes := k.Takes &^ flashkit.FeatureShift; takes {
+	case all:
+		return "all"
+	case all &^ flashkit.FeaturePage &^ flashkit.FeatureCarry:
+		return "all that have a backward pass"
+	default:
+		return strings.ReplaceAll(takes.String(), ",", " ")
+	}
 }
 
 func limitCell(n int) string {

@@ -5,23 +5,32 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/half"
 )
 
 // tile is the number of keys that a row takes in at a time.
 const tile = 16
 
-// A call is one call of one kernel.
+// A call is one call of one kernel, at one sequence of it.
 type call struct {
 	slips
-	p  problem
-	by float32 // the softmax scale
+	c    *flashkit.Call
+	args *flashkit.Args
+	by   float32 // the softmax scale
 
-	js []int // workspace of scores
-	s  []float32
+	b   int // the sequence
+	seq flashkit.Seq
+	p   problem // with the lengths of the sequence
+
+	js       []int // workspace: keys of a tile, their scores, and the slopes of the softcap there
+	s, slope []float32
 }
 
-func newCall(s slips, p problem) *call { return &call{slips: s, p: p, by: s.scale(p)} }
+func newCall(s slips, c *flashkit.Call) *call {
+	return &call{slips: s, c: c, args: c.Args, by: s.scale(c.Problem), p: c.Problem}
+}
+
+// A pair is a row and a key of a query head.
+type pair struct{ b, h, i, j int }
 
 // A row is what the forward pass knows of one query row: the largest score so
 // far, and the sum of the weights relative to it, bare and times V. Sums over keys
@@ -37,31 +46,49 @@ func (r *row) reset(m float32) {
 	clear(r.o)
 }
 
+// enter moves the call to sequence b.
+func (c *call) enter(b int) {
+	c.b, c.seq = b, c.sequence(c.c, b)
+	c.p.QLen, c.p.KVLen = c.seq.N, c.seq.M
+}
+
 // forward walks the keys of each query row in tiles with a running maximum, and
 // divides once at the end (Dao et al. 2022, algorithm 1).
-func (c *call) forward(ctx context.Context, f *flashkit.Args) error {
+func (c *call) forward(ctx context.Context) error {
+	f := c.args
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
 		return err
 	}
 	r := row{o: make([]float64, c.p.VDim)}
-	for b := range c.p.Batch {
+	for b := range c.c.Batch {
+		c.enter(b)
 		for h := range c.p.Heads {
 			g := c.kvHead(c.p, h)
-			q, k, v := c.load(f.Q, b, h), c.load(f.K, b, g), c.values(c.load(f.V, b, g))
+			q, k, v := c.queries(f.Q, h), c.keyRows(f.K, g), c.values(c.keyRows(f.V, g))
 			for i := range c.rowEnd(c.p.QLen) {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				lo, hi := c.keys(c.p, i)
+				at := pair{b: b, h: h, i: i}
+				lo, hi := c.visible(i)
 				c.begin(&r, lo, hi)
+				c.open(&r, at)
 				for k0, end := c.visits(i, lo, hi); k0 < end; k0 += tile {
-					c.absorb(&r, q[i], k, v, k0, lo, hi)
+					c.absorb(&r, at, q[i], k, v, k0, lo, hi)
 				}
-				c.finish(&r, f, b, h, i)
+				c.finish(&r, at)
 			}
 		}
+		c.pad("O", f.O, c.seq.QBatch, c.seq.N, f.Seqs != nil && f.Seqs.QStarts != nil, 0)
+		c.pad("LSE", f.LSE, c.seq.QBatch, c.seq.N, f.Seqs != nil && f.Seqs.QStarts != nil, negInf)
 	}
 	return nil
+}
+
+// visible returns the keys that row i sees, those that a mask hides with them.
+func (c *call) visible(i int) (lo, hi int) {
+	lo, hi = c.keys(c.aligned(c), i)
+	return min(lo, c.p.KVLen), min(hi, c.p.KVLen)
 }
 
 // visits returns where the tiles of row i, which sees [lo, hi), begin and end.
@@ -69,15 +96,37 @@ func (c *call) visits(i, lo, hi int) (k0, end int) {
 	return c.first(c.p, i, lo) / tile * tile, min(hi, c.keyEnd(c.p.KVLen))
 }
 
+// open gives the row what it has before its first key.
+func (c *call) open(r *row, at pair) {
+	if c.p.Score.Sink {
+		c.sink(c, r, at)
+	}
+	if c.p.Carry {
+		c.carry(c, r, at)
+	}
+}
+
+// take adds one score of the value v, nil for none, to the row.
+func (c *call) take(r *row, s float32, v []float32) {
+	m := max(r.m, s)
+	shift := c.guard(m)
+	alpha, w := c.exp(r.m-shift), c.exp(s-shift)
+	r.m, r.l = m, r.l*float64(alpha)+float64(w)
+	for x := range r.o {
+		r.o[x] *= float64(alpha)
+	}
+	add(r.o[:len(v)], w, v, c.sumKeys)
+}
+
 // absorb adds the tile of keys from k0 on to the row.
-func (c *call) absorb(r *row, q []float32, k, v [][]float32, k0, lo, hi int) {
-	js, s := c.scores(q, k, k0, lo, hi)
+func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi int) {
+	js, s := c.scores(at, q, k, k0, lo, hi)
 	top := negInf
 	for _, x := range s {
 		top = max(top, x)
 	}
 	m := c.raise(r.m, top)
-	shift := max(m, -math.MaxFloat32) // with no score yet exp must give 0, not exp(-Inf + Inf)
+	shift := c.guard(m)
 	alpha := c.exp(r.m - shift)
 	r.m = m
 	r.l *= float64(c.rescaleL(alpha))
@@ -86,70 +135,94 @@ func (c *call) absorb(r *row, q []float32, k, v [][]float32, k0, lo, hi int) {
 	}
 	for x := range s {
 		s[x] = c.exp(s[x] - shift)
-		r.l = c.sumKeys(r.l + float64(s[x]))
+		if x < len(js) {
+			at.j = js[x]
+		}
+		r.l = c.sumKeys(r.l + float64(c.counted(c, s[x], at)))
 	}
 	for x, j := range js {
-		add(r.o[:c.vdim(c.p)], s[x], v[j], c.sumKeys)
+		at.j = j
+		add(r.o[:c.vdim(c.p)], s[x]*c.keep(c, at), v[j], c.sumKeys)
 	}
 }
 
 // scores returns the keys of the tile from k0 on that take part in a row that
 // sees [lo, hi), and their scores.
-func (c *call) scores(q []float32, k [][]float32, k0, lo, hi int) (js []int, s []float32) {
-	c.js, c.s = c.js[:0], c.s[:0]
+func (c *call) scores(at pair, q []float32, k [][]float32, k0, lo, hi int) (js []int, s []float32) {
+	c.js, c.s, c.slope = c.js[:0], c.s[:0], c.slope[:0]
 	dim := c.dim(c.p.Dim)
 	for j := k0; j < min(k0+tile, c.keyEnd(len(k))); j++ {
-		score, counts := c.sum(c.p.DType, dot(q[:dim], k[j]))*c.by, true
+		at.j = j
+		score, slope := c.score(c, c.sum(c.p.DType, dot(q[:dim], k[j]))*c.by, at)
+		counts := true
 		if j < lo || j >= hi {
 			score, counts = c.hidden(score, j, lo)
+		} else if c.p.Score.Mask && !c.shown(c, at) {
+			score, counts = c.masked(c, score)
 		}
 		if counts {
-			c.js, c.s = append(c.js, j), append(c.s, score)
+			c.js, c.s, c.slope = append(c.js, j), append(c.s, score), append(c.slope, slope)
 		}
 	}
 	return c.js, append(c.s, c.unused(k0+tile-len(k))...)
 }
 
-// finish writes row i of head h of batch b.
-func (c *call) finish(r *row, f *flashkit.Args, b, h, i int) {
-	l := c.divisor(r.l)
+// finish writes the row.
+func (c *call) finish(r *row, at pair) {
+	c.end(c, r, at)
+	l, f := c.divisor(r.l), c.args
 	for x := range r.o {
-		c.write(f.O, b, h, i, x, float32(r.o[x]/l))
+		c.write(f.O, c.seq.QBatch, at.h, c.seq.Q0+at.i, x, float32(r.o[x]/l))
 	}
 	if !f.LSE.IsZero() {
-		c.write(f.LSE, b, h, i, 0, c.lse(r.m, r.l))
+		c.settle(c, r, at)
+		c.write(f.LSE, c.seq.QBatch, at.h, c.seq.Q0+at.i, 0, c.lse(r.m, r.l))
 	}
+}
+
+// Gradients are sums over sequences: of the bias, dense in its shape, and of the sink.
+type gradients struct {
+	bias map[pair]float64
+	sink []float64
 }
 
 // backward recomputes P from LSE and walks the same tiles (Dao et al. 2022,
 // appendix B.2). All of dK and dV of a batch grow side by side, because every
 // query head of a group adds to them.
-func (c *call) backward(ctx context.Context, f *flashkit.Args) error {
+func (c *call) backward(ctx context.Context) error {
+	f := c.args
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
 		return err
 	}
-	m := c.p.KVLen
-	for b := range c.p.Batch {
+	sums := gradients{map[pair]float64{}, make([]float64, c.p.Heads)}
+	for b := range c.c.Batch {
+		c.enter(b)
+		m := c.p.KVLen
 		dk, dv := zeros[float64](c.p.KVHeads*m, c.p.Dim), zeros[float64](c.p.KVHeads*m, c.p.VDim)
 		for h := range c.p.Heads {
 			g := c.kvHead(c.p, h)
-			if err := c.backwardHead(ctx, f, b, h, dk[g*m:][:m], dv[g*m:][:m]); err != nil {
+			if err := c.backwardHead(ctx, pair{b: b, h: h}, &sums, dk[g*m:][:m], dv[g*m:][:m]); err != nil {
 				return err
 			}
 		}
 		for g := range c.p.KVHeads {
-			c.store(f.DK, b, g, dk[g*m:][:m])
-			c.store(f.DV, b, g, dv[g*m:][:m])
+			c.store(f.DK, c.seq.KVBatch, g, c.seq.K0, dk[g*m:][:m])
+			c.store(f.DV, c.seq.KVBatch, g, c.seq.K0, dv[g*m:][:m])
 		}
+		c.pad("DQ", f.DQ, c.seq.QBatch, c.seq.N, f.Seqs != nil && f.Seqs.QStarts != nil, 0)
+		c.pad("DK", f.DK, c.seq.KVBatch, c.seq.M, f.Seqs != nil && f.Seqs.KVStarts != nil, 0)
+		c.pad("DV", f.DV, c.seq.KVBatch, c.seq.M, f.Seqs != nil && f.Seqs.KVStarts != nil, 0)
 	}
+	c.storeSums(&sums)
 	return nil
 }
 
-// backwardHead writes dQ of one query head and adds its part of dK and dV.
-func (c *call) backwardHead(ctx context.Context, f *flashkit.Args, b, h int, dk, dv [][]float64) error {
+// backwardHead writes dQ of one query head and adds its part of the other gradients.
+func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, dv [][]float64) error {
+	f, b, h := c.args, c.seq.QBatch, at.h
 	g := c.kvHead(c.p, h)
-	q, k, v := c.load(f.Q, b, h), c.load(f.K, b, g), c.values(c.load(f.V, b, g))
-	o, do := c.load(f.O, b, h), c.load(f.DO, b, h)
+	q, k, v := c.queries(f.Q, h), c.keyRows(f.K, g), c.values(c.keyRows(f.V, g))
+	o, do := c.queries(f.O, h), c.queries(f.DO, h)
 	dq := zeros[float64](c.rowEnd(c.p.QLen), c.p.Dim)
 	c.share(dk)
 	c.share(dv)
@@ -157,77 +230,38 @@ func (c *call) backwardHead(ctx context.Context, f *flashkit.Args, b, h int, dk,
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		lse, dlse := c.read(f.LSE, b, h, i, 0), float32(0)
-		if lse == negInf { // the row sees no key
+		lse, dlse := c.read(f.LSE, b, h, c.seq.Q0+i, 0), float32(0)
+		if lse == negInf { // the row gives no weight
 			continue
 		}
 		if !f.DLSE.IsZero() {
-			dlse = c.read(f.DLSE, b, h, i, 0)
+			dlse = c.read(f.DLSE, b, h, c.seq.Q0+i, 0)
 		}
-		delta := c.delta(dot(do[i], o[i]), dlse)
-		lo, hi := c.keys(c.p, i)
+		at.i = i
+		delta := c.delta(c, dot(do[i], o[i]), dlse)
+		if c.p.Score.Sink {
+			sums.sink[h] = c.sumMore(sums.sink[h] + float64(c.dsink(c, at, c.exp(c.logit(h)-lse), dot(do[i], o[i]), dlse)))
+		}
+		lo, hi := c.visible(i)
 		for k0, end := c.visits(i, lo, hi); k0 < end; k0 += tile {
-			js, s := c.scores(q[i], k, k0, lo, hi)
+			js, s := c.scores(at, q[i], k, k0, lo, hi)
 			for x, j := range js {
-				prob := c.exp(s[x] - lse)
-				ds := prob * (dot(do[i][:c.vdim(c.p)], v[j]) - delta)
-				add(dv[j], prob, do[i], c.sumRows)
+				at.j = j
+				prob, slope := c.exp(s[x]-lse), c.slope[x]
+				ds := prob * (dot(do[i][:c.vdim(c.p)], v[j])*c.keepDP(c, at) - delta)
+				if c.p.Score.Bias {
+					to := c.dbiasAt(at)
+					sums.bias[to] = c.sumMore(sums.bias[to] + float64(c.dbias(c, at, ds, slope)))
+				}
+				ds *= slope
+				add(dv[j], prob*c.keepDV(c, at), do[i], c.sumRows)
 				add(dk[j], ds*c.dkScale(c.by), q[i], c.sumRows)
 				add(dq[i], ds*c.by, k[j], c.sumKeys)
 			}
 		}
 	}
-	c.store(f.DQ, b, h, dq)
+	c.store(f.DQ, b, h, c.seq.Q0, dq)
 	return nil
-}
-
-// load returns the rows of one head.
-func (c *call) load(t tensor, b, h int) [][]float32 {
-	x := zeros[float32](t.Shape()[2], t.Shape()[3])
-	for r := range x {
-		for i := range x[r] {
-			x[r][i] = c.read(t, b, h, r, i)
-		}
-	}
-	return x
-}
-
-func (c *call) store(t tensor, b, h int, x [][]float64) {
-	for r := range x {
-		for i := range x[r] {
-			c.write(t, b, h, r, i, float32(x[r][i]))
-		}
-	}
-}
-
-func (c *call) read(t tensor, b, h, r, i int) float32 {
-	switch at := c.offset(t, b, h, r) + i; t.DType() {
-	case flashkit.Float16:
-		return half.FromF16(t.Uint16s()[at])
-	case flashkit.BFloat16:
-		return half.FromBF16(t.Uint16s()[at])
-	default:
-		return t.Float32s()[at]
-	}
-}
-
-func (c *call) write(t tensor, b, h, r, i int, x float32) {
-	switch at := c.offset(t, b, h, r) + i; t.DType() {
-	case flashkit.Float16:
-		t.Uint16s()[at] = half.ToF16(x)
-	case flashkit.BFloat16:
-		t.Uint16s()[at] = half.ToBF16(x)
-	default:
-		t.Float32s()[at] = x
-	}
-}
-
-func zeros[F float32 | float64](rows, dim int) [][]F {
-	x := make([][]F, rows)
-	for r := range x {
-		x[r] = make([]F, dim)
-	}
-	return x
 }
 
 // dot and add go as far as their shorter first argument.
@@ -243,3 +277,5 @@ func add(sum []float64, w float32, x []float32, keep func(float64) float64) {
 		sum[i] = keep(sum[i] + float64(w*x[i]))
 	}
 }
+
+var negInf = float32(math.Inf(-1))

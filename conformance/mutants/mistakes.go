@@ -9,11 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// mistakes has one mistake for each trap and long case of the suite, in their order.
-var mistakes = []struct {
-	name string
-	make func(s *slips)
-}{
+// denseMistakes are those of the traps of dense attention.
+var denseMistakes = []mistake{
 	// Alignment of the causal mask. Row i+n sees what row i sees, n keys on.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
 	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 asks for key 0
@@ -114,13 +111,19 @@ var mistakes = []struct {
 
 	// Storage and the backward pass.
 	{"f16_large", func(s *slips) { s.sum = keptInF16 }},
-	{"delta", func(s *slips) { s.delta = func(_, dlse float32) float32 { return -dlse } }},
+	{"delta", func(s *slips) { s.delta = func(_ *call, _, dlse float32) float32 { return -dlse } }},
 	{"dk_scale", func(s *slips) { s.dkScale = one }},
-	{"dlse", func(s *slips) { s.delta = func(doDotO, _ float32) float32 { return doDotO } }},
+	{"dlse", func(s *slips) { s.delta = func(_ *call, doDotO, _ float32) float32 { return doDotO } }},
+}
 
-	// Long sums.
+// longMistakes are those of the long cases.
+var longMistakes = []mistake{
 	{"long_rows", func(s *slips) { s.sumKeys = toFloat32 }},
 	{"long_columns", func(s *slips) { s.sumRows = toFloat32 }},
+	{"long_rows_bias", func(s *slips) { s.sumKeys = toFloat32 }},
+	{"long_rows_alibi", away(func(c *call, at pair) int { return int(int16(abs(fromDiagonal(c.p, at)))) })},
+	{"long_columns_bias", func(s *slips) { s.sumMore = toFloat32 }},
+	{"long_columns_sink", func(s *slips) { s.sumMore = toFloat32 }},
 }
 
 // visible gives rows these keys.

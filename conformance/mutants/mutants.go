@@ -4,16 +4,27 @@
 // the trap's name. A mutant is the kernel with one of them; its trap must catch
 // it. The kernel without any must pass everything.
 //
-// Read kernel.go, then slips.go, then mistakes.go.
+// Read kernel.go, then slips.go, then mistakes.go. What belongs to features has files of
+// its own.
 package mutants
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
+
+// mistakes has one mistake for each trap and long case of the suite, in their order.
+var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, longMistakes)
+
+// A mistake is a name and what it changes.
+type mistake struct {
+	name string
+	make func(s *slips)
+}
 
 // Names returns the mistakes that New makes, in the order of the traps.
 func Names() []string {
@@ -49,17 +60,19 @@ func (b *backend) Name() string { return "mutant" }
 func (b *backend) Close() error { return nil }
 
 func (b *backend) Kernels() []flashkit.Kernel {
-	kernel := func(name string, pass flashkit.Pass, run func(*call, context.Context, *flashkit.Args) error) flashkit.Kernel {
+	kernel := func(name string, pass flashkit.Pass, takes flashkit.Feature, run func(*call, context.Context) error) flashkit.Kernel {
 		return flashkit.Kernel{
-			Name: "mutant/" + name + "_" + b.variant, About: "a plain kernel with one mistake", Pass: pass, Takes: flashkit.FeatureShift,
-			Cost: func(c *flashkit.Call) time.Duration { return time.Duration(c.FLOPs()) },
+			Name: "mutant/" + name + "_" + b.variant, About: "a plain kernel with one mistake", Pass: pass, Takes: takes,
+			DTypes: []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16},
+			Cost:   func(c *flashkit.Call) time.Duration { return time.Duration(c.FLOPs()) },
 			Run: func(ctx context.Context, c *flashkit.Call) error {
-				return run(newCall(b.slips, c.Problem), ctx, c.Args)
+				return run(newCall(b.slips, c), ctx)
 			},
 		}
 	}
+	const forwardOnly = flashkit.FeaturePage | flashkit.FeatureCarry
 	return []flashkit.Kernel{
-		kernel("fwd", flashkit.PassForward, (*call).forward),
-		kernel("bwd", flashkit.PassBackward, (*call).backward),
+		kernel("fwd", flashkit.PassForward, flashkit.AllFeatures, (*call).forward),
+		kernel("bwd", flashkit.PassBackward, flashkit.AllFeatures&^forwardOnly, (*call).backward),
 	}
 }

@@ -34,6 +34,7 @@ type slips struct {
 	// Softmax.
 	scale    func(p problem) float32
 	sum      func(t flashkit.DType, x float32) float32 // how Q·K is kept
+	guard    func(m float32) float32                   // what is taken off the scores for a maximum of m
 	exp      func(x float32) float32
 	begin    func(r *row, lo, hi int)     // what a row that sees [lo, hi) starts from
 	raise    func(m, top float32) float32 // the new maximum, after a tile whose largest score is top
@@ -45,11 +46,85 @@ type slips struct {
 	// How a sum is kept after each of its terms.
 	sumKeys func(sum float64) float64 // over keys: l, O and dQ
 	sumRows func(sum float64) float64 // over query rows: dK and dV
+	sumMore func(sum float64) float64 // over what repeats: dBias and dSink
 
 	// The backward pass.
-	delta   func(doDotO, dlse float32) float32
+	delta   func(c *call, doDotO, dlse float32) float32
 	dkScale func(scale float32) float32 // the factor of dS·Q
 	share   func(sum [][]float64)       // dK or dV of a key head, before another query head adds to it
+
+	featureSlips
+}
+
+// featureSlips are the places where the kernels can go wrong with a feature.
+type featureSlips struct {
+	// Sequences.
+	sequence func(c *flashkit.Call, b int) flashkit.Seq
+	aligned  func(c *call) problem                           // whose lengths place the band
+	page     func(c *flashkit.Call, b, j int) (page, at int) // where key j of sequence b is
+	pads     func(c *call, name string, packed bool) bool    // whether the rows beyond a sequence are filled
+
+	// Scores.
+	score    func(c *call, x float32, at pair) (s, slope float32) // of a scaled dot product, and the slope of the softcap
+	cap      func(x, limit float32) (s, slope float32)
+	index    func(c *call, t tensor, at pair) int          // of a pair in bias and mask
+	bias     func(c *call, t tensor, at int) float32       // the number there
+	steep    func(c *call, at pair) float32                // the slope of ALiBi
+	distance func(c *call, at pair) int                    // from the diagonal
+	shown    func(c *call, at pair) bool                   // whether the mask lets a pair take part
+	masked   func(c *call, s float32) (x float32, ok bool) // the score of a pair that it hides, and whether it counts
+
+	// Sink and earlier keys.
+	sink   func(c *call, r *row, at pair)
+	carry  func(c *call, r *row, at pair)
+	end    func(c *call, r *row, at pair) // after the last key
+	settle func(c *call, r *row, at pair) // before LSE, after O
+
+	// Dropout.
+	counter        func(c *call, at pair) (key [2]uint32, x [4]uint32)
+	kept           func(word uint32, p float64) bool
+	keep           func(c *call, at pair) float32            // what a weight in O is multiplied by
+	counted        func(c *call, w float32, at pair) float32 // what a weight adds to the sum
+	keepDV, keepDP func(c *call, at pair) float32            // what P in dV and dP in dS are multiplied by
+
+	// Gradients.
+	dbias  func(c *call, at pair, ds, slope float32) float32 // what a pair adds
+	writes func(c *call, at pair, x float64) bool            // whether an element of DBias is written
+	dsink  func(c *call, at pair, w, doDotO, dlse float32) float32
+}
+
+func correctFeatures() featureSlips {
+	return featureSlips{
+		sequence: (*flashkit.Call).Seq,
+		aligned:  func(c *call) problem { return c.p },
+		page:     pageOf,
+		pads:     func(_ *call, _ string, packed bool) bool { return !packed },
+
+		score:    capBiasALiBi,
+		cap:      softcap,
+		index:    indexOf,
+		bias:     func(_ *call, t tensor, at int) float32 { return value(t, at) },
+		steep:    func(c *call, at pair) float32 { return c.slopeOf(at.b, at.h) },
+		distance: func(c *call, at pair) int { return abs(fromDiagonal(c.p, at)) },
+		shown:    maskAt,
+		masked:   func(*call, float32) (float32, bool) { return 0, false },
+
+		sink:   takeSink,
+		carry:  takeEarlier,
+		end:    func(*call, *row, pair) {},
+		settle: func(*call, *row, pair) {},
+
+		counter: counterOf,
+		kept:    atLeast,
+		keep:    dropout,
+		counted: func(_ *call, w float32, _ pair) float32 { return w },
+		keepDV:  dropout,
+		keepDP:  dropout,
+
+		dbias:  func(_ *call, _ pair, ds, _ float32) float32 { return ds },
+		writes: func(*call, pair, float64) bool { return true },
+		dsink:  func(_ *call, _ pair, w, doDotO, dlse float32) float32 { return w * (dlse - doDotO) },
+	}
 }
 
 // correct returns the slips of nobody.
@@ -72,6 +147,7 @@ func correct() slips {
 
 		scale:    func(p problem) float32 { return float32(p.SoftmaxScale()) },
 		sum:      func(_ flashkit.DType, x float32) float32 { return x },
+		guard:    func(m float32) float32 { return max(m, -math.MaxFloat32) }, // with no score yet exp must give 0, not exp(-Inf + Inf)
 		exp:      func(x float32) float32 { return float32(math.Exp(float64(x))) },
 		begin:    func(r *row, _, _ int) { r.reset(negInf) },
 		raise:    func(m, top float32) float32 { return max(m, top) },
@@ -82,13 +158,14 @@ func correct() slips {
 
 		sumKeys: itself[float64],
 		sumRows: itself[float64],
+		sumMore: itself[float64],
 
-		delta:   func(doDotO, dlse float32) float32 { return doDotO - dlse },
+		delta:   func(_ *call, doDotO, dlse float32) float32 { return doDotO - dlse },
 		dkScale: itself[float32],
 		share:   func([][]float64) {},
+
+		featureSlips: correctFeatures(),
 	}
 }
 
 func itself[T any](x T) T { return x }
-
-var negInf = float32(math.Inf(-1))

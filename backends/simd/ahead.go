@@ -1,0 +1,94 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// An ahead is a queue of spans to prefetch into L2 while scores are computed. What
+// was added last is prefetched first.
+type ahead struct {
+	spans [8]span
+	n     int
+	kept  int // of them
+}
+
+// A span is bytes in a row, of which so many are taken.
+type span struct {
+	from         unsafe.Pointer
+	bytes, taken int
+}
+
+// clear forgets all but what is kept.
+func (a *ahead) clear() { a.n = a.kept }
+
+// keep keeps what there is, to come when nothing else is asked for.
+func (a *ahead) keep() { a.kept = a.n }
+
+// add adds n rows of t, from row r on. They must lie side by side; others are left out.
+func (a *ahead) add(t *flashkit.Tensor, b, h, r, n int) {
+	dim := t.Shape()[3]
+	if n <= 0 || rowStep(t) != dim {
+		return
+	}
+	if at := t.Offset(b, h, r); t.DType() == flashkit.Float32 {
+		a.addFloats(t.Float32s()[at:][:n*dim])
+	} else {
+		x := t.Uint16s()[at:][:n*dim]
+		a.push(unsafe.Pointer(&x[0]), 2*len(x))
+	}
+}
+
+func (a *ahead) addFloats(x []float32) { a.push(unsafe.Pointer(&x[0]), 4*len(x)) }
+
+func (a *ahead) push(from unsafe.Pointer, bytes int) {
+	a.spans[a.n] = span{from: from, bytes: bytes}
+	a.n++
+}
+
+// take returns where the next bytes lie, about as many as scores fetches with so many
+// rows, or else where rows do.
+func (a *ahead) take(n, dim int, rows *float32) *float32 {
+	for ; a.n > 0; a.n-- {
+		if s := &a.spans[a.n-1]; s.taken < s.bytes {
+			p := unsafe.Add(s.from, s.taken)
+			s.taken += 2 * n * dim
+			return (*float32)(p)
+		}
+	}
+	return rows
+}
+
+// lookBehind names what comes after tile t of head h: the tile before it, or the last
+// one of the next head. During the last tiles of a block it adds dK and dV, and the keys
+// of what is likely the worker's next block.
+func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
+	const tilesBefore = 8 // so many tiles' scores fetch all of that
+	p, f := &j.p, j.args
+	first, end := j.visited(x.keyRange)
+	lastHead := (x.g+1)*(p.Heads/p.KVHeads) - 1
+	x.ahead.clear()
+	if h == lastHead && t < first+tilesBefore && x.ahead.kept == 0 {
+		if next := j.next.Load(); next < j.items {
+			y := j.keyRangeOf(int(next))
+			x.ahead.add(&f.V, y.b, y.g, y.from, y.to-y.from)
+			x.ahead.add(&f.K, y.b, y.g, y.from, y.to-y.from)
+		}
+		x.ahead.add(&f.DV, x.b, x.g, x.from, x.to-x.from)
+		x.ahead.add(&f.DK, x.b, x.g, x.from, x.to-x.from)
+		x.ahead.keep()
+	}
+	if t == first {
+		if h == lastHead {
+			return
+		}
+		h, t = h+1, end
+	}
+	from := (t - 1) * j.rows
+	n := min(j.rows, p.QLen-from)
+	x.ahead.add(&f.DO, x.b, h, from, n)
+	x.ahead.add(&f.Q, x.b, h, from, n)
+}

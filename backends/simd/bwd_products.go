@@ -1,0 +1,78 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+// seen returns which rows of the tile see some of the keys from k on, in whole
+// groups, for dQ, and sets their masks.
+func (isa *laneISA) seen(p *flashkit.Problem, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
+	lo, _ = p.Queries(k)
+	_, hi = p.Queries(k + keys - 1)
+	lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from
+	if lo >= hi {
+		return lo, hi
+	}
+	lo, hi = lo/edgeGroup*edgeGroup, min(ceilDiv(hi, edgeGroup)*edgeGroup, y.to-y.from)
+	setKeyMasks(p, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.whole)
+	return lo, hi
+}
+
+// setKeyMasks sets the masks of rows, from a given one on: which of the keys from k
+// on each sees, or all of them.
+func setKeyMasks(p *flashkit.Problem, masks []uint32, row, k, keys, lanes int, whole bool) {
+	if all := laneMask(0, lanes, keys); whole {
+		for i := range masks {
+			masks[i] = all
+		}
+		return
+	}
+	for i := range masks {
+		from, to := p.Keys(row + i)
+		masks[i] = laneMask(from-k, to-k, keys)
+	}
+}
+
+// addKeys adds to dV and dK of the keys of a panel, from k on, group by group.
+func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
+	p, lanes, at := &j.p, isa.lanes, k-x.from
+	for c := 0; c < keys; c += group {
+		rows := min(group, keys-c)
+		lo, _ := p.Queries(k + c)
+		_, hi := p.Queries(k + c + rows - 1)
+		if lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from; lo < hi {
+			isa.add(isa.addProductT, isa.addProductTMasked, x.dv[(at+c)*pad(p.VDim):], pad(p.VDim),
+				x.s[lo*lanes+c:], lanes, y.do[lo*y.doStep:], y.doStep, rows, hi-lo, p.VDim)
+			isa.add(isa.addProductT, isa.addProductTMasked, x.dk[(at+c)*pad(p.Dim):], pad(p.Dim),
+				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.q[lo*y.qStep:], y.qStep, rows, hi-lo, p.Dim)
+		}
+	}
+}
+
+// addRows adds what the keys [from, to) contribute to dQ of the tile, group by group,
+// and as many keys at a time as a block has at least.
+func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
+	p := &j.p
+	for r := y.from; r < y.to; r += group {
+		rows := min(group, y.to-r)
+		lo, _ := p.Keys(r)
+		_, hi := p.Keys(r + rows - 1)
+		lo, hi = max(lo, from)-x.from, min(hi, to)-x.from
+		for end := 0; lo < hi; lo = end {
+			end = min((lo/minBlockK+1)*minBlockK, hi)
+			isa.add(isa.addProduct, isa.addProductMasked, dq[(r-y.from)*step:], step,
+				x.ds[(r-y.from)*dsStep(&j.plan)+lo:], dsStep(&j.plan), x.k[lo*x.kStep:], x.kStep, rows, end-lo, p.Dim)
+		}
+	}
+}
+
+// add calls a product for all columns, as many at a time as there are lanes.
+func (isa *laneISA) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
+	for x := 0; x < columns; x += isa.lanes {
+		if columns-x < isa.lanes && masked != nil {
+			masked(&c[x], cStep, &a[0], aStep, &b[x], bStep, rows, n, laneMask(0, isa.lanes, columns-x))
+		} else {
+			whole(&c[x], cStep, &a[0], aStep, &b[x], bStep, rows, n)
+		}
+	}
+}

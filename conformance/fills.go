@@ -1,0 +1,137 @@
+package conformance
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+)
+
+// What the lines of featureTraps change of the noise.
+
+func all(fills ...func(in *Inputs)) func(in *Inputs) {
+	return func(in *Inputs) {
+		for _, fill := range fills {
+			fill(in)
+		}
+	}
+}
+
+// once makes a dimension of bias and mask 1, so that it repeats.
+func once(d int) func(in *Inputs) {
+	return func(in *Inputs) {
+		for _, x := range []*pairs{&in.bias, &in.mask} {
+			if x.x != nil {
+				x.shape[d] = 1
+				x.x = noise("once", size(x.shape)) // with no rows there was none
+			}
+		}
+		in.newMask()
+	}
+}
+
+// eachPair calls f with every element of x and its row and key.
+func (x *pairs) eachPair(f func(i, j int, x *float32)) {
+	for at := range x.x {
+		f(at/x.shape[3]%x.shape[2], at%x.shape[3], &x.x[at])
+	}
+}
+
+// biasNear makes all biases whole numbers about one, so that several keys share the
+// weight of a row. Where one has it all, LSE is its score, and a kernel that rounds it as
+// the plain algorithm does has no error at all.
+func biasNear(at float32) func(in *Inputs) {
+	return func(in *Inputs) {
+		in.bias.eachPair(func(_, _ int, x *float32) { *x = at + float32(math.Floor(float64(*x))) })
+	}
+}
+
+// biasInf makes the biases of some pairs -Inf.
+func biasInf(which func(i, j int) bool) func(in *Inputs) {
+	return func(in *Inputs) {
+		in.bias.eachPair(func(i, j int, x *float32) {
+			if which(i, j) {
+				*x = -inf
+			}
+		})
+	}
+}
+
+// wideBias makes the bias one of float32, whatever the type of the problem.
+func wideBias(in *Inputs) { in.narrowPairs = false }
+
+// nanBehindBand fills the bias of the pairs that the band hides with NaN.
+func nanBehindBand(in *Inputs) {
+	in.bias.eachPair(func(i, j int, x *float32) {
+		if !oracle.Sees(in.p, i, j) {
+			*x = nan
+		}
+	})
+}
+
+// maskRow hides all keys from row i.
+func maskRow(row int) func(in *Inputs) {
+	return func(in *Inputs) {
+		in.mask.eachPair(func(i, _ int, x *float32) {
+			if i == row {
+				*x = 0
+			}
+		})
+	}
+}
+
+// nanBehindMask fills the keys and values that the mask, the same for all heads and
+// rows, hides with NaN.
+func nanBehindMask(in *Inputs) {
+	for _, t := range []struct {
+		x     []float32
+		shape [4]int
+	}{{in.k, in.p.KShape()}, {in.v, in.p.VShape()}} {
+		for at := range t.x {
+			j, b := at/t.shape[3]%t.shape[2], at/size([4]int{1, t.shape[1], t.shape[2], t.shape[3]})
+			if in.mask.x[in.mask.at(b, 0, 0, j)] == 0 {
+				t.x[at] = nan
+			}
+		}
+	}
+}
+
+// sinks gives every head the sink x.
+func sinks(x float32) func(in *Inputs) {
+	return func(in *Inputs) {
+		for h := range in.sink {
+			in.sink[h] = x
+		}
+	}
+}
+
+// slopes gives every head the slope x.
+func slopes(x float32) func(in *Inputs) {
+	return func(in *Inputs) {
+		for h := range in.features.slopes {
+			in.features.slopes[h] = x
+		}
+	}
+}
+
+// slopesOfSequences gives each sequence slopes of its own.
+func slopesOfSequences(in *Inputs) {
+	one := in.features.slopes
+	for b := 1; b < in.p.Batch; b++ {
+		for _, x := range one {
+			in.features.slopes = append(in.features.slopes, x/float32(int(1)<<b))
+		}
+	}
+}
+
+func lengths(q, kv []int32) func(in *Inputs) {
+	return func(in *Inputs) { in.qLens, in.kvLens = q, kv }
+}
+
+// nanWithoutEarlier fills O with NaN where there are no earlier keys.
+func nanWithoutEarlier(in *Inputs) {
+	for at := range in.earlier {
+		if in.earlierLSE[at/in.p.VDim] == -inf {
+			in.earlier[at] = nan
+		}
+	}
+}

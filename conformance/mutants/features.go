@@ -1,0 +1,126 @@
+package mutants
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What a kernel does for the features of a problem, done right. slips.go names the
+// places.
+
+// capBiasALiBi returns what becomes of a scaled score, and the slope of the softcap there.
+func capBiasALiBi(c *call, x float32, at pair) (s, slope float32) {
+	s, slope = c.cap(x, c.p.Score.Softcap)
+	return s + c.biased(at) - c.alibi(at), slope
+}
+
+func softcap(x, limit float32) (s, slope float32) {
+	if limit == 0 {
+		return x, 1
+	}
+	t := float32(math.Tanh(float64(x / limit)))
+	return limit * t, 1 - t*t
+}
+
+// biased returns what the bias adds to a score.
+func (c *call) biased(at pair) float32 {
+	if !c.p.Score.Bias {
+		return 0
+	}
+	t := c.args.Bias
+	return c.bias(c, t, c.index(c, t, at))
+}
+
+// alibi returns what ALiBi takes off a score.
+func (c *call) alibi(at pair) float32 {
+	if !c.p.Score.ALiBi {
+		return 0
+	}
+	return c.steep(c, at) * float32(c.distance(c, at))
+}
+
+// slopeOf returns the slope of a head of a sequence.
+func (c *call) slopeOf(b, h int) float32 {
+	t := c.args.Slopes
+	return t.Float32s()[t.Repeated(b, h, 0)]
+}
+
+func fromDiagonal(p problem, at pair) int { return at.j - at.i - p.Band.Diagonal(p.QLen, p.KVLen) }
+
+func abs(x int) int { return max(x, -x) }
+
+// indexOf returns where a pair is in the memory of a bias or a mask.
+func indexOf(_ *call, t tensor, at pair) int { return t.Repeated(at.b, at.h, at.i) + at.j }
+
+func maskAt(c *call, at pair) bool { return c.args.Mask.Bools()[c.index(c, c.args.Mask, at)] }
+
+// logit returns the sink of a head.
+func (c *call) logit(h int) float32 {
+	t := c.args.Sink
+	return t.Float32s()[t.Offset(0, h, 0)]
+}
+
+// earlier returns LSE and O of a row as they are.
+func (c *call) earlier(at pair) (lse float32, o []float32) {
+	f, b, r := c.args, c.seq.QBatch, c.seq.Q0+at.i
+	o = make([]float32, c.p.VDim)
+	c.load(o, f.O, c.offset(f.O, b, at.h, r))
+	return c.read(f.LSE, b, at.h, r, 0), o
+}
+
+func takeSink(c *call, r *row, at pair) { c.take(r, c.logit(at.h), nil) }
+
+func takeEarlier(c *call, r *row, at pair) {
+	if lse, o := c.earlier(at); lse != negInf {
+		c.take(r, lse, o)
+	}
+}
+
+// pageOf returns the page of key j of sequence b, and the key's number in it.
+func pageOf(c *flashkit.Call, b, j int) (page, at int) {
+	return table(c, b, j/c.Page), j % c.Page
+}
+
+// table returns entry i of a sequence's row of the page table, the last one for what
+// lies beyond, and a page that there is.
+func table(c *flashkit.Call, b, i int) int {
+	pages := c.Args.Seqs.Pages
+	w := len(pages) / c.Batch
+	return max(0, int(pages[b*w+min(i, w-1)]))
+}
+
+// dropout returns what a weight is multiplied by.
+func dropout(c *call, at pair) float32 {
+	p := float64(c.p.Score.Dropout)
+	if p == 0 {
+		return 1
+	}
+	key, x := c.counter(c, at)
+	if !c.kept(philox(key, x)[at.j%4], p) {
+		return 0
+	}
+	return float32(1 / (1 - p))
+}
+
+func atLeast(word uint32, p float64) bool {
+	return word >= uint32(min(math.Floor(p*(1<<32)+.5), math.MaxUint32))
+}
+
+// counterOf returns key and counter of Philox for a pair.
+func counterOf(c *call, at pair) (key [2]uint32, x [4]uint32) {
+	seed := c.args.Seed
+	return [2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32(at.j / 4), uint32(at.i), uint32(at.h), uint32(at.b)}
+}
+
+// philox is Philox4x32-10 (Salmon et al. 2011).
+func philox(key [2]uint32, x [4]uint32) [4]uint32 {
+	for range 10 {
+		hi0, lo0 := bits.Mul32(0xD2511F53, x[0])
+		hi1, lo1 := bits.Mul32(0xCD9E8D57, x[2])
+		x = [4]uint32{hi1 ^ x[1] ^ key[0], lo1, hi0 ^ x[3] ^ key[1], lo0}
+		key[0], key[1] = key[0]+0x9E3779B9, key[1]+0xBB67AE85
+	}
+	return x
+}
