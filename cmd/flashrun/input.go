@@ -184,7 +184,11 @@ func (in *input) checkShapes() error {
 func (s tensorSet) argument(a *flashkit.Argument, name string, l layout) (x flashkit.Tensor, err error) {
 	t, ok := s[name]
 	if !ok {
-		return x, fmt.Errorf("tensor %s is missing: the input needs q, k and v, and with --carry o and lse", name)
+		needs := "the input needs q, k and v"
+		if a.Name == "O" || a.Name == "LSE" {
+			needs = "--carry continues o and lse"
+		}
+		return x, fmt.Errorf("tensor %s is missing: %s", name, needs)
 	}
 	rank, ranks, types := len(t.Shape), "4, "+string(l), "F32, F16 or BF16"
 	fits := rank == 4

@@ -80,6 +80,12 @@ These tensors of the input are taken into account if they are there:
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
+	f.add(cmd)
+	return cmd
+}
+
+// add adds the flags to the command.
+func (f *runFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.in, "in", nil, "input `file`; repeat for .npy files")
 	flags.StringVar(&f.out, "out", "", "write o, lse and gradients to this safetensors `file`")
@@ -105,7 +111,6 @@ These tensors of the input are taken into account if they are there:
 	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": {"f32", "f16", "bf16"}} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
-	return cmd
 }
 
 func (f *runFlags) run(cmd *cobra.Command) error {
