@@ -15,7 +15,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers long-rows generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -96,6 +96,12 @@ peers: $(VENV)/peers build ## our CPU kernels beside PyTorch and ONNX Runtime, w
 
 long-rows: $(VENV)/peers build ## errors of our CPU kernels beside PyTorch's, for rows of up to 262,144 keys
 	$(VENV)/bin/python bench/peers/long.py bin/flashrun
+
+onnx: $(VENV)/peers build ## the node tests of ONNX's Attention operator, from the package onnx, which it installs, against flashrun
+	$(VENV)/bin/python tools/onnx_attention.py bin/flashrun
+
+torch-values: $(VENV)/peers build ## values of 500 random problems with features, both passes, beside PyTorch's, which it installs
+	$(VENV)/bin/python tools/torch_values.py bin/flashrun
 
 generate: asm wasm vectors docs ## remake everything generated
 

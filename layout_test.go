@@ -29,7 +29,8 @@ var rooms = []struct {
 	{".", nil},
 	{"internal/*", nil},
 	{"backends/*", []string{".", "internal/*"}},
-	{"conformance", []string{".", "conformance/oracle", "internal/*"}},
+	{"safetensors", []string{"."}},
+	{"conformance", []string{".", "conformance/oracle", "safetensors", "internal/*"}},
 	{"conformance/mkvec", []string{"conformance"}},
 	{"conformance/mutants", []string{".", "internal/*"}},
 	{"conformance/oracle", []string{"."}},
@@ -133,6 +134,8 @@ func TestImportTable(t *testing.T) {
 	}{
 		{"problem.go", "internal/half", false},
 		{"internal/npy/npy.go", ".", false},
+		{"safetensors/tensor.go", ".", true},
+		{"safetensors/tensor.go", "internal/half", false},
 		{"backends/simd/simd.go", ".", true},
 		{"backends/simd/simd.go", "internal/half", true},
 		{"backends/simd/simd.go", "backends/wasm", false},

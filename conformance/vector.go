@@ -12,7 +12,7 @@ import (
 	"sync"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/safetensors"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // Generator names the program and version that made the vectors. It changes

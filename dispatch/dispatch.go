@@ -145,7 +145,7 @@ func (d *Dispatcher) run(ctx context.Context, x decision) error {
 	if d.frozen && d.observer == nil {
 		return k.Do(ctx, x.call)
 	}
-	start := time.Now()
+	p, start := x.call.Problem, time.Now() // the plan's problem is one alike
 	err := k.Do(ctx, x.call)
 	took := time.Since(start)
 	if err == nil && !d.frozen {
@@ -155,7 +155,7 @@ func (d *Dispatcher) run(ctx context.Context, x decision) error {
 		}
 	}
 	if d.observer != nil {
-		d.observer(Ran{x.plan.problem, x.plan.pass, k.Name, took, x.probed, err})
+		d.observer(Ran{p, x.plan.pass, k.Name, took, x.probed, err})
 	}
 	return err
 }
@@ -241,7 +241,7 @@ func (d *Dispatcher) retry(ctx context.Context, x decision, err error) error {
 		if next == nil {
 			return errors.Join(failures...)
 		}
-		d.failover(Failover{x.plan.problem, d.memory.kernels[x.runs.kernel].Name, err, d.memory.kernels[next.kernel].Name})
+		d.failover(Failover{x.call.Problem, d.memory.kernels[x.runs.kernel].Name, err, d.memory.kernels[next.kernel].Name})
 		x = decision{call: x.call, plan: x.plan, runs: next}
 		if err = d.run(ctx, x); err == nil {
 			return nil

@@ -24,7 +24,7 @@ type Verdict struct {
 	Chosen bool          // it is the one that runs
 	Reason string        // why not, or why it was chosen
 	Cost   time.Duration // predicted time, Own * Factor; 0 when it does not fit
-	Last   time.Duration // what its latest call on this problem took, to decode on one of about as many keys; 0 if none is remembered
+	Last   time.Duration // what its latest call on this problem took, or on one of about as many keys; 0 if none is remembered
 
 	Own    time.Duration // what the kernel itself predicts
 	Factor float64       // measured over predicted time

@@ -160,13 +160,17 @@ func (c *candidate) near() (log float64, ok bool) {
 	return 0, false
 }
 
-// alike returns the subject whose plan serves s: of one that decodes, with up to a
-// sixteenth more keys, so that a program that generates text does not need a new
-// plan for every token.
+// alike returns the subject whose plan serves s: of one with up to a sixteenth more
+// keys, so that a program that generates text, or reads texts of any length, does not
+// need a new plan for every call; and of one that decodes, whatever the lengths of its
+// sequences, as KVLen is then the capacity of a cache that grows.
 func alike(s subject) subject {
 	const few, significant = 32, 5 // rows, and bits of the number of keys
 	p := &s.problem
-	if drop := bits.Len(uint(max(0, p.KVLen-1))) - significant; p.QLen <= few && drop > 0 {
+	if p.QLen <= few {
+		s.traits.Load = 0
+	}
+	if drop := bits.Len(uint(max(0, p.KVLen-1))) - significant; drop > 0 {
 		p.KVLen = ((p.KVLen-1)>>drop + 1) << drop
 	}
 	return s

@@ -132,7 +132,7 @@ type probe struct {
 
 // probes returns probes of the candidates that fit a problem, none if that is too large.
 func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*probe) {
-	if len(list) < 2 || asked.Bytes(flashkit.PassBackward) > probeBytes {
+	if len(list) < 2 || exampleBytes(asked.Problem) > probeBytes {
 		return nil
 	}
 	args := example(asked)
@@ -170,6 +170,24 @@ func measure(ctx context.Context, probes []*probe) {
 			return
 		}
 	}
+}
+
+// exampleBytes returns about what the arguments of example take, for either pass.
+func exampleBytes(p flashkit.Problem) (sum float64) {
+	for _, a := range flashkit.Arguments() {
+		if a.Role(&p, flashkit.PassForward)|a.Role(&p, flashkit.PassBackward) == 0 {
+			continue
+		}
+		bytes := float64(a.DType(&p).Size())
+		for _, n := range a.Shape(&p) {
+			bytes *= float64(n)
+		}
+		sum += bytes
+	}
+	if p.Page > 0 && p.KVLen > 0 { // keys are there to the end of the last page
+		sum *= float64((p.KVLen-1)/p.Page+1) * float64(p.Page) / float64(p.KVLen)
+	}
+	return sum
 }
 
 // example returns arguments with numbers for a call that was asked about.

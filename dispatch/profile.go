@@ -48,7 +48,7 @@ type lastCall struct {
 }
 
 const (
-	profileMagic = "flashkit-profile 2 "
+	profileMagic = "flashkit-profile 3 "
 	profileLimit = 4 << 20 // bytes
 )
 
@@ -61,6 +61,8 @@ var yardsticks = [...]flashkit.Problem{
 	{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 128, VDim: 128},
 	{Batch: 2, Heads: 4, KVHeads: 4, QLen: 100, KVLen: 100, Dim: 64, VDim: 64, Band: flashkit.Causal()},
 	{Batch: 1, Heads: 4, KVHeads: 4, QLen: 2048, KVLen: 2048, Dim: 80, VDim: 80, DType: flashkit.BFloat16},
+	{Batch: 1, Heads: 8, KVHeads: 2, QLen: 100, KVLen: 1000, Dim: 64, VDim: 64, Score: flashkit.Score{Softcap: 30, Mask: true}},
+	{Batch: 4, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 64, VDim: 64, Ragged: true, Page: 16},
 }
 
 func (m *memory) predicts(kernel int) (list []int64) {

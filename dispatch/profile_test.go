@@ -125,7 +125,7 @@ func TestBadProfiles(t *testing.T) {
 		"empty":       "",
 		"text":        "hello\n",
 		"no line":     strings.TrimSuffix(profileMagic, " "),
-		"older":       strings.Replace(good, "profile 2", "profile 1", 1),
+		"older":       strings.Replace(good, "profile 3", "profile 2", 1),
 		"flipped":     strings.Replace(good, "generic", "genexic", 1),
 		"longer":      good + " ",
 		"no JSON":     sealed("{"),
@@ -166,9 +166,9 @@ func TestStrangeFigures(t *testing.T) {
 		}
 		return nil
 	}
-	p.Kernels["simd/fwd_generic"] = kernelFigure{[]int64{1, 2, 3}, map[string]float64{regime: 5}, map[string]float64{"row-bf16": 5}} // it predicts otherwise
+	p.Kernels["simd/fwd_generic"] = kernelFigure{[]int64{1, 2, 3}, map[string]float64{regime: 5}, map[string]float64{"row-bf16-plain": 5}} // it predicts otherwise
 	p.Kernels["simd/bwd_generic"] = kernelFigure{predicts("simd/bwd_generic"), map[string]float64{
-		regime: -1, "x": 1, "": 2, "many-f32-full-own-d64-4^9": 1e300, "many-f32-full-own-d64-4^10": 0}, map[string]float64{"row-bf16": -1, "x": 3}}
+		regime: -1, "x": 1, "": 2, "many-f32-plain-full-own-d64-4^9": 1e300, "many-f32-plain-full-own-d64-4^10": 0}, map[string]float64{"row-bf16-plain": -1, "x": 3}}
 	p.Kernels["abacus/fwd_beads"] = kernelFigure{nil, map[string]float64{regime: 5}, nil}
 	p.Calls = []lastCall{{"simd/fwd_generic", "b1", 1}, {"simd/fwd_none", decoding.String(), 1}, {"simd/fwd_generic", decoding.String(), -1},
 		{"simd/fwd_generic", decoding.String(), math.MaxFloat64}}
@@ -289,12 +289,14 @@ func TestMachines(t *testing.T) {
 func TestRegimes(t *testing.T) {
 	require.Len(t, regimeNames(), regimes, "each has a name of its own")
 	for name, want := range map[string]string{
-		"b1-h8-g2-n1-m4096-d128-bf16":            "row-bf16-full-shared-d128-4^12",
-		"b1-h8-g8-n16-m4096-d256-f16-causal":     "few-f16-masked-own-wide-4^14",
-		"b1-h1-g1-n64-m64-d64-f32-window8.0":     "many-f32-masked-own-d64-4^8",
-		"b0-h1-g1-n1-m1-d1-f32":                  "row-f32-full-own-d64-4^6",
-		"b1-h1-g1-n1000000-m1000000-d64-f32":     "many-f32-full-own-d64-4^20",
-		"b2-h6-g6-n200-m200-d80-dv40-f32-causal": "many-f32-masked-own-d128-4^12",
+		"b1-h8-g2-n1-m4096-d128-bf16":            "row-bf16-plain-full-shared-d128-4^12",
+		"b1-h8-g8-n16-m4096-d256-f16-causal":     "few-f16-plain-masked-own-wide-4^14",
+		"b1-h1-g1-n64-m64-d64-f32-window8.0":     "many-f32-plain-masked-own-d64-4^8",
+		"b0-h1-g1-n1-m1-d1-f32":                  "row-f32-plain-full-own-d64-4^6",
+		"b1-h1-g1-n1000000-m1000000-d64-f32":     "many-f32-plain-full-own-d64-4^20",
+		"b1-h8-g8-n16-m4096-d256-f16-softcap30":  "few-f16-extra-full-own-wide-4^14",
+		"b1-h8-g8-n1-m4096-d64-f32-ragged":       "row-f32-extra-full-own-d64-4^11",
+		"b2-h6-g6-n200-m200-d80-dv40-f32-causal": "many-f32-plain-masked-own-d128-4^12",
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
@@ -327,8 +329,8 @@ func TestNeighbors(t *testing.T) {
 		require.Equal(t, r.kind(), larger.kind())
 		require.Equal(t, r.String()[:4], larger.String()[:4])
 	}
-	require.Equal(t, "row-f32", kind(0).String())
-	require.Equal(t, "many-bf16", kind(kinds-1).String())
+	require.Equal(t, "row-f32-plain", kind(0).String())
+	require.Equal(t, "many-bf16-extra", kind(kinds-1).String())
 }
 
 func FuzzProfile(f *testing.F) {
@@ -355,8 +357,8 @@ func FuzzProfile(f *testing.F) {
 	})
 }
 
-// The plan of a problem that decodes serves others with a few keys more, and never
-// keeps a kernel from one that it takes.
+// The plan of a problem serves others with a few keys more, to decode also those with
+// other lengths, and never keeps a kernel from one that it takes.
 func TestAlike(t *testing.T) {
 	for m := range 5000 {
 		p := decoding
@@ -365,8 +367,15 @@ func TestAlike(t *testing.T) {
 		require.GreaterOrEqual(t, y.KVLen, m)
 		require.LessOrEqual(t, 16*(y.KVLen-m), m, m)
 		require.Equal(t, y, alike(dense(y, flashkit.PassForward)).problem)
-		p.QLen = 33
-		require.Equal(t, p, alike(dense(p, flashkit.PassForward)).problem)
+		for _, rows := range []int{1, 32, 33, 4096} {
+			p.QLen = rows
+			s := dense(p, flashkit.PassForward)
+			s.traits.Load = 7
+			s = alike(s)
+			require.Equal(t, rows, s.problem.QLen)
+			require.Equal(t, y.KVLen, s.problem.KVLen)
+			require.Equal(t, rows > 32, s.traits.Load == 7)
+		}
 	}
 	d := New(&fewKeys{simd.New()})
 	defer d.Close()

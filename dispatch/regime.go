@@ -20,6 +20,7 @@ const (
 	axisMask
 	axisRows
 	axisType
+	axisExtra
 	axes
 )
 
@@ -30,23 +31,26 @@ var axisNames = [axes][]string{
 	axisMask:   {"full", "masked"},
 	axisRows:   {"row", "few", "many"}, // queries
 	axisType:   {"f32", "f16", "bf16"},
+	axisExtra:  {"plain", "extra"}, // features: they take time that is no matter of products
 }
 
 const (
 	sizes    = 15
-	kinds    = 3 * 3
+	kinds    = 3 * 3 * 2
 	regimes  = sizes * 3 * 2 * 2 * kinds
 	smallest = 6 // exponent of the first size
 )
 
-// A kind is the type of a problem and how many rows it has, the two that decide
-// which kernels compete: the last two axes.
+// A kind is how many rows a problem has, its type, and whether it has features, which
+// decide which kernels compete: the last three axes.
 type kind uint8
 
 func (r regime) kind() kind { return kind(r / (regimes / kinds)) }
 
-// String returns the kind's name in profiles: few-bf16.
-func (k kind) String() string { return axisNames[axisRows][k%3] + "-" + axisNames[axisType][k/3] }
+// String returns the kind's name in profiles: few-bf16-plain.
+func (k kind) String() string {
+	return axisNames[axisRows][k%3] + "-" + axisNames[axisType][k/3%3] + "-" + axisNames[axisExtra][k/9]
+}
 
 // neighbors returns the regimes of four times smaller and larger problems, the
 // regime itself where there are none.
@@ -79,6 +83,9 @@ func regimeOf(p flashkit.Problem, s flashkit.Pass) regime {
 		at[axisMask] = 1
 	}
 	at[axisType] = int(p.DType)
+	if p.Features() != 0 {
+		at[axisExtra] = 1
+	}
 	switch {
 	case p.QLen > 32:
 		at[axisRows] = 2
@@ -92,7 +99,7 @@ func regimeOf(p flashkit.Problem, s flashkit.Pass) regime {
 	return regime(r)
 }
 
-// String returns the regime's name in profiles: few-bf16-masked-own-d64-4^12.
+// String returns the regime's name in profiles: few-bf16-plain-masked-own-d64-4^12.
 func (r regime) String() string {
 	var names [axes]string
 	rest := int(r)
@@ -100,5 +107,5 @@ func (r regime) String() string {
 		names[a] = list[rest%len(list)]
 		rest /= len(list)
 	}
-	return fmt.Sprintf("%s-%s-%s-%s-%s-%s", names[axisRows], names[axisType], names[axisMask], names[axisShared], names[axisDim], names[axisSize])
+	return fmt.Sprintf("%s-%s-%s-%s-%s-%s-%s", names[axisRows], names[axisType], names[axisExtra], names[axisMask], names[axisShared], names[axisDim], names[axisSize])
 }

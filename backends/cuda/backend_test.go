@@ -33,7 +33,7 @@ func openFake(t *testing.T) (*Backend, *fakeDriver) {
 // workspace and errors are the real ones.
 func TestConformanceOnFake(t *testing.T) {
 	b, _ := openFake(t)
-	b.lanes.chunk = 3000 // several chunks for most cases
+	b.staging.chunk = 3000 // several chunks for most cases
 	conformance.Run(t, b)
 }
 
@@ -377,7 +377,7 @@ func TestNothingLeaksOnFailure(t *testing.T) {
 // A call that is canceled between chunks stops there.
 func TestCanceledBetweenChunks(t *testing.T) {
 	b, f := openFake(t)
-	b.lanes.chunk = 1
+	b.staging.chunk = 1
 	ctx, cancel := context.WithCancel(context.Background())
 	launch := f.LaunchKernel
 	once := sync.OnceFunc(cancel)
@@ -398,7 +398,7 @@ func TestCanceledBetweenChunks(t *testing.T) {
 	}
 	err := b.host(ctx, fwdF32, p, &flashkit.Args{Q: x(p.QShape()), K: x(p.KShape()), V: x(p.VShape()), O: x(p.OShape())})
 	require.ErrorIs(t, err, context.Canceled)
-	require.LessOrEqual(t, copies, cap(b.lanes.free))
+	require.LessOrEqual(t, copies, cap(b.staging.free))
 }
 
 // Calls on the device's memory do not allocate.

@@ -66,7 +66,7 @@ func BenchmarkHostChoice(b *testing.B) {
 			ms = append(ms, hostMedian(b, memory.call(p, &kernels[id])))
 		}
 		return ids, chosen, ms
-	}, func(s *stem, p flashkit.Problem) time.Duration { return s.hostCost(&gpu.dev, p, cap(gpu.lanes.free)) })
+	}, func(s *stem, p flashkit.Problem) time.Duration { return s.hostCost(&gpu.dev, p, cap(gpu.staging.free)) })
 }
 
 // eachChoice times the kernels for each random problem, reports them as lines, and the
@@ -156,7 +156,7 @@ func (x *arena) call(p flashkit.Problem) *deviceCall {
 	at := map[*Buffer]int{}
 	tensor := func(m *Buffer, t flashkit.DType, s [4]int) flashkit.Tensor {
 		from := at[m]
-		at[m] += tiles(s[0]*s[1]*s[2]*s[3]*t.Size(), granule) * granule
+		at[m] += ceilDiv(s[0]*s[1]*s[2]*s[3]*t.Size(), granule) * granule
 		return m.Tensor(t, from/t.Size(), s[0], s[1], s[2], s[3])
 	}
 	for _, a := range denseArguments {
@@ -176,7 +176,7 @@ func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID,
 	var call flashkit.Call
 	require.NoError(b, call.Set(c.p, pass, &c.args))
 	for i := range stems {
-		if s := &stems[i]; s.pass == pass && s.misfit(&c.b.dev, c.p) == none && s.describes(call.Traits) {
+		if s := &stems[i]; s.pass == pass && s.unfit(&c.b.dev, c.p) == none && s.describes(call.Traits) {
 			ids = append(ids, stemID(i))
 		}
 	}
@@ -249,7 +249,7 @@ func (x *hostArena) call(p flashkit.Problem, k *flashkit.Kernel) func() error {
 	var in, out int // bytes
 	tensor := func(at *int, wide []float32, narrow []uint16, t flashkit.DType, s [4]int) flashkit.Tensor {
 		from, n := *at, s[0]*s[1]*s[2]*s[3]
-		*at += tiles(n*t.Size(), granule) * granule
+		*at += ceilDiv(n*t.Size(), granule) * granule
 		switch t {
 		case flashkit.Float16:
 			return flashkit.F16(narrow[from/2:][:n], s[0], s[1], s[2], s[3])
@@ -271,7 +271,7 @@ func (x *hostArena) call(p flashkit.Problem, k *flashkit.Kernel) func() error {
 }
 
 // hostMedian returns the median milliseconds of a call by the host's clock. The first
-// calls make the memory of all lanes, which take turns.
+// calls make the memory of all buffers, which take turns.
 func hostMedian(b *testing.B, call func() error) float64 {
 	var times []float64
 	start := time.Now()

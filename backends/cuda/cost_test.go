@@ -65,7 +65,7 @@ func TestCostGrows(t *testing.T) {
 		p.KVLen = max(p.KVLen, p.QLen) // of which all see some
 		for i := range stems {
 			s := &stems[i]
-			if s.pass != pass || s.misfit(&b.dev, p) != none {
+			if s.pass != pass || s.unfit(&b.dev, p) != none {
 				continue
 			}
 			cost, least := s.deviceCost(&b.dev, p, false), 90 // percent: waves are whole, and heads overlap
@@ -100,7 +100,7 @@ func TestCostOfExtremes(t *testing.T) {
 	} {
 		p := problem(t, name)
 		for i := range stems {
-			if s := &stems[i]; s.misfit(&b.dev, p) == none {
+			if s := &stems[i]; s.unfit(&b.dev, p) == none {
 				require.Positive(t, s.deviceCost(&b.dev, p, true), "%s of %s", s.name, name)
 				require.Positive(t, s.deviceCost(&Device{}, p, false), "%s of %s", s.name, name)
 				require.Positive(t, s.hostCost(&b.dev, p, 1), "%s of %s", s.name, name)
@@ -137,7 +137,7 @@ func TestCostAllocations(t *testing.T) {
 		p := problem(t, name)
 		require.Zero(t, testing.AllocsPerRun(100, func() {
 			for i := range stems {
-				if s := &stems[i]; s.misfit(&b.dev, p) == none && s.deviceCost(&b.dev, p, false)+s.hostCost(&b.dev, p, 12) == 0 {
+				if s := &stems[i]; s.unfit(&b.dev, p) == none && s.deviceCost(&b.dev, p, false)+s.hostCost(&b.dev, p, 12) == 0 {
 					t.Error("no cost")
 				}
 			}

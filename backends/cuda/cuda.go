@@ -25,7 +25,7 @@ type Backend struct {
 	context Context
 	images  images
 	args    sync.Pool // *arguments
-	lanes   lanes     // staging of host tensors
+	staging staging   // staging of host tensors
 	maps    tensorMaps
 	choices choices
 	lost    atomic.Pointer[error]
@@ -65,7 +65,7 @@ func OpenDevice(ordinal int) (*Backend, error) {
 
 // OpenWith opens a GPU through a driver of the caller's.
 func OpenWith(d *Driver, ordinal int) (*Backend, error) {
-	b := &Backend{drv: d, args: sync.Pool{New: func() any { return new(arguments) }}, lanes: newLanes()}
+	b := &Backend{drv: d, args: sync.Pool{New: func() any { return new(arguments) }}, staging: newStaging()}
 	var err error
 	if b.dev, err = describe(d, ordinal); err != nil {
 		return nil, unavailable(err)
@@ -155,7 +155,7 @@ func (b *Backend) Close() error {
 	if b.closed.Swap(true) {
 		return nil
 	}
-	err := b.within(func() error { return errors.Join(b.lanes.close(b.drv), b.images.close(b.drv)) })
+	err := b.within(func() error { return errors.Join(b.staging.close(b.drv), b.images.close(b.drv)) })
 	return errors.Join(err, b.drv.DevicePrimaryCtxRelease(b.dev.Ordinal))
 }
 

@@ -83,11 +83,11 @@ func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) er
 	if err := b.owns(c.Args, c.Pass, &c.Problem); err != nil {
 		return err
 	}
-	l, err := b.lanes.take(ctx)
+	l, err := b.staging.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer b.lanes.put(l)
+	defer b.staging.put(l)
 	a := b.args.Get().(*arguments)
 	defer b.args.Put(a)
 	a.set(c)

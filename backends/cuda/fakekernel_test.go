@@ -133,7 +133,7 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch) error {
 		k.blocks /= k.parts(fn.name, k.vDim, 256)
 		k.forward()
 	case strings.HasPrefix(fn.name, "fwd_sm90"): // few blocks take all tiles
-		k.blocks = tiles(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
+		k.blocks = ceilDiv(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
 		k.forward()
 	case strings.HasPrefix(fn.name, "fwd_"):
 		k.forward()
@@ -224,7 +224,7 @@ func (k *fakeKernel) write(b, h, i int, o []float64, lse float64) {
 // tiles go on from one head to the next.
 func (k *fakeKernel) eachRow(f func(b, h, i int)) {
 	rows := int(k.plan[2])
-	perHead := tiles(int(k.qLen), rows)
+	perHead := ceilDiv(int(k.qLen), rows)
 	for block := range min(k.blocks, perHead*int(k.batch*k.heads)) {
 		bh := block / perHead
 		for i := block % perHead * rows; i < min(block%perHead*rows+rows, int(k.qLen)); i++ {
@@ -246,7 +246,7 @@ func (k *fakeKernel) index(b, h, i int) int {
 
 func (k *fakeKernel) decode() {
 	group := int(k.heads / k.kvHeads)
-	packed := tiles(group*int(k.qLen), int(k.plan[2]))
+	packed := ceilDiv(group*int(k.qLen), int(k.plan[2]))
 	all := int(k.batch * k.heads * k.qLen)
 	for block := range k.blocks {
 		split, unit := block%int(k.splits), block/int(k.splits)
@@ -325,7 +325,7 @@ func (k *fakeKernel) finish() {
 
 func (k *fakeKernel) backward() {
 	keys := int(k.plan[3])
-	perHead := tiles(int(k.kvLen), keys)
+	perHead := ceilDiv(int(k.kvLen), keys)
 	for block := range min(k.blocks, perHead*int(k.batch*k.kvHeads)) {
 		bg := block / perHead
 		for j := block % perHead * keys; j < min(block%perHead*keys+keys, int(k.kvLen)); j++ {
@@ -341,13 +341,13 @@ func (k *fakeKernel) parts(name string, columns int32, each int) int {
 	if err != nil || padded <= each {
 		return 1
 	}
-	return tiles(int(columns), each)
+	return ceilDiv(int(columns), each)
 }
 
 // backwardF32 keeps dQ to itself: blocks of keys, then blocks of rows.
 func (k *fakeKernel) backwardF32(name string) {
 	rowParts := k.parts(name, k.dim, 256)
-	rows := tiles(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
+	rows := ceilDiv(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
 	k.dqSum = 1
 	k.arrays[k.dqSum] = &fakeView{exact: make([]float64, k.batch*k.heads*k.qLen*k.dim)}
 	k.blocks = (k.blocks - rows*rowParts) / k.parts(name, max(k.dim, k.vDim), 128)

@@ -37,7 +37,7 @@ func openGPU(t testing.TB) *Backend {
 func eachKernel(t *testing.T, b *Backend, name string, f func(t *testing.T, c *deviceCall)) {
 	var names [2][]string
 	for i := range stems {
-		if s := &stems[i]; s.misfit(&b.dev, problem(t, name)) == none {
+		if s := &stems[i]; s.unfit(&b.dev, problem(t, name)) == none {
 			names[s.pass] = append(names[s.pass], "cuda/"+s.name)
 		}
 	}
@@ -314,7 +314,7 @@ func TestEveryInstance(t *testing.T) {
 		for _, dtype := range s.dtypes {
 			for _, dim := range s.dims {
 				p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 20 + rand.IntN(10), KVLen: 300, Dim: dim, VDim: dim, DType: dtype}
-				if s.misfit(&b.dev, p) != none {
+				if s.unfit(&b.dev, p) != none {
 					continue
 				}
 				c := newDeviceCall(t, b, p.String())
@@ -348,7 +348,7 @@ func TestGPUAllocations(t *testing.T) {
 	}
 }
 
-// Host calls from many goroutines share the lanes.
+// Host calls from many goroutines share the buffers.
 func TestManyHostCalls(t *testing.T) {
 	b := openGPU(t)
 	p := problem(t, "b4-h4-g4-n200-m200-d64-f32-causal")

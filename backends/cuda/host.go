@@ -13,8 +13,8 @@ import (
 
 // Host tensors stream through the device. The work is cut into units, one KV
 // head of one batch with the query heads of its group; a chunk is some units. A
-// lane takes a chunk through packing into pinned memory, the copy to the device,
-// the kernels, the copy back and unpacking, in a stream of its own. Several lanes
+// staging buffer takes a chunk through packing into pinned memory, the copy to the device,
+// the kernels, the copy back and unpacking, in a stream of its own. Several buffers
 // overlap all of it. Chunks depend on the problem alone, so results do too.
 
 // chunkBytes is what a chunk carries both ways, if its units are smaller: enough
@@ -24,10 +24,10 @@ const chunkBytes = 2 << 20
 // rowAlignment is what the kernels' fast copies want of a row's address, in bytes.
 const rowAlignment = 16
 
-// An array is a tensor argument, and where its units lie in a lane.
+// An array is a tensor argument, and where its units lie in a staging buffer.
 type array struct {
 	t      flashkit.Tensor
-	step   int // elements from one row to the next in a lane
+	step   int // elements from one row to the next in a staging buffer
 	heads  int // of a unit
 	output bool
 	bytes  int // of a unit
@@ -57,13 +57,13 @@ func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) e
 	}
 	c := &hostCall{b: b, stem: id, p: p, arrays: arrays}
 	c.lay(units)
-	own, err := b.lanes.take(ctx)
+	own, err := b.staging.take(ctx)
 	if err != nil {
 		return err
 	}
 	var crew sync.WaitGroup
-	for range min(tiles(units, c.chunk), b.lanes.most(c.bytes)) - 1 {
-		if l, ok := b.lanes.tryTake(); ok {
+	for range min(ceilDiv(units, c.chunk), b.staging.most(c.bytes)) - 1 {
+		if l, ok := b.staging.tryTake(); ok {
 			crew.Go(func() { c.work(ctx, l) })
 		}
 	}
@@ -93,27 +93,27 @@ func (c *hostCall) lay(units int) {
 			size := a.t.DType().Size()
 			a.heads, a.step = s[1]/c.p.KVHeads, s[3]
 			if s[3] > 1 || size < 4 { // rows that begin at multiples of 16 bytes are faster, or needed; LSE has no rows
-				a.step = tiles(s[3]*size, rowAlignment) * rowAlignment / size
+				a.step = ceilDiv(s[3]*size, rowAlignment) * rowAlignment / size
 			}
 			a.bytes = a.heads * s[2] * a.step * size
 		}
 		unit += a.bytes
 	}
-	c.chunk = max(1, min(units, c.b.lanes.chunk/max(1, unit)))
+	c.chunk = max(1, min(units, c.b.staging.chunk/max(1, unit)))
 	for i := range c.arrays {
 		a := &c.arrays[i]
 		if a.output && c.inputs == 0 {
 			c.inputs = c.bytes
 		}
 		a.offset = c.bytes
-		c.bytes += tiles(a.bytes*c.chunk, granule) * granule
+		c.bytes += ceilDiv(a.bytes*c.chunk, granule) * granule
 	}
 }
 
 // work takes chunks until none is left or something has failed, and gives the
 // lane back.
-func (c *hostCall) work(ctx context.Context, l *lane) {
-	defer c.b.lanes.put(l)
+func (c *hostCall) work(ctx context.Context, l *stagingBuffer) {
+	defer c.b.staging.put(l)
 	units := c.p.Batch * c.p.KVHeads
 	for {
 		first := int(c.next.Add(int64(c.chunk))) - c.chunk
@@ -142,7 +142,7 @@ func (c *hostCall) stop(err error) {
 }
 
 // do computes n units from the first on.
-func (c *hostCall) do(l *lane, first, n int) error {
+func (c *hostCall) do(l *stagingBuffer, first, n int) error {
 	drv := c.b.drv
 	if err := c.b.do(func() error { return l.grow(drv, c.bytes) }); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (a *array) place(v *view, base Pointer) {
 	*v = view{data: base + Pointer(a.offset), batch: int64(a.heads * head), head: int64(head), row: int64(a.step)}
 }
 
-// move copies an array's part of n units between the tensor and the lane.
-func (c *hostCall) move(a *array, l *lane, first, n int) {
+// move copies an array's part of n units between the tensor and the staging buffer.
+func (c *hostCall) move(a *array, l *stagingBuffer, first, n int) {
 	if a.bytes == 0 {
 		return
 	}
@@ -231,8 +231,8 @@ func moveRows[T float32 | uint16](a *array, packed, memory []T, kvHeads, first i
 	storeFence()
 }
 
-// A lane is a stream, pinned memory, and as much memory of the device.
-type lane struct {
+// A staging buffer is a stream, pinned memory, and as much memory of the device.
+type stagingBuffer struct {
 	stream StreamHandle
 	host   unsafe.Pointer
 	device Pointer
@@ -240,7 +240,7 @@ type lane struct {
 }
 
 // grow makes sure of the memory. The stream exists afterwards.
-func (l *lane) grow(d *Driver, bytes int) (err error) {
+func (l *stagingBuffer) grow(d *Driver, bytes int) (err error) {
 	if l.stream == 0 {
 		if l.stream, err = d.StreamCreate(); err != nil {
 			return err
@@ -264,18 +264,18 @@ func (l *lane) grow(d *Driver, bytes int) (err error) {
 	return d.MemsetD32Async(l.device, 0, bytes/4, l.stream) // the gaps between arrays are copied with them
 }
 
-func (l *lane) shrink(d *Driver) (err error) {
+func (l *stagingBuffer) shrink(d *Driver) (err error) {
 	if l.device != 0 {
 		err = d.MemFree(l.device)
 	}
 	if l.host != nil {
 		err = errors.Join(err, d.MemFreeHost(l.host))
 	}
-	*l = lane{stream: l.stream}
+	*l = stagingBuffer{stream: l.stream}
 	return err
 }
 
-func (l *lane) close(d *Driver) error {
+func (l *stagingBuffer) close(d *Driver) error {
 	err := l.shrink(d)
 	if l.stream != 0 {
 		err = errors.Join(err, d.StreamDestroy(l.stream))
@@ -283,28 +283,28 @@ func (l *lane) close(d *Driver) error {
 	return err
 }
 
-// lanes are shared by the calls of a backend.
-type lanes struct {
-	free  chan *lane
+// staging is the buffers, shared by the calls of a backend.
+type staging struct {
+	free  chan *stagingBuffer
 	chunk int // bytes
 }
 
-// lanesBytes bounds the pinned memory of all lanes, unless one unit needs more.
-const lanesBytes = 512 << 20
+// stagingBytes bounds the pinned memory of all buffers, unless one unit needs more.
+const stagingBytes = 512 << 20
 
-func newLanes() lanes {
+func newStaging() staging {
 	n := max(2, min(12, runtime.GOMAXPROCS(0)))
-	l := lanes{make(chan *lane, n), chunkBytes}
+	l := staging{make(chan *stagingBuffer, n), chunkBytes}
 	for range n {
-		l.free <- new(lane)
+		l.free <- new(stagingBuffer)
 	}
 	return l
 }
 
-// most returns how many lanes of that many bytes a call should have.
-func (l *lanes) most(bytes int) int { return max(1, min(cap(l.free), lanesBytes/max(1, bytes))) }
+// most returns how many buffers of that many bytes a call should have.
+func (l *staging) most(bytes int) int { return max(1, min(cap(l.free), stagingBytes/max(1, bytes))) }
 
-func (l *lanes) take(ctx context.Context) (*lane, error) {
+func (l *staging) take(ctx context.Context) (*stagingBuffer, error) {
 	select {
 	case x := <-l.free:
 		return x, nil
@@ -313,7 +313,7 @@ func (l *lanes) take(ctx context.Context) (*lane, error) {
 	}
 }
 
-func (l *lanes) tryTake() (*lane, bool) {
+func (l *staging) tryTake() (*stagingBuffer, bool) {
 	select {
 	case x := <-l.free:
 		return x, true
@@ -322,9 +322,9 @@ func (l *lanes) tryTake() (*lane, bool) {
 	}
 }
 
-func (l *lanes) put(x *lane) { l.free <- x }
+func (l *staging) put(x *stagingBuffer) { l.free <- x }
 
-func (l *lanes) close(d *Driver) (err error) {
+func (l *staging) close(d *Driver) (err error) {
 	for {
 		x, ok := l.tryTake()
 		if !ok {

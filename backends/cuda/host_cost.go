@@ -10,15 +10,15 @@ import (
 // packing, copies and kernels; together they have the bus and the device.
 type hostCosts struct {
 	call    float64 // microseconds of a call
-	pack    float64 // nanoseconds of a lane for a byte to the device
-	unpack  float64 // nanoseconds of a lane for a byte back
-	row     float64 // nanoseconds of a lane for a row that is packed by itself
-	rate    float64 // bytes per second of all lanes, both ways together
-	exposed float64 // fraction of the shorter ones of lanes, bus and device that is not hidden
+	pack    float64 // nanoseconds of a staging buffer for a byte to the device
+	unpack  float64 // nanoseconds of a staging buffer for a byte back
+	row     float64 // nanoseconds of a staging buffer for a row that is packed by itself
+	rate    float64 // bytes per second of all buffers, both ways together
+	exposed float64 // fraction of the shorter ones of buffers, bus and device that is not hidden
 }
 
-// hostCost predicts the time of a call with host tensors that has at most so many lanes.
-func (s *stem) hostCost(dev *Device, p flashkit.Problem, lanes int) time.Duration {
+// hostCost predicts the time of a call with host tensors that has at most so many buffers.
+func (s *stem) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
 	c, units := &hostTensorCosts, p.Batch*p.KVHeads
 	if units == 0 {
 		return microseconds(c.call)
@@ -26,14 +26,14 @@ func (s *stem) hostCost(dev *Device, p flashkit.Problem, lanes int) time.Duratio
 	in, out, rows := hostBytes(p, s.pass)
 	unit := (in + out) / float64(units)
 	n := max(1, min(units, int(chunkBytes/max(1, unit))))
-	chunks := tiles(units, n)
-	lanes = max(1, min(chunks, lanes, int(lanesBytes/max(1, unit*float64(n)))))
+	chunks := ceilDiv(units, n)
+	buffers = max(1, min(chunks, buffers, int(stagingBytes/max(1, unit*float64(n)))))
 	part := p
 	part.Batch, part.Heads, part.KVHeads = n, p.Heads/p.KVHeads, 1
 	us := func(p flashkit.Problem) float64 { return float64(s.deviceCost(dev, p, false)) / 1e3 }
 
 	chunk := us(part) + float64(n)/float64(units)*(in*c.pack+out*c.unpack+rows*c.row)/1e3
-	lane, bus, device := float64(tiles(chunks, lanes))*chunk, (in+out)/c.rate*1e6, us(p)
+	lane, bus, device := float64(ceilDiv(chunks, buffers))*chunk, (in+out)/c.rate*1e6, us(p)
 	most := max(lane, bus, device)
 	return microseconds(c.call + most + c.exposed*(lane+bus+device-most))
 }

@@ -76,11 +76,11 @@ func (s *stem) pad(p flashkit.Problem) int {
 	return i
 }
 
-// A misfit is why a stem does not take a problem.
-type misfit uint8
+// An unfit is why a stem does not take a problem.
+type unfit uint8
 
 const (
-	none misfit = iota
+	none unfit = iota
 	oldDevice
 	newDevice
 	otherDType
@@ -90,10 +90,10 @@ const (
 	manyBlocks
 )
 
-// misfit returns why a valid problem is not for the stem on a device. It does not
+// unfit returns why a valid problem is not for the stem on a device. It does not
 // allocate, as every call asks.
-func (s *stem) misfit(dev *Device, p flashkit.Problem) misfit {
-	if m := s.mismatch(dev); m != none {
+func (s *stem) unfit(dev *Device, p flashkit.Problem) unfit {
+	if m := s.unfitFor(dev); m != none {
 		return m
 	}
 	switch {
@@ -111,8 +111,8 @@ func (s *stem) misfit(dev *Device, p flashkit.Problem) misfit {
 	return none
 }
 
-// mismatch returns why the stem is not for a device, whatever the problem.
-func (s *stem) mismatch(dev *Device) misfit {
+// unfitFor returns why the stem is not for a device, whatever the problem.
+func (s *stem) unfitFor(dev *Device) unfit {
 	switch arch := dev.Major*10 + dev.Minor; {
 	case arch < s.arch:
 		return oldDevice
@@ -122,9 +122,9 @@ func (s *stem) mismatch(dev *Device) misfit {
 	return none
 }
 
-// missing returns the mismatch in words, "" for none.
+// missing returns what unfitFor says in words, "" for none.
 func (s *stem) missing(dev *Device) string {
-	switch s.mismatch(dev) {
+	switch s.unfitFor(dev) {
 	case oldDevice:
 		return fmt.Sprintf("requires compute capability %d.%d; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	case newDevice:
@@ -133,9 +133,9 @@ func (s *stem) missing(dev *Device) string {
 	return ""
 }
 
-// fits returns the misfit in words, "" for none.
+// fits returns the unfit in words, "" for none.
 func (s *stem) fits(dev *Device, p flashkit.Problem) string {
-	switch s.misfit(dev, p) {
+	switch s.unfit(dev, p) {
 	case oldDevice, newDevice:
 		return s.missing(dev)
 	case otherDType:
@@ -179,7 +179,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 				if c.Traits.Device {
 					return s.deviceCost(&b.dev, c.Problem, c.Traits.Loose)
 				}
-				return s.hostCost(&b.dev, c.Problem, cap(b.lanes.free))
+				return s.hostCost(&b.dev, c.Problem, cap(b.staging.free))
 			},
 			Run: func(ctx context.Context, c *flashkit.Call) error {
 				if c.Traits.Device {
@@ -253,7 +253,7 @@ func (b *Backend) fastest(name string, c *flashkit.Call) stemID {
 	}
 	for i := range stems {
 		s := &stems[i]
-		if !s.named(name, c.Pass) || s.misfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
+		if !s.named(name, c.Pass) || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
 			continue
 		}
 		if cost := s.deviceCost(&b.dev, c.Problem, c.Traits.Loose); best < 0 || cost < bestCost {

@@ -36,7 +36,7 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 	if err != nil {
 		return err
 	}
-	blocks := tiles(p.QLen, f.rows) * p.Batch * p.Heads
+	blocks := ceilDiv(p.QLen, f.rows) * p.Batch * p.Heads
 	if id == fwdF32 {
 		blocks *= f32Parts(id, p, p.VDim, f32Columns)
 	}
@@ -55,7 +55,7 @@ func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
 	if s := &stems[id]; s.dims[s.pad(p)] <= each {
 		return 1
 	}
-	return tiles(columns, each)
+	return ceilDiv(columns, each)
 }
 
 // plan returns the workspace of a stem for a problem.
@@ -92,10 +92,10 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 	}
 	s := &stems[id]
 	if id == bwdSM90 {
-		rows, dim := p.Batch*p.Heads*tiles(p.QLen, hopperRows)*hopperRows, s.dims[s.pad(p)]
+		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.dims[s.pad(p)]
 		return workspace{delta: 2 * rows, dqSum: rows * dim, turn: 1 + rows/backwardRows*dim/hopperDQColumns}
 	}
-	padded := p.Batch * p.Heads * tiles(p.QLen, backwardRows)
+	padded := p.Batch * p.Heads * ceilDiv(p.QLen, backwardRows)
 	return workspace{
 		delta: 2 * padded * backwardRows,
 		dqSum: padded * backwardRows * s.dims[s.pad(p)],
@@ -113,26 +113,26 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 	}
 	delta, main, finish := parts[0], parts[1], parts[2]
 	a, mainArgs := &x.params, unsafe.Pointer(&x.params)
-	blocks, launch := p.Batch*p.KVHeads*tiles(p.KVLen, main.keys), b.drv.LaunchKernel
+	blocks, launch := p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys), b.drv.LaunchKernel
 	if id == bwdSM90 {
 		mainArgs = unsafe.Pointer(&x.mapped)
 		if b.drv.LaunchDependent != nil {
 			launch = b.drv.LaunchDependent
 		}
-		blocks *= tiles(max(p.Dim, p.VDim), hopperKeyColumns)
+		blocks *= ceilDiv(max(p.Dim, p.VDim), hopperKeyColumns)
 		if err := b.mapTensors(x, flashkit.PassBackward, p, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}
 	}
 	w, heads := planBackward(id, p), p.Batch*p.Heads
 	return w.within(b, a, s, func() error {
-		if err := b.run(delta, max(1, heads*tiles(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
+		if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
 			return err
 		}
 		if err := main.run(launch, blocks, mainArgs, s); err != nil {
 			return err
 		}
-		return finish.run(launch, heads*tiles(p.QLen, finish.rows), unsafe.Pointer(a), s)
+		return finish.run(launch, heads*ceilDiv(p.QLen, finish.rows), unsafe.Pointer(a), s)
 	})
 }
 
@@ -146,10 +146,10 @@ func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, a *params, s
 		return err
 	}
 	w, heads := planBackward(id, p), p.Batch*p.Heads
-	keys := tiles(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
-	rows := tiles(p.QLen, main.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
+	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
+	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
 	return w.within(b, a, s, func() error {
-		if err := b.run(delta, heads*tiles(p.QLen, delta.rows), unsafe.Pointer(a), s); err != nil {
+		if err := b.run(delta, heads*ceilDiv(p.QLen, delta.rows), unsafe.Pointer(a), s); err != nil {
 			return err
 		}
 		return b.run(main, keys+rows, unsafe.Pointer(a), s)
@@ -169,19 +169,19 @@ type decodePlan struct {
 // of a tile to end, unless that is more work than another launch.
 func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
-	d.tiles, d.splits = p.Batch*p.KVHeads*tiles(rows, f.rows), 1
+	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
 	if d.tiles == 0 {
 		return d
 	}
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)
-	pieces, warps, slots := tiles(max(0, last-first), f.keys), f.threads/32, b.dev.SMs*max(1, f.perSM)
+	pieces, warps, slots := ceilDiv(max(0, last-first), f.keys), f.threads/32, b.dev.SMs*max(1, f.perSM)
 	if d.splits = cutKeys(d.tiles, pieces, warps, slots); d.splits == 1 {
 		return d
 	}
 	dim, parts := stems[id].dims[stems[id].pad(p)], p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
-	if tiles(min(rows, f.rows)*dim/4, f.threads)*tiles(d.splits, 16) <= 3 {
+	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
 		d.turn = d.tiles
 	}
 	return d
@@ -190,8 +190,8 @@ func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d deco
 // cutKeys returns in how many parts the pieces of keys of each tile are cut.
 func cutKeys(all, pieces, warps, slots int) (splits int) {
 	least := 0
-	for s := 1; s <= max(1, min(tiles(4*slots, all), tiles(pieces, warps))); s++ {
-		cost := tiles(all*s, slots) * (tiles(tiles(pieces, s), warps) + 1)
+	for s := 1; s <= max(1, min(ceilDiv(4*slots, all), ceilDiv(pieces, warps))); s++ {
+		cost := ceilDiv(all*s, slots) * (ceilDiv(ceilDiv(pieces, s), warps) + 1)
 		if s > 1 {
 			cost++
 		}
@@ -222,7 +222,7 @@ func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, a *params, s Stre
 		if err := b.run(f, d.tiles*d.splits, unsafe.Pointer(a), s); err != nil || d.splits == 1 || d.turn > 0 {
 			return err
 		}
-		return b.run(merge, tiles(p.Batch*p.Heads*p.QLen, merge.rows), unsafe.Pointer(a), s)
+		return b.run(merge, ceilDiv(p.Batch*p.Heads*p.QLen, merge.rows), unsafe.Pointer(a), s)
 	})
 }
 
@@ -239,8 +239,8 @@ func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe
 	return launch(f.handle, blocks, f.threads, f.shared, s, a)
 }
 
-// tiles returns how many tiles of a size cover n.
-func tiles(n, size int) int { return (n + size - 1) / size }
+// ceilDiv returns how many tiles of a size cover n.
+func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
 // Workspace returns the bytes of the device's memory that a pass takes beside
 // its tensors while it runs, by the kernel of that name, or "" for the one that
@@ -285,7 +285,7 @@ func (w *workspace) arrays(a *params) [5]struct {
 func (w *workspace) bytes() int {
 	n := 0
 	for _, x := range w.arrays(new(params)) {
-		n += tiles(4*x.words, granule) * granule
+		n += ceilDiv(4*x.words, granule) * granule
 	}
 	return n
 }
@@ -306,7 +306,7 @@ func (w *workspace) within(b *Backend, a *params, s StreamHandle, f func() error
 		if x.words > 0 {
 			*x.at = next
 		}
-		next += Pointer(tiles(4*x.words, granule) * granule)
+		next += Pointer(ceilDiv(4*x.words, granule) * granule)
 	}
 	if b.poison {
 		err = b.drv.MemsetD32Async(at, 0xffffffff, n/4, s)

@@ -94,7 +94,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	w := planHopper(p)
 	heads := p.Batch * p.Heads
 	if w.turn > 0 {
-		a.rows = rowTiles{tall: int32(tiles(p.QLen, f.rows))}
+		a.rows = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}
 	} else {
 		a.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, b.dev.SMs)
 	}
@@ -123,13 +123,13 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	most := rows / (groups * groupRows)
 	for tall := most; tall >= max(0, most-last); tall-- {
 		rest := rows - tall*groups*groupRows
-		for g := max(1, min(groups, tiles(rest, groupRows))); g > 0; g-- {
-			low := tiles(rest, g*groupRows)
+		for g := max(1, min(groups, ceilDiv(rest, groupRows))); g > 0; g-- {
+			low := ceilDiv(rest, g*groupRows)
 			// The first multiprocessors may have one tall tile more; low ones go to the others first.
 			each, more := tall*heads/sms, tall*heads%sms
-			load := each*time(groups) + tiles(low*heads, sms)*time(g)
+			load := each*time(groups) + ceilDiv(low*heads, sms)*time(g)
 			if more > 0 {
-				load = max(load, (each+1)*time(groups)+tiles(max(0, low*heads-(sms-more)), sms)*time(g))
+				load = max(load, (each+1)*time(groups)+ceilDiv(max(0, low*heads-(sms-more)), sms)*time(g))
 			}
 			if load < least {
 				least, best = load, rowTiles{int32(tall), int32(low), int32(g * groupRows)}

@@ -19,9 +19,9 @@ func TestCutRows(t *testing.T) {
 		full, low := groups*groupRows, int(cut.lowRows)
 		require.True(t, low > 0 && low <= full && low%groupRows == 0, message)
 		rest := rows - int(cut.tall)*full
-		require.True(t, rest >= 0 && int(cut.low) == tiles(rest, low), message)
+		require.True(t, rest >= 0 && int(cut.low) == ceilDiv(rest, low), message)
 
-		of := func(rows int) int { return 5*tiles(rows, groupRows) + 6 }
+		of := func(rows int) int { return 5*ceilDiv(rows, groupRows) + 6 }
 		var plain, ours []int // times of all tiles
 		for range heads {
 			for row := 0; row < rows; row += full {

@@ -20,7 +20,7 @@ func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 		own, owned, walked, group, see = t.keys, p.KVLen, t.rows, p.Heads/p.KVHeads, p.Queries
 	}
 	const most = 32 // tiles that are looked at, as a sample of more
-	n := tiles(owned, own)
+	n := ceilDiv(owned, own)
 	looked, active := min(n, most), 0
 	for i := range looked {
 		first := i * n / looked * own
@@ -34,7 +34,7 @@ func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 		}
 		active++
 		all := (to-1)/walked - from/walked + 1
-		cut := all - max(0, wholeTo/walked-tiles(wholeFrom, walked))
+		cut := all - max(0, wholeTo/walked-ceilDiv(wholeFrom, walked))
 		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
 		l.steps += steps
 		l.most = max(l.most, steps)
@@ -83,7 +83,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int) (cycles, st
 		_, taken := cutRows(p.QLen, heads, groups, sms)
 		return taken * max(t.alone, t.begin+l.steps*t.step), l.steps
 	}
-	last := groupShare(tiles(p.QLen-(tiles(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
+	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
 	switch { // how much of a tile a head's last one is
 	case p.QLen <= groupRows:
 		t.step *= c.few
@@ -108,21 +108,21 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) fl
 		return l.cycles(c, t, heads, sms) + s.load(c, t, p, true).cycles(c, t, p.Batch*p.Heads, sms)
 	}
 	hop, blind := c.hop, 0.
-	if p.Heads/p.KVHeads*tiles(p.QLen, t.rows) > 1 {
+	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
 	}
 	if _, to := p.Keys(0); to == 0 && p.KVLen > 0 {
-		blind = c.blind * t.step * l.most * float64(tiles(heads, sms))
+		blind = c.blind * t.step * l.most * float64(ceilDiv(heads, sms))
 	}
 	from, to := p.Keys(p.QLen - 1)
-	queue := min(l.blocks, float64(tiles(to-from, t.keys)+1)) // blocks that add to the same rows
+	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows
 	slots := float64(sms * t.perSM)
 	first := hop * min(queue, slots/float64(min(heads, backwardTogether))) // until the last of the first wave adds
 	overlap := .4 * slots / backwardTogether                               // blocks of the next heads that run before the last of these
-	turns := hop * (queue + float64(tiles(heads, backwardTogether)-1)*max(0, queue-overlap))
+	turns := hop * (queue + float64(ceilDiv(heads, backwardTogether)-1)*max(0, queue-overlap))
 	last := hop*queue + t.begin + l.steps*max(t.alone, t.step/float64(t.perSM)) // until the last of the first heads ends
 	if s.hopper {
-		heads *= tiles(max(p.Dim, p.VDim), hopperKeyColumns)
+		heads *= ceilDiv(max(p.Dim, p.VDim), hopperKeyColumns)
 	}
 	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
 }
@@ -138,15 +138,15 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, sms int, loose bool) (c
 	}
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)
-	heads, slots, pieces := p.Batch*p.KVHeads, sms*t.perSM, tiles(max(0, last-first), t.keys)
+	heads, slots, pieces := p.Batch*p.KVHeads, sms*t.perSM, ceilDiv(max(0, last-first), t.keys)
 	splits := cutKeys(heads, pieces, t.warps, slots)
-	mine := tiles(pieces, splits)
+	mine := ceilDiv(pieces, splits)
 	begin, step := t.begin+c.row*float64(rows), max(t.alone, t.step*float64(min(team, mine)))
 	if loose {
 		row := c.loose * float64(p.Dim+p.VDim)
 		begin += row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
-	steps = float64(tiles(mine, t.warps))
-	return float64(tiles(heads*splits, slots)) * (begin + steps*step), steps, splits > 1
+	steps = float64(ceilDiv(mine, t.warps))
+	return float64(ceilDiv(heads*splits, slots)) * (begin + steps*step), steps, splits > 1
 }

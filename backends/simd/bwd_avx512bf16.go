@@ -157,7 +157,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 func (x *pairBlock) wholePanels(p *flashkit.Problem, y *rowTile) (from, to int) {
 	_, to = p.Keys(y.from)
 	from, _ = p.Keys(y.to - 1)
-	from = tiles(from, pairLanes) * pairLanes
+	from = ceilDiv(from, pairLanes) * pairLanes
 	if to < p.KVLen {
 		to = to / pairLanes * pairLanes
 	}

@@ -40,7 +40,7 @@ type biasTile struct {
 func (j *job) biasTile(ws *arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()
-	b0, h0, r0, k0 := item%s[0], item/s[0]%s[1], item/s[0]/s[1]%tiles(s[2], tileQ)*tileQ, item/s[0]/s[1]/tiles(s[2], tileQ)*tileK
+	b0, h0, r0, k0 := item%s[0], item/s[0]%s[1], item/s[0]/s[1]%ceilDiv(s[2], tileQ)*tileQ, item/s[0]/s[1]/ceilDiv(s[2], tileQ)*tileK
 	t := biasTile{rowSum: s[2] == 1, from: r0, to: min(r0+tileQ, s[2]), k0: k0, k1: min(k0+tileK, s[3])}
 	var x gradPairs
 	x.begin(j, ws)

@@ -50,7 +50,7 @@ func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 }
 
 func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
-	return p.Batch * p.KVHeads * tiles(p.KVLen, tileK), p.Batch * p.Heads * tiles(p.QLen, tileQ)
+	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, tileK), p.Batch * p.Heads * ceilDiv(p.QLen, tileQ)
 }
 
 func bwdGenericCost(c *flashkit.Call) time.Duration {
@@ -131,8 +131,8 @@ func (j *job) keyGradients(ws *arena, item int) {
 						return
 					}
 					at := lo*tileK + c
-					mix(dv[c*p.VDim:][:p.VDim], prob[at:], tileK, hi-lo, qt.do[lo*qt.doStep:], qt.doStep)
-					mix(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*qt.qStep:], qt.qStep)
+					axpy(dv[c*p.VDim:][:p.VDim], prob[at:], tileK, hi-lo, qt.do[lo*qt.doStep:], qt.doStep)
+					axpy(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*qt.qStep:], qt.qStep)
 				}
 			}
 		}
@@ -174,7 +174,7 @@ func (j *job) queryGradients(ws *arena, t queryTile) {
 				}
 				row := ds[:hi-lo]
 				qt.scoreGradient(i, prob[:hi-lo], row, k[lo*kStep:], kStep, v[lo*vStep:], vStep)
-				mix(dq[i*p.Dim:][:p.Dim], row, 1, hi-lo, k[lo*kStep:], kStep)
+				axpy(dq[i*p.Dim:][:p.Dim], row, 1, hi-lo, k[lo*kStep:], kStep)
 			}
 		}
 	}

@@ -70,7 +70,7 @@ func (isa *laneISA) bwdPlan(pl *plan) (tile, block phase) {
 // bwdPhases returns the phases of a planned job whose items need so many floats.
 func (pl *plan) bwdPhases(perTile, perBlock int) (tile, block phase) {
 	p := &pl.p
-	return phase{p.Batch * p.Heads * tiles(p.QLen, pl.rows), perTile}, phase{p.Batch * p.KVHeads * tiles(p.KVLen, pl.keys), perBlock}
+	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.rows), perTile}, phase{p.Batch * p.KVHeads * ceilDiv(p.KVLen, pl.keys), perBlock}
 }
 
 // dsStep is the distance between rows of dS: no power of two, so that the rows
@@ -115,7 +115,7 @@ func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 
 // queryTileOf returns the batch, head and number of a tile of query rows.
 func (pl *plan) queryTileOf(item int) (b, h, t int) {
-	n := tiles(pl.p.QLen, pl.rows)
+	n := ceilDiv(pl.p.QLen, pl.rows)
 	return item / n / pl.p.Heads, item / n % pl.p.Heads, item % n
 }
 
@@ -208,7 +208,7 @@ func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
 func (isa *laneISA) walk(j *job, x keyRange, sum *gradSum, item int, add func(h, t int, at int64)) {
 	p := &j.p
 	first, end := j.visited(x)
-	group, perHead := p.Heads/p.KVHeads, tiles(p.QLen, j.rows)
+	group, perHead := p.Heads/p.KVHeads, ceilDiv(p.QLen, j.rows)
 	for c := range group {
 		if first == end {
 			break

@@ -35,11 +35,11 @@ func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
 	pl.rows, pl.keys, pl.copied = rows, keys, rows
-	pl.chains = max(1, min(minChains/max(1, p.Batch*p.Heads), tiles(mostSeen(p), chainKeys)))
+	pl.chains = max(1, min(minChains/max(1, p.Batch*p.Heads), ceilDiv(mostSeen(p), chainKeys)))
 	if 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
 		pl.keys *= 2
 	}
-	for pl.workers > 1 && pl.keys > least && !pl.balances(p.Batch*p.KVHeads*tiles(p.KVLen, pl.keys)) {
+	for pl.workers > 1 && pl.keys > least && !pl.balances(p.Batch*p.KVHeads*ceilDiv(p.KVLen, pl.keys)) {
 		pl.keys /= 2
 	}
 }
@@ -60,7 +60,7 @@ func mostSeen(p *flashkit.Problem) int {
 // nine tenths of the time. Workers may differ in speed, so each should have four.
 // Without a mask blocks are equal, so rounds must be nearly whole, too.
 func (pl *plan) balances(blocks int) bool {
-	whole := 10*blocks >= 9*pl.workers*tiles(blocks, pl.workers)
+	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
 	return blocks >= 4*pl.workers && (whole || pl.p.Band != (flashkit.Band{}))
 }
 

@@ -13,7 +13,7 @@ func (isa *laneISA) seen(p *flashkit.Problem, x *keyBlock, y *rowTile, k, keys i
 	if lo >= hi {
 		return lo, hi
 	}
-	lo, hi = lo/edgeGroup*edgeGroup, min(tiles(hi, edgeGroup)*edgeGroup, y.to-y.from)
+	lo, hi = lo/edgeGroup*edgeGroup, min(ceilDiv(hi, edgeGroup)*edgeGroup, y.to-y.from)
 	setKeyMasks(p, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.whole)
 	return lo, hi
 }

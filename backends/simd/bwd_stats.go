@@ -77,7 +77,7 @@ func (isa *laneISA) addChains(j *job, x *tileStats, b, h, t int) {
 // stats returns the place of tile t of query head h.
 func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
-	x := j.shared.all[((b*j.p.Heads+h)*tiles(j.p.QLen, j.rows)+t)*size:][:size]
+	x := j.shared.all[((b*j.p.Heads+h)*ceilDiv(j.p.QLen, j.rows)+t)*size:][:size]
 	rows := statsRows(&j.plan)
 	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+16:]}
 }

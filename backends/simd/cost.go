@@ -61,7 +61,7 @@ func (f timedPhase) time(n int) float64 {
 		return 0
 	}
 	n = min(n, f.items)
-	t := max(f.longest, f.nanoseconds*float64(tiles(f.items, n))/float64(f.items))
+	t := max(f.longest, f.nanoseconds*float64(ceilDiv(f.items, n))/float64(f.items))
 	return t + helpTime*float64(n-1)
 }
 
@@ -80,7 +80,7 @@ func seenRows(p *flashkit.Problem) int {
 // edges of the band, a tile computes what nobody sees.
 func pairs(p *flashkit.Problem, rows, keys int) float64 {
 	seen := seenRows(p)
-	n, m := tiles(seen, rows)*rows, tiles(p.KVLen, keys)*keys
+	n, m := ceilDiv(seen, rows)*rows, ceilDiv(p.KVLen, keys)*keys
 	met := float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
 	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
@@ -105,11 +105,11 @@ func readRows(p *flashkit.Problem, step, keys int) float64 {
 // rowElements and keyElements return the elements of Q and O, and of K and V, with
 // as many rows and keys as fill the lanes.
 func rowElements(p *flashkit.Problem, lanes int) float64 {
-	return float64(p.Batch*p.Heads) * float64(tiles(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
+	return float64(p.Batch*p.Heads) * float64(ceilDiv(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
 func keyElements(p *flashkit.Problem, lanes int) float64 {
-	return float64(p.Batch*p.KVHeads) * float64(tiles(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
+	return float64(p.Batch*p.KVHeads) * float64(ceilDiv(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
 // converted returns x if the problem's type is not float32, else 0.
@@ -141,7 +141,7 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 func (c *pace) forward(p *flashkit.Problem, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
 	read := readKeys(p, sharing, step) * dims
-	tile := float64(heads)*float64(tiles(p.QLen, lanes))*c.start + rowElements(p, lanes)*c.element
+	tile := float64(heads)*float64(ceilDiv(p.QLen, lanes))*c.start + rowElements(p, lanes)*c.element
 	pair := pairs(p, lanes, step)*(2*dims*c.flop+c.pair) + read*c.pack + converted(p, read)*c.widen
 	return uneven(items, tile, pair, share(p, rows, p.QLen, p.KVLen)/float64(max(1, heads)))
 }

@@ -57,7 +57,7 @@ func decodeAMXBF16Cost(p flashkit.Problem) time.Duration {
 func decodeAMXBF16Times(p flashkit.Problem) [2]timedPhase {
 	const chunk = 1000 // to begin and end one
 	d, c := planDecode(&p), &amxDecode.pace
-	keys, lanes := float64(d.heads)*float64(d.last-d.first), float64(tiles(d.rows, tileQueries)*tileQueries)
+	keys, lanes := float64(d.heads)*float64(d.last-d.first), float64(ceilDiv(d.rows, tileQueries)*tileQueries)
 	return d.times(&p, c, float64(d.heads*d.chunks)*chunk+
 		keys*(float64(p.Dim+p.VDim)*(c.widen+2*lanes*c.flop)+float64(d.rows)*c.pair))
 }
@@ -67,7 +67,7 @@ func decodeAMXBF16Merge(j *job, ws *arena, item int) { amxDecode.merge(j, ws, it
 // decodeAMXBF16Work returns the chunks and the rows of all KV heads, and what each needs.
 func decodeAMXBF16Work(p *flashkit.Problem) [2]phase {
 	d := planDecode(p)
-	words, vwords, rows := pairWords(p.Dim), pairWords(p.VDim), max(1, tiles(d.rows, tileQueries))*tileQueries
+	words, vwords, rows := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(d.rows, tileQueries))*tileQueries
 	return d.work(rows*(words+decodeStep) + pad(d.rows) + decodeBlock*(tileQueries+words+vwords) + 4*tileQueries*tileQueries +
 		weightRows*weightStep/2 + 4*tileQueries*vwords + decodeBlock*p.VDim + d.oStep + tileQueries*words)
 }
@@ -110,7 +110,7 @@ func decodeAMXBF16Chunk(j *job, ws *arena, item int) {
 // newTileChunk packs the query rows of an item.
 func newTileChunk(j *job, ws *arena, d *decodePlan, item int) tileChunk {
 	p, q, head := &j.p, &j.args.Q, item/d.chunks
-	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, tiles(d.rows, tileQueries))*tileQueries
+	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(d.rows, tileQueries))*tileQueries
 	x := tileChunk{
 		decodePlan: *d, b: head / p.KVHeads, g: head % p.KVHeads,
 		q: takeWords(ws, padded*words), s: ws.take(padded * decodeStep), l: ws.take(pad(d.rows))[:d.rows],
@@ -137,7 +137,7 @@ func (x *tileChunk) score(j *job, block seenKeys) {
 	k, step := tileRows(&j.args.K, x.b, x.g, block.from, block.n, x.k)
 	for at := block.row &^ (tileQueries - 1); at < block.row+block.rows; at += tileQueries {
 		aheadScoresAMXBF16(&x.keys[0], &k[0], step, &x.q[at*words], words, upToTiles(block.n), aheadOf(&j.args.K, block.n, step))
-		transposeAVX512(&x.s[at*decodeStep], decodeStep, 16, &x.keys[0], tileQueries, 16*tileQueries, &ones[0], tiles(block.n, 16))
+		transposeAVX512(&x.s[at*decodeStep], decodeStep, 16, &x.keys[0], tileQueries, 16*tileQueries, &ones[0], ceilDiv(block.n, 16))
 	}
 }
 
@@ -160,7 +160,7 @@ func (x *tileChunk) addValues(j *job, block seenKeys) {
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			tame[i] = x.splitWeights(from+at, min(planeQueries, n-at), block.n, x.p[2*at*weightStep:])
 		}
-		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, tiles(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, aheadOf(&j.args.V, block.n, step))
+		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, ceilDiv(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, aheadOf(&j.args.V, block.n, step))
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			sum, rows := x.sum[2*at*wide:], min(planeQueries, n-at)
 			if !tame[i] || !x.addSums(from+at, rows, sum, vdim) {

@@ -40,7 +40,7 @@ func (isa *decodeISA) cost(p flashkit.Problem) time.Duration {
 func (isa *decodeISA) times(p flashkit.Problem) [2]timedPhase {
 	d, c := planDecode(&p), &isa.pace
 	heads, keys := float64(d.heads), float64(d.last-d.first)
-	elements, rows := heads*keys*float64(p.Dim+p.VDim), float64(tiles(d.rows, isa.rows)*isa.rows)
+	elements, rows := heads*keys*float64(p.Dim+p.VDim), float64(ceilDiv(d.rows, isa.rows)*isa.rows)
 	read := elements * c.element
 	if p.DType != flashkit.Float32 {
 		read = elements * c.widen
@@ -67,7 +67,7 @@ func (d *decodePlan) times(p *flashkit.Problem, c *pace, keys float64) [2]timedP
 // at each edge of the band, once for each row.
 func (d *decodePlan) blocks(p *flashkit.Problem) int {
 	keys := d.last - d.first
-	n := tiles(keys, d.block)
+	n := ceilDiv(keys, d.block)
 	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
 			n += p.QLen - 1
@@ -110,13 +110,13 @@ func planDecode(p *flashkit.Problem) decodePlan {
 	}
 	d.last = max(d.first, d.last)
 	keys := d.last - d.first
-	wanted := tiles(p.Batch*p.KVHeads*keys, enough*decodeBlock) * decodeBlock
-	d.qStep, d.lColumn = tiles(p.Dim, decodeWidest)*decodeWidest, tiles(p.VDim, decodeWidest)*decodeWidest
+	wanted := ceilDiv(p.Batch*p.KVHeads*keys, enough*decodeBlock) * decodeBlock
+	d.qStep, d.lColumn = ceilDiv(p.Dim, decodeWidest)*decodeWidest, ceilDiv(p.VDim, decodeWidest)*decodeWidest
 	d.oStep = d.lColumn + decodeWidest
 	d.part = pad(d.rows) + d.rows*d.oStep
 	chunks := max(1, int(most/max(1, float64(d.heads)*float64(d.part))))
-	d.chunk = max(shortest, tiles(8*d.rows, decodeBlock)*decodeBlock, min(wanted, longest), tiles(tiles(keys, chunks), decodeBlock)*decodeBlock)
-	d.chunks = max(1, tiles(keys, d.chunk))
+	d.chunk = max(shortest, ceilDiv(8*d.rows, decodeBlock)*decodeBlock, min(wanted, longest), ceilDiv(ceilDiv(keys, chunks), decodeBlock)*decodeBlock)
+	d.chunks = max(1, ceilDiv(keys, d.chunk))
 	d.block = min(decodeBlock, d.chunk/2) // values are those of the block before, so one alone would wait
 	d.merged = max(1, mergeItem/(d.chunks*d.oStep))
 	return d
@@ -130,7 +130,7 @@ func decodeWork(p *flashkit.Problem) [2]phase {
 
 // work returns them where a chunk needs so many floats.
 func (d *decodePlan) work(chunk int) [2]phase {
-	return [2]phase{{d.heads * d.chunks, chunk}, {tiles(d.heads*d.rows, d.merged), (1+decodePad)*decodeStep + 2*d.oStep + 2}}
+	return [2]phase{{d.heads * d.chunks, chunk}, {ceilDiv(d.heads*d.rows, d.merged), (1+decodePad)*decodeStep + 2*d.oStep + 2}}
 }
 
 // keysOf returns the keys of a chunk.

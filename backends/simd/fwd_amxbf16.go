@@ -36,7 +36,7 @@ func fwdAMXBF16Work(pl *plan) phase {
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
 	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, tileBlock)
 	shared := tileBlock*(pairLanes+1+words) + tileBlock/2*pairLanes + packedFloats(p.VDim, tileBlock) + pairLanes*(words+vdim+3)
-	return phase{p.Batch * p.Heads * tiles(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
+	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
 }
 
 func fwdAMXBF16Cost(p flashkit.Problem) time.Duration { return cost(fwdAMXBF16Times(p)) }
@@ -84,7 +84,7 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 	}
 	j.blocksOf(at, tileBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
 		avx512Lanes.meet(j, &group[t].laneTile, x.factors, x.lo)
-		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.absorb(j, &group[t], from, keys, whole) })
+		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.accumulate(j, &group[t], from, keys, whole) })
 	})
 	for t := range n {
 		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)
@@ -99,9 +99,9 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// absorb takes keys of the block into the tile, from a given one on. All rows see all
+// accumulate takes keys of the block into the tile, from a given one on. All rows see all
 // of a whole part.
-func (x *tileScratch) absorb(j *job, t *pairTile, from, keys int, whole bool) {
+func (x *tileScratch) accumulate(j *job, t *pairTile, from, keys int, whole bool) {
 	p, at := &j.p, from-x.lo
 	copy(x.top, t.m)
 	top := x.top

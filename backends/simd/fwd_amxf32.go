@@ -39,7 +39,7 @@ func fwdAMXF32Work(pl *plan) phase {
 	perTile := pl.sumFloats(pairLanes, vdim, planeBlock) + planeWords(pairLanes, p.Dim)
 	shared := planeBlock*(pairLanes+1+pairWords(p.VDim)) + planeWords(planeBlock, p.Dim) + 2*planeWords(planeBlock, p.VDim) +
 		planes*pPlane + pairLanes*(vdim+3) + planeWords(pairLanes, p.Dim) + max(p.Dim, p.VDim)
-	return phase{p.Batch * p.Heads * tiles(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
+	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
 }
 
 const pPlane = planeBlock/2*pairLanes + planePad // of P
@@ -96,7 +96,7 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 	}
 	j.blocksOf(at, planeBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
 		avx512Lanes.meet(j, &group[t].laneTile, x.factors, x.lo)
-		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.absorb(j, &group[t], from, keys, whole) })
+		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.accumulate(j, &group[t], from, keys, whole) })
 	})
 	for t := range n {
 		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)
@@ -123,9 +123,9 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// absorb takes keys of the block into the tile, from a given one on. All rows see all
+// accumulate takes keys of the block into the tile, from a given one on. All rows see all
 // of a whole part.
-func (x *planeScratch) absorb(j *job, t *planeTile, from, keys int, whole bool) {
+func (x *planeScratch) accumulate(j *job, t *planeTile, from, keys int, whole bool) {
 	p, at := &j.p, from-x.lo
 	k, v, wild := x.k.part(at, keys), x.v.part(at, keys), x.k.wild || t.rows.wild
 	copy(x.top, t.m)

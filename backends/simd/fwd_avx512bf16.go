@@ -32,7 +32,7 @@ func fwdAVX512BF16Work(pl *plan) phase {
 	vdim, words, keys := pad(p.VDim), pairWords(p.Dim), avx512Lanes.keys
 	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, keys)
 	shared := keys*(pairLanes+1+vdim) + keys/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
-	return phase{p.Batch * p.Heads * tiles(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
+	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
 }
 
 func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration { return cost(fwdAVX512BF16Times(p)) }
@@ -89,7 +89,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 				return
 			}
 			avx512Lanes.meet(j, &group[t].laneTile, x.factors, lo)
-			x.absorb(j, &group[t], lo, hi)
+			x.accumulate(j, &group[t], lo, hi)
 		}
 		lo = hi
 	}
@@ -109,8 +109,8 @@ func (x *pairScratch) newTile(j *job, ws *arena, from, n, vdim, block int) pairT
 	return t
 }
 
-// absorb takes the keys [lo, hi) into the tile.
-func (x *pairScratch) absorb(j *job, t *pairTile, lo, hi int) {
+// accumulate takes the keys [lo, hi) into the tile.
+func (x *pairScratch) accumulate(j *job, t *pairTile, lo, hi int) {
 	p, k := &j.p, &j.args.K
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.from + t.n - 1)

@@ -62,7 +62,7 @@ func fwdFeatureTile(j *job, ws *arena, item int) {
 			w := w[:len(keys)]
 			dotsAt(w, q[i*qStep:][:p.Dim], kv.k, kv.kStep, keys)
 			var sum float32
-			m[i], sum = absorbScores(w, x.scores(w, k0, keys), m[i], row)
+			m[i], sum = accumulateScores(w, x.scores(w, k0, keys), m[i], row)
 			row[p.VDim] += sum
 			if p.Score.Dropout != 0 {
 				for c, z := range x.dropout(k0, keys) {
@@ -118,8 +118,8 @@ func (j *job) beginRow(t *seqTile, i int, sums []float32) (m float64) {
 	return m
 }
 
-// absorbScores is absorb of scores in float64, scaled already. It sets w to the weights.
-func absorbScores(w []float32, s []float64, m float64, sums []float32) (top float64, sum float32) {
+// accumulateScores is accumulate of scores in float64, scaled already. It sets w to the weights.
+func accumulateScores(w []float32, s []float64, m float64, sums []float32) (top float64, sum float32) {
 	top = m
 	for _, x := range s {
 		if x > top {

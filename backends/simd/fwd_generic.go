@@ -45,7 +45,7 @@ func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	return flashkit.Memory{Host: memory(phase{fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem)})}
 }
 
-func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * tiles(p.QLen, tileQ) }
+func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * ceilDiv(p.QLen, tileQ) }
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
 
@@ -80,7 +80,7 @@ type queryTile struct{ b, h, kvHead, from, to int }
 func (j *job) queryTile(item int) queryTile {
 	p := &j.p
 	heads := p.Batch * p.Heads
-	from := (tiles(p.QLen, tileQ) - 1 - item/heads) * tileQ
+	from := (ceilDiv(p.QLen, tileQ) - 1 - item/heads) * tileQ
 	b, h := item%heads/p.Heads, item%p.Heads
 	return queryTile{b, h, h / (p.Heads / p.KVHeads), from, min(from+tileQ, p.QLen)}
 }
@@ -120,9 +120,9 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 			s := w[:hi-lo]
 			dots(s, q[i*qStep:][:p.Dim], k[(lo-k0)*kStep:], kStep)
 			var sum float32
-			m[i], sum = j.absorb(s, m[i], row)
+			m[i], sum = j.accumulate(s, m[i], row)
 			row[p.VDim] += sum
-			mix(row[:p.VDim], s, 1, hi-lo, v[(lo-k0)*vStep:], vStep)
+			axpy(row[:p.VDim], s, 1, hi-lo, v[(lo-k0)*vStep:], vStep)
 		}
 	}
 	for i := range rows {
@@ -132,11 +132,11 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 	}
 }
 
-// absorb turns the scores s into weights relative to the running maximum m,
+// accumulate turns the scores s into weights relative to the running maximum m,
 // raising m first and rescaling the sums so far where s tops it. It returns the
 // new m and the sum of the weights. The softmax scale comes after the difference, so that large scores
 // lose nothing.
-func (j *job) absorb(s []float32, m float32, sums []float32) (top, sum float32) {
+func (j *job) accumulate(s []float32, m float32, sums []float32) (top, sum float32) {
 	top = m
 	for _, x := range s {
 		if x > top {

@@ -33,7 +33,7 @@ func (isa *laneISA) fwdWork(pl *plan) phase {
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
 	perTile := isa.lanes*pad(p.Dim) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
 	shared := isa.keys*(isa.lanes+1+dims) + isa.lanes*(widest+3)
-	return phase{p.Batch * p.Heads * tiles(p.QLen, pl.group*isa.lanes), pl.group*perTile + shared}
+	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*isa.lanes), pl.group*perTile + shared}
 }
 
 const (
@@ -55,7 +55,7 @@ const itemsPerWorker = 8
 // itemsPerWorker items per worker.
 func (isa *laneISA) plan(pl *plan, rows int) {
 	heads := pl.p.Batch * pl.p.Heads
-	pl.group = max(1, min(rows/isa.lanes, heads*tiles(pl.p.QLen, isa.lanes)/(itemsPerWorker*pl.workers)))
+	pl.group = max(1, min(rows/isa.lanes, heads*ceilDiv(pl.p.QLen, isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes)
 }
 
@@ -64,14 +64,14 @@ func (isa *laneISA) plan(pl *plan, rows int) {
 // items come before short ones.
 func (pl *plan) planHeads(lanes int) {
 	heads := pl.p.Batch * pl.p.Heads
-	wanted := tiles(itemsPerWorker*pl.workers, max(1, tiles(pl.p.QLen, pl.group*lanes)))
-	pl.heads = tiles(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
+	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.group*lanes)))
+	pl.heads = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 
 // laneItem returns the first row and the head, counted over all batches, of an
 // item.
 func (pl *plan) laneItem(item, rows int) (from, head int) {
-	heads, perHead := pl.p.Batch*pl.p.Heads, tiles(pl.p.QLen, rows)
+	heads, perHead := pl.p.Batch*pl.p.Heads, ceilDiv(pl.p.QLen, rows)
 	first := item / (pl.heads * perHead) * pl.heads
 	item -= first * perHead
 	turns := min(pl.heads, heads-first)
@@ -146,7 +146,7 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 				return
 			}
 			isa.meet(j, &group[t], x.factors, lo)
-			isa.absorb(j, &group[t], &x, k, kStep, v, vStep, lo, hi)
+			isa.accumulate(j, &group[t], &x, k, kStep, v, vStep, lo, hi)
 		}
 		lo = hi
 	}
@@ -194,9 +194,9 @@ func (t *laneTile) alpha(factors []float32) *float32 {
 	return &factors[0]
 }
 
-// absorb takes the keys [lo, hi), which begin at k and v, into the tile. Of
+// accumulate takes the keys [lo, hi), which begin at k and v, into the tile. Of
 // those at the edges of the band some rows do not see.
-func (isa *laneISA) absorb(j *job, t *laneTile, x *laneScratch, k []float32, kStep int, v []float32, vStep, lo, hi int) {
+func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch, k []float32, kStep int, v []float32, vStep, lo, hi int) {
 	p := &j.p
 	first, allUntil := p.Keys(t.from) // of the first row, and of the last one
 	allFrom, last := p.Keys(t.from + t.n - 1)

@@ -23,13 +23,13 @@ type featurePlan struct {
 // planFeatures plans a call. Without arguments its sequences are as long as they may be.
 func planFeatures(c *flashkit.Call) (f featurePlan) {
 	n, m := c.QLen, c.KVLen
-	rowTiles, keyTiles := c.Batch*tiles(n, tileQ), c.Batch*tiles(m, tileK)
+	rowTiles, keyTiles := c.Batch*ceilDiv(n, tileQ), c.Batch*ceilDiv(m, tileK)
 	if c.Args != nil {
 		if t := &c.Args.DBias; c.Pass == flashkit.PassBackward && !t.IsZero() {
 			s := t.Shape()
 			f.ownBias = s == [4]int{c.Batch, c.Heads, c.QLen, c.KVLen}
 			if !f.ownBias {
-				f.biasItems = s[0] * s[1] * tiles(s[2], tileQ) * tiles(s[3], tileK)
+				f.biasItems = s[0] * s[1] * ceilDiv(s[2], tileQ) * ceilDiv(s[3], tileK)
 			}
 		}
 		if c.Pass == flashkit.PassBackward && !c.Args.DSink.IsZero() {
@@ -65,7 +65,7 @@ func planFeatures(c *flashkit.Call) (f featurePlan) {
 func packedTiles(starts []int32, size int) (sum, longest int) {
 	for b := range len(starts) - 1 {
 		n := int(starts[b+1] - starts[b])
-		sum, longest = sum+tiles(n, size), max(longest, n)
+		sum, longest = sum+ceilDiv(n, size), max(longest, n)
 	}
 	return sum, longest
 }
@@ -107,9 +107,9 @@ func (t *itemTable) setPacked(c *flashkit.Call, rows bool) {
 	for b := range c.Batch {
 		s := c.Seq(b)
 		if rows {
-			t.spans = append(t.spans, tileSpan{b, tiles(s.N, tileQ), s.M})
+			t.spans = append(t.spans, tileSpan{b, ceilDiv(s.N, tileQ), s.M})
 		} else {
-			t.spans = append(t.spans, tileSpan{b, tiles(s.M, tileK), s.N})
+			t.spans = append(t.spans, tileSpan{b, ceilDiv(s.M, tileK), s.N})
 		}
 	}
 	slices.SortFunc(t.spans, func(x, y tileSpan) int {
@@ -166,7 +166,7 @@ func (j *job) rowTile(item int) seqTile {
 	if j.byRow.packed {
 		n = t.N
 	}
-	t.from = (tiles(n, tileQ) - 1 - tile) * tileQ
+	t.from = (ceilDiv(n, tileQ) - 1 - tile) * tileQ
 	t.end = min(t.from+tileQ, n)
 	t.to = max(t.from, min(t.end, t.N))
 	return t

@@ -34,8 +34,8 @@ type job struct {
 	shared arena          // of all workers, where a kernel needs it
 	passed []atomic.Int64 // how far each item has come, where later items wait for it
 
-	crew    *crew
-	seats   int            // for helpers that have not come; of crew.mu
+	pool    *pool
+	slots   int            // for helpers that have not come; of pool.mu
 	helpers sync.WaitGroup // that have
 	present atomic.Int64   // how many of these are still at work
 }
@@ -46,7 +46,7 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 	if j == nil {
 		j = b.jobs.Get().(*job)
 	}
-	j.crew, j.workers = b.crew, workers()
+	j.pool, j.workers = b.pool, workers()
 	j.call, j.p, j.args = c, c.Problem, c.Args
 	j.scale = c.SoftmaxScale()
 	j.base2 = float32(j.scale * math.Log2E)
@@ -66,15 +66,15 @@ func (j *job) parallel(ctx context.Context, run func(*job, *arena, int), n, floa
 	j.next.Store(0)
 	work := phase{n, floats}
 	j.hold(work) // here, not by the worker, so that a second call allocates nothing
-	j.crew.run(j, crewOf(j.workers, []phase{work})-1)
+	j.pool.run(j, poolSize(j.workers, []phase{work})-1)
 }
 
 // A phase is items that run at the same time, and the floats of workspace that
 // each worker needs for them.
 type phase struct{ items, floats int }
 
-// crewOf returns how many of the workers have something to do in a phase.
-func crewOf(workers int, phases []phase) int {
+// poolSize returns how many of the workers have something to do in a phase.
+func poolSize(workers int, phases []phase) int {
 	items := 1
 	for _, f := range phases {
 		items = max(items, f.items)
@@ -97,7 +97,7 @@ func space(w int, phases []phase) int {
 // hold reserves the workspace of all the phases at once, so that a larger one
 // does not replace that of a smaller one.
 func (j *job) hold(phases ...phase) {
-	n := crewOf(j.workers, phases)
+	n := poolSize(j.workers, phases)
 	for len(j.spaces) < n {
 		j.spaces = append(j.spaces, arena{})
 	}
@@ -109,7 +109,7 @@ func (j *job) hold(phases ...phase) {
 // memory returns the bytes that hold reserves for a new job.
 func memory(phases ...phase) float64 {
 	floats := 0.0
-	for w := range crewOf(workers(), phases) {
+	for w := range poolSize(workers(), phases) {
 		floats += float64(space(w, phases))
 	}
 	return 4 * floats

@@ -19,8 +19,8 @@ const (
 // workspace is not many times the tensors where heads are wide and few.
 func tileSize(p *flashkit.Problem) (rows, keys int) { return min(tileQ, p.QLen), min(tileK, p.KVLen) }
 
-// tiles returns how many tiles of the given size cover n rows.
-func tiles(n, size int) int { return (n + size - 1) / size }
+// ceilDiv returns how many tiles of the given size cover n rows.
+func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
 // dots sets dst[j] = dot(x, row j) for every j in dst, bit for bit. Row j begins at
 // rows[j*step].
@@ -70,7 +70,7 @@ func dot(x, y []float32) float32 {
 
 // mix adds to dst the sum over j in [0, n) of weights[j*every] * row j. Row j
 // begins at rows[j*step].
-func mix(dst, weights []float32, every, n int, rows []float32, step int) {
+func axpy(dst, weights []float32, every, n int, rows []float32, step int) {
 	d := len(dst)
 	j := 0
 	for ; j+4 <= n; j += 4 {

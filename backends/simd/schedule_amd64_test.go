@@ -39,7 +39,7 @@ func simulateTiles(_ *laneISA, p flashkit.Problem, speeds []float64) float64 {
 func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 	p, rows := &j.p, j.group*lanes
 	busy, free := 0.0, make([]float64, len(speeds))
-	for item := range p.Batch * p.Heads * tiles(p.QLen, rows) {
+	for item := range p.Batch * p.Heads * ceilDiv(p.QLen, rows) {
 		from, _ := j.laneItem(item, rows)
 		cost := 0.0
 		for r := from; r < min(from+rows, p.QLen); r += lanes {
@@ -60,10 +60,10 @@ func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float6
 	j := &plan{p: p, workers: len(speeds)}
 	j.planLanes()
 	busy, free := 0.0, make([]float64, len(speeds))
-	passed := make([][]float64, p.Batch*p.KVHeads*tiles(p.KVLen, j.keys)) // when each item passed each tile
+	passed := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
 	for item := range passed {
 		x := j.keyRangeOf(item)
-		own := make([]float64, tiles(p.QLen, j.rows))
+		own := make([]float64, ceilDiv(p.QLen, j.rows))
 		before := own // which holds zeros
 		if at := j.before(x, item); at >= 0 {
 			before = passed[at]

@@ -17,13 +17,13 @@ import (
 type Backend struct {
 	last atomic.Pointer[job] // with the workspace of the last call, so that the next one allocates nothing
 	jobs sync.Pool           // *job, of calls that ran at the same time
-	crew *crew
+	pool *pool
 }
 
 // New returns the CPU backend. It is available on every machine.
 func New() *Backend {
-	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, crew: newCrew()}
-	runtime.AddCleanup(b, (*crew).close, b.crew)
+	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, pool: newPool()}
+	runtime.AddCleanup(b, (*pool).close, b.pool)
 	return b
 }
 
@@ -51,7 +51,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 // Close lets the helpers end. Calls in progress finish; a later call runs on the
 // caller's goroutine alone. A backend that is collected needs no Close.
 func (b *Backend) Close() error {
-	b.crew.close()
+	b.pool.close()
 	b.last.Store(nil)
 	return nil
 }

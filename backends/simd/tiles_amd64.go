@@ -36,9 +36,9 @@ func crowded(c pace, workers int) pace {
 }
 
 // blocksOf calls load for each block of up to size keys that rows of an item see,
-// and then absorb for each of n tiles, until the call is canceled. A block begins at
+// and then accumulate for each of n tiles, until the call is canceled. A block begins at
 // a multiple of tileStep, and ends at one or at the end.
-func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), absorb func(tile int)) {
+func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumulate func(tile int)) {
 	if at.first >= at.last {
 		return
 	}
@@ -49,7 +49,7 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), absorb 
 			if j.canceled() {
 				return
 			}
-			absorb(t)
+			accumulate(t)
 		}
 	}
 }
@@ -75,10 +75,10 @@ func (j *job) partsOf(t *laneTile, lo, hi int, f func(from, keys int, whole bool
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
 	avx512Lanes.plan(pl, tileItemRows)
-	heads, perHead := pl.p.Batch*pl.p.Heads, tiles(pl.p.QLen, pairLanes)
-	most := func(group int) int { return tiles(heads*tiles(perHead, group), pl.workers) * (group + packing) }
+	heads, perHead := pl.p.Batch*pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
+	most := func(group int) int { return ceilDiv(heads*ceilDiv(perHead, group), pl.workers) * (group + packing) }
 	best := pl.group
-	for g := pl.group + 1; g <= min(perHead, tileItemRows/pairLanes) && heads*tiles(perHead, g) >= atLeast*pl.workers; g++ {
+	for g := pl.group + 1; g <= min(perHead, tileItemRows/pairLanes) && heads*ceilDiv(perHead, g) >= atLeast*pl.workers; g++ {
 		if most(g) < most(best) {
 			best = g
 		}

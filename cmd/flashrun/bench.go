@@ -69,6 +69,7 @@ every program gets, and says which kernels ran and what others would have taken.
 		Example: `  flashrun bench
   flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd
   flashrun bench --heads 32 --kv-heads 8 --q-len 1 --seq 1024:131072:x4 --pass fwd
+  flashrun bench --seq 512 --features softcap30-alibi --kernels all
   flashrun bench --problem b1-h12-g12-n121-m121-d32-f32 --kernels all --backend simd,wasm
   flashrun bench --seq 256:4096:x2 --baseline naive
   flashrun bench --out new.json --compare old.json

@@ -35,6 +35,7 @@ type timedCase struct {
 	problem flashkit.Problem
 	kernel  flashkit.Kernel
 	memory  string
+	flops   float64                                      // of a call
 	call    func(context.Context) (time.Duration, error) // one call, and what it took
 	close   func() error
 	extra   int64             // allocated by the first call
@@ -61,7 +62,7 @@ func (b *bench) run(ctx context.Context, problems []flashkit.Problem) error {
 func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
-		if k.Pass != s || k.Fits(p.Ask(k.Pass)) != "" {
+		if k.Pass != s || s == flashkit.PassBackward && !hasBackward(&p) || k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
 		i, found := best[backendOf(k.Name)]
@@ -163,7 +164,10 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 			errs = append(errs, fmt.Errorf("%s: %s", k.Name, k.Fits(p.Ask(k.Pass))))
 		}
 	}
-	if len(errs) == 0 {
+	switch {
+	case s == flashkit.PassBackward && !hasBackward(&p):
+		errs = []error{errors.New("there is no backward pass")}
+	case len(errs) == 0:
 		errs = []error{fmt.Errorf("no kernel for the %s pass is selected", s)}
 	}
 	b.results.Skipped = append(b.results.Skipped, caseError{Problem: p.String(), Pass: s.String(), Error: errors.Join(errs...).Error()})
@@ -180,7 +184,7 @@ func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, 
 	if err != nil {
 		return nil, err
 	}
-	c := &timedCase{problem: data.problem, kernel: own, memory: memory, close: done}
+	c := &timedCase{problem: data.problem, kernel: own, memory: memory, flops: data.flops(own.Pass), close: done}
 	c.call = func(ctx context.Context) (time.Duration, error) {
 		return timed(func() error { return data.call(ctx, c.kernel) })
 	}
@@ -273,7 +277,7 @@ func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 // keep adds the cases that have a timed call to the results.
 func (b *bench) keep(cases []*timedCase) {
 	for _, c := range cases {
-		r, ok := newResult(c.problem, c.kernel, c.rounds)
+		r, ok := newResult(c.problem, c.kernel, c.flops, c.rounds)
 		if !ok {
 			continue
 		}

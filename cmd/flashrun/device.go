@@ -32,7 +32,7 @@ func (t *tensors) openDevice(ctx context.Context, gpu *cuda.Backend, k flashkit.
 	launch := func(ctx context.Context) error {
 		return gpu.Launch(ctx, d.stream, p, k.Pass, &d.args, cuda.Options{Kernel: k.Name})
 	}
-	return &timedCase{problem: p, kernel: k, memory: deviceMemory, close: func() error { return nil },
+	return &timedCase{problem: p, kernel: k, memory: deviceMemory, flops: p.FLOPs(k.Pass), close: func() error { return nil },
 		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
 }
 
@@ -61,36 +61,35 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 	if d.to, err = gpu.NewEvent(); err != nil {
 		return err
 	}
-	in, out := t.in, t.out
-	for to, a := range map[*flashkit.Tensor]*array{
-		&d.args.Q: in.q, &d.args.K: in.k, &d.args.V: in.v, &d.args.O: out.o, &d.args.LSE: out.lse,
-		&d.args.DO: in.do, &d.args.DQ: out.dq, &d.args.DK: out.dk, &d.args.DV: out.dv,
-	} {
-		if a == nil {
+	for _, a := range flashkit.Arguments() {
+		from, to := a.Of(&t.args), a.Of(&d.args)
+		if from.IsZero() {
 			continue
 		}
-		if *to, err = d.upload(gpu, a); err != nil {
+		if *to, err = d.upload(gpu, from); err != nil {
 			return err
 		}
 	}
-	if t.in.do != nil {
+	if !t.args.DO.IsZero() {
 		return errors.Join(gpu.Forward(ctx, d.stream, t.problem, &d.args), d.stream.Sync())
 	}
 	return nil
 }
 
-func (d *deviceTensors) upload(gpu *cuda.Backend, a *array) (flashkit.Tensor, error) {
-	m, err := gpu.Alloc(a.len() * a.dtype.Size())
+// upload copies a dense tensor to the device.
+func (d *deviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.Tensor, error) {
+	m, err := gpu.Alloc(t.Len() * t.DType().Size())
 	if err != nil {
 		return flashkit.Tensor{}, err
 	}
 	d.buffers = append(d.buffers, m)
-	if a.dtype == flashkit.Float32 {
-		err = cuda.Upload(d.stream, m, 0, a.f32)
+	if t.DType() == flashkit.Float32 {
+		err = cuda.Upload(d.stream, m, 0, t.Float32s())
 	} else {
-		err = cuda.Upload(d.stream, m, 0, a.u16)
+		err = cuda.Upload(d.stream, m, 0, t.Uint16s())
 	}
-	return m.Tensor(a.dtype, 0, a.shape[0], a.shape[1], a.shape[2], a.shape[3]), err
+	s := t.Shape()
+	return m.Tensor(t.DType(), 0, s[0], s[1], s[2], s[3]), err
 }
 
 // close frees what lies on the device, if anything does.

@@ -137,7 +137,7 @@ func TestDeviceCallsAreNotTimedAfterCtrlC(t *testing.T) {
 	defer gpu.Close()
 	p, err := flashkit.ParseProblem("b1-h2-g2-n64-m64-d32-f32")
 	require.NoError(t, err)
-	data := &tensors{problem: p, in: randomInput(p, 1, bhsd, false), out: newOutputs(p, false)}
+	data := &tensors{problem: p, args: randomInput(p, 1, bhsd, false).withOutputs(false)}
 	defer data.close()
 	all := gpu.Kernels()
 	i := slices.IndexFunc(all, func(k flashkit.Kernel) bool { return k.Name == "cuda/fwd_f32" })

@@ -24,10 +24,11 @@ type gridFlags struct {
 	headDim  string
 	causal   string
 	dtype    string
+	features string
 }
 
 // gridNames are the flags that --problem replaces.
-var gridNames = []string{"batch", "heads", "kv-heads", "seq", "q-len", "head-dim", "causal", "dtype"}
+var gridNames = []string{"batch", "heads", "kv-heads", "seq", "q-len", "head-dim", "causal", "dtype", "features"}
 
 func (g *gridFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -41,6 +42,7 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&g.kvHeads, "kv-heads", "", "a `list` of key and value heads (default as many as --heads)")
 	flags.StringVar(&g.causal, "causal", "no", "a causal mask: no, yes or both")
 	flags.StringVar(&g.dtype, "dtype", "f32", "a `list` of types: f32, f16, bf16")
+	flags.StringVar(&g.features, "features", "", "`what` each problem has beside, as the end of its name: softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page16")
 }
 
 // given reports whether any of the flags is given.
@@ -100,7 +102,16 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 	if axes.dtypes, err = parseDTypes(g.dtype); err != nil {
 		return nil, err
 	}
-	return axes.problems()
+	list, err := axes.problems()
+	if err != nil || g.features == "" {
+		return list, err
+	}
+	for i, p := range list {
+		if list[i], err = flashkit.ParseProblem(p.String() + "-" + g.features); err != nil {
+			return nil, fmt.Errorf("--features %q: %w", g.features, err)
+		}
+	}
+	return list, nil
 }
 
 // origin names the flag that a problem comes from.

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/safetensors"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // hostileProblems returns problems with zeros in some dimensions and one or two huge

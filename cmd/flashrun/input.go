@@ -2,24 +2,24 @@ package main
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
-	"math/rand/v2"
+	"math"
 	"path/filepath"
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/npy"
-	"github.com/flashkit-go/flashkit/internal/safetensors"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // An input is what to compute on.
 type input struct {
 	problem  flashkit.Problem
 	layout   layout
-	source   string // for people
-	q, k, v  *array
-	do       *array // nil unless given
-	expected *array // O by an independent implementation; nil unless known
+	source   string          // for people
+	args     flashkit.Args   // what the passes read; with Carry, O and LSE of earlier keys
+	expected flashkit.Tensor // O by an independent implementation, the zero Tensor unless known
 }
 
 // sample is Q, K, V of an attention layer of a real transformer on a real text,
@@ -37,31 +37,13 @@ func sampleInput() (*input, error) {
 	if err := set.addFile("the embedded sample", f); err != nil {
 		return nil, err
 	}
-	in, err := set.input(bhsd)
+	in, err := set.input(bhsd, false)
 	if err != nil {
 		return nil, err
 	}
 	in.source = fmt.Sprintf("attention layer %s of %s on %s tokens", f.Metadata["layer"], f.Metadata["model"], f.Metadata["tokens"])
-	in.expected, err = set.array("o", bhsd)
+	in.expected, err = set["o"].Decode()
 	return in, err
-}
-
-// randomInput makes normal inputs for the problem from a seed.
-func randomInput(p flashkit.Problem, seed uint64, l layout, backward bool) *input {
-	r := rand.New(rand.NewPCG(seed, 0))
-	fill := func(shape [4]int) *array {
-		a := newArray(p.DType, shape)
-		for i := range a.len() {
-			a.set(i, float32(r.NormFloat64()))
-		}
-		return a
-	}
-	in := &input{problem: p, layout: l, source: fmt.Sprintf("random, seed %d", seed),
-		q: fill(p.QShape()), k: fill(p.KShape()), v: fill(p.VShape())}
-	if backward {
-		in.do = fill(p.OShape())
-	}
-	return in
 }
 
 // A tensorSet holds the tensors of all input files by name.
@@ -85,7 +67,7 @@ func (s tensorSet) addFile(path string, f *safetensors.File) error {
 
 // readInputs reads the files of --in: one safetensors file, or .npy files named
 // after their tensor or given as name=path.
-func readInputs(args []string, l layout) (*input, error) {
+func readInputs(args []string, l layout, carry bool) (*input, error) {
 	set := tensorSet{}
 	for _, arg := range args {
 		name, path := splitArg(arg)
@@ -104,7 +86,7 @@ func readInputs(args []string, l layout) (*input, error) {
 			return nil, fmt.Errorf("--in: %w", err)
 		}
 	}
-	in, err := set.input(l)
+	in, err := set.input(l, carry)
 	if err != nil {
 		return nil, err
 	}
@@ -135,68 +117,156 @@ func parseFile(name string, b []byte) (*safetensors.File, error) {
 	return &safetensors.File{Tensors: []safetensors.Tensor{{Name: name, DType: a.DType, Shape: a.Shape, Data: a.Data}}}, nil
 }
 
-// input gathers q, k, v and the optional do, and derives the problem.
-func (s tensorSet) input(l layout) (*input, error) {
+// input gathers the arguments that are there, and derives the problem.
+func (s tensorSet) input(l layout, carry bool) (*input, error) {
 	in := &input{layout: l}
-	for _, t := range []struct {
-		name     string
-		to       **array
-		optional bool
-	}{{"q", &in.q, false}, {"k", &in.k, false}, {"v", &in.v, false}, {"do", &in.do, true}} {
-		if _, ok := s[t.name]; !ok && t.optional {
+	for _, a := range flashkit.Arguments() {
+		name, given := strings.ToLower(a.Name), false
+		switch _, there := s[name]; a.Name {
+		case "Q", "K", "V":
+			given = true
+		case "O", "LSE":
+			given = carry
+		case "DQ", "DK", "DV", "DBias", "DSink": // which somebody has computed
+		default:
+			given = there
+		}
+		if !given {
 			continue
 		}
-		a, err := s.array(t.name, l)
+		t, err := s.argument(&a, name, l)
 		if err != nil {
 			return nil, err
 		}
-		*t.to = a
+		*a.Of(&in.args) = t
 	}
-	q, k, v := in.q.shape, in.k.shape, in.v.shape
-	in.problem = flashkit.Problem{Batch: q[0], Heads: q[1], KVHeads: k[1], QLen: q[2], KVLen: k[2], Dim: q[3], VDim: v[3], DType: in.q.dtype}
+	if err := s.sequences(&in.args); err != nil {
+		return nil, err
+	}
+	in.problem = flashkit.ProblemOf(&in.args, flashkit.Band{})
+	in.problem.Carry = carry
 	if err := in.problem.Validate(); err != nil {
 		return nil, err
 	}
-	for _, t := range []struct {
-		name string
-		a    *array
-		want [4]int
-	}{{"k", in.k, in.problem.KShape()}, {"v", in.v, in.problem.VShape()}, {"do", in.do, in.problem.OShape()}} {
-		if t.a == nil {
-			continue
-		}
-		if t.a.shape != t.want {
-			return nil, fmt.Errorf("tensor %s has shape %v, but the others call for %v (%s)", t.name, l.swap(t.a.shape), l.swap(t.want), l)
-		}
-		if t.a.dtype != in.q.dtype {
-			return nil, fmt.Errorf("tensor %s has type %v, but q has %v", t.name, t.a.dtype, in.q.dtype)
-		}
-	}
-	return in, nil
+	return in, in.checkShapes()
 }
 
-// array returns the tensor of that name, of rank 4, in one of the three types.
-func (s tensorSet) array(name string, l layout) (*array, error) {
-	t, ok := s[name]
-	if !ok {
-		return nil, fmt.Errorf("tensor %s is missing: the input needs q, k and v", name)
+// checkShapes refuses tensors of rows and of keys that do not go together, in the
+// order of dimensions that the file has them in.
+func (in *input) checkShapes() error {
+	q, k, v := in.args.Q.Shape(), in.args.K.Shape(), in.args.V.Shape()
+	keys := k
+	keys[3] = q[3]
+	if in.args.Seqs == nil {
+		keys[0] = q[0]
 	}
-	if len(t.Shape) != 4 {
-		return nil, fmt.Errorf("%s: tensor %s has rank %d, shape %v: must be 4, %s", t.path, name, len(t.Shape), t.Shape, l)
-	}
-	shape := l.swap([4]int(t.Shape))
-	for dtype, fileType := range fileTypes {
-		if t.DType != fileType {
+	for _, t := range []struct {
+		name string
+		t    *flashkit.Tensor
+		want [4]int
+	}{{"k", &in.args.K, keys}, {"v", &in.args.V, [4]int{keys[0], k[1], k[2], v[3]}}, {"do", &in.args.DO, [4]int{q[0], q[1], q[2], v[3]}}} {
+		if t.t.IsZero() {
 			continue
 		}
-		a := &array{dtype: dtype, shape: shape}
-		var err error
-		if dtype == flashkit.Float32 {
-			a.f32, err = t.Float32s()
-		} else {
-			a.u16, err = t.Uint16s()
+		if s, l := t.t.Shape(), in.layout; s != t.want {
+			return fmt.Errorf("tensor %s has shape %v, but the others call for %v (%s)", t.name, l.swap(s), l.swap(t.want), l)
 		}
-		return a, err
+		if t.t.DType() != in.args.Q.DType() {
+			return fmt.Errorf("tensor %s has type %v, but q has %v", t.name, t.t.DType(), in.args.Q.DType())
+		}
 	}
-	return nil, fmt.Errorf("%s: tensor %s has type %s: must be F32, F16 or BF16", t.path, name, t.DType)
+	return nil
+}
+
+// argument returns an argument's tensor: of rank 4 in one of the three types, but for
+// what has no elements in a row, and for biases and masks, which may leave out dimensions
+// in front.
+func (s tensorSet) argument(a *flashkit.Argument, name string, l layout) (x flashkit.Tensor, err error) {
+	t, ok := s[name]
+	if !ok {
+		return x, fmt.Errorf("tensor %s is missing: the input needs q, k and v, and with --carry o and lse", name)
+	}
+	rank, ranks, types := len(t.Shape), "4, "+string(l), "F32, F16 or BF16"
+	fits := rank == 4
+	switch {
+	case a.Name == "LSE" || a.Name == "DLSE":
+		ranks, fits = "3, "+string(l)+" without the last", rank == 3
+		t.Shape = append(t.Shape[:rank:rank], 1)
+	case sideOf(a.Name) == pairs:
+		ranks, fits = "1 to 4, the end of [batch, heads, rows, keys]", rank >= 1 && rank <= 4
+	case a.Name == "Slopes":
+		if ranks, fits = "1 or 2, [batch, heads]", rank == 1 || rank == 2; rank == 1 {
+			t.Shape = append([]int{1}, t.Shape...)
+		}
+		t.Shape = append(t.Shape[:len(t.Shape):len(t.Shape)], 1, 1)
+	case a.Name == "Sink":
+		ranks, fits = "1, [heads]", rank == 1
+		t.Shape = append(append([]int{1}, t.Shape...), 1, 1)
+	}
+	if !fits {
+		return x, fmt.Errorf("%s: tensor %s has rank %d, shape %v: must be %s", t.path, name, rank, s[name].Shape, ranks)
+	}
+	if l.of(a.Name) == bshd {
+		x, err = t.DecodeBSHD()
+	} else {
+		x, err = t.Decode()
+	}
+	if a.Name == "Mask" {
+		types = "BOOL or U8"
+	}
+	if mask := a.Name == "Mask"; err != nil || mask != (x.DType() == flashkit.Bool) {
+		return x, fmt.Errorf("%s: tensor %s has type %s: must be %s", t.path, name, t.DType, types)
+	}
+	if a.DType(&flashkit.Problem{DType: flashkit.Float16}) == flashkit.Float32 {
+		x = converted(x, flashkit.Float32)
+	}
+	return x, nil
+}
+
+// sequences reads where the sequences of a ragged problem lie, if anything says it.
+func (s tensorSet) sequences(args *flashkit.Args) error {
+	seqs := new(flashkit.Sequences)
+	for _, x := range []struct {
+		name string
+		to   *[]int32
+		rank int
+	}{{"q_lens", &seqs.QLens, 1}, {"kv_lens", &seqs.KVLens, 1}, {"q_starts", &seqs.QStarts, 1}, {"kv_starts", &seqs.KVStarts, 1}, {"pages", &seqs.Pages, 2}} {
+		t, ok := s[x.name]
+		if !ok {
+			continue
+		}
+		list, err := t.Int32s()
+		switch {
+		case t.DType != "I32" && t.DType != "I64":
+			return fmt.Errorf("%s: tensor %s has type %s: must be I32 or I64", t.path, x.name, t.DType)
+		case len(t.Shape) != x.rank:
+			return fmt.Errorf("%s: tensor %s has rank %d, shape %v: must be %d", t.path, x.name, len(t.Shape), t.Shape, x.rank)
+		case err != nil:
+			return fmt.Errorf("%s: %w", t.path, err)
+		case strings.HasSuffix(x.name, "starts") && len(list) == 0:
+			return fmt.Errorf("%s: tensor %s is empty: must have an element more than there are sequences", t.path, x.name)
+		}
+		*x.to, args.Seqs = list, seqs
+	}
+	return s.checkSequences(seqs, args)
+}
+
+// checkSequences refuses lengths and pages that are not those of the other tensors.
+func (s tensorSet) checkSequences(seqs *flashkit.Sequences, args *flashkit.Args) error {
+	if n, b := len(seqs.QLens), args.Q.Shape()[0]; seqs.QLens != nil && seqs.QStarts == nil && n != b {
+		return fmt.Errorf("tensor q_lens has %d lengths, but q has %d sequences", n, b)
+	}
+	if n, b := len(seqs.KVLens), args.K.Shape()[0]; seqs.KVLens != nil && seqs.KVStarts == nil && seqs.Pages == nil && n != b {
+		return fmt.Errorf("tensor kv_lens has %d lengths, but k has %d sequences", n, b)
+	}
+	if seqs.Pages == nil {
+		return nil
+	}
+	if n := s["pages"].Shape[0]; seqs.KVLens == nil || n != len(seqs.KVLens) {
+		return errors.New("tensor pages: must have a row for each element of kv_lens")
+	}
+	if w, page := s["pages"].Shape[1], args.K.Shape()[2]; page > 0 && w > math.MaxInt/page {
+		return fmt.Errorf("tensor pages has %d pages of %d keys for each sequence: more than an int can count", w, page)
+	}
+	return nil
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashkit-go/flashkit/internal/safetensors"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // flashrun runs a command line and returns its exit code and output.
@@ -221,7 +221,10 @@ func TestConformanceCommand(t *testing.T) {
 	out := ok(t, "conformance", "--kernel", "simd/fwd_gen*", "--case", "gqa_*", "--json")
 	var tallies []tally
 	require.NoError(t, json.Unmarshal([]byte(out), &tallies))
-	require.Equal(t, []tally{{Kernel: "simd/fwd_generic", Passed: 50}}, tallies, "five traps in three types, and seven layouts of sequences each")
+	require.Len(t, tallies, 1)
+	require.Equal(t, "simd/fwd_generic", tallies[0].Kernel)
+	require.Greater(t, tallies[0].Passed, 15, "five traps in three types, and in the layouts of ragged problems")
+	require.Zero(t, tallies[0].Failed+tallies[0].Unsupported)
 
 	require.Contains(t, ok(t, "conformance", "--kernel", "simd/bwd_generic", "--case", "dlse"), "\n1 passed, 0 failed, 0 skipped\n")
 	require.Contains(t, ok(t, "conformance", "--kernel", "simd/fwd_generic", "--case", "sweep-00000000000000ff"), "1 passed")

@@ -44,7 +44,7 @@ const formulaOnly = "by formula only"
 
 // whyNot returns why a call of k is not measured, or "".
 func (f *memoryFlags) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
-	cost, bytes := k.Cost(p.Ask(k.Pass)), p.Bytes(k.Pass)
+	cost, bytes := k.Cost(p.Ask(k.Pass)), tensorBytes(p, k.Pass == flashkit.PassBackward)
 	full := affordable("its tensors", bytes) // asked once: what is free may change
 	switch {
 	case f.formula:
@@ -105,6 +105,7 @@ func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() err
 // zeroCall returns a call of k on zeros: what they hold does not change what it
 // takes.
 func zeroCall(p flashkit.Problem, k flashkit.Kernel) func(context.Context) error {
-	args := flashkit.NewArgs(p, k.Pass)
-	return func(ctx context.Context) error { return k.Compute(ctx, p, args) }
+	backward := k.Pass == flashkit.PassBackward
+	args := emptyInput(p, 0, bhsd, backward).withOutputs(backward)
+	return func(ctx context.Context) error { return k.Compute(ctx, p, &args) }
 }

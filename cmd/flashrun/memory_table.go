@@ -46,7 +46,7 @@ type memoryTable struct {
 	Problem string        `json:"problem"`
 	Pass    string        `json:"pass"`
 	Heads   *big.Int      `json:"heads"`        // query heads of the whole batch
-	Tensors *big.Int      `json:"tensor_bytes"` // Q, K, V, O and, backward, their gradients
+	Tensors *big.Int      `json:"tensor_bytes"` // Q, K, V, O, what features add and, backward, their gradients
 	Lines   []*memoryLine `json:"lines"`
 
 	p    flashkit.Problem
@@ -79,13 +79,15 @@ type memoryLine struct {
 
 func newMemoryTable(p flashkit.Problem, s flashkit.Pass) *memoryTable {
 	elem := p.DType.Size()
-	q, k := product(p.Batch, p.Heads, p.QLen, p.Dim, elem), product(p.Batch, p.KVHeads, p.KVLen, p.Dim, elem)
-	v, o := product(p.Batch, p.KVHeads, p.KVLen, p.VDim, elem), product(p.Batch, p.Heads, p.QLen, p.VDim, elem)
-	t := &memoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: sum(q, k, v, o)}
+	t := &memoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: new(big.Int)}
+	for _, a := range flashkit.Arguments() {
+		if x := shapeIn(&a, &p); a.Role(&p, s) != 0 && a.Name != "LSE" && a.Name != "DLSE" {
+			t.Tensors = sum(t.Tensors, product(x[0], x[1], x[2], x[3], a.DType(&p).Size()))
+		}
+	}
 	matrices, count := "S, P", 2
 	if s == flashkit.PassBackward {
 		matrices, count = "S, P, dS, dP", 4
-		t.Tensors = sum(t.Tensors, t.Tensors)
 	}
 	types := []flashkit.DType{p.DType, flashkit.Float32}
 	if p.DType == flashkit.Float32 {

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/safetensors"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 func TestMessage(t *testing.T) {
@@ -119,7 +119,7 @@ func TestCommitFails(t *testing.T) {
 	}
 }
 
-func TestCompareArrays(t *testing.T) {
+func TestDifference(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, test := range []struct {
 		dtype     flashkit.DType
@@ -131,15 +131,18 @@ func TestCompareArrays(t *testing.T) {
 		{0, inf, 1e39, 0}, {0, -inf, -1e39, 0}, {0, -inf, 1e39, nan}, {0, 3e38, 1e39, nan},
 		{flashkit.Float16, inf, 70000, 0}, {flashkit.Float16, 65504, 70000, nan}, {flashkit.Float16, 65504, 65510, 6}, {flashkit.BFloat16, inf, 70000, nan},
 	} {
-		a := newArray(test.dtype, [4]int{1, 2, 3, 2})
-		want := make([]float64, a.len())
-		a.set(7, float32(test.got))
+		a := newTensor(test.dtype, [4]int{1, 2, 3, 2}, bhsd)
+		want := make([]float64, a.Len())
+		setValue(&a, 7, float32(test.got))
 		want[7] = test.want
-		c := compareArrays("o", a, bhsd, want)
+		c := newDifference("o", &a, a.Shape())
+		for i, got := range elements(&a) {
+			c.add(i, got, want[i])
+		}
 		name := fmt.Sprintf("%v %v %v", test.dtype, test.got, test.want)
 		if math.IsNaN(test.distance) {
 			require.True(t, math.IsNaN(float64(c.error)), name)
-			require.Equal(t, fmt.Sprintf("o[0 1 0 1] is %.6g where the oracle has %.6g", a.at(7), test.want), c.wrong)
+			require.Equal(t, fmt.Sprintf("o[0 1 0 1] is %.6g where the oracle has %.6g", value(&a, 7), test.want), c.wrong)
 			continue
 		}
 		require.Equal(t, test.distance, float64(c.error), name)

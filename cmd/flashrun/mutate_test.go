@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashkit-go/flashkit/internal/safetensors"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // mutationsVariable sets how many damaged files are tried, each in a process of its own.
@@ -30,7 +30,7 @@ var numbers = []string{"0", "1", "-1", "2", "3", "7", "64", "1e3", "4096", "1000
 
 var (
 	numberPattern = regexp.MustCompile(`-?[0-9]+`)
-	typePattern   = regexp.MustCompile(`F32|F16|BF16|<f4|<f2`)
+	typePattern   = regexp.MustCompile(`F32|F16|BF16|BOOL|I32|<f4|<f2`)
 )
 
 // damage returns a changed copy of a file whose first bytes are a header.
@@ -58,7 +58,7 @@ func (m mutator) damage(b []byte, header int) []byte {
 		case 3, 4, 5: // a number of the header, with its length adjusted
 			b = m.replace(b, header, numberPattern, numbers[m.IntN(len(numbers))])
 		case 6:
-			b = m.replace(b, header, typePattern, []string{"F32", "F16", "BF16", "F64", "I32", "<f4", "<f2", ">f4", "|O", "\x1b[31m", strings.Repeat("x", 5000)}[m.IntN(11)])
+			b = m.replace(b, header, typePattern, []string{"F32", "F16", "BF16", "F64", "I32", "<f4", "<f2", ">f4", "|O", "\x1b[31m", strings.Repeat("x", 5000), "BOOL", "U8"}[m.IntN(13)])
 		case 7: // the length of the header
 			if len(b) >= 8 {
 				binary.LittleEndian.PutUint64(b, []uint64{0, 1, 1 << 62, 1<<64 - 1, uint64(len(b)), uint64(m.IntN(2000))}[m.IntN(6)])
@@ -114,6 +114,7 @@ func (m mutator) mutated(t *testing.T, dir string) []string {
 		return path
 	}
 	if dtype == "BF16" || m.IntN(3) > 0 { // npy has no BF16
+		tensors = append(tensors, m.features(b, h, n, keys)...)
 		var file bytes.Buffer
 		require.NoError(t, (&safetensors.File{Tensors: tensors}).Write(&file))
 		text := file.Bytes()
@@ -135,10 +136,31 @@ func (m mutator) mutated(t *testing.T, dir string) []string {
 	return args
 }
 
+// features returns tensors of features, each by chance.
+func (m mutator) features(b, h, n, keys int) (list []safetensors.Tensor) {
+	lens := func(most int) []int32 {
+		x := make([]int32, b)
+		for i := range x {
+			x[i] = int32(m.IntN(most + 1))
+		}
+		return x
+	}
+	for _, t := range []safetensors.Tensor{
+		f32("bias", 0, 1, h, n, keys), {Name: "mask", DType: "BOOL", Shape: []int{b, 1, 1, keys}, Data: make([]byte, b*keys)}, f32("slopes", 1, h), f32("sink", 0, h),
+		safetensors.FromInt32s("q_lens", []int{b}, lens(n)), safetensors.FromInt32s("kv_lens", []int{b}, lens(keys)), f32("dlse", 0, b, h, n), f32("o", 0, b, h, n, 3), f32("lse", 0, b, h, n),
+	} {
+		if m.IntN(6) == 0 {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
 // flagSets are what damaged files are run with.
 var flagSets = [][]string{
 	{}, {"--causal"}, {"--backward"}, {"--check"}, {"--backward", "--check"}, {"--layout", "bshd"}, {"--dtype", "bf16"}, {"--dtype", "f16", "--backward"},
 	{"--window", "3,0", "--check"}, {"--causal", "--top-left"}, {"--scale", "0.3"}, {"--json"}, {"--json", "--check"}, {"--backend", "simd/fwd_generic"},
+	{"--softcap", "3", "--alibi", "--check"}, {"--dropout", "0.3", "--shift", "-2", "--backward", "--check"}, {"--carry"},
 	{"--backend", "wasm"}, {"--backend", "wasm", "--backward", "--check"}, {"--backend", "simd", "--layout", "bshd", "--check"},
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
 // sampleBound is how far the output on the embedded sample may be from the
@@ -75,82 +74,15 @@ func (d distance) MarshalJSON() ([]byte, error) {
 }
 
 // set fills in the measurement of one pass.
-func (r *outcome) set(p flashkit.Problem, m measurement) {
+func (r *outcome) set(c *flashkit.Call, m measurement) {
 	pass := m.kernel.Pass
 	r.Pass, r.Kernel, r.Reason = pass.String(), m.kernel.Name, m.reason
 	r.Backend = backendOf(m.kernel.Name)
 	r.Seconds, r.Calls, r.ExtraBytes = m.median.Seconds(), m.calls, max(r.ExtraBytes, m.bytes)
-	r.Device = deviceOf(p, m.kernel)
+	r.Device = deviceOf(c.Problem, m.kernel)
 	if r.Seconds > 0 {
-		r.GFLOPS = p.FLOPs(pass) / r.Seconds / 1e9
+		r.GFLOPS = c.FLOPs() / r.Seconds / 1e9
 	}
-}
-
-// oracleLimit is the most memory that --check may take for its matrices.
-const oracleLimit = 4 << 30
-
-func checkable(p flashkit.Problem, backward bool) error {
-	matrices := 2.0
-	if backward {
-		matrices = 6
-	}
-	bytes := matrices * 8 * float64(p.QLen) * float64(p.KVLen)
-	if bytes > oracleLimit {
-		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", formatBytes(bytes), p, formatBytes(oracleLimit))
-	}
-	const copies = 4 // of every element: as float64, by head, transposed, and what appending leaves behind
-	bytes += copies * 8 * tensorBytes(p, backward) / float64(p.DType.Size())
-	if err := affordable("the oracle's arrays for "+p.String(), bytes); err != nil {
-		return fmt.Errorf("--check: %w", err)
-	}
-	return nil
-}
-
-func (r *outcome) checkAgainstOracle(in *input, out *outputs) {
-	o := oracle.Inputs{Q: in.q.dense(in.layout), K: in.k.dense(in.layout), V: in.v.dense(in.layout)}
-	want := map[string][]float64{}
-	want["o"], want["lse"] = oracle.Forward(in.problem, o)
-	if out.dq != nil {
-		o.DO = in.do.dense(in.layout)
-		g := oracle.Backward(in.problem, o)
-		want["dq"], want["dk"], want["dv"] = g.DQ, g.DK, g.DV
-	}
-	worst := distance(0)
-	out.named(func(name string, a *array) {
-		c := compareArrays(name, a, in.layout, want[name])
-		r.checked = append(r.checked, c)
-		worst = max(worst, c.error) // NaN wins
-	})
-	r.MaxAbsError = &worst
-}
-
-func (r *outcome) checkAgainstStored(in *input, out *outputs) {
-	c := compareArrays("o", out.o, in.layout, in.expected.dense(in.layout))
-	r.StoredMaxDiff = &c.error
-}
-
-// compareArrays returns the distance of an output from what it should be, in the order
-// [batch, heads, rows, elements]. A NaN, or an infinity of the same sign, is equal to its
-// twin, and an infinity to what the output's type has no other number for.
-func compareArrays(name string, a *array, l layout, want []float64) checkedOutput {
-	c := checkedOutput{name: name}
-	worst, one := 0.0, newArray(a.dtype, [4]int{1, 1, 1, 1})
-	special := func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
-	for i, got := range a.dense(l) {
-		one.set(0, float32(want[i]))
-		switch rounded := float64(one.at(0)); {
-		case got == want[i] || math.IsNaN(got) && math.IsNaN(rounded) || math.IsInf(got, 0) && got == rounded:
-		case !special(got) && !special(rounded):
-			worst = max(worst, math.Abs(got-want[i]))
-		case c.wrong == "":
-			h, n, d := a.shape[1], a.shape[2], a.shape[3]
-			c.wrong = fmt.Sprintf("%s%v is %.6g where the oracle has %.6g", name, [4]int{i / d / n / h, i / d / n % h, i / d % n, i % d}, got, want[i])
-		}
-	}
-	if c.error = distance(worst); c.wrong != "" {
-		c.error = distance(math.NaN())
-	}
-	return c
 }
 
 // verdict returns an error if what was computed is wrong beyond doubt.

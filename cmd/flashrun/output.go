@@ -7,9 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/safetensors"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // An outputFile is written beside its name and renamed at the end, so that
@@ -102,45 +103,38 @@ func (o *outputFile) commit(write func(io.Writer) error) error {
 	return nil
 }
 
-// outputs are what a run writes, in the layout of the input.
-type outputs struct {
-	o, lse     *array
-	dq, dk, dv *array // nil in the forward pass
-}
-
-func newOutputs(p flashkit.Problem, backward bool) *outputs {
-	out := &outputs{o: newArray(p.DType, p.OShape()), lse: newArray(flashkit.Float32, p.LSEShape())}
-	if backward {
-		out.dq, out.dk, out.dv = newArray(p.DType, p.QShape()), newArray(p.DType, p.KShape()), newArray(p.DType, p.VShape())
-	}
-	return out
-}
-
-// named calls f with every output that is there.
-func (out *outputs) named(f func(name string, a *array)) {
-	for _, t := range []struct {
-		name string
-		a    *array
-	}{{"o", out.o}, {"lse", out.lse}, {"dq", out.dq}, {"dk", out.dk}, {"dv", out.dv}} {
-		if t.a != nil {
-			f(t.name, t.a)
+// eachOutput calls f with every tensor that the passes write, under its name in files.
+func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(name string, a *flashkit.Argument, t *flashkit.Tensor)) {
+	for _, a := range flashkit.Arguments() {
+		if writes(&a, p, backward) {
+			f(strings.ToLower(a.Name), &a, a.Of(args))
 		}
 	}
 }
 
-// file returns the outputs as a safetensors file; lse has rank 3.
-func (out *outputs) file(p flashkit.Problem, r *outcome, l layout) *safetensors.File {
-	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": r.Kernel, "layout": string(l)}}
+// file returns the outputs as a safetensors file, in the layout of the input;
+// lse has rank 3 and dsink rank 1.
+func (w *work) file(r *outcome) (*safetensors.File, error) {
+	p := w.problem
+	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": r.Kernel, "layout": string(w.layout)}}
 	if r.ForwardKernel != "" {
 		f.Metadata["forward_kernel"] = r.ForwardKernel
 	}
-	out.named(func(name string, a *array) {
-		shape := l.swap(a.shape)
-		dims := shape[:]
-		if name == "lse" {
-			dims = shape[:3]
+	var failed error
+	eachOutput(&p, &w.args, w.backward, func(name string, a *flashkit.Argument, t *flashkit.Tensor) {
+		encode := safetensors.Encode
+		if w.layout.of(a.Name) == bshd {
+			encode = safetensors.EncodeBSHD
 		}
-		f.Tensors = append(f.Tensors, a.file(name, dims))
+		x, err := encode(name, *t)
+		failed = errors.Join(failed, err)
+		switch a.Name {
+		case "LSE":
+			x.Shape = x.Shape[:3]
+		case "DSink":
+			x.Shape = x.Shape[1:2]
+		}
+		f.Tensors = append(f.Tensors, x)
 	})
-	return f
+	return f, failed
 }

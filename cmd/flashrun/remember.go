@@ -15,7 +15,7 @@ import (
 
 // learned tells dispatch what a call took.
 func learned(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {
-	if took > 0 {
+	if took > 0 && !p.Ragged { // whose lengths the prediction does not know
 		d.Learn(k.Name, p, took) // it knows the kernel and the problem
 	}
 }

@@ -117,9 +117,13 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 	problem, data := s.at(i), p.data[s.largest()][set]
 	keys := problem.KVLen
 	args, compute := data.args, c.dispatch.Forward
-	args.K, args.V = data.in.k.first(keys), data.in.v.first(keys)
+	if s.grow > 0 {
+		args.K, args.V = first(args.K, keys), first(args.V, keys)
+	}
 	if s.pass == flashkit.PassBackward {
-		args.DK, args.DV = data.out.dk.first(keys), data.out.dv.first(keys)
+		if s.grow > 0 {
+			args.DK, args.DV = first(args.DK, keys), first(args.DV, keys)
+		}
 		compute = c.dispatch.Backward
 	}
 	start := time.Now()
@@ -127,13 +131,19 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 	return ran{c.last.Kernel, c.last.Took, time.Since(start)}, err
 }
 
-// first returns a view of the first rows of each head, as of a cache that is filled
-// so far.
-func (a *array) first(rows int) flashkit.Tensor {
-	heads, most, dim := a.shape[1], a.shape[2], a.shape[3]
-	view := *a
-	view.shape[2] = rows
-	return view.tensor(bhsd).WithStrides(heads*most*dim, most*dim, dim)
+// first returns a view of the first rows of each head of a dense tensor, as of a cache
+// that is filled so far.
+func first(t flashkit.Tensor, rows int) flashkit.Tensor {
+	s, strides := t.Shape(), t.Strides()
+	switch t.DType() {
+	case flashkit.Float16:
+		t = flashkit.F16(t.Uint16s(), s[0], s[1], rows, s[3])
+	case flashkit.BFloat16:
+		t = flashkit.BF16(t.Uint16s(), s[0], s[1], rows, s[3])
+	default:
+		t = flashkit.F32(t.Float32s(), s[0], s[1], rows, s[3])
+	}
+	return t.WithStrides(strides[0], strides[1], strides[2])
 }
 
 // touch writes to every cache line, as other work of a program does.

@@ -72,8 +72,8 @@ type caseError struct {
 	Error   string `json:"error"`
 }
 
-// newResult sums up the calls of each round, if there is any.
-func newResult(p flashkit.Problem, k flashkit.Kernel, rounds [][]time.Duration) (r result, ok bool) {
+// newResult sums up the calls of each round, if there is any, which do so many operations.
+func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]time.Duration) (r result, ok bool) {
 	var all []float64
 	r = result{Problem: p.String(), Pass: k.Pass.String(), Backend: backendOf(k.Name), Kernel: k.Name, Predicted: k.Cost(p.Ask(k.Pass)).Seconds(), Memory: hostMemory}
 	for _, round := range rounds {
@@ -93,7 +93,7 @@ func newResult(p flashkit.Problem, k flashkit.Kernel, rounds [][]time.Duration) 
 	slices.Sort(all)
 	r.Calls = len(all)
 	r.Seconds, r.P10, r.P90 = quantile(all, .5), quantile(all, .1), quantile(all, .9)
-	flops, bytes := p.FLOPs(k.Pass), p.Bytes(k.Pass)
+	bytes := p.Bytes(k.Pass)
 	if r.Seconds > 0 {
 		r.GFLOPS, r.BytesPerSecond = flops/r.Seconds/1e9, bytes/r.Seconds
 	}

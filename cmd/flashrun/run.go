@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,17 +13,23 @@ import (
 
 // runFlags are the flags of flashrun run, as given.
 type runFlags struct {
-	in      []string
-	out     string
-	problem string
-	seed    uint64
-	backend string
-	layout  string
-	dtype   string
-	causal  bool
-	window  string
-	topLeft bool
-	scale   string
+	in          []string
+	out         string
+	problem     string
+	seed        uint64
+	backend     string
+	layout      string
+	dtype       string
+	causal      bool
+	window      string
+	topLeft     bool
+	shift       int
+	scale       string
+	softcap     string
+	alibi       bool
+	dropout     string
+	dropoutSeed uint64
+	carry       bool
 
 	backward bool
 	check    bool
@@ -47,16 +50,32 @@ result. Input is one of
   --in FILE          tensors q, k, v (and do for --backward) of a safetensors file,
                      or .npy files named q.npy, k.npy, ... or given as q=FILE.
                      A pipe will do, of up to 1 GiB; - is the standard input
-  --problem NAME     random tensors for a named problem
+  --problem NAME     random tensors for a named problem, and all that it asks for
 
 Q is [batch, heads, rows, head dim], K and V have one head for each group of
 query heads (bhsd), or rows before heads with --layout bshd. The output is a
-safetensors file with o, lse and, with --backward, dq, dk and dv, in the layout
-of the input. It appears whole or not at all, and not where --check finds NaN or
-an infinity that should not be there.`,
+safetensors file with o, lse and, with --backward, dq, dk, dv, dbias and dsink, in
+the layout of the input. It appears whole or not at all, and not where --check
+finds NaN or an infinity that should not be there.
+
+These tensors of the input are taken into account if they are there:
+
+  bias, mask         [batch, heads, rows, keys], all but the last may be 1 or, in
+                     front, left out; bias is added to scores, and what mask (BOOL
+                     or U8) has 0 for takes no part
+  slopes, sink       [heads], slopes also [batch, heads]: of ALiBi, and a logit
+                     that takes weight and has no value
+  q_lens, kv_lens    [batch], I32 or I64: how many rows and keys each sequence has
+  q_starts, kv_starts
+                     [batch+1]: the sequences lie one after the other in batch 0
+  pages              [batch, pages]: k and v are pools [pages, heads, keys of a page,
+                     head dim], with kv_lens
+  dlse               [batch, heads, rows]: the gradient of lse
+  o, lse             with --carry: the result of earlier keys, which is continued`,
 		Example: `  flashrun run
   flashrun run --in qkv.safetensors --out o.safetensors --causal
   flashrun run --in q.npy --in k.npy --in v.npy --window 128,0 --check
+  flashrun run --in q.npy --in k.npy --in v.npy --in mask.npy --softcap 30 --alibi
   flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --backward --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -72,8 +91,14 @@ an infinity that should not be there.`,
 	flags.BoolVar(&f.causal, "causal", false, "no row sees a key after its own position")
 	flags.StringVar(&f.window, "window", "", "each row sees `L,R` keys before and after its position; inf for no limit")
 	flags.BoolVar(&f.topLeft, "top-left", false, "align the mask to the first row and key, not to the last")
+	flags.IntVar(&f.shift, "shift", 0, "move the mask by this `number` of keys: each row sees later ones, or earlier ones if negative")
 	flags.StringVar(&f.scale, "scale", "", "multiply Q·K by this `number` (default 1/sqrt(head dim))")
-	flags.BoolVar(&f.backward, "backward", false, "also compute the gradients dq, dk, dv; needs do unless the input is random")
+	flags.StringVar(&f.softcap, "softcap", "", "bend scores s to c*tanh(s/c), with this `number` as c")
+	flags.BoolVar(&f.alibi, "alibi", false, "subtract slope times distance from scores; slopes are 2^(-8h/heads) unless the input has others")
+	flags.StringVar(&f.dropout, "dropout", "", "drop weights with this `probability`, at least 0 and less than 1")
+	flags.Uint64Var(&f.dropoutSeed, "dropout-seed", 0, "which weights are dropped (default the `number` of --seed)")
+	flags.BoolVar(&f.carry, "carry", false, "continue o and lse of the input, which are of earlier keys")
+	flags.BoolVar(&f.backward, "backward", false, "also compute the gradients; needs do unless the input is random")
 	flags.BoolVar(&f.check, "check", false, "compare with the float64 oracle, which takes long and much memory for long sequences")
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
@@ -93,7 +118,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--repeat %d: must not be negative", f.repeat)
 	}
 	if f.check {
-		if err := checkable(in.problem, f.backward); err != nil {
+		if err := checkable(in, f.backward); err != nil {
 			return err
 		}
 	}
@@ -109,14 +134,18 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.discard()
 	}
-	rep, out, err := f.compute(ctx, d, in, newProgress(cmd.ErrOrStderr()))
+	rep, w, err := f.compute(ctx, d, in, newProgress(cmd.ErrOrStderr()))
 	if err != nil {
 		return err
 	}
 	addToProfile(d)
 	wrong := rep.verdict() // nobody should go on with an output that is
 	if file != nil && wrong == nil {
-		if err := file.commit(out.file(in.problem, rep, in.layout).Write); err != nil {
+		out, err := w.file(rep)
+		if err == nil {
+			err = file.commit(out.Write)
+		}
+		if err != nil {
 			return failed(err)
 		}
 	}
@@ -139,43 +168,67 @@ func written(out string, wrong error) string {
 	return out
 }
 
+// A work is the passes on an input, and what they write.
+type work struct {
+	*input
+	args     flashkit.Args
+	backward bool
+}
+
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *input, show *progress) (*outcome, *outputs, error) {
+func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *input, show *progress) (*outcome, *work, error) {
 	defer show.done()
 	p := in.problem
-	if err := affordable("the outputs of "+p.String(), f.outputBytes(p)); err != nil {
+	if err := affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
 		return nil, nil, err
 	}
-	out := newOutputs(p, f.backward)
-	args := newArgs(in, out, in.layout)
-	call := func(k flashkit.Kernel) error { return k.Compute(ctx, p, &args) }
-	rep := &outcome{Problem: p.String(), Source: in.source}
-	m, err := measure(ctx, d, p, flashkit.PassForward, f.repeat, show, call)
-	if err != nil {
-		return nil, nil, err
+	w := &work{in, in.withOutputs(f.backward), f.backward}
+	passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
+	if !f.backward {
+		passes = passes[:1]
 	}
-	rep.set(p, m)
-	if f.backward {
+	for _, s := range passes {
+		if err := p.Check(s, &w.args); err != nil {
+			return nil, nil, err
+		}
+	}
+	rep, c := &outcome{Problem: p.String(), Source: in.source}, new(flashkit.Call)
+	for _, s := range passes {
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
-		m, err = measure(ctx, d, p, flashkit.PassBackward, f.repeat, show, call)
+		m, err := measure(ctx, d, p, s, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, &w.args) })
 		if err != nil {
 			return nil, nil, err
 		}
-		rep.set(p, m)
+		if err := w.finish(ctx, m.kernel); err != nil {
+			return nil, nil, err
+		}
+		if err := c.Set(p, s, &w.args); err != nil {
+			return nil, nil, err
+		}
+		rep.set(c, m)
 	}
 	if f.check {
 		show.say("computing the oracle")
-		rep.checkAgainstOracle(in, out)
+		rep.checkAgainstOracle(w, c)
 	}
-	if in.expected != nil {
-		rep.checkAgainstStored(in, out)
+	if !in.expected.IsZero() {
+		rep.checkAgainstStored(w)
 	}
-	return rep, out, nil
+	return rep, w, nil
+}
+
+// finish makes the result that of one call, where every call continues the one before.
+func (w *work) finish(ctx context.Context, k flashkit.Kernel) error {
+	if !w.problem.Carry {
+		return nil
+	}
+	w.restart(&w.args)
+	return runError(k.Compute(ctx, w.problem, &w.args))
 }
 
 // outputBytes returns what the outputs take, with the bytes that go to a file.
-func (f *runFlags) outputBytes(p flashkit.Problem) float64 {
-	bytes := outputBytes(p, f.backward)
+func (f *runFlags) outputBytes(in *input) float64 {
+	bytes := in.outputBytes(f.backward)
 	if f.out != "" {
 		bytes *= 2
 	}
@@ -193,30 +246,39 @@ func (f *runFlags) input(cmd *cobra.Command) (*input, error) {
 	}
 	var in *input
 	if len(f.in) > 0 {
-		in, err = readInputs(f.in, l)
+		in, err = readInputs(f.in, l, f.carry)
 	} else {
 		if l != bhsd {
 			return nil, errors.New("--layout bshd: the embedded sample is bhsd")
+		}
+		if f.carry {
+			return nil, errors.New("--carry: the embedded sample has no earlier keys")
 		}
 		in, err = sampleInput()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if f.backward && in.do == nil {
+	if f.backward && in.args.DO.IsZero() {
 		if len(f.in) > 0 {
 			return nil, errors.New("tensor do is missing: --backward needs the gradient of o")
 		}
-		in.do = randomInput(in.problem, f.seed, l, true).do
+		in.args.DO = randomInput(in.problem, f.seed, l, true).args.DO
 	}
 	if err := f.shape(cmd, in); err != nil {
 		return nil, err
 	}
-	return in, in.problem.Validate()
+	if err := in.problem.Validate(); err != nil {
+		return nil, err
+	}
+	return in, f.finishInput(cmd, in)
 }
 
+// problemFlags are the flags that --problem replaces.
+var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "scale", "softcap", "alibi", "dropout", "carry", "dtype"}
+
 func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
-	for _, name := range []string{"in", "causal", "window", "top-left", "scale", "dtype"} {
+	for _, name := range problemFlags {
 		if cmd.Flags().Changed(name) {
 			return nil, fmt.Errorf("--%s: conflicts with --problem", name)
 		}
@@ -225,68 +287,33 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := f.checkBackward(&p); err != nil {
+		return nil, err
+	}
 	if err := affordable("the tensors of "+p.String(), tensorBytes(p, f.backward)); err != nil {
 		return nil, fmt.Errorf("--problem: %w", err)
 	}
-	return randomInput(p, f.seed, l, f.backward), nil
+	in := randomInput(p, f.seed, l, f.backward)
+	return in, f.finishInput(cmd, in)
 }
 
-// shape applies --dtype, --causal, --window, --top-left and --scale.
-func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
-	p := in.problem
-	if f.dtype != "" {
-		t, err := flashkit.ParseDType(f.dtype)
-		if err != nil {
-			return fmt.Errorf("--dtype %q: must be f32, f16 or bf16", f.dtype)
+// finishInput sets the seed of dropout, and refuses a backward pass that there is not.
+func (f *runFlags) finishInput(cmd *cobra.Command, in *input) error {
+	if in.args.Seed = f.seed; cmd.Flags().Changed("dropout-seed") {
+		if in.problem.Score.Dropout == 0 {
+			return errors.New("--dropout-seed: goes with --dropout, or with a problem that has it")
 		}
-		p.DType = t
-		in.q, in.k, in.v, in.do = in.q.convert(t), in.k.convert(t), in.v.convert(t), in.do.convert(t)
+		in.args.Seed = f.dropoutSeed
 	}
-	if f.causal && f.window != "" {
-		return errors.New("--causal and --window exclude each other: causal is --window inf,0")
+	return f.checkBackward(&in.problem)
+}
+
+func (f *runFlags) checkBackward(p *flashkit.Problem) error {
+	switch {
+	case f.backward && p.Page > 0:
+		return errors.New("--backward: there is no backward pass for keys in pages")
+	case f.backward && p.Carry:
+		return errors.New("--backward: there is no backward pass for a result that is continued; the ordinary one takes o and lse of all keys")
 	}
-	if f.causal {
-		p.Band = flashkit.Causal()
-	}
-	if f.window != "" {
-		var err error
-		if p.Band, err = parseWindow(f.window); err != nil {
-			return err
-		}
-	}
-	if f.topLeft {
-		p.Band = p.Band.TopLeft()
-	}
-	if cmd.Flags().Changed("scale") {
-		scale, err := strconv.ParseFloat(f.scale, 32)
-		if err != nil || !(scale > 0) || math.IsInf(scale, 0) {
-			return fmt.Errorf("--scale %q: must be a positive number", f.scale)
-		}
-		p.Scale = float32(scale)
-	}
-	if p != in.problem {
-		in.expected = nil // it is for the sample as it is
-	}
-	in.problem = p
 	return nil
-}
-
-func parseWindow(s string) (flashkit.Band, error) {
-	l, r, ok := strings.Cut(s, ",")
-	if !ok {
-		return flashkit.Band{}, fmt.Errorf("--window %q: must be two numbers L,R", s)
-	}
-	var sides [2]int
-	for i, side := range [...]string{l, r} {
-		if side == "inf" {
-			sides[i] = flashkit.Unlimited
-			continue
-		}
-		n, err := strconv.Atoi(side)
-		if err != nil || n < 0 {
-			return flashkit.Band{}, fmt.Errorf("--window %q: %q must be 0 or more, or inf", s, side)
-		}
-		sides[i] = n
-	}
-	return flashkit.Window(sides[0], sides[1]), nil
 }

@@ -281,6 +281,12 @@ func (s *step) check() error {
 	if s.callers > 1 && (s.touch > 0 || s.pause > 0) {
 		return fmt.Errorf("callers = %d: goes without touch and pause: callers do not wait for each other", s.callers)
 	}
+	if s.grow > 0 && s.problem.Features()&(flashkit.FeatureBias|flashkit.FeatureMask|flashkit.FeatureRagged) != 0 {
+		return fmt.Errorf("grow = %d: goes without bias, mask and ragged, whose tensors or lengths would grow too", s.grow)
+	}
+	if s.pass == flashkit.PassBackward && !hasBackward(&s.problem) {
+		return fmt.Errorf("problem = %q: has no backward pass", s.problem)
+	}
 	if !(s.problem.FLOPs(s.pass) > 0) {
 		return fmt.Errorf("problem = %q: there is nothing to compute", s.problem)
 	}

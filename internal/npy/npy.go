@@ -1,4 +1,4 @@
-// Package npy reads the .npy files of NumPy that hold floating-point numbers in
+// Package npy reads the .npy files of NumPy that hold numbers or truth values in
 // C order and little endian.
 //
 // Files may come from anyone. Parse never panics, and what it allocates depends
@@ -19,7 +19,7 @@ const magic = "\x93NUMPY"
 // An Array is the content of a .npy file.
 type Array struct {
 	// DType is the element type in the words of the safetensors format: "F16",
-	// "F32" or "F64".
+	// "F32", "F64", "BOOL", "U8", "I32" or "I64".
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
 	Shape []int
@@ -93,20 +93,25 @@ func split(b []byte) (string, []byte, error) {
 	return string(rest[:n]), rest[n:], nil
 }
 
+// elements are the types that NumPy's descr may name.
+var elements = map[string]struct {
+	dtype string
+	size  int
+}{
+	"<f2": {"F16", 2}, "<f4": {"F32", 4}, "<f8": {"F64", 8},
+	"|b1": {"BOOL", 1}, "|u1": {"U8", 1}, "<i4": {"I32", 4}, "<i8": {"I64", 8},
+}
+
 // element returns the dtype for a descr and the bytes of one element.
 func element(descr string) (dtype string, size int, err error) {
-	switch descr {
-	case "<f2":
-		return "F16", 2, nil
-	case "<f4":
-		return "F32", 4, nil
-	case "<f8":
-		return "F64", 8, nil
+	const want = "want '<f2', '<f4', '<f8', '|b1', '|u1', '<i4' or '<i8'"
+	if e, ok := elements[descr]; ok {
+		return e.dtype, e.size, nil
 	}
 	if strings.HasPrefix(descr, ">") {
-		return "", 0, fmt.Errorf("descr %.60q is big endian, want '<f2', '<f4' or '<f8'", descr)
+		return "", 0, fmt.Errorf("descr %.60q is big endian, %s", descr, want)
 	}
-	return "", 0, fmt.Errorf("descr %.60q is not supported, want '<f2', '<f4' or '<f8'", descr)
+	return "", 0, fmt.Errorf("descr %.60q is not supported, %s", descr, want)
 }
 
 // ordersAgree reports whether C and Fortran order give the same bytes because

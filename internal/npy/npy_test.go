@@ -84,6 +84,16 @@ func TestParseAccepts(t *testing.T) {
 	}
 }
 
+func TestTypes(t *testing.T) {
+	for descr, want := range map[string]string{"<f2": "F16", "<f4": "F32", "<f8": "F64", "|b1": "BOOL", "|u1": "U8", "<i4": "I32", "<i8": "I64"} {
+		n := 3 * int(descr[2]-'0')
+		a, err := Parse(file(dict("'"+descr+"'", "False", "(3,)"), n))
+		if err != nil || a.DType != want || len(a.Data) != n {
+			t.Errorf("%s: %+v, %v", descr, a, err)
+		}
+	}
+}
+
 // dict returns a header with the given values.
 func dict(descr, fortran, shape string) string {
 	return "{'descr': " + descr + ", 'fortran_order': " + fortran + ", 'shape': " + shape + ", }\n"
@@ -124,7 +134,8 @@ var hostileHeaders = []struct {
 	{`descr ">f4" is big endian`, dict(`'>f4'`, `False`, `()`), 4},
 	{`descr "|f4" is not supported`, dict(`'|f4'`, `False`, `()`), 4},
 	{`descr "=f4" is not supported`, dict(`'=f4'`, `False`, `()`), 4},
-	{`descr "<i4" is not supported`, dict(`'<i4'`, `False`, `()`), 4},
+	{`descr "<u4" is not supported`, dict(`'<u4'`, `False`, `()`), 4},
+	{`descr ">i8" is big endian`, dict(`'>i8'`, `False`, `()`), 8},
 	{`descr "|O" is not supported`, dict(`'|O'`, `False`, `()`), 4},
 	{`descr "" is not supported`, dict(`''`, `False`, `()`), 4},
 	{`"descr": structured types are not supported`, dict(`[('x', '<f4')]`, `False`, `()`), 4},
@@ -223,7 +234,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		size := map[string]int{"F16": 2, "F32": 4, "F64": 8}[a.DType]
+		size := map[string]int{"F16": 2, "F32": 4, "F64": 8, "BOOL": 1, "U8": 1, "I32": 4, "I64": 8}[a.DType]
 		for _, d := range a.Shape {
 			size *= d
 		}

@@ -1,9 +1,11 @@
 // Package safetensors reads and writes the safetensors file format: the length
 // of a header as 8 little-endian bytes, the header in JSON, and the raw data of
-// the tensors.
+// the tensors. Decode and Encode turn the tensors of a file into those that kernels
+// take, and back.
 //
 // Files may come from anyone. Parse never panics, and what it allocates depends
 // on the bytes that are present, never on a number that the header claims.
+// Functions may be called from several goroutines at once.
 package safetensors
 
 import (
@@ -31,7 +33,8 @@ type File struct {
 // A Tensor is a named array.
 type Tensor struct {
 	Name string
-	// DType is the element type in the words of the format, such as "F32".
+	// DType is the element type in the words of the format: BOOL, U8, I8, U16, I16,
+	// F16, BF16, U32, I32, F32, U64, I64, F64, C64, or one of 8 bits, as F8_E4M3.
 	// The types that pack several elements into a byte are not supported.
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
@@ -74,13 +77,13 @@ func (t Tensor) Uint16s() ([]uint16, error) {
 	return decode[uint16](t, "F16", "BF16")
 }
 
-func decode[E float32 | uint16](t Tensor, dtypes ...string) ([]E, error) {
+func decode[E byte | float32 | uint16 | int32 | int64](t Tensor, dtypes ...string) ([]E, error) {
 	err := t.check()
 	if err == nil && !slices.Contains(dtypes, t.DType) {
 		err = fmt.Errorf("dtype is %s, want %s", t.DType, strings.Join(dtypes, " or "))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("safetensors: tensor %.60q: %w", t.Name, err)
+		return nil, t.wrong(err)
 	}
 	x := make([]E, len(t.Data)/dtypeSizes[t.DType])
 	_, err = binary.Decode(t.Data, binary.LittleEndian, x)

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// A crew is the goroutines that help the callers of a backend: up to
+// A pool is the goroutines that help the callers of a backend: up to
 // GOMAXPROCS - 1, whatever the number of calls. They are started when a call has
 // no idle one, sleep between calls, and end with the backend.
 //
-// A caller works on its own call, so a call never depends on the crew having
-// time for it. A crew must not refer to its backend, which could then never be
+// A caller works on its own call, so a call never depends on the pool having
+// time for it. A pool must not refer to its backend, which could then never be
 // collected.
-type crew struct {
+type pool struct {
 	mu     sync.Mutex
 	wake   *sync.Cond // signaled when a call asks for help
 	calls  []*job     // that ask for help, the oldest first
@@ -25,16 +25,16 @@ type crew struct {
 	asked  atomic.Int64 // how often a call asked for help
 }
 
-func newCrew() *crew {
-	c := new(crew)
+func newPool() *pool {
+	c := new(pool)
 	c.wake = sync.NewCond(&c.mu)
 	return c
 }
 
 // run works on j with up to the given number of helpers and returns when all of
 // them have left it.
-func (c *crew) run(j *job, helpers int) {
-	c.ask(j, helpers)
+func (c *pool) run(j *job, helpers int) {
+	c.offer(j, helpers)
 	j.work(0)
 	c.mu.Lock()
 	c.remove(j)
@@ -43,10 +43,10 @@ func (c *crew) run(j *job, helpers int) {
 	j.helpers.Wait()
 }
 
-func (c *crew) ask(j *job, helpers int) {
+func (c *pool) offer(j *job, helpers int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	j.seats = helpers
+	j.slots = helpers
 	if helpers == 0 || c.closed {
 		return
 	}
@@ -62,17 +62,17 @@ func (c *crew) ask(j *job, helpers int) {
 }
 
 // remove takes j off the calls that ask for help. The caller holds mu.
-func (c *crew) remove(j *job) {
+func (c *pool) remove(j *job) {
 	if i := slices.Index(c.calls, j); i >= 0 {
 		c.calls = slices.Delete(c.calls, i, i+1)
 	}
 }
 
-func (c *crew) serve() {
+func (c *pool) serve() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.closed {
-		if len(c.calls) == 0 && !c.linger() {
+		if len(c.calls) == 0 && !c.spin() {
 			c.idle++
 			c.wake.Wait()
 			c.idle--
@@ -81,14 +81,14 @@ func (c *crew) serve() {
 			continue
 		}
 		j := c.calls[0]
-		seat := j.seats
-		if j.seats--; j.seats == 0 {
+		slot := j.slots
+		if j.slots--; j.slots == 0 {
 			c.remove(j)
 		}
 		j.helpers.Add(1)
 		j.present.Add(1)
 		c.mu.Unlock()
-		j.work(seat)
+		j.work(slot)
 		j.present.Add(-1)
 		j.helpers.Done()
 		c.mu.Lock()
@@ -96,11 +96,11 @@ func (c *crew) serve() {
 	c.size--
 }
 
-// linger waits a little for the next call or phase, which often follows at once,
+// spin waits a little for the next call or phase, which often follows at once,
 // and reports whether there is one, or none will come: waking a sleeping
 // goroutine takes longer than a small problem. Others may have the processor
 // meanwhile. The caller holds mu.
-func (c *crew) linger() bool {
+func (c *pool) spin() bool {
 	seen := c.asked.Load()
 	c.mu.Unlock()
 	poll(func() bool { return c.asked.Load() != seen })
@@ -123,7 +123,7 @@ func poll(ready func() bool) {
 
 // close lets the goroutines end. Calls in progress finish, and later ones have
 // no help.
-func (c *crew) close() {
+func (c *pool) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// shape applies the flags that change a problem to an input that was read.
+func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
+	before := in.problem
+	if err := f.convert(in); err != nil {
+		return err
+	}
+	band, err := f.band()
+	if err != nil {
+		return err
+	}
+	p := &in.problem
+	p.Band = band
+	for _, x := range []struct {
+		name, text string
+		to         *float32
+		from, most float64
+		want       string
+	}{
+		{"scale", f.scale, &p.Scale, math.SmallestNonzeroFloat32, math.MaxFloat32, "a positive number"},
+		{"softcap", f.softcap, &p.Score.Softcap, math.SmallestNonzeroFloat32, math.MaxFloat32, "a positive number"},
+		{"dropout", f.dropout, &p.Score.Dropout, 0, 1 - 0x1p-24, "a probability, at least 0 and less than 1"},
+	} {
+		if !cmd.Flags().Changed(x.name) {
+			continue
+		}
+		n, err := strconv.ParseFloat(x.text, 32)
+		if err != nil || !(n >= x.from && n <= x.most) {
+			return fmt.Errorf("--%s %q: must be %s", x.name, x.text, x.want)
+		}
+		*x.to = float32(n)
+	}
+	if f.alibi && !p.Score.ALiBi {
+		if q := in.args.Q.Shape(); empty(q) {
+			return fmt.Errorf("--alibi: q has %d heads and no elements: the input must have slopes", q[1])
+		}
+		in.args.Slopes, p.Score.ALiBi = alibiSlopes(p.Heads), true
+	}
+	if *p != before {
+		in.expected = flashkit.Tensor{} // it is for the sample as it is
+	}
+	return nil
+}
+
+// convert applies --dtype: all that is of the problem's type gets another one. A bias
+// that is of neither becomes float32.
+func (f *runFlags) convert(in *input) error {
+	p := &in.problem
+	if f.dtype != "" {
+		t, err := flashkit.ParseDType(f.dtype)
+		if err != nil {
+			return fmt.Errorf("--dtype %q: must be f32, f16 or bf16", f.dtype)
+		}
+		for _, a := range flashkit.Arguments() {
+			x := a.Of(&in.args)
+			if s := sideOf(a.Name); (s == queries || s == keys) && a.DType(p) == p.DType && a.Name != "LSE" && a.Name != "DLSE" {
+				*x = converted(*x, t)
+			}
+		}
+		p.DType = t
+	}
+	if bias := &in.args.Bias; bias.DType() != p.DType {
+		*bias = converted(*bias, flashkit.Float32)
+	}
+	return nil
+}
+
+// band returns what --causal, --window, --top-left and --shift say.
+func (f *runFlags) band() (b flashkit.Band, err error) {
+	if f.causal && f.window != "" {
+		return b, errors.New("--causal and --window exclude each other: causal is --window inf,0")
+	}
+	if f.causal {
+		b = flashkit.Causal()
+	}
+	if f.window != "" {
+		if b, err = parseWindow(f.window); err != nil {
+			return b, err
+		}
+	}
+	if f.topLeft {
+		b = b.TopLeft()
+	}
+	return b.Shift(f.shift), nil
+}
+
+func parseWindow(s string) (flashkit.Band, error) {
+	l, r, ok := strings.Cut(s, ",")
+	if !ok {
+		return flashkit.Band{}, fmt.Errorf("--window %q: must be two numbers L,R", s)
+	}
+	var sides [2]int
+	for i, side := range [...]string{l, r} {
+		if side == "inf" {
+			sides[i] = flashkit.Unlimited
+			continue
+		}
+		n, err := strconv.Atoi(side)
+		if err != nil || n < 0 {
+			return flashkit.Band{}, fmt.Errorf("--window %q: %q must be 0 or more, or inf", s, side)
+		}
+		sides[i] = n
+	}
+	return flashkit.Window(sides[0], sides[1]), nil
+}

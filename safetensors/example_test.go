@@ -1,0 +1,61 @@
+package safetensors_test
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+// A file holds q, k and v as a model's program wrote them. Three lines make arguments
+// of them, and ProblemOf knows the problem.
+func ExampleFile_Decode() {
+	file, err := safetensors.Parse(exampleFile())
+	if err != nil {
+		panic(err)
+	}
+	x, err := file.Decode("q", "k", "v")
+	if err != nil {
+		panic(err)
+	}
+	args := flashkit.Args{Q: x[0], K: x[1], V: x[2]}
+	fmt.Println(flashkit.ProblemOf(&args, flashkit.Causal()))
+	// Output:
+	// b1-h4-g2-n3-m5-d8-bf16-causal
+}
+
+// What a kernel wrote goes to a file as it lies in memory, here with rows before heads.
+func ExampleEncodeBSHD() {
+	o := flashkit.F32(make([]float32, 1*2*3*4), 1, 2, 3, 4).AsBSHD()
+	t, err := safetensors.EncodeBSHD("o", o)
+	if err != nil {
+		panic(err)
+	}
+	var b bytes.Buffer
+	file := safetensors.File{Tensors: []safetensors.Tensor{t}, Metadata: map[string]string{"layout": "bshd"}}
+	if err := file.Write(&b); err != nil {
+		panic(err)
+	}
+	again, err := safetensors.Parse(b.Bytes())
+	fmt.Println(again.Tensors[0].DType, again.Tensors[0].Shape, again.Metadata["layout"], err)
+	// Output:
+	// F32 [1 3 2 4] bshd <nil>
+}
+
+// exampleFile returns a file with q, k and v.
+func exampleFile() []byte {
+	var b bytes.Buffer
+	var f safetensors.File
+	for _, x := range []struct {
+		name  string
+		shape []int
+	}{{"q", []int{1, 4, 3, 8}}, {"k", []int{1, 2, 5, 8}}, {"v", []int{1, 2, 5, 8}}} {
+		n := x.shape[0] * x.shape[1] * x.shape[2] * x.shape[3]
+		f.Tensors = append(f.Tensors, safetensors.FromUint16s(x.name, "BF16", x.shape, make([]uint16, n)))
+	}
+	if err := f.Write(&b); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}
