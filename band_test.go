@@ -10,6 +10,7 @@ import (
 
 // sees is the definition of Band, in differences that cannot overflow.
 func sees(p flashkit.Problem, i, j int) bool {
+	i += p.Band.Shifted()
 	if !p.Band.IsTopLeft() {
 		i += p.KVLen - p.QLen
 	}
@@ -18,18 +19,21 @@ func sees(p flashkit.Problem, i, j int) bool {
 }
 
 // everyBand calls f with every problem of short lengths and every band that
-// tells them apart, in both alignments.
+// tells them apart, in both alignments, and moved.
 func everyBand(f func(p flashkit.Problem)) {
 	sides := []int{flashkit.Unlimited, 0, 1, 2, 4, 9, math.MaxInt - 1, math.MaxInt}
+	shifts := []int{0, 1, -2, 8, math.MaxInt / 8, -math.MaxInt / 8}
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, Dim: 1, VDim: 1}
 	for p.QLen = range 6 {
 		for p.KVLen = range 7 {
 			for _, left := range sides {
 				for _, right := range sides {
-					p.Band = flashkit.Window(left, right)
-					f(p)
-					p.Band = p.Band.TopLeft()
-					f(p)
+					for _, shift := range shifts {
+						p.Band = flashkit.Window(left, right).Shift(shift)
+						f(p)
+						p.Band = p.Band.TopLeft()
+						f(p)
+					}
 				}
 			}
 		}

@@ -1,10 +1,9 @@
-// Package flashkit holds the words that every room of the module shares: what
-// an attention problem is, what its tensors look like, what a kernel and a
-// backend are, and which errors there can be. It computes nothing itself.
+// Package flashkit defines the types shared by all backends: Problem, Tensor,
+// Kernel, Backend and the errors. It computes nothing itself.
 //
 // A backend is a list of kernels. Package dispatch runs the one that is
 // predicted fastest among those that fit. Package conformance runs every one
-// of them. Most programs need three lines:
+// of them. Most programs open a dispatcher and call it:
 //
 //	d, err := dispatch.Default(ctx)
 //	...

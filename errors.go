@@ -36,7 +36,7 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("%s: does not take %s: %s", e.Kernel, e.Problem, e.Reason)
+	return fmt.Sprintf("%s: does not support %s: %s", e.Kernel, e.Problem, e.Reason)
 }
 
 // Is reports whether target is errors.ErrUnsupported.

@@ -133,7 +133,7 @@ func ExampleUnsupportedError() {
 	fmt.Println(err)
 	fmt.Println(errors.Is(err, errors.ErrUnsupported))
 	// Output:
-	// toy/fwd_even: does not take b1-h1-g1-n1-m1-d3-f32: Dim must be even
+	// toy/fwd_even: does not support b1-h1-g1-n1-m1-d3-f32: Dim must be even
 	// true
 }
 

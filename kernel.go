@@ -70,7 +70,7 @@ type Memory struct {
 // and explanation are this one answer.
 func (k *Kernel) Fits(c *Call) string {
 	if k.Run == nil {
-		return "it has no Run"
+		return "the kernel has no Run"
 	}
 	if k.Missing != nil {
 		if reason := k.Missing(); reason != "" {
@@ -78,10 +78,10 @@ func (k *Kernel) Fits(c *Call) string {
 		}
 	}
 	if c.Pass != k.Pass {
-		return "it computes the " + k.Pass.String() + " pass"
+		return "computes the " + k.Pass.String() + " pass only"
 	}
 	if missing := c.Features() &^ k.Takes; missing != 0 {
-		return "it does not take " + missing.String()
+		return "does not support " + missing.String()
 	}
 	if k.Refuses == nil {
 		return ""
@@ -116,7 +116,7 @@ func (k *Kernel) Do(ctx context.Context, c *Call) error {
 		return k.failed(errors.New("the kernel must have Run"))
 	}
 	if ctx == nil {
-		return problemErr("ctx", "nil", "must be a context")
+		return problemErr("ctx", "nil", "must not be nil")
 	}
 	if !c.checked {
 		return problemErr("Call", c.Problem, "was not set, or is wrong")

@@ -58,9 +58,9 @@ func TestKernelOfTheOtherPass(t *testing.T) {
 	require.Equal(t, flashkit.PassBackward, backward.kernel.Pass)
 	var c flashkit.Call
 	require.NoError(t, c.Set(p, flashkit.PassForward, forward.all))
-	requireUnsupported(t, backward.kernel.Do(t.Context(), &c), flashkit.UnsupportedError{Kernel: "fake/backward", Problem: p, Reason: "it computes the backward pass"})
+	requireUnsupported(t, backward.kernel.Do(t.Context(), &c), flashkit.UnsupportedError{Kernel: "fake/backward", Problem: p, Reason: "computes the backward pass only"})
 	require.NoError(t, c.Set(p, flashkit.PassBackward, backward.all))
-	requireUnsupported(t, forward.kernel.Do(t.Context(), &c), flashkit.UnsupportedError{Kernel: "fake/forward", Problem: p, Reason: "it computes the forward pass"})
+	requireUnsupported(t, forward.kernel.Do(t.Context(), &c), flashkit.UnsupportedError{Kernel: "fake/forward", Problem: p, Reason: "computes the forward pass only"})
 	require.Zero(t, forward.calls+backward.calls)
 }
 

@@ -36,6 +36,7 @@ var rooms = []struct {
 	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
 	{"dispatch", []string{"."}},
 	{"cmd/flashrun", []string{anything}},
+	{"docs/figures", []string{".", "backends/simd"}},
 	{"examples/*", []string{anything}},
 }
 

@@ -103,7 +103,7 @@ func ParseProblem(name string) (Problem, error) {
 		return Problem{}, err
 	}
 	if canonical := p.String(); canonical != name {
-		return Problem{}, problemErr("problem name", strconv.Quote(name), "is written %s", canonical)
+		return Problem{}, problemErr("problem name", strconv.Quote(name), "not canonical; want %s", canonical)
 	}
 	return p, nil
 }
@@ -135,7 +135,7 @@ func parseProblem(name string) (p Problem, err error) {
 			if d.optional {
 				continue
 			}
-			return p, fmt.Errorf("%s{number} expected", d.key)
+			return p, fmt.Errorf("want %s{number}", d.key)
 		}
 		if *d.to, err = parseDim(value); err != nil {
 			return p, fmt.Errorf("%s%s: %w", d.key, value, err)
@@ -192,7 +192,7 @@ func parseOptions(p *Problem, next func(string) (string, bool), rest *[]string) 
 	}
 	p.Carry = word("carry")
 	if len(*rest) > 0 {
-		return fmt.Errorf("%q is not understood here", (*rest)[0])
+		return fmt.Errorf("unexpected %q", (*rest)[0])
 	}
 	return nil
 }
@@ -228,7 +228,7 @@ func parseBand(to *Band, word func(string) bool, next func(string) (string, bool
 func parseWindow(s string) (Band, error) {
 	l, r, ok := strings.Cut(s, ".")
 	if !ok {
-		return Band{}, fmt.Errorf("window%s: left and right are parted by a dot", s)
+		return Band{}, fmt.Errorf("window%s: want window{left}.{right}", s)
 	}
 	var sides [2]int
 	for i, side := range [...]string{l, r} {

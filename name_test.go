@@ -110,23 +110,23 @@ func TestParseProblemRefuses(t *testing.T) {
 
 func TestParseProblemSaysWhatIsWrong(t *testing.T) {
 	for name, reason := range map[string]string{
-		"b1-h2":                                 "g{number} expected",
+		"b1-h2":                                 "want g{number}",
 		"b1-hx-g1-n3-m4-d64-f32":                `hx: "x" is not a number in range`,
 		"b1-h2-g1-n3-m4-d64-f8":                 `dtype "f8": must be f32, f16 or bf16`,
-		"b1-h2-g1-n3-m4-d64-f32-causal2":        `"causal2" is not understood here`,
-		"b1-h2-g1-n3-m4-d64-f32-topleftmost":    `"topleftmost" is not understood here`,
-		"b1-h2-g1-n3-m4-d64-f32-topleft-causal": `"causal" is not understood here`,
-		"b1-h2-g1-n3-m4-d64-f32-window3":        "window3: left and right are parted by a dot",
+		"b1-h2-g1-n3-m4-d64-f32-causal2":        `unexpected "causal2"`,
+		"b1-h2-g1-n3-m4-d64-f32-topleftmost":    `unexpected "topleftmost"`,
+		"b1-h2-g1-n3-m4-d64-f32-topleft-causal": `unexpected "causal"`,
+		"b1-h2-g1-n3-m4-d64-f32-window3":        "window3: want window{left}.{right}",
 		"b1-h2-g1-n3-m4-d64-f32-window3.x":      `window3.x: "x" is not a number in range`,
 		"b1-h2-g1-n3-m4-d64-f32-scalex":         "scalex: not a number",
-		"b1-h2-g1-n3-m4-d64-f32-windowinf.0":    "is written b1-h2-g1-n3-m4-d64-f32-causal",
+		"b1-h2-g1-n3-m4-d64-f32-windowinf.0":    "not canonical; want b1-h2-g1-n3-m4-d64-f32-causal",
 		"b1-h2-g1-n3-m4-d64-f32-shift":          `shift: "" is not a number in range`,
 		"b1-h2-g1-n3-m4-d64-f32-shift-x":        `shiftx: "x" is not a number in range`,
-		"b1-h2-g1-n3-m4-d64-f32-shift-0":        "is written b1-h2-g1-n3-m4-d64-f32",
+		"b1-h2-g1-n3-m4-d64-f32-shift-0":        "not canonical; want b1-h2-g1-n3-m4-d64-f32",
 		"b1-h2-g1-n3-m4-d64-f32-softcapx":       "softcapx: not a number",
-		"b1-h2-g1-n3-m4-d64-f32-sink-mask":      `"mask" is not understood here`,
+		"b1-h2-g1-n3-m4-d64-f32-sink-mask":      `unexpected "mask"`,
 		"b1-h2-g1-n3-m4-d64-f32-ragged-pagex":   `pagex: "x" is not a number in range`,
-		"b1-h2-g1-n3-m4-d64-dv64-f32":           "is written b1-h2-g1-n3-m4-d64-f32",
+		"b1-h2-g1-n3-m4-d64-dv64-f32":           "not canonical; want b1-h2-g1-n3-m4-d64-f32",
 	} {
 		_, err := flashkit.ParseProblem(name)
 		require.Error(t, err, name)

@@ -83,7 +83,7 @@ func (p Problem) Validate() error {
 		return problemErr("KVHeads", p.KVHeads, "must divide Heads = %d", p.Heads)
 	}
 	if !p.DType.isData() {
-		return problemErr("DType", uint8(p.DType), "is none of f32, f16, bf16")
+		return problemErr("DType", uint8(p.DType), "must be f32, f16 or bf16")
 	}
 	if err := p.Band.validate(); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (p Problem) validateSize() error {
 			// A zero elsewhere must not hide an overflow: count it as 1.
 			hi, lo := bits.Mul64(n, uint64(max(d, 1)))
 			if hi != 0 || lo > t.limit {
-				return problemErr(t.name, t.shape, "has more bytes than an int can count")
+				return problemErr(t.name, t.shape, "size in bytes overflows int")
 			}
 			n = lo
 		}

@@ -31,13 +31,30 @@ func (c Case) InDType(t flashkit.DType) Case {
 	return c
 }
 
-// FullName returns the name of the case together with its type: the name alone
-// for Float32, else the name, a dash and the type.
+// FullName returns the name of the case together with its type, if that is not
+// Float32, and its layout, if that makes sequences of it, with dashes between.
 func (c Case) FullName() string {
-	if c.Problem.DType == flashkit.Float32 {
-		return c.Name
+	name := c.Name
+	if c.Problem.DType != flashkit.Float32 {
+		name += "-" + c.Problem.DType.String()
 	}
-	return c.Name + "-" + c.Problem.DType.String()
+	if c.layout > numLayouts {
+		name += "-" + layoutNames[c.layout]
+	}
+	return name
+}
+
+// raggeds returns the case in every layout that makes sequences of its batches, if it
+// is about no other layout. Float16 and BFloat16 are told apart by no layout: one does.
+func (c Case) raggeds() (cases []Case) {
+	for l := padded; l < endLayouts && c.layout == bhsd && hasBackward(c.Problem); l++ {
+		if c.Problem.DType == flashkit.Float32 || l == packed {
+			c := c
+			c.layout = l
+			cases = append(cases, c)
+		}
+	}
+	return cases
 }
 
 // Grid returns the 108 cases of batch {4,8} x sequence {5,11,31} x heads

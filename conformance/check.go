@@ -15,10 +15,10 @@ import (
 // bound, a second run gave other bits. A kernel that does not take the problem
 // gives a *flashkit.UnsupportedError.
 func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
-	if reason := k.Fits(c.Problem.Ask(k.Pass)); reason != "" {
-		return &flashkit.UnsupportedError{Kernel: k.Name, Problem: c.Problem, Reason: reason}
-	}
 	in := c.Inputs()
+	if err := unsupported(k, in, c.layout); err != nil {
+		return err
+	}
 	want, bound, err := c.answer(in)
 	if err != nil {
 		return err
@@ -26,7 +26,21 @@ func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
 	return check(ctx, k, in, c.layout, want, bound)
 }
 
-func check(ctx context.Context, k flashkit.Kernel, in *Inputs, l layout, want result, bound [5]float64) error {
+// unsupported returns a *flashkit.UnsupportedError if the kernel does not take the
+// problem as the layout makes it.
+func unsupported(k flashkit.Kernel, in *Inputs, l layout) error {
+	p := newSides(in, l).p
+	reason := k.Fits(p.Ask(k.Pass))
+	if reason == "" && k.Pass == flashkit.PassBackward && !hasBackward(p) {
+		reason = "there is no backward pass"
+	}
+	if reason != "" {
+		return &flashkit.UnsupportedError{Kernel: k.Name, Problem: p, Reason: reason}
+	}
+	return nil
+}
+
+func check(ctx context.Context, k flashkit.Kernel, in *Inputs, l layout, want result, bound bounds) error {
 	a := newArguments(in, l, k.Pass, want)
 	before := a.bits(a.inputs)
 	if err := a.run(ctx, k); err != nil {
@@ -55,7 +69,7 @@ func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	for _, out := range a.outputs {
 		out.poison()
 	}
-	if k.Pass == flashkit.PassForward {
+	if k.Pass == flashkit.PassForward && !a.p.Carry {
 		a.args.LSE = flashkit.Tensor{}
 	}
 	if err := a.run(ctx, k); err != nil {
@@ -63,7 +77,7 @@ func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	}
 	for i, out := range a.outputs {
 		if out.name != "lse" && !slices.Equal(first[i], out.bits()) {
-			return fmt.Errorf("%s: a second run gave other bits", out.name)
+			return fmt.Errorf("%s: a second run gave different bits", out.name)
 		}
 	}
 	return nil
@@ -79,34 +93,26 @@ type arguments struct {
 
 // newArguments lays the inputs out. The backward pass gets the wanted O and LSE.
 func newArguments(in *Inputs, l layout, pass flashkit.Pass, want result) *arguments {
-	a, p := &arguments{p: in.p}, in.p
-	input := func(name string, t flashkit.DType, shape [4]int, x []float32) flashkit.Tensor {
-		placed := place(name, t, shape, l, name == "k" || name == "v")
-		placed.set(x)
-		a.inputs = append(a.inputs, placed)
-		return placed.tensor
-	}
-	output := func(name string, t flashkit.DType, shape [4]int) flashkit.Tensor {
-		placed := place(name, t, shape, l, false)
-		a.outputs = append(a.outputs, placed)
-		return placed.tensor
-	}
-	q, k, v := input("q", p.DType, p.QShape(), in.q), input("k", p.DType, p.KShape(), in.k), input("v", p.DType, p.VShape(), in.v)
-	if pass == flashkit.PassForward {
-		a.args = flashkit.Args{Q: q, K: k, V: v, O: output("o", p.DType, p.OShape()), LSE: output("lse", flashkit.Float32, p.LSEShape())}
-		return a
-	}
-	a.args = flashkit.Args{
-		Q: q, K: k, V: v,
-		O:   input("o", p.DType, p.OShape(), narrow(want.o)),
-		LSE: input("lse", flashkit.Float32, p.LSEShape(), narrow(want.lse)),
-		DO:  input("do", p.DType, p.OShape(), in.do),
-		DQ:  output("dq", p.DType, p.QShape()),
-		DK:  output("dk", p.DType, p.KShape()),
-		DV:  output("dv", p.DType, p.VShape()),
-	}
-	if in.dlse != nil {
-		a.args.DLSE = input("dlse", flashkit.Float32, p.LSEShape(), in.dlse)
+	x := newSides(in, l)
+	a := &arguments{p: x.p}
+	a.args.Seed, a.args.Seqs = in.seed, x.seqs
+	for _, arg := range flashkit.Arguments() {
+		role, values := arg.Role(&x.p, pass), in.array(arg.Name, pass, want)
+		if role == 0 || role == flashkit.Input|flashkit.Optional && values == nil {
+			continue
+		}
+		y := x.place(in, &arg, l)
+		y.poison()
+		*arg.Of(&a.args) = y.tensor
+		if role&flashkit.Output == 0 {
+			y.set(values)
+			a.inputs = append(a.inputs, y)
+			continue
+		}
+		if y.start = values; values != nil {
+			y.set(values)
+		}
+		a.outputs = append(a.outputs, y)
 	}
 	return a
 }
@@ -142,23 +148,32 @@ func equalBits(x, y [][]uint32) bool { return slices.EqualFunc(x, y, slices.Equa
 // compare returns an error naming the worst element of out if any is farther
 // from want than bound. Infinities must agree exactly; NaN never does.
 func compare(out *placed, want []float64, bound float64) error {
-	got, worst, at := out.get(), -1.0, 0
-	for i := range want {
-		e := math.Abs(got[i] - want[i])
-		if got[i] == want[i] {
+	for _, at := range out.rest {
+		if x := out.value(at); x != out.filler {
+			return fmt.Errorf("%s is %g beyond the end of a sequence, %d elements from its start, want %g", out.name, x, at-guard, out.filler)
+		}
+	}
+	worst, at, got := -1.0, 0, 0.0
+	for i, place := range out.index {
+		if place < 0 {
+			continue
+		}
+		x := out.value(place)
+		e := math.Abs(x - want[i])
+		if x == want[i] {
 			e = 0
 		} else if math.IsNaN(e) {
 			e = math.Inf(1)
 		}
 		if e > worst {
-			worst, at = e, i
+			worst, at, got = e, i, x
 		}
 	}
 	if worst <= bound {
 		return nil
 	}
-	shape := out.tensor.Shape()
+	shape := out.dense
 	c, r := at%shape[3], at/shape[3]
 	return fmt.Errorf("%s[%d,%d,%d,%d] = %g, want %g: off by %.3g, bound %.3g", out.name,
-		r/shape[2]/shape[1], r/shape[2]%shape[1], r%shape[2], c, got[at], want[at], worst, bound)
+		r/shape[2]/shape[1], r/shape[2]%shape[1], r%shape[2], c, got, want[at], worst, bound)
 }

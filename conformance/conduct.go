@@ -29,7 +29,7 @@ func conductProblem(k flashkit.Kernel) (flashkit.Problem, bool) {
 func prepare(k flashkit.Kernel) (func() *arguments, error) {
 	p, ok := conductProblem(k)
 	if !ok {
-		return nil, &flashkit.UnsupportedError{Kernel: k.Name, Problem: p, Reason: "it takes no type of the conduct problem"}
+		return nil, &flashkit.UnsupportedError{Kernel: k.Name, Problem: p, Reason: "supports no dtype of the conduct problem"}
 	}
 	in := Case{Name: "conduct", Problem: p}.Inputs()
 	var want result
@@ -59,7 +59,7 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel) error {
 			defer wait.Done()
 			for range 3 {
 				if errs[i] = a.run(ctx, k); errs[i] == nil && !equalBits(alone, a.bits(a.outputs)) {
-					errs[i] = fmt.Errorf("a call beside others gave other bits than a call alone")
+					errs[i] = fmt.Errorf("a concurrent call gave different bits than a call alone")
 				}
 				if errs[i] != nil {
 					return

@@ -14,6 +14,8 @@ type Inputs struct {
 	p           flashkit.Problem
 	q, k, v, do []float32
 	dlse        []float32 // nil when the case has none
+
+	features // of the problem
 }
 
 // Inputs returns the inputs of the case: noise, changed by the case's fill.
@@ -29,6 +31,7 @@ func (c Case) Inputs() *Inputs {
 	if c.dlse {
 		in.dlse = array("dlse", p.LSEShape())
 	}
+	in.features = newFeatures(p, array)
 	if c.fill != nil {
 		c.fill(in)
 	}
@@ -58,7 +61,9 @@ func noise(label string, n int) []float32 {
 func size(shape [4]int) int { return shape[0] * shape[1] * shape[2] * shape[3] }
 
 func (in *Inputs) oracle() oracle.Inputs {
-	return oracle.Inputs{Q: widen(in.q), K: widen(in.k), V: widen(in.v), DO: widen(in.do), DLSE: widen(in.dlse)}
+	x := oracle.Inputs{Q: widen(in.q), K: widen(in.k), V: widen(in.v), DO: widen(in.do), DLSE: widen(in.dlse)}
+	in.features.tell(&x)
+	return x
 }
 
 func widen(x []float32) []float64 {

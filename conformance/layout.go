@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A layout is a way to lay a tensor out in memory.
+// A layout is a way to lay tensors out in memory.
 type layout uint8
 
 const (
@@ -18,7 +18,17 @@ const (
 	expanded                 // K and V with stride 0 over batch and heads; the rest as bhsd
 	oddStrides               // bhsd with a senseless stride where a dimension has size 1
 	numLayouts
+
+	// Layouts of ragged problems, which any problem can be made: see sides.
+	padded   // more rows and keys than any sequence has
+	packed   // all sequences one after the other
+	packedQ  // the queries alone
+	packedKV // the keys alone
+	paged    // the keys in pages
+	endLayouts
 )
+
+var layoutNames = map[layout]string{padded: "padded", packed: "packed", packedQ: "packed_q", packedKV: "packed_kv", paged: "paged"}
 
 // guard is the number of elements before and after a tensor that nobody may touch.
 const guard = 32
@@ -35,9 +45,15 @@ const (
 type placed struct {
 	name   string
 	tensor flashkit.Tensor
-	f32    []float32 // the whole memory, guards included; one of the two is nil
+	f32    []float32 // the whole memory, guards included; one of the three is not nil
 	u16    []uint16
-	used   []bool // which elements of the memory the view reaches
+	bools  []bool
+	dense  [4]int
+	index  []int     // where each element of the dense array is, -1 for nowhere
+	rest   []int     // where the elements are that belong to no sequence
+	filler float64   // what an output must have there
+	used   []bool    // which elements of the memory are of either kind
+	start  []float32 // what an output that is read too holds first
 }
 
 // place lays out a tensor of the given shape. kv says that it is K or V.
@@ -76,33 +92,58 @@ func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *plac
 	case flashkit.BFloat16:
 		x.u16 = make([]uint16, n+2*guard)
 		x.tensor = flashkit.BF16(x.u16[guard:guard+n:guard+n], shape[0], heads, rows, dim)
+	case flashkit.Bool:
+		x.bools = make([]bool, n+2*guard)
+		x.tensor = flashkit.Bools(x.bools[guard:guard+n:guard+n], shape[0], heads, rows, dim)
 	}
 	x.tensor = x.tensor.WithStrides(s[0], s[1], s[2])
-	x.each(func(at, _ int) { x.used[at] = true })
-	x.poison()
 	return x
 }
 
-// each calls f with the place in memory and the dense index of every element.
-func (x *placed) each(f func(at, i int)) {
-	shape, i := x.tensor.Shape(), 0
+// fill says where the elements of a dense array of a shape lie: row by row as locate
+// says, which may give no place. The other elements of the tensor that are in no
+// sequence, if the tensor has a place for them, are the rest.
+func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasRest bool) {
+	x.dense = dense
+	for b := range dense[0] {
+		for h := range dense[1] {
+			for r := range dense[2] {
+				batch, row := locate(b, r)
+				for c := range dense[3] {
+					at := -1
+					if batch >= 0 {
+						at = guard + x.tensor.Offset(batch, h, row) + c
+						x.used[at] = true
+					}
+					x.index = append(x.index, at)
+				}
+			}
+		}
+	}
+	if !hasRest {
+		return
+	}
+	shape := x.tensor.Shape()
 	for b := range shape[0] {
 		for h := range shape[1] {
 			for r := range shape[2] {
-				at := guard + x.tensor.Offset(b, h, r)
 				for c := range shape[3] {
-					f(at+c, i)
-					i++
+					if at := guard + x.tensor.Offset(b, h, r) + c; !x.used[at] {
+						x.used[at], x.rest = true, append(x.rest, at)
+					}
 				}
 			}
 		}
 	}
 }
 
-// poison fills the elements with one NaN and everything else with another.
+// poison fills the elements with one NaN, or what is there first, and everything else
+// with another.
 func (x *placed) poison() {
 	for at, used := range x.used {
 		switch {
+		case x.bools != nil:
+			x.bools[at] = used != (at%2 == 0) // no bits are a NaN: what changes shows
 		case x.f32 != nil && used:
 			x.f32[at] = math.Float32frombits(poison32)
 		case x.f32 != nil:
@@ -113,11 +154,17 @@ func (x *placed) poison() {
 			x.u16[at] = untouched16
 		}
 	}
+	if x.start != nil {
+		x.set(x.start)
+	}
 }
 
 // set writes dense values, rounded to the tensor's type.
 func (x *placed) set(dense []float32) {
-	x.each(func(at, i int) {
+	for i, at := range x.index {
+		if at < 0 {
+			continue
+		}
 		switch x.tensor.DType() {
 		case flashkit.Float32:
 			x.f32[at] = dense[i]
@@ -125,33 +172,35 @@ func (x *placed) set(dense []float32) {
 			x.u16[at] = half.ToF16(dense[i])
 		case flashkit.BFloat16:
 			x.u16[at] = half.ToBF16(dense[i])
+		case flashkit.Bool:
+			x.bools[at] = dense[i] != 0
 		}
-	})
+	}
 }
 
-// get returns the dense values.
-func (x *placed) get() []float64 {
-	dense := make([]float64, size(x.tensor.Shape()))
-	x.each(func(at, i int) {
-		switch x.tensor.DType() {
-		case flashkit.Float32:
-			dense[i] = float64(x.f32[at])
-		case flashkit.Float16:
-			dense[i] = float64(half.FromF16(x.u16[at]))
-		case flashkit.BFloat16:
-			dense[i] = float64(half.FromBF16(x.u16[at]))
-		}
-	})
-	return dense
+// value returns what an element holds.
+func (x *placed) value(at int) float64 {
+	switch x.tensor.DType() {
+	case flashkit.Float16:
+		return float64(half.FromF16(x.u16[at]))
+	case flashkit.BFloat16:
+		return float64(half.FromBF16(x.u16[at]))
+	}
+	return float64(x.f32[at])
 }
 
 // bits returns a copy of the whole memory, guards and gaps included.
 func (x *placed) bits() []uint32 {
 	b := make([]uint32, len(x.used))
 	for at := range b {
-		if x.f32 != nil {
+		switch {
+		case x.bools != nil:
+			if x.bools[at] {
+				b[at] = 1
+			}
+		case x.f32 != nil:
 			b[at] = math.Float32bits(x.f32[at])
-		} else {
+		default:
 			b[at] = uint32(x.u16[at])
 		}
 	}

@@ -48,7 +48,7 @@ func Long() []Case {
 }
 
 // answer returns what the kernels must give, and how far they may be from it.
-func (c Case) answer(in *Inputs) (want result, bound [5]float64, err error) {
+func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {
 	if c.truth == nil {
 		return c.expect()
 	}
@@ -64,8 +64,8 @@ func (c Case) answer(in *Inputs) (want result, bound [5]float64, err error) {
 // the root of n such roundings, in the middle, and by three times that at worst. So
 // 512 sums of blocks of 128 terms stay below 2^-20, and 65,536 single terms reach
 // ten times as much.
-func longBounds(in *Inputs, t flashkit.DType, want result) [5]float64 {
-	var made [5]float64
+func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
+	var made bounds
 	raise(&made, plain[float32, float64](in, t, want), want)
 	return allowed(t, want, made, func(i int, largest float64) float64 {
 		if outputNames[i] == "lse" {

@@ -23,36 +23,54 @@ import (
 // that of its inputs and outputs; the largest error counts.
 
 // A result is what the passes write: named arrays, dense.
-type result struct{ o, lse, dq, dk, dv []float64 }
+type result struct{ o, lse, dq, dk, dv, dbias, dsink []float64 }
 
 // The names of the arrays of a result, as in the vectors.
-var outputNames = [...]string{"o", "lse", "dq", "dk", "dv"}
+var outputNames = [...]string{"o", "lse", "dq", "dk", "dv", "dbias", "dsink"}
 
-func (r result) arrays() [5][]float64 { return [5][]float64{r.o, r.lse, r.dq, r.dk, r.dv} }
+// bounds are the largest errors allowed in each array of a result.
+type bounds [len(outputNames)]float64
+
+func (r *result) each() [len(outputNames)]*[]float64 {
+	return [...]*[]float64{&r.o, &r.lse, &r.dq, &r.dk, &r.dv, &r.dbias, &r.dsink}
+}
+
+func (r result) arrays() (list [len(outputNames)][]float64) {
+	for i, x := range r.each() {
+		list[i] = *x
+	}
+	return list
+}
 
 func (r *result) set(i int, x []float64) {
-	*[...]*[]float64{&r.o, &r.lse, &r.dq, &r.dk, &r.dv}[i] = x
+	*r.each()[i] = x
 }
 
 // truth returns the oracle's result for the inputs.
 func truth(in *Inputs) (r result) {
 	r.o, r.lse = oracle.Forward(in.p, in.oracle())
-	r.dq, r.dk, r.dv = oracle.Backward(in.p, in.oracle())
+	if hasBackward(in.p) {
+		g := oracle.Backward(in.p, in.oracle())
+		r.dq, r.dk, r.dv, r.dbias, r.dsink = g.DQ, g.DK, g.DV, g.DBias, g.DSink
+	}
 	return r
 }
 
+// hasBackward reports whether the problem has a backward pass.
+func hasBackward(p flashkit.Problem) bool { return p.Page == 0 && !p.Carry }
+
 // vectorBounds returns the largest error allowed in each array of the result
 // want, for a problem stored as t.
-func vectorBounds(in *Inputs, t flashkit.DType, want result) [5]float64 {
-	var made [5]float64
+func vectorBounds(in *Inputs, t flashkit.DType, want result) bounds {
+	var made bounds
 	raise(&made, plain[float32, float32](in, t, want), want)
 	return allowed(t, want, made, sumFloor)
 }
 
 // sweepBounds is vectorBounds for a random problem, with neighbors drawn from r.
-func sweepBounds(in *Inputs, want result, r *rand.Rand) [5]float64 {
+func sweepBounds(in *Inputs, want result, r *rand.Rand) bounds {
 	t := in.p.DType
-	var made [5]float64
+	var made bounds
 	raise(&made, plain[float32, float32](in, t, want), want)
 	raise(&made, plain[float64, float64](in, t, want), want)
 	for range neighbors(in.p) {
@@ -64,7 +82,7 @@ func sweepBounds(in *Inputs, want result, r *rand.Rand) [5]float64 {
 }
 
 // raise raises the errors made to those of another result.
-func raise(made *[5]float64, got, want result) {
+func raise(made *bounds, got, want result) {
 	for i, x := range got.arrays() {
 		made[i] = max(made[i], maxError(x, want.arrays()[i]))
 	}
@@ -83,12 +101,12 @@ func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 
 // allowed returns the bounds that follow from the errors that were made. floor is the
 // unit of the floor under that of array i, whose largest value is given.
-func allowed(t flashkit.DType, want result, made [5]float64, floor func(i int, largest float64) float64) (b [5]float64) {
+func allowed(t flashkit.DType, want result, made bounds, floor func(i int, largest float64) float64) (b bounds) {
 	unit := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[t]
 	for i := range b {
 		times, u := 2.0, unit
 		switch outputNames[i] {
-		case "dq", "dk", "dv":
+		case "dq", "dk", "dv", "dbias", "dsink":
 			times = 3
 		case "lse":
 			u = 0x1p-24
@@ -131,22 +149,23 @@ func rounder(t flashkit.DType) func(float32) float32 {
 // are rounded to t as well. As in life, the backward pass gets an O in the precision of
 // t and an LSE in float32.
 func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result) result {
-	x := plainRun[F, A]{
-		in: in, store: rounder(t), want: want,
-		o: make([]A, len(want.o)), lse: make([]A, len(want.lse)),
-		dq: make([]A, len(in.q)), dk: make([]A, len(in.k)), dv: make([]A, len(in.v)),
-		s: make([]F, in.p.KVLen),
+	x := plainRun[F, A]{in: in, store: rounder(t), want: want, s: make([]F, in.p.KVLen), slope: make([]F, in.p.KVLen), counts: make([]bool, in.p.KVLen)}
+	for i, y := range want.arrays() {
+		x.sums[i] = make([]A, len(y))
 	}
 	for row := range in.p.Batch * in.p.Heads * in.p.QLen {
-		x.forward(row)
-		x.backward(row)
+		at := x.place(row)
+		x.forward(&at)
+		if hasBackward(in.p) {
+			x.backward(&at)
+		}
 	}
 	var r result
-	for i, y := range [][]A{x.o, x.lse, x.dq, x.dk, x.dv} {
+	for i, y := range x.sums {
 		stored := make([]float64, len(y))
 		for c := range y {
 			stored[c] = float64(float32(y[c]))
-			if outputNames[i] != "lse" {
+			if name := outputNames[i]; name != "lse" && name != "dsink" {
 				stored[c] = float64(x.store(float32(y[c])))
 			}
 		}
@@ -156,13 +175,25 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result) re
 }
 
 type plainRun[F, A float32 | float64] struct {
-	in         *Inputs
-	store      func(float32) float32 // rounds to the type of the tensors
-	want       result
-	o, lse     []A
-	dq, dk, dv []A
-	s          []F // the scores of the row at hand
+	in     *Inputs
+	store  func(float32) float32 // rounds to the type of the tensors
+	want   result
+	sums   [len(outputNames)][]A
+	s      []F // the scores of the row at hand
+	slope  []F // of the softcap there
+	counts []bool
 }
+
+// The sums of a plainRun, by number in outputNames.
+const (
+	sumO = iota
+	sumLSE
+	sumDQ
+	sumDK
+	sumDV
+	sumDBias
+	sumDSink
+)
 
 // round rounds an element of P or dS.
 func (x *plainRun[F, A]) round(w F) F {
@@ -172,69 +203,131 @@ func (x *plainRun[F, A]) round(w F) F {
 	return w
 }
 
-// place returns the row's number within its head, and the first row of its K
-// and V.
-func (x *plainRun[F, A]) place(row int) (i, keys int) {
+// A plainRow is a query row: its numbers, the problem of its sequence, and the first
+// row of its K and V.
+type plainRow struct {
+	row, b, h, i, keys int
+	p                  flashkit.Problem
+}
+
+func (x *plainRun[F, A]) place(row int) plainRow {
 	p := x.in.p
 	h, b := row/p.QLen%p.Heads, row/p.QLen/p.Heads
-	return row % p.QLen, (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen
+	return plainRow{row, b, h, row % p.QLen, (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen, x.in.seq(b)}
+}
+
+// keep returns what dropout multiplies a weight by.
+func (x *plainRun[F, A]) keep(at *plainRow, j int) F {
+	switch p := at.p.Score.Dropout; {
+	case p == 0:
+		return 1
+	case oracle.Kept(p, x.in.seed, at.b, at.h, at.i, j):
+		return 1 / (1 - F(p))
+	}
+	return 0
+}
+
+// scores fills in the scores of a row and which keys count, and returns their maximum.
+func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
+	p, in := at.p, x.in
+	q, scale := in.q[at.row*p.Dim:][:p.Dim], F(p.SoftmaxScale())
+	top = F(math.Inf(-1))
+	for j := range x.s {
+		x.counts[j] = at.i < p.QLen && j < p.KVLen && oracle.Sees(p, at.i, j) &&
+			(!p.Score.Mask || in.mask.x[in.mask.at(at.b, at.h, at.i, j)] != 0)
+		if !x.counts[j] {
+			continue
+		}
+		s, slope := F(dot[F](q, in.k[(at.keys+j)*p.Dim:])*scale), F(1)
+		if c := F(p.Score.Softcap); c != 0 {
+			t := F(math.Tanh(float64(s / c)))
+			s, slope = c*t, 1-t*t
+		}
+		if p.Score.Bias {
+			s += F(in.bias.x[in.bias.at(at.b, at.h, at.i, j)])
+		}
+		if p.Score.ALiBi {
+			s -= F(in.slopes[(at.b*p.Heads+at.h)%len(in.slopes)]) * F(math.Abs(float64(j-at.i-p.Band.Diagonal(p.QLen, p.KVLen))))
+		}
+		x.s[j], x.slope[j] = s, slope
+		top = max(top, s)
+	}
+	return top
 }
 
 // forward computes P = exp(S - max) / sum and O = P V of one row.
-func (x *plainRun[F, A]) forward(row int) {
-	p := x.in.p
-	i, keys := x.place(row)
-	q, scale := x.in.q[row*p.Dim:][:p.Dim], F(p.SoftmaxScale())
-	top, sum := F(math.Inf(-1)), A(0)
-	for j := range x.s {
-		if oracle.Sees(p, i, j) {
-			x.s[j] = F(dot[F](q, x.in.k[(keys+j)*p.Dim:]) * scale)
-			top = max(top, x.s[j])
-		}
+func (x *plainRun[F, A]) forward(at *plainRow) {
+	p, in := at.p, x.in
+	top, sum := x.scores(at), A(0)
+	o := x.sums[sumO][at.row*p.VDim:][:p.VDim]
+	sink, earlier := F(math.Inf(-1)), F(math.Inf(-1))
+	if at.i < p.QLen && p.Score.Sink {
+		sink = F(in.sink[at.h])
 	}
+	if at.i < p.QLen && p.Carry {
+		earlier = F(in.earlierLSE[at.row])
+	}
+	top = max(top, sink, earlier)
+	if math.IsInf(float64(top), -1) {
+		x.sums[sumLSE][at.row] = A(top)
+		return
+	}
+	sum = A(exp(sink-top)) + A(exp(earlier-top))
 	for j := range x.s {
-		if oracle.Sees(p, i, j) {
+		if x.counts[j] {
 			sum += A(exp(x.s[j] - top))
 		}
 	}
-	o := x.o[row*p.VDim:][:p.VDim]
+	if w := exp(earlier-top) / F(sum); w != 0 {
+		old := make([]float32, p.VDim)
+		for c, y := range in.earlier[at.row*p.VDim:][:p.VDim] {
+			old[c] = x.store(y)
+		}
+		addScaled(o, w, old)
+	}
 	for j := range x.s {
-		if oracle.Sees(p, i, j) {
-			addScaled(o, x.round(exp(x.s[j]-top)/F(sum)), x.in.v[(keys+j)*p.VDim:])
+		if x.counts[j] {
+			addScaled(o, x.round(exp(x.s[j]-top)/F(sum)*x.keep(at, j)), in.v[(at.keys+j)*p.VDim:])
 		}
 	}
-	x.lse[row] = A(top + F(math.Log(float64(sum))))
+	x.sums[sumLSE][at.row] = A(top + F(math.Log(float64(sum))))
 }
 
 // backward computes P = exp(S - LSE) and dS = P (dP - delta) of one row, whose
 // scores forward has left, and adds its part of the gradients.
-func (x *plainRun[F, A]) backward(row int) {
-	p := x.in.p
-	i, keys := x.place(row)
+func (x *plainRun[F, A]) backward(at *plainRow) {
+	p, in, row := at.p, x.in, at.row
 	lse := F(float32(x.want.lse[row]))
 	if math.IsInf(float64(lse), -1) {
 		return
 	}
-	q, do := x.in.q[row*p.Dim:][:p.Dim], x.in.do[row*p.VDim:][:p.VDim]
+	q, do := in.q[row*p.Dim:][:p.Dim], in.do[row*p.VDim:][:p.VDim]
 	o := narrow(x.want.o[row*p.VDim:][:p.VDim])
 	for c := range o {
 		o[c] = x.store(o[c])
 	}
 	delta := dot[F](do, o)
-	if x.in.dlse != nil {
-		delta -= F(x.in.dlse[row])
+	if in.dlse != nil {
+		delta -= F(in.dlse[row])
+	}
+	if p.Score.Sink {
+		x.sums[sumDSink][at.h] -= A(exp(F(in.sink[at.h])-lse) * delta)
 	}
 	scale := F(p.SoftmaxScale())
 	for j := range x.s {
-		if !oracle.Sees(p, i, j) {
+		if !x.counts[j] {
 			continue
 		}
-		k, v := (keys+j)*p.Dim, (keys+j)*p.VDim
-		prob := exp(x.s[j] - lse)
-		ds := x.round(prob * (dot[F](do, x.in.v[v:]) - delta))
-		addScaled(x.dv[v:][:p.VDim], x.round(prob), do)
-		addScaled(x.dk[k:][:p.Dim], ds*scale, q)
-		addScaled(x.dq[row*p.Dim:][:p.Dim], ds*scale, x.in.k[k:])
+		k, v := (at.keys+j)*p.Dim, (at.keys+j)*p.VDim
+		prob, keep := exp(x.s[j]-lse), x.keep(at, j)
+		ds := prob * (dot[F](do, in.v[v:])*keep - delta)
+		if p.Score.Bias {
+			x.sums[sumDBias][in.bias.at(at.b, at.h, at.i, j)] += A(ds)
+		}
+		ds = x.round(ds * x.slope[j])
+		addScaled(x.sums[sumDV][v:][:p.VDim], x.round(prob*keep), do)
+		addScaled(x.sums[sumDK][k:][:p.Dim], ds*scale, q)
+		addScaled(x.sums[sumDQ][row*p.Dim:][:p.Dim], ds*scale, in.k[k:])
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 // Options choose what to run. The zero value runs everything, with no sweep.
 type Options struct {
 	Kernel string // only kernels whose full name matches this pattern (package path); "" for all
-	Case   string // only cases whose full name matches; a name sweep-<seed> runs that sweep case
-	Sweep  int    // number of random problems for each kernel
+	Case   string // only cases whose full name matches; a name sweep-<seed> or sweep-features-<seed> runs that sweep case
+	Sweep  int    // number of random problems for each kernel, and of such with features
 	Seed   uint64 // of the sweep
 }
 
@@ -43,25 +43,40 @@ func (r Result) Rerun() string {
 
 // A question is one named check of a kernel.
 type question struct {
-	name string
-	run  func(ctx context.Context, k flashkit.Kernel) error
+	name  string
+	run   func(ctx context.Context, k flashkit.Kernel) error
+	needs flashkit.Feature // it is not asked of kernels that do not take these: another question is, or it says nothing of them
 }
+
+// of reports whether the question is asked of a kernel.
+func (q *question) of(k *flashkit.Kernel) bool { return q.needs&^k.Takes == 0 }
 
 // checks returns what o asks of every kernel.
 func (o Options) checks() []question {
 	all := []question{
-		{"invalid_arguments", invalidArguments},
+		{name: "invalid_arguments", run: invalidArguments},
 	}
 	for _, c := range slices.Concat(Traps(), Long(), Grid()) {
 		for _, t := range dtypes {
 			c := c.InDType(t)
-			all = append(all, question{c.FullName(), c.Check})
+			all = append(all, question{name: c.FullName(), run: c.Check})
 		}
 	}
-	all = append(all, question{"concurrent_calls", concurrentCalls}, question{"canceled_context", canceledContext})
+	for _, c := range Traps() {
+		for _, t := range dtypes {
+			for _, c := range c.InDType(t).raggeds() {
+				needs := newSides(&Inputs{p: c.Problem}, c.layout).p.Features()
+				all = append(all, question{c.FullName(), c.Check, needs})
+			}
+		}
+	}
+	all = append(all, question{name: "concurrent_calls", run: concurrentCalls}, question{name: "canceled_context", run: canceledContext})
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for range o.Sweep {
-		all = append(all, sweepCase(r.Uint64()).question())
+		all = append(all, sweepCase{r.Uint64(), false}.question())
+	}
+	for range o.Sweep {
+		all = append(all, sweepCase{r.Uint64(), true}.question())
 	}
 	if s, ok := parseSweep(o.Case); ok {
 		return []question{s.question()}
@@ -90,7 +105,15 @@ func (o Options) Validate() error {
 
 // Count returns how many results Results will give for the kernels.
 func (o Options) Count(kernels []flashkit.Kernel) int {
-	return len(o.choose(kernels)) * len(o.checks())
+	n, checks := 0, o.checks()
+	for _, k := range o.choose(kernels) {
+		for i := range checks {
+			if checks[i].of(&k) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // Results runs every chosen case on every chosen kernel, as many at a time as Go uses
@@ -108,6 +131,9 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 			checks := o.checks()
 			for _, k := range o.choose(kernels) {
 				for _, c := range checks {
+					if !c.of(&k) {
+						continue
+					}
 					r := make(chan Result, 1)
 					select {
 					case pending <- r:
@@ -164,6 +190,9 @@ func Run(t *testing.T, b flashkit.Backend) {
 			}
 			passed, unsupported := 0, 0
 			for _, c := range checks {
+				if !c.of(&k) {
+					continue
+				}
 				t.Run(c.name, func(t *testing.T) {
 					r := Result{k.Name, c.name, c.run(t.Context(), k)}
 					switch {

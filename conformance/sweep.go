@@ -15,26 +15,74 @@ const sweepPrefix = "sweep-"
 
 // A sweepCase is a random problem at the boundaries where kernels err, with
 // random inputs and layout, all from one seed; the oracle is asked on the spot.
-type sweepCase uint64
+type sweepCase struct {
+	seed     uint64
+	features bool // one to three of them
+}
 
-func (s sweepCase) name() string { return fmt.Sprintf("%s%016x", sweepPrefix, uint64(s)) }
+func (s sweepCase) name() string {
+	if s.features {
+		return fmt.Sprintf("%sfeatures-%016x", sweepPrefix, s.seed)
+	}
+	return fmt.Sprintf("%s%016x", sweepPrefix, s.seed)
+}
 
 func parseSweep(name string) (sweepCase, bool) {
-	seed, err := strconv.ParseUint(strings.TrimPrefix(name, sweepPrefix), 16, 64)
-	return sweepCase(seed), err == nil && strings.HasPrefix(name, sweepPrefix)
+	rest, swept := strings.CutPrefix(name, sweepPrefix)
+	rest, features := strings.CutPrefix(rest, "features-")
+	seed, err := strconv.ParseUint(rest, 16, 64)
+	return sweepCase{seed, features}, err == nil && swept
 }
 
 // generate returns the problem, its inputs and their layout.
 func (s sweepCase) generate() (*Inputs, layout) {
-	r := rand.New(rand.NewPCG(uint64(s), 0))
+	r := rand.New(rand.NewPCG(s.seed, 0))
 	p := sweepProblem(r)
+	if s.features {
+		sweepFeatures(r, &p)
+	}
 	in := Case{Name: s.name(), Problem: p, dlse: r.IntN(3) == 0}.Inputs()
 	in.random(r, rounder(p.DType))
+	in.randomShapes(r)
 	l := layout(r.IntN(int(numLayouts)))
+	if p.Ragged {
+		in.randomLengths(r)
+		l = [...]layout{bhsd, bshd, gaps, padded, packed, packedQ, packedKV}[r.IntN(7)]
+	}
 	if l == expanded {
 		repeat(in)
 	}
 	return in, l
+}
+
+// sweepFeatures gives the problem one to three features, and lengths that the oracle
+// can take.
+func sweepFeatures(r *rand.Rand, p *flashkit.Problem) {
+	p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
+	for _, f := range r.Perm(10)[:1+r.IntN(3)] {
+		switch f {
+		case 0:
+			p.Score.Softcap = [...]float32{1, 5, 30}[r.IntN(3)]
+		case 1:
+			p.Score.ALiBi = true
+		case 2:
+			p.Score.Bias = true
+		case 3:
+			p.Score.Mask = true
+		case 4:
+			p.Score.Sink = true
+		case 5:
+			p.Score.Dropout = [...]float32{.1, .5}[r.IntN(2)]
+		case 6:
+			p.Ragged = true
+		case 7:
+			p.Ragged, p.Page = true, [...]int{1, 3, 16, 64}[r.IntN(4)]
+		case 8:
+			p.Carry = true
+		case 9:
+			p.Band = p.Band.Shift(r.IntN(41) - 20)
+		}
+	}
 }
 
 // edge returns a length at, just below or just above a multiple of a usual tile.
@@ -84,16 +132,21 @@ func neighbors(p flashkit.Problem) int {
 // question returns the check of a kernel. The bounds, which take most of the time,
 // are computed once for all kernels.
 func (s sweepCase) question() question {
-	bounds := sync.OnceValue(func() [5]float64 {
+	limits := sync.OnceValue(func() bounds {
 		in, _ := s.generate()
-		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(uint64(s), 1)))
+		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(s.seed, 1)))
 	})
-	return question{s.name(), func(ctx context.Context, k flashkit.Kernel) error {
+	needs := flashkit.Feature(0)
+	if s.features {
 		in, l := s.generate()
-		if reason := k.Fits(in.p.Ask(k.Pass)); reason != "" {
-			return &flashkit.UnsupportedError{Kernel: k.Name, Problem: in.p, Reason: reason}
+		needs = newSides(in, l).p.Features()
+	}
+	return question{name: s.name(), needs: needs, run: func(ctx context.Context, k flashkit.Kernel) error {
+		in, l := s.generate()
+		if err := unsupported(k, in, l); err != nil {
+			return err
 		}
-		if err := check(ctx, k, in, l, truth(in), bounds()); err != nil {
+		if err := check(ctx, k, in, l, truth(in), limits()); err != nil {
 			return fmt.Errorf("%s: %w", in.p, err)
 		}
 		return nil

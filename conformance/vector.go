@@ -83,7 +83,7 @@ func (c Case) Vector() *safetensors.File {
 		}
 		f.Tensors = append(f.Tensors, safetensors.FromFloat32s(name, dims, x))
 	}
-	if s.fill != nil || s.dlse {
+	if s.fill != nil || s.dlse || p.Features() != 0 {
 		f.Metadata["inputs"] = "stored"
 		add("q", p.QShape(), in.q)
 		add("k", p.KShape(), in.k)
@@ -92,9 +92,13 @@ func (c Case) Vector() *safetensors.File {
 		if in.dlse != nil {
 			add("dlse", p.LSEShape(), in.dlse)
 		}
+		in.features.each(p, func(name string, shape [4]int, x []float32) { add(name, shape, x) })
+		if p.Score.Dropout != 0 {
+			f.Metadata["seed"] = strconv.FormatUint(in.seed, 10)
+		}
 	}
-	for i, x := range want.arrays() {
-		add(outputNames[i], shapes(p)[i], narrow(x))
+	for _, i := range written(p) {
+		add(outputNames[i], in.shapes()[i], narrow(want.arrays()[i]))
 	}
 	if c.grid { // the bounds are those of the largest case, of which the others are corners
 		c.Problem.Batch, c.Problem.Heads, c.Problem.KVHeads = patterns, patterns, patterns
@@ -102,23 +106,39 @@ func (c Case) Vector() *safetensors.File {
 		want = truth(in)
 	}
 	for _, t := range dtypes {
-		for i, b := range c.boundsFor(in, t, want) {
-			f.Metadata["bound_"+outputNames[i]+"_"+t.String()] = strconv.FormatFloat(b, 'g', 6, 64)
+		bounds := c.boundsFor(in, t, want)
+		for _, i := range written(p) {
+			f.Metadata["bound_"+outputNames[i]+"_"+t.String()] = strconv.FormatFloat(bounds[i], 'g', 6, 64)
 		}
 	}
 	return f
 }
 
+// written returns the arrays of a result that the passes of a problem write.
+func written(p flashkit.Problem) (list []int) {
+	has := [len(outputNames)]bool{true, true}
+	if hasBackward(p) {
+		has = [...]bool{true, true, true, true, true, p.Score.Bias, p.Score.Sink}
+	}
+	for i := range has {
+		if has[i] {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
 // shapes returns the shapes of the arrays of a result.
-func shapes(p flashkit.Problem) [5][4]int {
-	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape()}
+func (in *Inputs) shapes() [len(outputNames)][4]int {
+	p := in.p
+	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape(), in.bias.shape, {1, p.Heads, 1, 1}}
 }
 
 // boundsFor is vectorBounds, but for the promise that the grid in float32 is held to
 // 1e-5 absolute.
-func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) [5]float64 {
+func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) bounds {
 	if c.grid && t == flashkit.Float32 {
-		return [5]float64{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}
+		return bounds{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}
 	}
 	return vectorBounds(in, t, want)
 }
@@ -160,7 +180,7 @@ func readVector(name string) (*safetensors.File, error) {
 
 // expect returns what the stored vector of the case says: the results and the
 // bounds for the type of the case's problem.
-func (c Case) expect() (want result, bound [5]float64, err error) {
+func (c Case) expect() (want result, bound bounds, err error) {
 	all, err := vectors()
 	if err != nil {
 		return want, bound, err
@@ -172,7 +192,8 @@ func (c Case) expect() (want result, bound [5]float64, err error) {
 	if got := f.Metadata["generator"]; got != Generator {
 		return want, bound, fmt.Errorf("%s: made by %q, this is %q: run make vectors", c.Name, got, Generator)
 	}
-	for i, name := range outputNames {
+	for _, i := range written(c.Problem) {
+		name := outputNames[i]
 		if bound[i], err = strconv.ParseFloat(f.Metadata["bound_"+name+"_"+c.Problem.DType.String()], 64); err != nil {
 			return want, bound, fmt.Errorf("%s: bound of %s: %w", c.Name, name, err)
 		}
@@ -182,7 +203,7 @@ func (c Case) expect() (want result, bound [5]float64, err error) {
 			return want, bound, fmt.Errorf("%s: %w", c.Name, err)
 		}
 		if c.grid {
-			x = spread(x, shapes(c.Problem)[i])
+			x = spread(x, (&Inputs{p: c.Problem}).shapes()[i])
 		}
 		want.set(i, widen(x))
 	}

@@ -48,7 +48,7 @@ func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	}
 	for _, m := range d.missing {
 		if backend, _, _ := strings.Cut(name, "/"); backend == m.Backend {
-			return nil, fmt.Errorf("backend %s was asked for: %w", name, m.Err)
+			return nil, fmt.Errorf("backend %s requested: %w", name, m.Err)
 		}
 	}
 	if name != "" && !d.knows(name) {
@@ -56,7 +56,7 @@ func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	}
 	for _, k := range d.memory.kernels {
 		if reason := lacks(k); name == k.Name && reason != "" {
-			return nil, fmt.Errorf("kernel %s was asked for: %w: %s", name, flashkit.ErrUnavailable, reason)
+			return nil, fmt.Errorf("kernel %s requested: %w: %s", name, flashkit.ErrUnavailable, reason)
 		}
 	}
 	c := *d

@@ -2,11 +2,11 @@
 // to be the fastest among those that fit. It says why it did not choose the
 // others, and it never falls back silently.
 //
-// A kernel predicts its own time. A Dispatcher corrects that by the ratio of
-// measured to predicted time, which it knows from a profile on disk and from short
-// probes of kernels side by side; what calls take changes no choice. What it knows
-// is bounded, and no call waits for another because of it. docs/dispatch.md explains
-// the model.
+// A kernel predicts its own time. A Dispatcher corrects the prediction by the
+// ratio of measured to predicted time, which comes from a profile on disk and from
+// short probes that time kernels side by side. The times of ordinary calls change
+// no choice. The state is bounded in size, and calls do not block each other on it.
+// docs/dispatch.md explains the model.
 package dispatch
 
 import (
@@ -168,7 +168,7 @@ func (d *Dispatcher) refusals(c *flashkit.Call) error {
 		}
 	}
 	if len(errs) == 0 {
-		return &flashkit.UnsupportedError{Kernel: d.choice.String(), Problem: c.Problem, Reason: "it has no kernel for the " + c.Pass.String() + " pass"}
+		return &flashkit.UnsupportedError{Kernel: d.choice.String(), Problem: c.Problem, Reason: "no kernel for the " + c.Pass.String() + " pass"}
 	}
 	return errors.Join(errs...)
 }

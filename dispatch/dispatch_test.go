@@ -159,7 +159,7 @@ func TestIncompleteKernel(t *testing.T) {
 	}
 	verdicts, err := d.Explain(problem, flashkit.PassForward)
 	require.NoError(t, err)
-	require.Contains(t, verdicts[0].Reason, "it has no Run")
+	require.Contains(t, verdicts[0].Reason, "has no Run")
 	require.Zero(t, verdicts[1].Cost)
 }
 
@@ -192,8 +192,8 @@ func TestExplain(t *testing.T) {
 	require.NoError(t, err)
 	verdicts, err = forced.Explain(problem, flashkit.PassForward)
 	require.NoError(t, err)
-	require.Equal(t, "fits, but slow was asked for", verdicts[0].Reason)
-	require.Equal(t, dispatch.Verdict{Name: "slow/decode_a", Chosen: true, Reason: "slow was asked for", Cost: 4, Own: 4, Factor: 1, From: dispatch.FromCost}, verdicts[3])
+	require.Equal(t, "fits, but slow was requested", verdicts[0].Reason)
+	require.Equal(t, dispatch.Verdict{Name: "slow/decode_a", Chosen: true, Reason: "slow was requested", Cost: 4, Own: 4, Factor: 1, From: dispatch.FromCost}, verdicts[3])
 }
 
 func TestFailover(t *testing.T) {

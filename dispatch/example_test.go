@@ -69,7 +69,7 @@ func ExampleDispatcher_Explain() {
 			fmt.Println(v.Name+":", v.Reason)
 		}
 	}
-	// Output: simd/fwd_generic: simd/fwd_generic was asked for
+	// Output: simd/fwd_generic: simd/fwd_generic was requested
 }
 
 func ExampleDispatcher_WithFailover() {
@@ -161,7 +161,7 @@ func ExampleDispatcher_LoadProfile() {
 	defer d.Close()
 	err := d.LoadProfile("example_test.go") // no profile
 	fmt.Println(errors.Is(err, dispatch.ErrProfile), err)
-	// Output: true profile ignored: example_test.go: it is no profile of this version
+	// Output: true profile ignored: example_test.go: not a profile of this version
 }
 
 func ExampleDispatcher_ProfilePath() {

@@ -58,7 +58,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 		case v.Chosen:
 			v.Reason = d.whyChosen(len(x.candidates))
 		case v.Reason == "" && !d.admitted[i]:
-			v.Reason = "fits, but " + d.choice.String() + " was asked for"
+			v.Reason = "fits, but " + d.choice.String() + " was requested"
 		case v.Reason == "":
 			v.Reason = "fits, but predicts a longer time"
 		}
@@ -85,7 +85,7 @@ func (v *Verdict) explain(c *candidate, a *anchor) {
 func (d *Dispatcher) whyChosen(fits int) string {
 	switch {
 	case !d.choice.isAuto():
-		return d.choice.String() + " was asked for"
+		return d.choice.String() + " was requested"
 	case fits == 1:
 		return "the only kernel that fits"
 	}

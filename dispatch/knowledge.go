@@ -41,7 +41,7 @@ func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration
 	c := d.memory.candidate(kernel, p)
 	switch {
 	case c == nil:
-		return &flashkit.ProblemError{Field: "kernel", Value: kernel, Reason: "is none that takes " + p.String()}
+		return &flashkit.ProblemError{Field: "kernel", Value: kernel, Reason: "is not a kernel that supports " + p.String()}
 	case took <= 0:
 		return &flashkit.ProblemError{Field: "took", Value: took.String(), Reason: "must be positive"}
 	case !d.frozen && c.own > 0:

@@ -53,7 +53,7 @@ const (
 )
 
 // ErrProfile is wrapped by the error that says why a profile was ignored: its
-// content is damaged, or it is of another machine or driver.
+// content is damaged, or recorded on a different machine or driver.
 var ErrProfile = errors.New("profile ignored")
 
 // yardsticks are problems whose predictions stand for a kernel's.
@@ -107,15 +107,15 @@ func (d *Dispatcher) ProfilePath() (string, error) {
 
 // LoadProfile adds what the file knows to what d and its copies know. A file that
 // does not exist is an error that matches fs.ErrNotExist; one that is damaged, or
-// of another machine or driver, one that matches ErrProfile. Nothing has changed
-// then.
+// recorded on a different machine or driver, one that matches ErrProfile. Nothing
+// has changed then.
 func (d *Dispatcher) LoadProfile(path string) error {
 	p, err := readProfile(path)
 	if err != nil {
 		return err
 	}
 	if !d.machine.is(p.Machine) {
-		return fmt.Errorf("%w: %s: it is of another machine or driver", ErrProfile, path)
+		return fmt.Errorf("%w: %s: recorded on a different machine or driver", ErrProfile, path)
 	}
 	for i := range d.memory.kernels {
 		f, ok := p.Kernels[d.memory.kernels[i].Name]
@@ -184,11 +184,11 @@ func readProfile(path string) (*profile, error) {
 	sum, ok := strings.CutPrefix(string(head), profileMagic)
 	switch {
 	case len(text) > profileLimit:
-		return nil, ignored("it is too large")
+		return nil, ignored("too large")
 	case !ok:
-		return nil, ignored("it is no profile of this version")
+		return nil, ignored("not a profile of this version")
 	case sum != checksum(body):
-		return nil, ignored("its checksum is wrong")
+		return nil, ignored("checksum mismatch")
 	}
 	var p profile
 	if err := json.Unmarshal(body, &p); err != nil {

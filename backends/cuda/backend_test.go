@@ -40,7 +40,7 @@ func TestOpenUnavailable(t *testing.T) {
 	for reason, spoil := range map[string]func(*fakeDriver){
 		"no device: cuInit: CUDA_ERROR_FAKE (100)":                              func(f *fakeDriver) { f.failures["cuInit"] = f.fail("cuInit", codeNoDevice) },
 		"no device: number 0 of 0":                                              func(f *fakeDriver) { f.devices = 0 },
-		"driver too old: it speaks CUDA 12.8, the kernels need 13.0":            func(f *fakeDriver) { f.version = 12080 },
+		"driver too old: it supports CUDA 12.8; the kernels require 13.0":       func(f *fakeDriver) { f.version = 12080 },
 		"architecture below sm_70: Fake GPU has compute capability 6.1":         func(f *fakeDriver) { f.attributes[attrMajor], f.attributes[attrMinor] = 6, 1 },
 		"Fake GPU has no memory pools or no unified addresses":                  func(f *fakeDriver) { f.attributes[attrMemoryPools] = 0 },
 		"no context on Fake GPU: cuDevicePrimaryCtxRetain: CUDA_ERROR_FAKE (2)": func(f *fakeDriver) { f.failures["cuDevicePrimaryCtxRetain"] = f.fail("cuDevicePrimaryCtxRetain", 2) },
@@ -64,7 +64,7 @@ func TestFitsOlderGPU(t *testing.T) {
 	defer b.Close()
 	for _, k := range b.Kernels() {
 		if k.Name == "cuda/fwd_sm80" {
-			require.Equal(t, "it needs compute capability 8.0, Fake GPU has 7.5", k.Fits(problem(t, "b1-h1-g1-n4-m4-d8-bf16").Ask(k.Pass)))
+			require.Equal(t, "requires compute capability 8.0; Fake GPU has 7.5", k.Fits(problem(t, "b1-h1-g1-n4-m4-d8-bf16").Ask(k.Pass)))
 		}
 	}
 }
@@ -72,13 +72,13 @@ func TestFitsOlderGPU(t *testing.T) {
 func TestFits(t *testing.T) {
 	b, _ := openFake(t)
 	for _, c := range []struct{ kernel, problem, reason string }{
-		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-f32", "it takes [f16 bf16], not f32"},
-		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d257-bf16", "it takes head dims up to 256, not 257"},
-		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-dv300-bf16", "it takes head dims up to 256, not 300"},
-		{"cuda/decode_sm80", "b1-h8-g1-n9-m4-d8-bf16", "it takes at most 64 query rows for each KV head, not 72"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-f32", "supports [f16 bf16], not f32"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d257-bf16", "supports head dims up to 256, not 257"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n4-m4-d8-dv300-bf16", "supports head dims up to 256, not 300"},
+		{"cuda/decode_sm80", "b1-h8-g1-n9-m4-d8-bf16", "supports at most 64 query rows per KV head, not 72"},
 		{"cuda/bwd_f32", "b1-h1-g1-n4-m4-d512-f32", ""},
-		{"cuda/fwd_sm80", "b1-h1-g1-n1-m2000000000-d8-bf16", "it takes sequences up to 1073741824, not 2000000000"},
-		{"cuda/fwd_sm80", "b4000-h4000-g4000-n4096-m1-d8-bf16", "it takes up to 2147483647 blocks, not 4112000000"},
+		{"cuda/fwd_sm80", "b1-h1-g1-n1-m2000000000-d8-bf16", "supports sequence lengths up to 1073741824, not 2000000000"},
+		{"cuda/fwd_sm80", "b4000-h4000-g4000-n4096-m1-d8-bf16", "supports up to 2147483647 thread blocks, not 4112000000"},
 	} {
 		for _, k := range b.Kernels() {
 			if k.Name == c.kernel {
@@ -238,9 +238,9 @@ func TestBadDeviceArguments(t *testing.T) {
 			c.fwd.K = c.fwd.Q.memory.Tensor(flashkit.Float32, 0, 1, 1, 8, 8)
 			c.fwd.Q = c.fwd.V.memory.Tensor(flashkit.Float32, 0, 1, 2, 8, 8).WithStrides(0, 0, 8)
 		},
-		"flashkit: Kernel = cuda/fwd_sm12: is no forward kernel of cuda":                   func(c *deviceCall) { c.fwd.Kernel = "cuda/fwd_sm12" },
-		"cuda/fwd_sm80: does not take b1-h2-g1-n8-m8-d8-f32: it takes [f16 bf16], not f32": func(c *deviceCall) { c.fwd.Kernel = "cuda/fwd_sm80" },
-		"flashkit: KVHeads = 3: must divide Heads = 2":                                     func(c *deviceCall) { c.p.KVHeads = 3 },
+		"flashkit: Kernel = cuda/fwd_sm12: is not a forward kernel of cuda":                   func(c *deviceCall) { c.fwd.Kernel = "cuda/fwd_sm12" },
+		"cuda/fwd_sm80: does not support b1-h2-g1-n8-m8-d8-f32: supports [f16 bf16], not f32": func(c *deviceCall) { c.fwd.Kernel = "cuda/fwd_sm80" },
+		"flashkit: KVHeads = 3: must divide Heads = 2":                                        func(c *deviceCall) { c.p.KVHeads = 3 },
 	} {
 		c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")
 		own := c.s
@@ -255,7 +255,7 @@ func TestBadDeviceArguments(t *testing.T) {
 	require.EqualError(t, c.backward(), "flashkit: Q = freed: its buffer is freed")
 	require.Error(t, c.fwd.Q.memory.Free())
 	require.ErrorContains(t, Upload(c.s, c.fwd.Q.memory, 0, []float32{1}), "freed")
-	require.ErrorContains(t, Upload(c.s, c.fwd.K.memory, 8, make([]float32, 63)), "Buffer.bytes = 256: is too small for 252 bytes from byte 8")
+	require.ErrorContains(t, Upload(c.s, c.fwd.K.memory, 8, make([]float32, 63)), "Buffer.bytes = 256: is too small for 252 bytes at offset 8")
 	c.buffers = c.buffers[1:]
 	c.close(t)
 	ctx, p := context.Background(), problem(t, "b1-h2-g1-n8-m8-d8-f32")
@@ -310,7 +310,7 @@ func TestLostDevice(t *testing.T) {
 	require.EqualError(t, c.s.Sync(), "cuStreamSynchronize: CUDA_ERROR_FAKE (700)")
 	clear(f.failures)
 	for _, err := range []error{c.s.Sync(), c.forward(), c.backward(), c.buffers[0].Free()} {
-		require.ErrorContains(t, err, "the device is lost since an earlier error: cuStreamSynchronize: CUDA_ERROR_FAKE (700)")
+		require.ErrorContains(t, err, "the device was lost in an earlier error: cuStreamSynchronize: CUDA_ERROR_FAKE (700)")
 		var driver *Error
 		require.True(t, errors.As(err, &driver))
 	}

@@ -2,10 +2,10 @@
 // backend is opened, without cgo, so that one program starts on machines with
 // and without a GPU.
 //
-// There are two ways in. The kernels of a Backend take host tensors, as those of
-// every backend do, and stream them through the GPU. And a Backend's own methods
-// work on memory of the device: Alloc, NewStream, Upload, Forward, Backward,
-// Download. They only enqueue; nothing waits for the GPU but Stream.Sync.
+// There are two APIs. The kernels of a Backend take host tensors, like those of
+// every backend, and stream them through the GPU. The methods of a Backend work on
+// device memory: Alloc, NewStream, Upload, Forward, Backward, Download. They are
+// asynchronous; only Stream.Sync waits for the GPU.
 package cuda
 
 import (
@@ -99,7 +99,7 @@ func describe(d *Driver, ordinal int) (Device, error) {
 		return dev, err
 	}
 	if dev.Driver < oldestDriver {
-		return dev, fmt.Errorf("driver too old: it speaks CUDA %d.%d, the kernels need %d.%d", dev.Driver/1000, dev.Driver%1000/10, oldestDriver/1000, oldestDriver%1000/10)
+		return dev, fmt.Errorf("driver too old: it supports CUDA %d.%d; the kernels require %d.%d", dev.Driver/1000, dev.Driver%1000/10, oldestDriver/1000, oldestDriver%1000/10)
 	}
 	n, err := d.DeviceGetCount()
 	if err != nil {
@@ -168,7 +168,7 @@ func (b *Backend) do(f func() error) error {
 		return errClosed
 	}
 	if lost := b.lost.Load(); lost != nil {
-		return fmt.Errorf("the device is lost since an earlier error: %w", *lost)
+		return fmt.Errorf("the device was lost in an earlier error: %w", *lost)
 	}
 	err := b.within(f)
 	if err != nil && isSticky(err) {

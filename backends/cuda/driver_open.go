@@ -88,7 +88,7 @@ func (c *calls) bind(lookup func(name string) (uintptr, error)) error {
 		name := tag.Get("cu")
 		address, err := lookup(name)
 		if err != nil && tag.Get("since") == "" {
-			return fmt.Errorf("it lacks %s", name)
+			return fmt.Errorf("missing %s", name)
 		}
 		*(*symbol)(v.Field(i).Addr().UnsafePointer()) = symbol{name, address}
 	}

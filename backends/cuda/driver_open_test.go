@@ -20,5 +20,5 @@ func TestOldLibrary(t *testing.T) {
 		})
 	}
 	require.NoError(t, without("cuTensorMapEncodeTiled"), "the version will say that it is too old")
-	require.EqualError(t, without("cuLaunchKernel"), "it lacks cuLaunchKernel")
+	require.EqualError(t, without("cuLaunchKernel"), "missing cuLaunchKernel")
 }

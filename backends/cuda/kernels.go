@@ -126,9 +126,9 @@ func (s *stem) mismatch(dev *Device) misfit {
 func (s *stem) missing(dev *Device) string {
 	switch s.mismatch(dev) {
 	case oldDevice:
-		return fmt.Sprintf("it needs compute capability %d.%d, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+		return fmt.Sprintf("requires compute capability %d.%d; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	case newDevice:
-		return fmt.Sprintf("it is for compute capability %d.%d alone, %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+		return fmt.Sprintf("supports compute capability %d.%d only; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	}
 	return ""
 }
@@ -139,15 +139,15 @@ func (s *stem) fits(dev *Device, p flashkit.Problem) string {
 	case oldDevice, newDevice:
 		return s.missing(dev)
 	case otherDType:
-		return fmt.Sprintf("it takes %v, not %v", s.dtypes, p.DType)
+		return fmt.Sprintf("supports %v, not %v", s.dtypes, p.DType)
 	case wideHead:
-		return fmt.Sprintf("it takes head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
+		return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
 	case manyRows:
-		return fmt.Sprintf("it takes at most %d query rows for each KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
+		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
 	case longSequence:
-		return fmt.Sprintf("it takes sequences up to %d, not %d", reach, max(p.QLen, p.KVLen))
+		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(p.QLen, p.KVLen))
 	case manyBlocks:
-		return fmt.Sprintf("it takes up to %d blocks, not %.0f", math.MaxInt32, blocks(p))
+		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(p))
 	}
 	return ""
 }
@@ -272,7 +272,7 @@ func (b *Backend) refusal(name string, pass flashkit.Pass, p flashkit.Problem) e
 		}
 	}
 	if reasons == nil {
-		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is no " + pass.String() + " kernel of cuda"}
+		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is not a " + pass.String() + " kernel of cuda"}
 	}
 	return errors.Join(reasons...)
 }

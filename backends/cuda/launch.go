@@ -11,7 +11,7 @@ import (
 
 // Forward computes a forward pass on the device's memory, in the stream. It
 // returns when the work is enqueued; ctx is looked at before that. Errors are
-// those of flashkit.Kernel.Forward. The first call of a kernel loads it; later
+// those of flashkit.Kernel.Do. The first call of a kernel loads it; later
 // ones neither allocate nor wait, and a CUDA graph may capture them.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, f *Forward) error {
 	a := b.args.Get().(*arguments)
@@ -145,14 +145,11 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (workspace, error) {
 	return workspace{}, nil
 }
 
-// The multiples of query rows to which bwd_sm80 and bwd_sm90 pad their workspace,
-// the columns of dQ that share a counter in bwd_sm90, and those of dK and dV that
-// one of its blocks sums up.
 const (
-	backwardRows     = 64
-	hopperRows       = 128
-	hopperDQColumns  = 64
-	hopperKeyColumns = 128
+	backwardRows     = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
+	hopperRows       = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
+	hopperDQColumns  = 64  // columns of dQ that share a counter in bwd_sm90
+	hopperKeyColumns = 128 // columns of dK and dV that one block of bwd_sm90 accumulates
 )
 
 // planBackward makes room for delta, twice where tiles of keys and of query rows sum

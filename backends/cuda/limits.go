@@ -118,7 +118,7 @@ func (b *Backend) limit(file, name string, measure func(f *function, timed func(
 		}
 		took, err := to.Since(from)
 		if err == nil && took <= 0 {
-			err = errors.New("the device measured no time")
+			err = errors.New("the device reported zero elapsed time")
 		}
 		return took, err
 	})

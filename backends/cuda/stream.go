@@ -132,7 +132,7 @@ func (s *Stream) copy(m *Buffer, from int, host unsafe.Pointer, n int, upload bo
 	case m.freed.Load():
 		return &flashkit.ProblemError{Field: "Buffer", Value: "freed", Reason: "the buffer is freed"}
 	case from < 0 || n > m.bytes-from:
-		return &flashkit.ProblemError{Field: "Buffer.bytes", Value: strconv.Itoa(m.bytes), Reason: "is too small for " + strconv.Itoa(n) + " bytes from byte " + strconv.Itoa(from)}
+		return &flashkit.ProblemError{Field: "Buffer.bytes", Value: strconv.Itoa(m.bytes), Reason: "is too small for " + strconv.Itoa(n) + " bytes at offset " + strconv.Itoa(from)}
 	case n == 0:
 		return nil
 	}

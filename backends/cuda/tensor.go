@@ -105,7 +105,7 @@ func (t Tensor) AsBSHD() Tensor {
 // Shape returns [batch, heads, rows, row elements].
 func (t Tensor) Shape() [4]int { return t.view.Shape() }
 
-// Forward is the arguments of a forward pass on the device: flashkit.Forward, of
+// Forward is the arguments of a forward pass on the device: flashkit.Args, of
 // its tensors.
 type Forward struct {
 	Q, K, V, O Tensor
@@ -115,7 +115,7 @@ type Forward struct {
 }
 
 // Backward is the arguments of a backward pass on the device:
-// flashkit.Backward, of its tensors.
+// flashkit.Args, of its tensors.
 type Backward struct {
 	Q, K, V, O, LSE, DO Tensor
 	DLSE                Tensor // may be the zero Tensor
@@ -159,7 +159,7 @@ func (a *arguments) check(p flashkit.Problem, pass flashkit.Pass) error {
 		return err
 	}
 	if missing := p.Features() &^ takes; missing != 0 {
-		return &flashkit.UnsupportedError{Kernel: "cuda", Problem: p, Reason: "it does not take " + missing.String()}
+		return &flashkit.UnsupportedError{Kernel: "cuda", Problem: p, Reason: "does not support " + missing.String()}
 	}
 	return nil
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An ahead is memory that is needed soon. While a routine computes scores it brings
-// some of that into the second-level cache, so that nobody waits for it later.
-// What was added last comes first.
+// An ahead is a queue of spans to prefetch into L2 while scores are computed. What
+// was added last is prefetched first.
 type ahead struct {
 	spans [8]span
 	n     int

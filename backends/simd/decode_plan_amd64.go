@@ -25,7 +25,7 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 		return reason
 	}
 	if rows := p.Heads / p.KVHeads * p.QLen; rows > decodeRows {
-		return fmt.Sprintf("it takes at most %d query rows for each KV head, not %d", decodeRows, rows)
+		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", decodeRows, rows)
 	}
 	return ""
 }

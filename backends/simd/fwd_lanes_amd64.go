@@ -51,17 +51,17 @@ func (isa *laneISA) fwdTimes(p flashkit.Problem) timedPhase {
 
 const itemsPerWorker = 8
 
-// plan sets how many tiles make an item of up to so many query rows: as many as
-// leave each worker several items.
+// plan sets the tiles per item (at most rows query rows), keeping at least
+// itemsPerWorker items per worker.
 func (isa *laneISA) plan(j *job, rows int) {
 	heads := j.p.Batch * j.p.Heads
 	j.group = max(1, min(rows/isa.lanes, heads*tiles(j.p.QLen, isa.lanes)/(itemsPerWorker*j.workers)))
 	j.planHeads(isa.lanes)
 }
 
-// planHeads takes as few heads at a time as give each worker several items, so that
-// their keys stay in cache from item to item, while the long items of these heads
-// still come before the short ones.
+// planHeads processes heads in groups, the smallest that give each worker several
+// items, so that their keys stay in cache from item to item. Within a group, long
+// items come before short ones.
 func (j *job) planHeads(lanes int) {
 	heads := j.p.Batch * j.p.Heads
 	wanted := tiles(itemsPerWorker*j.workers, max(1, tiles(j.p.QLen, j.group*lanes)))

@@ -25,7 +25,7 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 		return reason
 	}
 	if p.DType != flashkit.BFloat16 {
-		return "it takes bf16 only"
+		return "supports bf16 only"
 	}
 	return ""
 }

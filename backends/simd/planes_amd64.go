@@ -32,7 +32,7 @@ func fitsAMXF32(p flashkit.Problem) string {
 		return reason
 	}
 	if p.DType == flashkit.BFloat16 {
-		return "it takes f32 and f16 only"
+		return "supports f32 and f16 only"
 	}
 	return ""
 }

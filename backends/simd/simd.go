@@ -1,6 +1,6 @@
-// Package simd computes attention on the CPU: goroutines over tiles of the
-// problem, each tile in registers and cache. Its portable kernels take every
-// problem on every platform that Go compiles to.
+// Package simd computes attention on the CPU. Goroutines work on tiles of the
+// problem that stay in registers and cache. The portable kernels support every
+// problem on every platform that Go compiles for.
 package simd
 
 import (

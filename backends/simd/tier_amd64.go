@@ -19,7 +19,7 @@ type tier struct {
 
 // newTier returns a tier, named as people say it.
 func newTier(name string, has bool) tier {
-	return tier{has, "this CPU lacks " + name}
+	return tier{has, "requires " + name}
 }
 
 // The flags are conjunctions: turning one off in GODEBUG leaves the others on.
@@ -34,14 +34,14 @@ var (
 // amxbf16 returns the tier of AMX. It asks for leave on the first call, as that
 // changes the process.
 var amxbf16 = sync.OnceValue(func() tier {
-	return newTier("AMX-BF16, or the operating system does not let it use them",
+	return newTier("AMX-BF16, enabled by the OS",
 		avx512bf16.has && cpu.X86.HasAMXTile && cpu.X86.HasAMXBF16 && allowTiles())
 })
 
 // refuses returns what every kernel of the tier has against a problem.
 func (t tier) refuses(p flashkit.Problem) string {
 	if dim := max(p.Dim, p.VDim); t.has && dim > widest {
-		return fmt.Sprintf("it takes head dims up to %d, not %d", widest, dim)
+		return fmt.Sprintf("supports head dims up to %d, not %d", widest, dim)
 	}
 	return t.missing()
 }

@@ -76,7 +76,7 @@ func TestFeaturesRefused(t *testing.T) {
 				require.Empty(t, k.Fits(p.Ask(k.Pass)))
 				continue
 			}
-			require.Equal(t, "it does not take "+missing, k.Fits(p.Ask(k.Pass)), k.Name)
+			require.Equal(t, "does not support "+missing, k.Fits(p.Ask(k.Pass)), k.Name)
 		}
 	}
 	require.Equal(t, flashkit.FeatureShift, b.Kernels()[0].Takes)
@@ -146,7 +146,7 @@ func TestFeaturesMemory(t *testing.T) {
 			k := scalar(b, pass)
 			require.Equal(t, limit >= need, k.Fits(p.Ask(pass)) == "", "limit %d", limit)
 			if limit < need {
-				require.Contains(t, k.Fits(p.Ask(pass)), "one head needs")
+				require.Contains(t, k.Fits(p.Ask(pass)), "one head requires")
 				continue
 			}
 			require.NoError(t, k.Compute(t.Context(), p, flashkit.NewArgs(p, pass)))

@@ -63,20 +63,20 @@ func (s *sandbox) instantiate(ctx context.Context, n uint64) (*instance, error) 
 func (x *instance) greet(ctx context.Context) error {
 	base := x.module.ExportedGlobal("__heap_base")
 	if base == nil || base.Type() != api.ValueTypeI32 || base.Get() > lowest {
-		return fmt.Errorf("kernel.wasm: its __heap_base must be at most %d", lowest)
+		return fmt.Errorf("kernel.wasm: __heap_base must be at most %d", lowest)
 	}
 	x.base = base.Get()
 	m := x.module.Memory()
 	m.Grow(uint32((uint64(len(x.share.bytes)) - uint64(m.Size())) / pageBytes))
 	if x.memory, _ = m.Read(0, m.Size()); len(x.memory) != len(x.share.bytes) {
-		return fmt.Errorf("kernel.wasm: its memory has %d bytes, want %d", len(x.memory), len(x.share.bytes))
+		return fmt.Errorf("kernel.wasm: memory has %d bytes, want %d", len(x.memory), len(x.share.bytes))
 	}
 	x.stack[0] = 0
 	if err := x.functions["abi"].CallWithStack(ctx, x.stack[:]); err != nil {
 		return fmt.Errorf("kernel.wasm: abi: %w", err)
 	}
 	if v := uint32(x.stack[0]); v != version {
-		return fmt.Errorf("kernel.wasm: its ABI is %d, want %d", v, version)
+		return fmt.Errorf("kernel.wasm: ABI version is %d, want %d", v, version)
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 	case code != 0:
 		err = errors.New(codes[code])
 	case x.share.refused:
-		err = errors.New("it asked for more memory")
+		err = errors.New("tried to grow its memory")
 	default:
 		return nil
 	}

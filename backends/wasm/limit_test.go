@@ -20,7 +20,7 @@ func TestMemoryLimit(t *testing.T) {
 	p := problem(t, "b1-h2-g2-n40-m1000-d64-f32")
 	need := memoryOf(0, p)
 	for limit, want := range map[uint64]string{
-		0: "one head needs", 1: "one head needs", need - 1: "one head needs", need: "", need + 1: "", 10 * need: "", math.MaxUint64: "",
+		0: "one head requires", 1: "one head requires", need - 1: "one head requires", need: "", need + 1: "", 10 * need: "", math.MaxUint64: "",
 	} {
 		b, err := New(t.Context(), MemoryLimit(limit))
 		require.NoError(t, err)
@@ -155,7 +155,7 @@ func noMemory(t *testing.T) {
 		many := flashkit.F32(make([]float32, 128), 1, 1, keys, 128).WithStrides(0, 0, 0) // one row, keys times
 		f := &flashkit.Args{Q: row(), K: many, V: many, O: row()}
 		err := b.Kernels()[0].Compute(t.Context(), p, f)
-		require.ErrorContains(t, err, "kernel.wasm: no memory of ")
+		require.ErrorContains(t, err, "kernel.wasm: cannot reserve ")
 		require.Less(t, strings.Count(err.Error(), "\n"), 1)
 		require.Zero(t, held(b))
 	}

@@ -22,10 +22,10 @@ type share struct {
 
 func newShare(n uint64) (*share, error) {
 	if n > math.MaxInt-heapStep {
-		return nil, fmt.Errorf("no memory of %d bytes on this platform", n)
+		return nil, fmt.Errorf("cannot reserve %d bytes on this platform", n)
 	}
 	if err := probeMemory(int(n) + heapStep); err != nil {
-		return nil, fmt.Errorf("no memory of %d bytes: %w", n, err)
+		return nil, fmt.Errorf("cannot reserve %d bytes: %w", n, err)
 	}
 	return &share{bytes: make([]byte, n)}, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// kernelWasm is made from kernel.c beside it by make wasm.
+// kernelWasm is made from kernel.c and its headers by make wasm.
 //
 //go:embed kernel/kernel.wasm
 var kernelWasm []byte
@@ -142,29 +142,29 @@ func functions() map[string]int {
 // inspect refuses a module with imports, or with other functions than ours.
 func inspect(code wazero.CompiledModule) error {
 	if len(code.ImportedFunctions())+len(code.ImportedMemories()) > 0 {
-		return errors.New("it has imports; it may have none")
+		return errors.New("has imports; want none")
 	}
 	have, want := code.ExportedFunctions(), functions()
 	for name, n := range want {
 		f, ok := have[name]
 		if !ok || len(f.ParamTypes()) != n || len(f.ResultTypes()) != 1 {
-			return fmt.Errorf("it has no function %s of %d arguments", name, n)
+			return fmt.Errorf("no exported function %s with %d arguments", name, n)
 		}
 		for _, t := range append(f.ParamTypes(), f.ResultTypes()...) {
 			if t != api.ValueTypeI32 {
-				return fmt.Errorf("its function %s takes or returns other than i32", name)
+				return fmt.Errorf("function %s must take and return i32 only", name)
 			}
 		}
 	}
 	if len(have) != len(want) {
-		return fmt.Errorf("it exports %d functions, want %d", len(have), len(want))
+		return fmt.Errorf("exports %d functions, want %d", len(have), len(want))
 	}
 	memory, ok := code.ExportedMemories()["memory"]
 	if !ok || len(code.ExportedMemories()) != 1 {
-		return errors.New("it must export one memory")
+		return errors.New("must export one memory")
 	}
 	if pages, declared := memory.Max(); !declared || pages != maxMemory>>16 {
-		return fmt.Errorf("its memory must declare a maximum of %d pages", maxMemory>>16)
+		return fmt.Errorf("memory must declare a maximum of %d pages", maxMemory>>16)
 	}
 	return nil
 }
@@ -220,7 +220,7 @@ func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan 
 		return nil, nil, errors.New("wasm: the backend is closed")
 	}
 	if n > s.limit {
-		return nil, nil, fmt.Errorf("kernel.wasm: %d bytes needed, the memory limit is %d", n, s.limit)
+		return nil, nil, fmt.Errorf("kernel.wasm: requires %d bytes; the memory limit is %d", n, s.limit)
 	}
 	enough := func(x *instance) bool { return uint64(len(x.memory)) >= n }
 	if i := slices.IndexFunc(s.idle, enough); i >= 0 {

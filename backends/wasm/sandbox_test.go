@@ -33,13 +33,13 @@ var hostiles = []hostile{
 	{name: "infinite loop", where: "fwd_simd128_rows", code: []byte{opLoop, noResult, opBr, 0, opEnd, opConst, 0, opEnd}, want: "deadline exceeded"},
 	{name: "infinite loop in abi", where: "abi", code: []byte{opLoop, noResult, opBr, 0, opEnd, opConst, 0, opEnd}, want: "deadline exceeded"},
 	{name: "write out of bounds", where: "fwd_simd128_rows", code: []byte{opConst, 0x7f, opConst, 0, opStore, 2, 0, opConst, 0, opEnd}, want: "out of bounds memory access"},
-	{name: "memory growth", where: "fwd_simd128_rows", code: []byte{opConst, 1, opGrow, 0, opDrop, opConst, 0, opEnd}, want: "asked for more memory"},
+	{name: "memory growth", where: "fwd_simd128_rows", code: []byte{opConst, 1, opGrow, 0, opDrop, opConst, 0, opEnd}, want: "tried to grow its memory"},
 	{name: "trap", where: "fwd_simd128_rows", code: []byte{opUnreachable, opEnd}, want: "unreachable"},
 	{name: "unknown code", where: "fwd_simd128_keys", code: []byte{opConst, 42, opEnd}, want: "unknown code 42"},
 	{name: "error code", where: "fwd_simd128_keys", code: []byte{opConst, 4, opEnd}, want: "bad tensor"},
-	{name: "unexpected import", imports: true, want: "it has imports"},
-	{name: "wrong ABI", where: "abi", code: []byte{opConst, 9, opEnd}, want: "its ABI is 9, want 2"},
-	{name: "missing function", where: "-abi", want: "it has no function abi"},
+	{name: "unexpected import", imports: true, want: "has imports"},
+	{name: "wrong ABI", where: "abi", code: []byte{opConst, 9, opEnd}, want: "ABI version is 9, want 2"},
+	{name: "missing function", where: "-abi", want: "no exported function abi"},
 }
 
 // module returns the bytes of h.
@@ -268,9 +268,9 @@ func TestFits(t *testing.T) {
 	for name, want := range map[string]string{
 		"b2-h4-g2-n128-m4096-d512-f32":            "",
 		"b1-h1-g1-n1-m4000000-d128-bf16":          "",
-		"b1-h1-g1-n1-m5000000-d128-bf16":          "one head needs",
-		"b1-h1-g1-n2000000000-m1-d8-f32":          "row and key numbers together end",
-		"b1-h1-g1-n1-m1-d2000000-f32":             "head dims end",
+		"b1-h1-g1-n1-m5000000-d128-bf16":          "one head requires",
+		"b1-h1-g1-n2000000000-m1-d8-f32":          "query rows and keys together",
+		"b1-h1-g1-n1-m1-d2000000-f32":             "head dims up to",
 		"b1-h1-g1-n1000000-m1000000-d1-dv513-f32": "",
 	} {
 		k := b.Kernels()[0]

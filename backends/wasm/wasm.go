@@ -106,14 +106,14 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 // refuses says what the memory of an instance cannot hold.
 func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	if c.QLen > maxRow || c.KVLen > maxRow-c.QLen {
-		return fmt.Sprintf("its row and key numbers together end at %d", maxRow)
+		return fmt.Sprintf("supports up to %d query rows and keys together", maxRow)
 	}
 	if c.Dim > maxDim || c.VDim > maxDim {
-		return fmt.Sprintf("its head dims end at %d", maxDim)
+		return fmt.Sprintf("supports head dims up to %d, not %d", maxDim, max(c.Dim, c.VDim))
 	}
 	x, limit := newPlan(v, c), min(b.box.limit, maxMemory)
 	if need := x.memory(); need > limit {
-		return fmt.Sprintf("one head needs %d bytes of the sandbox, which has %d", need, limit)
+		return fmt.Sprintf("one head requires %d bytes; the sandbox has %d", need, limit)
 	}
 	return ""
 }

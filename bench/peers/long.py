@@ -103,7 +103,7 @@ def ours(args, folder, kernel, backward):
         command += ["--in", str(folder / f"{name}.npy")]
     done = subprocess.run(command + ["--backward"] * backward, capture_output=True, text=True)
     if done.returncode:
-        if "does not take" in done.stderr:
+        if "does not support" in done.stderr:
             return None
         raise SystemExit(f"{kernel}: {done.stderr.strip()}")
     if json.loads(done.stdout)["kernel"] != kernel:

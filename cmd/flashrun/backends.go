@@ -23,6 +23,9 @@ func (s *study) contests() (list []*contest) {
 	for _, f := range s.facets {
 		found := map[flashkit.Problem]*contest{}
 		for _, m := range f.points {
+			if m.naive() {
+				continue // nobody chooses it
+			}
 			c := found[m.p]
 			if c == nil {
 				c = &contest{p: m.p, pass: m.pass}
@@ -68,7 +71,7 @@ func (c *contest) byBackend() (list []*measured) {
 func (s *study) backends() *figure {
 	fig := &figure{ID: "backends", Title: "Backend against backend",
 		Caption: "The time of each backend's fastest kernel over that of the fastest backend: 1 is the fastest. A point is a problem; the line is the geometric mean of a length."}
-	kinds := map[string]*kind{} // a backend has the color of its first kind
+	kinds := map[string]*kind{}
 	var plots []*plot
 	for _, g := range s.groupContests() {
 		title := g[0].pass.String() + ", " + g[0].p.DType.String() + s.shape(like(g[0].p))
@@ -85,7 +88,11 @@ func (s *study) backends() *figure {
 			for _, m := range entries {
 				name := placed(m.Backend, m.Memory)
 				if kinds[name] == nil {
-					kinds[name] = &kind{name, m.kind.Style}
+					kinds[name] = &kind{name, m.kind.style}
+					if s, known := styleOf(name); known {
+						kinds[name].style = s
+					}
+					fig.Legend = append(fig.Legend, kinds[name])
 				}
 				i := slices.IndexFunc(p.traces, func(t trace) bool { return t.kind == kinds[name] })
 				if i < 0 {
@@ -105,6 +112,7 @@ func (s *study) backends() *figure {
 		fig.Caption = "One backend was measured."
 		return fig
 	}
+	fig.Gist = "the time of each over that of the fastest"
 	fig.Parts = []part{{Panels: layOutAll(plots)}}
 	return fig
 }

@@ -25,6 +25,7 @@ type benchFlags struct {
 	backend     string
 	kernels     string
 	memory      string
+	baseline    string
 	timePerCase time.Duration
 	rounds      int
 	seed        uint64
@@ -54,12 +55,22 @@ Each kernel warms up first. Then the kernels of a problem take turns, in rounds
 and in another order each time, so that what changes on the machine meanwhile
 hits all of them alike. Ctrl-C ends the measurement and prints what is there.
 
+With --baseline naive it also measures attention as its formula reads, which
+dispatch never runs: one product after the other over all heads, each with its
+matrix of rows times keys stored whole, in float32. Forward these are S and P,
+backward S, P, dP and dS. It is plain Go like simd/fwd_generic, as carefully
+tiled, on all cores, and computes nothing that the mask hides: what sets it
+apart are the matrices. The column peak then says what a call holds at most, its
+tensors included. Problems whose matrices do not fit into free memory are
+refused: measure these without it, and flashrun report shows both files as one.
+
 With --trace it replays the calls of a program instead, with the dispatcher that
 every program gets, and says which kernels ran and what others would have taken.`,
 		Example: `  flashrun bench
   flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd
   flashrun bench --heads 32 --kv-heads 8 --q-len 1 --seq 1024:131072:x4 --pass fwd
   flashrun bench --problem b1-h12-g12-n121-m121-d32-f32 --kernels all --backend simd,wasm
+  flashrun bench --seq 256:4096:x2 --baseline naive
   flashrun bench --out new.json --compare old.json
   flashrun bench --regret
   flashrun bench --regret --random 100 --seed 7
@@ -75,6 +86,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	flags.StringVar(&f.backend, "backend", "", "a `list` of backends and kernels: all, simd, wasm, cuda, simd/fwd_generic (default FLASHKIT_BACKEND, else all)")
 	flags.StringVar(&f.kernels, "kernels", "chosen", "`which` kernels: chosen, that each backend predicts to be its fastest; or all that fit")
 	flags.StringVar(&f.memory, "memory", "host", "a `list` of where tensors lie: host and, for the GPU's kernels alone, device")
+	flags.StringVar(&f.baseline, "baseline", "", "also measure this `baseline`: naive, attention that stores its matrices")
 	flags.DurationVar(&f.timePerCase, "time-per-case", 500*time.Millisecond, "measure a kernel on a problem for about this long")
 	flags.IntVar(&f.rounds, "rounds", 5, "in so many turns")
 	flags.Uint64Var(&f.seed, "seed", 1, "seed of the input, of the order and of random problems")
@@ -83,19 +95,25 @@ every program gets, and says which kernels ran and what others would have taken.
 	flags.Lookup("regret").NoOptDefVal = regretChoices
 	flags.StringArrayVar(&f.traces, "trace", nil, "replay the calls in this `file`, or the built-in trace of this name, in a fresh process; repeat for more; builtin for all built-in ones")
 	flags.IntVar(&f.runs, "runs", 5, "replay each trace in so many processes (default 1 without --regret=live)")
-	flags.StringVar(&f.compare, "compare", "", "also print ratios to the results in this JSON `file`")
-	flags.StringVar(&f.out, "out", "", "also write the JSON to this `file`")
-	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.BoolVar(&f.csv, "csv", false, "print comma-separated values")
-	flags.BoolVar(&f.benchstat, "benchstat", false, "print the format of Go benchmarks, a line for each round")
+	f.addOutput(cmd)
 	completeLists(cmd)
 	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(builtinNames(), builtinTraces), cobra.ShellCompDirectiveDefault))
 	return cmd
 }
 
+// addOutput adds the flags that say what is printed and written.
+func (f *benchFlags) addOutput(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.compare, "compare", "", "also print ratios to the results in this JSON `file`")
+	flags.StringVar(&f.out, "out", "", "also write the JSON to this `file`")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.BoolVar(&f.csv, "csv", false, "print comma-separated values")
+	flags.BoolVar(&f.benchstat, "benchstat", false, "print the format of Go benchmarks, a line for each round")
+}
+
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
-	for name, values := range map[string][]string{"dtype": {"f32", "f16", "bf16"}, "pass": {"fwd", "bwd"}, "memory": {"host", "device"},
+	for name, values := range map[string][]string{"dtype": {"f32", "f16", "bf16"}, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {naiveBaseline},
 		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {
@@ -186,6 +204,9 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 	}
 	b := &bench{settings: settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed},
 		order: rand.New(rand.NewPCG(f.seed, 1))}
+	if f.baseline != "" {
+		b.baseline = naiveKernels()
+	}
 	if b.passes, err = parsePasses(f.pass); err != nil {
 		return nil, nil, err
 	}
@@ -201,6 +222,10 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 		err = fmt.Errorf("--%s and --%s exclude each other", formats[0], formats[1])
 	case f.kernels != "all" && f.kernels != "chosen":
 		err = fmt.Errorf("--kernels %q: must be chosen or all", f.kernels)
+	case f.baseline != "" && f.baseline != naiveBaseline:
+		err = fmt.Errorf("--baseline %q: must be %s", f.baseline, naiveBaseline)
+	case f.baseline != "" && f.regrets != "":
+		err = fmt.Errorf("--baseline %s: does not go with --regret: dispatch never runs it", f.baseline)
 	case f.timePerCase <= 0:
 		err = fmt.Errorf("--time-per-case %v: must be positive", f.timePerCase)
 	case f.rounds < 1:
@@ -258,6 +283,11 @@ func (b *bench) possible(problems []flashkit.Problem, g *gridFlags) error {
 		if err := affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
 			return fmt.Errorf("%s: %w", g.origin(p), err)
 		}
+		for _, k := range b.baseline {
+			if err := b.roomFor(p, k); err != nil {
+				return fmt.Errorf("%s: --baseline %s: %w", g.origin(p), naiveBaseline, err)
+			}
+		}
 		_, n := b.expect(p)
 		cases += n
 	}
@@ -266,6 +296,14 @@ func (b *bench) possible(problems []flashkit.Problem, g *gridFlags) error {
 	}
 	b.skip(problems[0], b.passes[0])
 	return failed(fmt.Errorf("no kernel takes any of the problems; %s: %s", problems[0], b.results.Skipped[0].Error))
+}
+
+// roomFor refuses a problem whose matrices do not fit into memory beside its tensors.
+func (b *bench) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
+	if !slices.Contains(b.passes, k.Pass) {
+		return nil
+	}
+	return affordable("the tensors and matrices of "+p.String(), tensorBytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
 }
 
 // verdict returns an error if the measurement ended early, or if kernels failed.

@@ -223,7 +223,7 @@ func TestBenchLimits(t *testing.T) {
 func TestBenchCSV(t *testing.T) {
 	out := ok(t, quickBench("--seq", "16", "--pass", "fwd", "--backend", "simd/fwd_generic", "--csv")...)
 	require.True(t, strings.HasPrefix(out, "problem,pass,kernel,backend,memory,chosen,batch,heads,kv_heads,q_len,kv_len,head_dim,v_dim,dtype,"+
-		"calls,seconds,p10_seconds,p90_seconds,predicted_seconds,gflops,intensity,bytes_per_second,extra_bytes\n"), out)
+		"calls,seconds,p10_seconds,p90_seconds,predicted_seconds,gflops,intensity,bytes_per_second,extra_bytes,peak_bytes\n"), out)
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, rows, 2)

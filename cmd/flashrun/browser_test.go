@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -47,33 +48,43 @@ type finding struct {
 	Problems []string `json:"problems"`
 }
 
-// Every plot is drawn within its frame, its text can be read and covers no other
-// text, colors have contrast, nothing is wider than a phone, nothing is fetched and
+// The page begins with a plot, and folds the others. Every plot is drawn within its frame, its text can be read and covers no other
+// text, colors have contrast, nothing is cut or wider than a phone, nothing is fetched and
 // nothing is said on the console: light and dark, on a phone and on a desk.
 func TestReportInABrowser(t *testing.T) {
 	chromium := browser(t)
 	pages := map[string][]byte{}
 	example, err := readAll(exampleResults)
 	require.NoError(t, err)
-	reports := map[string]*results{"example.html": example, "wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds()}
+	reports := map[string]*results{"example.html": example, "wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds(), "naive.html": naiveResults()}
 	for name, r := range reports {
 		pages[name] = render(t, newPage(r), "")
 	}
 	for _, plot := range plotNames {
-		pages[plot+".svg"] = render(t, newPage(wideResults()), plot)
+		r := wideResults()
+		if plot == "peak" {
+			r = naiveResults()
+		}
+		pages[plot+".svg"] = render(t, newPage(r), plot)
+	}
+	drawings, err := filepath.Glob("../../docs/figures/*.svg")
+	require.NoError(t, err)
+	require.NotEmpty(t, drawings)
+	for _, path := range drawings {
+		pages["figure-"+filepath.Base(path)], err = os.ReadFile(path)
+		require.NoError(t, err)
 	}
 	for scheme, setting := range map[string]string{"light": "1", "dark": "0"} {
 		t.Run(scheme, func(t *testing.T) {
 			findings := inspect(t, chromium, setting, pages)
-			require.Len(t, findings, 2*len(pages))
+			require.Len(t, findings, 4*len(pages))
 			for _, f := range findings {
 				for _, problem := range f.Problems {
 					t.Errorf("%s, %d pixels wide: %s", f.Page, f.Width, problem)
 				}
 				require.Equal(t, scheme == "dark", f.Dark, "the browser's setting")
-				want := 1
+				want := 1 // an image, or the large plot
 				if r := reports[f.Page]; r != nil {
-					want = 0
 					for _, fig := range newPage(r).Figures {
 						want += len(fig.panels())
 					}

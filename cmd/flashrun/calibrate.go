@@ -125,10 +125,10 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	if path == "" {
 		var err error
 		if path, err = d.ProfilePath(); err != nil {
-			return "", failed(fmt.Errorf("no place for the profile, name one with --out: %w", err))
+			return "", failed(fmt.Errorf("no cache folder for the profile; name a file with --out: %w", err))
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return "", failed(fmt.Errorf("no place for the profile, name one with --out: %w", err))
+			return "", failed(fmt.Errorf("no cache folder for the profile; name a file with --out: %w", err))
 		}
 	}
 	file, err := createOutput(path, nil)
@@ -149,7 +149,7 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	defer old.Close()
 	begin, err := io.ReadAll(io.LimitReader(old, int64(len(profileBegins))))
 	if err != nil || len(begin) > 0 && string(begin) != profileBegins {
-		return "", fmt.Errorf("--out %s: it exists and is no profile", path)
+		return "", fmt.Errorf("--out %s: exists and is not a profile", path)
 	}
 	return file.path, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -18,6 +19,7 @@ type bench struct {
 	dispatch *dispatch.Dispatcher // over everything that this machine has; it makes no call
 	inputs   maker
 	kernels  []flashkit.Kernel // that may be measured
+	baseline []flashkit.Kernel // that is measured beside them
 	gpu      *cuda.Backend     // nil without one
 	passes   []flashkit.Pass
 	memories []string
@@ -58,7 +60,7 @@ func (b *bench) run(ctx context.Context, problems []flashkit.Problem) error {
 // backend that predict the shortest time.
 func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
-	for _, k := range b.kernels {
+	for _, k := range slices.Concat(b.kernels, b.baseline) {
 		if k.Pass != s || k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
@@ -162,7 +164,7 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 		}
 	}
 	if len(errs) == 0 {
-		errs = []error{fmt.Errorf("no kernel for the %s pass is admitted", s)}
+		errs = []error{fmt.Errorf("no kernel for the %s pass is selected", s)}
 	}
 	b.results.Skipped = append(b.results.Skipped, caseError{Problem: p.String(), Pass: s.String(), Error: errors.Join(errs...).Error()})
 }
@@ -277,6 +279,7 @@ func (b *bench) keep(cases []*timedCase) {
 		}
 		r.Memory, r.ExtraBytes = c.memory, c.extra
 		r.Device = deviceOf(c.problem, c.kernel)
+		r.PeakBytes = int64(r.peak(c.problem, c.kernel.Pass))
 		if k, err := b.dispatch.Pick(c.problem, c.kernel.Pass); err == nil {
 			r.Chosen = k.Name == c.kernel.Name && c.memory == hostMemory
 		}

@@ -30,7 +30,7 @@ const noticeable = 1.005
 // choices returns what dispatch runs, for each pass.
 func (s *study) choices() *figure {
 	fig := &figure{ID: "choices", Title: "What dispatch runs",
-		Caption: "A cell is a problem, in the color and with the mark of the kernel that dispatch runs for it. A number says how many times longer that takes than the fastest kernel measured; ! is a number without room."}
+		Caption: "Each cell: the kernel that dispatch picks. A number: how many times slower it is than the best; ! is a number without room."}
 	all := part{}
 	var maps [][]*facet // by pass and how rows go with keys
 	for _, f := range s.facets {
@@ -51,7 +51,7 @@ func (s *study) choices() *figure {
 		return fig
 	}
 	fig.Parts = []part{all}
-	fig.Caption += " " + s.verdict()
+	fig.Gist = s.verdict()
 	return fig
 }
 
@@ -74,7 +74,7 @@ func (s *study) verdict() string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("It runs the fastest one for %d of %d problems, and its choices together take %.3f times as long as the fastest ones.", best, n, chosen/fastest)
+	return fmt.Sprintf("The best kernel for %d of %d problems; its choices together take %.3f times as long as the best ones.", best, n, chosen/fastest)
 }
 
 // choiceMap returns a map of facets down and lengths across.

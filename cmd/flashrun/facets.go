@@ -12,13 +12,16 @@ import (
 // A kind is a way to compute that a reader tells from others by color and mark: a
 // variant of a kernel, for both passes, and where its tensors lie.
 type kind struct {
-	Name  string // simd avx512
-	Style int    // counts from 0 in order of appearance
+	Name string // simd avx512
+	style
 }
 
 // kindName returns the name of a kernel's kind.
 func kindName(kernel, memory string) string {
 	backend, stem, _ := strings.Cut(kernel, "/")
+	if backend == naiveBaseline {
+		return backend
+	}
 	regime, variant, found := strings.Cut(stem, "_")
 	name := backend + " " + stem
 	if found && (regime == "fwd" || regime == "bwd") {
@@ -78,7 +81,7 @@ func newStudy(r *results) *study {
 		}
 		name := kindName(x.Kernel, x.Memory)
 		if m.kind = kinds[name]; m.kind == nil {
-			m.kind = &kind{name, len(s.kinds)}
+			m.kind = &kind{Name: name}
 			kinds[name] = m.kind
 			s.kinds = append(s.kinds, m.kind)
 		}
@@ -92,6 +95,7 @@ func newStudy(r *results) *study {
 		}
 		f.points = append(f.points, m)
 	}
+	paint(s.kinds)
 	slices.SortStableFunc(s.facets, func(a, b *facet) int { return int(a.pass) - int(b.pass) })
 	s.name()
 	return s
@@ -216,5 +220,5 @@ func (s *study) kindsOf(points []*measured) (list []*kind) {
 	return list
 }
 
-// DType is the type of the problem, for the page.
-func (m *measured) DType() string { return m.p.DType.String() }
+// Kind is how the kernel looks, for the page.
+func (m *measured) Kind() *kind { return m.kind }

@@ -13,6 +13,8 @@ import (
 // A figure is a set of small plots with the same axes.
 type figure struct {
 	ID, Title, Caption string
+	Gist               string // what it says, in a few words
+	Legend             []*kind
 	Parts              []part
 }
 
@@ -32,7 +34,7 @@ func (f *figure) panels() (list []*panel) {
 
 // figures returns what the results show, in the order of the report.
 func (s *study) figures(limits []limit) []*figure {
-	return []*figure{s.time(), s.rate(limits), s.roofline(limits), s.backends(), s.choices()}
+	return []*figure{s.rate(limits), s.time(), s.roofline(limits), s.backends(), s.choices(), s.peak()}
 }
 
 // title describes a measured point.
@@ -66,13 +68,15 @@ func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y
 // layOutAll lays out plots with the same axes, so that they can be compared. Plots
 // against other lengths have an x axis of their own.
 func layOutAll(plots []*plot) (panels []*panel) {
-	x, y, side := map[string]*span{}, new(span), px(8)
+	x, y, side := map[string]*span{}, new(span), px(14)
 	for _, p := range plots {
 		if x[p.xName] == nil {
 			x[p.xName] = new(span)
 		}
 		for _, t := range p.traces {
-			side = min(max(side, t.kind.width()), 160)
+			if p.labeled {
+				side = min(max(side, t.kind.width()), 160)
+			}
 			for _, s := range visible(t.points) {
 				x[p.xName].add(s.x)
 				y.add(s.y)
@@ -115,10 +119,14 @@ func (p *plot) inWords() string {
 // perFacet returns a plot of each facet against its length.
 func (s *study) perFacet(tickText func(float64) string, y func(*measured) float64) (plots []*plot) {
 	for _, f := range s.facets {
-		plots = append(plots, &plot{title: f.Row, full: f.Title, xName: lengthName(f.like), lengths: true, tickText: tickText,
-			traces: s.traces(f.points, true, func(m *measured) (float64, float64) { return float64(m.p.KVLen), y(m) })})
+		plots = append(plots, s.facetPlot(f, tickText, y))
 	}
 	return plots
+}
+
+func (s *study) facetPlot(f *facet, tickText func(float64) string, y func(*measured) float64) *plot {
+	return &plot{title: f.Row, full: f.Title, xName: lengthName(f.like), lengths: true, tickText: tickText,
+		traces: s.traces(f.points, true, func(m *measured) (float64, float64) { return float64(m.p.KVLen), y(m) })}
 }
 
 // lengthName says what x is where it is not the length of rows and keys alike.
@@ -145,9 +153,42 @@ func (s *study) byPass(plots []*plot) (parts []part) {
 	return parts
 }
 
+// legend returns the kinds of the plots, in order of appearance in the study.
+func (s *study) legend(plots []*plot) (list []*kind) {
+	var points []*measured
+	for _, p := range plots {
+		for _, t := range p.traces {
+			points = append(points, &measured{kind: t.kind})
+		}
+	}
+	return s.kindsOf(points)
+}
+
 func (s *study) time() *figure {
-	return &figure{ID: "time", Title: "Time against sequence length", Caption: "Median time of a call.",
-		Parts: s.byPass(s.perFacet(axisSeconds, func(m *measured) float64 { return m.Seconds }))}
+	plots := s.perFacet(axisSeconds, func(m *measured) float64 { return m.Seconds })
+	return &figure{ID: "time", Title: "Time", Caption: "Median time of a call against sequence length.", Gist: count(plots), Legend: s.legend(plots), Parts: s.byPass(plots)}
+}
+
+func count(plots []*plot) string {
+	if len(plots) == 1 {
+		return "1 plot"
+	}
+	return fmt.Sprintf("%d plots", len(plots))
+}
+
+// peak returns what calls hold at most, if the baseline is there to compare with.
+func (s *study) peak() *figure {
+	fig := &figure{ID: "peak", Title: "Peak memory", Caption: "The baseline that stores its matrices was not measured: flashrun bench --baseline naive."}
+	if !slices.ContainsFunc(s.all, (*measured).naive) {
+		return fig
+	}
+	plots := s.perFacet(func(v float64) string { return shortSize(fromFloat(v)) }, (*measured).Peak)
+	for _, p := range plots {
+		p.bytes = true
+	}
+	fig.Caption = "What a call holds at most against sequence length: its tensors and what it allocates. naive stores its matrices of rows times keys, so four times as much for twice the length."
+	fig.Gist, fig.Legend, fig.Parts = "with and without the matrices", s.legend(plots), s.byPass(plots)
+	return fig
 }
 
 // axisSeconds prints a time with as few digits as it has.
@@ -164,18 +205,24 @@ func axisSeconds(v float64) string {
 }
 
 func (s *study) rate(limits []limit) *figure {
-	plots := s.perFacet(plainNumber, func(m *measured) float64 { return m.GFLOPS })
-	for i, f := range s.facets {
-		for _, place := range []string{hostMemory, deviceMemory} {
-			if slices.ContainsFunc(f.points, func(m *measured) bool { return m.place() == place }) {
-				r := roofOf(limits, place, f.like.DType)
-				plots[i].roofs = append(plots[i].roofs, roof{rate: r.rate})
-			}
+	var plots []*plot
+	for _, f := range s.facets {
+		plots = append(plots, s.ratePlot(f, limits))
+	}
+	return &figure{ID: "rate", Title: "Rates of all problems", Gist: count(plots), Legend: s.legend(plots),
+		Caption: "GFLOP/s against sequence length. Operations are counted as papers do: 4·B·H·D for each pair of a row and a key that the mask lets through, 2.5 times that for the backward pass. The dashed line is what the machine does at most in registers.",
+		Parts:   s.byPass(plots)}
+}
+
+// ratePlot returns a plot of rates, with the limits of where the kernels compute.
+func (s *study) ratePlot(f *facet, limits []limit) *plot {
+	p := s.facetPlot(f, plainNumber, func(m *measured) float64 { return m.GFLOPS })
+	for _, place := range []string{hostMemory, deviceMemory} {
+		if slices.ContainsFunc(f.points, func(m *measured) bool { return m.place() == place }) {
+			p.roofs = append(p.roofs, roof{rate: roofOf(limits, place, f.like.DType).rate})
 		}
 	}
-	return &figure{ID: "rate", Title: "GFLOP/s against sequence length",
-		Caption: "Operations are counted as papers do: 4·B·H·D for each pair of a row and a key that the mask lets through, 2.5 times that for the backward pass. The dashed line is what the machine does at most in registers.",
-		Parts:   s.byPass(plots)}
+	return p
 }
 
 // place returns where a kernel computes. A GPU computes what lies on the host too.
@@ -216,7 +263,7 @@ func (s *study) roofline(limits []limit) *figure {
 		}
 		plots = append(plots, p)
 	}
-	fig.Parts = []part{{Panels: layOutAll(plots)}}
+	fig.Gist, fig.Legend, fig.Parts = "rate against arithmetic intensity", s.legend(plots), []part{{Panels: layOutAll(plots)}}
 	return fig
 }
 

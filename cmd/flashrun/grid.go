@@ -59,7 +59,7 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 	case g.random < 0 || g.random > gridLimit:
 		return nil, fmt.Errorf("--random %d: must be a number up to %d", g.random, gridLimit)
 	case len(g.problems) > 0 && g.random > 0:
-		return nil, errors.New("--random: the problems are given whole by --problem")
+		return nil, errors.New("--random: conflicts with --problem")
 	case len(g.problems) > 0:
 		whole = "problem"
 	case g.random > 0:
@@ -67,7 +67,7 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 	}
 	for _, name := range gridNames {
 		if whole != "" && cmd.Flags().Changed(name) {
-			return nil, fmt.Errorf("--%s: the problems are given whole by --%s", name, whole)
+			return nil, fmt.Errorf("--%s: conflicts with --%s", name, whole)
 		}
 	}
 	switch whole {

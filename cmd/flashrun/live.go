@@ -270,7 +270,7 @@ func (l *life) turn(ctx context.Context, v visit, k *timedKernel) error {
 	}
 	for _, r := range list {
 		if r.kernel != k.name {
-			return fmt.Errorf("%s ran where %s was asked for", r.kernel, k.name)
+			return fmt.Errorf("%s ran instead of %s", r.kernel, k.name)
 		}
 		v.group.idle = append(v.group.idle, r.wall-r.took)
 		if s.callers == 1 {

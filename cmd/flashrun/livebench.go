@@ -44,7 +44,7 @@ const (
 func (f *benchFlags) plays() bool { return f.regrets == regretLive || len(f.traces) > 0 }
 
 // notWithTraces are the flags that say nothing of traces.
-var notWithTraces = append([]string{"problem", "pass", "kernels", "memory", "time-per-case", "rounds", "compare", "out", "csv", "benchstat"}, gridNames...)
+var notWithTraces = append([]string{"problem", "pass", "kernels", "memory", "baseline", "time-per-case", "rounds", "compare", "out", "csv", "benchstat"}, gridNames...)
 
 // checkLive refuses flags that do not go together.
 func (f *benchFlags) checkLive(cmd *cobra.Command) error {

@@ -95,6 +95,7 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 		SilenceErrors: true,
 		Version:       version(),
 	}
+	root.SetVersionTemplate("{{.Name}} version {{.Version}} (" + build() + ")\n")
 	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newBurn())
 	return root
 }

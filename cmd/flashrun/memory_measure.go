@@ -30,7 +30,7 @@ func (f *memoryFlags) kernel(ctx context.Context, p flashkit.Problem, k flashkit
 	bytes, err := firstCall(ctx, p, k, f.limit)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		line.Unmeasured = fmt.Sprintf("it took longer than %s", f.limit)
+		line.Unmeasured = fmt.Sprintf("took longer than %s", f.limit)
 	case err != nil:
 		return nil, runError(err)
 	default:
@@ -54,7 +54,7 @@ func (f *memoryFlags) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	case full != nil:
 		return full.Error()
 	case cost > f.limit || cost < 0: // negative: more nanoseconds than a Duration counts
-		return fmt.Sprintf("it is predicted to take longer than %s", f.limit)
+		return fmt.Sprintf("predicted to take longer than %s", f.limit)
 	}
 	return ""
 }

@@ -124,7 +124,7 @@ func TestMemoryNotMeasured(t *testing.T) {
 		}}
 	l, err := f.kernel(t.Context(), p, slow)
 	require.NoError(t, err)
-	require.Equal(t, "it took longer than 20ms", l.Unmeasured)
+	require.Equal(t, "took longer than 20ms", l.Unmeasured)
 
 	broken := slow
 	broken.Run = func(context.Context, *flashkit.Call) error { return errors.New("no luck") }

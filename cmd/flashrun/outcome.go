@@ -112,7 +112,8 @@ func (r *outcome) checkAgainstOracle(in *input, out *outputs) {
 	want["o"], want["lse"] = oracle.Forward(in.problem, o)
 	if out.dq != nil {
 		o.DO = in.do.dense(in.layout)
-		want["dq"], want["dk"], want["dv"] = oracle.Backward(in.problem, o)
+		g := oracle.Backward(in.problem, o)
+		want["dq"], want["dk"], want["dv"] = g.DQ, g.DK, g.DV
 	}
 	worst := distance(0)
 	out.named(func(name string, a *array) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -18,21 +17,18 @@ type page struct {
 	*results
 	Common  string
 	Busy    bool // something else used the machine while its limits were measured
+	Story   []headline
+	Hero    *hero
 	Figures []*figure
-	Best    []best
+	Beside  []*besideTable // nil unless the baseline was measured
 	Memory  []*memorySection
 	All     []*measured
 }
 
-// A best is the highest rate of a pass and type.
-type best struct {
-	*measured
-	OfLimit string
-}
-
 func newPage(r *results) *page {
 	s := newStudy(r)
-	return &page{results: r, Common: s.common, Busy: s.beyond(r.Limits), Figures: s.figures(r.Limits), Best: s.best(r.Limits), Memory: s.memory(), All: s.all}
+	return &page{results: r, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
+		Figures: s.figures(r.Limits), Beside: s.besides(), Memory: s.memory(), All: s.all}
 }
 
 func (p *page) figure(id string) *figure {
@@ -45,19 +41,6 @@ func (s *study) beyond(limits []limit) bool {
 		most := roofOf(limits, m.place(), m.p.DType).rate
 		return most > 0 && m.GFLOPS > most
 	})
-}
-
-// best returns the highest rate of each group.
-func (s *study) best(limits []limit) (list []best) {
-	peak := map[string]float64{}
-	for _, l := range limits {
-		peak[l.Memory+" "+l.Name] = l.GFLOPS
-	}
-	for _, g := range s.groups() {
-		top := slices.MaxFunc(g.points, func(a, b *measured) int { return cmp.Compare(a.GFLOPS, b.GFLOPS) })
-		list = append(list, best{top, top.ofLimit(peak)})
-	}
-	return list
 }
 
 // A memorySection is the table of problems that differ in their length only.
@@ -83,7 +66,9 @@ func (s *study) memory() (sections []*memorySection) {
 			continue
 		}
 		seen[key] = true
-		sections = append(sections, s.memoryOf(f))
+		if m := s.memoryOf(f); len(m.Rows) > 0 {
+			sections = append(sections, m)
+		}
 	}
 	return sections
 }
@@ -94,12 +79,18 @@ func (s *study) memoryOf(f *facet) *memorySection {
 	points := map[int]*measured{}
 	for _, m := range f.points {
 		was := points[m.p.KVLen]
+		if m.naive() {
+			continue
+		}
 		if was == nil || !was.Chosen && (m.Chosen || m.Seconds < was.Seconds) {
 			points[m.p.KVLen] = m
 		}
 	}
 	for _, n := range lengths(f.points) {
 		m := points[n]
+		if m == nil {
+			continue // only the baseline
+		}
 		t := newMemoryTable(m.p, m.pass)
 		full := t.written()
 		line := &memoryLine{Name: m.Kernel, Kind: kindKernel, Measured: fromInt(m.ExtraBytes), Device: m.Device}
@@ -110,7 +101,7 @@ func (s *study) memoryOf(f *facet) *memorySection {
 			kernels = append(kernels, m.Kernel)
 		}
 	}
-	out.Kernels = strings.Join(kernels, ", ")
+	out.Kernels = join(kernels)
 	return out
 }
 
@@ -147,20 +138,26 @@ var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap
 	"pageStyle": func() template.CSS { return template.CSS(pageStyle) },
 	"plotStyle": func() template.CSS { return template.CSS(plotStyle) },
 	"marks":     func() []string { return marks },
-	"shape":     func(k *kind) int { return k.Style % len(marks) },
+	"percent":   func(s string) string { return strings.TrimSuffix(s, "%") + " %" },
+	"times":     times,
+	"number":    plainNumber,
 	"class":     (*kind).class,
 	"seconds":   formatSeconds,
 	"size":      shortSize,
 	"ratio":     formatRatio,
 	"gbps":      func(bytes float64) string { return fmt.Sprintf("%.1f GB/s", bytes/1e9) },
 	"gflops":    func(x float64) string { return fmt.Sprintf("%.1f", x) },
+	"bytes":     func(x float64) string { return shortSize(fromFloat(x)) },
+	"short":     axisSeconds,
 	"extra":     func(m *measured) string { return formatBytes(m.extra()) },
 }).Parse(reportText))
 
-// class returns the classes of a kind's color. Kinds beyond the colors are hollow.
+func join(list []string) string { return strings.Join(list, ", ") }
+
+// class returns the classes of a kind's color.
 func (k *kind) class() string {
-	class := fmt.Sprintf("c%d", k.Style%len(marks))
-	if k.Style/len(marks)%2 == 1 {
+	class := fmt.Sprintf("c%d", k.Color)
+	if k.Hollow {
 		class += " hollow"
 	}
 	return class
@@ -173,6 +170,7 @@ type poster struct {
 	*figure
 	W, H    px
 	Machine string
+	Keys    []key
 	At      []placedPanel
 }
 
@@ -192,6 +190,15 @@ const (
 func (p *page) writeSVG(w io.Writer, fig *figure) error {
 	columns := min(2, max(1, len(fig.panels())))
 	out := &poster{figure: fig, W: px(columns*(panelWidth+posterGap) + posterGap), H: posterHead, Machine: p.Machine.String()}
+	if len(fig.Legend) > 0 {
+		legend := panel{W: out.W - 2*posterGap, H: posterHead + 8}
+		legend.addLegend(fig.Legend)
+		for _, k := range legend.Keys {
+			k.X += posterGap
+			out.Keys = append(out.Keys, k)
+		}
+		out.H = legend.H + 6
+	}
 	for row := range slices.Chunk(fig.panels(), columns) {
 		height := px(0)
 		for i, panel := range row {

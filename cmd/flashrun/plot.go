@@ -67,7 +67,11 @@ type plot struct {
 	roofs        []roof
 	x, y         span
 	side         px   // room for the names of kinds
+	labeled      bool // kinds are named beside their lines, else in the figure's legend
+	width        px   // panelWidth if 0
+	height       px
 	lengths      bool // ticks of x are its values, not round numbers
+	bytes        bool // ticks of y are powers of two
 	tickText     func(float64) string
 	text         string
 }
@@ -147,25 +151,36 @@ const (
 
 // layOut places everything.
 func (p *plot) layOut() *panel {
-	top, bottom := px(26), px(panelHeight-22)
+	width, height := cmp.Or(p.width, panelWidth), cmp.Or(p.height, panelHeight)
+	top, bottom := px(26), height-22
+	if p.title == "" {
+		top = 12
+	}
 	if p.yName != "" || len(p.roofs) > 0 {
 		top += lineHeight
 	}
 	if p.xName != "" {
 		bottom -= lineHeight
 	}
-	out := &panel{Title: p.title, Full: p.full, Text: p.text, W: panelWidth, H: panelHeight}
+	out := &panel{Title: p.title, Full: p.full, Text: p.text, W: width, H: height}
 	y := scale{p.y.padded(.06), bottom, top}
-	yTicks := roundTicks(y, p.tickText, func(string) px { return lineHeight + 3 })
+	high := func(string) px { return lineHeight + 3 }
+	yTicks := roundTicks(y, p.tickText, high)
+	if p.bytes {
+		yTicks = apart(y, powersOfTwo(y), p.tickText, high)
+	}
 	left := px(0)
 	for _, t := range yTicks {
 		left = max(left, textWidth(t.text)+8)
 	}
-	x := scale{p.x.padded(.04), left, panelWidth - p.side}
+	x := scale{p.x.padded(.04), left, width - p.side}
 	out.axes(x, y, p.xTicks(x), yTicks)
-	out.Words = append(out.Words, words{X: 0, Y: 27, Class: "dim", Text: p.yName}, words{X: x.to, Y: panelHeight - 6, Class: "dim end", Text: p.xName})
+	out.Words = append(out.Words, words{X: 0, Y: y.to - 12, Class: "dim", Text: p.yName}, words{X: x.to, Y: height - 6, Class: "dim end", Text: p.xName})
 	for _, t := range p.traces {
 		out.trace(t, x, y)
+	}
+	if !p.labeled {
+		out.Keys = nil
 	}
 	spread(out.Keys, y.to, y.from)
 	for _, r := range p.roofs {
@@ -274,6 +289,14 @@ func roundTicks(s scale, text func(float64) string, size func(string) px) (list 
 	return list
 }
 
+// powersOfTwo returns those in the span.
+func powersOfTwo(s scale) (list []float64) {
+	for e := math.Ceil(math.Log2(s.lo)); e <= math.Log2(s.hi); e++ {
+		list = append(list, math.Exp2(e))
+	}
+	return list
+}
+
 // tenths returns 1, 1.1, 1.2 up to 9.9.
 func tenths() (list []float64) {
 	for i := 10; i < 100; i++ {
@@ -328,15 +351,23 @@ func (r roof) layOut(p *panel, x, y scale) {
 	if from := max(x.lo, y.lo/max(r.bandwidth, 1e-300)); from < ridge {
 		turn := math.Atan2(float64(y.at(r.at(ridge))-y.at(r.at(from))), float64(x.at(ridge)-x.at(from)))
 		p.Roofs = append(p.Roofs, line(x, y, from, r.at(from), ridge, r.at(ridge)))
-		if float64(x.at(ridge)-x.at(from))/math.Cos(turn) > 60 {
-			p.Words = append(p.Words, words{X: x.at(from) + 12, Y: y.at(r.at(from)) + 12*px(math.Tan(turn)) - 6, Class: "dim",
-				Text: fmt.Sprintf("%s GB/s", plainNumber(r.bandwidth)), Turn: px(turn * 180 / math.Pi)})
+		text := fmt.Sprintf("%s GB/s", plainNumber(r.bandwidth))
+		if step := x.at(ridge) - x.at(from) - (textWidth(text)+6)*px(math.Cos(turn)); step > 0 { // before the ridge: few points lie there
+			p.Words = append(p.Words, words{X: x.at(from) + step, Y: y.at(r.at(from)) + step*px(math.Tan(turn)) - 6, Class: "dim", Text: text, Turn: px(turn * 180 / math.Pi)})
 		}
 	}
 	if r.rate > 0 && ridge < x.hi {
 		p.Roofs = append(p.Roofs, line(x, y, ridge, r.rate, x.hi, r.rate))
-		p.Words = append(p.Words, words{X: x.to, Y: y.at(r.rate) - 5, Class: "dim end", Text: plainNumber(r.rate) + " GFLOP/s"})
+		p.Words = append(p.Words, words{X: x.to, Y: y.at(r.rate) - 5, Class: "dim end", Text: r.label() + plainNumber(r.rate) + " GFLOP/s"})
 	}
+}
+
+// label says what a line is that has no slope to tell it.
+func (r roof) label() string {
+	if r.bandwidth == 0 {
+		return "limit "
+	}
+	return ""
 }
 
 // line returns the points of a line between two points.

@@ -57,7 +57,7 @@ func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*race
 	best := time.Duration(0)
 	for i, x := range list {
 		if i > 0 && x.predicted > outPredicted*list[0].predicted && x.predicted > cheapTry {
-			x.out, x.note = true, fmt.Sprintf("not run: it is predicted to take %s", formatSeconds(x.predicted.Seconds()))
+			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", formatSeconds(x.predicted.Seconds()))
 			continue
 		}
 		if err := x.warmUp(ctx, data, best); err != nil {

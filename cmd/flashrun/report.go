@@ -17,7 +17,7 @@ type reportFlags struct {
 }
 
 // plotNames are the figures of a report, by the name that --plot gives them.
-var plotNames = []string{"time", "rate", "roofline", "backends", "choices"}
+var plotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}
 
 func newReport() *cobra.Command {
 	f := new(reportFlags)
@@ -25,9 +25,12 @@ func newReport() *cobra.Command {
 		Use:   "report RESULTS...",
 		Short: "Make a page of plots from the JSON of flashrun bench",
 		Long: `Report reads what flashrun bench --out wrote and makes one HTML file that needs
-nothing else: time and GFLOP/s against sequence length, the roofline of each pass
+nothing else. It begins with the best kernel of each pass and type, how many times
+faster it is than the portable one, and its share of the limit, and one large plot
+of rates. Below, folded: rates and times of all problems, the roofline of each pass
 with the limits that were measured, backend against backend, what dispatch runs
-for each problem, memory with and without the matrices, and every result.
+for each problem, memory with and without the matrices, and every result. A kernel
+has the same color and mark in every report.
 
 The results of an interrupted bench will do. Several files of one machine are
 shown as one; a case that is in two of them is taken from the last.

@@ -10,7 +10,9 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
 )
 
 // render returns a page or, with a name, one of its plots.
@@ -82,6 +85,23 @@ func oneResult() *results {
 	return &results{Format: resultsFormat, Limits: []limit{}, Results: []result{made(p, flashkit.PassForward, "simd/fwd_generic", hostMemory, 5, false)}}
 }
 
+// naiveResults have the baseline beside two kernels.
+func naiveResults() *results {
+	r := oneResult()
+	r.Results = nil
+	for _, t := range []flashkit.DType{flashkit.Float32, flashkit.BFloat16} {
+		for n := 128; n <= 8192; n *= 2 {
+			for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+				p := made1(t, 4, n, n, 64, flashkit.Causal())
+				naive := made(p, pass, naiveNames[pass], hostMemory, 4, false)
+				naive.ExtraBytes = newMemoryTable(p, pass).full.Int64()
+				r.Results = append(r.Results, naive, made(p, pass, portable[pass], hostMemory, 5, false), made(p, pass, strings.Replace(portable[pass], "generic", "avx2", 1), hostMemory, 100, true))
+			}
+		}
+	}
+	return r
+}
+
 // manyKinds has more kernels than colors, at nearly the same speed, and lengths
 // that are close to each other.
 func manyKinds() *results {
@@ -111,6 +131,131 @@ func TestReportPage(t *testing.T) {
 		require.NotContains(t, page, never)
 	}
 	require.Equal(t, page, string(render(t, newPage(wideResults()), "")), "the same results, the same bytes")
+}
+
+// The page begins with a sentence for each pass and type: the best kernel, its factor
+// over the portable one, its share of the limit, and what storing matrices costs.
+func TestReportStory(t *testing.T) {
+	p := newPage(wideResults())
+	require.Len(t, p.Story, 8)
+	require.Equal(t, "simd/fwd_avx512bf16", p.Story[0].Kernel)
+	require.Equal(t, "25%", p.Story[0].OfLimit, "999 of 4000")
+	require.Zero(t, p.Story[0].Portable, "it was not measured")
+
+	r := naiveResults()
+	r.Limits = wideResults().Limits
+	p = newPage(r)
+	require.Len(t, p.Story, 4)
+	top := p.Story[0]
+	require.Equal(t, "b1-h4-g4-n8192-m8192-d64-f32-causal", top.Problem)
+	require.InDelta(t, 20, top.Portable, .1)
+	require.Equal(t, "25", top.Naive.Faster())
+	require.Equal(t, "65", top.Naive.Smaller(), "8 MiB of tensors, 64 KiB besides, and 512 MiB of S and P")
+	text := string(render(t, p, ""))
+	require.Less(t, strings.Index(text, `id="story"`), strings.Index(text, `id="hero"`))
+	require.Less(t, strings.Index(text, `id="hero"`), strings.Index(text, "<details"))
+	for _, want := range []string{"<b>20 times</b> the portable kernel, <b>2 %</b> of the limit.", "Beside naive, at 8192 keys: <b>25 times</b> as fast, <b>65 times</b> less memory.", `<details id="naive">`, `<details id="peak">`} {
+		require.Contains(t, text, want)
+	}
+	require.NotContains(t, text, "<details open", "the rest is folded")
+	fig := newStudy(r).choices()
+	require.Contains(t, fig.Gist, "The best kernel for 28 of 28 problems", "nobody chooses the baseline")
+}
+
+// A kernel looks the same in every report, and no two look alike in one.
+func TestReportStyles(t *testing.T) {
+	seen := map[string]style{}
+	for _, r := range []*results{wideResults(), oneResult(), manyKinds(), naiveResults()} {
+		in := map[style]string{}
+		for _, k := range newStudy(r).kinds {
+			require.Empty(t, in[k.style], k.Name)
+			in[k.style] = k.Name
+			if was, ok := seen[k.Name]; ok {
+				require.Equal(t, was, k.style, k.Name)
+			}
+			seen[k.Name] = k.style
+		}
+	}
+	in := map[style]string{}
+	for _, name := range []string{"simd avx512", "simd avx512bf16", "simd amxbf16", "simd amxf32", "simd avx2", "simd neon", "simd generic", "wasm simd128", "wasm scalar",
+		"simd avx512 decode", "simd avx2 decode", "simd amxbf16 decode", "cuda sm80", "cuda sm90", "cuda f32", "cuda sm80 decode", "cuda sm80 on device", "cuda sm90 on device",
+		"cuda f32 on device", "cuda sm80 decode on device", "naive"} {
+		s, known := styleOf(name)
+		require.True(t, known, name)
+		require.Empty(t, in[s], name)
+		in[s] = name
+	}
+	d := dispatch.All(t.Context())
+	defer d.Close()
+	for _, k := range d.Kernels() {
+		_, known := styleOf(kindName(k.Name, hostMemory))
+		require.True(t, known, "%s has no style of its own", k.Name)
+	}
+}
+
+// Colors are told apart with every kind of color blindness, and read on the page,
+// light and dark. Vision is simulated as Machado, Oliveira and Fernandes do, 2009.
+func TestReportColors(t *testing.T) {
+	visions := [][9]float64{{1, 0, 0, 0, 1, 0, 0, 0, 1},
+		{.152286, 1.052583, -.204868, .114503, .786281, .099216, -.003882, -.048116, 1.051998},
+		{.367322, .860646, -.227968, .280085, .672501, .047413, -.011820, .042940, .968881},
+		{1.255528, -.076749, -.178779, -.078411, .930809, .147602, .004733, .691367, .303900}}
+	schemes := strings.Split(plotStyle, "@media")
+	require.Len(t, schemes, 2)
+	for _, css := range schemes {
+		page := linear(regexp.MustCompile(`--bg:#(\w+)`).FindStringSubmatch(css)[1])
+		colors := regexp.MustCompile(`--c\d:#(\w{6})`).FindAllStringSubmatch(css, -1)
+		require.Len(t, colors, numColors)
+		for i, c := range colors {
+			a, b := luminance(linear(c[1])), luminance(page)
+			require.GreaterOrEqual(t, (max(a, b)+.05)/(min(a, b)+.05), 4.5, c[1])
+			for _, d := range colors[:i] {
+				for _, m := range visions {
+					require.Greater(t, colorDistance(seenAs(m, linear(c[1])), seenAs(m, linear(d[1]))), 14., "%s and %s", c[1], d[1])
+				}
+			}
+		}
+	}
+}
+
+// linear returns the light of a color.
+func linear(hex string) (rgb [3]float64) {
+	if len(hex) == 3 {
+		hex = string([]byte{hex[0], hex[0], hex[1], hex[1], hex[2], hex[2]})
+	}
+	for i := range rgb {
+		n, _ := strconv.ParseUint(hex[2*i:2*i+2], 16, 8)
+		v := float64(n) / 255
+		if rgb[i] = v / 12.92; v > .04045 {
+			rgb[i] = math.Pow((v+.055)/1.055, 2.4)
+		}
+	}
+	return rgb
+}
+
+func luminance(c [3]float64) float64 { return .2126*c[0] + .7152*c[1] + .0722*c[2] }
+
+func seenAs(m [9]float64, c [3]float64) (out [3]float64) {
+	for i := range out {
+		out[i] = min(max(m[3*i]*c[0]+m[3*i+1]*c[1]+m[3*i+2]*c[2], 0), 1)
+	}
+	return out
+}
+
+// colorDistance returns how far apart two colors are, in CIELAB.
+func colorDistance(a, b [3]float64) float64 {
+	lab := func(c [3]float64) [3]float64 {
+		f := func(t float64) float64 {
+			if t > .008856 {
+				return math.Cbrt(t)
+			}
+			return 7.787*t + 16./116
+		}
+		x, y, z := f((.4124*c[0]+.3576*c[1]+.1805*c[2])/.9505), f(luminance(c)), f((.0193*c[0]+.1192*c[1]+.9505*c[2])/1.089)
+		return [3]float64{116*y - 16, 500 * (x - y), 200 * (y - z)}
+	}
+	p, q := lab(a), lab(b)
+	return math.Sqrt((p[0]-q[0])*(p[0]-q[0]) + (p[1]-q[1])*(p[1]-q[1]) + (p[2]-q[2])*(p[2]-q[2]))
 }
 
 // An image is XML by itself, and every plot can be one.
@@ -239,7 +384,7 @@ func TestReportChoices(t *testing.T) {
 		r.Results[i].Seconds = seconds
 	}
 	fig := newStudy(r).choices()
-	require.Contains(t, fig.Caption, "the fastest one for 1 of 2 problems, and its choices together take 1.333 times")
+	require.Contains(t, fig.Gist, "The best kernel for 1 of 2 problems; its choices together take 1.333 times")
 	cells := fig.panels()[0].Cells
 	require.Len(t, cells, 3)
 	require.Equal(t, []string{"", "1.50", ""}, []string{cells[0].Text, cells[1].Text, cells[2].Text})

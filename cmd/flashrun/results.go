@@ -60,6 +60,7 @@ type result struct {
 	Intensity      float64   `json:"intensity"` // operations for each byte that must move at least
 	BytesPerSecond float64   `json:"bytes_per_second"`
 	ExtraBytes     int64     `json:"extra_bytes"` // of the host, besides inputs and outputs
+	PeakBytes      int64     `json:"peak_bytes"`  // that a call holds at most: inputs, outputs and what it allocates, on a device too
 	Device         *device   `json:"device_bytes,omitempty"`
 }
 
@@ -130,7 +131,7 @@ func readResults(path string) (*results, error) {
 		return nil, fmt.Errorf("%s: format = %d: must be %d, the JSON of flashrun bench", path, r.Format, resultsFormat)
 	}
 	if len(r.Results) == 0 {
-		return nil, fmt.Errorf("%s: it holds no results", path)
+		return nil, fmt.Errorf("%s: no results", path)
 	}
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

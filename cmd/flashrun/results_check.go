@@ -46,13 +46,15 @@ func (x *result) check() error {
 	case backend == "" || backend == x.Kernel:
 		return fmt.Errorf("kernel = %q: must be a backend, a slash and a name", x.Kernel)
 	case x.Backend != backend:
-		return fmt.Errorf("backend = %q: must be that of kernel = %q", x.Backend, x.Kernel)
+		return fmt.Errorf("backend = %q: must match kernel = %q", x.Backend, x.Kernel)
 	case x.Memory != hostMemory && x.Memory != deviceMemory:
 		return fmt.Errorf("memory = %q: must be host or device", x.Memory)
 	case x.Calls < 1:
 		return fmt.Errorf("calls = %d: must be at least 1", x.Calls)
 	case x.ExtraBytes < 0:
 		return fmt.Errorf("extra_bytes = %d: must not be negative", x.ExtraBytes)
+	case x.PeakBytes < 0:
+		return fmt.Errorf("peak_bytes = %d: must not be negative", x.PeakBytes)
 	case x.Device != nil && (x.Device.Tensors < 0 || x.Device.Workspace < 0):
 		return fmt.Errorf("device_bytes = %+v: must not be negative", *x.Device)
 	}
@@ -80,7 +82,7 @@ func readAll(paths []string) (all *results, err error) {
 			continue
 		}
 		if was, is := all.Machine.String(), r.Machine.String(); was != is {
-			return nil, fmt.Errorf("%s: machine = %q: must be that of %s, %q", path, is, paths[0], was)
+			return nil, fmt.Errorf("%s: machine = %q: must match %s, %q", path, is, paths[0], was)
 		}
 		all.add(r)
 	}

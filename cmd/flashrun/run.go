@@ -218,7 +218,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*input, error) {
 func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
 	for _, name := range []string{"in", "causal", "window", "top-left", "scale", "dtype"} {
 		if cmd.Flags().Changed(name) {
-			return nil, fmt.Errorf("--%s: the problem is given whole by --problem", name)
+			return nil, fmt.Errorf("--%s: conflicts with --problem", name)
 		}
 	}
 	p, err := flashkit.ParseProblem(f.problem)

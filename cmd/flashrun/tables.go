@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -16,25 +17,30 @@ import (
 func (r *results) writeTable(w io.Writer) error {
 	out := bufio.NewWriter(text(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
-	peak := map[string]float64{} // GFLOP/s, by memory and type
+	most := map[string]float64{} // GFLOP/s, by memory and type
 	for _, l := range r.Limits {
 		value := fmt.Sprintf("%.1f GFLOP/s", l.GFLOPS)
 		if l.GFLOPS == 0 {
 			value = fmt.Sprintf("%.1f GB/s", l.BytesPerSecond/1e9)
 		}
 		fmt.Fprintf(out, "limit of the %s, %s: %s (%s)\n", l.Memory, l.Name, value, l.How)
-		peak[l.Memory+" "+l.Name] = l.GFLOPS
+		most[l.Memory+" "+l.Name] = l.GFLOPS
 	}
 	fmt.Fprintln(out)
-	rows := [][]string{{"pass", "problem", "kernel", "memory", "median", "p10", "p90", "calls", "GFLOP/s", "of limit", "FLOP/B", "GB/s", "extra"}}
+	rows := [][]string{{"pass", "problem", "kernel", "memory", "median", "p10", "p90", "calls", "GFLOP/s", "of limit", "FLOP/B", "GB/s", "extra", "peak"}}
+	besideNaive := slices.ContainsFunc(r.Results, func(x result) bool { return x.Backend == naiveBaseline })
 	for _, x := range r.Results {
+		peak := "" // it says something beside a call that holds matrices
+		if besideNaive {
+			peak = formatBytes(float64(x.PeakBytes))
+		}
 		kernel := x.Kernel
 		if x.Chosen {
 			kernel += " *"
 		}
 		rows = append(rows, []string{x.Pass, x.Problem, kernel, notHost(x.Memory), formatSeconds(x.Seconds), formatSeconds(x.P10), formatSeconds(x.P90),
-			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.ofLimit(peak), fmt.Sprintf("%.1f", x.Intensity),
-			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), formatBytes(x.extra())})
+			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.ofLimit(most), fmt.Sprintf("%.1f", x.Intensity),
+			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), formatBytes(x.extra()), peak})
 	}
 	writeColumns(out, rows, 4)
 	for _, x := range r.Skipped {
@@ -63,15 +69,25 @@ func (x *result) extra() float64 {
 	return float64(x.ExtraBytes + x.Device.Workspace)
 }
 
+// peak returns the bytes that a call of the pass holds at most: its tensors, with
+// their copies on a device, and what it takes besides.
+func (x *result) peak(p flashkit.Problem, s flashkit.Pass) float64 {
+	bytes := p.Bytes(s) + x.extra()
+	if x.Device != nil && x.Memory == hostMemory {
+		bytes += float64(x.Device.Tensors)
+	}
+	return bytes
+}
+
 // ofLimit returns the rate as a part of the limit of where the kernel computes,
 // "" if that was not measured. A GPU computes what lies on the host too.
-func (x *result) ofLimit(peak map[string]float64) string {
+func (x *result) ofLimit(most map[string]float64) string {
 	p, err := flashkit.ParseProblem(x.Problem)
 	where := hostMemory
 	if x.Device != nil {
 		where = deviceMemory
 	}
-	limit := peak[where+" "+p.DType.String()]
+	limit := most[where+" "+p.DType.String()]
 	if err != nil || limit == 0 {
 		return ""
 	}
@@ -136,7 +152,7 @@ func writeColumns(w io.Writer, rows [][]string, left int) {
 
 // csvHeader is the columns of writeCSV.
 var csvHeader = []string{"problem", "pass", "kernel", "backend", "memory", "chosen", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_dim", "dtype",
-	"calls", "seconds", "p10_seconds", "p90_seconds", "predicted_seconds", "gflops", "intensity", "bytes_per_second", "extra_bytes"}
+	"calls", "seconds", "p10_seconds", "p90_seconds", "predicted_seconds", "gflops", "intensity", "bytes_per_second", "extra_bytes", "peak_bytes"}
 
 // writeCSV prints a header and a line for each result.
 func (r *results) writeCSV(w io.Writer) error {
@@ -153,7 +169,7 @@ func (r *results) writeCSV(w io.Writer) error {
 			row = append(row, strconv.Itoa(n))
 		}
 		out.Write(append(row, p.DType.String(), strconv.Itoa(x.Calls), number(x.Seconds), number(x.P10), number(x.P90), number(x.Predicted),
-			number(x.GFLOPS), number(x.Intensity), number(x.BytesPerSecond), strconv.FormatInt(x.ExtraBytes, 10)))
+			number(x.GFLOPS), number(x.Intensity), number(x.BytesPerSecond), strconv.FormatInt(x.ExtraBytes, 10), strconv.FormatInt(x.PeakBytes, 10)))
 	}
 	out.Flush()
 	return out.Error()

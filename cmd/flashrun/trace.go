@@ -12,7 +12,7 @@ import (
 )
 
 // A callTrace is the calls of a program's life, with what happens between them. The
-// text has a step a line, as the user guide says.
+// text has a step a line, as docs/flashrun.md says.
 type callTrace struct {
 	name    string
 	text    string
@@ -139,7 +139,7 @@ func (p *traceParser) parse(words []string) error {
 		return p.step(key, args)
 	case "end":
 		if len(args) > 0 {
-			return fmt.Errorf("end = %q: stands alone", strings.Join(args, " "))
+			return fmt.Errorf("end = %q: takes no arguments", strings.Join(args, " "))
 		}
 		return p.end()
 	case "loop", "procs", "godebug":

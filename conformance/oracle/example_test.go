@@ -13,9 +13,9 @@ func Example() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 2, Dim: 1, VDim: 1}
 	in := oracle.Inputs{Q: []float64{0}, K: []float64{3, 4}, V: []float64{10, 20}, DO: []float64{1}}
 	o, lse := oracle.Forward(p, in)
-	dq, dk, dv := oracle.Backward(p, in)
+	g := oracle.Backward(p, in)
 	fmt.Printf("%g %.4f\n", o, lse)
-	fmt.Println(dq, dk, dv)
+	fmt.Println(g.DQ, g.DK, g.DV)
 	// Output:
 	// [15] [0.6931]
 	// [2.5] [0 0] [0.5 0.5]

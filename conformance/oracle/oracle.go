@@ -6,7 +6,8 @@
 // The conversions around products keep the compiler from fusing multiply and
 // add, so that the golden vectors do not depend on how it was told to build.
 //
-// All arrays are dense and row-major, in the shapes of the Problem.
+// All arrays are dense and row-major, in the shapes of the Problem. A ragged problem's
+// sequences are padded: where its tensors lie is no matter of what they are.
 package oracle
 
 import (
@@ -23,91 +24,177 @@ type Inputs struct {
 
 	DO   []float64 // [B, H, N, DV]; for Backward
 	DLSE []float64 // [B, H, N]; for Backward, nil for 0
+
+	Bias   Pairs     // what Score.Bias adds
+	Mask   Pairs     // not 0 takes part
+	Slopes []float64 // [B, H] or [H]
+	Sink   []float64 // [H]
+	Seed   uint64    // of dropout
+
+	QLens, KVLens []int     // [B]; nil for full lengths
+	O, LSE        []float64 // of earlier keys, in the shapes of the results; for Forward with Carry
 }
 
+// Pairs is an array [B, H, N, M] of which every dimension but the last may be 1 and
+// repeat.
+type Pairs struct {
+	X     []float64
+	Shape [4]int
+}
+
+// at returns where the element of a pair is.
+func (x *Pairs) at(b, h, i, j int) int {
+	at := 0
+	for d, k := range [...]int{b, h, i} {
+		if x.Shape[d] == 1 {
+			k = 0
+		}
+		at = at*x.Shape[d] + k
+	}
+	return at*x.Shape[3] + j
+}
+
+// Gradients are what the backward pass writes, in the shapes of what they are
+// gradients of. DBias and DSink are nil for problems without bias or sink.
+type Gradients struct{ DQ, DK, DV, DBias, DSink []float64 }
+
 // Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row
-// that gives every key the weight 0, because it sees none or because all its
-// scores are -Inf, has O = 0 and LSE = -Inf.
+// that gives everything the weight 0, because it sees no key or because all its
+// scores are -Inf, has O = 0 and LSE = -Inf. So have the rows beyond the length of a
+// sequence.
 func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 	if p.QLen == 0 {
 		return nil, nil // of any number of heads
 	}
 	for b := range p.Batch {
 		for h := range p.Heads {
-			s := scores(p, in, b, h)
-			prob, rowLSE := softmax(s)
-			lse = append(lse, rowLSE...)
-			o = append(o, flatten(weigh(prob, head(in.V, p.VShape(), b, h/(p.Heads/p.KVHeads))), p.VDim)...)
+			a := newHead(p, &in, b, h)
+			oHead := weigh(a.dropped(a.prob), a.v)
+			for i := range oHead {
+				if len(oHead[i]) == 0 {
+					oHead[i] = make([]float64, p.VDim)
+				}
+				if w := a.carried[i]; p.Carry && w != 0 {
+					for c, x := range in.O[((b*p.Heads+h)*p.QLen+i)*p.VDim:][:p.VDim] {
+						oHead[i][c] += float64(w * x)
+					}
+				}
+			}
+			for range p.QLen - a.p.QLen {
+				oHead, a.lse = append(oHead, make([]float64, p.VDim)), append(a.lse, math.Inf(-1))
+			}
+			o, lse = append(o, flatten(oHead, p.VDim)...), append(lse, a.lse...)
 		}
 	}
 	return o, lse
 }
 
-// Backward returns the gradients of sum(O*DO) + sum(LSE*DLSE) with respect to
-// Q, K and V, in their shapes.
-func Backward(p flashkit.Problem, in Inputs) (dq, dk, dv []float64) {
+// Backward returns the gradients of sum(O*DO) + sum(LSE*DLSE).
+func Backward(p flashkit.Problem, in Inputs) (g Gradients) {
+	if p.Score.Bias {
+		g.DBias = make([]float64, len(in.Bias.X))
+	}
+	if p.Score.Sink {
+		g.DSink = make([]float64, p.Heads)
+	}
 	if p.QLen == 0 && p.KVLen == 0 {
-		return nil, nil, nil
+		return g
 	}
 	if p.QLen == 0 {
 		p.Heads = p.KVHeads // of any number of heads
 	}
 	group := p.Heads / p.KVHeads
-	scale := p.SoftmaxScale()
 	for b := range p.Batch {
-		for g := range p.KVHeads {
-			k, v := head(in.K, p.KShape(), b, g), head(in.V, p.VShape(), b, g)
-			dkHead, dvHead := zeros(p.KVLen, p.Dim), zeros(p.KVLen, p.VDim)
-			for h := g * group; h < (g+1)*group; h++ {
-				q, do := head(in.Q, p.QShape(), b, h), head(in.DO, p.OShape(), b, h)
-				prob, _ := softmax(scores(p, in, b, h))
-				dProb := product(do, transpose(v, p.VDim))
-				ds := scoreGradient(prob, dProb)
-				if in.DLSE != nil {
-					// d LSE[i] / d S[i][j] is P[i][j].
-					for i := range ds {
-						for j, w := range prob[i] {
-							if w != 0 {
-								ds[i][j] += float64(w * in.DLSE[(b*p.Heads+h)*p.QLen+i])
-							}
-						}
-					}
+		for kv := range p.KVHeads {
+			dk, dv := zeros(p.KVLen, p.Dim), zeros(p.KVLen, p.VDim)
+			for h := kv * group; h < (kv+1)*group; h++ {
+				dq := newHead(p, &in, b, h).backward(&g, dk, dv)
+				for range p.QLen - len(dq) {
+					dq = append(dq, make([]float64, p.Dim))
 				}
-				scaleAll(ds, scale)
-				dq = append(dq, flatten(weigh(ds, k), p.Dim)...)
-				addTo(dkHead, weigh(transpose(ds, p.KVLen), q))
-				addTo(dvHead, weigh(transpose(prob, p.KVLen), do))
+				g.DQ = append(g.DQ, flatten(dq, p.Dim)...)
 			}
-			dk = append(dk, flatten(dkHead, p.Dim)...)
-			dv = append(dv, flatten(dvHead, p.VDim)...)
+			g.DK = append(g.DK, flatten(dk, p.Dim)...)
+			g.DV = append(g.DV, flatten(dv, p.VDim)...)
 		}
 	}
-	return dq, dk, dv
+	return g
+}
+
+// A headOf is what both passes know of query head h of sequence b.
+type headOf struct {
+	p    flashkit.Problem // with the lengths of the sequence
+	full flashkit.Problem
+	in   *Inputs
+	b, h int
+
+	q, k, v [][]float64
+	slope   [][]float64 // of the softcap at each score: 1 without
+	prob    [][]float64 // weights before dropout
+	sink    []float64   // weight of the sink in each row
+	carried []float64   // weight of what earlier keys gave
+	lse     []float64
+	from    int // the head's first row of arrays [B, H, N]
+}
+
+func newHead(p flashkit.Problem, in *Inputs, b, h int) *headOf {
+	a := &headOf{p: p, full: p, in: in, b: b, h: h, from: (b*p.Heads + h) * p.QLen}
+	if in.QLens != nil {
+		a.p.QLen = in.QLens[b]
+	}
+	if in.KVLens != nil {
+		a.p.KVLen = in.KVLens[b]
+	}
+	kv := h / (p.Heads / p.KVHeads)
+	a.q = head(in.Q, p.QShape(), b, h)[:a.p.QLen]
+	a.k, a.v = head(in.K, p.KShape(), b, kv)[:a.p.KVLen], head(in.V, p.VShape(), b, kv)[:a.p.KVLen]
+	a.softmax(a.scores())
+	return a
 }
 
 // Sees reports whether row i sees key j, straight from the definition of Band.
 func Sees(p flashkit.Problem, i, j int) bool {
-	if !p.Band.IsTopLeft() {
-		i += p.KVLen - p.QLen
-	}
-	if left := p.Band.Left(); left != flashkit.Unlimited && i-j > left {
+	at := diagonal(p, i)
+	if left := p.Band.Left(); left != flashkit.Unlimited && at-j > left {
 		return false
 	}
-	if right := p.Band.Right(); right != flashkit.Unlimited && j-i > right {
+	if right := p.Band.Right(); right != flashkit.Unlimited && j-at > right {
 		return false
 	}
 	return true
 }
 
-// scores returns S [N, M] of one query head: the scaled product, -Inf where hidden.
-func scores(p flashkit.Problem, in Inputs, b, h int) [][]float64 {
-	q := head(in.Q, p.QShape(), b, h)
-	k := head(in.K, p.KShape(), b, h/(p.Heads/p.KVHeads))
-	s := product(q, transpose(k, p.Dim))
+// diagonal returns the key at which row i lies.
+func diagonal(p flashkit.Problem, i int) int {
+	i += p.Band.Shifted()
+	if !p.Band.IsTopLeft() {
+		i += p.KVLen - p.QLen
+	}
+	return i
+}
+
+// scores returns S [N, M], -Inf where hidden.
+func (a *headOf) scores() [][]float64 {
+	p, in, score := a.p, a.in, a.p.Score
+	s := product(a.q, transpose(a.k, p.Dim))
 	scaleAll(s, p.SoftmaxScale())
+	a.slope = zeros(p.QLen, p.KVLen)
 	for i := range s {
+		s[i] = s[i][:min(len(s[i]), p.KVLen)]
 		for j := range s[i] {
-			if !Sees(p, i, j) {
+			a.slope[i][j] = 1
+			if c := float64(score.Softcap); c != 0 {
+				t := math.Tanh(s[i][j] / c)
+				s[i][j], a.slope[i][j] = c*t, 1-t*t
+			}
+			if score.Bias {
+				s[i][j] += in.Bias.X[in.Bias.at(a.b, a.h, i, j)]
+			}
+			if score.ALiBi {
+				slope := in.Slopes[(a.b*p.Heads+a.h)%len(in.Slopes)]
+				s[i][j] -= float64(slope * math.Abs(float64(j-diagonal(p, i))))
+			}
+			if !Sees(p, i, j) || score.Mask && in.Mask.X[in.Mask.at(a.b, a.h, i, j)] == 0 {
 				s[i][j] = math.Inf(-1)
 			}
 		}
@@ -115,48 +202,97 @@ func scores(p flashkit.Problem, in Inputs, b, h int) [][]float64 {
 	return s
 }
 
-// softmax returns exp(S - LSE) and LSE for every row of S.
-func softmax(s [][]float64) (prob [][]float64, lse []float64) {
-	for _, row := range s {
-		top := math.Inf(-1)
+// softmax sets LSE and the weights exp(S - LSE), those of the sink and of earlier keys
+// with them.
+func (a *headOf) softmax(s [][]float64) {
+	for i, row := range s {
+		sink, earlier := math.Inf(-1), math.Inf(-1)
+		if a.p.Score.Sink {
+			sink = a.in.Sink[a.h]
+		}
+		if a.p.Carry {
+			earlier = a.in.LSE[a.from+i]
+		}
+		top := math.Max(sink, earlier)
 		for _, x := range row {
 			top = math.Max(top, x) // math.Max keeps a NaN
 		}
-		weights := make([]float64, len(row))
+		weights := make([]float64, len(row)+2)
 		if math.IsInf(top, -1) {
-			prob, lse = append(prob, weights), append(lse, top)
+			a.add(weights, top)
 			continue
 		}
 		var sum float64
-		for j, x := range row {
+		for j, x := range append(row[:len(row):len(row)], sink, earlier) {
 			weights[j] = math.Exp(x - top)
 			sum += weights[j]
 		}
 		for j := range weights {
 			weights[j] /= sum
 		}
-		prob, lse = append(prob, weights), append(lse, top+math.Log(sum))
+		a.add(weights, top+math.Log(sum))
 	}
-	return prob, lse
 }
 
-// scoreGradient applies the Jacobian of softmax row by row:
-// dS = P * (dP - sum_j P[j] dP[j]).
-func scoreGradient(prob, dProb [][]float64) [][]float64 {
-	ds := make([][]float64, len(prob))
+// add adds a row: the weights of its keys, of the sink, and of earlier keys.
+func (a *headOf) add(weights []float64, lse float64) {
+	n := len(weights) - 2
+	a.prob, a.sink, a.carried = append(a.prob, weights[:n]), append(a.sink, weights[n]), append(a.carried, weights[n+1])
+	a.lse = append(a.lse, lse)
+}
+
+// dropped returns x times what dropout multiplies weights by.
+func (a *headOf) dropped(x [][]float64) [][]float64 {
+	if a.p.Score.Dropout == 0 {
+		return x
+	}
+	y := zeros(len(x), a.p.KVLen)
+	for i := range x {
+		for j := range x[i] {
+			if Kept(a.p.Score.Dropout, a.in.Seed, a.b, a.h, i, j) {
+				y[i][j] = x[i][j] / (1 - float64(a.p.Score.Dropout))
+			}
+		}
+	}
+	return y
+}
+
+// backward returns dQ, and adds the head's part to the other gradients.
+func (a *headOf) backward(g *Gradients, dk, dv [][]float64) (dq [][]float64) {
+	p, in := a.p, a.in
+	do := head(in.DO, a.full.OShape(), a.b, a.h)[:p.QLen]
+	dProb := a.dropped(product(do, transpose(a.v, p.VDim)))
+	ds := zeros(p.QLen, p.KVLen)
 	for i := range ds {
-		var mean float64
-		for j, w := range prob[i] {
+		var mean, dlse float64
+		for j, w := range a.prob[i] {
 			if w != 0 { // a hidden key may hold NaN
 				mean += float64(w * dProb[i][j])
 			}
 		}
-		ds[i] = make([]float64, len(prob[i]))
-		for j, w := range prob[i] {
+		if in.DLSE != nil {
+			dlse = in.DLSE[a.from+i] // d LSE[i] / d S[i][j] is P[i][j]
+		}
+		for j, w := range a.prob[i] {
 			if w != 0 {
-				ds[i][j] = w * (dProb[i][j] - mean)
+				ds[i][j] = w * (dProb[i][j] - mean + dlse)
+			}
+		}
+		if p.Score.Sink && a.sink[i] != 0 {
+			g.DSink[a.h] += float64(a.sink[i] * (dlse - mean))
+		}
+		if p.Score.Bias {
+			for j, x := range ds[i] {
+				g.DBias[in.Bias.at(a.b, a.h, i, j)] += x
+			}
+		}
+		for j := range ds[i] {
+			if ds[i][j] != 0 {
+				ds[i][j] *= a.slope[i][j] * p.SoftmaxScale()
 			}
 		}
 	}
-	return ds
+	addTo(dk, weigh(transpose(ds, p.KVLen), a.q))
+	addTo(dv, weigh(transpose(a.dropped(a.prob), p.KVLen), do))
+	return weigh(ds, a.k)
 }

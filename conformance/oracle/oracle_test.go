@@ -45,14 +45,16 @@ func TestBackwardByHand(t *testing.T) {
 	// dP is 4, 8 in row 0 and 4, 12 in row 1, with means 7 and 11.2, so dS is
 	// -0.75, 0.75 and -0.72, 0.72.
 	p, in := twoByTwo()
-	dq, dk, dv := oracle.Backward(p, in)
+	g := oracle.Backward(p, in)
+	dq, dk, dv := g.DQ, g.DK, g.DV
 	requireClose(t, []float64{0.75 * math.Log(3), 1.5, 0.72 * math.Log(3), 1.44}, dq, 1e-14)
 	requireClose(t, []float64{-0.75 - 1.44, 0, 0.75 + 1.44, 0}, dk, 1e-14)
 	requireClose(t, []float64{0.35, 0.4, 1.65, 3.6}, dv, 1e-14)
 
 	// dLSE adds P * dLSE: 1, 3 to row 0 and 2, 18 to row 1.
 	in.DLSE = []float64{4, 20}
-	dq, dk, dv = oracle.Backward(p, in)
+	g = oracle.Backward(p, in)
+	dq, dk, dv = g.DQ, g.DK, g.DV
 	requireClose(t, []float64{3.75 * math.Log(3), 0.25*5 + 3.75*7, 18.72 * math.Log(3), 1.28*5 + 18.72*7}, dq, 1e-13)
 	requireClose(t, []float64{0.25 + 2*1.28, 0, 3.75 + 2*18.72, 0}, dk, 1e-14)
 	requireClose(t, []float64{0.35, 0.4, 1.65, 3.6}, dv, 1e-14)
@@ -190,7 +192,8 @@ func TestBackwardIsTheSlope(t *testing.T) {
 			}
 			return d
 		}
-		dq, dk, dv := oracle.Backward(p, in)
+		g := oracle.Backward(p, in)
+		dq, dk, dv := g.DQ, g.DK, g.DV
 		requireClose(t, slopes(in.Q), dq, 1e-8, p)
 		requireClose(t, slopes(in.K), dk, 1e-8, p)
 		requireClose(t, slopes(in.V), dv, 1e-8, p)
@@ -228,7 +231,8 @@ func TestHiddenValuesDoNotLeak(t *testing.T) {
 			return true
 		}
 		o, lse := oracle.Forward(p, in)
-		dq, dk, dv := oracle.Backward(p, in)
+		g := oracle.Backward(p, in)
+		dq, dk, dv := g.DQ, g.DK, g.DV
 		for _, with := range []float64{nan, inf, -inf} {
 			spoil(in.K, p.KShape(), with, hiddenKey)
 			spoil(in.V, p.VShape(), with, hiddenKey)
@@ -237,7 +241,8 @@ func TestHiddenValuesDoNotLeak(t *testing.T) {
 			spoil(in.DLSE, p.LSEShape(), with, emptyRow)
 			o2, lse2 := oracle.Forward(p, in)
 			require.Equal(t, [][]float64{o, lse}, [][]float64{o2, lse2}, "%v, %g", p, with)
-			dq2, dk2, dv2 := oracle.Backward(p, in)
+			g2 := oracle.Backward(p, in)
+			dq2, dk2, dv2 := g2.DQ, g2.DK, g2.DV
 			require.Equal(t, [][]float64{dq, dk, dv}, [][]float64{dq2, dk2, dv2}, "%v, %g", p, with)
 		}
 		spoil(o, p.OShape(), 0, func(i int) bool { return !emptyRow(i) })
@@ -259,7 +264,7 @@ func TestNaNReachesOnlyWhoSeesIt(t *testing.T) {
 	require.Equal(t, []float64{4, 0}, o[:2])
 	require.Equal(t, 0.0, lse[0])
 	require.True(t, math.IsNaN(o[2]) && math.IsNaN(lse[1]))
-	dq, _, _ := oracle.Backward(p, in)
+	dq := oracle.Backward(p, in).DQ
 	require.Equal(t, []float64{0, 0}, dq[:2])
 	require.True(t, math.IsNaN(dq[2]))
 }
@@ -281,7 +286,8 @@ func TestEmptyDimensions(t *testing.T) {
 		in := oracle.Inputs{Q: ones(size(p.QShape())), K: ones(size(p.KShape())), V: ones(size(p.VShape())), DO: ones(size(p.OShape()))}
 		for _, in.DLSE = range [][]float64{nil, ones(size(p.LSEShape()))} {
 			o, lse := oracle.Forward(p, in)
-			dq, dk, dv := oracle.Backward(p, in)
+			g := oracle.Backward(p, in)
+			dq, dk, dv := g.DQ, g.DK, g.DV
 			require.Len(t, lse, size(p.LSEShape()), name)
 			for _, x := range lse {
 				require.True(t, math.IsInf(x, -1), name)

@@ -37,12 +37,12 @@ func Example() {
 	fmt.Println(err)
 	// Output:
 	// mine/fwd_plain <nil>
-	// mine/fwd_plain: does not take b1-h8-g2-n128-m512-d64-bf16-causal: takes f32 only
+	// mine/fwd_plain: does not support b1-h8-g2-n128-m512-d64-bf16-causal: takes f32 only
 }
 
-// The user guide prints the whole backend.
-func TestUserGuide(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/user-guide.md")
+// docs/library.md prints the whole backend.
+func TestPage(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/library.md")
 	require.NoError(t, err)
 	code, err := os.ReadFile("mine.go")
 	require.NoError(t, err)

@@ -1,7 +1,7 @@
 // Package gorgoniacu runs the kernels of package cuda in a program that already
-// works with gorgonia.org/cu: in its context, on its streams and its memory. Who
-// holds none of these should call cuda.Open, which needs no cgo, no CUDA header
-// and, to start, no driver.
+// uses gorgonia.org/cu: in its context, on its streams and in its memory. Other
+// programs should call cuda.Open, which needs no cgo, no CUDA headers and, to
+// start, no driver.
 package gorgoniacu
 
 import (

@@ -41,10 +41,10 @@
 // and dK, 16 rows at a time, under the next exponentials and dS; the next S while dQ
 // goes to shared memory (Shah et al. 2024, section 3.2, do so in the forward pass).
 //
-// Of the blocks of one head, that of the first keys stores to a block of dq_sum, and the
-// others add to it: deterministic, in the order of their keys, else in any. Each takes a
-// ticket and waits for lower tickets only, so that whoever is waited for has started. All
-// walk from the last rows on, one behind the other, so waits are short.
+// The first key block of a head stores its dq_sum tile; later ones accumulate, in key
+// order when deterministic. Each block takes a ticket and waits for lower tickets only, so
+// the block that it waits for has started. All walk from the last rows on, one behind the
+// other, so waits are short.
 //
 // Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
 // the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements

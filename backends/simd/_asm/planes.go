@@ -193,9 +193,9 @@ func phaseAB(nextA func(r int), nextB func(c int)) {
 	nextA(1)
 }
 
-// multiplyAwake is multiplyTiles, and a sum that nobody reads. The unit that adds float32
-// falls asleep when it has nothing to do, and the next tile that is stored waits until it
-// is awake: neither products of tiles nor integers keep it so.
+// multiplyAwake is multiplyTiles plus a dummy float32 add, which keeps the vector FMA unit
+// from powering down. The next tile store would wait until it is up again, and neither
+// tile products nor integer instructions keep it up.
 func multiplyAwake(r, c int) {
 	multiplyTiles(r, c)
 	idle := registers[len(registers)-1]

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A headline is a sentence of the story: the highest rate of a pass and type.
+type headline struct {
+	*measured
+	Title    string  // forward, f32
+	Portable float64 // its rate over that of the portable kernel on the problem; 0 if unknown
+	Limit    float64 // GFLOP/s; 0 if unknown
+	OfLimit  string
+	Naive    *beside // of the longest rows, nil if the baseline was not measured
+}
+
+// portable are the kernels that run everywhere, by pass.
+var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic", flashkit.PassBackward: "simd/bwd_generic"}
+
+// headlines returns one for each group.
+func (s *study) headlines(limits []limit) (list []headline) {
+	most := map[string]float64{}
+	for _, l := range limits {
+		most[l.Memory+" "+l.Name] = l.GFLOPS
+	}
+	for _, g := range s.groups() {
+		points := slices.DeleteFunc(slices.Clone(g.points), (*measured).naive)
+		if len(points) == 0 {
+			continue
+		}
+		top := slices.MaxFunc(points, func(a, b *measured) int { return cmp.Compare(a.GFLOPS, b.GFLOPS) })
+		h := headline{measured: top, Title: g.title(s), OfLimit: top.ofLimit(most), Limit: roofOf(limits, g.place, g.dtype).rate}
+		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.GFLOPS > 0 {
+			h.Portable = top.GFLOPS / m.GFLOPS
+		}
+		h.Naive = besideNaive(g.points)
+		list = append(list, h)
+	}
+	return list
+}
+
+// find returns the result of another kernel on the problem of m, with tensors on the
+// host, nil if there is none.
+func (s *study) find(m *measured, kernel string) *measured {
+	i := slices.IndexFunc(s.all, func(o *measured) bool {
+		return o.Kernel == kernel && o.Problem == m.Problem && o.Memory == hostMemory
+	})
+	if i < 0 {
+		return nil
+	}
+	return s.all[i]
+}
+
+// A hero is the one large plot: rates of the facet of most lengths, for a wide screen
+// and for a phone.
+type hero struct {
+	Title        string
+	Wide, Narrow *panel
+}
+
+// Sizes of the large plot.
+const (
+	wideWidth, wideHeight     = 1120, 420
+	narrowWidth, narrowHeight = 360, 340
+)
+
+func (s *study) hero(limits []limit) *hero {
+	f := slices.MaxFunc(s.facets, func(a, b *facet) int {
+		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first of several
+	})
+	h := &hero{Title: f.Title}
+	for _, size := range []struct {
+		to   **panel
+		w, h px
+	}{{&h.Wide, wideWidth, wideHeight}, {&h.Narrow, narrowWidth, narrowHeight}} {
+		p := s.ratePlot(f, limits)
+		p.width, p.height, p.labeled, p.title = size.w, size.h, true, ""
+		if p.xName == "" {
+			p.xName = "query rows and keys"
+		}
+		p.yName = "GFLOP/s"
+		*size.to = layOutAll([]*plot{p})[0]
+	}
+	return h
+}
+
+// A beside is a kernel beside the baseline that stores its matrices.
+type beside struct{ naive, kernel *measured }
+
+var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: naiveBaseline + "/fwd_matrices", flashkit.PassBackward: naiveBaseline + "/bwd_matrices"}
+
+func (m *measured) naive() bool { return m.Backend == naiveBaseline }
+
+// Peak returns the bytes that a call holds at most.
+func (m *measured) Peak() float64 { return m.peak(m.p, m.pass) }
+
+// Faster returns how many times shorter the kernel takes.
+func (b *beside) Faster() string { return times(b.naive.Seconds / b.kernel.Seconds) }
+
+// Smaller returns how many times less the kernel holds.
+func (b *beside) Smaller() string { return times(b.naive.Peak() / b.kernel.Peak()) }
+
+// besideNaive returns the pair of most keys among the points, nil if there is none.
+func besideNaive(points []*measured) (found *beside) {
+	for _, m := range points {
+		if !m.naive() || !plottable(m.Seconds) || found != nil && m.p.KVLen <= found.naive.p.KVLen {
+			continue
+		}
+		b := &beside{naive: m}
+		for _, k := range points {
+			if k.Problem == m.Problem && !k.naive() && plottable(k.Seconds) && (b.kernel == nil || k.Seconds < b.kernel.Seconds) {
+				b.kernel = k
+			}
+		}
+		if b.kernel != nil {
+			found = b
+		}
+	}
+	return found
+}
+
+func (b *beside) Keys() int           { return b.kernel.p.KVLen }
+func (b *beside) Baseline() *measured { return b.naive }
+func (b *beside) Kernel() *measured   { return b.kernel }
+
+// times prints a factor with two digits, "" if there is none.
+func times(x float64) string {
+	switch {
+	case !plottable(x):
+		return ""
+	case x < 9.95:
+		return fmt.Sprintf("%.1f", x)
+	}
+	return fmt.Sprintf("%.0f", x)
+}
+
+// A besideTable is the problems of a facet, the fastest kernel beside the baseline.
+type besideTable struct {
+	Title, Kernels string
+	Rows           []*beside
+}
+
+// besides returns the tables of the facets that have the baseline.
+func (s *study) besides() (list []*besideTable) {
+	for _, f := range s.facets {
+		t := &besideTable{Title: f.Title}
+		var kernels []string
+		for _, n := range lengths(f.points) {
+			var b beside
+			for _, m := range f.points {
+				switch {
+				case m.p.KVLen != n || !plottable(m.Seconds):
+				case m.naive():
+					b.naive = m
+				case b.kernel == nil || m.Seconds < b.kernel.Seconds:
+					b.kernel = m
+				}
+			}
+			if b.naive == nil || b.kernel == nil {
+				continue
+			}
+			t.Rows = append(t.Rows, &b)
+			if !slices.Contains(kernels, b.kernel.Kernel) {
+				kernels = append(kernels, b.kernel.Kernel)
+			}
+		}
+		if t.Kernels = join(kernels); len(t.Rows) > 0 {
+			list = append(list, t)
+		}
+	}
+	return list
+}

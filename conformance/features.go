@@ -1,0 +1,214 @@
+package conformance
+
+import (
+	"math/rand/v2"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+)
+
+// The features of a case are the inputs that problems with features have beside
+// those of dense attention. Sequences are padded here; a layout may pack or page them.
+type features struct {
+	bias, mask  pairs // of the mask, 0 is false
+	slopes      []float32
+	sink        []float32
+	seed        uint64
+	qLens       []int32 // nil for full lengths
+	kvLens      []int32
+	earlier     []float32 // O of earlier keys
+	earlierLSE  []float32
+	narrowPairs bool // the bias is of the problem's type, not float32
+}
+
+// pairs are numbers for pairs of rows and keys. All but the last dimension may be 1.
+type pairs struct {
+	x     []float32
+	shape [4]int
+}
+
+// newFeatures returns noise for what the problem says: one bias and mask for every
+// pair, a slope for every head, lengths that differ.
+func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []float32) (f features) {
+	score, scores := p.Score, [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}
+	if score.Bias {
+		f.bias, f.narrowPairs = pairs{array("bias", scores), scores}, true
+	}
+	if score.Mask {
+		f.mask = pairs{array("mask", scores), scores}
+		for i, x := range f.mask.x { // three of four take part
+			f.mask.x[i] = 1
+			if x < -1 {
+				f.mask.x[i] = 0
+			}
+		}
+	}
+	if score.ALiBi {
+		f.slopes = array("slopes", [4]int{1, p.Heads, 1, 1})
+		for i, x := range f.slopes {
+			f.slopes[i] = (x + 2.0625) / 8 // 1/128 to 1/2
+		}
+	}
+	if score.Sink {
+		f.sink = array("sink", [4]int{1, p.Heads, 1, 1})
+	}
+	if score.Dropout != 0 {
+		f.seed = 0x243f6a8885a308d3
+	}
+	if p.Ragged {
+		for b := range p.Batch {
+			f.qLens = append(f.qLens, int32(p.QLen-b*5%(p.QLen+1)))
+			f.kvLens = append(f.kvLens, int32(p.KVLen-b*7%(p.KVLen+1)))
+		}
+	}
+	if p.Carry {
+		f.earlier, f.earlierLSE = array("earlier", p.OShape()), array("earlier_lse", p.LSEShape())
+		for i := range f.earlierLSE {
+			if i%5 == 3 {
+				f.earlierLSE[i] = -inf // these rows have seen nothing yet
+			}
+		}
+	}
+	return f
+}
+
+// each calls f with what a vector stores of the features.
+func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int, x []float32)) {
+	lens := func(lens []int32) (x []float32) {
+		for _, n := range lens {
+			x = append(x, float32(n))
+		}
+		return x
+	}
+	for _, x := range []struct {
+		name  string
+		shape [4]int
+		x     []float32
+	}{
+		{"bias", f.bias.shape, f.bias.x}, {"mask", f.mask.shape, f.mask.x},
+		{"slopes", [4]int{len(f.slopes) / p.Heads, p.Heads, 1, 1}, f.slopes}, {"sink", [4]int{1, p.Heads, 1, 1}, f.sink},
+		{"q_lens", [4]int{p.Batch, 1, 1, 1}, lens(f.qLens)}, {"kv_lens", [4]int{p.Batch, 1, 1, 1}, lens(f.kvLens)},
+		{"earlier", p.OShape(), f.earlier}, {"earlier_lse", p.LSEShape(), f.earlierLSE},
+	} {
+		if x.x != nil {
+			store(x.name, x.shape, x.x)
+		}
+	}
+}
+
+// tell gives the features to the oracle.
+func (f *features) tell(x *oracle.Inputs) {
+	x.Bias, x.Mask = oracle.Pairs{X: widen(f.bias.x), Shape: f.bias.shape}, oracle.Pairs{X: widen(f.mask.x), Shape: f.mask.shape}
+	x.Slopes, x.Sink, x.Seed = widen(f.slopes), widen(f.sink), f.seed
+	x.O, x.LSE = widen(f.earlier), widen(f.earlierLSE)
+	for _, n := range f.qLens {
+		x.QLens = append(x.QLens, int(n))
+	}
+	for _, n := range f.kvLens {
+		x.KVLens = append(x.KVLens, int(n))
+	}
+}
+
+// randomLengths makes the sequences as long as r says.
+func (f *features) randomLengths(r *rand.Rand) {
+	for _, lens := range [][]int32{f.qLens, f.kvLens} {
+		if len(lens) == 0 {
+			continue
+		}
+		full := lens[0] // newFeatures gives it to the first one
+		for b := range lens {
+			if r.IntN(3) > 0 {
+				lens[b] = r.Int32N(full + 1)
+			}
+		}
+	}
+}
+
+// randomShapes makes dimensions of bias and mask repeat as r says.
+func (f *features) randomShapes(r *rand.Rand) {
+	for _, x := range []*pairs{&f.bias, &f.mask} {
+		for d := range 3 {
+			if x.x != nil && r.IntN(3) == 0 {
+				x.shape[d] = min(1, x.shape[d])
+			}
+		}
+		x.x = x.x[:min(len(x.x), size(x.shape))]
+	}
+}
+
+// seq returns the problem of sequence b alone: with its lengths.
+func (in *Inputs) seq(b int) flashkit.Problem {
+	p := in.p
+	if in.qLens != nil {
+		p.QLen = int(in.qLens[b])
+	}
+	if in.kvLens != nil {
+		p.KVLen = int(in.kvLens[b])
+	}
+	return p
+}
+
+// at returns where a pair is.
+func (x *pairs) at(b, h, i, j int) int {
+	at := 0
+	for d, k := range [...]int{b, h, i} {
+		if x.shape[d] == 1 {
+			k = 0
+		}
+		at = at*x.shape[d] + k
+	}
+	return at*x.shape[3] + j
+}
+
+// array returns the dense values of an argument in the backward pass of the wanted
+// results, nil for one that the case does not have or that is only written.
+func (in *Inputs) array(name string, pass flashkit.Pass, want result) []float32 {
+	switch name {
+	case "Q":
+		return in.q
+	case "K":
+		return in.k
+	case "V":
+		return in.v
+	case "O":
+		if pass == flashkit.PassForward {
+			return in.earlier
+		}
+		return narrow(want.o)
+	case "LSE":
+		if pass == flashkit.PassForward {
+			return in.earlierLSE
+		}
+		return narrow(want.lse)
+	case "DO":
+		return in.do
+	case "DLSE":
+		return in.dlse
+	case "Bias":
+		return in.bias.x
+	case "Mask":
+		return in.mask.x
+	case "Slopes":
+		return in.slopes
+	case "Sink":
+		return in.sink
+	}
+	return nil
+}
+
+// shape returns the dense shape of an argument.
+func (in *Inputs) shape(a *flashkit.Argument) [4]int {
+	switch s := a.Shape(&in.p); a.Name {
+	case "Bias", "DBias":
+		return in.bias.shape
+	case "Mask":
+		return in.mask.shape
+	case "Slopes":
+		s[0] = len(in.slopes) / s[1]
+		return s
+	case "K", "V", "DK", "DV": // of the padded keys, also of those that will lie in pages
+		return [4]int{in.p.Batch, in.p.KVHeads, in.p.KVLen, s[3]}
+	default:
+		return s
+	}
+}

@@ -1,0 +1,162 @@
+package conformance
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Sides are how the query rows and the keys of a case's sequences lie in memory. Any
+// problem can be laid out as a ragged one: its sequences are then as long as it says,
+// in tensors that have more rows and keys, or one after the other, or in pages.
+type sides struct {
+	p     flashkit.Problem // as the kernel gets it
+	seqs  *flashkit.Sequences
+	q, kv side
+}
+
+// A side is the queries or the keys.
+type side struct {
+	shape  [2]int  // batches and rows of the tensors
+	starts []int32 // of packed sequences
+	lens   []int32
+	pages  []int32 // of each sequence, width of them
+	width  int
+	page   int
+}
+
+// locate returns where row r of sequence b is, -1 for nowhere.
+func (s *side) locate(b, r int) (batch, row int) {
+	switch {
+	case r >= int(s.lens[b]):
+		return -1, 0
+	case s.starts != nil:
+		return 0, int(s.starts[b]) + r
+	case s.pages != nil:
+		return int(s.pages[b*s.width+r/s.page]), r % s.page
+	}
+	return b, r
+}
+
+// newSides lays the sequences of the inputs out.
+func newSides(in *Inputs, l layout) *sides {
+	x := &sides{p: in.p}
+	x.q, x.kv = side{shape: [2]int{x.p.Batch, x.p.QLen}}, side{shape: [2]int{x.p.Batch, x.p.KVLen}}
+	for b := range x.p.Batch {
+		seq := in.seq(b)
+		x.q.lens, x.kv.lens = append(x.q.lens, int32(seq.QLen)), append(x.kv.lens, int32(seq.KVLen))
+	}
+	if l < padded && !x.p.Ragged {
+		return x
+	}
+	if x.p.Page != 0 {
+		l = paged
+	}
+	x.p.Ragged, x.seqs = true, new(flashkit.Sequences)
+	if l == packed || l == packedQ {
+		x.q.pack()
+		x.seqs.QStarts = x.q.starts
+	} else {
+		x.q.pad(&x.p.QLen, l)
+		x.seqs.QLens = x.q.lens
+	}
+	switch l {
+	case packed, packedKV:
+		x.kv.pack()
+		x.seqs.KVStarts = x.kv.starts
+	case paged:
+		if x.p.Page == 0 {
+			x.p.Page = 4
+		}
+		x.kv.paginate(x.p.Page, &x.p.KVLen)
+		x.seqs.KVLens, x.seqs.Pages = x.kv.lens, x.kv.pages
+	default:
+		x.kv.pad(&x.p.KVLen, l)
+		x.seqs.KVLens = x.kv.lens
+	}
+	return x
+}
+
+// pad makes the tensors longer than any sequence.
+func (s *side) pad(most *int, l layout) {
+	if l >= padded {
+		*most += 3
+		s.shape[1] = *most
+	}
+}
+
+// pack puts the sequences one after the other, with rows before and after that belong
+// to none.
+func (s *side) pack() {
+	at := int32(2)
+	s.starts = []int32{at}
+	for _, n := range s.lens {
+		at += n
+		s.starts = append(s.starts, at)
+	}
+	s.shape = [2]int{1, int(at) + 1}
+}
+
+// paginate deals the sequences out to pages of a pool in a random order, with a page
+// of the pool and of each sequence that nobody needs.
+func (s *side) paginate(page int, most *int) {
+	s.page, s.width = page, (*most+page-1)/page+1
+	*most = s.width * page
+	s.shape = [2]int{len(s.lens)*s.width + 1, page}
+	r := rand.New(rand.NewPCG(uint64(len(s.lens)), uint64(page)))
+	free := r.Perm(s.shape[0])
+	s.pages = []int32{} // a sequence of no pages has a table too
+	for _, n := range s.lens {
+		for i := range s.width {
+			s.pages = append(s.pages, int32(free[0]))
+			if i*page >= int(n) {
+				s.pages[len(s.pages)-1] = -1 // never looked at
+			}
+			free = free[1:]
+		}
+	}
+}
+
+// place lays out the argument.
+func (x *sides) place(in *Inputs, a *flashkit.Argument, l layout) *placed {
+	dense, shape := in.shape(a), in.shape(a)
+	dtype, strides := a.DType(&in.p), l
+	if l == packed || l == paged { // as programs have them
+		strides = bshd
+	} else if l >= padded {
+		strides = bhsd
+	}
+	if a.Name == "Bias" || a.Name == "DBias" {
+		if !in.narrowPairs || l == gaps {
+			dtype = flashkit.Float32
+		}
+	}
+	name := strings.ToLower(a.Name)
+	switch a.Name {
+	case "Q", "O", "LSE", "DO", "DLSE", "DQ":
+		return x.q.place(name, dtype, dense, strides, false)
+	case "K", "V", "DK", "DV":
+		return x.kv.place(name, dtype, dense, strides, a.Name == "K" || a.Name == "V")
+	case "Bias", "DBias", "Mask":
+		if shape[2] != 1 {
+			shape[2] = x.p.QLen
+		}
+		shape[3] = x.p.KVLen
+	}
+	y := place(name, dtype, shape, strides, false)
+	y.fill(dense, func(b, r int) (int, int) { return b, r }, true)
+	return y
+}
+
+// place lays out a tensor of query rows or of keys.
+func (s *side) place(name string, t flashkit.DType, dense [4]int, l layout, kv bool) *placed {
+	shape := [4]int{s.shape[0], dense[1], s.shape[1], dense[3]}
+	y := place(name, t, shape, l, kv)
+	y.fill(dense, s.locate, s.starts == nil && s.pages == nil)
+	if name == "lse" {
+		y.filler = math.Inf(-1)
+	}
+	return y
+}

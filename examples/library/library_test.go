@@ -1,0 +1,296 @@
+//lint:file-ignore SA4006 the samples of a list leave out what is done with an error
+
+// Package library holds the code samples of docs/library.md and docs/gpu.md, so that
+// they compile and run.
+package library
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/backends/wasm"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// Every Go sample of the pages stands in this file, or is a whole file of its own.
+func TestPages(t *testing.T) {
+	here, err := os.ReadFile("library_test.go")
+	require.NoError(t, err)
+	mine, err := os.ReadFile("../backend/mine.go")
+	require.NoError(t, err)
+	code := plain(string(here)) + plain(string(mine))
+	fence := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
+	for _, page := range []string{"library.md", "gpu.md"} {
+		text, err := os.ReadFile("../../docs/" + page)
+		require.NoError(t, err)
+		samples := fence.FindAllStringSubmatch(string(text), -1)
+		require.NotEmpty(t, samples, page)
+		for _, s := range samples {
+			require.True(t, strings.Contains(code, plain(s[1])), "no file has this sample of %s:\n%s", page, s[1])
+		}
+	}
+}
+
+// plain returns code without indentation.
+func plain(code string) string {
+	lines := strings.Split(code, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+var ctx = context.Background()
+
+func open() *dispatch.Dispatcher { return dispatch.New(simd.New()) }
+
+func Example_problem() {
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 2, QLen: 128, KVLen: 512, Dim: 64, VDim: 64, Band: flashkit.Causal()}
+	fmt.Println(p) // b1-h8-g2-n128-m512-d64-f32-causal
+	q, err := flashkit.ParseProblem("b1-h8-g2-n128-m512-d64-bf16-window128.0")
+
+	fmt.Println(q.DType, q.Band.Left(), err)
+	// Output:
+	// b1-h8-g2-n128-m512-d64-f32-causal
+	// bf16 128 <nil>
+}
+
+func Example_fromPyTorch() {
+	d := open()
+	defer d.Close()
+	const B, H, G, N, M, D = 1, 8, 2, 3, 5, 16
+	q, k, v, o := make([]float32, B*H*N*D), make([]float32, B*G*M*D), make([]float32, B*G*M*D), make([]float32, B*H*N*D)
+	for i := range v {
+		v[i] = float32(i/D + 1) // the row's number
+	}
+
+	// o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+	p := flashkit.Problem{Batch: B, Heads: H, KVHeads: G, QLen: N, KVLen: M, Dim: D, VDim: D,
+		Band: flashkit.Causal().TopLeft()}
+	err := d.Forward(ctx, p, &flashkit.Args{
+		Q: flashkit.F32(q, B, H, N, D), K: flashkit.F32(k, B, G, M, D),
+		V: flashkit.F32(v, B, G, M, D), O: flashkit.F32(o, B, H, N, D),
+	})
+
+	fmt.Println(o[0], o[D], o[2*D], err) // the means of rows 1, 1 and 2, and 1 to 3
+	// Output: 1 1.5 2 <nil>
+}
+
+func Example_packed() {
+	const B, H, G, N, D = 2, 8, 2, 128, 64
+	const row = (H + 2*G) * D
+	qkv := make([]uint16, B*N*row) // bfloat16 bits
+	view := func(x []uint16, heads int) flashkit.Tensor {
+		return flashkit.BF16(x, B, heads, N, D).WithStrides(N*row, D, row)
+	}
+	q, k, v := view(qkv, H), view(qkv[H*D:], G), view(qkv[(H+G)*D:], G)
+	o := flashkit.BF16(make([]uint16, B*N*H*D), B, H, N, D).AsBSHD()
+	lse := flashkit.F32(make([]float32, B*H*N), B, H, N, 1)
+
+	do := flashkit.BF16(make([]uint16, B*N*H*D), B, H, N, D).AsBSHD()
+	grad := func(heads int) flashkit.Tensor {
+		return flashkit.BF16(make([]uint16, B*N*heads*D), B, heads, N, D).AsBSHD()
+	}
+	dq, dk, dv := grad(H), grad(G), grad(G)
+	fmt.Println(train(q, k, v, o, lse, do, dq, dk, dv))
+	// Output: <nil>
+}
+
+func train(q, k, v, o, lse, do, dq, dk, dv flashkit.Tensor) error {
+	d, err := dispatch.Default(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+
+	p, err := flashkit.ParseProblem("b2-h8-g2-n128-m128-d64-bf16-causal")
+	if err != nil {
+		return err
+	}
+	err = d.Forward(ctx, p, &flashkit.Args{Q: q, K: k, V: v, O: o, LSE: lse})
+	if err != nil {
+		return err
+	}
+	return d.Backward(ctx, p, &flashkit.Args{Q: q, K: k, V: v, O: o, LSE: lse, DO: do, DQ: dq, DK: dk, DV: dv})
+}
+
+func Example_decode() {
+	d := open()
+	defer d.Close()
+	const B, H, G, D, Cap = 1, 32, 8, 128, 64
+	const tokens = 5
+	k, v := make([]float32, B*G*Cap*D), make([]float32, B*G*Cap*D) // [B, G, Cap, D]
+	q, o := make([]float32, B*H*D), make([]float32, B*H*D)
+
+	for m := 1; m <= tokens; m++ {
+		// Write the new key and value to row m-1 of each head, and q. Then:
+		p := flashkit.Problem{Batch: B, Heads: H, KVHeads: G, QLen: 1, KVLen: m, Dim: D, VDim: D}
+		err := d.Forward(ctx, p, &flashkit.Args{
+			Q: flashkit.F32(q, B, H, 1, D),
+			K: flashkit.F32(k, B, G, m, D).WithStrides(G*Cap*D, Cap*D, D),
+			V: flashkit.F32(v, B, G, m, D).WithStrides(G*Cap*D, Cap*D, D),
+			O: flashkit.F32(o, B, H, 1, D),
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(o[0])
+	// Output: 0
+}
+
+func Example_choose() {
+	d := open()
+	defer d.Close()
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
+
+	only, err := d.With("simd/fwd_generic")             // or "simd", or "auto"
+	verdicts, err := d.Explain(p, flashkit.PassForward) // every kernel: chosen, or why not
+	k, err := d.Pick(p, flashkit.PassForward)           // the kernel itself
+	d = d.WithFailover(func(f dispatch.Failover) {      // off by default
+		log.Printf("%s failed on %s: %v; running %s", f.Failed, f.Problem, f.Err, f.Next)
+	})
+
+	fmt.Println(only != nil, len(verdicts) > 0, k.Name != "", err)
+	// Output: true true true <nil>
+}
+
+func Example_learned() {
+	folder, err := os.MkdirTemp("", "flashkit")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	os.Setenv("FLASHKIT_PROFILE", filepath.Join(folder, "profile"))
+	defer os.Setenv("FLASHKIT_PROFILE", "off")
+	d := open()
+	defer d.Close()
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
+
+	d = d.Frozen()                                                           // from now on the same choices
+	d = d.Blank()                                                            // forget the profile and all probes
+	err = d.ProfileErr()                                                     // why the profile was ignored, or nil
+	err = d.Probe(ctx, p, flashkit.PassForward)                              // probe now, not during a later call
+	d = d.WithObserver(func(r dispatch.Ran) { log.Print(r.Kernel, r.Took) }) // every call
+	path, err := d.ProfilePath()                                             // where All and Default look
+	err = d.SaveProfile(path)                                                // nothing else writes to disk
+	err = d.LoadProfile(path)
+
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+func Example_errors() {
+	d := open()
+	defer d.Close()
+	x := flashkit.F32(make([]float32, 64), 1, 1, 1, 64)
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 3, QLen: 1, KVLen: 1, Dim: 64, VDim: 64}
+
+	err := d.Forward(ctx, p, &flashkit.Args{Q: x, K: x, V: x, O: x})
+	var wrong *flashkit.ProblemError
+	switch {
+	case errors.As(err, &wrong): // fix the call
+		fmt.Println(wrong.Field, wrong.Value, wrong.Reason)
+	case errors.Is(err, errors.ErrUnsupported): // no kernel takes this problem
+	case errors.Is(err, context.Canceled): // the outputs are undefined
+	}
+	// Output: KVHeads 3 must divide Heads = 8
+}
+
+func Example_sandbox() {
+	w, err := wasm.New(ctx, wasm.MemoryLimit(256<<20))
+	if err != nil {
+		log.Fatal(err)
+	}
+	d := dispatch.New(w, simd.New())
+	defer d.Close()
+	fmt.Println(len(d.Kernels()) > 4)
+	// Output: true
+}
+
+// The page has the workspace of one worker of the portable kernels.
+func TestWorkspace(t *testing.T) {
+	page, err := os.ReadFile("../../docs/library.md")
+	require.NoError(t, err)
+	const D, DV = 96, 40
+	forward, backward := 64*(D+2*DV+3)+64*(D+DV+1), 64*(D+DV+2)+DV+192*(D+DV)+8192
+	require.Contains(t, string(page), "64 (D+2DV+3) + 64 (D+DV+1)\n")
+	require.Contains(t, string(page), "64 (D+DV+2) + DV + 192 (D+DV) + 8192\n")
+	for _, k := range simd.New().Kernels() {
+		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 64, KVLen: 64, Dim: D, VDim: DV}
+		switch k.Name {
+		case "simd/fwd_generic": // one item
+			require.EqualValues(t, 4*forward, k.Needs(p.Ask(k.Pass)).Host)
+		case "simd/bwd_generic": // an item of keys and one of query rows
+			require.EqualValues(t, 4*backward*min(2, runtime.GOMAXPROCS(0)), k.Needs(p.Ask(k.Pass)).Host)
+		}
+	}
+}
+
+// mistakes are calls that docs/troubleshooting.md lists with their error.
+func mistakes(d *dispatch.Dispatcher) []error {
+	const B, H, N, D = 1, 8, 4, 16
+	p := flashkit.Problem{Batch: B, Heads: H, KVHeads: H, QLen: N, KVLen: N, Dim: D, VDim: D}
+	x := func() []float32 { return make([]float32, B*H*N*D) }
+	view := func(x []float32) flashkit.Tensor { return flashkit.F32(x, B, H, N, D) }
+	q, k, v := view(x()), view(x()), view(x())
+	forward := func(change func(p *flashkit.Problem, f *flashkit.Args)) error {
+		p, f := p, flashkit.Args{Q: q, K: k, V: v, O: view(x())}
+		change(&p, &f)
+		return d.Forward(ctx, p, &f)
+	}
+	return []error{
+		forward(func(_ *flashkit.Problem, f *flashkit.Args) { f.Q = flashkit.F32(x(), B, N, H, D) }),
+		forward(func(_ *flashkit.Problem, f *flashkit.Args) { f.Q = flashkit.F32(x()[1:], B, H, N, D) }),
+		forward(func(_ *flashkit.Problem, f *flashkit.Args) { f.O = f.Q }),
+		forward(func(p *flashkit.Problem, _ *flashkit.Args) { p.DType = flashkit.BFloat16 }),
+		forward(func(p *flashkit.Problem, _ *flashkit.Args) { p.KVHeads = 0 }),
+		forward(func(p *flashkit.Problem, _ *flashkit.Args) { p.VDim = 0 }),
+		forward(func(p *flashkit.Problem, _ *flashkit.Args) { p.Scale = -1 }),
+		forward(func(_ *flashkit.Problem, f *flashkit.Args) { f.LSE = flashkit.F32(x(), 1, B, H, N) }),
+		d.Backward(ctx, p, &flashkit.Args{Q: q, K: k, V: v, O: view(x()), DO: view(x())}),
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	page, err := os.ReadFile("../../docs/troubleshooting.md")
+	require.NoError(t, err)
+	d := open()
+	defer d.Close()
+	for _, err := range mistakes(d) {
+		var wrong *flashkit.ProblemError
+		require.ErrorAs(t, err, &wrong)
+		require.True(t, strings.Contains(string(page), "| `"+err.Error()+"` |"), "no row of the page begins with `%s`", err)
+	}
+}
+
+// device is the sample of docs/gpu.md. It needs a GPU, so it is only compiled.
+func device(p flashkit.Problem, host []uint16, bytes, batch, heads, rows, dim int) error {
+	b, err := cuda.Open()    // or OpenDevice(n)
+	s, err := b.NewStream()  // or WrapStream, for a stream of another library
+	m, err := b.Alloc(bytes) // or Wrap, for memory of another library
+	err = cuda.Upload(s, m, 0, host)
+	q := m.Tensor(flashkit.BFloat16, 0, batch, heads, rows, dim)
+
+	var k, v, o, lse, do, dq, dk, dv cuda.Tensor // made in the same way
+
+	err = b.Forward(ctx, s, p, &cuda.Forward{Q: q, K: k, V: v, O: o, LSE: lse})
+	err = b.Backward(ctx, s, p, &cuda.Backward{Q: q, K: k, V: v, O: o, LSE: lse, DO: do, DQ: dq, DK: dk, DV: dv})
+	err = s.Sync()
+	return err
+}
+
+var _ = device

@@ -1,0 +1,83 @@
+#!/bin/sh
+# Builds a release of flashrun from the commit that is checked out:
+#
+#   tools/release.sh [FOLDER]     (dist by default; it is replaced)
+#
+# FOLDER gets an archive for each platform, static/ with a static linux/amd64
+# program without CUDA (what Containerfile copies), and SHA256SUMS.
+#
+# It builds in a clone of its own, so what is not committed is not in it, and two
+# runs give the same bytes: the Go tool leaves out paths, and archives hold sorted
+# names, no owners, and the commit's time. Needs git, go, GNU tar, gzip, zip,
+# sha256sum and, for modules that are not there yet, a module proxy.
+set -eu
+cd "$(dirname "$0")/.."
+
+PLATFORMS="linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64"
+
+out=${1:-dist}
+case $out in /*) ;; *) out=$PWD/$out ;; esac
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Nothing of the caller's settings may change the bytes.
+export GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 TZ=UTC LC_ALL=C
+umask 022
+
+[ -z "$(git status --porcelain)" ] || echo "release: what is not committed is left out" >&2
+commit=$(git rev-parse HEAD)
+git clone --quiet --no-hardlinks --no-checkout . "$work/src"
+cd "$work/src"
+git checkout --quiet --detach "$commit"
+mtime=$(git log -1 --format=%ct)
+license="LICENSE THIRD_PARTY_NOTICES.md"
+
+build() { # platform program flags...
+	platform=$1 program=$2
+	shift 2
+	GOOS=${platform%/*} GOARCH=${platform#*/} go build -buildvcs=true -trimpath -ldflags '-s -w' "$@" -o "$program" ./cmd/flashrun
+}
+
+# The names of everything in the folder $1, sorted, as archives hold them.
+names() {
+	(cd "$work" && find "$1" | sort)
+}
+
+# Packs the folder $1 of $work, as zip for Windows.
+pack() {
+	find "$work/$1" -exec touch -h -d "@$mtime" {} +
+	case $1 in
+	*-windows-*) names "$1" | (cd "$work" && zip -q -X -9 -@ "$work/dist/$1.zip") ;;
+	*) names "$1" | tar -C "$work" --format=ustar --no-recursion --owner=0 --group=0 --numeric-owner -cf - -T - |
+		gzip -9 -n >"$work/dist/$1.tar.gz" ;;
+	esac
+}
+
+mkdir "$work/dist"
+build linux/amd64 "$work/dist/static/flashrun" -tags nocuda
+# shellcheck disable=SC2086 # two names
+cp $license "$work/dist/static"
+version=$(go version -m "$work/dist/static/flashrun" | awk '$1 == "mod" { print $3 }')
+case $version in
+v*) ;;
+*) echo "release: the Go tool gave the version \"$version\"" >&2; exit 1 ;;
+esac
+
+for platform in $PLATFORMS linux/amd64/static; do
+	name=flashrun-$version-$(echo "$platform" | tr / -)
+	echo "release: $name"
+	mkdir "$work/$name"
+	# shellcheck disable=SC2086 # several names
+	cp -R $license README.md docs/man docs/completions "$work/$name"
+	case $platform in
+	*/static) cp "$work/dist/static/flashrun" "$work/$name" ;;
+	windows/*) build "$platform" "$work/$name/flashrun.exe" ;;
+	*) build "$platform" "$work/$name/flashrun" ;;
+	esac
+	pack "$name"
+done
+(cd "$work/dist" && sha256sum flashrun-* static/* >SHA256SUMS)
+
+rm -rf "$out"
+mv "$work/dist" "$out"
+chmod 755 "$out"

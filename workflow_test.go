@@ -1,0 +1,41 @@
+package flashkit_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A workflow names actions by commit, which nobody can move, and targets that the
+// Makefile has.
+func TestWorkflows(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	require.NoError(t, err)
+	files, err := filepath.Glob(".github/workflows/*.yml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	pinned := regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+	target := regexp.MustCompile(`^[a-z-]+$`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimPrefix(strings.TrimSpace(line), "- ")
+			if action, ok := strings.CutPrefix(line, "uses: "); ok {
+				require.Regexp(t, pinned, action, file)
+			}
+			command, ok := strings.CutPrefix(strings.TrimPrefix(line, "run: "), "make ")
+			for _, word := range strings.Fields(command) {
+				if ok && target.MatchString(word) {
+					require.Regexp(t, `(?m)^`+word+`:`, string(makefile), "%s calls make %s", file, word)
+				} else {
+					break // a variable, or its value
+				}
+			}
+		}
+	}
+}
