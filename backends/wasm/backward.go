@@ -138,7 +138,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 		if j.pairs {
 			j.loadPairs(x, b, h, i0, i1, j0, j1)
 		}
-		if err := x.call(j.ctx, j.v.rows, int(w.block), i0, i1, j0, j1, flags); err != nil {
+		if err := x.call(j.ctx, j.function, int(w.block), i0, i1, j0, j1, flags); err != nil {
 			return err
 		}
 		if j.bias.wanted {

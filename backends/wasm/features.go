@@ -7,27 +7,15 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Bits of the block's word of features. Sequences and pages are none: the host resolves
-// them when it copies rows.
-const (
-	hasSoftcap = 1 << iota
-	hasALiBi
-	hasBias
-	hasMask
-	hasSink
-	hasDropout
-	hasCarry
-	hasDBias
-)
-
 // What the plain kernels take, which is everything that their pass has.
 const (
 	forwardTakes  = flashkit.AllFeatures
 	backwardTakes = flashkit.AllFeatures &^ (flashkit.FeaturePage | flashkit.FeatureCarry)
 )
 
-// moduleFeatures returns what the module is told of the call. The sink is in LSE, which
-// is all that the backward pass knows of it.
+// moduleFeatures returns the block's word of features, whose bits kernel.c lists in this
+// order. Sequences and pages have none: the host resolves them when it copies rows. The
+// sink is in LSE, which is all that the backward pass knows of it.
 func moduleFeatures(c *flashkit.Call) (bits uint32) {
 	forward := c.Pass == flashkit.PassForward
 	for i, has := range [...]bool{

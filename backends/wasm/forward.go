@@ -69,7 +69,7 @@ func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
 		if j.pairs {
 			j.loadPairs(x, b, h, i0, i1, j0, j1)
 		}
-		if err := x.call(j.ctx, j.v.rows, int(w.block), i0, i1, j0, max(j0, j1), flags); err != nil {
+		if err := x.call(j.ctx, j.function, int(w.block), i0, i1, j0, max(j0, j1), flags); err != nil {
 			return err
 		}
 		flags &^= flagFirst

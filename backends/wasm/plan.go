@@ -33,6 +33,7 @@ type plan struct {
 	step  int // keys of a call, a multiple of tile
 	chunk int // keys that are in memory at a time, a multiple of tile
 
+	function string // of the module, for rows
 	features uint32 // that the module is told of
 	pairs    bool   // it gets, or gives, tiles of numbers for pairs of rows and keys
 	bias     biasSum
@@ -51,7 +52,8 @@ func newPlan(v *variant, c *flashkit.Call) plan {
 	if v.pass == flashkit.PassBackward {
 		pair *= 2.5
 	}
-	if x.features != 0 {
+	if x.function = v.rows; x.features != 0 {
+		x.function = v.featureRows
 		pair += featureFlops
 	}
 	rows, keys := tile, tile
@@ -180,7 +182,7 @@ func (x *plan) scratch() uint64 {
 	keys := uint64(x.chunk)
 	floats := keys*(d8+dv8) + (keys/tile+3)&^3 + // K, V, finite
 		tile*(4*d8+2*dv8) + 3*tile + // Q, O and its total, m, l and its total
-		4*tile + 16*tile + 2*tile // S, P, m of rows with features
+		4*tile + 16*tile // S, P
 	if x.v.pass == flashkit.PassBackward {
 		floats = keys*(10*d8+6*dv8) + (keys/tile+3)&^3 + // K twice, V, dK and dV and their totals, finite
 			tile*(3*d8+2*dv8) + 2*tile + 4 + // Q and dO twice, dQ, LSE, delta, finite

@@ -135,6 +135,9 @@ func functions() map[string]int {
 		if v.grads != "" {
 			all[v.grads] = 3
 		}
+		if v.featureRows != "" {
+			all[v.featureRows] = 6
+		}
 	}
 	return all
 }

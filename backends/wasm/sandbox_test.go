@@ -161,7 +161,7 @@ func TestBadFeatures(t *testing.T) {
 		c := busyCall(t, &variants[v])
 		n, s := newPlan(&variants[v], c), c.Seq(0)
 		w := n.place(x.base)
-		run := func() error { return x.call(t.Context(), n.v.rows, int(w.block), 0, 64, 0, 128, 3) }
+		run := func() error { return x.call(t.Context(), n.function, int(w.block), 0, 64, 0, 128, 3) }
 		for bit := range 32 {
 			x.writeBlock(&n, &w, &s, 0, n.chunk)
 			if n.features != 0 {
@@ -178,6 +178,7 @@ func TestBadFeatures(t *testing.T) {
 		if n.features == 0 {
 			continue
 		}
+		require.ErrorContains(t, x.call(t.Context(), n.v.rows, int(w.block), 0, 64, 0, 128, 3), "bad feature", "the plain loop")
 		nan, inf := math.Float32bits(float32(math.NaN())), math.Float32bits(float32(math.Inf(1)))
 		for i, values := range map[int][]uint32{
 			wordFeatures + 2:  {0x7fffffff, 0x80000000},                                               // diagonal, its upper half
@@ -213,7 +214,9 @@ func TestBadBlocks(t *testing.T) {
 		n, s := newPlan(&variants[v], c), c.Seq(0)
 		w := n.place(x.base)
 		require.LessOrEqual(t, w.end, uint64(len(x.memory)))
-		rows := func(args ...int) error { return x.call(t.Context(), n.v.rows, append([]int{int(w.block)}, args...)...) }
+		rows := func(args ...int) error {
+			return x.call(t.Context(), n.function, append([]int{int(w.block)}, args...)...)
+		}
 		good := func() {
 			x.writeBlock(&n, &w, &s, 0, n.chunk)
 			if n.v.takes != flashkit.FeatureShift {
@@ -221,7 +224,7 @@ func TestBadBlocks(t *testing.T) {
 			}
 			x.failed = false
 		}
-		for _, f := range []string{n.v.keys, n.v.rows, n.v.grads} {
+		for _, f := range []string{n.v.keys, n.function, n.v.grads} {
 			if f == "" {
 				continue
 			}
@@ -232,7 +235,7 @@ func TestBadBlocks(t *testing.T) {
 						x.at(w.block+uint64(4*word), 1)[i] = byte(value >> (8 * i))
 					}
 					args := []int{int(w.block), 0, 64, 0, 64, 3}
-					if f != n.v.rows {
+					if f != n.function {
 						args = []int{int(w.block), 0, 64}
 					}
 					if err := x.call(t.Context(), f, args...); err != nil {
@@ -247,7 +250,7 @@ func TestBadBlocks(t *testing.T) {
 			require.ErrorContains(t, rows(c[0], c[1], c[2], c[3], 3), "bad range", "%v", c)
 		}
 		for _, at := range []int{0, 8, int(w.block) + 4, -16, int(w.end), len(x.memory) - 16} {
-			require.ErrorContains(t, x.call(t.Context(), n.v.rows, at, 0, 64, 0, 128, 3), "bad ", "a block at %d", at)
+			require.ErrorContains(t, x.call(t.Context(), n.function, at, 0, 64, 0, 128, 3), "bad ", "a block at %d", at)
 		}
 		if n.pairs {
 			good()

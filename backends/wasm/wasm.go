@@ -1,5 +1,5 @@
-// Package wasm computes attention in a sandbox: one short C program
-// compiled to WebAssembly, embedded, and run by wazero without any import. A kernel cannot
+// Package wasm computes attention in a sandbox: one short C program compiled to
+// WebAssembly, embedded, and run by wazero without any import. A kernel cannot
 // touch the host, can be audited in one sitting, and gives the same bits on
 // every platform.
 package wasm
@@ -73,13 +73,14 @@ type variant struct {
 
 	takes             flashkit.Feature
 	keys, rows, grads string // its functions; grads only in the backward pass
+	featureRows       string // rows of a call with features of the module, "" if it takes none
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, flashkit.FeatureShift, "fwd_simd128_keys", "fwd_simd128_rows", ""},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, flashkit.FeatureShift, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads"},
-	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .66, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", ""},
-	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .74, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads"},
+	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, flashkit.FeatureShift, "fwd_simd128_keys", "fwd_simd128_rows", "", ""},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, flashkit.FeatureShift, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", ""},
+	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
+	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
 }
 
 // interpreted is how many times slower a kernel is where wazero interprets it.
@@ -157,8 +158,12 @@ const (
 	helpTime = 2500
 )
 
-// featurePair is what features add to a row and a key, in nanoseconds.
-const featurePair = 60
+// featurePair is what features add to a row and a key, and softcapPair what that one
+// adds, in nanoseconds.
+const (
+	featurePair = 10
+	softcapPair = 50
+)
 
 // crowding is how much longer everything takes where sixteen processors or more work:
 // two of them share a core, mostly.
@@ -177,6 +182,9 @@ func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	perPair := pace.pair
 	if x.features != 0 {
 		perPair += featurePair
+	}
+	if c.Score.Softcap != 0 {
+		perPair += softcapPair
 	}
 	sum := float64(visits)*pace.item + c.FLOPs()*pace.flop + seen*perPair + elements/2*pace.element
 	if b.box.engine == interpreter {

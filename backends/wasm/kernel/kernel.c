@@ -13,10 +13,10 @@
 // The host resolves sequences, pages and what repeats: here rows and keys are numbered
 // from 0 within one sequence, and bias and mask are tiles of the pairs of one call.
 //
-// Each pass comes twice: _scalar is the plain loop and says what is computed;
-// _simd128 computes the same in tiles. Letters are those of the papers: Q K V O,
-// scores S, weights P, running maximum m and sum l. D8 is D rounded up to 8.
-// Shapes stand beside pointers. The file also compiles natively; see native.c.
+// Each pass comes twice: _scalar is the plain loop and says what is computed, with
+// _feature_rows for calls with features; _simd128 computes the same in tiles. Letters are
+// those of the papers: Q K V O, scores S, weights P, running maximum m and sum l. D8 is D
+// rounded up to 8. Shapes stand beside pointers. The file also compiles natively; see native.c.
 
 typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64;
 typedef float v4 __attribute__((vector_size(16))); typedef int i4 __attribute__((vector_size(16)));
@@ -25,6 +25,7 @@ typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
 #define UNROLLED _Pragma("GCC unroll 16")
+#define UNROLLED4 _Pragma("GCC unroll 4")  // of any length; sums keep their order
 
 #ifdef __wasm__
 #include <wasm_simd128.h>
@@ -74,18 +75,7 @@ static int inside(u32 offset, u64 bytes) { return offset % 16 == 0 && offset >= 
 
 #define MAX_FLOAT 3.40282347e38f
 #define MAX_DIAGONAL (1ll << 62)
-static int check_features(const block *p, u32 takes) {
-  u32 f = p->features;
-  if (f & ~takes) return BAD_FEATURE;
-  if (f & SOFTCAP && !(p->softcap > 0 && p->softcap <= MAX_FLOAT)) return BAD_FEATURE;
-  if (f & ALIBI && (p->diagonal < -MAX_DIAGONAL || p->diagonal > MAX_DIAGONAL)) return BAD_FEATURE;
-  if (f & DROPOUT && !(p->keep >= 1 && p->keep <= MAX_FLOAT)) return BAD_FEATURE;
-  if (f & BIAS && !inside(p->bias, TILE * TILE * 4)) return BAD_TENSOR;
-  if (f & MASK && !inside(p->mask, TILE * TILE)) return BAD_TENSOR;
-  if (f & DBIAS && !inside(p->dbias, TILE * TILE * 4)) return BAD_TENSOR;
-  return OK;
-}
-
+static int check_features(const block *p, u32 takes);  // at the end
 // check returns OK or what is wrong with the block, before anything else is touched.
 static int check(u32 at, int backward, u32 takes) {
   const block *p = AT(at);
@@ -170,8 +160,7 @@ static double ln(float x) {
   AREA(q, TILE * d8 * 4)               /* [TILE/4][D8][4]x4 */                             \
   AREA(m, TILE) AREA(l, TILE) AREA(l_total, TILE) /* [TILE] */                             \
   AREA(o, TILE * 2 * dv8)              /* [TILE][2][DV8]: the sums, and their totals */    \
-  AREA(s, 4 * TILE) AREA(p, TILE * 16) /* [4][TILE], [TILE][4]x4: of four query rows */    \
-  AREA(top, TILE * 2)                  /* [TILE] doubles: m of rows with features */
+  AREA(s, 4 * TILE) AREA(p, TILE * 16) /* [4][TILE], [TILE][4]x4: of four query rows */
 
 #define BACKWARD(AREA)                                                                     \
   AREA(k, blocks * TILE * d8 * 4)      /* [blocks][TILE/4][D8][4]x4 */                     \
@@ -203,11 +192,11 @@ SCRATCH(backward, BACKWARD)
 
 APART float dot(const float *a, const float *b, u32 n) {
   float sum = 0;
-  for (u32 i = 0; i < n; i++) sum += a[i] * b[i];
+  UNROLLED4 for (u32 i = 0; i < n; i++) sum += a[i] * b[i];
   return sum;
 }
 static void add_scaled(float *to, float by, const float *x, u32 n) {
-  for (u32 i = 0; i < n; i++) to[i] += by * x[i];
+  UNROLLED4 for (u32 i = 0; i < n; i++) to[i] += by * x[i];
 }
 INLINE i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 
@@ -227,22 +216,20 @@ static void begin(const forward *w, u32 rows) {
   zero(w->o, rows * 2 * w->dv8);
   for (u32 r = 0; r < rows; r++) w->m[r] = NONE, w->l[r] = w->l_total[r] = 0;
 }
-// finish writes row r of O and of LSE, whose largest score is m. l is 0 without a key, or without one whose score is above -Inf.
-static void finish(const block *p, const forward *w, u32 r, double m) {
+// finish writes row r of O and of LSE. l is 0 without a key, or without one whose score is above -Inf.
+static void finish(const block *p, const forward *w, u32 r) {
   fold_row(w, r);
   float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];
   for (u32 d = 0; d < p->vdim; d++) out[d] = l == 0 ? 0 : w->o[(r * 2 + 1) * w->dv8 + d] * (1 / l);
-  *lse = l == 0 ? NONE : (float)(m + ln(l));
+  *lse = l == 0 ? NONE : (float)((double)p->scale * w->m[r] + ln(l));
 }
 
 static void keep(const block *p, float *k, float *v, u64 key, u64 n) {
   copy(k + key * p->dim, AT(p->k), n * p->dim), copy(v + key * p->vdim, AT(p->v), n * p->vdim);
 }
 static void fwd_scalar_keys(const block *p, const forward *w, u64 key, u32 n) { keep(p, w->k, w->v, key, n); }
-static void fwd_feature_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags);
 static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   const float *q = AT(p->q);
-  if (p->features) return fwd_feature_rows(p, w, i0, i1, j0, j1, flags);
   if (flags & FIRST) begin(w, i1 - i0);
   for (u32 i = i0; i < i1; i++, q += p->dim) {
     u32 r = i - i0;
@@ -260,7 +247,7 @@ static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u3
       add_scaled(o, weight, w->v + at * p->vdim, p->vdim);
       if ((at + 1) % FOLD == 0) fold_row(w, r);
     }
-    if (flags & LAST) finish(p, w, r, (double)p->scale * *m);
+    if (flags & LAST) finish(p, w, r);
   }
 }
 
@@ -272,9 +259,7 @@ static void fold_grads(const backward *w, u64 key, u64 end) {
 static void bwd_scalar_keys(const block *p, const backward *w, u64 key, u32 n) {
   keep(p, w->k, w->v, key, n), zero(grads_of(w, key), grads_of(w, n) - w->grads);
 }
-static void bwd_feature_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags);
 static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
-  if (p->features) return bwd_feature_rows(p, w, i0, i1, j0, j1, flags);
   for (u32 i = i0; i < i1; i++) {
     u32 r = i - i0;
     const float *q = (float *)AT(p->q) + (u64)r * p->dim, *o = (float *)AT(p->o) + (u64)r * p->vdim;
@@ -336,13 +321,30 @@ static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 k
   EXPORT(#name) int export_##name(u32 at, u32 j0, u32 j1) {                                \
     WHEN_READY(type, takes, 0, 0, TILE, name(p, &w, j0 - p->key0, j1 - j0));               \
   }
-#define ROWS(type, takes, name)                                                            \
+#define ROWS(type, takes, most, name)                                                      \
   EXPORT(#name) int export_##name(u32 at, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {     \
-    WHEN_READY(type, takes, i0, i1, most_keys(p), name(p, &w, i0, i1, j0, j1, flags));     \
+    WHEN_READY(type, takes, i0, i1, most, name(p, &w, i0, i1, j0, j1, flags));             \
   }
-KEYS(forward, FORWARD_TAKES, fwd_scalar_keys) ROWS(forward, FORWARD_TAKES, fwd_scalar_rows)
-KEYS(forward, PLAIN, fwd_simd128_keys) ROWS(forward, PLAIN, fwd_simd128_rows)
-KEYS(backward, BACKWARD_TAKES, bwd_scalar_keys) ROWS(backward, BACKWARD_TAKES, bwd_scalar_rows)
-KEYS(backward, PLAIN, bwd_simd128_keys) ROWS(backward, PLAIN, bwd_simd128_rows)
+KEYS(forward, FORWARD_TAKES, fwd_scalar_keys) ROWS(forward, PLAIN, MAX_ROW, fwd_scalar_rows)
+KEYS(forward, PLAIN, fwd_simd128_keys) ROWS(forward, PLAIN, MAX_ROW, fwd_simd128_rows)
+KEYS(backward, BACKWARD_TAKES, bwd_scalar_keys) ROWS(backward, PLAIN, MAX_ROW, bwd_scalar_rows)
+KEYS(backward, PLAIN, bwd_simd128_keys) ROWS(backward, PLAIN, MAX_ROW, bwd_simd128_rows)
 KEYS(backward, BACKWARD_TAKES, bwd_grads)
 EXPORT("abi") u32 abi(void) { return VERSION; }
+
+// Last, so that the hot loops above lie where they lay without them: their speed depends on it.
+ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_feature_rows)
+ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_feature_rows)
+
+// check_features returns OK or what is wrong with the words about features.
+APART int check_features(const block *p, u32 takes) {
+  u32 f = p->features;
+  if (f & ~takes) return BAD_FEATURE;
+  if (f & SOFTCAP && !(p->softcap > 0 && p->softcap <= MAX_FLOAT)) return BAD_FEATURE;
+  if (f & ALIBI && (p->diagonal < -MAX_DIAGONAL || p->diagonal > MAX_DIAGONAL)) return BAD_FEATURE;
+  if (f & DROPOUT && !(p->keep >= 1 && p->keep <= MAX_FLOAT)) return BAD_FEATURE;
+  if (f & BIAS && !inside(p->bias, TILE * TILE * 4)) return BAD_TENSOR;
+  if (f & MASK && !inside(p->mask, TILE * TILE)) return BAD_TENSOR;
+  if (f & DBIAS && !inside(p->dbias, TILE * TILE * 4)) return BAD_TENSOR;
+  return OK;
+}

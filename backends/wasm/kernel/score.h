@@ -52,9 +52,12 @@ static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
 
 static float exp_of(double x) { return exp2_1((float)(x * 1.4426950408889634)); }
 
+// maxima are the running maxima [TILE], in place of S, which only tiles have.
+static double *maxima(const forward *w) { return (double *)w->s; }
+
 // weigh_score returns the weight of score s in row r, raises the running maximum and adds to l.
 static float weigh_score(const forward *w, u32 r, double s) {
-  double *m = (double *)w->top + r;
+  double *m = maxima(w) + r;
   if (s > *m) {
     float a = exp_of(*m - s);
     rescale(w, r, a), w->l[r] *= a, *m = s;
@@ -69,9 +72,15 @@ static void begin_row(const block *p, const forward *w, u32 r) {
   const float *earlier = (float *)AT(p->o) + (u64)r * p->vdim, lse = ((float *)AT(p->lse))[r];
   float *o = w->o + r * 2 * w->dv8;
   zero(o, 2 * w->dv8);
-  ((double *)w->top)[r] = NONE, w->l[r] = w->l_total[r] = 0;
-  if (p->features & CARRY && lse != NONE) ((double *)w->top)[r] = lse, w->l[r] = 1, copy(o, earlier, p->vdim);
+  maxima(w)[r] = NONE, w->l[r] = w->l_total[r] = 0;
+  if (p->features & CARRY && lse != NONE) maxima(w)[r] = lse, w->l[r] = 1, copy(o, earlier, p->vdim);
   if (p->features & SINK) weigh_score(w, r, p->sink);
+}
+
+// finish_row is finish for scores that are scaled, and doubles.
+static void finish_row(const block *p, const forward *w, u32 r) {
+  finish(p, w, r);
+  if (w->l_total[r] != 0) ((float *)AT(p->lse))[r] = (float)(maxima(w)[r] + ln(w->l_total[r]));
 }
 
 static void fwd_feature_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
@@ -92,7 +101,7 @@ static void fwd_feature_rows(const block *p, const forward *w, u32 i0, u32 i1, u
       }
       if ((at + 1) % FOLD == 0) fold_row(w, r);
     }
-    if (flags & LAST) finish(p, w, r, ((double *)w->top)[r]);
+    if (flags & LAST) finish_row(p, w, r);
   }
 }
 

@@ -205,7 +205,7 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
     fwd_block(p, w, i0, rows, j, j1 - j < TILE ? j1 - j : TILE);
     for (u32 r = 0; (j - p->key0 + TILE) % FOLD == 0 && r < rows; r++) fold_row(w, r);
   }
-  for (u32 r = 0; flags & LAST && r < rows; r++) finish(p, w, r, (double)p->scale * w->m[r]);
+  for (u32 r = 0; flags & LAST && r < rows; r++) finish(p, w, r);
 }
 
 // ---- Backward ----

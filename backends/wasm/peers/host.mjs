@@ -28,7 +28,7 @@ export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, 
   const take = (floats) => { const here = up(at, 64); at = here + 4 * floats; return here; };
   const block = take(48), q = take(TILE * D), k = take(TILE * D), v = take(TILE * DV), o = take(TILE * DV), lse = take(TILE);
   const dout = take(TILE * DV), dlse = take(TILE), dq = take(TILE * D);
-  const bytes = 4 * (keys * 10 * (d8 + dv8) + keys + TILE * 4 * (d8 + dv8) + TILE * TILE * 3 + TILE * 2);
+  const bytes = 4 * (keys * 10 * (d8 + dv8) + keys + TILE * 4 * (d8 + dv8) + TILE * TILE * 3);
   const scratch = take(bytes / 4);
   exports.memory.grow(Math.ceil((at - exports.memory.buffer.byteLength) / 65536));
   const f32 = new Float32Array(exports.memory.buffer);
