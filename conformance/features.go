@@ -130,7 +130,7 @@ func (f *features) randomLengths(r *rand.Rand) {
 	}
 }
 
-// randomShapes makes dimensions of bias and mask repeat as r says.
+// randomShapes makes dimensions of bias and mask repeat, and biases -Inf, as r says.
 func (f *features) randomShapes(r *rand.Rand) {
 	for _, x := range []*pairs{&f.bias, &f.mask} {
 		for d := range 3 {
@@ -139,6 +139,14 @@ func (f *features) randomShapes(r *rand.Rand) {
 			}
 		}
 		x.x = x.x[:min(len(x.x), size(x.shape))]
+	}
+	if r.IntN(4) != 0 {
+		return
+	}
+	for i := range f.bias.x {
+		if r.IntN(4) == 0 {
+			f.bias.x[i] = -inf
+		}
 	}
 }
 

@@ -45,6 +45,9 @@ var mixedMisses = map[string][]string{
 	"simd/bwd_avx512":  {"fwd_generic", "decode_avx512", "decode_avx2"},
 	"simd/bwd_avx2":    {"fwd_generic", "decode_avx512", "decode_avx2"},
 	"simd/bwd_generic": {"fwd_avx512", "fwd_avx2", "decode_avx512", "decode_avx2"},
+
+	"wasm/bwd_simd128": {"fwd_scalar"},
+	"wasm/bwd_scalar":  {"fwd_simd128"},
 }
 
 // mixedUnknown are kernels whose pairs have not been measured: what they do is said, and

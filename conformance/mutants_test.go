@@ -41,7 +41,7 @@ func trapNames() []string {
 func TestCorrectKernelPasses(t *testing.T) {
 	o := conformance.Options{Sweep: 300, Seed: 1}
 	if testing.Short() {
-		o.Sweep = 4
+		o.Sweep, o.Brief = 4, true
 	}
 	kernels := newMutant(t, "").Kernels()
 	for _, k := range kernels {

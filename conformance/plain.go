@@ -260,7 +260,7 @@ func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 // forward computes P = exp(S - max) / sum and O = P V of one row.
 func (x *plainRun[F, A]) forward(at *plainRow) {
 	p, in := at.p, x.in
-	top, sum := x.scores(at), A(0)
+	top := x.scores(at)
 	o := x.sums[sumO][at.row*p.VDim:][:p.VDim]
 	sink, earlier := F(math.Inf(-1)), F(math.Inf(-1))
 	if at.i < p.QLen && p.Score.Sink {
@@ -274,7 +274,7 @@ func (x *plainRun[F, A]) forward(at *plainRow) {
 		x.sums[sumLSE][at.row] = A(top)
 		return
 	}
-	sum = A(exp(sink-top)) + A(exp(earlier-top))
+	sum := A(exp(sink-top)) + A(exp(earlier-top))
 	for j := range x.s {
 		if x.counts[j] {
 			sum += A(exp(x.s[j] - top))

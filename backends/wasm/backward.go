@@ -7,13 +7,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// backward takes items: a chunk of the keys of one head, which owns its dK and
-// dV and walks the query rows that see it. dQ of a tile of rows is the sum over
+// backward takes items: a chunk of the keys of one head, or of all heads that share
+// dBias, which owns its dK, dV and dBias and walks the query rows that see it. dQ of a tile of rows is the sum over
 // chunks, in their order, whoever computes them: a chunk takes up a tile where
 // the chunk before has left it, and waits for that. Items are taken in order,
 // hence the lowest one never waits.
 func (j *job) backward(x *instance) error {
-	n := j.heads() * j.chunks()
+	j.sinkGradients()
+	n := j.items()
 	for !j.stopped() {
 		item := int(j.next.Add(1) - 1)
 		if item >= n {
@@ -27,60 +28,101 @@ func (j *job) backward(x *instance) error {
 	return nil
 }
 
+// backwardChunk takes the heads of an item one after the other.
 func (j *job) backwardChunk(x *instance, item int) error {
-	p, f, w := &j.p, j.args, &j.places
-	c, head := item/j.heads(), item%j.heads()
-	b, g := head/p.KVHeads, head%p.KVHeads
-	k0 := c * j.chunk
-	k1 := min(k0+j.chunk, p.KVLen)
-	x.writeBlock(&j.plan, w, k0, k1-k0)
+	chunk, owner := item/j.owners(), item%j.owners()
+	b0, b1, g0, g1 := 0, j.c.Batch, 0, j.c.KVHeads
+	if !j.bias.allHeads {
+		g0 = owner % j.c.KVHeads
+		g1, owner = g0+1, owner/j.c.KVHeads
+	}
+	if !j.bias.allSeqs {
+		b0, b1 = owner, owner+1
+	}
+	done := int64(0)
+	for b := b0; b < b1; b++ {
+		s := j.c.Seq(b)
+		for g := g0; g < g1; g++ {
+			if err := j.backwardHead(x, item, &done, &s, b, g, chunk*j.chunk); err != nil || j.stopped() {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// backwardHead takes the keys of an item from key k0 on of one head. done counts the
+// tiles of query rows that the item has passed.
+func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, b, g, k0 int) error {
+	f, w := j.args, &j.places
+	k1 := min(k0+j.chunk, s.M)
+	if k0 >= k1 {
+		*done += int64(j.group() * j.tiles(s.N))
+		return nil
+	}
+	x.writeBlock(&j.plan, w, s, k0, k1-k0)
 	for k := k0; k < k1; k += tile {
-		if err := j.stageKeys(x, &f.K, &f.V, b, g, k, min(k+tile, k1)); err != nil {
+		if err := j.stageKeys(x, b, g, k, min(k+tile, k1)); err != nil {
 			return err
 		}
 	}
-	done := int64(0)
-	for h := g * j.group(); h < (g+1)*j.group(); h++ {
-		for t := range j.tiles() {
+	for h := g * j.group(); h < (g+1)*j.group() && s.N > 0; h++ {
+		if j.features != 0 {
+			x.writeScore(&j.plan, w, b, h, s.Diagonal)
+			clear(x.columns[:])
+		}
+		for t := range j.tiles(s.N) {
 			if j.stopped() {
 				return nil
 			}
-			if err := j.backwardTile(x, item, done, b, h, t, k0, k1); err != nil {
+			if err := j.backwardTile(x, item, *done, s, b, h, t, k0, k1); err != nil {
 				return err
 			}
-			done++
-			j.passed[item].Store(done)
+			*done++
+			j.passed[item].Store(*done)
+		}
+		if j.bias.allRows {
+			j.addColumns(x, b, h, k0, k1)
 		}
 	}
+	return j.storeKeys(x, f, b, g, k0, k1)
+}
+
+// storeKeys writes dK and dV of the keys [k0, k1).
+func (j *job) storeKeys(x *instance, f *flashkit.Args, b, g, k0, k1 int) error {
+	w := &j.places
 	for k := k0; k < k1; k += tile {
 		n := min(tile, k1-k)
 		if err := x.call(j.ctx, j.v.grads, int(w.block), k, k+n); err != nil {
 			return err
 		}
-		x.store(w.k, &f.DK, b, g, k, n)
-		x.store(w.v, &f.DV, b, g, k, n)
+		to, _ := j.c.KeyRun(&f.DK, b, g, k)
+		x.store(w.k, &f.DK, to, n)
+		to, _ = j.c.KeyRun(&f.DV, b, g, k)
+		x.store(w.v, &f.DV, to, n)
 	}
 	return nil
 }
 
 // backwardTile adds what tile t of query head h and the keys [k0, k1) give each
 // other.
-func (j *job) backwardTile(x *instance, item int, done int64, b, h, t, k0, k1 int) error {
-	w := &j.places
-	i0, i1, lo, hi := j.tileRows(t)
+func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b, h, t, k0, k1 int) error {
+	w, dq := &j.places, &j.args.DQ
+	i0, i1, lo, hi := j.tileRows(s, t)
+	to := dq.Offset(s.QBatch, h, s.Q0+i0)
 	if lo == hi && k0 == 0 {
-		x.zero(w.dq, (i1-i0)*j.p.Dim)
-		x.store(w.dq, &j.args.DQ, b, h, i0, i1-i0)
+		x.zero(w.dq, (i1-i0)*j.c.Dim)
+		x.store(w.dq, dq, to, i1-i0)
 	}
 	first, last := k0 <= lo, hi <= k1
 	lo, hi = max(lo, k0), min(hi, k1)
 	if lo >= hi {
 		return nil
 	}
-	if !first && !j.waitFor(item-j.heads(), done+1) {
+	if !first && !j.waitFor(item-j.owners(), done+1) {
 		return nil
 	}
-	j.loadTile(x, b, h, i0, i1-i0, first)
+	j.loadTile(x, s, h, i0, i1-i0, first)
 	flags := flagFirst
 	for j0 := k0 + (lo-k0)/tile*tile; flags&flagLast == 0; j0 += j.step {
 		j1 := min(j0+j.step, hi)
@@ -93,70 +135,58 @@ func (j *job) backwardTile(x *instance, item int, done int64, b, h, t, k0, k1 in
 		if j.stopped() {
 			return nil
 		}
-		if err := x.call(j.ctx, j.v.rows, int(w.block), i0, i1, j0, j1, flags); err != nil {
+		if j.pairs {
+			j.loadPairs(x, b, h, i0, i1, j0, j1)
+		}
+		if err := x.call(j.ctx, j.function, int(w.block), i0, i1, j0, j1, flags); err != nil {
 			return err
+		}
+		if j.bias.wanted {
+			j.addBias(x, b, h, i0, i1, j0, j1, k0)
 		}
 		flags &^= flagFirst
 	}
 	if last || !j.gathers() {
-		x.store(w.dq, &j.args.DQ, b, h, i0, i1-i0)
+		x.store(w.dq, dq, to, i1-i0)
 		return nil
 	}
-	for i := range j.gathered(b, h, i0, i1-i0) {
-		j.gathered(b, h, i0, i1-i0)[i] = get(x.at(w.dq, i+1), i)
+	for i := range j.gathered(s, h, i0, i1-i0) {
+		j.gathered(s, h, i0, i1-i0)[i] = get(x.at(w.dq, i+1), i)
 	}
 	return nil
 }
 
 // gathers reports whether dQ needs memory of its own between chunks.
-func (x *plan) gathers() bool { return x.p.DType != flashkit.Float32 && x.chunks() > 1 }
+func (x *plan) gathers() bool { return x.c.DType != flashkit.Float32 && x.chunks() > 1 }
 
 // gathered returns n rows of the sums of dQ.
-func (j *job) gathered(b, h, r, n int) []float32 {
-	return j.dq[((b*j.p.Heads+h)*j.p.QLen+r)*j.p.Dim:][:n*j.p.Dim]
+func (j *job) gathered(s *flashkit.Seq, h, r, n int) []float32 {
+	shape := j.args.DQ.Shape()
+	return j.dq[((s.QBatch*shape[1]+h)*shape[2]+s.Q0+r)*shape[3]:][:n*shape[3]]
 }
 
 // loadTile copies n query rows, from row r on, and their sum of dQ so far.
-func (j *job) loadTile(x *instance, b, h, r, n int, first bool) {
+func (j *job) loadTile(x *instance, s *flashkit.Seq, h, r, n int, first bool) {
 	f, w := j.args, &j.places
-	x.load(w.q, &f.Q, b, h, r, n)
-	x.load(w.o, &f.O, b, h, r, n)
-	x.load(w.dout, &f.DO, b, h, r, n)
-	x.load(w.lse, &f.LSE, b, h, r, n)
+	load := func(offset uint64, t *flashkit.Tensor) { x.load(offset, t, t.Offset(s.QBatch, h, s.Q0+r), n) }
+	load(w.q, &f.Q)
+	load(w.o, &f.O)
+	load(w.dout, &f.DO)
+	load(w.lse, &f.LSE)
 	if f.DLSE.IsZero() {
 		x.zero(w.dlse, n)
 	} else {
-		x.load(w.dlse, &f.DLSE, b, h, r, n)
+		load(w.dlse, &f.DLSE)
 	}
 	switch {
 	case first:
-		x.zero(w.dq, n*j.p.Dim)
+		x.zero(w.dq, n*j.c.Dim)
 	case j.gathers():
-		to := x.at(w.dq, n*j.p.Dim)
-		for i, v := range j.gathered(b, h, r, n) {
+		to := x.at(w.dq, n*j.c.Dim)
+		for i, v := range j.gathered(s, h, r, n) {
 			binary.LittleEndian.PutUint32(to[4*i:], math.Float32bits(v))
 		}
 	default:
-		x.load(w.dq, &f.DQ, b, h, r, n)
-	}
-}
-
-// clearDQ writes dQ where there is no key.
-func (j *job) clearDQ() {
-	t := &j.args.DQ
-	if j.p.QLen == 0 {
-		return
-	}
-	for b := range j.p.Batch {
-		for h := range j.p.Heads {
-			for r := range j.p.QLen {
-				at := t.Offset(b, h, r)
-				if t.DType() == flashkit.Float32 {
-					clear(t.Float32s()[at:][:j.p.Dim])
-				} else {
-					clear(t.Uint16s()[at:][:j.p.Dim])
-				}
-			}
-		}
+		load(w.dq, &f.DQ)
 	}
 }

@@ -6,12 +6,12 @@ import "github.com/flashkit-go/flashkit"
 // the packed keys of the head at hand; a tile packs those that it is the first
 // to see.
 func (j *job) forward(x *instance) error {
-	x.writeBlock(&j.plan, &j.places, 0, j.p.KVLen)
-	blocks := ceil(j.p.KVLen, tile)
+	blocks := ceil(j.c.KVLen, tile)
 	if cap(x.packed) < blocks {
 		x.packed = make([]bool, blocks)
 	}
 	x.packed = x.packed[:blocks]
+	var s flashkit.Seq
 	for head := -1; !j.stopped(); {
 		next, item := j.takeTile(head)
 		if next < 0 {
@@ -20,21 +20,23 @@ func (j *job) forward(x *instance) error {
 		if next != head {
 			clear(x.packed)
 			head = next
+			s = j.c.Seq(head / j.c.KVHeads)
+			x.writeBlock(&j.plan, &j.places, &s, 0, s.M)
 		}
 		// The last rows of a causal mask see the most keys, so they come first.
-		h, t := item%j.group(), j.tiles()-1-item/j.group()
-		if err := j.forwardTile(x, head, h, t); err != nil {
+		h, t := item%j.group(), j.tiles(s.N)-1-item/j.group()
+		if err := j.forwardTile(x, &s, head, h, t); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (j *job) forwardTile(x *instance, head, h, t int) error {
-	p, f, w := &j.p, j.args, &j.places
-	b, g := head/p.KVHeads, head%p.KVHeads
+func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
+	f, w := j.args, &j.places
+	b, g := head/j.c.KVHeads, head%j.c.KVHeads
 	h += g * j.group()
-	i0, i1, lo, hi := j.tileRows(t)
+	i0, i1, lo, hi := j.tileRows(s, t)
 	for k := lo / tile; k*tile < hi; k++ {
 		if x.packed[k] {
 			continue
@@ -42,12 +44,19 @@ func (j *job) forwardTile(x *instance, head, h, t int) error {
 		if j.stopped() {
 			return nil
 		}
-		if err := j.stageKeys(x, &f.K, &f.V, b, g, k*tile, min(k*tile+tile, p.KVLen)); err != nil {
+		if err := j.stageKeys(x, b, g, k*tile, min(k*tile+tile, s.M)); err != nil {
 			return err
 		}
 		x.packed[k] = true
 	}
-	x.load(w.q, &f.Q, b, h, i0, i1-i0)
+	x.load(w.q, &f.Q, f.Q.Offset(s.QBatch, h, s.Q0+i0), i1-i0)
+	if j.features != 0 {
+		x.writeScore(&j.plan, w, b, h, s.Diagonal)
+	}
+	if j.c.Carry {
+		x.load(w.o, &f.O, f.O.Offset(s.QBatch, h, s.Q0+i0), i1-i0)
+		x.load(w.lse, &f.LSE, f.LSE.Offset(s.QBatch, h, s.Q0+i0), i1-i0)
+	}
 	flags := flagFirst
 	for j0 := lo / tile * tile; flags&flagLast == 0; j0 += j.step {
 		j1 := min(j0+j.step, hi)
@@ -57,21 +66,35 @@ func (j *job) forwardTile(x *instance, head, h, t int) error {
 		if j.stopped() {
 			return nil
 		}
-		if err := x.call(j.ctx, j.v.rows, int(w.block), i0, i1, j0, max(j0, j1), flags); err != nil {
+		if j.pairs {
+			j.loadPairs(x, b, h, i0, i1, j0, j1)
+		}
+		if err := x.call(j.ctx, j.function, int(w.block), i0, i1, j0, max(j0, j1), flags); err != nil {
 			return err
 		}
 		flags &^= flagFirst
 	}
-	x.store(w.o, &f.O, b, h, i0, i1-i0)
+	x.store(w.o, &f.O, f.O.Offset(s.QBatch, h, s.Q0+i0), i1-i0)
 	if !f.LSE.IsZero() {
-		x.store(w.lse, &f.LSE, b, h, i0, i1-i0)
+		x.store(w.lse, &f.LSE, f.LSE.Offset(s.QBatch, h, s.Q0+i0), i1-i0)
 	}
 	return nil
 }
 
 // stageKeys hands the keys [j0, j1) of a head to the module.
-func (j *job) stageKeys(x *instance, k, v *flashkit.Tensor, b, g, j0, j1 int) error {
-	x.load(j.places.k, k, b, g, j0, j1-j0)
-	x.load(j.places.v, v, b, g, j0, j1-j0)
+func (j *job) stageKeys(x *instance, b, g, j0, j1 int) error {
+	j.loadKeys(x, j.places.k, &j.args.K, b, g, j0, j1)
+	j.loadKeys(x, j.places.v, &j.args.V, b, g, j0, j1)
 	return x.call(j.ctx, j.v.keys, int(j.places.block), j0, j1)
+}
+
+// loadKeys copies the keys [j0, j1) of K or V to offset, page by page.
+func (j *job) loadKeys(x *instance, offset uint64, t *flashkit.Tensor, b, g, j0, j1 int) {
+	for j0 < j1 {
+		from, n := j.c.KeyRun(t, b, g, j0)
+		n = min(n, j1-j0)
+		x.load(offset, t, from, n)
+		offset += uint64(4 * n * t.Shape()[3])
+		j0 += n
+	}
 }

@@ -28,7 +28,8 @@ type instance struct {
 	share     *share
 	failed    bool // it trapped or broke a rule: what it holds is not known
 
-	packed []bool // which blocks of the head at hand the module has
+	packed  []bool            // which blocks of the head at hand the module has
+	columns [maxChunk]float64 // the gradient of the bias that all rows of the head at hand share
 }
 
 // instantiate returns an instance with n bytes of memory, whole pages.
@@ -80,7 +81,7 @@ func (x *instance) greet(ctx context.Context) error {
 	return nil
 }
 
-var codes = [...]string{"ok", "bad block", "bad version", "bad shape", "bad tensor", "bad scratch", "bad range"}
+var codes = [...]string{"ok", "bad block", "bad version", "bad shape", "bad tensor", "bad scratch", "bad range", "bad feature"}
 
 // call calls a function with the block and the arguments. A code other than 0, a
 // trap and a module that asks for more memory are errors, and the instance is lost.
@@ -115,46 +116,61 @@ func get(from []byte, i int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(from[4*i:]))
 }
 
-// load copies n rows of head h of batch b of t, from row r on, to offset.
-func (x *instance) load(offset uint64, t *flashkit.Tensor, b, h, r, n int) {
-	dim := t.Shape()[3]
-	for i := range n {
-		to, from := x.at(offset+uint64(4*i*dim), dim), t.Offset(b, h, r+i)
-		switch t.DType() {
-		case flashkit.Float32:
-			for c, v := range t.Float32s()[from:][:dim] {
-				put(to, c, v)
-			}
-		case flashkit.Float16:
-			for c, v := range t.Uint16s()[from:][:dim] {
-				put(to, c, half.FromF16(v))
-			}
-		case flashkit.BFloat16:
-			for c, v := range t.Uint16s()[from:][:dim] {
-				put(to, c, half.FromBF16(v))
-			}
+// load copies n rows of t to offset. The first begins at element from, the others a
+// row's stride apart.
+func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
+	dim, stride := t.Shape()[3], t.Strides()[2]
+	for range n {
+		x.loadRow(offset, t, from, dim)
+		offset += uint64(4 * dim)
+		from += stride
+	}
+}
+
+// loadRow copies n elements of t, from element from on, to offset.
+func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
+	to := x.at(offset, n)
+	switch t.DType() {
+	case flashkit.Float32:
+		for c, v := range t.Float32s()[from:][:n] {
+			put(to, c, v)
+		}
+	case flashkit.Float16:
+		for c, v := range t.Uint16s()[from:][:n] {
+			put(to, c, half.FromF16(v))
+		}
+	case flashkit.BFloat16:
+		for c, v := range t.Uint16s()[from:][:n] {
+			put(to, c, half.FromBF16(v))
 		}
 	}
 }
 
-// store copies n rows from offset into head h of batch b of t, from row r on.
-func (x *instance) store(offset uint64, t *flashkit.Tensor, b, h, r, n int) {
-	dim := t.Shape()[3]
-	for i := range n {
-		from, to := x.at(offset+uint64(4*i*dim), dim), t.Offset(b, h, r+i)
-		switch t.DType() {
-		case flashkit.Float32:
-			for c := range t.Float32s()[to:][:dim] {
-				t.Float32s()[to+c] = get(from, c)
-			}
-		case flashkit.Float16:
-			for c := range t.Uint16s()[to:][:dim] {
-				t.Uint16s()[to+c] = half.ToF16(get(from, c))
-			}
-		case flashkit.BFloat16:
-			for c := range t.Uint16s()[to:][:dim] {
-				t.Uint16s()[to+c] = half.ToBF16(get(from, c))
-			}
+// store copies n rows from offset into t. The first begins at element to, the others a
+// row's stride apart.
+func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
+	dim, stride := t.Shape()[3], t.Strides()[2]
+	for range n {
+		storeRow(x.at(offset, dim), t, to, dim)
+		offset += uint64(4 * dim)
+		to += stride
+	}
+}
+
+// storeRow copies n floats into t, from element to on.
+func storeRow(from []byte, t *flashkit.Tensor, to, n int) {
+	switch t.DType() {
+	case flashkit.Float32:
+		for c := range t.Float32s()[to:][:n] {
+			t.Float32s()[to+c] = get(from, c)
+		}
+	case flashkit.Float16:
+		for c := range t.Uint16s()[to:][:n] {
+			t.Uint16s()[to+c] = half.ToF16(get(from, c))
+		}
+	case flashkit.BFloat16:
+		for c := range t.Uint16s()[to:][:n] {
+			t.Uint16s()[to+c] = half.ToBF16(get(from, c))
 		}
 	}
 }
@@ -162,13 +178,13 @@ func (x *instance) store(offset uint64, t *flashkit.Tensor, b, h, r, n int) {
 // zero clears n floats at offset.
 func (x *instance) zero(offset uint64, n int) { clear(x.at(offset, n)) }
 
-// writeBlock writes the block of a plan whose keys at hand are [key0, key0+keys).
-func (x *instance) writeBlock(n *plan, w *places, key0, keys int) {
-	first, last := n.p.Band.Diagonals(n.p.QLen, n.p.KVLen)
+// writeBlock writes the block of a plan for a sequence whose keys at hand are
+// [key0, key0+keys). It says nothing of features.
+func (x *instance) writeBlock(n *plan, w *places, s *flashkit.Seq, key0, keys int) {
 	to := x.at(w.block, blockWords)
 	for i, word := range [blockWords]uint32{
-		magic, version, uint32(n.p.Dim), uint32(n.p.VDim), uint32(key0), uint32(keys),
-		uint32(int32(first)), uint32(int32(last)), math.Float32bits(n.scale()),
+		magic, version, uint32(n.c.Dim), uint32(n.c.VDim), uint32(key0), uint32(keys),
+		uint32(int32(s.Lo)), uint32(int32(s.Hi)), math.Float32bits(n.scale()),
 		uint32(w.q), uint32(w.k), uint32(w.v), uint32(w.o), uint32(w.lse),
 		uint32(w.dout), uint32(w.dlse), uint32(w.dq), uint32(w.scratch), uint32(w.scratchBytes),
 	} {

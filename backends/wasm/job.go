@@ -20,7 +20,9 @@ type job struct {
 	next   atomic.Int64   // the next head, or item, that nobody has begun
 	begun  []atomic.Int64 // forward: how many tiles of each head somebody has begun
 	passed []atomic.Int64 // backward: how far each item has come, where later ones wait for it
+	sinks  atomic.Int64   // backward: the next head whose gradient of the sink nobody has begun
 	dq     []float32      // backward: sums of dQ, where DQ has 16 bits and takes several chunks
+	dbias  []float32      // backward: sums of dBias, where DBias has 16 bits and several heads
 
 	failed atomic.Bool
 	once   sync.Once
@@ -30,7 +32,7 @@ type job struct {
 
 func (b *Backend) newJob(v *variant, c *flashkit.Call) *job {
 	j := b.jobs.Get().(*job)
-	j.plan, j.args = *newPlan(v, c.Problem), c.Args
+	j.plan, j.args = newPlan(v, c), c.Args
 	return j
 }
 
@@ -51,14 +53,18 @@ func (j *job) begin(s *sandbox) error {
 	if err := j.ctx.Err(); err != nil {
 		return err
 	}
-	if j.items() > 0 {
-		j.prepare()
-		return j.parallel(s)
+	j.sinks.Store(0)
+	j.clearOutputs()
+	if j.items() == 0 {
+		j.sinkGradients()
+		return j.ctx.Err()
 	}
-	if j.v.pass == flashkit.PassBackward {
-		j.clearDQ()
+	j.prepare()
+	if err := j.parallel(s); err != nil {
+		return err
 	}
-	return nil
+	j.roundBias()
+	return j.ctx.Err()
 }
 
 func (j *job) parallel(s *sandbox) error {
@@ -125,9 +131,15 @@ func (j *job) stopped() bool {
 func (j *job) prepare() {
 	j.next.Store(0)
 	j.begun = counters(j.begun, j.heads())
-	j.passed = counters(j.passed, j.heads()*j.chunks())
-	if n := j.p.Batch * j.p.Heads * j.p.QLen * j.p.Dim; j.gathers() && len(j.dq) < n {
+	j.passed = counters(j.passed, j.owners()*j.chunks())
+	if n := elements(&j.args.DQ); j.gathers() && len(j.dq) < n {
 		j.dq = make([]float32, n)
+	}
+	if n := elements(&j.args.DBias); j.gathersBias() {
+		if len(j.dbias) < n {
+			j.dbias = make([]float32, n)
+		}
+		clear(j.dbias[:n])
 	}
 }
 
@@ -143,14 +155,27 @@ func counters(old []atomic.Int64, n int) []atomic.Int64 {
 	return old
 }
 
+// rowsOf returns the query rows of a KV head's sequence.
+func (j *job) rowsOf(head int) int {
+	if !j.c.Ragged {
+		return j.c.QLen
+	}
+	return j.c.Seq(head / j.c.KVHeads).N
+}
+
+func elements(t *flashkit.Tensor) int {
+	s := t.Shape()
+	return s[0] * s[1] * s[2] * s[3]
+}
+
 // takeTile returns the next tile of the head at hand, of one that nobody has
 // begun, or, when there is none, of one that others are at. Staying with a head
 // saves packing its keys.
 func (j *job) takeTile(current int) (head, item int) {
-	perHead := j.group() * j.tiles()
+	perHead := func(head int) int { return j.group() * j.tiles(j.rowsOf(head)) }
 	try := func(head int) (int, bool) {
 		item := int(j.begun[head].Add(1) - 1)
-		return item, item < perHead
+		return item, item < perHead(head)
 	}
 	if current >= 0 {
 		if item, ok := try(current); ok {
@@ -166,7 +191,7 @@ func (j *job) takeTile(current int) (head, item int) {
 		}
 		head, left := -1, int64(0)
 		for h := range j.begun {
-			if n := int64(perHead) - j.begun[h].Load(); n > left {
+			if n := int64(perHead(h)) - j.begun[h].Load(); n > left {
 				head, left = h, n
 			}
 		}

@@ -18,7 +18,7 @@ import (
 
 func TestMemoryLimit(t *testing.T) {
 	p := problem(t, "b1-h2-g2-n40-m1000-d64-f32")
-	need := newPlan(&variants[0], p).memory()
+	need := memoryOf(0, p)
 	for limit, want := range map[uint64]string{
 		0: "one head requires", 1: "one head requires", need - 1: "one head requires", need: "", need + 1: "", 10 * need: "", math.MaxUint64: "",
 	} {
@@ -40,6 +40,12 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+// memoryOf returns what an instance needs for a problem.
+func memoryOf(v int, p flashkit.Problem) uint64 {
+	x := newPlan(&variants[v], p.Ask(variants[v].pass))
+	return x.memory()
+}
+
 func held(b *Backend) uint64 {
 	b.box.mu.Lock()
 	defer b.box.mu.Unlock()
@@ -50,7 +56,7 @@ func held(b *Backend) uint64 {
 // small ones and large ones; none fails, and none takes more.
 func TestMemoryLimitShared(t *testing.T) {
 	large, small := problem(t, "b1-h2-g2-n40-m3000-d64-f32"), problem(t, "b1-h3-g3-n40-m70-d8-f32")
-	limit := newPlan(&variants[0], large).memory() + newPlan(&variants[0], small).memory()
+	limit := memoryOf(0, large) + memoryOf(0, small)
 	box, err := newSandbox(t.Context(), kernelWasm, compiler, 5, limit)
 	require.NoError(t, err)
 	b := &Backend{box: box}
@@ -79,7 +85,7 @@ func TestMemoryLimitShared(t *testing.T) {
 // A call that waits for memory obeys its context.
 func TestCancelWhileWaitingForMemory(t *testing.T) {
 	p := problem(t, "b1-h1-g1-n5-m500-d64-f32")
-	n := newPlan(&variants[0], p).memory()
+	n := memoryOf(0, p)
 	box, err := newSandbox(t.Context(), kernelWasm, compiler, 3, n)
 	require.NoError(t, err)
 	b := &Backend{box: box}

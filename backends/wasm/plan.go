@@ -9,7 +9,7 @@ import (
 // What kernel.c says of itself.
 const (
 	magic   = 0x4b484c46
-	version = 1
+	version = 2
 	tile    = 128 // rows of the stage, and keys of a block
 	strip   = 64  // keys that the backward pass takes at a time
 	maxDim  = 1 << 20
@@ -20,39 +20,54 @@ const (
 
 const (
 	maxMemory  = 65535 << 16 // bytes; the module declares the same
-	blockWords = 32
+	blockWords = 48
 	lowest     = 1 << 16 // an instance's first free byte lies below
 )
 
-// A plan is how a problem is cut into calls. It depends on the problem and the
+// A plan is how a call is cut into calls of the module. It depends on the call and the
 // kernel alone, not on the number of workers, and so do the bits of the result.
 type plan struct {
-	p     flashkit.Problem
+	c     *flashkit.Call
 	v     *variant
 	rows  int // query rows of a tile
 	step  int // keys of a call, a multiple of tile
 	chunk int // keys that are in memory at a time, a multiple of tile
+
+	function string // of the module, for rows
+	features uint32 // that the module is told of
+	pairs    bool   // it gets, or gives, tiles of numbers for pairs of rows and keys
+	bias     biasSum
 }
 
 // callFlops keeps a call under a millisecond: while one runs, neither the
 // garbage collector nor a canceled context gets its turn.
 func (v *variant) callFlops() float64 { return v.rate / 2000 }
 
-func newPlan(v *variant, p flashkit.Problem) *plan {
-	pair := 2 * float64(p.Dim+p.VDim) // FLOPs of a row and a key
+// featureFlops is what features add to a pair of a row and a key, as if it were FLOPs.
+const featureFlops = 100
+
+func newPlan(v *variant, c *flashkit.Call) plan {
+	x := plan{c: c, v: v, features: moduleFeatures(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
+	pair := 2 * float64(c.Dim+c.VDim) // FLOPs of a row and a key
 	if v.pass == flashkit.PassBackward {
 		pair *= 2.5
 	}
-	x := &plan{p: p, v: v}
+	if x.function = v.rows; x.features != 0 {
+		x.function = v.featureRows
+		pair += featureFlops
+	}
 	rows, keys := tile, tile
 	if v.pass == flashkit.PassBackward {
 		rows, keys = strip, strip
 	}
 	x.rows = min(rows, max(8, int(v.callFlops()/pair/float64(keys))/8*8))
 	x.step = max(1, int(v.callFlops()/pair/float64(x.rows*tile))) * tile
-	x.chunk = roundUp(p.KVLen, tile)
+	if x.pairs {
+		x.step = tile
+	}
+	x.chunk = roundUp(c.KVLen, tile)
 	if v.pass == flashkit.PassBackward {
-		x.chunk = min(x.chunk, max(minChunk, min(maxChunk, roundUp(p.KVLen*p.Batch*p.KVHeads/minItems, tile))))
+		x.chunk = min(x.chunk, max(minChunk, min(maxChunk, roundUp(c.KVLen*x.owners()/minItems, tile))))
 	}
 	return x
 }
@@ -70,33 +85,54 @@ func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
 func ceil(n, by int) int { return (n + by - 1) / by }
 
-func (x *plan) heads() int { return x.p.Batch * x.p.KVHeads }
+func (x *plan) heads() int { return x.c.Batch * x.c.KVHeads }
 
-func (x *plan) group() int { return x.p.Heads / x.p.KVHeads }
+func (x *plan) group() int { return x.c.Heads / x.c.KVHeads }
 
-func (x *plan) tiles() int { return ceil(x.p.QLen, x.rows) }
+// tiles returns the number of tiles of so many query rows.
+func (x *plan) tiles(rows int) int { return ceil(rows, x.rows) }
 
 func (x *plan) chunks() int {
 	if x.chunk == 0 {
 		return 0
 	}
-	return ceil(x.p.KVLen, x.chunk)
+	return ceil(x.c.KVLen, x.chunk)
+}
+
+// owners is how many workers could have the gradients of a chunk of the keys. A head
+// owns those of its keys; heads that share a gradient of the bias have one owner.
+func (x *plan) owners() int {
+	n := x.heads()
+	if n > 0 && x.bias.allSeqs {
+		n /= x.c.Batch
+	}
+	if x.bias.allHeads {
+		n /= x.c.KVHeads
+	}
+	return n
 }
 
 // items is how many workers could find something to do.
 func (x *plan) items() int {
 	if x.v.pass == flashkit.PassBackward {
-		return x.heads() * x.chunks()
+		return x.owners() * x.chunks()
 	}
-	return x.heads() * x.group() * x.tiles()
+	if !x.c.Ragged {
+		return x.heads() * x.group() * x.tiles(x.c.QLen)
+	}
+	n := 0
+	for b := range x.c.Batch {
+		n += x.tiles(x.c.Seq(b).N)
+	}
+	return n * x.c.Heads
 }
 
-// tileRows returns the rows of query tile t, and the keys that they see.
-func (x *plan) tileRows(t int) (i0, i1, lo, hi int) {
+// tileRows returns the rows of query tile t of a sequence, and the keys that they see.
+func (x *plan) tileRows(s *flashkit.Seq, t int) (i0, i1, lo, hi int) {
 	i0 = t * x.rows
-	i1 = min(i0+x.rows, x.p.QLen)
-	lo, _ = x.p.Keys(i0)
-	_, hi = x.p.Keys(i1 - 1)
+	i1 = min(i0+x.rows, s.N)
+	lo, _ = s.Keys(i0)
+	_, hi = s.Keys(i1 - 1)
 	return i0, i1, lo, max(lo, hi)
 }
 
@@ -104,6 +140,7 @@ func (x *plan) tileRows(t int) (i0, i1, lo, hi int) {
 type places struct {
 	block                           uint64
 	q, k, v, o, lse, dout, dlse, dq uint64
+	bias, mask, dbias               uint64 // 0 without
 	scratch, scratchBytes           uint64
 	end                             uint64
 }
@@ -116,10 +153,19 @@ func (x *plan) place(from uint64) places {
 		at = here + 4*floats
 		return here
 	}
-	d, dv := uint64(x.p.Dim), uint64(x.p.VDim)
+	d, dv := uint64(x.c.Dim), uint64(x.c.VDim)
 	w := places{block: take(blockWords), q: take(tile * d), k: take(tile * d), v: take(tile * dv), o: take(tile * dv), lse: take(tile)}
 	if x.v.pass == flashkit.PassBackward {
 		w.dout, w.dlse, w.dq = take(tile*dv), take(tile), take(tile*d)
+	}
+	if x.c.Score.Bias {
+		w.bias = take(tile * tile)
+		if x.v.pass == flashkit.PassBackward {
+			w.dbias = take(tile * tile)
+		}
+	}
+	if x.c.Score.Mask {
+		w.mask = take(tile * tile / 4)
 	}
 	w.scratchBytes = x.scratch()
 	w.scratch = take(w.scratchBytes / 4)
@@ -132,7 +178,7 @@ func (x *plan) memory() uint64 { return (x.place(lowest).end + pageBytes - 1) / 
 
 // scratch returns the bytes that kernel.c takes: place_fwd and place_bwd there.
 func (x *plan) scratch() uint64 {
-	d8, dv8 := uint64(roundUp(x.p.Dim, 8)), uint64(roundUp(x.p.VDim, 8))
+	d8, dv8 := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8))
 	keys := uint64(x.chunk)
 	floats := keys*(d8+dv8) + (keys/tile+3)&^3 + // K, V, finite
 		tile*(4*d8+2*dv8) + 3*tile + // Q, O and its total, m, l and its total
@@ -148,5 +194,5 @@ func (x *plan) scratch() uint64 {
 // scale returns the factor of the scores as the kernel takes it: the smallest
 // positive number rather than 0, the largest rather than infinity.
 func (x *plan) scale() float32 {
-	return float32(min(max(x.p.SoftmaxScale(), math.SmallestNonzeroFloat32), math.MaxFloat32))
+	return float32(min(max(x.c.SoftmaxScale(), math.SmallestNonzeroFloat32), math.MaxFloat32))
 }

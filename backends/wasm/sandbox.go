@@ -16,7 +16,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// kernelWasm is made from kernel.c beside it by make wasm.
+// kernelWasm is made from kernel.c and its headers by make wasm.
 //
 //go:embed kernel/kernel.wasm
 var kernelWasm []byte
@@ -134,6 +134,9 @@ func functions() map[string]int {
 		all[v.keys], all[v.rows] = 3, 6
 		if v.grads != "" {
 			all[v.grads] = 3
+		}
+		if v.featureRows != "" {
+			all[v.featureRows] = 6
 		}
 	}
 	return all

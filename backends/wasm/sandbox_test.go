@@ -2,12 +2,16 @@ package wasm
 
 import (
 	"context"
+	"encoding/binary"
+	"math"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
 )
 
 // A hostile module has our exports, and one function that does what it likes.
@@ -34,7 +38,7 @@ var hostiles = []hostile{
 	{name: "unknown code", where: "fwd_simd128_keys", code: []byte{opConst, 42, opEnd}, want: "unknown code 42"},
 	{name: "error code", where: "fwd_simd128_keys", code: []byte{opConst, 4, opEnd}, want: "bad tensor"},
 	{name: "unexpected import", imports: true, want: "has imports"},
-	{name: "wrong ABI", where: "abi", code: []byte{opConst, 9, opEnd}, want: "ABI version is 9, want 1"},
+	{name: "wrong ABI", where: "abi", code: []byte{opConst, 9, opEnd}, want: "ABI version is 9, want 2"},
 	{name: "missing function", where: "-abi", want: "no exported function abi"},
 }
 
@@ -134,6 +138,71 @@ func settle(t *testing.T, goroutines int) {
 	t.Fatalf("%d goroutines, were %d", runtime.NumGoroutine(), goroutines)
 }
 
+// busyCall returns a call with every feature that a kernel's module is told of.
+func busyCall(t *testing.T, v *variant) *flashkit.Call {
+	p := problem(t, "b1-h1-g1-n100-m300-d40-dv24-f32")
+	if v.takes != flashkit.FeatureShift {
+		p.Score = flashkit.Score{Softcap: 3, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .5}
+		p.Carry = v.pass == flashkit.PassForward
+	}
+	c := new(flashkit.Call)
+	require.NoError(t, c.Set(p, v.pass, flashkit.NewArgs(p, v.pass)))
+	return c
+}
+
+// A feature that a function does not take, and numbers that a feature can't have, are codes.
+func TestBadFeatures(t *testing.T) {
+	b := newBackend(t, compiler)
+	x, err := b.box.acquire(t.Context(), 16<<20)
+	require.NoError(t, err)
+	defer b.box.release(x)
+	word := func(w *places, i int, v uint32) { binary.LittleEndian.PutUint32(x.at(w.block+uint64(4*i), 1), v) }
+	for v := range variants {
+		c := busyCall(t, &variants[v])
+		n, s := newPlan(&variants[v], c), c.Seq(0)
+		w := n.place(x.base)
+		run := func() error { return x.call(t.Context(), n.function, int(w.block), 0, 64, 0, 128, 3) }
+		for bit := range 32 {
+			x.writeBlock(&n, &w, &s, 0, n.chunk)
+			if n.features != 0 {
+				x.writeScore(&n, &w, 0, 0, s.Diagonal)
+			}
+			require.NoError(t, run())
+			word(&w, wordFeatures, 1<<bit)
+			if n.features>>bit&1 != 0 {
+				require.NoError(t, run(), "feature %d", bit)
+			} else {
+				require.ErrorContains(t, run(), "bad feature", "feature %d", bit)
+			}
+		}
+		if n.features == 0 {
+			continue
+		}
+		require.ErrorContains(t, x.call(t.Context(), n.v.rows, int(w.block), 0, 64, 0, 128, 3), "bad feature", "the plain loop")
+		nan, inf := math.Float32bits(float32(math.NaN())), math.Float32bits(float32(math.Inf(1)))
+		for i, values := range map[int][]uint32{
+			wordFeatures + 2:  {0x7fffffff, 0x80000000},                                               // diagonal, its upper half
+			wordFeatures + 3:  {0, 0x80000000, nan, inf, math.Float32bits(-1)},                        // softcap
+			wordFeatures + 7:  {0, nan, inf, math.Float32bits(.99), math.Float32bits(-2)},             // keep
+			wordFeatures + 12: {0, 16, uint32(w.bias) + 4, uint32(len(x.memory)) - 65520, 0xfffffff0}, // bias
+			wordFeatures + 13: {0, 16, uint32(w.mask) + 4, uint32(len(x.memory)) - 16368, 0xfffffff0}, // mask
+			wordFeatures + 14: {0, 16, uint32(w.bias) + 4, uint32(len(x.memory)) - 65520, 0xfffffff0}, // dbias
+		} {
+			for _, value := range values {
+				x.writeBlock(&n, &w, &s, 0, n.chunk)
+				x.writeScore(&n, &w, 0, 0, s.Diagonal)
+				word(&w, i, value)
+				if i == wordFeatures+14 && c.Pass == flashkit.PassForward {
+					require.NoError(t, run(), "a tile that is not used")
+					continue
+				}
+				require.ErrorContains(t, run(), "bad ", "word %d = %#x", i, value)
+			}
+		}
+	}
+	x.failed = false
+}
+
 // A wrong block or range gives a code, never a trap.
 func TestBadBlocks(t *testing.T) {
 	b := newBackend(t, compiler)
@@ -141,27 +210,36 @@ func TestBadBlocks(t *testing.T) {
 	require.NoError(t, err)
 	defer b.box.release(x)
 	for v := range variants {
-		n := newPlan(&variants[v], problem(t, "b1-h1-g1-n100-m300-d40-dv24-f32"))
+		c := busyCall(t, &variants[v])
+		n, s := newPlan(&variants[v], c), c.Seq(0)
 		w := n.place(x.base)
 		require.LessOrEqual(t, w.end, uint64(len(x.memory)))
-		rows := func(args ...int) error { return x.call(t.Context(), n.v.rows, append([]int{int(w.block)}, args...)...) }
-		good := func() { x.writeBlock(n, &w, 0, n.chunk); x.failed = false }
-		for _, f := range []string{n.v.keys, n.v.rows, n.v.grads} {
+		rows := func(args ...int) error {
+			return x.call(t.Context(), n.function, append([]int{int(w.block)}, args...)...)
+		}
+		good := func() {
+			x.writeBlock(&n, &w, &s, 0, n.chunk)
+			if n.v.takes != flashkit.FeatureShift {
+				x.writeScore(&n, &w, 0, 0, s.Diagonal)
+			}
+			x.failed = false
+		}
+		for _, f := range []string{n.v.keys, n.function, n.v.grads} {
 			if f == "" {
 				continue
 			}
-			for word := range 19 {
+			for word := range 34 {
 				for _, value := range []uint32{0, 1, 0x7fffffff, 0x80000000, 0xfffffff0, 0xffffffff} {
 					good()
 					for i := range 4 {
 						x.at(w.block+uint64(4*word), 1)[i] = byte(value >> (8 * i))
 					}
 					args := []int{int(w.block), 0, 64, 0, 64, 3}
-					if f != n.v.rows {
+					if f != n.function {
 						args = []int{int(w.block), 0, 64}
 					}
 					if err := x.call(t.Context(), f, args...); err != nil {
-						require.Regexp(t, ": bad (block|version|shape|tensor|scratch|range)$", err.Error(), "%s with word %d = %#x", f, word, value)
+						require.Regexp(t, ": bad (block|version|shape|tensor|scratch|range|feature)$", err.Error(), "%s with word %d = %#x", f, word, value)
 					}
 				}
 			}
@@ -172,12 +250,16 @@ func TestBadBlocks(t *testing.T) {
 			require.ErrorContains(t, rows(c[0], c[1], c[2], c[3], 3), "bad range", "%v", c)
 		}
 		for _, at := range []int{0, 8, int(w.block) + 4, -16, int(w.end), len(x.memory) - 16} {
-			require.ErrorContains(t, x.call(t.Context(), n.v.rows, at, 0, 64, 0, 128, 3), "bad ", "a block at %d", at)
+			require.ErrorContains(t, x.call(t.Context(), n.function, at, 0, 64, 0, 128, 3), "bad ", "a block at %d", at)
+		}
+		if n.pairs {
+			good()
+			require.ErrorContains(t, rows(0, 64, 0, 256, 3), "bad range", "more keys than the stage of pairs has")
 		}
 		// What the host sets aside as scratch is exactly what the module needs.
 		less := w
 		less.scratchBytes -= 16
-		x.writeBlock(n, &less, 0, n.chunk)
+		x.writeBlock(&n, &less, &s, 0, n.chunk)
 		require.ErrorContains(t, rows(0, 64, 0, 128, 3), "bad scratch")
 	}
 	x.failed = false

@@ -1,4 +1,4 @@
-// Package wasm computes attention in a sandbox: one C file compiled to
+// Package wasm computes attention in a sandbox: one short C program compiled to
 // WebAssembly, embedded, and run by wazero without any import. A kernel cannot
 // touch the host, can be audited in one sitting, and gives the same bits on
 // every platform.
@@ -71,14 +71,16 @@ type variant struct {
 	rate float64 // FLOP/s of one worker, roughly; it sizes calls
 	pace pace
 
+	takes             flashkit.Feature
 	keys, rows, grads string // its functions; grads only in the backward pass
+	featureRows       string // rows of a call with features of the module, "" if it takes none
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, "fwd_simd128_keys", "fwd_simd128_rows", ""},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads"},
-	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .66, 30, 8.5}, "fwd_scalar_keys", "fwd_scalar_rows", ""},
-	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .74, 30, 30}, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads"},
+	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, flashkit.FeatureShift, "fwd_simd128_keys", "fwd_simd128_rows", "", ""},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, flashkit.FeatureShift, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", ""},
+	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
+	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
 }
 
 // interpreted is how many times slower a kernel is where wazero interprets it.
@@ -90,10 +92,10 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	for i := range variants {
 		v := &variants[i]
 		k := flashkit.Kernel{
-			Name: "wasm/" + v.stem, Pass: v.pass, Takes: flashkit.FeatureShift,
-			Refuses: func(c *flashkit.Call) string { return b.refuses(v, c.Problem) },
-			Cost:    func(c *flashkit.Call) time.Duration { return b.cost(v, c.Problem) },
-			Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: b.hostMemory(v, c.Problem)} },
+			Name: "wasm/" + v.stem, Pass: v.pass, Takes: v.takes,
+			Refuses: func(c *flashkit.Call) string { return b.refuses(v, c) },
+			Cost:    func(c *flashkit.Call) time.Duration { return b.cost(v, c) },
+			Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: b.hostMemory(v, c)} },
 			Run:     func(ctx context.Context, c *flashkit.Call) error { return b.do(ctx, b.newJob(v, c)) },
 		}
 		setAbout(&k, v.stem)
@@ -103,33 +105,40 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 }
 
 // refuses says what the memory of an instance cannot hold.
-func (b *Backend) refuses(v *variant, p flashkit.Problem) string {
-	if p.QLen > maxRow || p.KVLen > maxRow-p.QLen {
+func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
+	if c.QLen > maxRow || c.KVLen > maxRow-c.QLen {
 		return fmt.Sprintf("supports up to %d query rows and keys together", maxRow)
 	}
-	if p.Dim > maxDim || p.VDim > maxDim {
-		return fmt.Sprintf("supports head dims up to %d, not %d", maxDim, max(p.Dim, p.VDim))
+	if c.Dim > maxDim || c.VDim > maxDim {
+		return fmt.Sprintf("supports head dims up to %d, not %d", maxDim, max(c.Dim, c.VDim))
 	}
-	limit := min(b.box.limit, maxMemory)
-	if need := newPlan(v, p).memory(); need > limit {
+	x, limit := newPlan(v, c), min(b.box.limit, maxMemory)
+	if need := x.memory(); need > limit {
 		return fmt.Sprintf("one head requires %d bytes; the sandbox has %d", need, limit)
 	}
 	return ""
 }
 
 // hostMemory returns the bytes of the instances that a call takes, of the sums of
-// dQ where it gathers them, and of the counters.
-func (b *Backend) hostMemory(v *variant, p flashkit.Problem) float64 {
-	x := newPlan(v, p)
+// dQ and of dBias where it gathers them, and of the counters.
+func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
+	x := newPlan(v, c)
 	if x.items() == 0 {
 		return 0
 	}
 	bytes := float64(x.memory())
 	bytes *= max(1, min(float64(cap(b.box.slots)), float64(x.items()), math.Floor(float64(b.box.limit)/bytes)))
 	if x.gathers() {
-		bytes += 4 * float64(p.Batch*p.Heads*p.QLen) * float64(p.Dim)
+		rows := c.Batch * c.QLen
+		if c.Args != nil {
+			rows = c.Args.DQ.Shape()[0] * c.Args.DQ.Shape()[2]
+		}
+		bytes += 4 * float64(rows*c.Heads) * float64(c.Dim)
 	}
-	return bytes + 8*float64(x.heads()) + 8*float64(x.heads())*float64(x.chunks())
+	if x.gathersBias() {
+		bytes += 4 * float64(elements(&c.Args.DBias))
+	}
+	return bytes + 8*float64(x.heads()) + 8*float64(x.owners())*float64(x.chunks())
 }
 
 // A pace is what the parts of a kernel's work take one worker, in nanoseconds.
@@ -149,25 +158,60 @@ const (
 	helpTime = 2500
 )
 
+// featurePair is what features add to a row and a key, and softcapPair what that one
+// adds, in nanoseconds.
+const (
+	featurePair = 10
+	softcapPair = 50
+)
+
 // crowding is how much longer everything takes where sixteen processors or more work:
 // two of them share a core, mostly.
 const crowding = .5
 
-func (b *Backend) cost(v *variant, p flashkit.Problem) time.Duration {
+func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	const rows = 8 // that meet an edge of the band together
-	c, x := &v.pace, newPlan(v, p)
-	seen := float64(p.Batch*p.Heads) * (float64(p.Area()) + float64(p.QLen)*rows/2)
-	elements := float64(p.Batch) * (float64(p.Heads)*float64(p.QLen) + float64(p.KVHeads)*float64(p.KVLen)) * float64(p.Dim+p.VDim)
+	x, pace := newPlan(v, c), &v.pace
+	n := x.amount()
+	seen := float64(c.Heads) * (float64(c.Area()) + n.rows*rows/2)
+	elements := (float64(c.Heads)*n.rows + float64(c.KVHeads)*n.keys) * float64(c.Dim+c.VDim)
 	visits := x.items()
 	if v.pass == flashkit.PassBackward {
-		visits += p.Batch * p.Heads * x.tiles() * x.chunks()
+		visits += n.visits * c.Heads
 	}
-	sum := float64(visits)*c.item + p.FLOPs(v.pass)*c.flop + seen*c.pair + elements/2*c.element
+	perPair := pace.pair
+	if x.features != 0 {
+		perPair += featurePair
+	}
+	if c.Score.Softcap != 0 {
+		perPair += softcapPair
+	}
+	sum := float64(visits)*pace.item + c.FLOPs()*pace.flop + seen*perPair + elements/2*pace.element
 	if b.box.engine == interpreter {
 		sum *= interpreted
 	}
-	n := float64(max(1, min(cap(b.box.slots), x.items())))
-	sum = callTime + sum/n + helpTime*(n-1)
+	workers := float64(max(1, min(cap(b.box.slots), x.items())))
+	sum = callTime + sum/workers + helpTime*(workers-1)
 	sum *= 1 + crowding*min(1, float64(cap(b.box.slots)-1)/15)
 	return time.Duration(min(sum, math.MaxInt64/2))
+}
+
+// An amount is what the sequences of a call add up to.
+type amount struct {
+	rows, keys float64
+	visits     int // of tiles of rows by chunks of keys
+}
+
+func (x *plan) amount() (n amount) {
+	c := x.c
+	if !c.Ragged {
+		return amount{float64(c.Batch) * float64(c.QLen), float64(c.Batch) * float64(c.KVLen), c.Batch * x.tiles(c.QLen) * x.chunks()}
+	}
+	for b := range c.Batch {
+		s := c.Seq(b)
+		n.rows += float64(s.N)
+		n.keys += float64(s.M)
+		n.visits += x.tiles(s.N) * ceil(s.M, max(1, x.chunk))
+	}
+	return n
 }

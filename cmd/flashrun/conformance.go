@@ -47,8 +47,10 @@ func newConformance() *cobra.Command {
 		Short: "Run the conformance suite on every kernel of this machine",
 		Long: `Conformance holds every kernel to the same golden vectors: 108 grid problems and
 the named traps, each in f32, f16 and bf16, then rows of 65,536 keys and columns
-of as many rows, questions of conduct and, with --sweep, random problems against
-the float64 oracle. A failure prints the line that runs it again alone.
+of as many rows, questions of conduct, backward kernels on what other forward
+kernels wrote and, with --sweep, random problems against the float64 oracle.
+Traps of features, and all traps as padded, packed and paged sequences, are for
+the kernels that take these. A failure prints the line that runs it again alone.
 
 FLASHKIT_REQUIRE=simd/fwd_avx512,... makes it a failure when one of these kernels
 passes no case on this machine.`,
@@ -76,7 +78,7 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 	w := cmd.OutOrStdout()
 	if f.list {
 		for _, c := range slices.Concat(conformance.Traps(), conformance.Long()) {
-			fmt.Fprintf(w, "%-22s %-40s %s\n", c.Name, c.Problem, c.Catches)
+			fmt.Fprintf(w, "%-22s %-48s %s\n", c.Name, c.Problem, c.Catches)
 		}
 		return nil
 	}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds kernel.wasm from kernel.c beside it, or to the path given. The compiler
+# Builds kernel.wasm from kernel.c and its two headers beside it, or to the path given. The compiler
 # is pinned: another version makes other bytes, and 19 cannot compile PIN.
 #
 # Two commands on purpose: in one, clang runs whatever wasm-opt it finds after

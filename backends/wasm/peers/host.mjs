@@ -3,7 +3,7 @@
 // smaller calls; the bits are the same.
 import fs from 'node:fs';
 
-const MAGIC = 0x4b484c46, VERSION = 1, TILE = 128, FIRST = 1, LAST = 2, SCALED = 4;
+const MAGIC = 0x4b484c46, VERSION = 2, TILE = 128, FIRST = 1, LAST = 2, SCALED = 4;
 const up = (n, to) => Math.ceil(n / to) * to;
 
 export const compile = (path) => new WebAssembly.Module(fs.readFileSync(path));
@@ -26,13 +26,13 @@ export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, 
   const d8 = up(D, 8), dv8 = up(DV, 8), keys = up(M, TILE);
   let at = exports.__heap_base.value;
   const take = (floats) => { const here = up(at, 64); at = here + 4 * floats; return here; };
-  const block = take(32), q = take(TILE * D), k = take(TILE * D), v = take(TILE * DV), o = take(TILE * DV), lse = take(TILE);
+  const block = take(48), q = take(TILE * D), k = take(TILE * D), v = take(TILE * DV), o = take(TILE * DV), lse = take(TILE);
   const dout = take(TILE * DV), dlse = take(TILE), dq = take(TILE * D);
   const bytes = 4 * (keys * 10 * (d8 + dv8) + keys + TILE * 4 * (d8 + dv8) + TILE * TILE * 3);
   const scratch = take(bytes / 4);
   exports.memory.grow(Math.ceil((at - exports.memory.buffer.byteLength) / 65536));
   const f32 = new Float32Array(exports.memory.buffer);
-  const words = new Uint32Array(exports.memory.buffer, block, 32);
+  const words = new Uint32Array(exports.memory.buffer, block, 48);
   words.set([MAGIC, VERSION, D, DV, 0, M, first, last, 0, q, k, v, o, lse, dout, dlse, dq, scratch, bytes]);
   f32[block / 4 + 8] = scale;
 

@@ -1,0 +1,86 @@
+package wasm
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What the plain kernels take, which is everything that their pass has.
+const (
+	forwardTakes  = flashkit.AllFeatures
+	backwardTakes = flashkit.AllFeatures &^ (flashkit.FeaturePage | flashkit.FeatureCarry)
+)
+
+// moduleFeatures returns the block's word of features, whose bits kernel.c lists in this
+// order. Sequences and pages have none: the host resolves them when it copies rows. The
+// sink is in LSE, which is all that the backward pass knows of it.
+func moduleFeatures(c *flashkit.Call) (bits uint32) {
+	forward := c.Pass == flashkit.PassForward
+	for i, has := range [...]bool{
+		c.Score.Softcap != 0, c.Score.ALiBi, c.Score.Bias, c.Score.Mask, c.Score.Sink && forward,
+		c.Score.Dropout != 0, c.Carry && forward, wantsDBias(c),
+	} {
+		if has {
+			bits |= 1 << i
+		}
+	}
+	return bits
+}
+
+// wantsDBias reports whether the call asks for the gradient of the bias.
+func wantsDBias(c *flashkit.Call) bool {
+	return c.Pass == flashkit.PassBackward && c.Args != nil && c.Score.Bias && !c.Args.DBias.IsZero()
+}
+
+// dropout returns the number below which a random word drops a weight, and the factor of
+// the weights that are kept.
+func dropout(p float32) (threshold uint32, keep float32) {
+	threshold = uint32(min(math.Floor(float64(p)*(1<<32)+.5), math.MaxUint32))
+	return threshold, float32(1 / (1 - float64(p)))
+}
+
+const wordFeatures = 19 // the first of the block's words about features
+
+// writeScore writes what the block says of features, for query head h of sequence b, in
+// which row i lies on the diagonal at key i+diagonal.
+func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
+	var slope, sink float32
+	if t := &n.c.Args.Slopes; n.c.Score.ALiBi {
+		slope = t.Float32s()[t.Repeated(b, h, 0)]
+	}
+	if t := &n.c.Args.Sink; n.c.Score.Sink {
+		sink = t.Float32s()[t.Repeated(0, h, 0)]
+	}
+	threshold, keep := dropout(n.c.Score.Dropout)
+	seed := n.c.Args.Seed
+	to := x.at(w.block+4*wordFeatures, blockWords-wordFeatures)
+	for i, word := range [...]uint32{
+		n.features, uint32(diagonal), uint32(int64(diagonal) >> 32), math.Float32bits(n.c.Score.Softcap),
+		math.Float32bits(slope), math.Float32bits(sink), threshold, math.Float32bits(keep),
+		uint32(seed), uint32(seed >> 32), uint32(h), uint32(b), uint32(w.bias), uint32(w.mask), uint32(w.dbias),
+	} {
+		binary.LittleEndian.PutUint32(to[4*i:], word)
+	}
+}
+
+// loadPairs copies what the bias and the mask say of rows [i0, i1) and keys [j0, j1) of
+// head h of sequence b to the stage.
+func (j *job) loadPairs(x *instance, b, h, i0, i1, j0, j1 int) {
+	for r := range i1 - i0 {
+		if t := &j.args.Bias; j.c.Score.Bias {
+			x.loadRow(j.places.bias+uint64(4*r*tile), t, t.Repeated(b, h, i0+r)+j0, j1-j0)
+		}
+		if t := &j.args.Mask; j.c.Score.Mask {
+			from := t.Repeated(b, h, i0+r)
+			to := x.memory[j.places.mask+uint64(r*tile):][:tile]
+			for c, seen := range t.Bools()[from+j0 : from+j1] {
+				to[c] = 0
+				if seen {
+					to[c] = 1
+				}
+			}
+		}
+	}
+}

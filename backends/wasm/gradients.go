@@ -1,0 +1,165 @@
+package wasm
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// A biasSum says what dBias is summed over. Heads that share a part of it have one
+// owner, who adds in one order: by sequence, head and row.
+type biasSum struct {
+	wanted   bool
+	allSeqs  bool // all sequences share it
+	allHeads bool // all heads do
+	allRows  bool // all rows of a head do
+}
+
+func newBiasSum(c *flashkit.Call) biasSum {
+	if !wantsDBias(c) {
+		return biasSum{}
+	}
+	shape := c.Args.DBias.Shape()
+	return biasSum{true, shape[0] == 1 && c.Batch > 1, shape[1] == 1 && c.Heads > 1, shape[2] == 1}
+}
+
+// gathersBias reports whether dBias needs memory of its own while heads add to it.
+func (x *plan) gathersBias() bool {
+	return x.bias.wanted && (x.bias.allSeqs || x.bias.allHeads) && x.c.Args.DBias.DType() != flashkit.Float32
+}
+
+// gatheredBias returns a row of the sums of dBias.
+func (j *job) gatheredBias(b, h, i int) []float32 {
+	s := j.args.DBias.Shape()
+	return j.dbias[((b%s[0]*s[1]+h%s[1])*s[2]+i%s[2])*s[3]:][:s[3]]
+}
+
+// addBias takes the tile of dBias of rows [i0, i1) and keys [j0, j1) from the stage.
+// k0 is the first key at hand.
+func (j *job) addBias(x *instance, b, h, i0, i1, j0, j1, k0 int) {
+	for r := range i1 - i0 {
+		from := x.at(j.places.dbias+uint64(4*r*tile), j1-j0)
+		if !j.bias.allRows {
+			j.addBiasRow(from, b, h, i0+r, j0)
+			continue
+		}
+		to := x.columns[j0-k0:]
+		for c := range j1 - j0 {
+			to[c] += float64(get(from, c))
+		}
+	}
+}
+
+// addColumns adds what the rows of a head have in common, of keys [k0, k1).
+func (j *job) addColumns(x *instance, b, h, k0, k1 int) {
+	from := x.at(j.places.dbias, k1-k0)
+	for c := range k1 - k0 {
+		put(from, c, float32(x.columns[c]))
+	}
+	j.addBiasRow(from, b, h, 0, k0)
+}
+
+// addBiasRow adds a row of floats to what row i of a head has from key j0 on.
+func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
+	t, n := &j.args.DBias, len(from)/4
+	at := t.Repeated(b, h, i) + j0
+	var sum []float32
+	switch {
+	case t.DType() == flashkit.Float32:
+		sum = t.Float32s()[at:][:n]
+	case j.gathersBias():
+		sum = j.gatheredBias(b, h, i)[j0:][:n]
+	default:
+		storeRow(from, t, at, n)
+	}
+	for c := range sum {
+		sum[c] += get(from, c)
+	}
+}
+
+// roundBias writes gathered sums to DBias.
+func (j *job) roundBias() {
+	if !j.gathersBias() {
+		return
+	}
+	t, round := &j.args.DBias, half.ToBF16
+	if t.DType() == flashkit.Float16 {
+		round = half.ToF16
+	}
+	s := t.Shape()
+	for row := range s[0] * s[1] * s[2] {
+		b, h, i := row/s[2]/s[1], row/s[2]%s[1], row%s[2]
+		if i%tile == 0 && j.stopped() {
+			return
+		}
+		to := t.Uint16s()[t.Offset(b, h, i):][:s[3]]
+		for c, v := range j.gatheredBias(b, h, i) {
+			to[c] = round(v)
+		}
+	}
+}
+
+// sinkGradients writes dSink of heads that nobody else has begun. It is the sum over
+// rows of their weight of the sink times -delta, in the order of sequences and rows.
+func (j *job) sinkGradients() {
+	f, c := j.args, j.c
+	if c.Pass != flashkit.PassBackward || f.DSink.IsZero() {
+		return
+	}
+	for {
+		h := int(j.sinks.Add(1) - 1)
+		if h >= c.Heads || j.stopped() {
+			return
+		}
+		sink, sum := float64(f.Sink.Float32s()[f.Sink.Repeated(0, h, 0)]), 0.0
+		for b := 0; b < c.Batch && c.QLen > 0; b++ {
+			s := c.Seq(b)
+			for i := range s.N {
+				if i%tile == 0 && j.stopped() {
+					return
+				}
+				sum += j.sinkGradient(&s, h, i, sink)
+			}
+		}
+		f.DSink.Float32s()[f.DSink.Offset(0, h, 0)] = float32(sum)
+	}
+}
+
+// sinkGradient returns what row i of a sequence adds to dSink of head h.
+func (j *job) sinkGradient(s *flashkit.Seq, h, i int, sink float64) float64 {
+	f := j.args
+	i += s.Q0
+	lse := float64(f.LSE.Float32s()[f.LSE.Offset(s.QBatch, h, i)])
+	weight := math.Exp(sink - lse)
+	if math.IsInf(lse, -1) || weight == 0 {
+		return 0
+	}
+	delta := dot(&f.DO, &f.O, f.DO.Offset(s.QBatch, h, i), f.O.Offset(s.QBatch, h, i), j.c.VDim)
+	if !f.DLSE.IsZero() {
+		delta -= float64(f.DLSE.Float32s()[f.DLSE.Offset(s.QBatch, h, i)])
+	}
+	return -weight * delta
+}
+
+// dot returns the product of n elements of x and y, which are of one type.
+func dot(x, y *flashkit.Tensor, at, other, n int) (sum float64) {
+	switch x.DType() {
+	case flashkit.Float32:
+		a, b := x.Float32s()[at:][:n], y.Float32s()[other:][:n]
+		for i := range a {
+			sum += float64(a[i]) * float64(b[i])
+		}
+	case flashkit.Float16:
+		a, b := x.Uint16s()[at:][:n], y.Uint16s()[other:][:n]
+		for i := range a {
+			sum += float64(half.FromF16(a[i])) * float64(half.FromF16(b[i]))
+		}
+	case flashkit.BFloat16:
+		a, b := x.Uint16s()[at:][:n], y.Uint16s()[other:][:n]
+		for i := range a {
+			sum += float64(half.FromBF16(a[i])) * float64(half.FromBF16(b[i]))
+		}
+	}
+	return sum
+}

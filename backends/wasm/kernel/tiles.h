@@ -1,0 +1,294 @@
+// The kernels in tiles of vectors: the loops of kernel.c, which includes this, made fast.
+
+// ---- The product of tiles ----
+//
+// Both passes are made of one loop: four rows by eight columns,
+//
+//	c[r][n] += sum over k of a[k][r] * b[k][n]
+//
+// with a [k][4] splatted, each number four times in a row, and b [k][8]. It is
+// the shape of sixteen registers: eight sums, two of b, one of a. How it is
+// written decides the speed under wazero, which keeps the order of instructions:
+// UNROLL steps go from the highest address down, so that one bounds check for
+// each pointer covers all; PIN after each sum, else the compiler loads first,
+// sums later, and spills; HIDE the pointers, else it replaces constant offsets
+// with additions, each with a check; a is splatted, as only a load is cheap.
+#ifndef UNROLL
+#define UNROLL 8  // a power of two up to 8
+#endif
+
+INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
+  const float *end = b + n * 8;
+  do {
+    HIDE(a, b);
+    UNROLLED for (int u = UNROLL - 1; u >= 0; u--) {
+      v4 b1 = load(b + u * 8 + 4), b0 = load(b + u * 8);
+      UNROLLED for (int r = 3; r >= 0; r--) {
+        v4 x = load(a + u * 16 + r * 4);
+        c[r][0] += x * b0;
+        PIN(c[r][0]);
+        c[r][1] += x * b1;
+        PIN(c[r][1]);
+      }
+    }
+    a += UNROLL * 16, b += UNROLL * 8;
+  } while (b != end);
+}
+
+// add_product adds to c [4][8], whose rows are step apart. n is a positive multiple of 8.
+INLINE void add_product(const float *a, const float *b, u32 n, float *c, u32 step) {
+  v4 sum[4][2] = {{splat(0)}};
+  multiply(a, b, n, sum);
+  UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, load(c) + sum[r][0]), store(c + 4, load(c + 4) + sum[r][1]);
+}
+
+// Products of one a and eights of columns: scores sets c [4][TILE] up to end, across adds to
+// `width` columns of rows of c, step apart. down takes one b and fours of rows, up to end of c [][TILE].
+// Their loops are apart, as a call saves and restores eight registers.
+APART void scores(const float *a, const float *b, u32 n, float *c, const float *end) {
+  for (; c != end; c += 8, b += n * 8) {
+    v4 sum[4][2] = {{splat(0)}};
+    multiply(a, b, n, sum);
+    HIDE(c, end);
+    UNROLLED for (int r = 3; r >= 0; r--) store(c + r * TILE + 4, sum[r][1]), store(c + r * TILE, sum[r][0]);
+  }
+}
+APART void across(const float *a, const float *b, u32 n, float *c, u32 width, u32 step) {
+  for (const float *end = c + width; c != end; c += 8, b += TILE * 8) add_product(a, b, n, c, step);
+}
+APART void down(const float *a, const float *b, u32 n, float *c, const float *end) {
+  for (; c != end; c += TILE * 4, a += TILE * 16) add_product(a, b, n, c, TILE);
+}
+
+// A span says which of n steps each of up to 8 rows (or columns) of a product
+// takes: [lo, hi). All of them lie in [from, to), rounded outwards to 8. partial
+// says that not all take all of it.
+typedef struct { u32 lo[8], hi[8], from, to, partial; } span;
+
+// spans returns what `count` rows take, of `of` that there are: row r takes the
+// steps from at+r+first to at+r+last, both included, that lie in [0, n).
+static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
+  span s = {.from = n, .to = 0};
+  for (u32 r = 0; r < count; r++) {
+    s.lo[r] = r < of ? clamp(at + r + first, 0, n) : 0;
+    s.hi[r] = r < of ? clamp(at + r + last + 1, 0, n) : 0;
+    if (s.lo[r] >= s.hi[r]) continue;
+    if (s.lo[r] < s.from) s.from = s.lo[r];
+    if (s.hi[r] > s.to) s.to = s.hi[r];
+  }
+  s.from = s.from / 8 * 8, s.to = round_up(s.to, 8);
+  for (u32 r = 0; r < count; r++) s.partial |= s.lo[r] > s.from || s.hi[r] < s.to;
+  return s;
+}
+// careful_product adds the product over the span, without touching a number that a row (or, by column, a
+// column) must not see: its weight is 0, but the number may be NaN. The order, and the bits, are those of multiply.
+static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
+  for (u32 e = 0; e < 32; e++) {
+    u32 r = e / 8, n = e % 8, who = by_column ? n : r;
+    float sum = 0;
+    for (u32 x = s->from; x < s->to; x++) {
+      u32 k = x ^ (UNROLL - 1);
+      if (s->lo[who] <= k && k < s->hi[who]) sum += a[k * 16 + r * 4] * b[k * 8 + n];
+    }
+    c[r * step + n] += sum;
+  }
+}
+
+// span_across and span_down do so over the span. finite says that all that the weights multiply is.
+INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 width, u32 step) {
+  if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, width, step);
+  else for (u32 d = 0; d < width; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
+}
+INLINE void span_down(const float *a, const float *b, const span *s, u32 finite, float *c, const float *end) {
+  if (!s->partial || finite) down(a + s->from * 16, b + s->from * 8, s->to - s->from, c, end);
+  else for (; c != end; c += TILE * 4, a += TILE * 16) careful_product(a, b, s, 1, c, TILE);
+}
+
+// ---- Packing ----
+//
+// From rows x [n][dim] into what products read, padded with zeros to 8 rows and
+// 8 elements. Splatted, they become rows of a product, else columns. Each
+// returns whether all numbers are finite: 0 times any other is NaN.
+
+enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS };
+// four returns the numbers at p of which `left` are there, and zeros.
+INLINE v4 four(const float *p, int left) {
+  if (left >= 4) return *(const v4_any *)p;
+  return (v4){left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0};
+}
+INLINE void scatter(float *p, u32 step, v4 x) {
+  UNROLLED for (int e = 3; e >= 0; e--) p[e * step] = x[e];
+}
+
+INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
+  u32 d8 = round_up(dim, 8);
+  v4 none = splat(0);
+  for (u32 r = 0; r < round_up(n, 8); r++, x += dim)
+    for (u32 d = 0; d < d8; d += 4) {
+      v4 v = four(x + d, r < n ? (int)(dim - d) : 0);
+      none += v * 0;
+      if (how == ROWS) scatter(to + (r / 8 * d8 + d) * 8 + r % 8, 8, v);
+      if (how == ELEMENTS) store(to + d / 8 * TILE * 8 + r * 8 + d % 8, v);
+      if (how == SPLAT_ROWS) spread(to + (r / 4 * d8 + d) * 16 + r % 4 * 4, 16, v);
+      if (how == SPLAT_ELEMENTS) spread(to + (d / 4 * TILE + r) * 16, 4, v);
+    }
+  return none[0] + none[1] + none[2] + none[3] == 0;
+}
+#define PACK(name, how) APART u32 name(const float *x, u32 n, u32 dim, float *to) { return pack(x, n, dim, to, how); }
+PACK(pack_rows, ROWS)                      // to [TILE/8][D8][8]
+PACK(pack_elements, ELEMENTS)              // to [D8/8][TILE][8]
+PACK(splat_rows, SPLAT_ROWS)               // to [TILE/4][D8][4] splatted
+PACK(splat_elements, SPLAT_ELEMENTS)       // to [D8/4][TILE][4] splatted
+
+// ---- Forward ----
+
+static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
+  pack_rows(AT(p->k), n, p->dim, w->k + key * w->d8);
+  w->finite[key / TILE] = pack_elements(AT(p->v), n, p->vdim, w->v + key * w->dv8);
+}
+
+// weigh turns the scores of a row, some eights, into weights, splatted, at `to` and every
+// 16 numbers on, and returns their sum. Not apart, its loop would load what soften keeps.
+APART float weigh(const float *x, const float *end, float *to, float top, float scale2) {
+  v4 sum = splat(0);
+  for (; x < end; x += 8, to += 128) {
+    HIDE(x, to);
+    UNROLLED for (int e = 4; e >= 0; e -= 4) {
+      v4 w = exp2((load(x + e) - top) * scale2);
+      sum += w, spread(to + e * 16, 16, w);
+    }
+  }
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// soften turns the scores s [4][TILE] of the rows of a span into weights, splatted into
+// p [TILE][4], raises the running maxima m and adds to l. It returns the factors for what
+// was summed before. The scale comes after the difference, so that large scores lose nothing.
+APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2) {
+  v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
+  for (u32 r = 0; n->partial && r < 4; r++)
+    for (u32 j = n->from; j < n->to; j++)
+      if (j < n->lo[r] || j >= n->hi[r]) s[r * TILE + j] = NONE;
+  for (const float *x = s + n->from, *end = s + n->to; x < end; x += 8) {
+    HIDE(x, end);
+    UNROLLED for (int i = 7; i >= 0; i--) most[i / 2] = max4(most[i / 2], load(x + i / 2 * TILE + i % 2 * 4));
+  }
+  UNROLLED for (int e = 0; e < 4; e++)
+    top = max4(top, (v4){lane(most[0], e), lane(most[1], e), lane(most[2], e), lane(most[3], e)});
+  v4 shift = (v4)((i4)top & (top != splat(NONE)));  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
+  UNROLLED for (int r = 0; r < 4; r++)
+    sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
+  v4 alpha = exp2((old - shift) * scale2);
+  alpha = (v4)(((i4)alpha & (old < top)) | ((i4)splat(1) & ~(old < top)));
+  store(m, top), store(l, load(l) * alpha + sums);
+  return alpha;
+}
+
+// fwd_block adds what `rows` query rows see of one block of n keys, from key j on.
+static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j, u32 n) {
+  u64 b = (j - p->key0) / TILE;
+  const float *k = w->k + b * TILE * w->d8, *v = w->v + b * TILE * w->dv8;
+  for (u32 g = 0; g < rows; g += 4) {
+    span s = spans(4, rows - g, (i64)i0 + g - j, p->first, p->last, n);
+    if (s.from >= s.to) continue;
+    scores(w->q + g * w->d8 * 4, k + s.from * w->d8, w->d8, w->s + s.from, w->s + s.to);
+    v4 a = soften(&s, w->s, w->p, w->m + g, w->l + g, per2(p->scale));
+    UNROLLED for (u32 r = 0; r < 4; r++) if (a[r] != 1) rescale(w, g + r, a[r]);
+    span_across(w->p, v, &s, w->finite[b] != 0, w->o + g * 2 * w->dv8, w->dv8, 2 * w->dv8);
+  }
+}
+
+static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  const u32 rows = i1 - i0;
+  if (flags & FIRST) splat_rows(AT(p->q), rows, p->dim, w->q), begin(w, round_up(rows, 4));
+  for (u32 j = j0; j < j1; j += TILE) {
+    fwd_block(p, w, i0, rows, j, j1 - j < TILE ? j1 - j : TILE);
+    for (u32 r = 0; (j - p->key0 + TILE) % FOLD == 0 && r < rows; r++) fold_row(w, r);
+  }
+  for (u32 r = 0; flags & LAST && r < rows; r++) finish(p, w, r);
+}
+
+// ---- Backward ----
+//
+// Four keys are the rows of products, query rows their columns:
+//
+//	S' = K Q', dP' = V dO';  P = exp(scale*S - LSE), dS = P*(dP - delta);  dV += P' dO, dK += dS' Q
+//
+// and once for each block of keys dQ' += K' dS', with elements of K in rows.
+
+static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) {
+  splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4), splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
+  w->finite[key / TILE] = splat_elements(AT(p->k), n, p->dim, w->kt + key * w->d8 * 4);
+  zero(grads_of(w, key), grads_of(w, TILE) - w->grads);
+}
+
+// delta is dO·O - dLSE of row r, summed in the order of dP: for a row that sees
+// one key the two are then equal, and dS is 0.
+static float delta(const block *p, const backward *w, u32 r) {
+  const float *dout = AT(p->dout), *o = AT(p->o), *dlse = AT(p->dlse);
+  float sum = 0;
+  for (u32 x = 0; x < w->dv8; x++) {
+    u32 d = x ^ (UNROLL - 1);
+    if (d < p->vdim) sum += dout[r * p->vdim + d] * o[r * p->vdim + d];
+  }
+  return sum - dlse[r];
+}
+static void begin_tile(const block *p, const backward *w, u32 rows) {
+  const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse);
+  *w->tile_finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
+  pack_elements(q, rows, p->dim, w->qe), pack_elements(dout, rows, p->vdim, w->doute);
+  zero(w->dq, w->d8 * TILE);
+  for (u32 r = 0; r < round_up(rows, 8); r++) {
+    w->lse[r] = r < rows && lse[r] != NONE ? lse[r] : -NONE;
+    w->delta[r] = r < rows ? delta(p, w, r) : 0;
+  }
+}
+
+// score_gradient turns S and dP of key c of four into P and dS.
+APART void score_gradient(const backward *w, const span *n, u32 c, float scale, float *dst) {
+  const float *s = w->s + c * TILE, *dp = w->dp + c * TILE;
+  for (u32 i = n->from; i < n->to; i += 4) {
+    v4 x = (load(s + i) * scale - load(w->lse + i)) * LOG2E, weight = exp2(min4(x, splat(128)));
+    v4 ds = weight * (load(dp + i) - load(w->delta + i));
+    if (n->partial) {
+      i4 row = (i4){0, 1, 2, 3} + (int)i, seen = (row >= (int)n->lo[c]) & (row < (int)n->hi[c]);
+      weight = (v4)((i4)weight & seen), ds = (v4)((i4)ds & seen);
+    }
+    store(dst + i / 8 * 8 * STRIP + i % 8, ds);
+    float *p = w->p + i * 16 + c * 4, *g = w->ds + i * 16 + c * 4;
+    HIDE(p, g);
+    spread(p, 16, weight), spread(g, 16, ds);
+  }
+}
+
+// bwd_block adds what `rows` query rows give to one block of n keys, from key j on, and it to them.
+static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j, u32 n) {
+  u64 key = j - p->key0, b = key / TILE;
+  u32 finite = *w->tile_finite != 0, row = 2 * (w->d8 + w->dv8);
+  zero(w->dst, round_up(rows, 8) * STRIP);
+  for (u32 g = 0; g < n; g += 4) {  // key j is seen by the rows from j-last to j-first
+    span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
+    if (s.from >= s.to) continue;
+    scores(w->k + (key + g) * w->d8 * 4, w->q + s.from * w->d8, w->d8, w->s + s.from, w->s + s.to);
+    scores(w->v + (key + g) * w->dv8 * 4, w->dout + s.from * w->dv8, w->dv8, w->dp + s.from, w->dp + s.to);
+    for (u32 c = 0; c < 4; c++) score_gradient(w, &s, c, p->scale, w->dst + (g + c) * 8);
+    float *dk = grads_of(w, key + g);
+    span_across(w->p, w->doute, &s, finite, dk + w->d8, w->dv8, row);
+    span_across(w->ds, w->qe, &s, finite, dk, w->d8, row);
+  }
+  const float *kt = w->kt + b * TILE * w->d8 * 4 + key % TILE * 16;
+  for (u32 i = 0; i < rows; i += 8) {
+    span s = spans(8, rows - i, (i64)i0 + i - j, p->first, p->last, n);
+    if (s.from >= s.to) continue;
+    span_down(kt, w->dst + i * STRIP, &s, w->finite[b] != 0, w->dq + i, w->dq + i + w->d8 * TILE);
+  }
+}
+
+static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  if (flags & FIRST) begin_tile(p, w, i1 - i0);
+  for (u32 j = j0; j < j1; j += STRIP) bwd_block(p, w, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP);
+  if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
+  float *dq = AT(p->dq), scale = flags & SCALED ? p->scale : 1;
+  for (u32 r = 0; flags & LAST && r < i1 - i0; r++)
+    for (u32 d = 0; d < p->dim; d++, dq++) *dq = (*dq + w->dq[d * TILE + r]) * scale;
+}

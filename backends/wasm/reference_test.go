@@ -1,0 +1,252 @@
+package wasm
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// The definition of every feature, pair by pair in float64, over the tensors of a call.
+// It shares no line with the kernels, nor with what tells them where sequences lie.
+
+// num returns element i of the memory of t.
+func num(t *flashkit.Tensor, i int) float64 {
+	switch t.DType() {
+	case flashkit.Float16:
+		return float64(half.FromF16(t.Uint16s()[i]))
+	case flashkit.BFloat16:
+		return float64(half.FromBF16(t.Uint16s()[i]))
+	case flashkit.Bool:
+		if t.Bools()[i] {
+			return 1
+		}
+		return 0
+	}
+	return float64(t.Float32s()[i])
+}
+
+// setNum writes v to element i, rounded.
+func setNum(t *flashkit.Tensor, i int, v float64) {
+	switch t.DType() {
+	case flashkit.Float16:
+		t.Uint16s()[i] = half.ToF16(float32(v))
+	case flashkit.BFloat16:
+		t.Uint16s()[i] = half.ToBF16(float32(v))
+	case flashkit.Bool:
+		t.Bools()[i] = v != 0
+	default:
+		t.Float32s()[i] = float32(v)
+	}
+}
+
+// lengths returns the rows and keys of sequence b.
+func lengths(p *flashkit.Problem, a *flashkit.Args, b int) (n, m int) {
+	n, m = p.QLen, p.KVLen
+	if s := a.Seqs; s != nil {
+		if s.QLens != nil {
+			n = int(s.QLens[b])
+		}
+		if s.QStarts != nil {
+			n = int(s.QStarts[b+1] - s.QStarts[b])
+		}
+		if s.KVLens != nil {
+			m = int(s.KVLens[b])
+		}
+		if s.KVStarts != nil {
+			m = int(s.KVStarts[b+1] - s.KVStarts[b])
+		}
+	}
+	return n, m
+}
+
+// row returns where row i of sequence b and head h begins in a tensor of the queries.
+func row(a *flashkit.Args, t *flashkit.Tensor, b, h, i int) int {
+	if a.Seqs != nil && a.Seqs.QStarts != nil {
+		b, i = 0, i+int(a.Seqs.QStarts[b])
+	}
+	return b*t.Strides()[0] + h*t.Strides()[1] + i*t.Strides()[2]
+}
+
+// key does so in a tensor of the keys.
+func key(p *flashkit.Problem, a *flashkit.Args, t *flashkit.Tensor, b, g, j int) int {
+	if s := a.Seqs; s != nil && s.KVStarts != nil {
+		b, j = 0, j+int(s.KVStarts[b])
+	} else if p.Page > 0 {
+		b, j = int(s.Pages[b*(len(s.Pages)/p.Batch)+j/p.Page]), j%p.Page
+	}
+	return b*t.Strides()[0] + g*t.Strides()[1] + j*t.Strides()[2]
+}
+
+// pair returns where the element of a row and a key is in a tensor that repeats.
+func pair(t *flashkit.Tensor, b, h, i, j int) int {
+	at := j
+	for d, k := range [...]int{b, h, i} {
+		if t.Shape()[d] > 1 {
+			at += k * t.Strides()[d]
+		}
+	}
+	return at
+}
+
+func visible(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) bool {
+	n, m := lengths(p, a, b)
+	off := p.Band.Shifted()
+	if !p.Band.IsTopLeft() {
+		off += m - n
+	}
+	if l := p.Band.Left(); l >= 0 && j < i+off-l {
+		return false
+	}
+	if r := p.Band.Right(); r >= 0 && j > i+off+r {
+		return false
+	}
+	return !p.Score.Mask || a.Mask.Bools()[pair(&a.Mask, b, h, i, j)]
+}
+
+// scoreOf returns the score of a pair, and the slope of its softcap.
+func scoreOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) (s, slope float64) {
+	g := h / (p.Heads / p.KVHeads)
+	for d := range p.Dim {
+		s += num(&a.Q, row(a, &a.Q, b, h, i)+d) * num(&a.K, key(p, a, &a.K, b, g, j)+d)
+	}
+	s *= p.SoftmaxScale()
+	slope = 1
+	if c := float64(p.Score.Softcap); c != 0 {
+		t := math.Tanh(s / c)
+		s, slope = c*t, 1-t*t
+	}
+	if p.Score.Bias {
+		s += num(&a.Bias, pair(&a.Bias, b, h, i, j))
+	}
+	if p.Score.ALiBi {
+		n, m := lengths(p, a, b)
+		off := p.Band.Shifted()
+		if !p.Band.IsTopLeft() {
+			off += m - n
+		}
+		s -= num(&a.Slopes, pair(&a.Slopes, b, h, 0, 0)) * math.Abs(float64(j-i-off))
+	}
+	return s, slope
+}
+
+// philox is Philox4x32-10.
+func philox(c [4]uint32, k [2]uint32) [4]uint32 {
+	for range 10 {
+		x, y := uint64(c[0])*0xd2511f53, uint64(c[2])*0xcd9e8d57
+		c = [4]uint32{uint32(y>>32) ^ c[1] ^ k[0], uint32(y), uint32(x>>32) ^ c[3] ^ k[1], uint32(x)}
+		k[0] += 0x9e3779b9
+		k[1] += 0xbb67ae85
+	}
+	return c
+}
+
+// keepOf returns what dropout multiplies a weight by.
+func keepOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) float64 {
+	drop := float64(p.Score.Dropout)
+	if drop == 0 {
+		return 1
+	}
+	words := philox([4]uint32{uint32(j / 4), uint32(i), uint32(h), uint32(b)}, [2]uint32{uint32(a.Seed), uint32(a.Seed >> 32)})
+	if float64(words[j%4]) < math.Floor(drop*(1<<32)+.5) {
+		return 0
+	}
+	return 1 / (1 - drop)
+}
+
+// referenceRow returns row i of O and its LSE. o0 and lse0 are those of earlier keys.
+func referenceRow(p *flashkit.Problem, a *flashkit.Args, b, h, i int, o0 []float64, lse0 float64) (o []float64, lse float64) {
+	_, m := lengths(p, a, b)
+	scores, top := make([]float64, m), lse0
+	for j := range scores {
+		scores[j] = math.Inf(-1)
+		if visible(p, a, b, h, i, j) {
+			scores[j], _ = scoreOf(p, a, b, h, i, j)
+		}
+		top = max(top, scores[j])
+	}
+	sink := math.Inf(-1)
+	if p.Score.Sink {
+		sink = num(&a.Sink, h*a.Sink.Strides()[1])
+	}
+	top = max(top, sink)
+	o = make([]float64, p.VDim)
+	if math.IsInf(top, -1) {
+		return o, top
+	}
+	sum := math.Exp(sink-top) + math.Exp(lse0-top)
+	for _, s := range scores {
+		sum += math.Exp(s - top)
+	}
+	for d := range o {
+		if !math.IsInf(lse0, -1) {
+			o[d] += math.Exp(lse0-top) / sum * o0[d]
+		}
+		for j, s := range scores {
+			if z := keepOf(p, a, b, h, i, j); z != 0 && !math.IsInf(s, -1) {
+				g := h / (p.Heads / p.KVHeads)
+				o[d] += z * math.Exp(s-top) / sum * num(&a.V, key(p, a, &a.V, b, g, j)+d)
+			}
+		}
+	}
+	return o, top + math.Log(sum)
+}
+
+// gradients are by the places of elements in the memory of their tensors.
+type gradients struct{ dq, dk, dv, dbias, dsink map[int]float64 }
+
+// referenceGradients returns the gradients of a call from the O and LSE that it has.
+func referenceGradients(p *flashkit.Problem, a *flashkit.Args) gradients {
+	g := gradients{map[int]float64{}, map[int]float64{}, map[int]float64{}, map[int]float64{}, map[int]float64{}}
+	for b := range p.Batch {
+		n, _ := lengths(p, a, b)
+		for h := range p.Heads {
+			for i := range n {
+				g.addRow(p, a, b, h, i)
+			}
+		}
+	}
+	return g
+}
+
+func (g *gradients) addRow(p *flashkit.Problem, a *flashkit.Args, b, h, i int) {
+	_, m := lengths(p, a, b)
+	kv := h / (p.Heads / p.KVHeads)
+	lse := num(&a.LSE, row(a, &a.LSE, b, h, i))
+	delta := 0.0
+	for d := range p.VDim {
+		delta += num(&a.DO, row(a, &a.DO, b, h, i)+d) * num(&a.O, row(a, &a.O, b, h, i)+d)
+	}
+	if !a.DLSE.IsZero() {
+		delta -= num(&a.DLSE, row(a, &a.DLSE, b, h, i))
+	}
+	if math.IsInf(lse, -1) {
+		return
+	}
+	if p.Score.Sink {
+		g.dsink[h] -= math.Exp(num(&a.Sink, h*a.Sink.Strides()[1])-lse) * delta
+	}
+	for j := range m {
+		if !visible(p, a, b, h, i, j) {
+			continue
+		}
+		s, slope := scoreOf(p, a, b, h, i, j)
+		weight, z, dp := math.Exp(s-lse), keepOf(p, a, b, h, i, j), 0.0
+		for d := range p.VDim {
+			if z != 0 {
+				do := num(&a.DO, row(a, &a.DO, b, h, i)+d)
+				dp += z * do * num(&a.V, key(p, a, &a.V, b, kv, j)+d)
+				g.dv[key(p, a, &a.DV, b, kv, j)+d] += weight * z * do
+			}
+		}
+		ds := weight * (dp - delta)
+		if p.Score.Bias && !a.DBias.IsZero() {
+			g.dbias[pair(&a.DBias, b, h, i, j)] += ds
+		}
+		for d := range p.Dim {
+			dx := ds * slope * p.SoftmaxScale()
+			g.dq[row(a, &a.DQ, b, h, i)+d] += dx * num(&a.K, key(p, a, &a.K, b, kv, j)+d)
+			g.dk[key(p, a, &a.DK, b, kv, j)+d] += dx * num(&a.Q, row(a, &a.Q, b, h, i)+d)
+		}
+	}
+}
