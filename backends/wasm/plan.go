@@ -117,7 +117,7 @@ func (x *plan) items() int {
 	if x.v.pass == flashkit.PassBackward {
 		return x.owners() * x.chunks()
 	}
-	if !x.c.Ragged {
+	if equalRows(x.c) {
 		return x.heads() * x.group() * x.tiles(x.c.QLen)
 	}
 	n := 0
@@ -125,6 +125,12 @@ func (x *plan) items() int {
 		n += x.tiles(x.c.Seq(b).N)
 	}
 	return n * x.c.Heads
+}
+
+// equalRows reports whether nothing says that sequences differ in rows. There may then
+// be more of them than anybody could walk, as nothing backs them.
+func equalRows(c *flashkit.Call) bool {
+	return c.Args == nil || c.Args.Seqs == nil || c.Args.Seqs.QLens == nil && c.Args.Seqs.QStarts == nil
 }
 
 // tileRows returns the rows of query tile t of a sequence, and the keys that they see.

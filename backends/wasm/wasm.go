@@ -204,7 +204,7 @@ type amount struct {
 
 func (x *plan) amount() (n amount) {
 	c := x.c
-	if !c.Ragged {
+	if equalRows(c) && (c.Args == nil || c.Args.Seqs == nil || c.Args.Seqs.KVLens == nil && c.Args.Seqs.KVStarts == nil) {
 		return amount{float64(c.Batch) * float64(c.QLen), float64(c.Batch) * float64(c.KVLen), c.Batch * x.tiles(c.QLen) * x.chunks()}
 	}
 	for b := range c.Batch {
