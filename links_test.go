@@ -49,7 +49,7 @@ func brokenLinks(t *testing.T, root fs.FS) (wrong []string, links int) {
 		if err != nil {
 			return err
 		}
-		if entry.IsDir() && slices.Contains([]string{".git", ".venv", "bin"}, name) {
+		if entry.IsDir() && slices.Contains([]string{".git", ".venv", "bin", "dist"}, name) {
 			return fs.SkipDir
 		}
 		if !entry.IsDir() && path.Ext(name) == ".md" {
@@ -80,6 +80,7 @@ var (
 	attributes = regexp.MustCompile(`<(?:a|img)\b[^>]*\b(?:href|src)="([^"]*)"`)
 	headings   = regexp.MustCompile(`(?m)^#{1,6} +(.*?)[ #]*$`)
 	ids        = regexp.MustCompile(`<a\b[^>]*\b(?:id|name)="([^"]*)"`)
+	linked     = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
 	unslugged  = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
@@ -136,7 +137,7 @@ func follow(root fs.FS, pages map[string]string, page, target string) string {
 func anchors(text string) (list []string) {
 	seen := map[string]int{}
 	for _, m := range headings.FindAllStringSubmatch(text, -1) {
-		title := regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(m[1], "$1")
+		title := linked.ReplaceAllString(m[1], "$1")
 		slug := strings.ReplaceAll(unslugged.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
 		if n := seen[slug]; n > 0 {
 			list = append(list, fmt.Sprintf("%s-%d", slug, n))

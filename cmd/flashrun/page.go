@@ -28,7 +28,7 @@ type page struct {
 func newPage(r *results) *page {
 	s := newStudy(r)
 	return &page{results: r, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
-		Figures: s.figures(r.Limits), Beside: s.besides(), Memory: s.memory(), All: s.all}
+		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
 }
 
 func (p *page) figure(id string) *figure {

@@ -23,10 +23,7 @@ var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic"
 
 // headlines returns one for each group.
 func (s *study) headlines(limits []limit) (list []headline) {
-	most := map[string]float64{}
-	for _, l := range limits {
-		most[l.Memory+" "+l.Name] = l.GFLOPS
-	}
+	most := limitRates(limits)
 	for _, g := range s.groups() {
 		points := slices.DeleteFunc(slices.Clone(g.points), (*measured).naive)
 		if len(points) == 0 {
@@ -37,7 +34,9 @@ func (s *study) headlines(limits []limit) (list []headline) {
 		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.GFLOPS > 0 {
 			h.Portable = top.GFLOPS / m.GFLOPS
 		}
-		h.Naive = besideNaive(g.points)
+		if pairs := besides(g.points); len(pairs) > 0 {
+			h.Naive = slices.MaxFunc(pairs, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) }) // the first of several
+		}
 		list = append(list, h)
 	}
 	return list
@@ -104,10 +103,11 @@ func (b *beside) Faster() string { return times(b.naive.Seconds / b.kernel.Secon
 // Smaller returns how many times less the kernel holds.
 func (b *beside) Smaller() string { return times(b.naive.Peak() / b.kernel.Peak()) }
 
-// besideNaive returns the pair of most keys among the points, nil if there is none.
-func besideNaive(points []*measured) (found *beside) {
+// besides returns the fastest kernel beside each result of the baseline among the
+// points, fewest keys first.
+func besides(points []*measured) (list []*beside) {
 	for _, m := range points {
-		if !m.naive() || !plottable(m.Seconds) || found != nil && m.p.KVLen <= found.naive.p.KVLen {
+		if !m.naive() || !plottable(m.Seconds) {
 			continue
 		}
 		b := &beside{naive: m}
@@ -117,10 +117,11 @@ func besideNaive(points []*measured) (found *beside) {
 			}
 		}
 		if b.kernel != nil {
-			found = b
+			list = append(list, b)
 		}
 	}
-	return found
+	slices.SortStableFunc(list, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) })
+	return list
 }
 
 func (b *beside) Keys() int           { return b.kernel.p.KVLen }
@@ -144,33 +145,21 @@ type besideTable struct {
 	Rows           []*beside
 }
 
-// besides returns the tables of the facets that have the baseline.
-func (s *study) besides() (list []*besideTable) {
+// besideTables returns the tables of the facets that have the baseline.
+func (s *study) besideTables() (list []*besideTable) {
 	for _, f := range s.facets {
-		t := &besideTable{Title: f.Title}
+		t := &besideTable{Title: f.Title, Rows: besides(f.points)}
+		if len(t.Rows) == 0 {
+			continue
+		}
 		var kernels []string
-		for _, n := range lengths(f.points) {
-			var b beside
-			for _, m := range f.points {
-				switch {
-				case m.p.KVLen != n || !plottable(m.Seconds):
-				case m.naive():
-					b.naive = m
-				case b.kernel == nil || m.Seconds < b.kernel.Seconds:
-					b.kernel = m
-				}
-			}
-			if b.naive == nil || b.kernel == nil {
-				continue
-			}
-			t.Rows = append(t.Rows, &b)
+		for _, b := range t.Rows {
 			if !slices.Contains(kernels, b.kernel.Kernel) {
 				kernels = append(kernels, b.kernel.Kernel)
 			}
 		}
-		if t.Kernels = join(kernels); len(t.Rows) > 0 {
-			list = append(list, t)
-		}
+		t.Kernels = join(kernels)
+		list = append(list, t)
 	}
 	return list
 }

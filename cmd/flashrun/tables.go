@@ -17,14 +17,13 @@ import (
 func (r *results) writeTable(w io.Writer) error {
 	out := bufio.NewWriter(text(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
-	most := map[string]float64{} // GFLOP/s, by memory and type
+	most := limitRates(r.Limits)
 	for _, l := range r.Limits {
 		value := fmt.Sprintf("%.1f GFLOP/s", l.GFLOPS)
 		if l.GFLOPS == 0 {
 			value = fmt.Sprintf("%.1f GB/s", l.BytesPerSecond/1e9)
 		}
 		fmt.Fprintf(out, "limit of the %s, %s: %s (%s)\n", l.Memory, l.Name, value, l.How)
-		most[l.Memory+" "+l.Name] = l.GFLOPS
 	}
 	fmt.Fprintln(out)
 	rows := [][]string{{"pass", "problem", "kernel", "memory", "median", "p10", "p90", "calls", "GFLOP/s", "of limit", "FLOP/B", "GB/s", "extra", "peak"}}
@@ -77,6 +76,15 @@ func (x *result) peak(p flashkit.Problem, s flashkit.Pass) float64 {
 		bytes += float64(x.Device.Tensors)
 	}
 	return bytes
+}
+
+// limitRates returns the limits in GFLOP/s by memory and type, for ofLimit.
+func limitRates(limits []limit) map[string]float64 {
+	most := map[string]float64{}
+	for _, l := range limits {
+		most[l.Memory+" "+l.Name] = l.GFLOPS
+	}
+	return most
 }
 
 // ofLimit returns the rate as a part of the limit of where the kernel computes,
