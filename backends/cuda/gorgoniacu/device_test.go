@@ -50,7 +50,8 @@ func TestProgramOfCU(t *testing.T) {
 	t.Log(b.Device())
 	m, s := b.Wrap(gorgoniacu.Pointer(memory), rows*size), b.WrapStream(gorgoniacu.Stream(stream))
 	at := func(from, n int) flashkit.Tensor { return m.Tensor(flashkit.Float32, from, 1, 2, n, 64) }
-	require.NoError(t, b.Forward(t.Context(), s, p, &flashkit.Args{Q: at(0, 5), K: at(640, 1), V: at(768, 1), O: at(896, 5), Kernel: "cuda/fwd_f32"}))
+	args := &flashkit.Args{Q: at(0, 5), K: at(640, 1), V: at(768, 1), O: at(896, 5)}
+	require.NoError(t, b.Launch(t.Context(), s, p, flashkit.PassForward, args, cuda.Options{Kernel: "cuda/fwd_f32"}))
 	require.NoError(t, s.Sync())
 
 	clear(host)

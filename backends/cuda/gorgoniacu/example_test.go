@@ -6,7 +6,6 @@ import (
 	"log"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/backends/cuda/gorgoniacu"
 	"gorgonia.org/cu"
 )
