@@ -141,11 +141,14 @@ func (a *Argument) repeats(d int) bool {
 // ProblemOf returns the problem that the shapes, types and presence of args' tensors
 // describe, so that no caller writes a shape twice. The caller adds what tensors do
 // not tell: Scale, Softcap, Dropout, Carry. It needs Q, K and V; what is wrong with
-// them shows when the problem is used.
+// them, or with the sequences, shows when the problem is used.
 //
 // In a packed problem QLen and KVLen are the longest sequences. In a paged one
 // KVLen is the most keys that a row of the page table holds.
 func ProblemOf(args *Args, band Band) Problem {
+	if args == nil {
+		return Problem{Band: band} // of no heads, which is not valid
+	}
 	q, k, v := args.Q.shape, args.K.shape, args.V.shape
 	p := Problem{
 		Batch: q[0], Heads: q[1], KVHeads: k[1], QLen: q[2], KVLen: k[2], Dim: q[3], VDim: v[3],

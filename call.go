@@ -33,6 +33,9 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
+	if err := pass.Validate(); err != nil {
+		return err
+	}
 	if args == nil {
 		return problemErr("Args", "nil", "the arguments are missing")
 	}
@@ -47,7 +50,8 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 func (p Problem) Check(pass Pass, args *Args) error { return new(Call).Set(p, pass, args) }
 
 // Ask returns a call to ask kernels about: whether one takes it, what it costs and
-// needs. It has no arguments and cannot be run. Its traits are those of dense tensors. p must be valid.
+// needs. It has no arguments and cannot be run. Its traits are those of dense tensors. p and
+// pass must be valid.
 func (p Problem) Ask(pass Pass) *Call { return &Call{Problem: p, Pass: pass} }
 
 // Seq returns sequence b of the call, 0 <= b < Batch. In a call without arguments it is

@@ -85,7 +85,7 @@ func checkShared(args []arg) error {
 
 func (a *arg) check(p *Problem, m *extent, args *Args) error {
 	t, shape, dtype, repeats := a.t, a.shape(p, m), a.DType(p), true
-	if t.IsZero() && (shape != t.shape || a.feature != 0) {
+	if t.IsZero() {
 		if a.role&Optional != 0 {
 			return nil
 		}

@@ -17,8 +17,16 @@ func (s Pass) String() string {
 	return "forward"
 }
 
-// Area returns the number of (row, key) pairs of one head that the mask lets
-// through: QLen*KVLen without a mask.
+// Validate returns nil, or a *ProblemError if s is no pass.
+func (s Pass) Validate() error {
+	if s > PassBackward {
+		return problemErr("Pass", uint8(s), "must be %d, forward, or %d, backward", PassForward, PassBackward)
+	}
+	return nil
+}
+
+// Area returns the number of (row, key) pairs of one head that the band lets
+// through: QLen*KVLen where it hides nothing.
 func (p Problem) Area() int64 {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	seen := sumClamped(last+1, p.QLen, p.KVLen) - sumClamped(first, p.QLen, p.KVLen)
@@ -39,9 +47,10 @@ func sumClamped(c, n, m int) uint64 {
 
 // FLOPs returns the floating point operations of a pass by the field's
 // convention (Dao, FlashAttention-2, 2023, section 4.1): two for each
-// multiply-add of the two forward products over the pairs that the mask lets
-// through, 4*B*H*N*M*D when nothing is masked and VDim is Dim. The backward
-// pass counts 2.5 times that. Exponentials are not counted.
+// multiply-add of the two forward products over the pairs that the band lets
+// through, 4*B*H*N*M*D when it hides nothing and VDim is Dim. The backward
+// pass counts 2.5 times that. Exponentials, and what features take, are not counted.
+// Sequences count as long as they may be; Call.FLOPs has their lengths.
 func (p Problem) FLOPs(s Pass) float64 {
 	f := 2 * float64(p.Batch) * float64(p.Heads) * float64(p.Area()) * float64(p.Dim+p.VDim)
 	if s == PassBackward {
@@ -50,8 +59,9 @@ func (p Problem) FLOPs(s Pass) float64 {
 	return f
 }
 
-// Bytes returns the size of what a pass must at least read and write: every
-// tensor once, LSE included.
+// Bytes returns the bytes of the tensors that every call of a pass reads and writes,
+// each once: Q, K, V, O and LSE, and the gradients of the first four. The tensors of
+// features are not counted, as they may repeat. Sequences are as long as they may be.
 func (p Problem) Bytes(s Pass) float64 {
 	rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 	keys := float64(p.Batch) * float64(p.KVHeads) * float64(p.KVLen)

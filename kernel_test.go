@@ -71,6 +71,17 @@ func TestKernelNilArguments(t *testing.T) {
 	require.Zero(t, c.calls)
 }
 
+// What is not there, or is no pass, is an error too.
+func TestNothing(t *testing.T) {
+	c := forwardCall(small())
+	requireProblemError(t, c.p.Check(2, c.all), "Pass")
+	requireProblemError(t, c.p.Check(255, c.all), "Pass")
+	requireProblemError(t, flashkit.ProblemOf(nil, flashkit.Causal()).Validate(), "Heads")
+	c.all.Q = flashkit.OnDevice(nil, flashkit.Float32, 4096, c.all.Q.Len(), 2, 4, 3, 8)
+	require.Empty(t, c.all.Q.Float32s())
+	requireProblemError(t, c.p.Check(flashkit.PassForward, c.all), "Q")
+}
+
 func TestKernelFailure(t *testing.T) {
 	for _, newCall := range passes {
 		c := newCall(small())

@@ -97,6 +97,9 @@ func (p Problem) Validate() error {
 	if p.Page < 0 || p.Page > 0 && !p.Ragged {
 		return problemErr("Page", p.Page, "must be 0, or at least 1 in a Ragged problem")
 	}
+	if p.Page > math.MaxInt-p.KVLen {
+		return problemErr("Page", p.Page, "must be at most %d beside KVLen = %d", math.MaxInt-p.KVLen, p.KVLen)
+	}
 	return p.validateSize()
 }
 
@@ -104,13 +107,18 @@ func (p Problem) Validate() error {
 // bytes or elements than an int can count, so that no later product overflows.
 func (p Problem) validateSize() error {
 	const elem = 4 // bytes; f32 workspace may shadow any tensor
+	k, v := p.KShape(), p.VShape()
+	if p.Page > 0 { // a pool has whole pages, and one at least if it has any
+		k[2] = max(1, (p.KVLen+p.Page-1)/p.Page) * p.Page
+		v[2] = k[2]
+	}
 	for _, t := range [...]struct {
 		name  string
 		shape [4]int
 		limit uint64
 	}{
-		{"Q", p.QShape(), math.MaxInt}, {"K", p.KShape(), math.MaxInt},
-		{"V", p.VShape(), math.MaxInt}, {"O", p.OShape(), math.MaxInt},
+		{"Q", p.QShape(), math.MaxInt}, {"K", k, math.MaxInt},
+		{"V", v, math.MaxInt}, {"O", p.OShape(), math.MaxInt},
 		{"the scores", [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}, math.MaxInt64}, // counted, never stored
 	} {
 		n := uint64(elem)

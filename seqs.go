@@ -18,8 +18,8 @@ import "strconv"
 type Sequences struct {
 	QLens    []int32 // [B], from 0 to QLen
 	KVLens   []int32 // [B], from 0 to KVLen
-	QStarts  []int32 // [B+1], rising
-	KVStarts []int32 // [B+1], rising
+	QStarts  []int32 // [B+1], from 0 to the rows of Q, none below the one before it
+	KVStarts []int32 // [B+1], from 0 to the keys of K, likewise
 	Pages    []int32 // [B][w] numbers of pages
 }
 

@@ -85,7 +85,12 @@ func checkSequences(t *testing.T, data []byte) bool {
 	switch {
 	case p.Page > 0:
 		s.KVLens, s.Pages = d.numbers(p.Batch, false), d.numbers(p.Batch*d.next(4), false)
-		a.K, a.V = resized(a.K, 0, d.next(8), 2, kv[2]), resized(a.V, 0, a.K.Shape()[0], 2, kv[2])
+		pool := d.next(8)
+		if d.next(8) == 7 { // larger than any memory: then the pool has none
+			p.Page = math.MaxInt>>d.next(4) - d.next(4)
+			pool, kv[2] = 0, p.Page
+		}
+		a.K, a.V = resized(a.K, 0, pool, 2, kv[2]), resized(a.V, 0, pool, 2, kv[2])
 	case d.next(2) == 0:
 		s.KVLens = d.numbers(p.Batch, false)
 	default:

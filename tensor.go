@@ -8,9 +8,9 @@ type Owner interface {
 	Device() string
 }
 
-// A Tensor is a strided view of the caller's memory, on the host or on a device: a dtype, an address, a number
-// of elements, and four dimensions [batch, heads, rows, row elements] with a stride
-// each, counted in elements. The elements of a row are contiguous; the other strides
+// A Tensor is a strided view of the caller's memory, on the host or on a device: a
+// dtype, an address, a number of elements, and four dimensions [batch, heads, rows,
+// row elements] with a stride each, counted in elements. The elements of a row are contiguous; the other strides
 // are free, so BHSD, BSHD, rows with gaps and, for inputs, dimensions expanded
 // with stride 0 need no copy. The zero Tensor means "not wanted" where a field
 // allows it.
@@ -51,8 +51,11 @@ func Bools[T ~bool](x []T, b, heads, rows, keys int) Tensor {
 
 // OnDevice returns a dense view [b, heads, rows, dim], row-major, of so many elements of
 // a device's memory from an address on. The owner is told by the backend that owns the
-// memory, whose constructors of tensors programs call.
+// memory, whose constructors of tensors programs call; without one it is the zero Tensor.
 func OnDevice(owner Owner, t DType, address uintptr, elements, b, heads, rows, dim int) Tensor {
+	if owner == nil {
+		return Tensor{}
+	}
 	x := dense(t, nil, elements, b, heads, rows, dim)
 	x.owner, x.address = owner, address
 	return x

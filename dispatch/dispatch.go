@@ -86,16 +86,24 @@ func (d *Dispatcher) Close() error {
 
 // Pick returns the kernel that Forward or Backward would run, as far as is known
 // without a probe. Its Cost is what dispatch predicts. The error is a
-// *flashkit.ProblemError if p is invalid, else it joins what every kernel of
+// *flashkit.ProblemError if p or s is invalid, else it joins what every kernel of
 // the pass has against p and matches errors.ErrUnsupported.
 func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel, error) {
-	if err := p.Validate(); err != nil {
+	if err := valid(p, s); err != nil {
 		return flashkit.Kernel{}, err
 	}
 	if c := d.fastest(d.memory.plan(dense(p, s)), nil); c != nil {
 		return d.memory.kernels[c.kernel], nil
 	}
 	return flashkit.Kernel{}, d.refusals(p.Ask(s))
+}
+
+// valid returns nil, or the *flashkit.ProblemError of a problem or pass that there is not.
+func valid(p flashkit.Problem, s flashkit.Pass) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	return s.Validate()
 }
 
 // A decision is the kernel that runs a call, and what led to it.

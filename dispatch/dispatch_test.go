@@ -174,6 +174,15 @@ func TestInvalidProblem(t *testing.T) {
 	require.ErrorAs(t, err, &wrong)
 	require.ErrorAs(t, d.Forward(t.Context(), bad, forward()), &wrong)
 	require.ErrorAs(t, d.Backward(t.Context(), problem, nil), &wrong)
+
+	_, err = d.Pick(problem, 2)
+	require.ErrorAs(t, err, &wrong)
+	_, err = d.Explain(problem, 255)
+	require.ErrorAs(t, err, &wrong)
+	require.ErrorAs(t, d.Probe(t.Context(), problem, 2), &wrong)
+	for _, k := range d.Kernels() {
+		k.Cost(problem.Ask(7))
+	}
 }
 
 func TestExplain(t *testing.T) {

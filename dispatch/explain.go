@@ -32,9 +32,10 @@ type Verdict struct {
 }
 
 // Explain returns a verdict for every kernel of the pass and every missing
-// backend. It runs nothing. The error is a *flashkit.ProblemError if p is invalid.
+// backend. It runs nothing. The error is a *flashkit.ProblemError if p or s is
+// invalid.
 func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, error) {
-	if err := p.Validate(); err != nil {
+	if err := valid(p, s); err != nil {
 		return nil, err
 	}
 	call := p.Ask(s)

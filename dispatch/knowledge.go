@@ -15,9 +15,9 @@ import (
 // each kernel and kind of problem. Forward and Backward do the same once calls of the
 // kind have taken a hundred times as long, so a program need not call it: to know
 // earlier, or before Pick, it may. Problems of less than 50 microseconds are not worth
-// it. The error is a *flashkit.ProblemError if p is invalid.
+// it. The error is a *flashkit.ProblemError if p or s is invalid.
 func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.Pass) error {
-	if err := p.Validate(); err != nil {
+	if err := valid(p, s); err != nil {
 		return err
 	}
 	if x := d.memory.plan(dense(p, s)); !d.frozen && !d.isSettled(x) {

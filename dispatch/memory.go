@@ -88,7 +88,7 @@ func (m *memory) cost(kernel int, c *flashkit.Call) time.Duration {
 
 // predicted returns the predicted time of a kernel.
 func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
-	if call.Validate() != nil {
+	if valid(call.Problem, call.Pass) != nil {
 		return m.cost(kernel, call)
 	}
 	x := m.plan(subjectOf(call))

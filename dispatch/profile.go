@@ -221,7 +221,7 @@ func (m *memory) profile(of machine) *profile {
 	for i := range m.recent {
 		for j := range m.recent[i] {
 			x := m.recent[i][j].Load()
-			if x == nil {
+			if x == nil || x.traits != (flashkit.Traits{}) { // a name does not tell the traits
 				continue
 			}
 			for k := range x.candidates {

@@ -90,7 +90,8 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 
 // Encode returns x as a tensor of a file, with a copy of its elements in the order of
 // its shape, whatever its strides. Float32 becomes F32, Float16 F16, BFloat16 BF16 and
-// Bool BOOL. A shape that the memory of x is too short for is an error.
+// Bool BOOL. A shape that the memory of x is too short for, and memory on a device, are
+// errors.
 func Encode(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return s })
 }
@@ -108,6 +109,9 @@ func encode(name string, x flashkit.Tensor, order func([4]int) [4]int) (Tensor, 
 	shape, strides := order(x.Shape()), order(x.Strides())
 	t := Tensor{Name: name, DType: fileTypes[x.DType()], Shape: shape[:]}
 	size, err := byteSize(t.DType, t.Shape)
+	if err == nil && x.Owner() != nil {
+		err = fmt.Errorf("lies on %s, not on the host", x.Owner().Device())
+	}
 	if err == nil && size > 0 {
 		err = within(shape, strides, x.Len())
 	}

@@ -127,6 +127,11 @@ func TestWholeNumbers(t *testing.T) {
 	}
 }
 
+// A device owns memory that the host must not touch.
+type device struct{}
+
+func (device) Device() string { return "a device" }
+
 func TestBadTensors(t *testing.T) {
 	_, missing := (&File{}).Decode("q")
 	_, rank := FromFloat32s("q", []int{1, 1, 1, 1, 1}, []float32{0}).Decode()
@@ -140,11 +145,12 @@ func TestBadTensors(t *testing.T) {
 	_, rows := Encode("q", flashkit.F32(make([]float32, 8), 1, 2, 2, 2).WithStrides(8, math.MaxInt/2, 2))
 	_, back := EncodeBSHD("q", flashkit.F32(make([]float32, 8), 1, 2, 2, 2).WithStrides(8, 4, -2))
 	_, large := Encode("q", flashkit.F32([]float32{0}, 1<<40, 1<<40, 1, 1).WithStrides(0, 0, 0))
+	_, elsewhere := Encode("q", flashkit.OnDevice(device{}, flashkit.Float32, 4096, 8, 1, 2, 2, 2))
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
-		{missing, `"q" is missing`}, {rank, "has 5 dimensions"}, {rank2, "has 5 dimensions"}, {dtype, "F64"}, {short, "data has 8 bytes"},
+		{elsewhere, "lies on a device"}, {missing, `"q" is missing`}, {rank, "has 5 dimensions"}, {rank2, "has 5 dimensions"}, {dtype, "F64"}, {short, "data has 8 bytes"},
 		{shortMask, "data has 8 bytes"}, {floats, "F32"}, {beyond, "element 1 = 2147483648"}, {view, "beyond its 7 elements"},
 		{rows, "beyond its 8 elements"}, {back, "beyond its 8 elements"}, {large, "too large"},
 	} {

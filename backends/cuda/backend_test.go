@@ -273,6 +273,8 @@ func TestBadDeviceArguments(t *testing.T) {
 		"flashkit: V.shape = [1 1 8 4]: must be [1 1 8 8]":                                      func(c *deviceCall) { c.args.V = buffer(c.args.V).Tensor(flashkit.Float32, 0, 1, 1, 8, 4) },
 		"flashkit: V.len = 60: is too short for shape [1 1 8 8] with strides [64 64 8 1]":       func(c *deviceCall) { c.args.V = buffer(c.args.V).Tensor(flashkit.Float32, 4, 1, 1, 8, 8) },
 		"flashkit: V.len = 0: is too short for shape [1 1 8 8] with strides [64 64 8 1]":        func(c *deviceCall) { c.args.V = buffer(c.args.V).Tensor(flashkit.Float32, 1000, 1, 1, 8, 8) },
+		"flashkit: K.len = 0: is too short for shape [1 1 8 8] with strides [64 64 8 1]":        func(c *deviceCall) { c.args.K = buffer(c.args.K).Tensor(flashkit.Float32, -1, 1, 1, 8, 8) },
+		"flashkit: V.dtype = unknown: must be f32":                                              func(c *deviceCall) { c.args.V = buffer(c.args.V).Tensor(200, 0, 1, 1, 8, 8) },
 		"flashkit: O = output: shares memory with K": func(c *deviceCall) {
 			c.args.O = buffer(c.args.Q).Tensor(flashkit.Float32, 0, 1, 2, 8, 8)
 			c.args.K = buffer(c.args.Q).Tensor(flashkit.Float32, 0, 1, 1, 8, 8)

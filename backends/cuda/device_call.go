@@ -40,7 +40,10 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		return missing("Args")
 	}
 	a := b.args.Get().(*arguments)
-	defer b.args.Put(a)
+	defer func() {
+		a.call = flashkit.Call{} // which would keep the program's tensors alive
+		b.args.Put(a)
+	}()
 	if err := b.owns(args, pass, &p); err != nil {
 		return err
 	}

@@ -62,12 +62,16 @@ func (m *Buffer) Free() error {
 // Device names the device.
 func (m *Buffer) Device() string { return m.b.dev.String() }
 
-// Tensor returns a dense view [b, heads, rows, dim], row-major, that begins at
-// an element of the buffer. Nothing is checked until it is used with a Problem.
+// Tensor returns a dense view [b, heads, rows, dim], row-major, that begins at element
+// from of the buffer. Nothing is checked until it is used with a Problem; one that
+// begins outside the buffer has no memory then.
 func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor {
-	from = max(0, from)
+	n := m.bytes / max(1, t.Size())
+	if from < 0 || from > n {
+		from = n
+	}
 	at := m.address + Pointer(from*t.Size())
-	return flashkit.OnDevice(m, t, uintptr(at), max(0, m.bytes/t.Size()-from), b, heads, rows, dim)
+	return flashkit.OnDevice(m, t, uintptr(at), n-from, b, heads, rows, dim)
 }
 
 // denseArguments are the tensors of dense attention, in the order of params.views.
