@@ -107,13 +107,24 @@ func (a *arg) check(p *Problem, m *extent, args *Args) error {
 	}
 	for d, n := range t.shape {
 		if n != shape[d] && !(n == 1 && repeats && a.repeats(d)) {
-			return problemErr(a.Name+".shape", t.shape, "must be %v", shape)
+			return problemErr(a.Name+".shape", t.shape, "must be %v%s", shape, a.mayRepeat(repeats))
 		}
 	}
 	if t.empty() {
 		return nil
 	}
 	return a.checkStrides()
+}
+
+// mayRepeat says which dimensions may be 1 instead, "" for none.
+func (a *arg) mayRepeat(repeats bool) string {
+	switch {
+	case repeats && a.repeats(2):
+		return ", or 1 in place of any number but the last"
+	case repeats && a.repeats(0):
+		return ", or 1 in place of the first number"
+	}
+	return ""
 }
 
 // where says on which device the tensor lies.

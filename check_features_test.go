@@ -266,3 +266,18 @@ func nonZero(t *testing.T, field reflect.Value, name string) (values []reflect.V
 	}
 	return values
 }
+
+// What to do about a shape of features is not the same for all.
+func TestShapesThatRepeatAreSaid(t *testing.T) {
+	for name, want := range map[string]string{
+		"Bias":   "flashkit: Bias.shape = [3 4 3 5]: must be [2 4 3 5], or 1 in place of any number but the last",
+		"DBias":  "flashkit: DBias.shape = [3 4 3 5]: must be [2 4 3 5]",
+		"Slopes": "flashkit: Slopes.shape = [3 4 1 1]: must be [2 4 1 1], or 1 in place of the first number",
+		"Sink":   "flashkit: Sink.shape = [3 4 1 1]: must be [1 4 1 1]",
+	} {
+		p := allFeatures(flashkit.PassBackward)
+		a := flashkit.NewArgs(p, flashkit.PassBackward)
+		shaped(name, 0, 3)(&p, a)
+		require.EqualError(t, p.Check(flashkit.PassBackward, a), want)
+	}
+}

@@ -100,11 +100,11 @@ func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
 func checkSide(side string, batch, most int, lens, starts, pages []int32, page int) error {
 	switch {
 	case starts != nil && (lens != nil || page != 0):
-		return problemErr("Seqs."+side+"Starts", len(starts), "are given beside lengths or pages: a side is packed or not")
+		return problemErr("Seqs."+side+"Starts", "given", "must not stand beside lengths or pages: a side is packed or not")
 	case batch > 0 && page != 0 && lens == nil:
 		return problemErr("Seqs.KVLens", "nil", "paged keys need their lengths")
 	case page == 0 && pages != nil || batch > 0 && page != 0 && pages == nil:
-		return problemErr("Seqs.Pages", len(pages), "do not agree with Page = %d", page)
+		return problemErr("Seqs.Pages", pages != nil, "must be given in a problem with pages, and in no other; Page = %d", page)
 	case lens != nil && len(lens) != batch:
 		return problemErr("Seqs."+side+"Lens.len", len(lens), "must be Batch = %d", batch)
 	case starts != nil && len(starts)-1 != batch:

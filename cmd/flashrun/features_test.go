@@ -431,7 +431,7 @@ func TestBadFeatures(t *testing.T) {
 		"softcap and a problem":   {nil, "--problem b1-h1-g1-n1-m1-d1-f32 --softcap 3", "--softcap"},
 		"carry and a problem":     {nil, "--problem b1-h1-g1-n1-m1-d1-f32 --carry", "--carry"},
 		"pages of a problem":      {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page4 --backward", "--backward"},
-		"a problem of huge pages": {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page4611686018427387904", "free"},
+		"a problem of huge pages": {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page1152921504606846976", "free"},
 		"a problem of sequences":  {nil, "--problem b1125899906842624-h1-g1-n0-m0-d1-f32-ragged", "free"},
 		"carry of the sample":     {nil, "--carry", "--carry"},
 	} {
@@ -460,7 +460,7 @@ func TestFeaturesElsewhere(t *testing.T) {
 	require.Contains(t, out, "* simd/fwd_generic")
 	out = ok(t, "memory", "--backend", "simd/fwd_generic", "b1-h2-g2-n8-m16-d8-f32-bias-mask", "b1-h2-g2-n8-m16-d8-f32-ragged-page4")
 	require.Contains(t, out, "simd/fwd_generic")
-	for _, huge := range []string{"b1-h1-g1-n1-m1-d1-f32-ragged-page4611686018427387904", "b1125899906842624-h1-g1-n0-m0-d1-f32-ragged", "b1-h4194304-g1-n4194304-m4-d1-f32-alibi-bias-mask-sink"} {
+	for _, huge := range []string{"b1-h1-g1-n1-m1-d1-f32-ragged-page1152921504606846976", "b1125899906842624-h1-g1-n0-m0-d1-f32-ragged", "b1-h4194304-g1-n4194304-m4-d1-f32-alibi-bias-mask-sink"} {
 		ok(t, "memory", "--backend", "simd/fwd_generic", huge)
 		ok(t, "explain", huge)
 	}
