@@ -107,3 +107,41 @@ func ExampleToBF16() {
 	fmt.Println(flashkit.ToF32(x))
 	// Output: [1 2.5 3.140625]
 }
+
+// A mask for all heads, in which the second of three keys takes no part.
+func ExampleBools() {
+	x := func(rows int) flashkit.Tensor { return flashkit.F32(make([]float32, rows*8), 1, 1, rows, 8) }
+	args := &flashkit.Args{Q: x(2), K: x(3), V: x(3), O: x(2), Mask: flashkit.Bools([]bool{true, false, true}, 1, 1, 1, 3)}
+	p := flashkit.ProblemOf(args, flashkit.Band{})
+	fmt.Println(p, p.Check(flashkit.PassForward, args))
+	// Output: b1-h1-g1-n2-m3-d8-f32-mask <nil>
+}
+
+// What a kernel says of a problem before there are tensors.
+func ExampleProblem_Ask() {
+	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 64, KVLen: 64, Dim: 64, VDim: 64, Score: flashkit.Score{Bias: true}}
+	for _, k := range simd.New().Kernels() {
+		if call := p.Ask(flashkit.PassForward); k.Name == "simd/fwd_generic" && k.Fits(call) == "" {
+			fmt.Println(k.Cost(call) > 0, k.Needs(call).Host > 0)
+		}
+	}
+	// Output: true true
+}
+
+// Where a kernel finds the rows, the keys and the band of each sequence.
+func ExampleCall_Seq() {
+	x := func(rows int) flashkit.Tensor { return flashkit.F32(make([]float32, rows*8), 1, 1, rows, 8) }
+	args := &flashkit.Args{Q: x(5), K: x(9), V: x(9), O: x(5), Seqs: &flashkit.Sequences{QStarts: []int32{0, 3, 5}, KVStarts: []int32{0, 3, 9}}}
+	var c flashkit.Call
+	if err := c.Set(flashkit.ProblemOf(args, flashkit.Causal()), flashkit.PassForward, args); err != nil {
+		log.Fatal(err)
+	}
+	for b := range c.Batch {
+		s := c.Seq(b)
+		_, hi := s.Keys(0)
+		fmt.Println("rows", s.Q0, s.N, "keys", s.K0, s.M, "row 0 sees keys below", hi)
+	}
+	// Output:
+	// rows 0 3 keys 0 3 row 0 sees keys below 1
+	// rows 3 2 keys 3 6 row 0 sees keys below 5
+}

@@ -26,10 +26,9 @@ func ExampleDefault() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	p := flashkit.Problem{Batch: 1, Heads: 32, KVHeads: 8, QLen: 256, KVLen: 256, Dim: 128, VDim: 128, Band: flashkit.Causal()}
 	args := &flashkit.Args{Q: flashkit.F32(q, 1, 32, 256, 128), K: flashkit.F32(k, 1, 8, 256, 128),
 		V: flashkit.F32(v, 1, 8, 256, 128), O: flashkit.F32(o, 1, 32, 256, 128)}
-	if err := d.Forward(ctx, p, args); err != nil {
+	if err := d.Forward(ctx, flashkit.ProblemOf(args, flashkit.Causal()), args); err != nil {
 		log.Fatal(err)
 	}
 

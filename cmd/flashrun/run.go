@@ -76,6 +76,8 @@ These tensors of the input are taken into account if they are there:
   flashrun run --in qkv.safetensors --out o.safetensors --causal
   flashrun run --in q.npy --in k.npy --in v.npy --window 128,0 --check
   flashrun run --in q.npy --in k.npy --in v.npy --in mask.npy --softcap 30 --alibi
+  flashrun run --in cache.safetensors --causal --top-left --dropout 0.1 --dropout-seed 7
+  flashrun run --problem b4-h8-g2-n1-m1000-d64-bf16-sink-ragged-page16 --check
   flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --backward --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },

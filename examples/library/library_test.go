@@ -78,12 +78,11 @@ func Example_fromPyTorch() {
 	}
 
 	// o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-	p := flashkit.Problem{Batch: B, Heads: H, KVHeads: G, QLen: N, KVLen: M, Dim: D, VDim: D,
-		Band: flashkit.Causal().TopLeft()}
-	err := d.Forward(ctx, p, &flashkit.Args{
+	args := &flashkit.Args{
 		Q: flashkit.F32(q, B, H, N, D), K: flashkit.F32(k, B, G, M, D),
 		V: flashkit.F32(v, B, G, M, D), O: flashkit.F32(o, B, H, N, D),
-	})
+	}
+	err := d.Forward(ctx, flashkit.ProblemOf(args, flashkit.Causal().TopLeft()), args)
 
 	fmt.Println(o[0], o[D], o[2*D], err) // the means of rows 1, 1 and 2, and 1 to 3
 	// Output: 1 1.5 2 <nil>
@@ -150,6 +149,48 @@ func Example_decode() {
 	}
 	fmt.Println(o[0])
 	// Output: 0
+}
+
+func Example_features() {
+	d := open()
+	defer d.Close()
+	const H, G, D = 8, 2, 16
+	q, k, v, o := make([]float32, H*5*D), make([]float32, G*5*D), make([]float32, G*5*D), make([]float32, H*5*D)
+	for i := range v {
+		v[i] = float32(i/D%5 + 1) // the token's number
+	}
+
+	starts := []int32{0, 3, 5} // as cu_seqlens
+	args := &flashkit.Args{
+		Q: flashkit.F32(q, 1, H, 5, D), K: flashkit.F32(k, 1, G, 5, D),
+		V: flashkit.F32(v, 1, G, 5, D), O: flashkit.F32(o, 1, H, 5, D),
+		Seqs: &flashkit.Sequences{QStarts: starts, KVStarts: starts},
+	}
+	err := d.Forward(ctx, flashkit.ProblemOf(args, flashkit.Causal()), args)
+
+	fmt.Println(o[0], o[D], o[2*D], o[3*D], o[4*D], err)
+	// Output: 1 1.5 2 4 4.5 <nil>
+}
+
+func Example_pages() {
+	d := open()
+	defer d.Close()
+	const H, G, D = 8, 2, 16
+	q, pool, o := make([]float32, 2*H*D), make([]float32, 8*G*16*D), make([]float32, 2*H*D)
+	for i := range pool {
+		pool[i] = float32(i / D / 16 / G) // the page's number
+	}
+
+	args := &flashkit.Args{
+		Q: flashkit.F32(q, 2, H, 1, D), K: flashkit.F32(pool, 8, G, 16, D), V: flashkit.F32(pool, 8, G, 16, D), O: flashkit.F32(o, 2, H, 1, D),
+		Seqs: &flashkit.Sequences{KVLens: []int32{20, 3}, Pages: []int32{5, 0, 2, 7, 1, 3}}, // pages of sequence 0, then of 1
+	}
+	p := flashkit.ProblemOf(args, flashkit.Band{}) // b2-h8-g2-n1-m48-d16-f32-ragged-page16
+	err := d.Forward(ctx, p, args)
+	args.Seqs.KVLens[1]++ // one more token
+
+	fmt.Println(p, o[0], o[H*D], err) // 16 keys of page 5 and 4 of page 0; 3 of page 7
+	// Output: b2-h8-g2-n1-m48-d16-f32-ragged-page16 4 7 <nil>
 }
 
 func Example_choose() {
