@@ -40,6 +40,20 @@ func Example() {
 	// mine/fwd_plain: does not support b1-h8-g2-n128-m512-d64-bf16-causal: takes f32 only
 }
 
+// The backend says no word about features, so it is given none of them.
+func TestRefusesFeatures(t *testing.T) {
+	k := New().Kernels()[0]
+	for name, said := range map[string]string{
+		"shift1": "shift", "softcap30": "softcap", "alibi": "alibi", "bias": "bias", "mask": "mask", "sink": "sink",
+		"dropout0.5": "dropout", "ragged": "ragged", "ragged-page16": "ragged,page", "carry": "carry",
+	} {
+		p, err := flashkit.ParseProblem("b1-h8-g2-n2-m3-d4-f32-" + name)
+		require.NoError(t, err)
+		args := flashkit.NewArgs(p, flashkit.PassForward)
+		require.EqualError(t, k.Compute(t.Context(), p, args), "mine/fwd_plain: does not support "+p.String()+": does not support "+said)
+	}
+}
+
 // docs/library.md prints the whole backend.
 func TestPage(t *testing.T) {
 	guide, err := os.ReadFile("../../docs/library.md")
