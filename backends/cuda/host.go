@@ -75,7 +75,8 @@ func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) e
 // arraysOf returns the arguments that a dense call may have, in the order of
 // params.views.
 func arraysOf(c *flashkit.Call) (list []array) {
-	for _, a := range flashkit.Arguments() {
+	for i := range denseArguments {
+		a := &denseArguments[i]
 		if role := a.Role(&c.Problem, c.Pass); role != 0 {
 			list = append(list, array{t: *a.Of(c.Args), output: role&flashkit.Output != 0})
 		}
@@ -111,7 +112,7 @@ func (c *hostCall) lay(units int) {
 }
 
 // work takes chunks until none is left or something has failed, and gives the
-// lane back.
+// buffer back.
 func (c *hostCall) work(ctx context.Context, l *stagingBuffer) {
 	defer c.b.staging.put(l)
 	units := c.p.Batch * c.p.KVHeads

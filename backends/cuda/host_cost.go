@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What host tensors cost on their way. Lanes take chunks one after the other, each through
+// What host tensors cost on their way. Staging buffers take chunks one after the other, each through
 // packing, copies and kernels; together they have the bus and the device.
 type hostCosts struct {
 	call    float64 // microseconds of a call
@@ -33,9 +33,9 @@ func (s *stem) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Durat
 	us := func(p flashkit.Problem) float64 { return float64(s.deviceCost(dev, p, false)) / 1e3 }
 
 	chunk := us(part) + float64(n)/float64(units)*(in*c.pack+out*c.unpack+rows*c.row)/1e3
-	lane, bus, device := float64(ceilDiv(chunks, buffers))*chunk, (in+out)/c.rate*1e6, us(p)
-	most := max(lane, bus, device)
-	return microseconds(c.call + most + c.exposed*(lane+bus+device-most))
+	staged, bus, device := float64(ceilDiv(chunks, buffers))*chunk, (in+out)/c.rate*1e6, us(p)
+	most := max(staged, bus, device)
+	return microseconds(c.call + most + c.exposed*(staged+bus+device-most))
 }
 
 // hostBytes returns the bytes to the device and back, and how many rows are packed by

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"text/tabwriter"
 
@@ -78,31 +79,34 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
-			t := tabwriter.NewWriter(text(cmd.OutOrStdout()), 0, 8, 2, ' ', 0)
-			anyLast := slices.ContainsFunc(lines, func(l explained) bool { return l.Last > 0 })
-			for _, l := range lines {
-				mark, predicted, last := " ", "", ""
-				if l.Chosen {
-					mark = "*"
-				}
-				if l.Seconds > 0 {
-					predicted = "about " + formatSeconds(l.Seconds) + "\t" + l.why()
-				} else {
-					predicted = "\t"
-				}
-				if l.Last > 0 {
-					last = "last " + formatSeconds(l.Last)
-				}
-				if anyLast {
-					last += "\t"
-				}
-				fmt.Fprintf(t, "%s %s\t%s\t%s%s\n", mark, l.Name, predicted, last, l.Reason)
-			}
-			return failed(t.Flush())
+			return failed(writeExplained(cmd.OutOrStdout(), lines))
 		},
 	}
 	cmd.Flags().BoolVar(&backward, "backward", false, "explain the backward pass")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	addBackendFlag(cmd, &backend, "explain under this choice of backend or kernel")
 	return cmd
+}
+
+// writeExplained writes a table with a line for each verdict.
+func writeExplained(w io.Writer, lines []explained) error {
+	t := tabwriter.NewWriter(text(w), 0, 8, 2, ' ', 0)
+	anyLast := slices.ContainsFunc(lines, func(l explained) bool { return l.Last > 0 })
+	for _, l := range lines {
+		mark, predicted, last := " ", "\t", ""
+		if l.Chosen {
+			mark = "*"
+		}
+		if l.Seconds > 0 {
+			predicted = "about " + formatSeconds(l.Seconds) + "\t" + l.why()
+		}
+		if l.Last > 0 {
+			last = "last " + formatSeconds(l.Last)
+		}
+		if anyLast {
+			last += "\t"
+		}
+		fmt.Fprintf(t, "%s %s\t%s\t%s%s\n", mark, l.Name, predicted, last, l.Reason)
+	}
+	return t.Flush()
 }
