@@ -211,7 +211,7 @@ func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass
 	if err != nil {
 		return err
 	}
-	if err = d.run(ctx, x); err == nil || !d.mayFailOver(ctx, err) {
+	if err = d.run(ctx, x); err == nil || p.Carry || !d.mayFailOver(ctx, err) {
 		return err
 	}
 	return d.retry(ctx, x, err)
@@ -227,8 +227,9 @@ type Failover struct {
 
 // WithFailover returns a Dispatcher that, when a kernel fails, reports it and
 // runs the next best one. Without it a failure is returned as it is. It never
-// acts when a choice was forced, when the caller is at fault, or when the
-// context ended. report may be called from several goroutines at once.
+// acts when a choice was forced, when the caller is at fault, when the context
+// ended, or when the problem has Carry: the kernel that failed may have overwritten
+// the O and LSE that another one would have to continue. report may be called from several goroutines at once.
 func (d *Dispatcher) WithFailover(report func(Failover)) *Dispatcher {
 	c := *d
 	c.failover = report

@@ -231,6 +231,18 @@ func TestFailover(t *testing.T) {
 	require.ErrorIs(t, forced.Forward(t.Context(), problem, forward()), broken, "an explicit choice never falls back")
 	require.Equal(t, []string{"bad/fwd_a"}, ran)
 
+	carry := problem
+	carry.Carry = true
+	for _, b := range []*fake{bad, good} {
+		for i := range b.kernels {
+			b.kernels[i].Takes = flashkit.FeatureCarry
+		}
+	}
+	ran = nil
+	over = dispatch.New(bad, good).WithFailover(func(dispatch.Failover) {})
+	require.ErrorIs(t, over.Forward(t.Context(), carry, flashkit.NewArgs(carry, flashkit.PassForward)), broken, "the inputs may be gone")
+	require.Equal(t, []string{"bad/fwd_a"}, ran)
+
 	ran = nil
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
