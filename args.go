@@ -4,7 +4,8 @@ package flashkit
 // Problem. A pass reads and writes what Arguments says; a tensor that a pass or a
 // problem has no use for must be the zero Tensor, but for those of the other pass.
 // Outputs are written, never added to, and must not share memory with any other
-// tensor.
+// tensor. Nothing of it may change during a call; several calls at once may share what
+// they read.
 //
 // The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE), from the O
 // and LSE that the forward pass wrote.
@@ -174,10 +175,14 @@ func ProblemOf(args *Args, band Band) Problem {
 }
 
 // NewArgs returns arguments for a pass of a valid problem, with dense tensors of zeros
-// for all that the pass has a use for. Sequences are padded and as long as they may
-// be; the pages of a paged one follow each other in its pool.
+// for all that the pass has a use for, on the host. Sequences are padded and as long as
+// they may be; the pages of a paged one follow each other in its pool. There are none
+// for a problem or a pass that is not valid.
 func NewArgs(p Problem, pass Pass) *Args {
 	args, m := new(Args), p.extent()
+	if p.Validate() != nil || pass.Validate() != nil {
+		return args
+	}
 	if p.Ragged {
 		args.Seqs = new(Sequences)
 	}

@@ -96,13 +96,14 @@ func (b Band) Diagonals(n, m int) (lo, hi int) {
 
 // Keys returns the keys that query row i sees, from lo up to but not including
 // hi. Both ends never decrease as i grows. A row that sees no key has lo == hi.
+// Sequences of unequal length have bands of their own: see Seq.Keys.
 func (p Problem) Keys(i int) (lo, hi int) {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	return clamp(i+first, p.KVLen), clamp(i+last+1, p.KVLen)
 }
 
 // Queries returns the query rows that see key j, from lo up to but not
-// including hi. Both ends never decrease as j grows.
+// including hi. Both ends never decrease as j grows. See Seq.Queries too.
 func (p Problem) Queries(j int) (lo, hi int) {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	return clamp(j-last, p.QLen), clamp(j-first+1, p.QLen)

@@ -3,7 +3,9 @@ package flashkit
 import "math/bits"
 
 // A Call is what a kernel gets: a problem, a pass, and arguments that have been
-// checked. Its fields are to be read; only Set and Problem.Ask fill them in.
+// checked. Its fields are to be read; only Set and Problem.Ask fill them in. Its
+// methods may be called from several goroutines at once, but for Set and Kernel.Do,
+// which change it.
 type Call struct {
 	Problem
 	Pass   Pass

@@ -77,6 +77,8 @@ func TestNothing(t *testing.T) {
 	requireProblemError(t, c.p.Check(2, c.all), "Pass")
 	requireProblemError(t, c.p.Check(255, c.all), "Pass")
 	requireProblemError(t, flashkit.ProblemOf(nil, flashkit.Causal()).Validate(), "Heads")
+	require.Equal(t, new(flashkit.Args), flashkit.NewArgs(c.p, 2))
+	require.Equal(t, new(flashkit.Args), flashkit.NewArgs(flashkit.Problem{Batch: -1, Heads: 1, KVHeads: 1, Dim: 1, VDim: 1, Ragged: true}, flashkit.PassForward))
 	c.all.Q = flashkit.OnDevice(nil, flashkit.Float32, 4096, c.all.Q.Len(), 2, 4, 3, 8)
 	require.Empty(t, c.all.Q.Float32s())
 	requireProblemError(t, c.p.Check(flashkit.PassForward, c.all), "Q")
