@@ -137,14 +137,14 @@ func TestBadTensors(t *testing.T) {
 	_, rank := FromFloat32s("q", []int{1, 1, 1, 1, 1}, []float32{0}).Decode()
 	_, rank2 := FromFloat32s("q", []int{1, 1, 1, 1, 1}, []float32{0}).DecodeBSHD()
 	_, dtype := Tensor{Name: "q", DType: "F64", Shape: []int{1}, Data: make([]byte, 8)}.Decode()
-	_, short := Tensor{Name: "q", DType: "F32", Shape: []int{1 << 40}, Data: make([]byte, 8)}.Decode()
-	_, shortMask := Tensor{Name: "q", DType: "BOOL", Shape: []int{1 << 40}, Data: make([]byte, 8)}.Decode()
+	_, short := Tensor{Name: "q", DType: "F32", Shape: []int{math.MaxInt / 8}, Data: make([]byte, 8)}.Decode()
+	_, shortMask := Tensor{Name: "q", DType: "BOOL", Shape: []int{math.MaxInt / 8}, Data: make([]byte, 8)}.Decode()
 	_, floats := FromFloat32s("q", []int{1}, []float32{0}).Int64s()
 	_, beyond := fromSlice("q", "I64", []int{2}, []int64{1, math.MaxInt32 + 1}).Int32s()
 	_, view := Encode("q", flashkit.F32(make([]float32, 7), 1, 2, 2, 2))
 	_, rows := Encode("q", flashkit.F32(make([]float32, 8), 1, 2, 2, 2).WithStrides(8, math.MaxInt/2, 2))
 	_, back := EncodeBSHD("q", flashkit.F32(make([]float32, 8), 1, 2, 2, 2).WithStrides(8, 4, -2))
-	_, large := Encode("q", flashkit.F32([]float32{0}, 1<<40, 1<<40, 1, 1).WithStrides(0, 0, 0))
+	_, large := Encode("q", flashkit.F32([]float32{0}, math.MaxInt/2, math.MaxInt/2, 1, 1).WithStrides(0, 0, 0))
 	_, elsewhere := Encode("q", flashkit.OnDevice(device{}, flashkit.Float32, 4096, 8, 1, 2, 2, 2))
 	for _, c := range []struct {
 		err  error
