@@ -158,7 +158,7 @@ var forms = []struct {
 	{"bench", regexp.MustCompile(`(\s)[\d.]+%?(\s|$)`), "$1#$2"}, // the next column shares the space
 	{"report", regexp.MustCompile(`^half.html: \d+`), "half.html: #"},
 	{"go test", regexp.MustCompile(`\d+\.\d+s`), "TIME"},
-	{"go test", regexp.MustCompile(`(run.go:\d+|seed \d+)`), "NUMBER"},
+	{"go test", regexp.MustCompile(`(run.go:\d+|\d+ cases|seed \d+)`), "NUMBER"},
 	{"go test|perf", regexp.MustCompile(`^(goos|goarch|cpu): .*`), ""},
 	{"go test|perf", regexp.MustCompile(`(-\d+)?\s+\d+\s.*ns/op.*`), " RATES"}, // -2 is the number of threads
 	{"go test", regexp.MustCompile(`^(ok \s*\S+)\s.*`), "$1"},
