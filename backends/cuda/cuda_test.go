@@ -85,6 +85,30 @@ func ExampleBackend_Backward() {
 	}
 }
 
+// A kernel by name, into the stream; one that does not take the problem says why.
+func ExampleBackend_Launch() {
+	b, err := cuda.Open()
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	s, err := b.NewStream()
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	m, err := b.Alloc(4 * 64 * 4)
+	if err != nil {
+		return
+	}
+	defer m.Free()
+	row := func(i int) flashkit.Tensor { return m.Tensor(flashkit.Float32, i*64, 1, 1, 1, 64) }
+	args := &flashkit.Args{Q: row(0), K: row(1), V: row(2), O: row(3)}
+	p := flashkit.ProblemOf(args, flashkit.Band{})
+	fmt.Println(b.Launch(context.Background(), s, p, flashkit.PassForward, args, cuda.Options{Kernel: "cuda/fwd_f32"}))
+	fmt.Println(errors.Is(b.Launch(context.Background(), s, p, flashkit.PassForward, args, cuda.Options{Kernel: "cuda/fwd_sm80"}), errors.ErrUnsupported))
+}
+
 // What a kernel reached, of what the device does at most.
 func ExampleBackend_Peak() {
 	b, err := cuda.Open()
