@@ -7,15 +7,17 @@
 A problem draws its shape, type and band, and each feature by chance: scale, softcap, bias,
 mask, ALiBi, sink, dropout; sequences that are padded, packed or, for keys, in pages; a
 first part of the keys that is continued. PyTorch computes it in float64, which is taken
-for the truth, and again in the problem's own type: in two ways: by scaled_dot_product_attention where
+for the truth, and again in the problem's own type, in two ways: by scaled_dot_product_attention where
 that can, else by the formulas with softmax, and autograd; and by the formulas of
-FlashAttention, whose backward pass is given O and LSE and not the weights, as ours is. The
-gradients are those of sum(O*DO) + sum(LSE*DLSE), of bias and sink too. Of problems of
-unequal lengths each sequence is computed by itself.
+FlashAttention, whose backward pass is given O and LSE and not the weights, as ours is. A
+third way is those formulas in float64, but of O and LSE as they are stored: O in the
+problem's type, LSE the nearest float32 below or above. It is what a backward pass that
+makes no error at all gives. The gradients are those of sum(O*DO) + sum(LSE*DLSE), of bias
+and sink too. Of problems of unequal lengths each sequence is computed by itself.
 
 An output passes if its largest error is at most twice that of PyTorch in the same type on
 the same input, or four roundings of the largest element. PyTorch's error is the largest of
-its two ways and of four orders of the elements of a head, which change what is rounded and
+these ways and of four orders of the elements of a head, which change what is rounded and
 not what is computed: that of one order, in a tensor of few elements, is an accident. One
 line is printed for each problem that fails, a table of the ratios, and how many pass, also
 beside one order with softmax alone. The exit status is 1 if any fails.
@@ -160,7 +162,15 @@ def of(t, b, p, n, m):
     return t[:, : min(n, t.shape[1]), :m].expand(p.h, n, m)
 
 
-def sequence(p, x, b, n, m, flash):
+def stored(p, o, lse, toward):
+    """Return O and LSE, in float64, as a backward pass gets them: LSE rounded toward an infinity."""
+    near = lse.detach().numpy().astype(np.float32)
+    wrong = near > lse.detach().numpy() if toward < 0 else near < lse.detach().numpy()
+    near[wrong] = np.nextafter(near[wrong], np.float32(toward))
+    return o.detach().to(TYPES[p.dtype][0]).double(), torch.from_numpy(near).double()
+
+
+def sequence(p, x, b, n, m, flash, toward):
     """Return O and LSE of sequence b in the type of x, and a number whose gradients are those of the problem."""
     q, k, v = x["q"][b, :, :n], x["k"][b, :, :m], x["v"][b, :, :m]
     seen, distance = visible(p, b, n, m)
@@ -195,16 +205,21 @@ def sequence(p, x, b, n, m, flash):
         o = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask[None], scale=scale, enable_gqa=True)[0]
     do, dlse = x["do"][b, :, :n], x["dlse"][b, :, :n, None].masked_fill(dead, 0) if "dlse" in x else torch.zeros_like(lse)
     if flash:  # the formulas of FlashAttention (2022), appendix B: dS from O and LSE, and not from the weights
+        o_in, lse_in = stored(p, o, lse, toward) if toward else (o, lse)
+        weights = torch.exp(s - lse_in).masked_fill(dead, 0)
         dp = torch.nn.functional.pad((do @ v_all.mT) * keep, (0, s.shape[-1] - m))
-        ds = weights * (dp - (do * o).sum(dim=-1, keepdim=True) + dlse)
+        ds = weights * (dp - (do * o_in).sum(dim=-1, keepdim=True) + dlse)
         loss = (s.masked_fill(weights == 0, 0) * ds.detach()).sum() + (((weights[..., :m] * keep).detach() @ v_all) * do).sum()
     else:
         loss = (o * do).sum() + (lse * dlse).sum()
     return o, lse.masked_fill(dead, -torch.inf)[..., 0], loss
 
 
-def by_torch(p, dtype, flash=False, order=0):
-    """Return all outputs, padded, computed by PyTorch in a type, as float64; order 0 is that of the input."""
+def by_torch(p, dtype, flash=False, order=0, toward=0):
+    """Return all outputs, padded, computed by PyTorch in a type, as float64.
+
+    Order 0 is that of the input. With an infinity to round LSE toward, the backward pass gets O and LSE as they are stored.
+    """
     shuffle = np.random.default_rng(order).permutation if order else np.arange
     orders = {"d": torch.from_numpy(shuffle(p.d)), "dv": torch.from_numpy(shuffle(p.dv))}
     orders = {name: orders["d" if name in ("q", "k", "dq", "dk") else "dv"] for name in ("q", "k", "v", "o", "do", "dq", "dk", "dv")}
@@ -216,7 +231,7 @@ def by_torch(p, dtype, flash=False, order=0):
         n, m = int(p.q_lens[b]), int(p.kv_lens[b])
         if n == 0 or m == 0 and "sink" not in x and not p.carry:
             continue
-        o_b, lse_b, part = sequence(p, x, b, n, m, flash)
+        o_b, lse_b, part = sequence(p, x, b, n, m, flash, toward)
         o[b, :, :n], lse[b, :, :n], loss = o_b.detach(), lse_b.detach(), loss + part
     out = {"o": o, "lse": lse}
     if p.backward:
@@ -305,10 +320,11 @@ def error(got, want):
 
 
 def compare(program, p):
-    """Return, for every output, our error, PyTorch's with softmax, its largest one, and four roundings."""
+    """Return, for every output, our error, PyTorch's with softmax, the largest of its ways, and four roundings."""
     dtype, rounding = TYPES[p.dtype]
     truth, got = by_torch(p, torch.float64), by_flashrun(program, p)
     own = [by_torch(p, dtype, flash, order) for order in range(4) for flash in (False, True)]
+    own += [by_torch(p, torch.float64, flash=True, toward=toward) for toward in (-np.inf, np.inf)]
     if sorted(truth) != sorted(got):
         raise flashrun.Refused(f"outputs {sorted(got)} and not {sorted(truth)}")
     rows = {}

@@ -134,11 +134,12 @@ func accumulateScores(w []float32, s []float64, m float64, sums []float32) (top 
 		shift = 0 // every score so far is -Inf or NaN: exp must give 0 or NaN, not exp(-Inf + Inf)
 	}
 	w = w[:len(s)]
+	l := 0.0
 	for c, x := range s {
 		w[c] = exp(x - shift)
-		sum += w[c]
+		l += float64(w[c])
 	}
-	return top, sum
+	return top, float32(l)
 }
 
 // endRow divides once and writes row i.

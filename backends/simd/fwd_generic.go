@@ -150,11 +150,12 @@ func (j *job) accumulate(s []float32, m float32, sums []float32) (top, sum float
 	if math.IsInf(float64(top), -1) {
 		shift = 0 // every score so far is -Inf or NaN: exp must give 0 or NaN, not exp(-Inf + Inf)
 	}
+	l := 0.0 // its error is that of O and LSE in every element
 	for i, x := range s {
 		s[i] = exp(float64(x-shift) * j.scale)
-		sum += s[i]
+		l += float64(s[i])
 	}
-	return top, sum
+	return top, float32(l)
 }
 
 // finishRow divides once and writes row i of the head of t.

@@ -195,35 +195,6 @@ func (j *job) viewPages(t *flashkit.Tensor, b, g, k0, n int, buf []float32) (row
 	return buf, dim
 }
 
-// dotsAt is dots of the rows of the given numbers.
-func dotsAt(dst, x, rows []float32, step int, at []int) {
-	n := len(x)
-	j := 0
-	for ; j+4 <= len(at); j += 4 {
-		r0, r1, r2, r3 := rows[at[j]*step:][:n], rows[at[j+1]*step:][:n], rows[at[j+2]*step:][:n], rows[at[j+3]*step:][:n]
-		var s0, s1, s2, s3 float32
-		i := 0
-		for ; i < n-1; i += 2 {
-			a, b := x[i], x[i+1]
-			s0 += a*r0[i] + float32(b*r0[i+1])
-			s1 += a*r1[i] + float32(b*r1[i+1])
-			s2 += a*r2[i] + float32(b*r2[i+1])
-			s3 += a*r3[i] + float32(b*r3[i+1])
-		}
-		if i < n {
-			a := x[i]
-			s0 += a * r0[i]
-			s1 += a * r1[i]
-			s2 += a * r2[i]
-			s3 += a * r3[i]
-		}
-		dst[j], dst[j+1], dst[j+2], dst[j+3] = s0, s1, s2, s3
-	}
-	for ; j < len(at); j++ {
-		dst[j] = dot(x, rows[at[j]*step:][:n])
-	}
-}
-
 // mixAt adds to dst the weighted sum of the rows of the given numbers.
 func mixAt(dst, weights, rows []float32, step int, at []int) {
 	d := len(dst)
