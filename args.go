@@ -1,5 +1,7 @@
 package flashkit
 
+import "math"
+
 // Args are the tensors of a call, and what else is data rather than part of the
 // Problem. A pass reads and writes what Arguments says; a tensor that a pass or a
 // problem has no use for must be the zero Tensor, but for those of the other pass.
@@ -164,7 +166,9 @@ func ProblemOf(args *Args, band Band) Problem {
 			p.KVLen = longest(s.KVStarts)
 		case s.Pages != nil:
 			p.Page = k[2]
-			p.KVLen = s.width(p.Batch) * p.Page
+			if p.KVLen = math.MaxInt; !overflows(math.MaxInt, s.width(p.Batch), p.Page) {
+				p.KVLen = s.width(p.Batch) * p.Page
+			}
 		}
 	}
 	return p

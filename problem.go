@@ -113,15 +113,26 @@ func (p Problem) validateSize() error {
 		{"V", p.VShape(), math.MaxInt}, {"O", p.OShape(), math.MaxInt},
 		{"the scores", [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}, math.MaxInt64}, // counted, never stored
 	} {
-		n := uint64(elem)
-		for _, d := range t.shape {
-			// A zero elsewhere must not hide an overflow: count it as 1.
-			hi, lo := bits.Mul64(n, uint64(max(d, 1)))
-			if hi != 0 || lo > t.limit {
-				return problemErr(t.name, t.shape, "size in bytes overflows int")
-			}
-			n = lo
+		if overflows(t.limit, elem, t.shape[0], t.shape[1], t.shape[2], t.shape[3]) {
+			return problemErr(t.name, t.shape, "size in bytes overflows int")
 		}
 	}
+	if p.Page > 0 && overflows(math.MaxInt, elem, p.Batch, p.KVHeads, (p.KVLen-1)/p.Page+1, p.Page, max(p.Dim, p.VDim)) {
+		return problemErr("Page", p.Page, "whole pages of KVLen = %d overflow int in bytes", p.KVLen)
+	}
 	return nil
+}
+
+// overflows reports whether the product of the dimensions is beyond the limit. A zero
+// must not hide that of the others: it counts as 1.
+func overflows(limit uint64, dims ...int) bool {
+	n := uint64(1)
+	for _, d := range dims {
+		hi, lo := bits.Mul64(n, uint64(max(d, 1)))
+		if hi != 0 || lo > limit {
+			return true
+		}
+		n = lo
+	}
+	return false
 }

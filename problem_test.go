@@ -121,6 +121,9 @@ var invalid = []struct {
 	{"NaN dropout", "Score.Dropout", func(p *problem) { p.Score.Dropout = float32(math.NaN()) }},
 	{"negative page", "Page", func(p *problem) { p.Ragged, p.Page = true, -1 }},
 	{"pages of equal lengths", "Page", func(p *problem) { p.Page = 16 }},
+	{"a page too large to round up to", "Page", func(p *problem) { p.Ragged, p.Page = true, math.MaxInt }},
+	{"a page that overflows int in bytes", "Page", func(p *problem) { p.Ragged, p.Page = true, math.MaxInt/8+1 }},
+	{"a page for each of many sequences", "Page", func(p *problem) { p.Ragged, p.Page, p.Batch, p.KVLen = true, side, side, 0 }},
 	{"left of -2", "Band.left", func(p *problem) { p.Band = flashkit.Window(-2, 0) }},
 	{"left of MinInt", "Band.left", func(p *problem) { p.Band = flashkit.Window(math.MinInt, 0) }},
 	{"right of -2", "Band.right", func(p *problem) { p.Band = flashkit.Window(0, -2) }},
@@ -258,4 +261,17 @@ func TestDType(t *testing.T) {
 	}
 	require.Equal(t, "unknown", flashkit.DType(9).String())
 	require.Equal(t, []int{4, 2, 2}, []int{flashkit.Float32.Size(), flashkit.Float16.Size(), flashkit.BFloat16.Size()})
+}
+
+// What a pool of pages claims to have cannot wrap around into a smaller problem.
+func TestProblemOfHugePages(t *testing.T) {
+	const page = math.MaxInt/8 + 1
+	pool := flashkit.F32(make([]float32, 1), 1, 1, page, 1).WithStrides(0, 0, 0)
+	args := &flashkit.Args{
+		Q: flashkit.F32(make([]float32, 1), 1, 1, 1, 1), K: pool, V: pool, O: flashkit.F32(make([]float32, 1), 1, 1, 1, 1),
+		Seqs: &flashkit.Sequences{KVLens: []int32{1}, Pages: make([]int32, 16)},
+	}
+	p := flashkit.ProblemOf(args, flashkit.Band{})
+	require.Equal(t, math.MaxInt, p.KVLen)
+	requireProblemError(t, p.Check(flashkit.PassForward, args), "K")
 }
