@@ -86,7 +86,7 @@ func TestKernelFailure(t *testing.T) {
 // Heads without rows cost nothing, so there may be more of them than a kernel can walk.
 func TestKernelWalksNoHeadsWithoutRows(t *testing.T) {
 	p := small()
-	p.QLen, p.Heads = 0, p.KVHeads<<40
+	p.QLen, p.Heads = 0, p.KVHeads*side
 	shifted, capped := p, p
 	shifted.Band, capped.Score.Softcap = p.Band.Shift(3), 5
 	for _, x := range []struct {
