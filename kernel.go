@@ -57,8 +57,8 @@ type Kernel struct {
 
 	// Run computes the call. It is called by the methods below only, with a checked
 	// call that fits and outputs that hold an element. Heads is KVHeads where a problem
-	// without features has no query rows, as any number of heads without rows could
-	// be walked. It returns ctx.Err() soon after ctx is done; the outputs are then
+	// without features, or with a shift alone, has no query rows, as any number of
+	// heads without rows could be walked. It returns ctx.Err() soon after ctx is done; the outputs are then
 	// undefined.
 	Run func(ctx context.Context, c *Call) error
 }
@@ -134,7 +134,7 @@ func (k *Kernel) Do(ctx context.Context, c *Call) error {
 	if err := ctx.Err(); err != nil || !c.writes() {
 		return k.failed(err) // nothing to write: what the other dimensions say must not cost anything
 	}
-	if c.QLen == 0 && c.Features() == 0 {
+	if c.QLen == 0 && c.Features()&^FeatureShift == 0 {
 		c.Heads = c.KVHeads
 	}
 	return k.failed(k.Run(ctx, c))

@@ -96,6 +96,26 @@ func TestKernelFailure(t *testing.T) {
 	}
 }
 
+// Heads without rows cost nothing, so there may be more of them than a kernel can walk.
+func TestKernelWalksNoHeadsWithoutRows(t *testing.T) {
+	p := small()
+	p.QLen, p.Heads = 0, p.KVHeads*side
+	shifted, capped := p, p
+	shifted.Band, capped.Score.Softcap = p.Band.Shift(3), 5
+	for _, x := range []struct {
+		p     flashkit.Problem
+		heads int
+	}{{p, p.KVHeads}, {shifted, p.KVHeads}, {capped, p.Heads}} { // of features a kernel knows what it walks
+		c, heads := backwardCall(x.p), 0
+		c.kernel.Run = func(_ context.Context, c *flashkit.Call) error {
+			heads = c.Heads
+			return nil
+		}
+		require.NoError(t, c.run(t.Context()))
+		require.Equal(t, x.heads, heads, "%s", x.p)
+	}
+}
+
 func TestTensor(t *testing.T) {
 	type celsius float32
 	type bits uint16

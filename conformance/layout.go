@@ -16,7 +16,7 @@ const (
 	bshd                     // dense [batch, rows, heads, elements]
 	gaps                     // bhsd with unused elements after every row and head
 	expanded                 // K and V with stride 0 over batch and heads; the rest as bhsd
-	oddStrides               // bhsd with a senseless stride where a dimension has size 1
+	oddStrides               // bhsd with a senseless stride where a dimension has size 1, or another has none
 	numLayouts
 
 	// Layouts of ragged problems, which any problem can be made: see sides.
@@ -77,7 +77,7 @@ func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *plac
 	}
 	if l == oddStrides {
 		for d := range s {
-			if shape[d] == 1 {
+			if shape[d] == 1 || n == 0 {
 				s[d] = -7777777
 			}
 		}

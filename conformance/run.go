@@ -21,8 +21,8 @@ import (
 // Options choose what to run. The zero value runs everything, with no sweep.
 type Options struct {
 	Kernel string // only kernels whose full name matches this pattern (package path); "" for all
-	Case   string // only cases whose full name matches; a name sweep-<seed> or sweep-features-<seed> runs that sweep case
-	Sweep  int    // number of random problems for each kernel, and of such with features
+	Case   string // only cases whose full name matches; a name sweep-<seed>, sweep-features-<seed> or sweep-tiny-<seed> runs that sweep case
+	Sweep  int    // number of random problems for each kernel, of such with features, and of tiny ones with features
 	Seed   uint64 // of the sweep
 	Brief  bool   // only a sixth of the traps in layouts of sequences: each trap about once
 }
@@ -74,11 +74,10 @@ func (o Options) checks() []question {
 	}
 	all = append(all, conduct()...)
 	r := rand.New(rand.NewPCG(o.Seed, 1))
-	for range o.Sweep {
-		all = append(all, sweepCase{r.Uint64(), false}.question())
-	}
-	for range o.Sweep {
-		all = append(all, sweepCase{r.Uint64(), true}.question())
+	for kind := range sweepKinds {
+		for range o.Sweep {
+			all = append(all, sweepCase{r.Uint64(), kind}.question())
+		}
 	}
 	if s, ok := parseSweep(o.Case); ok {
 		return []question{s.question()}

@@ -16,37 +16,58 @@ const sweepPrefix = "sweep-"
 // A sweepCase is a random problem at the boundaries where kernels err, with
 // random inputs and layout, all from one seed; the oracle is asked on the spot.
 type sweepCase struct {
-	seed     uint64
-	features bool // one to three of them
+	seed uint64
+	kind sweepKind
 }
+
+// A sweepKind is which problems are drawn.
+type sweepKind uint8
+
+const (
+	dense    sweepKind = iota
+	featured           // one to three features
+	tiny               // one to five features, of few rows and keys or of none
+	sweepKinds
+)
+
+var sweepNames = [sweepKinds]string{"", "features-", "tiny-"}
 
 func (s sweepCase) name() string {
-	if s.features {
-		return fmt.Sprintf("%sfeatures-%016x", sweepPrefix, s.seed)
-	}
-	return fmt.Sprintf("%s%016x", sweepPrefix, s.seed)
+	return fmt.Sprintf("%s%s%016x", sweepPrefix, sweepNames[s.kind], s.seed)
 }
 
-func parseSweep(name string) (sweepCase, bool) {
+func parseSweep(name string) (s sweepCase, ok bool) {
 	rest, swept := strings.CutPrefix(name, sweepPrefix)
-	rest, features := strings.CutPrefix(rest, "features-")
+	for kind := sweepKinds - 1; kind > dense && s.kind == dense; kind-- {
+		if of, ok := strings.CutPrefix(rest, sweepNames[kind]); ok {
+			rest, s.kind = of, kind
+		}
+	}
 	seed, err := strconv.ParseUint(rest, 16, 64)
-	return sweepCase{seed, features}, err == nil && swept
+	s.seed = seed
+	return s, err == nil && swept
 }
 
 // generate returns the problem, its inputs and their layout.
 func (s sweepCase) generate() (*Inputs, layout) {
 	r := rand.New(rand.NewPCG(s.seed, 0))
 	p := sweepProblem(r)
-	if s.features {
-		sweepFeatures(r, &p)
+	switch s.kind {
+	case featured:
+		sweepFeatures(r, &p, 3)
+	case tiny:
+		p.Batch, p.QLen, p.KVLen = r.IntN(4), few(r), few(r)
+		p.Dim, p.VDim = 1+r.IntN(9), 1+r.IntN(9)
+		sweepFeatures(r, &p, 5)
 	}
 	in := Case{Name: s.name(), Problem: p, dlse: r.IntN(3) == 0}.Inputs()
 	in.random(r, rounder(p.DType))
 	in.randomShapes(r)
 	l := layout(r.IntN(int(numLayouts)))
 	if p.Ragged {
-		in.randomLengths(r)
+		if p.Batch > 0 {
+			in.randomLengths(r)
+		}
 		l = [...]layout{bhsd, bshd, gaps, padded, packed, packedQ, packedKV}[r.IntN(7)]
 	}
 	if l == expanded {
@@ -55,11 +76,19 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	return in, l
 }
 
-// sweepFeatures gives the problem one to three features, and lengths that the oracle
+// few returns a length of which there is hardly any.
+func few(r *rand.Rand) int {
+	if r.IntN(8) == 0 {
+		return edge(r, 140)
+	}
+	return r.IntN(6)
+}
+
+// sweepFeatures gives the problem one to so many features, and lengths that the oracle
 // can take.
-func sweepFeatures(r *rand.Rand, p *flashkit.Problem) {
+func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
-	for _, f := range r.Perm(10)[:1+r.IntN(3)] {
+	for _, f := range r.Perm(10)[:1+r.IntN(most)] {
 		switch f {
 		case 0:
 			p.Score.Softcap = [...]float32{1, 5, 30}[r.IntN(3)]
@@ -137,7 +166,7 @@ func (s sweepCase) question() question {
 		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(s.seed, 1)))
 	})
 	needs := flashkit.Feature(0)
-	if s.features {
+	if s.kind != dense {
 		in, l := s.generate()
 		needs = laidOut(in.p, l).Features()
 	}

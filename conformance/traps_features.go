@@ -53,6 +53,7 @@ var featureTraps = []trap{
 	{name: "dbias_hidden", catches: "DBias left unwritten where the band hides", problem: "b1-h2-g1-n9-m9-d8-f32-window2.1-bias"},
 	{name: "dbias_lengths", catches: "DBias left unwritten beyond the lengths", problem: "b3-h2-g1-n5-m9-d8-f32-bias-ragged"},
 	{name: "dbias_no_rows", catches: "DBias left unwritten when there is no query row", problem: "b1-h2-g1-n0-m9-d8-f32-bias", fill: all(once(0), once(1), once(2))},
+	{name: "dbias_no_keys", catches: "rows of a DBias, bias or mask without keys sought in memory, of which they have none", problem: "b1-h2-g1-n5-m0-d8-f32-bias-mask", layout: gaps},
 
 	// Mask.
 	{name: "mask_inverted", catches: "true taken for hidden", problem: "b1-h2-g1-n5-m9-d8-f32-mask"},

@@ -46,12 +46,36 @@ func hostileProblems() (list []flashkit.Problem) {
 					if p.Validate() == nil && !seen[same] {
 						seen[same] = true
 						list = append(list, p)
+						if p = hostileFeatures(p, len(list), size); p.Validate() == nil {
+							list = append(list, p)
+						}
 					}
 				}
 			}
 		}
 	}
 	return list
+}
+
+// hostileFeatures gives a problem some features, which ones as n says.
+func hostileFeatures(p flashkit.Problem, n, size int) flashkit.Problem {
+	switch n % 7 {
+	case 0:
+		p.Band = p.Band.Shift(size)
+	case 1:
+		p.Band = p.Band.Shift(-3)
+	case 2:
+		p.Score.Softcap, p.Score.Sink = 5, true
+	case 3:
+		p.Score.ALiBi, p.Score.Mask, p.Score.Dropout = true, true, .5
+	case 4:
+		p.Score.Bias, p.Score.Sink = true, true
+	case 5:
+		p.Ragged, p.Carry = true, true
+	case 6:
+		p.Ragged, p.Page = true, size
+	}
+	return p
 }
 
 // heldBytes is what a stranger sends at most, for one tensor.
@@ -75,21 +99,38 @@ func held(t flashkit.DType, s [4]int, input bool) flashkit.Tensor {
 		x = flashkit.F16(make([]uint16, elements), s[0], s[1], s[2], s[3])
 	case flashkit.BFloat16:
 		x = flashkit.BF16(make([]uint16, elements), s[0], s[1], s[2], s[3])
+	case flashkit.Bool:
+		x = flashkit.Bools(make([]bool, elements), s[0], s[1], s[2], s[3])
 	}
 	return x.WithStrides(stride[0], stride[1], stride[2])
 }
 
-// hostileCall returns a call of a kernel or of a dispatcher on tensors that hold little.
-func hostileCall(p flashkit.Problem) func(context.Context, flashkit.Pass, compute) error {
-	return func(ctx context.Context, s flashkit.Pass, do compute) error {
-		args := new(flashkit.Args)
-		for _, a := range flashkit.Arguments() {
-			if role := a.Role(&p, s); role != 0 && a.Name != "DLSE" {
-				*a.Of(args) = held(a.DType(&p), a.Shape(&p), role&flashkit.Output == 0)
+// hostileArgs returns tensors that hold little. Pages are of a pool that has none.
+func hostileArgs(p *flashkit.Problem, s flashkit.Pass) *flashkit.Args {
+	args := new(flashkit.Args)
+	for _, a := range flashkit.Arguments() {
+		role, shape := a.Role(p, s), a.Shape(p)
+		switch a.Name {
+		case "DLSE":
+			continue
+		case "Bias", "DBias", "Mask":
+			shape = [4]int{1, 1, 1, p.KVLen}
+		case "K", "V":
+			if p.Page > 0 {
+				shape[0], shape[2] = 0, p.Page
 			}
 		}
-		return do(ctx, p, args)
+		if role != 0 {
+			*a.Of(args) = held(a.DType(p), shape, role&flashkit.Output == 0)
+		}
 	}
+	if p.Ragged {
+		args.Seqs = new(flashkit.Sequences)
+	}
+	if p.Page > 0 && p.Batch < heldBytes {
+		args.Seqs.KVLens, args.Seqs.Pages = make([]int32, p.Batch), make([]int32, p.Batch)
+	}
+	return args
 }
 
 type compute = func(context.Context, flashkit.Problem, *flashkit.Args) error
@@ -115,7 +156,7 @@ func requireHarmless(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) {
 	packs := func(k flashkit.Kernel) bool {
 		return strings.HasPrefix(k.Name, "wasm/") && k.Needs(p.Ask(k.Pass)).Host > most/8
 	}
-	call := hostileCall(p)
+	call := func(ctx context.Context, s flashkit.Pass, do compute) error { return do(ctx, p, hostileArgs(&p, s)) }
 	for _, s := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 		if k, err := d.Pick(p, s); err != nil || !packs(k) {
 			pass := d.Forward
@@ -131,9 +172,15 @@ func requireHarmless(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) {
 		if k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
-		require.GreaterOrEqual(t, k.Cost(p.Ask(k.Pass)), time.Duration(0), "%s %s", k.Name, p)
-		if k.Needs != nil {
-			require.GreaterOrEqual(t, k.Needs(p.Ask(k.Pass)).Host, 0., "%s %s", k.Name, p)
+		given := new(flashkit.Call)
+		if given.Set(p, k.Pass, hostileArgs(&p, k.Pass)) != nil {
+			given = p.Ask(k.Pass)
+		}
+		for _, c := range []*flashkit.Call{p.Ask(k.Pass), given} {
+			require.GreaterOrEqual(t, k.Cost(c), time.Duration(0), "%s %s", k.Name, p)
+			if k.Needs != nil {
+				require.GreaterOrEqual(t, k.Needs(c).Host, 0., "%s %s", k.Name, p)
+			}
 		}
 		if packs(k) {
 			continue

@@ -35,7 +35,7 @@ func bwdFeatureFloats(c *flashkit.Call, f *featurePlan) int {
 		s := c.Args.DBias.Shape()
 		biasItem = 2 * float64(min(tileQ, s[2])) * float64(min(tileK, s[3]))
 	}
-	return count(rows*(dim+vdim+2) + vdim + keys*(dim+vdim) + max(keyItem, 2*rows*dim, biasItem))
+	return count(rows*(dim+vdim+2) + min(rows, 1)*vdim + keys*(dim+vdim) + max(keyItem, 2*rows*dim, biasItem))
 }
 
 // A gradPairs computes the gradients of pairs of a tile of query rows and one of keys.

@@ -36,7 +36,7 @@ func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 func bwdGenericFloats(p flashkit.Problem) int {
 	q, k := tileSize(&p)
 	rows, keys, dim, vdim := float64(q), float64(k), float64(p.Dim), float64(p.VDim)
-	queryTile := rows*(dim+vdim+2) + vdim
+	queryTile := rows*(dim+vdim+2) + min(rows, 1)*vdim
 	return count(queryTile + max(3*keys*(dim+vdim)+2*rows*tileK, 2*rows*dim+keys*(dim+vdim)+2*tileK))
 }
 
@@ -203,7 +203,7 @@ func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, scale: p.SoftmaxScale(),
 		lse: ws.take(rows), delta: ws.take(rows),
-		qBuf: ws.take(rows * p.Dim), doBuf: ws.take(rows * p.VDim), oBuf: ws.take(p.VDim),
+		qBuf: ws.take(rows * p.Dim), doBuf: ws.take(rows * p.VDim), oBuf: ws.take(min(rows, 1) * p.VDim), // nothing backs the width of rows that there are none of
 	}
 }
 

@@ -163,11 +163,14 @@ func (j *job) clearRows(t *seqTile) {
 	}
 }
 
-// clearRow writes zeros to the row of t that begins at the given element.
+// clearRow writes zeros to the row of t that begins at the given element. A row without
+// elements may begin anywhere: there is no memory behind it.
 func clearRow(t *flashkit.Tensor, at int) {
-	if n := t.Shape()[3]; t.DType() == flashkit.Float32 {
+	switch n := t.Shape()[3]; {
+	case n == 0:
+	case t.DType() == flashkit.Float32:
 		clear(t.Float32s()[at:][:n])
-	} else {
+	default:
 		clear(t.Uint16s()[at:][:n])
 	}
 }

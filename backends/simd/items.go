@@ -23,6 +23,9 @@ type featurePlan struct {
 // planFeatures plans a call. Without arguments its sequences are as long as they may be.
 func planFeatures(c *flashkit.Call) (f featurePlan) {
 	n, m := c.QLen, c.KVLen
+	if c.Batch == 0 {
+		n, m = 0, 0
+	}
 	rowTiles, keyTiles := c.Batch*ceilDiv(n, tileQ), c.Batch*ceilDiv(m, tileK)
 	if c.Args != nil {
 		if t := &c.Args.DBias; c.Pass == flashkit.PassBackward && !t.IsZero() {

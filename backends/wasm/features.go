@@ -66,8 +66,11 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 }
 
 // loadPairs copies what the bias and the mask say of rows [i0, i1) and keys [j0, j1) of
-// head h of sequence b to the stage.
+// head h of sequence b to the stage. Rows that see no key may have no memory.
 func (j *job) loadPairs(x *instance, b, h, i0, i1, j0, j1 int) {
+	if j0 >= j1 {
+		return
+	}
 	for r := range i1 - i0 {
 		if t := &j.args.Bias; j.c.Score.Bias {
 			x.loadRow(j.places.bias+uint64(4*r*tile), t, t.Repeated(b, h, i0+r)+j0, j1-j0)

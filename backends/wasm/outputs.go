@@ -44,12 +44,12 @@ func (j *job) fillPadding(t *flashkit.Tensor, b, from, to int, packed bool, v fl
 }
 
 // fill writes v, which is 0 where t has 16 bits, to the rows [r0, r1) of every head of
-// batch b of t.
+// batch b of t. Rows without elements may begin anywhere: there is no memory behind them.
 func (j *job) fill(t *flashkit.Tensor, b, r0, r1 int, v float64) {
-	if r0 >= r1 {
+	dim := t.Shape()[3]
+	if r0 >= r1 || dim == 0 {
 		return
 	}
-	dim := t.Shape()[3]
 	for h := range t.Shape()[1] {
 		if j.stopped() {
 			return

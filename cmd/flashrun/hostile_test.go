@@ -36,12 +36,32 @@ func hostileProblems() (list []flashkit.Problem) {
 					if p.Validate() == nil && !seen[p] {
 						seen[p] = true
 						list = append(list, p)
+						if p = hostileFeatures(p, len(list), size); p.Validate() == nil {
+							list = append(list, p)
+						}
 					}
 				}
 			}
 		}
 	}
 	return list
+}
+
+// hostileFeatures gives a problem some features, which ones as n says.
+func hostileFeatures(p flashkit.Problem, n, size int) flashkit.Problem {
+	switch n % 5 {
+	case 0:
+		p.Band = p.Band.Shift(size)
+	case 1:
+		p.Score.Softcap, p.Score.Sink, p.Score.Dropout = 5, true, .5
+	case 2:
+		p.Score.ALiBi, p.Score.Bias, p.Score.Mask = true, true, true
+	case 3:
+		p.Ragged, p.Carry = true, true
+	case 4:
+		p.Ragged, p.Page = true, size
+	}
+	return p
 }
 
 // fileOf returns a file with the tensors of p, "" if one of them holds anything large.

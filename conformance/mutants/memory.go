@@ -75,6 +75,7 @@ func (c *call) storeSums(sums *gradients) {
 		for b := range n[0] {
 			for h := range n[1] {
 				for i := range n[2] {
+					c.row(t, c.offset(t, b, h, i))
 					for j := range n[3] {
 						at := pair{b, h, i, j}
 						if x := sums.bias[at]; c.writes(c, at, x) {

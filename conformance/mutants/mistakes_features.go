@@ -89,6 +89,13 @@ var featureMistakes = []mistake{
 		}
 	}},
 	{"dbias_no_rows", func(s *slips) { s.idle = func(p problem) bool { return p.QLen == 0 && p.Score.Bias } }},
+	{"dbias_no_keys", func(s *slips) {
+		s.row = func(t tensor, at int) {
+			if t.DType() == flashkit.Float32 {
+				clear(t.Float32s()[at:][:t.Shape()[3]])
+			}
+		}
+	}},
 
 	// Mask.
 	{"mask_inverted", func(s *slips) { s.shown = func(c *call, at pair) bool { return !maskAt(c, at) } }},

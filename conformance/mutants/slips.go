@@ -89,6 +89,7 @@ type featureSlips struct {
 
 	// Gradients.
 	dbias  func(c *call, at pair, ds, slope float32) float32 // what a pair adds
+	row    func(t tensor, at int)                            // a row of DBias, before its elements are written
 	writes func(c *call, at pair, x float64) bool            // whether an element of DBias is written
 	dsink  func(c *call, at pair, w, doDotO, dlse float32) float32
 }
@@ -122,6 +123,7 @@ func correctFeatures() featureSlips {
 		keepDP:  dropout,
 
 		dbias:  func(_ *call, _ pair, ds, _ float32) float32 { return ds },
+		row:    func(tensor, int) {},
 		writes: func(*call, pair, float64) bool { return true },
 		dsink:  func(_ *call, _ pair, w, doDotO, dlse float32) float32 { return w * (dlse - doDotO) },
 	}
