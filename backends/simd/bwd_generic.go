@@ -232,8 +232,8 @@ func (t *gradTile) scoreGradient(i int, prob, ds, k []float32, kStep int, v []fl
 		clear(ds)
 		return
 	}
-	dots(prob, t.q[i*t.qStep:][:t.dim], k, kStep)
-	dots(ds, t.do[i*t.doStep:][:t.vdim], v, vStep)
+	dots(prob, t.q[i*t.qStep:][:t.dim], k, kStep, everyKey[:len(prob)])
+	dots(ds, t.do[i*t.doStep:][:t.vdim], v, vStep, everyKey[:len(ds)])
 	for c, s := range prob {
 		prob[c] = exp(float64(s)*t.scale - lse)
 		ds[c] = prob[c] * (ds[c] - t.delta[i])

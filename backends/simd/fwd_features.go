@@ -60,7 +60,7 @@ func fwdFeatureTile(j *job, ws *arena, item int) {
 			}
 			met[i] = true
 			w := w[:len(keys)]
-			dotsAt(w, q[i*qStep:][:p.Dim], kv.k, kv.kStep, keys)
+			dots(w, q[i*qStep:][:p.Dim], kv.k, kv.kStep, keys)
 			var sum float32
 			m[i], sum = accumulateScores(w, x.scores(w, k0, keys), m[i], row)
 			row[p.VDim] += sum

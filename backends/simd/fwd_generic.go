@@ -118,7 +118,7 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 				return
 			}
 			s := w[:hi-lo]
-			dots(s, q[i*qStep:][:p.Dim], k[(lo-k0)*kStep:], kStep)
+			dots(s, q[i*qStep:][:p.Dim], k[(lo-k0)*kStep:], kStep, everyKey[:hi-lo])
 			var sum float32
 			m[i], sum = j.accumulate(s, m[i], row)
 			row[p.VDim] += sum

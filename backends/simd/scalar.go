@@ -22,50 +22,42 @@ func tileSize(p *flashkit.Problem) (rows, keys int) { return min(tileQ, p.QLen),
 // ceilDiv returns how many tiles of the given size cover n rows.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
-// dots sets dst[j] = dot(x, row j) for every j in dst, bit for bit. Row j begins at
-// rows[j*step].
-func dots(dst, x, rows []float32, step int) {
-	j := 0
-	for ; j+4 <= len(dst); j += 4 {
-		dot4((*[4]float32)(dst[j:]), x, rows, step, &[4]int{j, j + 1, j + 2, j + 3})
+// everyKey is the numbers of the keys of a tile.
+var everyKey = func() (at [tileK]int) {
+	for i := range at {
+		at[i] = i
 	}
-	for ; j < len(dst); j++ {
-		dst[j] = dot(x, rows[j*step:][:len(x)])
-	}
-}
+	return at
+}()
 
-// dotsAt is dots of the rows of the given numbers.
-func dotsAt(dst, x, rows []float32, step int, at []int) {
+// dots sets dst[j] = dot(x, row at[j]) for every j in at, bit for bit. Row i begins at
+// rows[i*step].
+func dots(dst, x, rows []float32, step int, at []int) {
+	n := len(x)
 	j := 0
 	for ; j+4 <= len(at); j += 4 {
-		dot4((*[4]float32)(dst[j:]), x, rows, step, (*[4]int)(at[j:]))
+		r0, r1, r2, r3 := rows[at[j]*step:][:n], rows[at[j+1]*step:][:n], rows[at[j+2]*step:][:n], rows[at[j+3]*step:][:n]
+		var s0, s1, s2, s3 float32
+		i := 0
+		for ; i < n-3; i += 4 {
+			a, b, c, d := x[i], x[i+1], x[i+2], x[i+3]
+			s0 += (a*r0[i] + float32(b*r0[i+1])) + (c*r0[i+2] + float32(d*r0[i+3]))
+			s1 += (a*r1[i] + float32(b*r1[i+1])) + (c*r1[i+2] + float32(d*r1[i+3]))
+			s2 += (a*r2[i] + float32(b*r2[i+1])) + (c*r2[i+2] + float32(d*r2[i+3]))
+			s3 += (a*r3[i] + float32(b*r3[i+1])) + (c*r3[i+2] + float32(d*r3[i+3]))
+		}
+		for ; i < n; i++ {
+			a := x[i]
+			s0 += a * r0[i]
+			s1 += a * r1[i]
+			s2 += a * r2[i]
+			s3 += a * r3[i]
+		}
+		dst[j], dst[j+1], dst[j+2], dst[j+3] = s0, s1, s2, s3
 	}
 	for ; j < len(at); j++ {
-		dst[j] = dot(x, rows[at[j]*step:][:len(x)])
+		dst[j] = dot(x, rows[at[j]*step:][:n])
 	}
-}
-
-// dot4 sets dst to dot of x and each of the rows of the given numbers.
-func dot4(dst *[4]float32, x, rows []float32, step int, at *[4]int) {
-	n := len(x)
-	r0, r1, r2, r3 := rows[at[0]*step:][:n], rows[at[1]*step:][:n], rows[at[2]*step:][:n], rows[at[3]*step:][:n]
-	var s0, s1, s2, s3 float32
-	i := 0
-	for ; i < n-3; i += 4 {
-		a, b, c, d := x[i], x[i+1], x[i+2], x[i+3]
-		s0 += (a*r0[i] + float32(b*r0[i+1])) + (c*r0[i+2] + float32(d*r0[i+3]))
-		s1 += (a*r1[i] + float32(b*r1[i+1])) + (c*r1[i+2] + float32(d*r1[i+3]))
-		s2 += (a*r2[i] + float32(b*r2[i+1])) + (c*r2[i+2] + float32(d*r2[i+3]))
-		s3 += (a*r3[i] + float32(b*r3[i+1])) + (c*r3[i+2] + float32(d*r3[i+3]))
-	}
-	for ; i < n; i++ {
-		a := x[i]
-		s0 += a * r0[i]
-		s1 += a * r1[i]
-		s2 += a * r2[i]
-		s3 += a * r3[i]
-	}
-	*dst = [4]float32{s0, s1, s2, s3}
 }
 
 // dot adds four products at a time, for a quarter of the roundings of the sum. Every
@@ -86,13 +78,22 @@ func dot(x, y []float32) float32 {
 }
 
 // exactDot returns the dot product of x and y, whose products float64 holds, to within
-// the roundings of a float64 sum.
-func exactDot(x, y []float32) (s float64) {
-	y = y[:len(x)]
-	for i := range x {
-		s += float64(x[i]) * float64(y[i])
+// the roundings of float64 sums.
+func exactDot(x, y []float32) float64 {
+	n := len(x)
+	y = y[:n]
+	var s0, s1, s2, s3 float64
+	i := 0
+	for ; i < n-3; i += 4 {
+		s0 += float64(x[i]) * float64(y[i])
+		s1 += float64(x[i+1]) * float64(y[i+1])
+		s2 += float64(x[i+2]) * float64(y[i+2])
+		s3 += float64(x[i+3]) * float64(y[i+3])
 	}
-	return s
+	for ; i < n; i++ {
+		s0 += float64(x[i]) * float64(y[i])
+	}
+	return (s0 + s1) + (s2 + s3)
 }
 
 // axpy adds to dst the sum over j in [0, n) of weights[j*every] * row j. Row j

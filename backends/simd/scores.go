@@ -32,14 +32,13 @@ type scorer struct {
 	uncap [tileK]float32 // the derivatives of the caps
 	z     [tileK]float32 // what dropout multiplies weights by
 	keys  [tileK]int     // that take part
-	all   [tileK]int     // every key of a tile
 }
 
 // begin prepares for the tiles of a call.
 func (x *scorer) begin(j *job) {
 	x.score, x.args, x.scale = j.p.Score, j.args, j.scale
-	for i := range x.all {
-		x.all[i], x.z[i] = i, 1
+	for i := range x.z {
+		x.z[i] = 1
 	}
 	if p := float64(x.score.Dropout); p > 0 {
 		x.dropBelow = uint32(min(math.Floor(p*(1<<32)+.5), 1<<32-1))
@@ -75,7 +74,7 @@ func (x *scorer) seen(k0, lo, hi int) []int {
 		return nil
 	}
 	if !x.score.Mask {
-		return x.all[lo-k0 : hi-k0]
+		return everyKey[lo-k0 : hi-k0]
 	}
 	n := 0
 	for c, on := range x.mask[lo:hi] {
