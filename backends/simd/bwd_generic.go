@@ -193,7 +193,7 @@ type gradTile struct {
 	qStep     int
 	doStep    int
 	lse       []float32
-	delta     []float32 // dO·O - dLSE, whose error all gradients of a row would share: summed in float64
+	delta     []float32 // dO·O - dLSE, summed as dO·V is: where one key has all the weight they must cancel
 
 	qBuf, doBuf, oBuf []float32
 }
@@ -215,11 +215,10 @@ func (t *gradTile) load(j *job, b, h, r, n int) {
 	for i := range n {
 		t.lse[i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)]
 		load(t.oBuf, &f.O, f.O.Offset(b, h, r+i))
-		delta := exactDot(t.do[i*t.doStep:][:t.vdim], t.oBuf)
+		t.delta[i] = dot(t.do[i*t.doStep:][:t.vdim], t.oBuf)
 		if !f.DLSE.IsZero() {
-			delta -= float64(f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)])
+			t.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
 		}
-		t.delta[i] = float32(delta)
 	}
 }
 

@@ -77,25 +77,6 @@ func dot(x, y []float32) float32 {
 	return s
 }
 
-// exactDot returns the dot product of x and y, whose products float64 holds, to within
-// the roundings of float64 sums.
-func exactDot(x, y []float32) float64 {
-	n := len(x)
-	y = y[:n]
-	var s0, s1, s2, s3 float64
-	i := 0
-	for ; i < n-3; i += 4 {
-		s0 += float64(x[i]) * float64(y[i])
-		s1 += float64(x[i+1]) * float64(y[i+1])
-		s2 += float64(x[i+2]) * float64(y[i+2])
-		s3 += float64(x[i+3]) * float64(y[i+3])
-	}
-	for ; i < n; i++ {
-		s0 += float64(x[i]) * float64(y[i])
-	}
-	return (s0 + s1) + (s2 + s3)
-}
-
 // axpy adds to dst the sum over j in [0, n) of weights[j*every] * row j. Row j
 // begins at rows[j*step].
 func axpy(dst, weights []float32, every, n int, rows []float32, step int) {
