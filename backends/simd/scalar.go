@@ -41,17 +41,17 @@ func dots(dst, x, rows []float32, step int, at []int) {
 		i := 0
 		for ; i < n-3; i += 4 {
 			a, b, c, d := x[i], x[i+1], x[i+2], x[i+3]
-			s0 += (a*r0[i] + float32(b*r0[i+1])) + (c*r0[i+2] + float32(d*r0[i+3]))
-			s1 += (a*r1[i] + float32(b*r1[i+1])) + (c*r1[i+2] + float32(d*r1[i+3]))
-			s2 += (a*r2[i] + float32(b*r2[i+1])) + (c*r2[i+2] + float32(d*r2[i+3]))
-			s3 += (a*r3[i] + float32(b*r3[i+1])) + (c*r3[i+2] + float32(d*r3[i+3]))
+			s0 += (float32(a*r0[i]) + float32(b*r0[i+1])) + (float32(c*r0[i+2]) + float32(d*r0[i+3]))
+			s1 += (float32(a*r1[i]) + float32(b*r1[i+1])) + (float32(c*r1[i+2]) + float32(d*r1[i+3]))
+			s2 += (float32(a*r2[i]) + float32(b*r2[i+1])) + (float32(c*r2[i+2]) + float32(d*r2[i+3]))
+			s3 += (float32(a*r3[i]) + float32(b*r3[i+1])) + (float32(c*r3[i+2]) + float32(d*r3[i+3]))
 		}
 		for ; i < n; i++ {
 			a := x[i]
-			s0 += a * r0[i]
-			s1 += a * r1[i]
-			s2 += a * r2[i]
-			s3 += a * r3[i]
+			s0 += float32(a * r0[i])
+			s1 += float32(a * r1[i])
+			s2 += float32(a * r2[i])
+			s3 += float32(a * r3[i])
 		}
 		dst[j], dst[j+1], dst[j+2], dst[j+3] = s0, s1, s2, s3
 	}
@@ -60,19 +60,19 @@ func dots(dst, x, rows []float32, step int, at []int) {
 	}
 }
 
-// dot adds four products at a time, for a quarter of the roundings of the sum. Every
-// second one is rounded by itself, so that a compiler with fused multiply-adds has no
-// choice.
+// dot adds four products at a time, for a quarter of the roundings of the sum. Each is
+// rounded by itself, fused by no compiler: wasm/*_scalar sums in the same order, so that
+// one's LSE serves the other.
 func dot(x, y []float32) float32 {
 	n := len(x)
 	y = y[:n]
 	var s float32
 	i := 0
 	for ; i < n-3; i += 4 {
-		s += (x[i]*y[i] + float32(x[i+1]*y[i+1])) + (x[i+2]*y[i+2] + float32(x[i+3]*y[i+3]))
+		s += (float32(x[i]*y[i]) + float32(x[i+1]*y[i+1])) + (float32(x[i+2]*y[i+2]) + float32(x[i+3]*y[i+3]))
 	}
 	for ; i < n; i++ {
-		s += x[i] * y[i]
+		s += float32(x[i] * y[i])
 	}
 	return s
 }

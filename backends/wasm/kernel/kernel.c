@@ -192,7 +192,10 @@ SCRATCH(backward, BACKWARD)
 
 APART float dot(const float *a, const float *b, u32 n) {
   float sum = 0;
-  UNROLLED4 for (u32 i = 0; i < n; i++) sum += a[i] * b[i];
+  u32 i = 0;
+  for (; i + 4 <= n; i += 4)  // the order of the other portable kernels, so that one's LSE is another's
+    sum += (a[i] * b[i] + a[i + 1] * b[i + 1]) + (a[i + 2] * b[i + 2] + a[i + 3] * b[i + 3]);
+  for (; i < n; i++) sum += a[i] * b[i];
   return sum;
 }
 static void add_scaled(float *to, float by, const float *x, u32 n) {
