@@ -93,4 +93,8 @@ func TestMixedMisses(t *testing.T) {
 		require.Equal(t, c.excused || c.bad, err != nil, "%+v: %v", c, err)
 		require.Equal(t, c.excused, errors.Is(err, errors.ErrUnsupported), "%+v: %v", c, err)
 	}
+	pair.forward.Name = "cuda/fwd_one"
+	require.NoError(t, pair.verdict(nil, true), "a device that misses nothing")
+	require.ErrorIs(t, pair.verdict(little, true), errors.ErrUnsupported)
+	require.Equal(t, little, pair.verdict(little, false))
 }
