@@ -98,17 +98,16 @@ func (n *naive) weightGradients(t rowTile) { n.products(t, n.dp, n.do, n.v, n.VD
 func (n *naive) scoreGradients(t rowTile) {
 	for i := t.from; i < t.to; i++ {
 		row := n.row(t, i)
-		delta := 0.
-		for e := row * n.VDim; e < (row+1)*n.VDim; e++ {
-			delta += float64(n.do[e]) * float64(n.o[e])
-		}
+		var sum [1]float32 // summed as dP is: where one key has all the weight they must cancel
+		dots(sum[:], n.do[row*n.VDim:(row+1)*n.VDim], n.o[row*n.VDim:(row+1)*n.VDim], 1)
+		delta := sum[0]
 		if d := n.args.DLSE; !d.IsZero() {
-			delta -= float64(d.Float32s()[d.Offset(t.b, t.h, i)])
+			delta -= d.Float32s()[d.Offset(t.b, t.h, i)]
 		}
 		p, dp, ds := n.matrixRow(n.p, t, i), n.matrixRow(n.dp, t, i), n.matrixRow(n.ds, t, i)
 		lo, hi := n.Keys(i)
 		for j := lo; j < hi; j++ {
-			ds[j] = p[j] * (dp[j] - float32(delta))
+			ds[j] = p[j] * (dp[j] - delta)
 		}
 	}
 }
