@@ -24,7 +24,7 @@ type Args struct {
 	DK   Tensor // [B, G, M, D]
 	DV   Tensor // [B, G, M, DV]
 
-	Bias   Tensor // [B, H, N, M], each but M may be 1 and repeats; float32 or of the problem's type
+	Bias   Tensor // [B, H, N, M], each but M may be 1 and repeats; float32 or of the problem's DType
 	DBias  Tensor // the shape and type of Bias, summed over what repeats. Optional
 	Mask   Tensor // Bool, shapes of Bias; true takes part
 	Slopes Tensor // [B, H, 1, 1] float32, B may be 1
@@ -33,6 +33,12 @@ type Args struct {
 
 	Seed uint64     // of dropout: the same seed drops the same weights, on every backend and in both passes
 	Seqs *Sequences // of a Ragged problem
+
+	// Workers is how many goroutines the call may use at most, its own among them; 0 is
+	// no limit but the backend's. Results do not depend on it. A backend whose work is
+	// done elsewhere, on a device, has no use for it. Dispatch chooses as if there were
+	// none.
+	Workers int
 }
 
 // A Role says what a pass does with an argument. 0 is nothing.
@@ -50,7 +56,7 @@ type Argument struct {
 	Name    string // of the field of Args, such as "DLSE"
 	roles   [2]Role
 	feature Feature // that it belongs to, 0 for dense attention
-	float32 bool    // whatever the problem's type
+	dtype   func(p *Problem) DType
 	shape   func(p *Problem, m *extent) [4]int
 	of      func(a *Args) *Tensor
 }
@@ -70,25 +76,27 @@ var arguments = func() [16]Argument {
 	pairs := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.KVLen} }
 	slopes := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, 1, 1} }
 	sink := func(p *Problem, m *extent) [4]int { return [4]int{1, p.Heads, 1, 1} }
+	data, kv := func(p *Problem) DType { return p.DType }, func(p *Problem) DType { return p.KVType() }
+	f32, boolean := func(*Problem) DType { return Float32 }, func(*Problem) DType { return Bool }
 	both := [2]Role{Input, Input}
 	written := [2]Role{0, Output}
 	return [...]Argument{
-		{"Q", both, 0, false, q, func(a *Args) *Tensor { return &a.Q }},
-		{"K", both, 0, false, k, func(a *Args) *Tensor { return &a.K }},
-		{"V", both, 0, false, v, func(a *Args) *Tensor { return &a.V }},
-		{"O", [2]Role{Output, Input}, 0, false, o, func(a *Args) *Tensor { return &a.O }},
-		{"LSE", [2]Role{Output | Optional, Input}, 0, true, row, func(a *Args) *Tensor { return &a.LSE }},
-		{"DO", [2]Role{0, Input}, 0, false, o, func(a *Args) *Tensor { return &a.DO }},
-		{"DLSE", [2]Role{0, Input | Optional}, 0, true, row, func(a *Args) *Tensor { return &a.DLSE }},
-		{"DQ", written, 0, false, q, func(a *Args) *Tensor { return &a.DQ }},
-		{"DK", written, 0, false, k, func(a *Args) *Tensor { return &a.DK }},
-		{"DV", written, 0, false, v, func(a *Args) *Tensor { return &a.DV }},
-		{"Bias", both, FeatureBias, false, pairs, func(a *Args) *Tensor { return &a.Bias }},
-		{"DBias", [2]Role{0, Output | Optional}, FeatureBias, false, pairs, func(a *Args) *Tensor { return &a.DBias }},
-		{"Mask", both, FeatureMask, false, pairs, func(a *Args) *Tensor { return &a.Mask }},
-		{"Slopes", both, FeatureALiBi, true, slopes, func(a *Args) *Tensor { return &a.Slopes }},
-		{"Sink", both, FeatureSink, true, sink, func(a *Args) *Tensor { return &a.Sink }},
-		{"DSink", [2]Role{0, Output | Optional}, FeatureSink, true, sink, func(a *Args) *Tensor { return &a.DSink }},
+		{"Q", both, 0, data, q, func(a *Args) *Tensor { return &a.Q }},
+		{"K", both, 0, kv, k, func(a *Args) *Tensor { return &a.K }},
+		{"V", both, 0, kv, v, func(a *Args) *Tensor { return &a.V }},
+		{"O", [2]Role{Output, Input}, 0, data, o, func(a *Args) *Tensor { return &a.O }},
+		{"LSE", [2]Role{Output | Optional, Input}, 0, f32, row, func(a *Args) *Tensor { return &a.LSE }},
+		{"DO", [2]Role{0, Input}, 0, data, o, func(a *Args) *Tensor { return &a.DO }},
+		{"DLSE", [2]Role{0, Input | Optional}, 0, f32, row, func(a *Args) *Tensor { return &a.DLSE }},
+		{"DQ", written, 0, data, q, func(a *Args) *Tensor { return &a.DQ }},
+		{"DK", written, 0, kv, k, func(a *Args) *Tensor { return &a.DK }},
+		{"DV", written, 0, kv, v, func(a *Args) *Tensor { return &a.DV }},
+		{"Bias", both, FeatureBias, data, pairs, func(a *Args) *Tensor { return &a.Bias }},
+		{"DBias", [2]Role{0, Output | Optional}, FeatureBias, data, pairs, func(a *Args) *Tensor { return &a.DBias }},
+		{"Mask", both, FeatureMask, boolean, pairs, func(a *Args) *Tensor { return &a.Mask }},
+		{"Slopes", both, FeatureALiBi, f32, slopes, func(a *Args) *Tensor { return &a.Slopes }},
+		{"Sink", both, FeatureSink, f32, sink, func(a *Args) *Tensor { return &a.Sink }},
+		{"DSink", [2]Role{0, Output | Optional}, FeatureSink, f32, sink, func(a *Args) *Tensor { return &a.DSink }},
 	}
 }()
 
@@ -120,15 +128,7 @@ func (a *Argument) Shape(p *Problem) [4]int {
 }
 
 // DType returns the argument's type in problem p. Bias and DBias may be Float32 too.
-func (a *Argument) DType(p *Problem) DType {
-	switch {
-	case a.float32:
-		return Float32
-	case a.feature == FeatureMask:
-		return Bool
-	}
-	return p.DType
-}
+func (a *Argument) DType(p *Problem) DType { return a.dtype(p) }
 
 // repeats reports whether the argument's dimension d may be 1 and repeat.
 func (a *Argument) repeats(d int) bool {
@@ -156,6 +156,9 @@ func ProblemOf(args *Args, band Band) Problem {
 	p := Problem{
 		Batch: q[0], Heads: q[1], KVHeads: k[1], QLen: q[2], KVLen: k[2], Dim: q[3], VDim: v[3],
 		DType: args.Q.dtype, Band: band,
+	}
+	if t := args.K.dtype; p.DType == Float32 && t.isData() {
+		p.KVDType = t
 	}
 	p.Score.Bias, p.Score.Mask = !args.Bias.IsZero(), !args.Mask.IsZero()
 	p.Score.ALiBi, p.Score.Sink = !args.Slopes.IsZero(), !args.Sink.IsZero()

@@ -12,6 +12,8 @@ type Call struct {
 	Args   *Args // nil in a call that was only asked about
 	Traits Traits
 
+	Workers int // Args.Workers, which a backend may lower while it runs the call; 0 in a call that was only asked about
+
 	checked bool
 	memory  extent // of the tensors
 }
@@ -31,7 +33,7 @@ type Traits struct {
 // can be kept and set again.
 func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 	c.checked = false
-	c.Problem, c.Pass, c.Args, c.Traits = p, pass, args, Traits{}
+	c.Problem, c.Pass, c.Args, c.Traits, c.Workers = p, pass, args, Traits{}, 0
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -44,6 +46,7 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	c.Workers = args.Workers
 	c.checked = true
 	return nil
 }

@@ -13,6 +13,9 @@ func (c *Call) check() error {
 			return err
 		}
 	}
+	if n := c.Args.Workers; n < 0 {
+		return problemErr("Workers", n, "must be at least 1, or 0 for no limit")
+	}
 	if p.Ragged != (c.Args.Seqs != nil) {
 		return problemErr("Args.Seqs", c.Args.Seqs != nil, "must be given in a Ragged problem, and in no other; Ragged = %v", p.Ragged)
 	}
@@ -27,7 +30,7 @@ func (c *Call) check() error {
 	list := args[:0]
 	for i := range arguments {
 		a := &arguments[i]
-		x := arg{a, a.of(c.Args), a.roles[c.Pass&1]}
+		x := arg{Argument: a, t: a.of(c.Args), role: a.roles[c.Pass&1]}
 		if a.feature&^features != 0 {
 			if !x.t.IsZero() {
 				return problemErr(a.Name, "given", "the problem does not say that it has %v", a.feature)
@@ -40,6 +43,9 @@ func (c *Call) check() error {
 		if x.role != 0 {
 			if err := x.check(p, &c.memory, c.Args); err != nil {
 				return err
+			}
+			if !x.t.empty() {
+				x.from, x.to = x.t.span()
 			}
 			list = append(list, x)
 		}
@@ -59,14 +65,18 @@ func (p *Problem) checkBackward() error {
 	if p.Carry {
 		return problemErr("Carry", true, "has no backward pass: the ordinary one takes the O and LSE of all keys")
 	}
+	if p.KVDType != 0 {
+		return problemErr("KVDType", p.KVDType, "has no backward pass")
+	}
 	return nil
 }
 
 // An arg is an argument of a call and what the pass does with it.
 type arg struct {
 	*Argument
-	t    *Tensor
-	role Role
+	t        *Tensor
+	role     Role
+	from, to uintptr // what its elements span, 0 if it has none
 }
 
 func checkShared(args []arg) error {
@@ -75,7 +85,7 @@ func checkShared(args []arg) error {
 			continue
 		}
 		for j := range args {
-			if i != j && mustOverlap(args[i].t, args[j].t) {
+			if i != j && mustOverlap(&args[i], &args[j]) {
 				return problemErr(args[i].Name, "output", "shares memory with %s", args[j].Name)
 			}
 		}
@@ -182,21 +192,16 @@ func (a *arg) checkApart() error {
 
 func (a *arg) strideName(d int) string { return a.Name + ".strides[" + strconv.Itoa(d) + "]" }
 
-// mustOverlap reports whether two views certainly share an element. Views may
+// mustOverlap reports whether two arguments certainly share an element. Views may
 // interleave in one allocation, as Q, K and V packed row by row do, so a common
 // range alone proves nothing. Certain are: the same first or last element, and
 // a first or last element inside a view without gaps. The rest is the caller's
 // promise.
-func mustOverlap(x, y *Tensor) bool {
-	if x.empty() || y.empty() {
+func mustOverlap(x, y *arg) bool {
+	if x.from >= y.to || y.from >= x.to {
 		return false
 	}
-	xFrom, xTo := x.span()
-	yFrom, yTo := y.span()
-	if xFrom >= yTo || yFrom >= xTo {
-		return false
-	}
-	return xFrom == yFrom || xTo == yTo ||
-		x.isDense() && (xFrom <= yFrom || yTo <= xTo) ||
-		y.isDense() && (yFrom <= xFrom || xTo <= yTo)
+	return x.from == y.from || x.to == y.to ||
+		x.t.isDense() && (x.from <= y.from || y.to <= x.to) ||
+		y.t.isDense() && (y.from <= x.from || x.to <= y.to)
 }

@@ -168,8 +168,9 @@ func TestCheckRefusesPages(t *testing.T) {
 
 func TestCheckRefusesWhatHasNoBackwardPass(t *testing.T) {
 	for field, change := range map[string]func(p *flashkit.Problem){
-		"Page":  func(p *flashkit.Problem) { p.Page = 2 },
-		"Carry": func(p *flashkit.Problem) { p.Carry = true },
+		"Page":    func(p *flashkit.Problem) { p.Page = 2 },
+		"Carry":   func(p *flashkit.Problem) { p.Carry = true },
+		"KVDType": func(p *flashkit.Problem) { p.KVDType = flashkit.BFloat16 },
 	} {
 		p := allFeatures(flashkit.PassBackward)
 		change(&p)
@@ -201,6 +202,36 @@ func TestCheckTakesFeatures(t *testing.T) {
 		a := flashkit.NewArgs(p, pass)
 		a.DBias, a.DSink = flashkit.Tensor{}, flashkit.Tensor{}
 		require.NoError(t, p.Check(pass, a))
+	}
+}
+
+// Keys of another type: arguments say it, and all else stays as it is.
+func TestCheckMixed(t *testing.T) {
+	for _, kv := range []flashkit.DType{flashkit.Float16, flashkit.BFloat16} {
+		p := allFeatures(flashkit.PassForward)
+		p.KVDType = kv
+		a := flashkit.NewArgs(p, flashkit.PassForward)
+		require.NoError(t, p.Check(flashkit.PassForward, a))
+		for _, x := range flashkit.Arguments() {
+			if y := x.Of(a); x.Name == "K" || x.Name == "V" {
+				require.Equal(t, kv, y.DType(), x.Name)
+			} else if x.Name != "Mask" && !y.IsZero() {
+				require.Equal(t, flashkit.Float32, y.DType(), x.Name)
+			}
+		}
+		require.Equal(t, kv, flashkit.ProblemOf(a, p.Band).KVDType)
+		for _, other := range []flashkit.DType{flashkit.Float32, flashkit.Float16 + flashkit.BFloat16 - kv, flashkit.Bool} {
+			b := *a
+			b.V = tensor(other, a.V.Shape())
+			requireProblemError(t, p.Check(flashkit.PassForward, &b), "V.dtype")
+			b = *a
+			b.K = tensor(other, a.K.Shape())
+			requireProblemError(t, p.Check(flashkit.PassForward, &b), "K.dtype")
+		}
+		a.K = flashkit.Bools([]bool{true}, 1, 1, 1, 1)
+		require.Zero(t, flashkit.ProblemOf(a, p.Band).KVDType, "the check names the tensor")
+		a.Q, a.K = tensor(flashkit.Float16, p.QShape()), tensor(flashkit.BFloat16, p.KShape())
+		require.Zero(t, flashkit.ProblemOf(a, p.Band).KVDType)
 	}
 }
 
@@ -243,7 +274,7 @@ func TestFieldsArePlainOrFeatures(t *testing.T) {
 	walk(reflect.ValueOf(&p).Elem(), "")
 	require.ElementsMatch(t, plainFields, plain, "a field of Problem is neither plain nor counted by Features")
 	require.Equal(t, flashkit.AllFeatures, found, "a feature that no field asks for")
-	require.Equal(t, "shift,softcap,alibi,bias,mask,sink,dropout,ragged,page,carry", flashkit.AllFeatures.String())
+	require.Equal(t, "shift,softcap,alibi,bias,mask,sink,dropout,ragged,page,carry,mixed", flashkit.AllFeatures.String())
 }
 
 // nonZero returns values of a field that ask for something.

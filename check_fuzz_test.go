@@ -26,10 +26,14 @@ func (d *decoder) next(n int) int {
 // problem returns a tiny problem, valid more often than not.
 func (d *decoder) problem() flashkit.Problem {
 	kv := 1 + d.next(2)
-	return flashkit.Problem{
+	p := flashkit.Problem{
 		Batch: d.next(3), Heads: kv * (1 + d.next(2)), KVHeads: kv, QLen: d.next(4), KVLen: d.next(4),
-		Dim: 1 + d.next(3), VDim: 1 + d.next(3), DType: flashkit.DType(d.next(3)),
+		Dim: 1 + d.next(3), VDim: 1 + d.next(3), DType: flashkit.DType(d.next(5)),
 	}
+	if p.DType > flashkit.BFloat16 { // keys of another type
+		p.DType, p.KVDType = flashkit.Float32, p.DType-flashkit.BFloat16
+	}
+	return p
 }
 
 // tensor returns a view of a part of the memory: as it should be when the bytes
@@ -113,8 +117,8 @@ func checkDecoded(t *testing.T, data []byte) {
 	p := d.problem()
 	memory := make([]float32, 400)
 	args := &flashkit.Args{
-		Q: d.tensor(p.DType, memory, p.QShape()), K: d.tensor(p.DType, memory[50:], p.KShape()),
-		V: d.tensor(p.DType, memory[100:], p.VShape()), O: d.tensor(p.DType, memory[150:], p.OShape()),
+		Q: d.tensor(p.DType, memory, p.QShape()), K: d.tensor(p.KVType(), memory[50:], p.KShape()),
+		V: d.tensor(p.KVType(), memory[100:], p.VShape()), O: d.tensor(p.DType, memory[150:], p.OShape()),
 		LSE: d.tensor(flashkit.Float32, memory[200:], p.LSEShape()),
 	}
 	tensors := map[string]flashkit.Tensor{"Q": args.Q, "K": args.K, "V": args.V, "O": args.O, "LSE": args.LSE}

@@ -208,3 +208,16 @@ func TestCheckSharedMemoryOfTwoTypes(t *testing.T) {
 	*c.arg("LSE") = view(flashkit.Float32, unsafe.Slice((*float32)(unsafe.Pointer(&o[8])), len(lse)), nil, p.LSEShape())
 	requireRefused(t, c, "O")
 }
+
+func BenchmarkSet(b *testing.B) {
+	p, err := flashkit.ParseProblem("b1-h32-g8-n1-m4096-d128-bf16")
+	require.NoError(b, err)
+	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+		args, c := flashkit.NewArgs(p, pass), new(flashkit.Call)
+		b.Run(pass.String(), func(b *testing.B) {
+			for b.Loop() {
+				require.NoError(b, c.Set(p, pass, args))
+			}
+		})
+	}
+}

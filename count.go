@@ -65,8 +65,8 @@ func (p Problem) FLOPs(s Pass) float64 {
 func (p Problem) Bytes(s Pass) float64 {
 	rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 	keys := float64(p.Batch) * float64(p.KVHeads) * float64(p.KVLen)
-	elem := float64(p.DType.Size())
-	q, k, v, o := rows*float64(p.Dim)*elem, keys*float64(p.Dim)*elem, keys*float64(p.VDim)*elem, rows*float64(p.VDim)*elem
+	elem, kv := float64(p.DType.Size()), float64(p.KVType().Size())
+	q, k, v, o := rows*float64(p.Dim)*elem, keys*float64(p.Dim)*kv, keys*float64(p.VDim)*kv, rows*float64(p.VDim)*elem
 	lse := rows * 4
 	if s == PassBackward {
 		return 2*(q+k+v) + 2*o + lse // Q K V and their gradients; O and dO

@@ -106,6 +106,8 @@ func TestBytes(t *testing.T) {
 	p.DType = flashkit.BFloat16 // LSE stays float32
 	require.Equal(t, 2.0*(144+120+140+168)+4*24, p.Bytes(flashkit.PassForward))
 	require.Equal(t, 2.0*(2*(144+120+140)+2*168)+4*24, p.Bytes(flashkit.PassBackward))
+	p.DType, p.KVDType = flashkit.Float32, flashkit.Float16
+	require.Equal(t, 4.0*(144+168+24)+2*(120+140), p.Bytes(flashkit.PassForward))
 }
 
 func TestPassString(t *testing.T) {

@@ -4,8 +4,8 @@ package flashkit
 type DType uint8
 
 // The types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16,
-// all of one problem the same; every kernel accumulates in float32. LSE, DLSE,
-// slopes and sinks are Float32. Bool is the type of masks alone.
+// all of one problem the same but for Problem.KVDType; every kernel accumulates in
+// float32. LSE, DLSE, slopes and sinks are Float32. Bool is the type of masks alone.
 const (
 	Float32  DType = iota // IEEE binary32
 	Float16               // IEEE binary16

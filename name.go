@@ -10,7 +10,7 @@ import (
 // b1-h8-g2-n128-m512-d64-f32-causal. The parts are, in this order, with the
 // bracketed ones left out when they say nothing:
 //
-//	b{Batch}-h{Heads}-g{KVHeads}-n{QLen}-m{KVLen}-d{Dim}[-dv{VDim}]-{DType}
+//	b{Batch}-h{Heads}-g{KVHeads}-n{QLen}-m{KVLen}-d{Dim}[-dv{VDim}]-{DType}[-kv{KVDType}]
 //	[-causal | -window{left}.{right}] [-topleft] [-shift{keys}] [-scale{Scale}]
 //	[-softcap{Score.Softcap}] [-alibi] [-bias] [-mask] [-sink] [-dropout{Score.Dropout}]
 //	[-ragged] [-page{Page}] [-carry]
@@ -35,6 +35,10 @@ func (p Problem) String() string {
 	}
 	b = append(b, '-')
 	b = append(b, p.DType.String()...)
+	if p.KVDType != 0 {
+		b = append(b, "-kv"...)
+		b = append(b, p.KVDType.String()...)
+	}
 	b = p.Band.appendName(b)
 	number := func(key string, x float32) {
 		if x != 0 {
@@ -147,6 +151,11 @@ func parseProblem(name string) (p Problem, err error) {
 	value, _ := next("")
 	if p.DType, err = ParseDType(value); err != nil {
 		return p, fmt.Errorf("dtype %q: must be f32, f16 or bf16", value)
+	}
+	if value, ok := next("kv"); ok {
+		if p.KVDType, err = ParseDType(value); err != nil {
+			return p, fmt.Errorf("kv%s: must be f16 or bf16", value)
+		}
 	}
 	return p, parseOptions(&p, next, &parts)
 }

@@ -41,6 +41,8 @@ var names = map[string]problemChange{
 	"-f32-ragged":         func(p *flashkit.Problem) { p.Ragged = true },
 	"-f32-ragged-page16":  func(p *flashkit.Problem) { p.Ragged, p.Page = true, 16 },
 	"-f32-carry":          func(p *flashkit.Problem) { p.Carry = true },
+	"-f32-kvf16":          func(p *flashkit.Problem) { p.KVDType = flashkit.Float16 },
+	"-f32-kvbf16-causal":  func(p *flashkit.Problem) { p.KVDType, p.Band = flashkit.BFloat16, flashkit.Causal() },
 
 	"-f32-window5.inf-topleft": func(p *flashkit.Problem) { p.Band = flashkit.Window(5, flashkit.Unlimited).TopLeft() },
 	"-dv5-bf16-causal-topleft-shift-3-scale0.12-softcap2.5-alibi-bias-mask-sink-dropout0.25-ragged-page1-carry": func(p *flashkit.Problem) {
@@ -98,6 +100,7 @@ func TestParseProblemRefuses(t *testing.T) {
 		dims + "-f32-window3.", dims + "-f32-window.3", dims + "-f32-window3.0.0", dims + "-f32-scale", dims + "-f32-causal-causal",
 		dims + "-f32-causal-window3.0", dims + "-f32-causal2", dims + "-f32-causalwindow3.0", dims + "-f32-topleft2",
 		dims + "-f32-topleft-topleft", dims + "-f32-what", dims + "-f32-f32", dims + "-f64", dims + "-f32-scale1-scale1",
+		dims + "-f32-kv", dims + "-f32-kvf32", dims + "-f32-causal-kvbf16", dims + "-kvbf16-f32", dims + "-f32-kvbf16-kvbf16", dims + "-bf16-kvbf32",
 		// Numbers out of range.
 		"b99999999999999999999-h2-g1-n3-m4-d64-f32", "b9223372036854775808-h2-g1-n3-m4-d64-f32", "b1.0-h2-g1-n3-m4-d64-f32",
 		dims + "-f32-window9223372036854775808.0", dims + "-f32-window-2.0", dims + "-f32-scale1" + strings.Repeat("0", 39),
@@ -113,6 +116,8 @@ func TestParseProblemSaysWhatIsWrong(t *testing.T) {
 		"b1-h2":                                 "want g{number}",
 		"b1-hx-g1-n3-m4-d64-f32":                `hx: "x" is not a number in range`,
 		"b1-h2-g1-n3-m4-d64-f8":                 `dtype "f8": must be f32, f16 or bf16`,
+		"b1-h2-g1-n3-m4-d64-f32-kvf8":           `kvf8: must be f16 or bf16`,
+		"b1-h2-g1-n3-m4-d64-f32-kvf32":          "not canonical; want b1-h2-g1-n3-m4-d64-f32",
 		"b1-h2-g1-n3-m4-d64-f32-causal2":        `unexpected "causal2"`,
 		"b1-h2-g1-n3-m4-d64-f32-topleftmost":    `unexpected "topleftmost"`,
 		"b1-h2-g1-n3-m4-d64-f32-topleft-causal": `unexpected "causal"`,
@@ -141,6 +146,8 @@ func TestParseProblemRefusesInvalidProblems(t *testing.T) {
 		"b1-h2-g1-n3-m4-d0-f32":                                                 "Dim",
 		"b1-h2-g1-n3-m4-d64-dv0-f32":                                            "VDim",
 		"b1-h2-g1-n2147483647-m4-d2147483647-f32":                               "Q",
+		"b1-h2-g1-n3-m4-d64-bf16-kvbf16":                                        "KVDType",
+		"b1-h2-g1-n3-m4-d64-f16-kvbf16":                                         "KVDType",
 		"b1-h2-g1-n3-m4-d64-f32-scaleinf":                                       "Scale",
 		"b1-h2-g1-n3-m4-d64-f32-scalenan":                                       "Scale",
 		"b1-h2-g1-n3-m4-d64-f32-scale0.000000000000000000000000000000000000001": "Scale",

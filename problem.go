@@ -21,10 +21,11 @@ type Problem struct {
 	Dim     int // D, elements of a row of Q and K
 	VDim    int // DV, elements of a row of V and O
 
-	DType DType   // of Q, K, V, O and their gradients
-	Band  Band    // the zero value hides nothing
-	Scale float32 // multiplies Q·K, from 2^-126 to 2.358e38; 0 means 1/sqrt(Dim)
-	Score Score   // the zero value is plain attention
+	DType   DType   // of Q, K, V, O and their gradients
+	KVDType DType   // of K and V alone, as caches are kept: Float16 or BFloat16 where DType is Float32; 0 means DType
+	Band    Band    // the zero value hides nothing
+	Scale   float32 // multiplies Q·K, from 2^-126 to 2.358e38; 0 means 1/sqrt(Dim)
+	Score   Score   // the zero value is plain attention
 
 	Ragged bool // sequences differ in length: QLen and KVLen are the longest, or a capacity, and Args.Seqs has the lengths
 	Page   int  // keys of a page of K and V, which lie in a pool that Args.Seqs names; 0: not paged
@@ -46,6 +47,14 @@ func (p Problem) SoftmaxScale() float64 {
 		return float64(p.Scale)
 	}
 	return 1 / math.Sqrt(float64(p.Dim))
+}
+
+// KVType returns the type of K and V: KVDType, or DType when KVDType is 0.
+func (p Problem) KVType() DType {
+	if p.KVDType != 0 {
+		return p.KVDType
+	}
+	return p.DType
 }
 
 // The shapes of the tensors that belong to a problem. Gradients have the shape
@@ -84,6 +93,12 @@ func (p Problem) Validate() error {
 	}
 	if !p.DType.isData() {
 		return problemErr("DType", uint8(p.DType), "must be f32, f16 or bf16")
+	}
+	if !p.KVDType.isData() {
+		return problemErr("KVDType", uint8(p.KVDType), "must be f16 or bf16, or 0 for DType")
+	}
+	if p.KVDType != 0 && p.DType != Float32 {
+		return problemErr("KVDType", p.KVDType, "must be 0 where DType is %v: keys of another type go with f32 alone", p.DType)
 	}
 	if err := p.Band.validate(); err != nil {
 		return err

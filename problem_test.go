@@ -67,6 +67,9 @@ func randomFeatures(p *flashkit.Problem, r *rand.Rand) {
 	if p.Ragged, p.Carry = odd(), odd(); p.Ragged && odd() {
 		p.Page = 1 + r.IntN(300)
 	}
+	if p.DType == flashkit.Float32 {
+		p.KVDType = flashkit.DType(r.IntN(3))
+	}
 }
 
 func requireProblemError(t *testing.T, err error, field string) *flashkit.ProblemError {
@@ -108,6 +111,10 @@ var invalid = []struct {
 	{"kv heads do not divide", "KVHeads", func(p *problem) { p.KVHeads = 3 }},
 	{"more kv heads than heads", "KVHeads", func(p *problem) { p.KVHeads = 8 }},
 	{"unknown dtype", "DType", func(p *problem) { p.DType = 3 }},
+	{"keys of bools", "KVDType", func(p *problem) { p.KVDType = flashkit.Bool }},
+	{"keys of an unknown type", "KVDType", func(p *problem) { p.KVDType = 77 }},
+	{"f16 with other keys", "KVDType", func(p *problem) { p.DType, p.KVDType = flashkit.Float16, flashkit.BFloat16 }},
+	{"the type of keys said twice", "KVDType", func(p *problem) { p.DType, p.KVDType = flashkit.BFloat16, flashkit.BFloat16 }},
 	{"last dtype", "DType", func(p *problem) { p.DType = 255 }},
 	{"bool dtype", "DType", func(p *problem) { p.DType = flashkit.Bool }},
 	{"far shift", "Band.shift", func(p *problem) { p.Band = p.Band.Shift(math.MaxInt/8 + 1) }},

@@ -33,16 +33,20 @@ const (
 	FeatureRagged                      // Problem.Ragged
 	FeaturePage                        // Problem.Page
 	FeatureCarry                       // Problem.Carry
+	FeatureMixed                       // Problem.KVDType
 
 	// AllFeatures is every feature that there is, for tests. A kernel names what it takes
 	// one by one, or it would claim those of later versions too.
 	AllFeatures Feature = 1<<iota - 1
+
+	// ForwardFeatures are those that have no backward pass.
+	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed
 )
 
-var featureNames = [...]string{"shift", "softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry"}
+var featureNames = [...]string{"shift", "softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry", "mixed"}
 
 // String returns the names of the features with commas, as options of a
-// problem's name spell them: "softcap,bias".
+// problem's name begin: "softcap,bias". That of keys of another type is "mixed".
 func (f Feature) String() string {
 	var names []byte
 	for i, name := range featureNames {
@@ -63,7 +67,7 @@ func (f Feature) Count() int { return bits.OnesCount16(uint16(f)) }
 func (p *Problem) Features() (f Feature) {
 	for i, asked := range [...]bool{
 		p.Band.shift != 0, p.Score.Softcap != 0, p.Score.ALiBi, p.Score.Bias, p.Score.Mask,
-		p.Score.Sink, p.Score.Dropout != 0, p.Ragged, p.Page != 0, p.Carry,
+		p.Score.Sink, p.Score.Dropout != 0, p.Ragged, p.Page != 0, p.Carry, p.KVDType != 0,
 	} {
 		if asked {
 			f |= 1 << i

@@ -164,19 +164,25 @@ func (t *Tensor) isLoose() bool {
 // span returns the addresses from the first element of the view up to but not
 // including the end of its last one. The view must not be empty and must fit
 // its memory.
-func (t Tensor) span() (from, to uintptr) {
-	from = t.Address()
-	last := t.Offset(t.shape[0]-1, t.shape[1]-1, t.shape[2]-1) + t.shape[3]
+func (t *Tensor) span() (from, to uintptr) {
+	from = uintptr(t.mem)
+	if t.owner != nil {
+		from = t.address
+	}
+	last := t.shape[3]
+	for d := range 3 {
+		last += (t.shape[d] - 1) * t.strides[d]
+	}
 	return from, from + uintptr(last*t.dtype.Size())
 }
 
-func (t Tensor) empty() bool {
+func (t *Tensor) empty() bool {
 	return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0
 }
 
 // isDense reports whether the view certainly reaches every element between its
 // first and its last: no stride may step beyond what the smaller ones reach.
-func (t Tensor) isDense() bool {
+func (t *Tensor) isDense() bool {
 	reach := t.shape[3]
 	for _, d := range t.byStride() {
 		if t.shape[d] == 1 {
@@ -191,7 +197,7 @@ func (t Tensor) isDense() bool {
 }
 
 // byStride returns the free dimensions, the one with the smallest stride first.
-func (t Tensor) byStride() [3]int {
+func (t *Tensor) byStride() [3]int {
 	order := [3]int{0, 1, 2}
 	for _, pair := range [3][2]int{{0, 1}, {1, 2}, {0, 1}} {
 		if a, b := &order[pair[0]], &order[pair[1]]; t.strides[*b] < t.strides[*a] {

@@ -182,7 +182,7 @@ func (m *memory) set(s *subject) *[recentWays]atomic.Pointer[plan] {
 	p := &s.problem
 	key := [...]int{
 		p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen, p.Dim, p.Band.Left(), p.Band.Right(), p.Band.Shifted(), p.Page,
-		int(p.DType) | int(s.pass)<<8 | int(s.traits.Load)<<16,
+		int(p.DType) | int(p.KVDType)<<4 | int(s.pass)<<8 | int(s.traits.Load)<<16,
 	}
 	return &m.recent[maphash.Comparable(m.seed, key)%recentSets]
 }

@@ -7,10 +7,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What the plain kernels take, which is everything that their pass has.
+// What the plain kernels take, by name: what is new must be taught first. The host widens
+// rows of any type when it copies them, so that the module knows none.
 const (
-	forwardTakes  = flashkit.AllFeatures
-	backwardTakes = flashkit.AllFeatures &^ (flashkit.FeaturePage | flashkit.FeatureCarry)
+	backwardTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias |
+		flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
+	forwardTakes = backwardTakes | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureMixed
 )
 
 // moduleFeatures returns the block's word of features, whose bits kernel.c lists in this

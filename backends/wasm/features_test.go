@@ -156,7 +156,7 @@ func newTrial(seed uint64, p flashkit.Problem, l layout, gradients bool) *trial 
 	a := &r.a
 	q, k := r.sequences(l)
 	a.Q, a.O, a.LSE = r.blank(p.DType, [4]int{q[0], q[1], q[2], p.Dim}), r.blank(p.DType, [4]int{q[0], q[1], q[2], p.VDim}), r.blank(flashkit.Float32, [4]int{q[0], q[1], q[2], 1})
-	a.K, a.V = r.blank(p.DType, [4]int{k[0], k[1], k[2], p.Dim}), r.blank(p.DType, [4]int{k[0], k[1], k[2], p.VDim})
+	a.K, a.V = r.blank(p.KVType(), [4]int{k[0], k[1], k[2], p.Dim}), r.blank(p.KVType(), [4]int{k[0], k[1], k[2], p.VDim})
 	if gradients {
 		a.DQ, a.DK, a.DV = r.blank(p.DType, a.Q.Shape()), r.blank(p.DType, a.K.Shape()), r.blank(p.DType, a.V.Shape())
 		a.DO = r.blank(p.DType, a.O.Shape())
@@ -407,6 +407,9 @@ func ask(r *rand.Rand, p *flashkit.Problem, f flashkit.Feature) {
 	if has(flashkit.FeaturePage) {
 		p.Page = []int{1, 3, 16, 130}[r.IntN(4)]
 	}
+	if has(flashkit.FeatureMixed) {
+		p.DType, p.KVDType = flashkit.Float32, flashkit.DType(1+r.IntN(2))
+	}
 }
 
 func randomProblem(r *rand.Rand, f flashkit.Feature) flashkit.Problem {
@@ -433,8 +436,8 @@ func TestFeatures(t *testing.T) {
 	b := newBackend(t, compiler)
 	seed := rand.Uint64()
 	var sets []flashkit.Feature
-	for i := flashkit.FeatureShift; i <= flashkit.FeatureCarry; i <<= 1 {
-		for j := i; j <= flashkit.FeatureCarry; j <<= 1 {
+	for i := flashkit.FeatureShift; i < flashkit.AllFeatures; i <<= 1 {
+		for j := i; j < flashkit.AllFeatures; j <<= 1 {
 			sets = append(sets, i|j)
 		}
 	}

@@ -73,7 +73,7 @@ func (j *job) parallel(s *sandbox) error {
 		return err
 	}
 	j.places = j.place(first.base)
-	for range min(cap(s.slots), j.items()) - 1 {
+	for range min(j.workers(s), j.items()) - 1 {
 		x := s.tryAcquire(j.ctx, j.memory())
 		if x == nil {
 			break
@@ -90,6 +90,14 @@ func (j *job) parallel(s *sandbox) error {
 		return j.err
 	}
 	return j.ctx.Err()
+}
+
+// workers returns how many instances a call may have at a time.
+func (x *plan) workers(s *sandbox) int {
+	if n := x.c.Workers; n > 0 {
+		return min(n, cap(s.slots))
+	}
+	return cap(s.slots)
 }
 
 // work runs items on x until there are none, and releases x.

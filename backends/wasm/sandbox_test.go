@@ -141,7 +141,7 @@ func settle(t *testing.T, goroutines int) {
 // busyCall returns a call with every feature that a kernel's module is told of.
 func busyCall(t *testing.T, v *variant) *flashkit.Call {
 	p := problem(t, "b1-h1-g1-n100-m300-d40-dv24-f32")
-	if v.takes != flashkit.FeatureShift {
+	if v.featureRows != "" {
 		p.Score = flashkit.Score{Softcap: 3, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .5}
 		p.Carry = v.pass == flashkit.PassForward
 	}
@@ -219,7 +219,7 @@ func TestBadBlocks(t *testing.T) {
 		}
 		good := func() {
 			x.writeBlock(&n, &w, &s, 0, n.chunk)
-			if n.v.takes != flashkit.FeatureShift {
+			if n.v.featureRows != "" {
 				x.writeScore(&n, &w, 0, 0, s.Diagonal)
 			}
 			x.failed = false

@@ -17,8 +17,9 @@ import (
 
 // A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent
 // use. All its calls together use up to GOMAXPROCS instances of the module, as
-// it was when the backend was made, and up to MemoryLimit bytes; an instance keeps
-// its memory until Close, or until a call needs an instance with more.
+// it was when the backend was made, one call up to Args.Workers, and up to MemoryLimit
+// bytes; an instance keeps its memory until Close, or until a call needs an instance
+// with more.
 type Backend struct {
 	box  *sandbox
 	jobs sync.Pool // *job, with the workspace of earlier calls
@@ -77,7 +78,7 @@ type variant struct {
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, flashkit.FeatureShift, "fwd_simd128_keys", "fwd_simd128_rows", "", ""},
+	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, flashkit.FeatureShift | flashkit.FeatureMixed, "fwd_simd128_keys", "fwd_simd128_rows", "", ""},
 	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, flashkit.FeatureShift, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", ""},
 	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
 	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
@@ -127,7 +128,7 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 		return 0
 	}
 	bytes := float64(x.memory())
-	bytes *= max(1, min(float64(cap(b.box.slots)), float64(x.items()), math.Floor(float64(b.box.limit)/bytes)))
+	bytes *= max(1, min(float64(x.workers(b.box)), float64(x.items()), math.Floor(float64(b.box.limit)/bytes)))
 	if x.gathers() {
 		rows := c.Batch * c.QLen
 		if c.Args != nil {
@@ -190,7 +191,7 @@ func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	if b.box.engine == interpreter {
 		sum *= interpreted
 	}
-	workers := float64(max(1, min(cap(b.box.slots), x.items())))
+	workers := float64(max(1, min(x.workers(b.box), x.items())))
 	sum = callTime + sum/workers + helpTime*(workers-1)
 	sum *= 1 + crowding*min(1, float64(cap(b.box.slots)-1)/15)
 	return time.Duration(min(sum, math.MaxInt64/2))

@@ -45,7 +45,7 @@ func TestRefusesFeatures(t *testing.T) {
 	k := New().Kernels()[0]
 	for name, said := range map[string]string{
 		"shift1": "shift", "softcap30": "softcap", "alibi": "alibi", "bias": "bias", "mask": "mask", "sink": "sink",
-		"dropout0.5": "dropout", "ragged": "ragged", "ragged-page16": "ragged,page", "carry": "carry",
+		"dropout0.5": "dropout", "ragged": "ragged", "ragged-page16": "ragged,page", "carry": "carry", "kvbf16": "mixed",
 	} {
 		p, err := flashkit.ParseProblem("b1-h8-g2-n2-m3-d4-f32-" + name)
 		require.NoError(t, err)
