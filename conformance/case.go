@@ -19,6 +19,7 @@ type Case struct {
 	within string // the name of the layout, if it is another than that of the trap
 	dlse   bool   // the backward pass gets a DLSE
 	grid   bool   // one of Grid, whose vector holds several; see whole
+	mixed  bool   // one of mixes
 
 	truth func() result // of a case without a vector
 }
@@ -34,12 +35,35 @@ func (c Case) InDType(t flashkit.DType) Case {
 }
 
 // types returns the types that the case is to be run in. One of two bytes is enough for a
-// long case with features.
+// long case with features, or longer than others; keys of another type go with float32 alone.
 func (c Case) types() []flashkit.DType {
-	if c.truth != nil && c.features() != 0 {
+	switch {
+	case c.Problem.KVDType != 0:
+		return dtypes[:1]
+	case c.truth != nil && (c.features() != 0 || c.Problem.KVLen > 1<<16):
 		return []flashkit.DType{flashkit.Float32, flashkit.BFloat16}
 	}
 	return dtypes[:]
+}
+
+// mixes returns the case, in float32, with K and V stored in each of the other types, if
+// it does not say itself how they are stored.
+func (c Case) mixes() (cases []Case) {
+	for _, t := range dtypes[1:] {
+		if m := c.InDType(flashkit.Float32); c.Problem.KVDType == 0 {
+			m.Problem.KVDType, m.mixed = t, true
+			cases = append(cases, m)
+		}
+	}
+	return cases
+}
+
+// storages returns the case as it is to be run: in its types, and in mixes.
+func (c Case) storages() (cases []Case) {
+	for _, t := range c.types() {
+		cases = append(cases, c.InDType(t))
+	}
+	return append(cases, c.mixes()...)
 }
 
 // FullName returns the name of the case together with its type, if that is not
@@ -49,6 +73,9 @@ func (c Case) FullName() string {
 	if c.Problem.DType != flashkit.Float32 {
 		name += "-" + c.Problem.DType.String()
 	}
+	if c.mixed {
+		name += "-kv" + c.Problem.KVDType.String()
+	}
 	if c.within != "" {
 		name += "-" + c.within
 	}
@@ -56,13 +83,16 @@ func (c Case) FullName() string {
 }
 
 // raggeds returns the case in every layout that makes sequences of its batches, if it
-// is about no other layout. Float16 and BFloat16 are told apart by no layout: one does.
+// is about no other layout. Float16 and BFloat16 are told apart by no layout: one does, and
+// so does one in which K and V alone are stored so.
 func (c Case) raggeds() (cases []Case) {
 	for l := padded; l < endLayouts && c.layout == bhsd; l++ {
 		if c.Problem.Page != 0 && l != padded && l != packedQ {
 			continue // the keys lie as they lie
 		}
-		if c.Problem.DType == flashkit.Float32 || l == packed {
+		switch {
+		case c.mixed && (c.Problem.KVDType == flashkit.Float16 || l != paged && c.Problem.Page == 0):
+		case c.Problem.DType == flashkit.Float32 || l == packed:
 			c := c
 			c.layout, c.within = l, layoutNames[l]
 			cases = append(cases, c)

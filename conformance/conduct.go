@@ -36,6 +36,9 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 		p.Ragged = asks(flashkit.FeatureRagged)
 		if k.Pass == flashkit.PassForward {
 			p.Carry = asks(flashkit.FeatureCarry)
+			if t == flashkit.Float32 && asks(flashkit.FeatureMixed) {
+				p.KVDType = flashkit.BFloat16
+			}
 			if p.Ragged && asks(flashkit.FeaturePage) {
 				p.Page = 16
 			}
@@ -76,7 +79,7 @@ func conduct() (list []question) {
 				return c.check(ctx, k, k.Takes)
 			}})
 	}
-	return list
+	return append(list, question{name: "canceled_inside", run: canceledInside, forward: true})
 }
 
 // concurrentCalls checks that calls at the same time give the bits of a call alone.

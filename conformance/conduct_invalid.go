@@ -74,10 +74,13 @@ var mistakes = []mistake{
 	{"a length whose products overflow", func(a *arguments) { a.p.QLen = math.MaxInt / 2 }},
 	{"a head dim of 0", func(a *arguments) { a.p.Dim = 0 }},
 	{"an unknown type", func(a *arguments) { a.p.DType = 77 }},
+	{"an unknown type of keys", func(a *arguments) { a.p.KVDType = 77 }},
+	{"keys of another type than the problem says", func(a *arguments) { a.p.KVDType = flashkit.BFloat16 }},
 	{"a NaN scale", func(a *arguments) { a.p.Scale = nan }},
 	{"a negative scale", func(a *arguments) { a.p.Scale = -1 }},
 	{"a window of -2", func(a *arguments) { a.p.Band = flashkit.Window(-2, 0) }},
 	{"keys of another length", func(a *arguments) { a.p.KVLen++ }},
+	{"a negative number of workers", func(a *arguments) { a.args.Workers = -1 }},
 	{"a missing Q", func(a *arguments) { a.args.Q = flashkit.Tensor{} }},
 	{"a Q that is too short", func(a *arguments) {
 		q := a.inputs[0].tensor

@@ -26,7 +26,7 @@ func ExampleResults() {
 		passed++
 	}
 	fmt.Println(passed, "passed")
-	// Output: 95 passed
+	// Output: 110 passed
 }
 
 func ExampleTraps() {

@@ -123,6 +123,13 @@ func slopesOfSequences(in *Inputs) {
 	}
 }
 
+// wideQuery gives Q bits that no 16-bit type has.
+func wideQuery(in *Inputs) {
+	for i := range in.q {
+		in.q[i] *= 1 + 0x1p-12
+	}
+}
+
 func lengths(q, kv []int32) func(in *Inputs) {
 	return func(in *Inputs) { in.qLens, in.kvLens = q, kv }
 }

@@ -137,11 +137,15 @@ func repeat(in *Inputs) {
 	}
 }
 
-// random refills the inputs with values that dtype holds exactly, drawn from r:
+// random refills the inputs with values that their types hold exactly, drawn from r:
 // normal, or with a few large ones, or all alike.
-func (in *Inputs) random(r *rand.Rand, round func(float32) float32) {
+func (in *Inputs) random(r *rand.Rand) {
 	kind := r.IntN(4)
-	for _, x := range [][]float32{in.q, in.k, in.v, in.do} {
+	for n, x := range [...][]float32{in.q, in.k, in.v, in.do} {
+		round := rounder(in.p.DType)
+		if n == 1 || n == 2 {
+			round = rounder(in.p.KVType())
+		}
 		for i := range x {
 			y := r.NormFloat64()
 			switch kind {

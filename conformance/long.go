@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A long case has 65,536 keys, or query rows, so that sums have 65,536 terms, and
-// terms of one sign, so that sums grow. A float32 that takes all terms one by one
+// A long case has thousands of keys, or query rows. Most have 65,536, so that sums have
+// 65,536 terms, and terms of one sign, so that sums grow. A float32 that takes all terms one by one
 // loses them little by little: the error grows with the root of their number. One
 // that takes the sums of blocks of some hundreds of them does not.
 //
@@ -27,7 +27,20 @@ var longCases = []struct {
 	{"long_rows_alibi", "a distance kept in 16 bits", "b1-h1-g1-n2-m65536-d8-f32-softcap4-alibi", all(slopes(0x1p-14), func(in *Inputs) { follow(in.v, in.k) })},
 	{"long_columns_bias", "DBias summed over all query rows in one float32", "b1-h1-g1-n65536-m2-d8-f32-softcap4-bias", all(once(2), wideBias, firstKey)},
 	{"long_columns_sink", "DSink summed over all query rows in one float32", "b1-h1-g1-n65536-m2-d8-f32-softcap4-sink", firstKey},
+	{"long_rows_last", "the last of 4,096 keys left out of a sum", "b1-h1-g1-n3-m4096-d8-f32", heavyLast},
+	{"long_rows_tail", "the keys after the last whole block of 4,096 and more left out of a sum", "b1-h2-g1-n3-m4131-d8-f32", heavyLast},
+	{"long_rows_chunks", "keys beyond the first 128 chunks of 4,096 left out", "b1-h1-g1-n1-m600001-d1-f32", rising},
 }
+
+// heavyLast gives the last key about half the weight of a row, so that all gradients of
+// it are as large as they can be.
+func heavyLast(in *Inputs) {
+	last := in.p.KVLen - 1
+	steer(4, func(j int) float32 { return 6.5 * float32(j/last) })(in)
+}
+
+// rising lets scores rise so that the last chunks of 4,096 keys have most of the weight.
+func rising(in *Inputs) { steer(1, func(j int) float32 { return float32(j/4096) / 16 })(in) }
 
 // follow makes each element of to that of from plus 1: the mean is 1, and the
 // gradient that sums products of the two grows with every term.

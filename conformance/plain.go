@@ -57,7 +57,7 @@ func truth(in *Inputs) (r result) {
 }
 
 // hasBackward reports whether the problem has a backward pass.
-func hasBackward(p flashkit.Problem) bool { return p.Page == 0 && !p.Carry }
+func hasBackward(p flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
 
 // vectorBounds returns the largest error allowed in each array of the result
 // want, for a problem stored as t.
@@ -88,13 +88,16 @@ func raise(made *bounds, got, want result) {
 	}
 }
 
-// neighbor returns the inputs with each element of Q changed a little, so that
-// nothing is the same but what rounding amounts to.
+// neighbor returns the inputs with each element of Q, K, V and dO changed a little, so
+// that nothing is the same but what rounding amounts to. A row of one key hangs on V and
+// dO alone: its dQ is what O loses to rounding.
 func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 	near := *in
-	near.q = slices.Clone(in.q)
-	for i := range near.q {
-		near.q[i] *= 1 + (r.Float32()-.5)/(1<<12)
+	for _, x := range []*[]float32{&near.q, &near.k, &near.v, &near.do} {
+		*x = slices.Clone(*x)
+		for i := range *x {
+			(*x)[i] *= 1 + (r.Float32()-.5)/(1<<12)
+		}
 	}
 	return &near
 }

@@ -44,35 +44,41 @@ func (r Result) Rerun() string {
 
 // A question is one named check of a kernel.
 type question struct {
-	name  string
-	run   func(ctx context.Context, k flashkit.Kernel) error
-	needs flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
+	name    string
+	run     func(ctx context.Context, k flashkit.Kernel) error
+	needs   flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
+	forward bool             // it is not asked of backward kernels
 }
 
 // of reports whether the question is asked of a kernel.
-func (q *question) of(k *flashkit.Kernel) bool { return q.needs&^k.Takes == 0 }
+func (q *question) of(k *flashkit.Kernel) bool {
+	return q.needs&^k.Takes == 0 && !(q.forward && k.Pass == flashkit.PassBackward)
+}
 
 // checks returns what o asks of every kernel.
 func (o Options) checks() []question {
 	all := []question{
 		{name: "invalid_arguments", run: invalidArguments},
 	}
-	ask := func(c Case) { all = append(all, question{c.FullName(), c.Check, c.features()}) }
+	ask := func(c Case) { all = append(all, question{name: c.FullName(), run: c.Check, needs: c.features()}) }
 	for _, c := range slices.Concat(Traps(), Long(), Grid()) {
 		for _, t := range c.types() {
 			ask(c.InDType(t))
 		}
 	}
 	for i, c := range Traps() {
-		for j, t := range dtypes {
-			for l, c := range c.InDType(t).raggeds() {
+		for j, c := range c.storages() {
+			if c.mixed && (!o.Brief || (i+j)%2 == 0) {
+				ask(c)
+			}
+			for l, c := range c.raggeds() {
 				if !o.Brief || (i+2*j+l)%6 == 0 {
 					ask(c)
 				}
 			}
 		}
 	}
-	all = append(all, conduct()...)
+	all = append(append(all, conduct()...), farQuestions()...)
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for kind := range sweepKinds {
 		for range o.Sweep {

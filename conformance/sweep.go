@@ -61,7 +61,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 		sweepFeatures(r, &p, 5)
 	}
 	in := Case{Name: s.name(), Problem: p, dlse: r.IntN(3) == 0}.Inputs()
-	in.random(r, rounder(p.DType))
+	in.random(r)
 	in.randomShapes(r)
 	l := layout(r.IntN(int(numLayouts)))
 	if p.Ragged {
@@ -88,7 +88,7 @@ func few(r *rand.Rand) int {
 // can take.
 func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
-	for _, f := range r.Perm(10)[:1+r.IntN(most)] {
+	for _, f := range r.Perm(11)[:1+r.IntN(most)] {
 		switch f {
 		case 0:
 			p.Score.Softcap = [...]float32{1, 5, 30}[r.IntN(3)]
@@ -110,6 +110,8 @@ func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 			p.Carry = true
 		case 9:
 			p.Band = p.Band.Shift(r.IntN(41) - 20)
+		case 10:
+			p.DType, p.KVDType = flashkit.Float32, dtypes[1+r.IntN(2)]
 		}
 	}
 }

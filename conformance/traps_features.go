@@ -136,6 +136,12 @@ var featureTraps = []trap{
 	{name: "carry_sink", catches: "the sink left out where there are earlier keys", problem: "b1-h2-g1-n5-m9-d8-f32-sink-carry"},
 	{name: "carry_dropout", catches: "the result of earlier keys multiplied by 1/(1-p) once more", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25-carry"},
 
+	// K and V of another type.
+	{name: "kv_f16", catches: "keys in f16 read as bf16", problem: "b1-h2-g1-n5-m9-d8-f32-kvf16"},
+	{name: "kv_bf16", catches: "keys in bf16 read as f16", problem: "b1-h2-g1-n5-m9-d8-f32-kvbf16"},
+	{name: "kv_query", catches: "Q rounded to the type of K", problem: "b1-h2-g1-n5-m9-d8-f32-kvbf16", fill: wideQuery},
+	{name: "kv_weights", catches: "weights rounded to the type of V", problem: "b1-h2-g1-n5-m9-d8-f32-kvf16"},
+
 	// The shift of a band.
 	{name: "shift_ignored", catches: "a shift ignored", problem: "b1-h2-g1-n9-m9-d8-f32-causal-shift-3"},
 	{name: "shift_sign", catches: "a shift to the other side", problem: "b1-h2-g1-n9-m9-d8-f32-window2.1-shift2"},

@@ -105,7 +105,7 @@ func (c Case) Vector() *safetensors.File {
 		in = c.Inputs()
 		want = truth(in)
 	}
-	for _, t := range dtypes {
+	for _, t := range s.types() {
 		bounds := c.boundsFor(in, t, want)
 		for _, i := range written(p) {
 			f.Metadata["bound_"+outputNames[i]+"_"+t.String()] = strconv.FormatFloat(bounds[i], 'g', 6, 64)

@@ -40,10 +40,10 @@ TOLERANCE = 1e-6
 SUFFIX = ".safetensors.gz"
 PATTERNS = re.compile(r"b1-h8-g8-(n(5|11|31)-m\2-d(8|32|64)-f32(-causal)?)", re.ASCII)
 METADATA = ("case", "catches", "problem", "generator", "inputs")
-FEATURES = ("softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry")
+FEATURES = ("softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry", "kv")
 PROBLEM = re.compile(
     r"b(?P<B>\d+)-h(?P<H>\d+)-g(?P<G>\d+)-n(?P<N>\d+)-m(?P<M>\d+)-d(?P<D>\d+)(-dv(?P<DV>\d+))?"
-    r"-(f32|f16|bf16)"
+    r"-(f32|f16|bf16)(-kv(?P<kv>f16|bf16))?"
     r"((?P<causal>-causal)|-window(?P<L>\d+|inf)\.(?P<R>\d+|inf))?"
     r"(?P<topleft>-topleft)?"
     r"(-shift(?P<shift>-?[1-9]\d*))?"
@@ -78,7 +78,7 @@ def parse_problem(name):
         setattr(p, feature, part[feature])
     p.softcap, p.dropout = (float(np.float32(part[name] or 0)) for name in ("softcap", "dropout"))
     p.plain = not any(part[feature] for feature in FEATURES + ("shift",))
-    p.gradients = not p.page and not p.carry
+    p.gradients = not (p.page or p.carry or p.kv)
     p.shapes = {
         "q": (p.B, p.H, p.N, p.D), "k": (p.B, p.G, p.M, p.D), "v": (p.B, p.G, p.M, p.DV),
         "o": (p.B, p.H, p.N, p.DV), "lse": (p.B, p.H, p.N),

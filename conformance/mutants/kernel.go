@@ -142,7 +142,7 @@ func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi
 	}
 	for x, j := range js {
 		at.j = j
-		add(r.o[:c.vdim(c.p)], s[x]*c.keep(c, at), v[j], c.sumKeys)
+		add(r.o[:c.vdim(c.p)], c.weight(c, s[x]*c.keep(c, at)), v[j], c.sumKeys)
 	}
 }
 
@@ -151,6 +151,7 @@ func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi
 func (c *call) scores(at pair, q []float32, k [][]float32, k0, lo, hi int) (js []int, s []float32) {
 	c.js, c.s, c.slope = c.js[:0], c.s[:0], c.slope[:0]
 	dim := c.dim(c.p.Dim)
+	q = c.query(c, q)
 	for j := k0; j < min(k0+tile, c.keyEnd(len(k))); j++ {
 		at.j = j
 		score, slope := c.score(c, c.sum(c.p.DType, dot(q[:dim], k[j]))*c.by, at)

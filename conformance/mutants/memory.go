@@ -25,7 +25,9 @@ func (c *call) keyRows(t tensor, g int) [][]float32 {
 			page, r := c.page(c.c, c.b, j)
 			at = c.offset(t, page, g, r)
 		}
-		c.load(x[j], t, at)
+		for i := range x[j] {
+			x[j][i] = c.kv(t, at+i)
+		}
 	}
 	return x
 }

@@ -124,6 +124,9 @@ var longMistakes = []mistake{
 	{"long_rows_alibi", away(func(c *call, at pair) int { return int(int16(abs(fromDiagonal(c.p, at)))) })},
 	{"long_columns_bias", func(s *slips) { s.sumMore = toFloat32 }},
 	{"long_columns_sink", func(s *slips) { s.sumMore = toFloat32 }},
+	{"long_rows_last", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m >= 4096, 1) } }},
+	{"long_rows_tail", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m >= 4096, m%128) } }},
+	{"long_rows_chunks", func(s *slips) { s.keyEnd = upTo(128 * 4096) }},
 }
 
 // visible gives rows these keys.
@@ -213,7 +216,17 @@ func toFloat32(x float64) float64 { return float64(float32(x)) }
 
 func keptInF16(t flashkit.DType, x float32) float32 {
 	if t == flashkit.Float16 {
+		return roundedTo(t, x)
+	}
+	return x
+}
+
+func roundedTo(t flashkit.DType, x float32) float32 {
+	switch t {
+	case flashkit.Float16:
 		return half.FromF16(half.ToF16(x))
+	case flashkit.BFloat16:
+		return half.FromBF16(half.ToBF16(x))
 	}
 	return x
 }

@@ -2,6 +2,7 @@ package mutants
 
 import (
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
 )
 
 // dropoutMistakes are those of the traps of dropout.
@@ -98,7 +99,8 @@ var sequenceMistakes = []mistake{
 	})},
 }
 
-// carryMistakes are those of the traps of earlier keys and of a band's shift.
+// carryMistakes are those of the traps of earlier keys, of keys of another type, and of a
+// band's shift.
 var carryMistakes = []mistake{
 	{"carry_rescale", func(s *slips) {
 		s.carry = func(c *call, r *row, at pair) {
@@ -151,6 +153,20 @@ var carryMistakes = []mistake{
 		c.take(r, lse, o)
 	})},
 
+	{"kv_f16", misread(flashkit.Float16, half.FromBF16)},
+	{"kv_bf16", misread(flashkit.BFloat16, half.FromF16)},
+	{"kv_query", func(s *slips) {
+		s.query = func(c *call, q []float32) (rounded []float32) {
+			for _, x := range q {
+				rounded = append(rounded, roundedTo(c.p.KVType(), x))
+			}
+			return rounded
+		}
+	}},
+	{"kv_weights", func(s *slips) {
+		s.weight = func(c *call, w float32) float32 { return roundedTo(c.p.KVType(), w) }
+	}},
+
 	{"shift_ignored", shifted(func(p problem) int { return -p.Band.Shifted() })},
 	{"shift_sign", shifted(func(p problem) int { return -2 * p.Band.Shifted() })},
 	{"shift_topleft", shifted(func(p problem) int { return -only(p.Band.Shifted() != 0, p.KVLen-p.QLen) })},
@@ -193,6 +209,18 @@ func pages(page func(c *flashkit.Call, b, j int) (page, at int)) func(*slips) {
 
 func carried(carry func(c *call, r *row, at pair)) func(*slips) {
 	return func(s *slips) { s.carry = carry }
+}
+
+// misread takes elements of K and V of a type for those of another.
+func misread(of flashkit.DType, as func(uint16) float32) func(*slips) {
+	return func(s *slips) {
+		s.kv = func(t tensor, at int) float32 {
+			if t.DType() == of {
+				return as(t.Uint16s()[at])
+			}
+			return value(t, at)
+		}
+	}
 }
 
 // shifted moves the band by so many keys more.

@@ -70,9 +70,8 @@ func (b *backend) Kernels() []flashkit.Kernel {
 			},
 		}
 	}
-	const forwardOnly = flashkit.FeaturePage | flashkit.FeatureCarry
 	return []flashkit.Kernel{
 		kernel("fwd", flashkit.PassForward, flashkit.AllFeatures, (*call).forward),
-		kernel("bwd", flashkit.PassBackward, flashkit.AllFeatures&^forwardOnly, (*call).backward),
+		kernel("bwd", flashkit.PassBackward, flashkit.AllFeatures&^flashkit.ForwardFeatures, (*call).backward),
 	}
 }

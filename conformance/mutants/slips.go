@@ -64,6 +64,11 @@ type featureSlips struct {
 	page     func(c *flashkit.Call, b, j int) (page, at int) // where key j of sequence b is
 	pads     func(c *call, name string, packed bool) bool    // whether the rows beyond a sequence are filled
 
+	// K and V of another type.
+	kv     func(t tensor, at int) float32       // an element of K or V
+	query  func(c *call, q []float32) []float32 // a row of Q, as scores take it
+	weight func(c *call, w float32) float32     // a weight, as O takes it
+
 	// Scores.
 	score    func(c *call, x float32, at pair) (s, slope float32) // of a scaled dot product, and the slope of the softcap
 	cap      func(x, limit float32) (s, slope float32)
@@ -100,6 +105,10 @@ func correctFeatures() featureSlips {
 		aligned:  func(c *call) problem { return c.p },
 		page:     pageOf,
 		pads:     func(_ *call, _ string, packed bool) bool { return !packed },
+
+		kv:     value,
+		query:  func(_ *call, q []float32) []float32 { return q },
+		weight: func(_ *call, w float32) float32 { return w },
 
 		score:    capBiasALiBi,
 		cap:      softcap,

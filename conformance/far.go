@@ -1,0 +1,149 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+)
+
+// Tensors may be larger than 32 bits can count. In the cases of this file K and V lie in
+// memory of which next to nothing is there: their rows, heads or pages are so far apart
+// that offsets pass 2^32 elements, and what an offset of fewer bits leads to, also a
+// negative one, is memory that holds zeros.
+
+// A farCase is the strides of K and V, in elements.
+type farCase struct {
+	name, problem string
+	strides       [3]int64 // of batches or pages, of heads, of rows
+	layout        layout
+}
+
+var farCases = []farCase{
+	{"far_rows", "b2-h4-g2-n5-m150-d8-f32", [3]int64{1 << 24, 1 << 23, 1 << 25}, bhsd},
+	{"far_heads", "b2-h4-g2-n5-m150-d8-f32", [3]int64{3 << 30, 1<<30 + 1<<12, 8}, bhsd},
+	{"far_pages", "b2-h4-g2-n5-m150-d8-f32-ragged-page16", [3]int64{1 << 28, 1 << 26, 1 << 21}, bhsd},
+}
+
+const (
+	farBefore = uint64(8 << 30) // bytes before the tensors
+	farBytes  = uint64(32 << 30)
+	farApart  = 1 << 19 // elements from K to V, and on to their gradients
+)
+
+// farQuestions returns the cases.
+func farQuestions() (list []question) {
+	for _, c := range farCases {
+		p, err := flashkit.ParseProblem(c.problem)
+		if err != nil {
+			panic(fmt.Sprintf("far case %s: %v", c.name, err)) // a typing mistake in the table
+		}
+		list = append(list, question{name: c.name, needs: p.Features(), run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, p) }})
+	}
+	return list
+}
+
+// check compares what the kernel makes of tensors that are far apart with what it makes of
+// dense ones, bit by bit.
+func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
+	if k.Device {
+		return notHeld("its tensors are copied to a device")
+	}
+	memory, free, err := sparse(farBytes)
+	if err != nil {
+		return notHeld(err.Error())
+	}
+	defer free()
+	before := farBefore // not a constant, which an int of 32 bits could not be
+	memory = memory[before:]
+	for _, p.DType = range k.DTypes {
+		in := Case{Name: "far", Problem: p}.Inputs()
+		if err := unsupported(k, in, c.layout); err != nil {
+			return err
+		}
+		var want result
+		if k.Pass == flashkit.PassBackward {
+			want.o, want.lse = oracle.Forward(p, in.oracle())
+		}
+		near, far := newArguments(in, c.layout, k.Pass, want), newArguments(in, c.layout, k.Pass, want)
+		for i, t := range [...]*flashkit.Tensor{&far.args.K, &far.args.V, &far.args.DK, &far.args.DV} {
+			if !t.IsZero() {
+				*t = c.moved(t, memory, i*farApart)
+			}
+		}
+		for _, a := range [...]*arguments{near, far} {
+			if err := a.run(ctx, k); err != nil {
+				return fmt.Errorf("%s: %w", p, err)
+			}
+		}
+		for _, out := range near.outputs {
+			if x, y := elementsOf(out.of(&near.args)), elementsOf(out.of(&far.args)); !slices.Equal(x, y) {
+				return fmt.Errorf("%s: %s differs where K and V are larger than 32 bits can count", p, out.name)
+			}
+		}
+	}
+	return nil
+}
+
+// moved returns a tensor of the same elements with the strides of the case, from an element
+// of the memory on.
+func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Tensor {
+	s, at := t.Shape(), unsafe.Pointer(unsafe.SliceData(memory))
+	n := len(memory) / t.DType().Size()
+	var far flashkit.Tensor
+	switch t.DType() {
+	case flashkit.Float32:
+		far = flashkit.F32(unsafe.Slice((*float32)(at), n)[from:], s[0], s[1], s[2], s[3])
+	case flashkit.Float16:
+		far = flashkit.F16(unsafe.Slice((*uint16)(at), n)[from:], s[0], s[1], s[2], s[3])
+	case flashkit.BFloat16:
+		far = flashkit.BF16(unsafe.Slice((*uint16)(at), n)[from:], s[0], s[1], s[2], s[3])
+	}
+	far = far.WithStrides(int(c.strides[0]), int(c.strides[1]), int(c.strides[2]))
+	for b := range s[0] {
+		for h := range s[1] {
+			for r := range s[2] {
+				for e := range s[3] {
+					put(&far, far.Offset(b, h, r)+e, get(t, t.Offset(b, h, r)+e))
+				}
+			}
+		}
+	}
+	return far
+}
+
+// elementsOf returns the bits of a tensor's elements.
+func elementsOf(t *flashkit.Tensor) (list []uint32) {
+	s := t.Shape()
+	for b := range s[0] {
+		for h := range s[1] {
+			for r := range s[2] {
+				for e := range s[3] {
+					list = append(list, get(t, t.Offset(b, h, r)+e))
+				}
+			}
+		}
+	}
+	return list
+}
+
+// get returns the bits of an element of a tensor's memory.
+func get(t *flashkit.Tensor, at int) uint32 {
+	if t.DType() == flashkit.Float32 {
+		return math.Float32bits(t.Float32s()[at])
+	}
+	return uint32(t.Uint16s()[at])
+}
+
+// put sets them.
+func put(t *flashkit.Tensor, at int, bits uint32) {
+	if t.DType() == flashkit.Float32 {
+		t.Float32s()[at] = math.Float32frombits(bits)
+		return
+	}
+	t.Uint16s()[at] = uint16(bits)
+}
