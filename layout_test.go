@@ -2,11 +2,13 @@ package flashkit_test
 
 import (
 	"bytes"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,6 +39,7 @@ var rooms = []struct {
 	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
 	{"dispatch", []string{"."}},
 	{"cmd/flashrun", []string{anything}},
+	{"bench/peers/*", []string{".", "dispatch", "safetensors"}},
 	{"docs/figures", []string{".", "backends/simd"}},
 	{"examples/*", []string{anything}},
 }
@@ -169,9 +172,18 @@ func TestNoNetwork(t *testing.T) {
 	}
 }
 
+// asmFiles returns the Go files that write the assembly, a module of their own for which
+// the rules of size hold too.
+func asmFiles(t *testing.T) []string {
+	files, err := filepath.Glob("backends/simd/_asm/*.go")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	return files
+}
+
 func TestFileSizes(t *testing.T) {
 	const limit = 400
-	for _, file := range goFiles(t) {
+	for _, file := range append(goFiles(t), asmFiles(t)...) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		head, _, _ := bytes.Cut(text, []byte("\npackage "))
@@ -180,6 +192,22 @@ func TestFileSizes(t *testing.T) {
 		}
 		if n := bytes.Count(text, []byte("\n")); n > limit {
 			t.Errorf("%s has %d lines; %d fit", file, n, limit)
+		}
+	}
+}
+
+func TestFunctionSizes(t *testing.T) {
+	const limit = 60
+	for _, file := range asmFiles(t) {
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, d := range f.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				if n := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1; n > limit {
+					t.Errorf("%s: %s has %d lines; %d fit", file, f.Name.Name, n, limit)
+				}
+			}
 		}
 	}
 }

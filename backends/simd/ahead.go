@@ -50,10 +50,10 @@ func (a *ahead) push(from unsafe.Pointer, bytes int) {
 }
 
 // take returns where the next bytes lie, about as many as scores fetches with so many
-// rows, or else where rows do.
+// rows, or else where rows do: always a float32 that is wholly in memory.
 func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	for ; a.n > 0; a.n-- {
-		if s := &a.spans[a.n-1]; s.taken < s.bytes {
+		if s := &a.spans[a.n-1]; s.taken+4 <= s.bytes {
 			p := unsafe.Add(s.from, s.taken)
 			s.taken += 2 * n * dim
 			return (*float32)(p)
@@ -62,33 +62,30 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	return rows
 }
 
-// lookBehind names what comes after tile t of head h: the tile before it, or the last
-// one of the next head. During the last tiles of a block it adds dK and dV, and the keys
+// lookBehind names what comes after tile t of head h. During the last tiles of a block it adds dK and dV, and the keys
 // of what is likely the worker's next block.
 func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
 	const tilesBefore = 8 // so many tiles' scores fetch all of that
 	p, f := &j.p, j.args
-	first, end := j.visited(x.keyRange)
+	first, _ := j.visited(&x.seqTile)
 	lastHead := (x.g+1)*(p.Heads/p.KVHeads) - 1
 	x.ahead.clear()
 	if h == lastHead && t < first+tilesBefore && x.ahead.kept == 0 {
 		if next := j.next.Load(); next < j.items {
 			y := j.keyRangeOf(int(next))
-			x.ahead.add(&f.V, y.b, y.g, y.from, y.to-y.from)
-			x.ahead.add(&f.K, y.b, y.g, y.from, y.to-y.from)
+			x.ahead.add(&f.V, y.KVBatch, y.g, y.K0+y.from, y.to-y.from)
+			x.ahead.add(&f.K, y.KVBatch, y.g, y.K0+y.from, y.to-y.from)
 		}
-		x.ahead.add(&f.DV, x.b, x.g, x.from, x.to-x.from)
-		x.ahead.add(&f.DK, x.b, x.g, x.from, x.to-x.from)
+		x.ahead.add(&f.DV, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
+		x.ahead.add(&f.DK, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
 		x.ahead.keep()
 	}
-	if t == first {
-		if h == lastHead {
-			return
-		}
-		h, t = h+1, end
+	h, t, ok := j.after(&x.keyRange, h, t)
+	if !ok {
+		return
 	}
-	from := (t - 1) * j.rows
-	n := min(j.rows, p.QLen-from)
-	x.ahead.add(&f.DO, x.b, h, from, n)
-	x.ahead.add(&f.Q, x.b, h, from, n)
+	from := t * j.rows
+	n := min(j.rows, x.N-from)
+	x.ahead.add(&f.DO, x.QBatch, h, x.Q0+from, n)
+	x.ahead.add(&f.Q, x.QBatch, h, x.Q0+from, n)
 }

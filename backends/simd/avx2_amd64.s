@@ -1999,19 +1999,81 @@ dims1done:
 // func addValuesMaskedAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 // Requires: AVX, AVX2, FMA3, SSE
 TEXT ·addValuesMaskedAVX2(SB), NOSPLIT, $8-64
-	STMXCSR (SP)
-	MOVL    $0x00009fc0, 4(SP)
-	LDMXCSR 4(SP)
-	MOVQ    masks+56(FP), AX
-	MOVQ    o+0(FP), CX
-	MOVQ    v+8(FP), DX
-	MOVQ    step+16(FP), BX
-	SHLQ    $0x02, BX
-	MOVQ    p+24(FP), SI
-	MOVQ    keys+32(FP), DI
-	MOVQ    vdim+40(FP), R8
-	MOVQ    alpha+48(FP), R9
-	LEAQ    (BX)(BX*2), R10
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         masks+56(FP), AX
+	MOVQ         o+0(FP), CX
+	MOVQ         v+8(FP), DX
+	MOVQ         step+16(FP), BX
+	SHLQ         $0x02, BX
+	MOVQ         p+24(FP), SI
+	MOVQ         keys+32(FP), DI
+	MOVQ         vdim+40(FP), R8
+	MOVQ         alpha+48(FP), R9
+	LEAQ         (BX)(BX*2), R10
+	MOVL         $0x7fffffff, R11
+	VMOVD        R11, X0
+	VPBROADCASTD X0, Y0
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	MOVQ         vdim+40(FP), R11
+	ANDQ         $0x07, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPCMPGTD     laneNumbers<>+0(SB), Y1, Y1
+	MOVQ         DX, R11
+	MOVQ         DI, R13
+
+row:
+	MOVQ R11, R12
+	MOVQ R8, R14
+	SHRQ $0x03, R14
+	SUBQ $0x00000004, R14
+	JL   vectorsrest
+
+vectors:
+	VPAND   (R12), Y0, Y6
+	VPMAXSD Y6, Y2, Y2
+	VPAND   32(R12), Y0, Y6
+	VPMAXSD Y6, Y3, Y3
+	VPAND   64(R12), Y0, Y6
+	VPMAXSD Y6, Y4, Y4
+	VPAND   96(R12), Y0, Y6
+	VPMAXSD Y6, Y5, Y5
+	ADDQ    $0x00000080, R12
+	SUBQ    $0x00000004, R14
+	JGE     vectors
+
+vectorsrest:
+	ADDQ $0x00000004, R14
+	JZ   vectorsend
+
+vectorsone:
+	VPAND   (R12), Y0, Y6
+	VPMAXSD Y6, Y2, Y2
+	ADDQ    $0x00000020, R12
+	DECQ    R14
+	JNZ     vectorsone
+
+vectorsend:
+	VMASKMOVPS   (R12), Y1, Y6
+	VPAND        Y6, Y0, Y6
+	VPMAXSD      Y6, Y2, Y2
+	ADDQ         BX, R11
+	DECQ         R13
+	JNZ          row
+	VPMAXSD      Y3, Y2, Y2
+	VPMAXSD      Y4, Y2, Y2
+	VPMAXSD      Y5, Y2, Y2
+	MOVL         $0x7f7fffff, R11
+	VMOVD        R11, X6
+	VPBROADCASTD X6, Y6
+	VPCMPGTD     Y6, Y2, Y6
+	VPTEST       Y6, Y6
+	JZ           finite
 
 dims6:
 	CMPQ   R8, $0x06
@@ -2702,9 +2764,490 @@ dims1set:
 	JMP     dims1
 
 dims1done:
+	JMP end
+
+finite:
+finite6:
+	CMPQ   R8, $0x06
+	JL     finite6done
+	CMPQ   R8, $0x08
+	JE     finite6done
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	MOVQ   DX, AX
+	MOVQ   SI, R11
+	MOVQ   DI, R12
+	SUBQ   $0x00000004, R12
+	JL     finite6keysrest
+
+finite6keys:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (AX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VBROADCASTSS 16(AX), Y14
+	VFMADD231PS  Y14, Y12, Y8
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS 20(AX), Y15
+	VFMADD231PS  Y15, Y12, Y10
+	VFMADD231PS  Y15, Y13, Y11
+	VMOVUPS      64(R11), Y12
+	VMOVUPS      96(R11), Y13
+	VBROADCASTSS (AX)(BX*1), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(BX*1), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX)(BX*1), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX)(BX*1), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VBROADCASTSS 16(AX)(BX*1), Y14
+	VFMADD231PS  Y14, Y12, Y8
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS 20(AX)(BX*1), Y15
+	VFMADD231PS  Y15, Y12, Y10
+	VFMADD231PS  Y15, Y13, Y11
+	VMOVUPS      128(R11), Y12
+	VMOVUPS      160(R11), Y13
+	VBROADCASTSS (AX)(BX*2), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(BX*2), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX)(BX*2), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX)(BX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VBROADCASTSS 16(AX)(BX*2), Y14
+	VFMADD231PS  Y14, Y12, Y8
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS 20(AX)(BX*2), Y15
+	VFMADD231PS  Y15, Y12, Y10
+	VFMADD231PS  Y15, Y13, Y11
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VBROADCASTSS (AX)(R10*1), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(R10*1), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX)(R10*1), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX)(R10*1), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VBROADCASTSS 16(AX)(R10*1), Y14
+	VFMADD231PS  Y14, Y12, Y8
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS 20(AX)(R10*1), Y15
+	VFMADD231PS  Y15, Y12, Y10
+	VFMADD231PS  Y15, Y13, Y11
+	LEAQ         (AX)(BX*4), AX
+	ADDQ         $0x00000100, R11
+	SUBQ         $0x00000004, R12
+	JGE          finite6keys
+
+finite6keysrest:
+	ADDQ $0x00000004, R12
+	JZ   finite6keysend
+
+finite6keysone:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (AX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VBROADCASTSS 16(AX), Y14
+	VFMADD231PS  Y14, Y12, Y8
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS 20(AX), Y15
+	VFMADD231PS  Y15, Y12, Y10
+	VFMADD231PS  Y15, Y13, Y11
+	ADDQ         BX, AX
+	ADDQ         $0x00000040, R11
+	DECQ         R12
+	JNZ          finite6keysone
+
+finite6keysend:
+	TESTQ       R9, R9
+	JZ          finite6set
+	VMOVUPS     (R9), Y12
+	VMOVUPS     32(R9), Y13
+	VFMADD231PS (CX), Y12, Y0
+	VFMADD231PS 32(CX), Y13, Y1
+	VFMADD231PS 64(CX), Y12, Y2
+	VFMADD231PS 96(CX), Y13, Y3
+	VFMADD231PS 128(CX), Y12, Y4
+	VFMADD231PS 160(CX), Y13, Y5
+	VFMADD231PS 192(CX), Y12, Y6
+	VFMADD231PS 224(CX), Y13, Y7
+	VFMADD231PS 256(CX), Y12, Y8
+	VFMADD231PS 288(CX), Y13, Y9
+	VFMADD231PS 320(CX), Y12, Y10
+	VFMADD231PS 352(CX), Y13, Y11
+
+finite6set:
+	VMOVUPS Y0, (CX)
+	VMOVUPS Y1, 32(CX)
+	VMOVUPS Y2, 64(CX)
+	VMOVUPS Y3, 96(CX)
+	VMOVUPS Y4, 128(CX)
+	VMOVUPS Y5, 160(CX)
+	VMOVUPS Y6, 192(CX)
+	VMOVUPS Y7, 224(CX)
+	VMOVUPS Y8, 256(CX)
+	VMOVUPS Y9, 288(CX)
+	VMOVUPS Y10, 320(CX)
+	VMOVUPS Y11, 352(CX)
+	ADDQ    $0x00000180, CX
+	ADDQ    $0x00000018, DX
+	SUBQ    $0x00000006, R8
+	JMP     finite6
+
+finite6done:
+finite4:
+	CMPQ   R8, $0x04
+	JL     finite4done
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVQ   DX, AX
+	MOVQ   SI, R11
+	MOVQ   DI, R12
+	SUBQ   $0x00000004, R12
+	JL     finite4keysrest
+
+finite4keys:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (AX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VMOVUPS      64(R11), Y12
+	VMOVUPS      96(R11), Y13
+	VBROADCASTSS (AX)(BX*1), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(BX*1), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX)(BX*1), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX)(BX*1), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VMOVUPS      128(R11), Y12
+	VMOVUPS      160(R11), Y13
+	VBROADCASTSS (AX)(BX*2), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(BX*2), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX)(BX*2), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX)(BX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VBROADCASTSS (AX)(R10*1), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(R10*1), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX)(R10*1), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX)(R10*1), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	LEAQ         (AX)(BX*4), AX
+	ADDQ         $0x00000100, R11
+	SUBQ         $0x00000004, R12
+	JGE          finite4keys
+
+finite4keysrest:
+	ADDQ $0x00000004, R12
+	JZ   finite4keysend
+
+finite4keysone:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (AX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VBROADCASTSS 8(AX), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 12(AX), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	ADDQ         BX, AX
+	ADDQ         $0x00000040, R11
+	DECQ         R12
+	JNZ          finite4keysone
+
+finite4keysend:
+	TESTQ       R9, R9
+	JZ          finite4set
+	VMOVUPS     (R9), Y12
+	VMOVUPS     32(R9), Y13
+	VFMADD231PS (CX), Y12, Y0
+	VFMADD231PS 32(CX), Y13, Y1
+	VFMADD231PS 64(CX), Y12, Y2
+	VFMADD231PS 96(CX), Y13, Y3
+	VFMADD231PS 128(CX), Y12, Y4
+	VFMADD231PS 160(CX), Y13, Y5
+	VFMADD231PS 192(CX), Y12, Y6
+	VFMADD231PS 224(CX), Y13, Y7
+
+finite4set:
+	VMOVUPS Y0, (CX)
+	VMOVUPS Y1, 32(CX)
+	VMOVUPS Y2, 64(CX)
+	VMOVUPS Y3, 96(CX)
+	VMOVUPS Y4, 128(CX)
+	VMOVUPS Y5, 160(CX)
+	VMOVUPS Y6, 192(CX)
+	VMOVUPS Y7, 224(CX)
+	ADDQ    $0x00000100, CX
+	ADDQ    $0x00000010, DX
+	SUBQ    $0x00000004, R8
+	JMP     finite4
+
+finite4done:
+finite2:
+	CMPQ   R8, $0x02
+	JL     finite2done
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   DX, AX
+	MOVQ   SI, R11
+	MOVQ   DI, R12
+	SUBQ   $0x00000004, R12
+	JL     finite2keysrest
+
+finite2keys:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (AX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VMOVUPS      64(R11), Y12
+	VMOVUPS      96(R11), Y13
+	VBROADCASTSS (AX)(BX*1), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(BX*1), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VMOVUPS      128(R11), Y12
+	VMOVUPS      160(R11), Y13
+	VBROADCASTSS (AX)(BX*2), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(BX*2), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VBROADCASTSS (AX)(R10*1), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(R10*1), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	LEAQ         (AX)(BX*4), AX
+	ADDQ         $0x00000100, R11
+	SUBQ         $0x00000004, R12
+	JGE          finite2keys
+
+finite2keysrest:
+	ADDQ $0x00000004, R12
+	JZ   finite2keysend
+
+finite2keysone:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (AX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
+	ADDQ         BX, AX
+	ADDQ         $0x00000040, R11
+	DECQ         R12
+	JNZ          finite2keysone
+
+finite2keysend:
+	TESTQ       R9, R9
+	JZ          finite2set
+	VMOVUPS     (R9), Y12
+	VMOVUPS     32(R9), Y13
+	VFMADD231PS (CX), Y12, Y0
+	VFMADD231PS 32(CX), Y13, Y1
+	VFMADD231PS 64(CX), Y12, Y2
+	VFMADD231PS 96(CX), Y13, Y3
+
+finite2set:
+	VMOVUPS Y0, (CX)
+	VMOVUPS Y1, 32(CX)
+	VMOVUPS Y2, 64(CX)
+	VMOVUPS Y3, 96(CX)
+	ADDQ    $0x00000080, CX
+	ADDQ    $0x00000008, DX
+	SUBQ    $0x00000002, R8
+	JMP     finite2
+
+finite2done:
+finite1:
+	CMPQ   R8, $0x01
+	JL     finite1done
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	MOVQ   DX, AX
+	MOVQ   SI, R11
+	MOVQ   DI, R12
+	SUBQ   $0x00000004, R12
+	JL     finite1keysrest
+
+finite1keys:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (AX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VMOVUPS      64(R11), Y12
+	VMOVUPS      96(R11), Y13
+	VBROADCASTSS (AX)(BX*1), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VMOVUPS      128(R11), Y12
+	VMOVUPS      160(R11), Y13
+	VBROADCASTSS (AX)(BX*2), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VBROADCASTSS (AX)(R10*1), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	LEAQ         (AX)(BX*4), AX
+	ADDQ         $0x00000100, R11
+	SUBQ         $0x00000004, R12
+	JGE          finite1keys
+
+finite1keysrest:
+	ADDQ $0x00000004, R12
+	JZ   finite1keysend
+
+finite1keysone:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (AX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	ADDQ         BX, AX
+	ADDQ         $0x00000040, R11
+	DECQ         R12
+	JNZ          finite1keysone
+
+finite1keysend:
+	TESTQ       R9, R9
+	JZ          finite1set
+	VMOVUPS     (R9), Y12
+	VMOVUPS     32(R9), Y13
+	VFMADD231PS (CX), Y12, Y0
+	VFMADD231PS 32(CX), Y13, Y1
+
+finite1set:
+	VMOVUPS Y0, (CX)
+	VMOVUPS Y1, 32(CX)
+	ADDQ    $0x00000040, CX
+	ADDQ    $0x00000004, DX
+	SUBQ    $0x00000001, R8
+	JMP     finite1
+
+finite1done:
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+DATA laneNumbers<>+0(SB)/4, $0x00000000
+DATA laneNumbers<>+4(SB)/4, $0x00000001
+DATA laneNumbers<>+8(SB)/4, $0x00000002
+DATA laneNumbers<>+12(SB)/4, $0x00000003
+DATA laneNumbers<>+16(SB)/4, $0x00000004
+DATA laneNumbers<>+20(SB)/4, $0x00000005
+DATA laneNumbers<>+24(SB)/4, $0x00000006
+DATA laneNumbers<>+28(SB)/4, $0x00000007
+GLOBL laneNumbers<>(SB), RODATA|NOPTR, $32
 
 // func addSumAVX2(sum *float32, x *float32, rows int, alpha *float32)
 // Requires: AVX, FMA3, SSE
@@ -4155,6 +4698,1728 @@ rows1iend:
 rows1done:
 	LDMXCSR (SP)
 	VZEROUPPER
+	RET
+
+// func adjustAVX2(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·adjustAVX2(SB), NOSPLIT, $200-80
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         s+0(FP), AX
+	MOVQ         step+8(FP), CX
+	SHLQ         $0x02, CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         uncap+32(FP), BX
+	MOVQ         bias+48(FP), SI
+	MOVQ         biasStep+56(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         top+24(FP), R8
+	VMOVUPS      (R8), Y8
+	VMOVUPS      32(R8), Y9
+	VBROADCASTSS scale+40(FP), Y12
+	MOVL         softcap+44(FP), R8
+	SHLL         $0x01, R8
+	JZ           linear
+	VBROADCASTSS softcap+44(FP), Y13
+	MOVL         $0x5f800000, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	VMINPS       Y0, Y13, Y13
+	VXORPS       Y0, Y0, Y0
+	VSUBPS       Y13, Y0, Y14
+	VDIVPS       Y13, Y12, Y12
+	MOVL         $0x3e800000, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	VMULPS       Y0, Y12, Y12
+	MOVL         $0x7f7fffff, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	VMINPS       Y0, Y12, Y12
+	MOVL         $0x3f800000, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	VDIVPS       Y13, Y0, Y0
+	VMOVUPS      Y0, 8(SP)
+	MOVL         $0x429a12d5, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+	VMULPS       Y13, Y1, Y1
+	VMOVUPS      Y1, 40(SP)
+	MOVL         $0x432517e2, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+	VMULPS       Y13, Y1, Y1
+	VMOVUPS      Y1, 72(SP)
+	MOVL         $0x428a7c77, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+	VMULPS       Y13, Y1, Y1
+	VMOVUPS      Y1, 104(SP)
+	MOVL         $0x40d2afc1, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+	VMULPS       Y13, Y1, Y1
+	VMOVUPS      Y1, 136(SP)
+	MOVL         $0x3d8dcf03, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+	VMULPS       Y13, Y1, Y1
+	VMOVUPS      Y1, 168(SP)
+	TESTQ        BX, BX
+	JZ           capped
+	MOVQ         lanes+64(FP), R8
+	TESTQ        R8, R8
+	JZ           uncappedLevel
+	VBROADCASTSS slope+72(FP), Y15
+	VBROADCASTSS at+76(FP), Y0
+	VSUBPS       (R8), Y0, Y10
+	VSUBPS       32(R8), Y0, Y11
+	TESTQ        SI, SI
+	JZ           uncappedSlopedUnbiased
+
+uncappedSlopedRows:
+	VMULPS       (AX), Y12, Y0
+	VMULPS       32(AX), Y12, Y4
+	VMULPS       Y0, Y0, Y1
+	VMULPS       Y4, Y4, Y5
+	VMINPS       adjustConstants<>+192(SB), Y1, Y1
+	VMINPS       adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS      168(SP), Y2
+	VMOVUPS      168(SP), Y6
+	VADDPS       adjustConstants<>+160(SB), Y1, Y3
+	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  136(SP), Y1, Y2
+	VFMADD213PS  136(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  40(SP), Y1, Y2
+	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
+	VMULPS       Y2, Y0, Y0
+	VMULPS       Y6, Y4, Y4
+	VDIVPS       Y3, Y0, Y0
+	VDIVPS       Y7, Y4, Y4
+	VMINPS       Y0, Y13, Y0
+	VMINPS       Y4, Y13, Y4
+	VMAXPS       Y0, Y14, Y0
+	VMAXPS       Y4, Y14, Y4
+	VMULPS       8(SP), Y0, Y2
+	VMOVUPS      adjustConstants<>+0(SB), Y1
+	VFNMADD231PS Y2, Y2, Y1
+	VMOVUPS      Y1, (BX)
+	VADDPS       (SI), Y0, Y0
+	VANDPS       adjustConstants<>+32(SB), Y10, Y1
+	VFNMADD231PS Y15, Y1, Y0
+	VADDPS       adjustConstants<>+0(SB), Y10, Y10
+	VMOVUPS      Y0, (AX)
+	VMAXPS       Y8, Y0, Y8
+	VMULPS       8(SP), Y4, Y6
+	VMOVUPS      adjustConstants<>+0(SB), Y5
+	VFNMADD231PS Y6, Y6, Y5
+	VMOVUPS      Y5, 32(BX)
+	VADDPS       32(SI), Y4, Y4
+	VANDPS       adjustConstants<>+32(SB), Y11, Y5
+	VFNMADD231PS Y15, Y5, Y4
+	VADDPS       adjustConstants<>+0(SB), Y11, Y11
+	VMOVUPS      Y4, 32(AX)
+	VMAXPS       Y9, Y4, Y9
+	ADDQ         CX, AX
+	ADDQ         CX, BX
+	ADDQ         DI, SI
+	DECQ         DX
+	JNZ          uncappedSlopedRows
+	JMP          end
+
+uncappedSlopedUnbiased:
+uncappedSlopedUnbiasedRows:
+	VMULPS       (AX), Y12, Y0
+	VMULPS       32(AX), Y12, Y4
+	VMULPS       Y0, Y0, Y1
+	VMULPS       Y4, Y4, Y5
+	VMINPS       adjustConstants<>+192(SB), Y1, Y1
+	VMINPS       adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS      168(SP), Y2
+	VMOVUPS      168(SP), Y6
+	VADDPS       adjustConstants<>+160(SB), Y1, Y3
+	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  136(SP), Y1, Y2
+	VFMADD213PS  136(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  40(SP), Y1, Y2
+	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
+	VMULPS       Y2, Y0, Y0
+	VMULPS       Y6, Y4, Y4
+	VDIVPS       Y3, Y0, Y0
+	VDIVPS       Y7, Y4, Y4
+	VMINPS       Y0, Y13, Y0
+	VMINPS       Y4, Y13, Y4
+	VMAXPS       Y0, Y14, Y0
+	VMAXPS       Y4, Y14, Y4
+	VMULPS       8(SP), Y0, Y2
+	VMOVUPS      adjustConstants<>+0(SB), Y1
+	VFNMADD231PS Y2, Y2, Y1
+	VMOVUPS      Y1, (BX)
+	VANDPS       adjustConstants<>+32(SB), Y10, Y1
+	VFNMADD231PS Y15, Y1, Y0
+	VADDPS       adjustConstants<>+0(SB), Y10, Y10
+	VMOVUPS      Y0, (AX)
+	VMAXPS       Y8, Y0, Y8
+	VMULPS       8(SP), Y4, Y6
+	VMOVUPS      adjustConstants<>+0(SB), Y5
+	VFNMADD231PS Y6, Y6, Y5
+	VMOVUPS      Y5, 32(BX)
+	VANDPS       adjustConstants<>+32(SB), Y11, Y5
+	VFNMADD231PS Y15, Y5, Y4
+	VADDPS       adjustConstants<>+0(SB), Y11, Y11
+	VMOVUPS      Y4, 32(AX)
+	VMAXPS       Y9, Y4, Y9
+	ADDQ         CX, AX
+	ADDQ         CX, BX
+	DECQ         DX
+	JNZ          uncappedSlopedUnbiasedRows
+	JMP          end
+
+uncappedLevel:
+	TESTQ SI, SI
+	JZ    uncappedUnbiased
+
+uncappedRows:
+	VMULPS       (AX), Y12, Y0
+	VMULPS       32(AX), Y12, Y4
+	VMULPS       Y0, Y0, Y1
+	VMULPS       Y4, Y4, Y5
+	VMINPS       adjustConstants<>+192(SB), Y1, Y1
+	VMINPS       adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS      168(SP), Y2
+	VMOVUPS      168(SP), Y6
+	VADDPS       adjustConstants<>+160(SB), Y1, Y3
+	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  136(SP), Y1, Y2
+	VFMADD213PS  136(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  40(SP), Y1, Y2
+	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
+	VMULPS       Y2, Y0, Y0
+	VMULPS       Y6, Y4, Y4
+	VDIVPS       Y3, Y0, Y0
+	VDIVPS       Y7, Y4, Y4
+	VMINPS       Y0, Y13, Y0
+	VMINPS       Y4, Y13, Y4
+	VMAXPS       Y0, Y14, Y0
+	VMAXPS       Y4, Y14, Y4
+	VMULPS       8(SP), Y0, Y2
+	VMOVUPS      adjustConstants<>+0(SB), Y1
+	VFNMADD231PS Y2, Y2, Y1
+	VMOVUPS      Y1, (BX)
+	VADDPS       (SI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VMAXPS       Y8, Y0, Y8
+	VMULPS       8(SP), Y4, Y6
+	VMOVUPS      adjustConstants<>+0(SB), Y5
+	VFNMADD231PS Y6, Y6, Y5
+	VMOVUPS      Y5, 32(BX)
+	VADDPS       32(SI), Y4, Y4
+	VMOVUPS      Y4, 32(AX)
+	VMAXPS       Y9, Y4, Y9
+	ADDQ         CX, AX
+	ADDQ         CX, BX
+	ADDQ         DI, SI
+	DECQ         DX
+	JNZ          uncappedRows
+	JMP          end
+
+uncappedUnbiased:
+uncappedUnbiasedRows:
+	VMULPS       (AX), Y12, Y0
+	VMULPS       32(AX), Y12, Y4
+	VMULPS       Y0, Y0, Y1
+	VMULPS       Y4, Y4, Y5
+	VMINPS       adjustConstants<>+192(SB), Y1, Y1
+	VMINPS       adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS      168(SP), Y2
+	VMOVUPS      168(SP), Y6
+	VADDPS       adjustConstants<>+160(SB), Y1, Y3
+	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  136(SP), Y1, Y2
+	VFMADD213PS  136(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  40(SP), Y1, Y2
+	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
+	VMULPS       Y2, Y0, Y0
+	VMULPS       Y6, Y4, Y4
+	VDIVPS       Y3, Y0, Y0
+	VDIVPS       Y7, Y4, Y4
+	VMINPS       Y0, Y13, Y0
+	VMINPS       Y4, Y13, Y4
+	VMAXPS       Y0, Y14, Y0
+	VMAXPS       Y4, Y14, Y4
+	VMULPS       8(SP), Y0, Y2
+	VMOVUPS      adjustConstants<>+0(SB), Y1
+	VFNMADD231PS Y2, Y2, Y1
+	VMOVUPS      Y1, (BX)
+	VMOVUPS      Y0, (AX)
+	VMAXPS       Y8, Y0, Y8
+	VMULPS       8(SP), Y4, Y6
+	VMOVUPS      adjustConstants<>+0(SB), Y5
+	VFNMADD231PS Y6, Y6, Y5
+	VMOVUPS      Y5, 32(BX)
+	VMOVUPS      Y4, 32(AX)
+	VMAXPS       Y9, Y4, Y9
+	ADDQ         CX, AX
+	ADDQ         CX, BX
+	DECQ         DX
+	JNZ          uncappedUnbiasedRows
+	JMP          end
+
+capped:
+	MOVQ         lanes+64(FP), BX
+	TESTQ        BX, BX
+	JZ           cappedLevel
+	VBROADCASTSS slope+72(FP), Y15
+	VBROADCASTSS at+76(FP), Y0
+	VSUBPS       (BX), Y0, Y10
+	VSUBPS       32(BX), Y0, Y11
+	TESTQ        SI, SI
+	JZ           cappedSlopedUnbiased
+
+cappedSlopedRows:
+	VMULPS       (AX), Y12, Y0
+	VMULPS       32(AX), Y12, Y4
+	VMULPS       Y0, Y0, Y1
+	VMULPS       Y4, Y4, Y5
+	VMINPS       adjustConstants<>+192(SB), Y1, Y1
+	VMINPS       adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS      168(SP), Y2
+	VMOVUPS      168(SP), Y6
+	VADDPS       adjustConstants<>+160(SB), Y1, Y3
+	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  136(SP), Y1, Y2
+	VFMADD213PS  136(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  40(SP), Y1, Y2
+	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
+	VMULPS       Y2, Y0, Y0
+	VMULPS       Y6, Y4, Y4
+	VDIVPS       Y3, Y0, Y0
+	VDIVPS       Y7, Y4, Y4
+	VMINPS       Y0, Y13, Y0
+	VMINPS       Y4, Y13, Y4
+	VMAXPS       Y0, Y14, Y0
+	VMAXPS       Y4, Y14, Y4
+	VADDPS       (SI), Y0, Y0
+	VANDPS       adjustConstants<>+32(SB), Y10, Y1
+	VFNMADD231PS Y15, Y1, Y0
+	VADDPS       adjustConstants<>+0(SB), Y10, Y10
+	VMOVUPS      Y0, (AX)
+	VMAXPS       Y8, Y0, Y8
+	VADDPS       32(SI), Y4, Y4
+	VANDPS       adjustConstants<>+32(SB), Y11, Y5
+	VFNMADD231PS Y15, Y5, Y4
+	VADDPS       adjustConstants<>+0(SB), Y11, Y11
+	VMOVUPS      Y4, 32(AX)
+	VMAXPS       Y9, Y4, Y9
+	ADDQ         CX, AX
+	ADDQ         DI, SI
+	DECQ         DX
+	JNZ          cappedSlopedRows
+	JMP          end
+
+cappedSlopedUnbiased:
+cappedSlopedUnbiasedRows:
+	VMULPS       (AX), Y12, Y0
+	VMULPS       32(AX), Y12, Y4
+	VMULPS       Y0, Y0, Y1
+	VMULPS       Y4, Y4, Y5
+	VMINPS       adjustConstants<>+192(SB), Y1, Y1
+	VMINPS       adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS      168(SP), Y2
+	VMOVUPS      168(SP), Y6
+	VADDPS       adjustConstants<>+160(SB), Y1, Y3
+	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  136(SP), Y1, Y2
+	VFMADD213PS  136(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  40(SP), Y1, Y2
+	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
+	VMULPS       Y2, Y0, Y0
+	VMULPS       Y6, Y4, Y4
+	VDIVPS       Y3, Y0, Y0
+	VDIVPS       Y7, Y4, Y4
+	VMINPS       Y0, Y13, Y0
+	VMINPS       Y4, Y13, Y4
+	VMAXPS       Y0, Y14, Y0
+	VMAXPS       Y4, Y14, Y4
+	VANDPS       adjustConstants<>+32(SB), Y10, Y1
+	VFNMADD231PS Y15, Y1, Y0
+	VADDPS       adjustConstants<>+0(SB), Y10, Y10
+	VMOVUPS      Y0, (AX)
+	VMAXPS       Y8, Y0, Y8
+	VANDPS       adjustConstants<>+32(SB), Y11, Y5
+	VFNMADD231PS Y15, Y5, Y4
+	VADDPS       adjustConstants<>+0(SB), Y11, Y11
+	VMOVUPS      Y4, 32(AX)
+	VMAXPS       Y9, Y4, Y9
+	ADDQ         CX, AX
+	DECQ         DX
+	JNZ          cappedSlopedUnbiasedRows
+	JMP          end
+
+cappedLevel:
+	TESTQ SI, SI
+	JZ    cappedUnbiased
+
+cappedRows:
+	VMULPS      (AX), Y12, Y0
+	VMULPS      32(AX), Y12, Y4
+	VMULPS      Y0, Y0, Y1
+	VMULPS      Y4, Y4, Y5
+	VMINPS      adjustConstants<>+192(SB), Y1, Y1
+	VMINPS      adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS     168(SP), Y2
+	VMOVUPS     168(SP), Y6
+	VADDPS      adjustConstants<>+160(SB), Y1, Y3
+	VADDPS      adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS 136(SP), Y1, Y2
+	VFMADD213PS 136(SP), Y5, Y6
+	VFMADD213PS 104(SP), Y1, Y2
+	VFMADD213PS 104(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS 72(SP), Y1, Y2
+	VFMADD213PS 72(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS 40(SP), Y1, Y2
+	VFMADD213PS 40(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+64(SB), Y5, Y7
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y6, Y4, Y4
+	VDIVPS      Y3, Y0, Y0
+	VDIVPS      Y7, Y4, Y4
+	VMINPS      Y0, Y13, Y0
+	VMINPS      Y4, Y13, Y4
+	VMAXPS      Y0, Y14, Y0
+	VMAXPS      Y4, Y14, Y4
+	VADDPS      (SI), Y0, Y0
+	VMOVUPS     Y0, (AX)
+	VMAXPS      Y8, Y0, Y8
+	VADDPS      32(SI), Y4, Y4
+	VMOVUPS     Y4, 32(AX)
+	VMAXPS      Y9, Y4, Y9
+	ADDQ        CX, AX
+	ADDQ        DI, SI
+	DECQ        DX
+	JNZ         cappedRows
+	JMP         end
+
+cappedUnbiased:
+cappedUnbiasedRows:
+	VMULPS      (AX), Y12, Y0
+	VMULPS      32(AX), Y12, Y4
+	VMULPS      Y0, Y0, Y1
+	VMULPS      Y4, Y4, Y5
+	VMINPS      adjustConstants<>+192(SB), Y1, Y1
+	VMINPS      adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS     168(SP), Y2
+	VMOVUPS     168(SP), Y6
+	VADDPS      adjustConstants<>+160(SB), Y1, Y3
+	VADDPS      adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS 136(SP), Y1, Y2
+	VFMADD213PS 136(SP), Y5, Y6
+	VFMADD213PS 104(SP), Y1, Y2
+	VFMADD213PS 104(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS 72(SP), Y1, Y2
+	VFMADD213PS 72(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS 40(SP), Y1, Y2
+	VFMADD213PS 40(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+64(SB), Y5, Y7
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y6, Y4, Y4
+	VDIVPS      Y3, Y0, Y0
+	VDIVPS      Y7, Y4, Y4
+	VMINPS      Y0, Y13, Y0
+	VMINPS      Y4, Y13, Y4
+	VMAXPS      Y0, Y14, Y0
+	VMAXPS      Y4, Y14, Y4
+	VMOVUPS     Y0, (AX)
+	VMAXPS      Y8, Y0, Y8
+	VMOVUPS     Y4, 32(AX)
+	VMAXPS      Y9, Y4, Y9
+	ADDQ        CX, AX
+	DECQ        DX
+	JNZ         cappedUnbiasedRows
+	JMP         end
+
+linear:
+	MOVQ         lanes+64(FP), BX
+	TESTQ        BX, BX
+	JZ           linearLevel
+	VBROADCASTSS slope+72(FP), Y15
+	VBROADCASTSS at+76(FP), Y0
+	VSUBPS       (BX), Y0, Y10
+	VSUBPS       32(BX), Y0, Y11
+	TESTQ        SI, SI
+	JZ           linearSlopedUnbiased
+
+linearSlopedRows:
+	VMOVUPS      (SI), Y0
+	VFMADD231PS  (AX), Y12, Y0
+	VANDPS       adjustConstants<>+32(SB), Y10, Y1
+	VFNMADD231PS Y15, Y1, Y0
+	VADDPS       adjustConstants<>+0(SB), Y10, Y10
+	VMOVUPS      Y0, (AX)
+	VMAXPS       Y8, Y0, Y8
+	VMOVUPS      32(SI), Y4
+	VFMADD231PS  32(AX), Y12, Y4
+	VANDPS       adjustConstants<>+32(SB), Y11, Y5
+	VFNMADD231PS Y15, Y5, Y4
+	VADDPS       adjustConstants<>+0(SB), Y11, Y11
+	VMOVUPS      Y4, 32(AX)
+	VMAXPS       Y9, Y4, Y9
+	ADDQ         CX, AX
+	ADDQ         DI, SI
+	DECQ         DX
+	JNZ          linearSlopedRows
+	JMP          end
+
+linearSlopedUnbiased:
+linearSlopedUnbiasedRows:
+	VMULPS       (AX), Y12, Y0
+	VANDPS       adjustConstants<>+32(SB), Y10, Y1
+	VFNMADD231PS Y15, Y1, Y0
+	VADDPS       adjustConstants<>+0(SB), Y10, Y10
+	VMOVUPS      Y0, (AX)
+	VMAXPS       Y8, Y0, Y8
+	VMULPS       32(AX), Y12, Y4
+	VANDPS       adjustConstants<>+32(SB), Y11, Y5
+	VFNMADD231PS Y15, Y5, Y4
+	VADDPS       adjustConstants<>+0(SB), Y11, Y11
+	VMOVUPS      Y4, 32(AX)
+	VMAXPS       Y9, Y4, Y9
+	ADDQ         CX, AX
+	DECQ         DX
+	JNZ          linearSlopedUnbiasedRows
+	JMP          end
+
+linearLevel:
+	TESTQ SI, SI
+	JZ    linearUnbiased
+
+linearRows:
+	VMOVUPS     (SI), Y0
+	VFMADD231PS (AX), Y12, Y0
+	VMOVUPS     Y0, (AX)
+	VMAXPS      Y8, Y0, Y8
+	VMOVUPS     32(SI), Y4
+	VFMADD231PS 32(AX), Y12, Y4
+	VMOVUPS     Y4, 32(AX)
+	VMAXPS      Y9, Y4, Y9
+	ADDQ        CX, AX
+	ADDQ        DI, SI
+	DECQ        DX
+	JNZ         linearRows
+	JMP         end
+
+linearUnbiased:
+linearUnbiasedRows:
+	VMULPS  (AX), Y12, Y0
+	VMOVUPS Y0, (AX)
+	VMAXPS  Y8, Y0, Y8
+	VMULPS  32(AX), Y12, Y4
+	VMOVUPS Y4, 32(AX)
+	VMAXPS  Y9, Y4, Y9
+	ADDQ    CX, AX
+	DECQ    DX
+	JNZ     linearUnbiasedRows
+
+end:
+	MOVQ    top+24(FP), AX
+	VMOVUPS Y8, (AX)
+	VMOVUPS Y9, 32(AX)
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+DATA adjustConstants<>+0(SB)/4, $0x3f800000
+DATA adjustConstants<>+4(SB)/4, $0x3f800000
+DATA adjustConstants<>+8(SB)/4, $0x3f800000
+DATA adjustConstants<>+12(SB)/4, $0x3f800000
+DATA adjustConstants<>+16(SB)/4, $0x3f800000
+DATA adjustConstants<>+20(SB)/4, $0x3f800000
+DATA adjustConstants<>+24(SB)/4, $0x3f800000
+DATA adjustConstants<>+28(SB)/4, $0x3f800000
+DATA adjustConstants<>+32(SB)/4, $0x7fffffff
+DATA adjustConstants<>+36(SB)/4, $0x7fffffff
+DATA adjustConstants<>+40(SB)/4, $0x7fffffff
+DATA adjustConstants<>+44(SB)/4, $0x7fffffff
+DATA adjustConstants<>+48(SB)/4, $0x7fffffff
+DATA adjustConstants<>+52(SB)/4, $0x7fffffff
+DATA adjustConstants<>+56(SB)/4, $0x7fffffff
+DATA adjustConstants<>+60(SB)/4, $0x7fffffff
+DATA adjustConstants<>+64(SB)/4, $0x419a12d5
+DATA adjustConstants<>+68(SB)/4, $0x419a12d5
+DATA adjustConstants<>+72(SB)/4, $0x419a12d5
+DATA adjustConstants<>+76(SB)/4, $0x419a12d5
+DATA adjustConstants<>+80(SB)/4, $0x419a12d5
+DATA adjustConstants<>+84(SB)/4, $0x419a12d5
+DATA adjustConstants<>+88(SB)/4, $0x419a12d5
+DATA adjustConstants<>+92(SB)/4, $0x419a12d5
+DATA adjustConstants<>+96(SB)/4, $0x430ffd2f
+DATA adjustConstants<>+100(SB)/4, $0x430ffd2f
+DATA adjustConstants<>+104(SB)/4, $0x430ffd2f
+DATA adjustConstants<>+108(SB)/4, $0x430ffd2f
+DATA adjustConstants<>+112(SB)/4, $0x430ffd2f
+DATA adjustConstants<>+116(SB)/4, $0x430ffd2f
+DATA adjustConstants<>+120(SB)/4, $0x430ffd2f
+DATA adjustConstants<>+124(SB)/4, $0x430ffd2f
+DATA adjustConstants<>+128(SB)/4, $0x42ffbeb9
+DATA adjustConstants<>+132(SB)/4, $0x42ffbeb9
+DATA adjustConstants<>+136(SB)/4, $0x42ffbeb9
+DATA adjustConstants<>+140(SB)/4, $0x42ffbeb9
+DATA adjustConstants<>+144(SB)/4, $0x42ffbeb9
+DATA adjustConstants<>+148(SB)/4, $0x42ffbeb9
+DATA adjustConstants<>+152(SB)/4, $0x42ffbeb9
+DATA adjustConstants<>+156(SB)/4, $0x42ffbeb9
+DATA adjustConstants<>+160(SB)/4, $0x41d0f3f0
+DATA adjustConstants<>+164(SB)/4, $0x41d0f3f0
+DATA adjustConstants<>+168(SB)/4, $0x41d0f3f0
+DATA adjustConstants<>+172(SB)/4, $0x41d0f3f0
+DATA adjustConstants<>+176(SB)/4, $0x41d0f3f0
+DATA adjustConstants<>+180(SB)/4, $0x41d0f3f0
+DATA adjustConstants<>+184(SB)/4, $0x41d0f3f0
+DATA adjustConstants<>+188(SB)/4, $0x41d0f3f0
+DATA adjustConstants<>+192(SB)/4, $0x40b48000
+DATA adjustConstants<>+196(SB)/4, $0x40b48000
+DATA adjustConstants<>+200(SB)/4, $0x40b48000
+DATA adjustConstants<>+204(SB)/4, $0x40b48000
+DATA adjustConstants<>+208(SB)/4, $0x40b48000
+DATA adjustConstants<>+212(SB)/4, $0x40b48000
+DATA adjustConstants<>+216(SB)/4, $0x40b48000
+DATA adjustConstants<>+220(SB)/4, $0x40b48000
+GLOBL adjustConstants<>(SB), RODATA|NOPTR, $224
+
+// func maskBitsAVX2(masks *uint32, mask *bool, step int, rows int)
+// Requires: AVX
+TEXT ·maskBitsAVX2(SB), NOSPLIT, $0-32
+	MOVQ  masks+0(FP), AX
+	MOVQ  mask+8(FP), CX
+	MOVQ  step+16(FP), DX
+	MOVQ  rows+24(FP), BX
+	VPXOR X1, X1, X1
+
+row:
+	VPCMPEQB  (CX), X1, X0
+	VPMOVMSKB X0, SI
+	XORL      $0x0000ffff, SI
+	MOVL      SI, (AX)
+	ADDQ      DX, CX
+	ADDQ      $0x04, AX
+	DECQ      BX
+	JNZ       row
+	VZEROUPPER
+	RET
+
+// func dropWeightsAVX2(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
+// Requires: AVX, AVX2
+TEXT ·dropWeightsAVX2(SB), NOSPLIT, $616-52
+	MOVQ         seed+40(FP), DX
+	MOVQ         DX, BX
+	SHRQ         $0x20, BX
+	MOVL         $0xd2511f53, AX
+	MOVL         $0xcd9e8d57, CX
+	MOVL         $0xd2511f53, SI
+	VMOVD        SI, X9
+	VPBROADCASTD X9, Y9
+	MOVL         $0xcd9e8d57, SI
+	VMOVD        SI, X10
+	VPBROADCASTD X10, Y10
+	MOVL         head+32(FP), SI
+	IMULQ        CX, SI
+	MOVL         DX, DI
+	MOVL         BX, R8
+	MOVL         batch+36(FP), R9
+	XORL         R9, R8
+	MOVQ         SI, R9
+	SHRQ         $0x20, R9
+	XORL         R9, DI
+	MOVL         DI, (SP)
+	MOVL         R8, 236(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, DI
+	MOVL         BX, R8
+	XORL         SI, DI
+	MOVL         DI, 4(SP)
+	MOVL         R8, 240(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 8(SP)
+	MOVL         DI, 244(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 12(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 248(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 44(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 280(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 76(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 312(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 108(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 344(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 140(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 376(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 172(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 408(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 204(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 440(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         below+48(FP), DX
+	VMOVD        DX, X11
+	VPBROADCASTD X11, Y11
+	MOVQ         rows+24(FP), DX
+	VMOVUPS      (DX), Y0
+	VPBROADCASTD (SP), Y8
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y0, Y0
+	VMOVDQU      Y0, 488(SP)
+	VMOVUPS      (DX), Y0
+	VPSRLQ       $0x20, Y0, Y0
+	VPBROADCASTD (SP), Y8
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y0, Y0
+	VMOVDQU      Y0, 520(SP)
+	VMOVUPS      32(DX), Y0
+	VPBROADCASTD (SP), Y8
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y0, Y0
+	VMOVDQU      Y0, 552(SP)
+	VMOVUPS      32(DX), Y0
+	VPSRLQ       $0x20, Y0, Y0
+	VPBROADCASTD (SP), Y8
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y0, Y0
+	VMOVDQU      Y0, 584(SP)
+	MOVQ         s+0(FP), DX
+	MOVQ         keys+8(FP), BX
+	MOVQ         key+16(FP), SI
+	MOVQ         SI, DI
+	ANDQ         $0x03, DI
+	SHRQ         $0x02, SI
+	IMUL3Q       $+64, DI, R8
+	SUBQ         R8, DX
+	NEGQ         DI
+
+group:
+	MOVL         SI, R8
+	IMULQ        AX, R8
+	MOVQ         R8, R9
+	SHRQ         $0x20, R9
+	XORL         240(SP), R8
+	MOVL         R8, 472(SP)
+	XORL         236(SP), R9
+	IMULQ        CX, R9
+	MOVQ         R9, R8
+	SHRQ         $0x20, R8
+	XORL         8(SP), R9
+	MOVL         R9, 476(SP)
+	XORL         4(SP), R8
+	IMULQ        AX, R8
+	MOVQ         R8, R9
+	SHRQ         $0x20, R9
+	XORL         244(SP), R9
+	MOVL         R9, 480(SP)
+	XORL         248(SP), R8
+	MOVL         R8, 484(SP)
+	VMOVDQU      488(SP), Y2
+	VPSRLQ       $0x20, Y2, Y0
+	VPBROADCASTD 472(SP), Y8
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y10, Y0, Y0
+	VPSRLQ       $0x20, Y0, Y1
+	VPBROADCASTD 476(SP), Y8
+	VPXOR        Y8, Y1, Y1
+	VPBROADCASTD 480(SP), Y8
+	VPXOR        Y8, Y2, Y2
+	VPMULUDQ     Y9, Y1, Y1
+	VPMULUDQ     Y10, Y2, Y2
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        12(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y3
+	VPBROADCASTD 484(SP), Y8
+	VPXOR        Y8, Y3, Y3
+	VMOVDQU      520(SP), Y6
+	VPSRLQ       $0x20, Y6, Y4
+	VPBROADCASTD 472(SP), Y8
+	VPXOR        Y8, Y4, Y4
+	VPMULUDQ     Y10, Y4, Y4
+	VPSRLQ       $0x20, Y4, Y5
+	VPBROADCASTD 476(SP), Y8
+	VPXOR        Y8, Y5, Y5
+	VPBROADCASTD 480(SP), Y8
+	VPXOR        Y8, Y6, Y6
+	VPMULUDQ     Y9, Y5, Y5
+	VPMULUDQ     Y10, Y6, Y6
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        12(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPSRLQ       $0x20, Y5, Y7
+	VPBROADCASTD 484(SP), Y8
+	VPXOR        Y8, Y7, Y7
+	VPMULUDQ     Y9, Y0, Y0
+	VPMULUDQ     Y10, Y3, Y3
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        44(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        280(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPMULUDQ     Y9, Y4, Y4
+	VPMULUDQ     Y10, Y7, Y7
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        44(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        280(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPMULUDQ     Y9, Y2, Y2
+	VPMULUDQ     Y10, Y1, Y1
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        76(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        312(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y6, Y6
+	VPMULUDQ     Y10, Y5, Y5
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        76(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        312(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPMULUDQ     Y9, Y3, Y3
+	VPMULUDQ     Y10, Y0, Y0
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        108(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        344(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPMULUDQ     Y9, Y7, Y7
+	VPMULUDQ     Y10, Y4, Y4
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        108(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        344(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPMULUDQ     Y9, Y1, Y1
+	VPMULUDQ     Y10, Y2, Y2
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        140(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        376(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPMULUDQ     Y9, Y5, Y5
+	VPMULUDQ     Y10, Y6, Y6
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        140(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        376(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPMULUDQ     Y9, Y0, Y0
+	VPMULUDQ     Y10, Y3, Y3
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        172(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        408(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPMULUDQ     Y9, Y4, Y4
+	VPMULUDQ     Y10, Y7, Y7
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        172(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        408(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPMULUDQ     Y9, Y2, Y2
+	VPMULUDQ     Y10, Y1, Y1
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        204(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        440(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y6, Y6
+	VPMULUDQ     Y10, Y5, Y5
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        204(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        440(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VMOVSLDUP    Y7, Y8
+	VPBLENDD     $0xaa, Y8, Y3, Y3
+	LEAQ         (DI), R8
+	CMPQ         R8, BX
+	JCC          skip0
+	VPMAXUD      Y3, Y11, Y8
+	VPCMPEQD     Y3, Y8, Y8
+	VPAND        (DX), Y8, Y8
+	VMOVUPS      Y8, (DX)
+
+skip0:
+	VMOVSLDUP Y5, Y8
+	VPBLENDD  $0xaa, Y8, Y1, Y1
+	LEAQ      1(DI), R8
+	CMPQ      R8, BX
+	JCC       skip1
+	VPMAXUD   Y1, Y11, Y8
+	VPCMPEQD  Y1, Y8, Y8
+	VPAND     64(DX), Y8, Y8
+	VMOVUPS   Y8, 64(DX)
+
+skip1:
+	VMOVSLDUP Y4, Y8
+	VPBLENDD  $0xaa, Y8, Y0, Y0
+	LEAQ      2(DI), R8
+	CMPQ      R8, BX
+	JCC       skip2
+	VPMAXUD   Y0, Y11, Y8
+	VPCMPEQD  Y0, Y8, Y8
+	VPAND     128(DX), Y8, Y8
+	VMOVUPS   Y8, 128(DX)
+
+skip2:
+	VMOVSLDUP Y6, Y8
+	VPBLENDD  $0xaa, Y8, Y2, Y2
+	LEAQ      3(DI), R8
+	CMPQ      R8, BX
+	JCC       skip3
+	VPMAXUD   Y2, Y11, Y8
+	VPCMPEQD  Y2, Y8, Y8
+	VPAND     192(DX), Y8, Y8
+	VMOVUPS   Y8, 192(DX)
+
+skip3:
+	VMOVDQU      552(SP), Y2
+	VPSRLQ       $0x20, Y2, Y0
+	VPBROADCASTD 472(SP), Y8
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y10, Y0, Y0
+	VPSRLQ       $0x20, Y0, Y1
+	VPBROADCASTD 476(SP), Y8
+	VPXOR        Y8, Y1, Y1
+	VPBROADCASTD 480(SP), Y8
+	VPXOR        Y8, Y2, Y2
+	VPMULUDQ     Y9, Y1, Y1
+	VPMULUDQ     Y10, Y2, Y2
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        12(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y3
+	VPBROADCASTD 484(SP), Y8
+	VPXOR        Y8, Y3, Y3
+	VMOVDQU      584(SP), Y6
+	VPSRLQ       $0x20, Y6, Y4
+	VPBROADCASTD 472(SP), Y8
+	VPXOR        Y8, Y4, Y4
+	VPMULUDQ     Y10, Y4, Y4
+	VPSRLQ       $0x20, Y4, Y5
+	VPBROADCASTD 476(SP), Y8
+	VPXOR        Y8, Y5, Y5
+	VPBROADCASTD 480(SP), Y8
+	VPXOR        Y8, Y6, Y6
+	VPMULUDQ     Y9, Y5, Y5
+	VPMULUDQ     Y10, Y6, Y6
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        12(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPSRLQ       $0x20, Y5, Y7
+	VPBROADCASTD 484(SP), Y8
+	VPXOR        Y8, Y7, Y7
+	VPMULUDQ     Y9, Y0, Y0
+	VPMULUDQ     Y10, Y3, Y3
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        44(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        280(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPMULUDQ     Y9, Y4, Y4
+	VPMULUDQ     Y10, Y7, Y7
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        44(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        280(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPMULUDQ     Y9, Y2, Y2
+	VPMULUDQ     Y10, Y1, Y1
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        76(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        312(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y6, Y6
+	VPMULUDQ     Y10, Y5, Y5
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        76(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        312(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPMULUDQ     Y9, Y3, Y3
+	VPMULUDQ     Y10, Y0, Y0
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        108(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        344(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPMULUDQ     Y9, Y7, Y7
+	VPMULUDQ     Y10, Y4, Y4
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        108(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        344(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPMULUDQ     Y9, Y1, Y1
+	VPMULUDQ     Y10, Y2, Y2
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        140(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        376(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPMULUDQ     Y9, Y5, Y5
+	VPMULUDQ     Y10, Y6, Y6
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        140(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        376(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPMULUDQ     Y9, Y0, Y0
+	VPMULUDQ     Y10, Y3, Y3
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        172(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        408(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPMULUDQ     Y9, Y4, Y4
+	VPMULUDQ     Y10, Y7, Y7
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        172(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        408(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPMULUDQ     Y9, Y2, Y2
+	VPMULUDQ     Y10, Y1, Y1
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        204(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        440(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y6, Y6
+	VPMULUDQ     Y10, Y5, Y5
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        204(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        440(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VMOVSLDUP    Y7, Y8
+	VPBLENDD     $0xaa, Y8, Y3, Y3
+	LEAQ         (DI), R8
+	CMPQ         R8, BX
+	JCC          skip4
+	VPMAXUD      Y3, Y11, Y8
+	VPCMPEQD     Y3, Y8, Y8
+	VPAND        32(DX), Y8, Y8
+	VMOVUPS      Y8, 32(DX)
+
+skip4:
+	VMOVSLDUP Y5, Y8
+	VPBLENDD  $0xaa, Y8, Y1, Y1
+	LEAQ      1(DI), R8
+	CMPQ      R8, BX
+	JCC       skip5
+	VPMAXUD   Y1, Y11, Y8
+	VPCMPEQD  Y1, Y8, Y8
+	VPAND     96(DX), Y8, Y8
+	VMOVUPS   Y8, 96(DX)
+
+skip5:
+	VMOVSLDUP Y4, Y8
+	VPBLENDD  $0xaa, Y8, Y0, Y0
+	LEAQ      2(DI), R8
+	CMPQ      R8, BX
+	JCC       skip6
+	VPMAXUD   Y0, Y11, Y8
+	VPCMPEQD  Y0, Y8, Y8
+	VPAND     160(DX), Y8, Y8
+	VMOVUPS   Y8, 160(DX)
+
+skip6:
+	VMOVSLDUP Y6, Y8
+	VPBLENDD  $0xaa, Y8, Y2, Y2
+	LEAQ      3(DI), R8
+	CMPQ      R8, BX
+	JCC       skip7
+	VPMAXUD   Y2, Y11, Y8
+	VPCMPEQD  Y2, Y8, Y8
+	VPAND     224(DX), Y8, Y8
+	VMOVUPS   Y8, 224(DX)
+
+skip7:
+	ADDQ $0x00000100, DX
+	INCQ SI
+	ADDQ $0x04, DI
+	CMPQ DI, BX
+	JL   group
+	VZEROUPPER
+	RET
+
+// func keepKeysAVX2(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
+// Requires: AVX, AVX2
+TEXT ·keepKeysAVX2(SB), NOSPLIT, $488-52
+	MOVQ         seed+40(FP), DX
+	MOVQ         DX, BX
+	SHRQ         $0x20, BX
+	MOVL         $0xd2511f53, AX
+	MOVL         $0xcd9e8d57, CX
+	MOVL         $0xd2511f53, SI
+	VMOVD        SI, X9
+	VPBROADCASTD X9, Y9
+	MOVL         $0xcd9e8d57, SI
+	VMOVD        SI, X10
+	VPBROADCASTD X10, Y10
+	MOVL         head+32(FP), SI
+	IMULQ        CX, SI
+	MOVL         DX, CX
+	MOVL         BX, DI
+	MOVL         batch+36(FP), R8
+	XORL         R8, DI
+	MOVQ         SI, R8
+	SHRQ         $0x20, R8
+	XORL         R8, CX
+	MOVL         CX, (SP)
+	MOVL         DI, 236(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, DI
+	XORL         SI, CX
+	MOVL         CX, 4(SP)
+	MOVL         DI, 240(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 8(SP)
+	MOVL         SI, 244(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	VMOVD        CX, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 12(SP)
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 248(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	VMOVD        CX, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 44(SP)
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 280(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	VMOVD        CX, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 76(SP)
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 312(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	VMOVD        CX, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 108(SP)
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 344(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	VMOVD        CX, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 140(SP)
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 376(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	VMOVD        CX, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 172(SP)
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 408(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	VMOVD        CX, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 204(SP)
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 440(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         below+48(FP), CX
+	VMOVD        CX, X11
+	VPBROADCASTD X11, Y11
+	MOVQ         key+24(FP), CX
+	SHRQ         $0x02, CX
+	VMOVD        CX, X12
+	VPBROADCASTD X12, Y12
+	VPADDD       groupOrder<>+0(SB), Y12, Y12
+	VPMULUDQ     Y9, Y12, Y12
+	VPSRLQ       $0x20, Y12, Y0
+	VPBROADCASTD 236(SP), Y8
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y10, Y0, Y0
+	VPBROADCASTD 8(SP), Y8
+	VPXOR        Y8, Y0, Y13
+	VPSRLQ       $0x20, Y0, Y1
+	VPBROADCASTD 4(SP), Y8
+	VPXOR        Y8, Y1, Y1
+	VPMULUDQ     Y9, Y1, Y1
+	VPSRLQ       $0x20, Y1, Y14
+	VPXOR        248(SP), Y1, Y15
+	MOVQ         kept+0(FP), CX
+	MOVQ         rows+8(FP), DX
+	MOVQ         row+16(FP), BX
+
+rows:
+	LEAL         (BX), SI
+	XORL         (SP), SI
+	IMULQ        AX, SI
+	MOVQ         SI, DI
+	SHRQ         $0x20, DI
+	XORL         240(SP), DI
+	XORL         244(SP), SI
+	MOVL         DI, 472(SP)
+	MOVL         SI, 476(SP)
+	VPBROADCASTD 472(SP), Y8
+	VPXOR        Y8, Y12, Y0
+	VPMULUDQ     Y10, Y0, Y0
+	VPSRLQ       $0x20, Y0, Y1
+	VPXOR        Y13, Y1, Y1
+	VPBROADCASTD 476(SP), Y8
+	VPXOR        Y8, Y14, Y2
+	VPMULUDQ     Y9, Y1, Y1
+	VPMULUDQ     Y10, Y2, Y2
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        12(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y3
+	VPXOR        Y15, Y3, Y3
+	LEAL         1(BX), SI
+	XORL         (SP), SI
+	IMULQ        AX, SI
+	MOVQ         SI, DI
+	SHRQ         $0x20, DI
+	XORL         240(SP), DI
+	XORL         244(SP), SI
+	MOVL         DI, 480(SP)
+	MOVL         SI, 484(SP)
+	VPBROADCASTD 480(SP), Y8
+	VPXOR        Y8, Y12, Y4
+	VPMULUDQ     Y10, Y4, Y4
+	VPSRLQ       $0x20, Y4, Y5
+	VPXOR        Y13, Y5, Y5
+	VPBROADCASTD 484(SP), Y8
+	VPXOR        Y8, Y14, Y6
+	VPMULUDQ     Y9, Y5, Y5
+	VPMULUDQ     Y10, Y6, Y6
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        12(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPSRLQ       $0x20, Y5, Y7
+	VPXOR        Y15, Y7, Y7
+	VPMULUDQ     Y9, Y0, Y0
+	VPMULUDQ     Y10, Y3, Y3
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        44(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        280(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPMULUDQ     Y9, Y4, Y4
+	VPMULUDQ     Y10, Y7, Y7
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        44(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        280(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPMULUDQ     Y9, Y2, Y2
+	VPMULUDQ     Y10, Y1, Y1
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        76(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        312(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y6, Y6
+	VPMULUDQ     Y10, Y5, Y5
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        76(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        312(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPMULUDQ     Y9, Y3, Y3
+	VPMULUDQ     Y10, Y0, Y0
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        108(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        344(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPMULUDQ     Y9, Y7, Y7
+	VPMULUDQ     Y10, Y4, Y4
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        108(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        344(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPMULUDQ     Y9, Y1, Y1
+	VPMULUDQ     Y10, Y2, Y2
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        140(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        376(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPMULUDQ     Y9, Y5, Y5
+	VPMULUDQ     Y10, Y6, Y6
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        140(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        376(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPMULUDQ     Y9, Y0, Y0
+	VPMULUDQ     Y10, Y3, Y3
+	VPSRLQ       $0x20, Y3, Y8
+	VPXOR        172(SP), Y2, Y2
+	VPXOR        Y8, Y2, Y2
+	VPSRLQ       $0x20, Y0, Y8
+	VPXOR        408(SP), Y1, Y1
+	VPXOR        Y8, Y1, Y1
+	VPMULUDQ     Y9, Y4, Y4
+	VPMULUDQ     Y10, Y7, Y7
+	VPSRLQ       $0x20, Y7, Y8
+	VPXOR        172(SP), Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPSRLQ       $0x20, Y4, Y8
+	VPXOR        408(SP), Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPMULUDQ     Y9, Y2, Y2
+	VPMULUDQ     Y10, Y1, Y1
+	VPSRLQ       $0x20, Y1, Y8
+	VPXOR        204(SP), Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPSRLQ       $0x20, Y2, Y8
+	VPXOR        440(SP), Y0, Y0
+	VPXOR        Y8, Y0, Y0
+	VPMULUDQ     Y9, Y6, Y6
+	VPMULUDQ     Y10, Y5, Y5
+	VPSRLQ       $0x20, Y5, Y8
+	VPXOR        204(SP), Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPSRLQ       $0x20, Y6, Y8
+	VPXOR        440(SP), Y4, Y4
+	VPXOR        Y8, Y4, Y4
+	VMOVSLDUP    Y1, Y8
+	VPBLENDD     $0xaa, Y8, Y3, Y3
+	VMOVSLDUP    Y2, Y8
+	VPBLENDD     $0xaa, Y8, Y0, Y0
+	VPUNPCKLQDQ  Y0, Y3, Y1
+	VPUNPCKHQDQ  Y0, Y3, Y2
+	VPMAXUD      Y1, Y11, Y8
+	VPCMPEQD     Y1, Y8, Y8
+	VMOVMSKPS    Y8, SI
+	VPMAXUD      Y2, Y11, Y8
+	VPCMPEQD     Y2, Y8, Y8
+	VMOVMSKPS    Y8, DI
+	SHLL         $0x08, DI
+	ORL          DI, SI
+	MOVL         SI, (CX)
+	CMPQ         DX, $0x01
+	JE           end
+	VMOVSLDUP    Y5, Y8
+	VPBLENDD     $0xaa, Y8, Y7, Y7
+	VMOVSLDUP    Y6, Y8
+	VPBLENDD     $0xaa, Y8, Y4, Y4
+	VPUNPCKLQDQ  Y4, Y7, Y5
+	VPUNPCKHQDQ  Y4, Y7, Y6
+	VPMAXUD      Y5, Y11, Y8
+	VPCMPEQD     Y5, Y8, Y8
+	VMOVMSKPS    Y8, SI
+	VPMAXUD      Y6, Y11, Y8
+	VPCMPEQD     Y6, Y8, Y8
+	VMOVMSKPS    Y8, DI
+	SHLL         $0x08, DI
+	ORL          DI, SI
+	MOVL         SI, 4(CX)
+	ADDQ         $0x08, CX
+	ADDQ         $0x02, BX
+	SUBQ         $0x02, DX
+	JG           rows
+
+end:
+	VZEROUPPER
+	RET
+
+DATA groupOrder<>+0(SB)/8, $0x0000000000000000
+DATA groupOrder<>+8(SB)/8, $0x0000000000000002
+DATA groupOrder<>+16(SB)/8, $0x0000000000000001
+DATA groupOrder<>+24(SB)/8, $0x0000000000000003
+GLOBL groupOrder<>(SB), RODATA|NOPTR, $32
+
+// func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·gradientsOfAVX2(SB), NOSPLIT, $8-104
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVL         $0x3f800000, AX
+	VMOVD        AX, X8
+	VPBROADCASTD X8, Y8
+	MOVL         $0x3f317215, AX
+	VMOVD        AX, X9
+	VPBROADCASTD X9, Y9
+	MOVL         $0x3e75fcde, AX
+	VMOVD        AX, X10
+	VPBROADCASTD X10, Y10
+	MOVL         $0x3d635ba9, AX
+	VMOVD        AX, X11
+	VPBROADCASTD X11, Y11
+	MOVL         $0x3c1e7544, AX
+	VMOVD        AX, X12
+	VPBROADCASTD X12, Y12
+	MOVL         $0x3aaddd0a, AX
+	VMOVD        AX, X13
+	VPBROADCASTD X13, Y13
+	MOVL         $0xc2fe0000, AX
+	VMOVD        AX, X14
+	VPBROADCASTD X14, Y14
+	MOVL         $0x4b40007f, AX
+	VMOVD        AX, X15
+	VPBROADCASTD X15, Y15
+	MOVQ         s+0(FP), AX
+	MOVQ         dp+8(FP), CX
+	MOVQ         ds+16(FP), DX
+	MOVQ         dsStep+24(FP), BX
+	SHLQ         $0x02, BX
+	MOVQ         masks+32(FP), SI
+	MOVQ         rows+40(FP), DI
+	MOVQ         lse+48(FP), R8
+	MOVQ         delta+56(FP), R9
+	MOVQ         kept+72(FP), R10
+	MOVQ         uncap+88(FP), R11
+	MOVQ         db+96(FP), R12
+	VBROADCASTSS unit+64(FP), Y4
+	MOVL         $0x3fb8aa3b, R13
+	VMOVD        R13, X5
+	VPBROADCASTD X5, Y5
+	MOVL         $0x43000000, R13
+	VMOVD        R13, X6
+	VPBROADCASTD X6, Y6
+	XORQ         R13, R13
+	XORQ         R14, R14
+
+row:
+	VMOVUPS      (AX)(R13*1), Y0
+	VBROADCASTSS (R8)(R14*4), Y3
+	VFMSUB213PS  Y3, Y4, Y0
+	VMULPS       Y5, Y0, Y0
+	VMINPS       Y0, Y6, Y0
+	VMAXPS       Y0, Y14, Y0
+	VADDPS       Y15, Y0, Y1
+	VSUBPS       Y15, Y1, Y2
+	VSUBPS       Y2, Y0, Y0
+	VMOVAPS      Y13, Y2
+	VFMADD213PS  Y12, Y0, Y2
+	VFMADD213PS  Y11, Y0, Y2
+	VFMADD213PS  Y10, Y0, Y2
+	VFMADD213PS  Y9, Y0, Y2
+	VFMADD213PS  Y8, Y0, Y2
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y2, Y0
+	VMOVUPS      (CX)(R13*1), Y2
+	VMOVAPS      Y0, Y1
+	TESTQ        R10, R10
+	JZ           whole0
+	VBROADCASTSS keep+80(FP), Y7
+	VPBROADCASTD (R10)(R14*4), Y3
+	VPAND        laneBits<>+0(SB), Y3, Y3
+	VPCMPEQD     laneBits<>+0(SB), Y3, Y3
+	VANDPS       Y7, Y3, Y3
+	VMULPS       Y3, Y2, Y2
+	VMULPS       Y3, Y1, Y1
+
+whole0:
+	VBROADCASTSS (R9)(R14*4), Y7
+	VSUBPS       Y7, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VPBROADCASTD (SI)(R14*4), Y3
+	VPAND        laneBits<>+0(SB), Y3, Y3
+	VPCMPEQD     laneBits<>+0(SB), Y3, Y3
+	VANDPS       Y3, Y1, Y1
+	VANDPS       Y3, Y2, Y2
+	VMOVUPS      Y1, (AX)(R13*1)
+	TESTQ        R12, R12
+	JZ           unbiased0
+	VMOVUPS      Y2, (R12)(R13*1)
+
+unbiased0:
+	VBROADCASTSS scale+68(FP), Y7
+	VMULPS       Y7, Y2, Y2
+	TESTQ        R11, R11
+	JZ           uncapped0
+	VMULPS       (R11)(R13*1), Y2, Y2
+	VANDPS       Y3, Y2, Y2
+
+uncapped0:
+	VMOVUPS      Y2, (DX)
+	VMOVUPS      32(AX)(R13*1), Y0
+	VBROADCASTSS (R8)(R14*4), Y3
+	VFMSUB213PS  Y3, Y4, Y0
+	VMULPS       Y5, Y0, Y0
+	VMINPS       Y0, Y6, Y0
+	VMAXPS       Y0, Y14, Y0
+	VADDPS       Y15, Y0, Y1
+	VSUBPS       Y15, Y1, Y2
+	VSUBPS       Y2, Y0, Y0
+	VMOVAPS      Y13, Y2
+	VFMADD213PS  Y12, Y0, Y2
+	VFMADD213PS  Y11, Y0, Y2
+	VFMADD213PS  Y10, Y0, Y2
+	VFMADD213PS  Y9, Y0, Y2
+	VFMADD213PS  Y8, Y0, Y2
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y2, Y0
+	VMOVUPS      32(CX)(R13*1), Y2
+	VMOVAPS      Y0, Y1
+	TESTQ        R10, R10
+	JZ           whole1
+	VBROADCASTSS keep+80(FP), Y7
+	VPBROADCASTD (R10)(R14*4), Y3
+	VPAND        laneBits<>+32(SB), Y3, Y3
+	VPCMPEQD     laneBits<>+32(SB), Y3, Y3
+	VANDPS       Y7, Y3, Y3
+	VMULPS       Y3, Y2, Y2
+	VMULPS       Y3, Y1, Y1
+
+whole1:
+	VBROADCASTSS (R9)(R14*4), Y7
+	VSUBPS       Y7, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VPBROADCASTD (SI)(R14*4), Y3
+	VPAND        laneBits<>+32(SB), Y3, Y3
+	VPCMPEQD     laneBits<>+32(SB), Y3, Y3
+	VANDPS       Y3, Y1, Y1
+	VANDPS       Y3, Y2, Y2
+	VMOVUPS      Y1, 32(AX)(R13*1)
+	TESTQ        R12, R12
+	JZ           unbiased1
+	VMOVUPS      Y2, 32(R12)(R13*1)
+
+unbiased1:
+	VBROADCASTSS scale+68(FP), Y7
+	VMULPS       Y7, Y2, Y2
+	TESTQ        R11, R11
+	JZ           uncapped1
+	VMULPS       32(R11)(R13*1), Y2, Y2
+	VANDPS       Y3, Y2, Y2
+
+uncapped1:
+	VMOVUPS Y2, 32(DX)
+	ADDQ    $0x00000040, R13
+	ADDQ    BX, DX
+	INCQ    R14
+	CMPQ    R14, DI
+	JL      row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fetchAVX2(from *byte, step int, bytes int, rows int)
+// Requires: MMX+
+TEXT ·fetchAVX2(SB), NOSPLIT, $0-32
+	MOVQ from+0(FP), AX
+	MOVQ step+8(FP), CX
+	MOVQ bytes+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ AX, SI
+	ANDQ $-64, SI
+	LEAQ (AX)(DX*1), DI
+
+line:
+	PREFETCHT1 (SI)
+	ADDQ       $0x40, SI
+	CMPQ       SI, DI
+	JB         line
+	ADDQ       CX, AX
+	DECQ       BX
+	JNZ        row
 	RET
 
 // func fmaPeakAVX2(n int)

@@ -117,6 +117,47 @@ func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32,
 //go:noescape
 func addProductTMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
 
+// adjustAVX512 computes x = scale*s[r][i] for rows rows of 32 scores, step elements apart. Unless softcap is 0,
+// t = tanh(x/softcap), x = softcap*t and, if there is uncap, uncap[r][i] = 1-t*t. If there is bias, x += bias[r][i], with rows biasStep
+// elements apart; if there is lanes, x -= slope*|at+r-lanes[i]|. It sets s[r][i] = x and raises top[i] to the largest x, leaving
+// out NaN. Rows of uncap lie like those of s. softcap is 0 or above, scale/softcap no denormal number; at, r and lanes are
+// less than 2^24 from each other. rows > 0.
+//
+//go:noescape
+func adjustAVX512(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
+
+// maskBitsAVX512 sets bit i of masks[r] where mask[r][i] is true, for i < 32, and clears all others. Rows lie
+// step elements apart; it reads 32 of each. rows > 0.
+//
+//go:noescape
+func maskBitsAVX512(masks *uint32, mask *bool, step int, rows int)
+
+// dropWeightsAVX512 sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its word of
+// Philox is below the limit. s is [keys][32]. keys > 0, key >= 0.
+//
+//go:noescape
+func dropWeightsAVX512(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
+
+// keepKeysAVX512 sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 32: where its
+// word of Philox is not below the limit. It clears all other bits. key is a multiple of 4. rows > 0.
+//
+//go:noescape
+func keepKeysAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
+
+// gradientsOfAVX512 computes w = e^(unit*s[i][j] - lse[i]) and g = w*(z*dp[i][j] - delta[i]), where z is keep if bit j
+// of kept[i] is set, and 0 if not. It sets s[i][j] = w*z, ds[i][j] = scale*g*uncap[i][j] and db[i][j] = g, and all to 0 where
+// bit j of masks[i] is clear, whatever they held. Without kept z is 1, without uncap that is 1, and db may be nil. s, dp, uncap
+// and db are [rows][32], rows of ds lie dsStep elements apart. rows > 0.
+//
+//go:noescape
+func gradientsOfAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
+
+// fetchAVX512 brings rows rows of so many bytes, step bytes apart, into the second-level cache, and what else is in
+// their cache lines. It may name memory that is not there. bytes > 0, rows > 0.
+//
+//go:noescape
+func fetchAVX512(from *byte, step int, bytes int, rows int)
+
 // fmaPeakAVX512 does n times 16 independent multiply-adds of 16 float32: 512 FLOP each time.
 //
 //go:noescape

@@ -5449,6 +5449,1448 @@ rows1done:
 	VZEROUPPER
 	RET
 
+// func adjustAVX512(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·adjustAVX512(SB), NOSPLIT, $8-80
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         s+0(FP), AX
+	MOVQ         step+8(FP), CX
+	SHLQ         $0x02, CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         uncap+32(FP), BX
+	MOVQ         bias+48(FP), SI
+	MOVQ         biasStep+56(FP), DI
+	SHLQ         $0x02, DI
+	MOVL         $0x3f800000, R8
+	VPBROADCASTD R8, Z16
+	MOVL         $0x7fffffff, R8
+	VPBROADCASTD R8, Z17
+	MOVL         $0x419a12d5, R8
+	VPBROADCASTD R8, Z18
+	MOVL         $0x430ffd2f, R8
+	VPBROADCASTD R8, Z19
+	MOVL         $0x42ffbeb9, R8
+	VPBROADCASTD R8, Z20
+	MOVL         $0x41d0f3f0, R8
+	VPBROADCASTD R8, Z21
+	MOVL         $0x40b48000, R8
+	VPBROADCASTD R8, Z22
+	MOVQ         top+24(FP), R8
+	VMOVUPS      (R8), Z8
+	VMOVUPS      64(R8), Z9
+	VBROADCASTSS scale+40(FP), Z12
+	MOVL         softcap+44(FP), R8
+	SHLL         $0x01, R8
+	JZ           linear
+	VBROADCASTSS softcap+44(FP), Z13
+	MOVL         $0x5f800000, R8
+	VPBROADCASTD R8, Z0
+	VMINPS       Z0, Z13, Z13
+	VXORPS       Z0, Z0, Z0
+	VSUBPS       Z13, Z0, Z14
+	VDIVPS       Z13, Z12, Z12
+	MOVL         $0x3e800000, R8
+	VPBROADCASTD R8, Z0
+	VMULPS       Z0, Z12, Z12
+	MOVL         $0x7f7fffff, R8
+	VPBROADCASTD R8, Z0
+	VMINPS       Z0, Z12, Z12
+	MOVL         $0x3f800000, R8
+	VPBROADCASTD R8, Z0
+	VDIVPS       Z13, Z0, Z0
+	VMOVAPS      Z0, Z23
+	MOVL         $0x429a12d5, R8
+	VPBROADCASTD R8, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z24
+	MOVL         $0x432517e2, R8
+	VPBROADCASTD R8, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z25
+	MOVL         $0x428a7c77, R8
+	VPBROADCASTD R8, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z26
+	MOVL         $0x40d2afc1, R8
+	VPBROADCASTD R8, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z27
+	MOVL         $0x3d8dcf03, R8
+	VPBROADCASTD R8, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z28
+	TESTQ        BX, BX
+	JZ           capped
+	MOVQ         lanes+64(FP), R8
+	TESTQ        R8, R8
+	JZ           uncappedLevel
+	VBROADCASTSS slope+72(FP), Z15
+	VBROADCASTSS at+76(FP), Z0
+	VSUBPS       (R8), Z0, Z10
+	VSUBPS       64(R8), Z0, Z11
+	TESTQ        SI, SI
+	JZ           uncappedSlopedUnbiased
+
+uncappedSlopedRows:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       Z22, Z1, Z1
+	VMINPS       Z22, Z5, Z5
+	VMOVUPS      Z28, Z2
+	VMOVUPS      Z28, Z6
+	VADDPS       Z21, Z1, Z3
+	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  Z20, Z1, Z3
+	VFMADD213PS  Z20, Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z19, Z1, Z3
+	VFMADD213PS  Z19, Z5, Z7
+	VFMADD213PS  Z24, Z1, Z2
+	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z18, Z1, Z3
+	VFMADD213PS  Z18, Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VMULPS       Z23, Z0, Z2
+	VMOVUPS      Z16, Z1
+	VFNMADD231PS Z2, Z2, Z1
+	VMOVUPS      Z1, (BX)
+	VADDPS       (SI), Z0, Z0
+	VANDPS       Z17, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z16, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMULPS       Z23, Z4, Z6
+	VMOVUPS      Z16, Z5
+	VFNMADD231PS Z6, Z6, Z5
+	VMOVUPS      Z5, 64(BX)
+	VADDPS       64(SI), Z4, Z4
+	VANDPS       Z17, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z16, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	ADDQ         CX, AX
+	ADDQ         CX, BX
+	ADDQ         DI, SI
+	DECQ         DX
+	JNZ          uncappedSlopedRows
+	JMP          end
+
+uncappedSlopedUnbiased:
+uncappedSlopedUnbiasedRows:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       Z22, Z1, Z1
+	VMINPS       Z22, Z5, Z5
+	VMOVUPS      Z28, Z2
+	VMOVUPS      Z28, Z6
+	VADDPS       Z21, Z1, Z3
+	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  Z20, Z1, Z3
+	VFMADD213PS  Z20, Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z19, Z1, Z3
+	VFMADD213PS  Z19, Z5, Z7
+	VFMADD213PS  Z24, Z1, Z2
+	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z18, Z1, Z3
+	VFMADD213PS  Z18, Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VMULPS       Z23, Z0, Z2
+	VMOVUPS      Z16, Z1
+	VFNMADD231PS Z2, Z2, Z1
+	VMOVUPS      Z1, (BX)
+	VANDPS       Z17, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z16, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMULPS       Z23, Z4, Z6
+	VMOVUPS      Z16, Z5
+	VFNMADD231PS Z6, Z6, Z5
+	VMOVUPS      Z5, 64(BX)
+	VANDPS       Z17, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z16, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	ADDQ         CX, AX
+	ADDQ         CX, BX
+	DECQ         DX
+	JNZ          uncappedSlopedUnbiasedRows
+	JMP          end
+
+uncappedLevel:
+	TESTQ SI, SI
+	JZ    uncappedUnbiased
+
+uncappedRows:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       Z22, Z1, Z1
+	VMINPS       Z22, Z5, Z5
+	VMOVUPS      Z28, Z2
+	VMOVUPS      Z28, Z6
+	VADDPS       Z21, Z1, Z3
+	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  Z20, Z1, Z3
+	VFMADD213PS  Z20, Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z19, Z1, Z3
+	VFMADD213PS  Z19, Z5, Z7
+	VFMADD213PS  Z24, Z1, Z2
+	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z18, Z1, Z3
+	VFMADD213PS  Z18, Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VMULPS       Z23, Z0, Z2
+	VMOVUPS      Z16, Z1
+	VFNMADD231PS Z2, Z2, Z1
+	VMOVUPS      Z1, (BX)
+	VADDPS       (SI), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMULPS       Z23, Z4, Z6
+	VMOVUPS      Z16, Z5
+	VFNMADD231PS Z6, Z6, Z5
+	VMOVUPS      Z5, 64(BX)
+	VADDPS       64(SI), Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	ADDQ         CX, AX
+	ADDQ         CX, BX
+	ADDQ         DI, SI
+	DECQ         DX
+	JNZ          uncappedRows
+	JMP          end
+
+uncappedUnbiased:
+uncappedUnbiasedRows:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       Z22, Z1, Z1
+	VMINPS       Z22, Z5, Z5
+	VMOVUPS      Z28, Z2
+	VMOVUPS      Z28, Z6
+	VADDPS       Z21, Z1, Z3
+	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  Z20, Z1, Z3
+	VFMADD213PS  Z20, Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z19, Z1, Z3
+	VFMADD213PS  Z19, Z5, Z7
+	VFMADD213PS  Z24, Z1, Z2
+	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z18, Z1, Z3
+	VFMADD213PS  Z18, Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VMULPS       Z23, Z0, Z2
+	VMOVUPS      Z16, Z1
+	VFNMADD231PS Z2, Z2, Z1
+	VMOVUPS      Z1, (BX)
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMULPS       Z23, Z4, Z6
+	VMOVUPS      Z16, Z5
+	VFNMADD231PS Z6, Z6, Z5
+	VMOVUPS      Z5, 64(BX)
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	ADDQ         CX, AX
+	ADDQ         CX, BX
+	DECQ         DX
+	JNZ          uncappedUnbiasedRows
+	JMP          end
+
+capped:
+	MOVQ         lanes+64(FP), BX
+	TESTQ        BX, BX
+	JZ           cappedLevel
+	VBROADCASTSS slope+72(FP), Z15
+	VBROADCASTSS at+76(FP), Z0
+	VSUBPS       (BX), Z0, Z10
+	VSUBPS       64(BX), Z0, Z11
+	TESTQ        SI, SI
+	JZ           cappedSlopedUnbiased
+
+cappedSlopedRows:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       Z22, Z1, Z1
+	VMINPS       Z22, Z5, Z5
+	VMOVUPS      Z28, Z2
+	VMOVUPS      Z28, Z6
+	VADDPS       Z21, Z1, Z3
+	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  Z20, Z1, Z3
+	VFMADD213PS  Z20, Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z19, Z1, Z3
+	VFMADD213PS  Z19, Z5, Z7
+	VFMADD213PS  Z24, Z1, Z2
+	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z18, Z1, Z3
+	VFMADD213PS  Z18, Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VADDPS       (SI), Z0, Z0
+	VANDPS       Z17, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z16, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VADDPS       64(SI), Z4, Z4
+	VANDPS       Z17, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z16, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	ADDQ         CX, AX
+	ADDQ         DI, SI
+	DECQ         DX
+	JNZ          cappedSlopedRows
+	JMP          end
+
+cappedSlopedUnbiased:
+cappedSlopedUnbiasedRows:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       Z22, Z1, Z1
+	VMINPS       Z22, Z5, Z5
+	VMOVUPS      Z28, Z2
+	VMOVUPS      Z28, Z6
+	VADDPS       Z21, Z1, Z3
+	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  Z20, Z1, Z3
+	VFMADD213PS  Z20, Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z19, Z1, Z3
+	VFMADD213PS  Z19, Z5, Z7
+	VFMADD213PS  Z24, Z1, Z2
+	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z18, Z1, Z3
+	VFMADD213PS  Z18, Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VANDPS       Z17, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z16, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VANDPS       Z17, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z16, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	ADDQ         CX, AX
+	DECQ         DX
+	JNZ          cappedSlopedUnbiasedRows
+	JMP          end
+
+cappedLevel:
+	TESTQ SI, SI
+	JZ    cappedUnbiased
+
+cappedRows:
+	VMULPS      (AX), Z12, Z0
+	VMULPS      64(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      Z22, Z1, Z1
+	VMINPS      Z22, Z5, Z5
+	VMOVUPS     Z28, Z2
+	VMOVUPS     Z28, Z6
+	VADDPS      Z21, Z1, Z3
+	VADDPS      Z21, Z5, Z7
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS Z20, Z1, Z3
+	VFMADD213PS Z20, Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS Z19, Z1, Z3
+	VFMADD213PS Z19, Z5, Z7
+	VFMADD213PS Z24, Z1, Z2
+	VFMADD213PS Z24, Z5, Z6
+	VFMADD213PS Z18, Z1, Z3
+	VFMADD213PS Z18, Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VADDPS      (SI), Z0, Z0
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VADDPS      64(SI), Z4, Z4
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	ADDQ        CX, AX
+	ADDQ        DI, SI
+	DECQ        DX
+	JNZ         cappedRows
+	JMP         end
+
+cappedUnbiased:
+cappedUnbiasedRows:
+	VMULPS      (AX), Z12, Z0
+	VMULPS      64(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      Z22, Z1, Z1
+	VMINPS      Z22, Z5, Z5
+	VMOVUPS     Z28, Z2
+	VMOVUPS     Z28, Z6
+	VADDPS      Z21, Z1, Z3
+	VADDPS      Z21, Z5, Z7
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS Z20, Z1, Z3
+	VFMADD213PS Z20, Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS Z19, Z1, Z3
+	VFMADD213PS Z19, Z5, Z7
+	VFMADD213PS Z24, Z1, Z2
+	VFMADD213PS Z24, Z5, Z6
+	VFMADD213PS Z18, Z1, Z3
+	VFMADD213PS Z18, Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	ADDQ        CX, AX
+	DECQ        DX
+	JNZ         cappedUnbiasedRows
+	JMP         end
+
+linear:
+	MOVQ         lanes+64(FP), BX
+	TESTQ        BX, BX
+	JZ           linearLevel
+	VBROADCASTSS slope+72(FP), Z15
+	VBROADCASTSS at+76(FP), Z0
+	VSUBPS       (BX), Z0, Z10
+	VSUBPS       64(BX), Z0, Z11
+	TESTQ        SI, SI
+	JZ           linearSlopedUnbiased
+
+linearSlopedRows:
+	VMOVUPS      (SI), Z0
+	VFMADD231PS  (AX), Z12, Z0
+	VANDPS       Z17, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z16, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMOVUPS      64(SI), Z4
+	VFMADD231PS  64(AX), Z12, Z4
+	VANDPS       Z17, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z16, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	ADDQ         CX, AX
+	ADDQ         DI, SI
+	DECQ         DX
+	JNZ          linearSlopedRows
+	JMP          end
+
+linearSlopedUnbiased:
+linearSlopedUnbiasedRows:
+	VMULPS       (AX), Z12, Z0
+	VANDPS       Z17, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z16, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMULPS       64(AX), Z12, Z4
+	VANDPS       Z17, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z16, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	ADDQ         CX, AX
+	DECQ         DX
+	JNZ          linearSlopedUnbiasedRows
+	JMP          end
+
+linearLevel:
+	TESTQ SI, SI
+	JZ    linearUnbiased
+
+linearRows:
+	VMOVUPS     (SI), Z0
+	VFMADD231PS (AX), Z12, Z0
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VMOVUPS     64(SI), Z4
+	VFMADD231PS 64(AX), Z12, Z4
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	ADDQ        CX, AX
+	ADDQ        DI, SI
+	DECQ        DX
+	JNZ         linearRows
+	JMP         end
+
+linearUnbiased:
+linearUnbiasedRows:
+	VMULPS  (AX), Z12, Z0
+	VMOVUPS Z0, (AX)
+	VMAXPS  Z8, Z0, Z8
+	VMULPS  64(AX), Z12, Z4
+	VMOVUPS Z4, 64(AX)
+	VMAXPS  Z9, Z4, Z9
+	ADDQ    CX, AX
+	DECQ    DX
+	JNZ     linearUnbiasedRows
+
+end:
+	MOVQ    top+24(FP), AX
+	VMOVUPS Z8, (AX)
+	VMOVUPS Z9, 64(AX)
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func maskBitsAVX512(masks *uint32, mask *bool, step int, rows int)
+// Requires: AVX, AVX512BW, AVX512VL
+TEXT ·maskBitsAVX512(SB), NOSPLIT, $0-32
+	MOVQ  masks+0(FP), AX
+	MOVQ  mask+8(FP), CX
+	MOVQ  step+16(FP), DX
+	MOVQ  rows+24(FP), BX
+	VPXOR X1, X1, X1
+
+row:
+	VMOVDQU  (CX), Y0
+	VPTESTMB Y0, Y0, K1
+	KMOVD    K1, (AX)
+	ADDQ     DX, CX
+	ADDQ     $0x04, AX
+	DECQ     BX
+	JNZ      row
+	VZEROUPPER
+	RET
+
+// func dropWeightsAVX512(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
+// Requires: AVX, AVX512F
+TEXT ·dropWeightsAVX512(SB), NOSPLIT, $96-52
+	MOVQ         seed+40(FP), DX
+	MOVQ         DX, BX
+	SHRQ         $0x20, BX
+	MOVL         $0xd2511f53, AX
+	MOVL         $0xcd9e8d57, CX
+	MOVL         $0xd2511f53, SI
+	VPBROADCASTD SI, Z9
+	MOVL         $0xcd9e8d57, SI
+	VPBROADCASTD SI, Z10
+	MOVL         head+32(FP), SI
+	IMULQ        CX, SI
+	MOVL         DX, DI
+	MOVL         BX, R8
+	MOVL         batch+36(FP), R9
+	XORL         R9, R8
+	MOVQ         SI, R9
+	SHRQ         $0x20, R9
+	XORL         R9, DI
+	MOVL         DI, (SP)
+	MOVL         R8, 40(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, DI
+	MOVL         BX, R8
+	XORL         SI, DI
+	MOVL         DI, 4(SP)
+	MOVL         R8, 44(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 8(SP)
+	MOVL         DI, 48(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 12(SP)
+	MOVL         DI, 52(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 16(SP)
+	MOVL         DI, 56(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 20(SP)
+	MOVL         DI, 60(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 24(SP)
+	MOVL         DI, 64(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 28(SP)
+	MOVL         DI, 68(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 32(SP)
+	MOVL         DI, 72(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 36(SP)
+	MOVL         DI, 76(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         below+48(FP), DX
+	VPBROADCASTD DX, Z11
+	MOVL         $0x0000aaaa, DX
+	KMOVW        DX, K1
+	MOVQ         rows+24(FP), DX
+	VMOVUPS      (DX), Z0
+	VPXORD.BCST  (SP), Z0, Z0
+	VPMULUDQ     Z9, Z0, Z0
+	VMOVDQU32    Z0, Z24
+	VPSRLQ       $0x20, Z0, Z28
+	VMOVUPS      (DX), Z0
+	VPSRLQ       $0x20, Z0, Z0
+	VPXORD.BCST  (SP), Z0, Z0
+	VPMULUDQ     Z9, Z0, Z0
+	VMOVDQU32    Z0, Z25
+	VPSRLQ       $0x20, Z0, Z29
+	VMOVUPS      64(DX), Z0
+	VPXORD.BCST  (SP), Z0, Z0
+	VPMULUDQ     Z9, Z0, Z0
+	VMOVDQU32    Z0, Z26
+	VPSRLQ       $0x20, Z0, Z30
+	VMOVUPS      64(DX), Z0
+	VPSRLQ       $0x20, Z0, Z0
+	VPXORD.BCST  (SP), Z0, Z0
+	VPMULUDQ     Z9, Z0, Z0
+	VMOVDQU32    Z0, Z27
+	VPSRLQ       $0x20, Z0, Z31
+	MOVQ         s+0(FP), DX
+	MOVQ         keys+8(FP), BX
+	MOVQ         key+16(FP), SI
+	MOVQ         SI, DI
+	ANDQ         $0x03, DI
+	SHRQ         $0x02, SI
+	IMUL3Q       $+128, DI, R8
+	SUBQ         R8, DX
+	NEGQ         DI
+
+group:
+	MOVL            SI, R8
+	IMULQ           AX, R8
+	MOVQ            R8, R9
+	SHRQ            $0x20, R9
+	XORL            44(SP), R8
+	MOVL            R8, 80(SP)
+	XORL            40(SP), R9
+	IMULQ           CX, R9
+	MOVQ            R9, R8
+	SHRQ            $0x20, R8
+	XORL            8(SP), R9
+	MOVL            R9, 84(SP)
+	XORL            4(SP), R8
+	IMULQ           AX, R8
+	MOVQ            R8, R9
+	SHRQ            $0x20, R9
+	XORL            48(SP), R9
+	MOVL            R9, 88(SP)
+	XORL            52(SP), R8
+	MOVL            R8, 92(SP)
+	VPXORD.BCST     80(SP), Z28, Z0
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z1
+	VPXORD.BCST     84(SP), Z1, Z1
+	VPXORD.BCST     88(SP), Z24, Z2
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z3
+	VPXORD.BCST     92(SP), Z3, Z3
+	VPXORD.BCST     80(SP), Z29, Z4
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z5
+	VPXORD.BCST     84(SP), Z5, Z5
+	VPXORD.BCST     88(SP), Z25, Z6
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z7
+	VPXORD.BCST     92(SP), Z7, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPMULUDQ        Z9, Z3, Z3
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPMULUDQ        Z9, Z7, Z7
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
+	VMOVSLDUP       Z7, K1, Z3
+	LEAQ            (DI), R8
+	CMPQ            R8, BX
+	JCC             skip0
+	VPCMPUD         $0x05, Z11, Z3, K2
+	VMOVUPS.Z       (DX), K2, Z8
+	VMOVUPS         Z8, (DX)
+
+skip0:
+	VMOVSLDUP Z5, K1, Z1
+	LEAQ      1(DI), R8
+	CMPQ      R8, BX
+	JCC       skip1
+	VPCMPUD   $0x05, Z11, Z1, K2
+	VMOVUPS.Z 128(DX), K2, Z8
+	VMOVUPS   Z8, 128(DX)
+
+skip1:
+	VMOVSLDUP Z4, K1, Z0
+	LEAQ      2(DI), R8
+	CMPQ      R8, BX
+	JCC       skip2
+	VPCMPUD   $0x05, Z11, Z0, K2
+	VMOVUPS.Z 256(DX), K2, Z8
+	VMOVUPS   Z8, 256(DX)
+
+skip2:
+	VMOVSLDUP Z6, K1, Z2
+	LEAQ      3(DI), R8
+	CMPQ      R8, BX
+	JCC       skip3
+	VPCMPUD   $0x05, Z11, Z2, K2
+	VMOVUPS.Z 384(DX), K2, Z8
+	VMOVUPS   Z8, 384(DX)
+
+skip3:
+	VPXORD.BCST     80(SP), Z30, Z0
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z1
+	VPXORD.BCST     84(SP), Z1, Z1
+	VPXORD.BCST     88(SP), Z26, Z2
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z3
+	VPXORD.BCST     92(SP), Z3, Z3
+	VPXORD.BCST     80(SP), Z31, Z4
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z5
+	VPXORD.BCST     84(SP), Z5, Z5
+	VPXORD.BCST     88(SP), Z27, Z6
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z7
+	VPXORD.BCST     92(SP), Z7, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPMULUDQ        Z9, Z3, Z3
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPMULUDQ        Z9, Z7, Z7
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
+	VMOVSLDUP       Z7, K1, Z3
+	LEAQ            (DI), R8
+	CMPQ            R8, BX
+	JCC             skip4
+	VPCMPUD         $0x05, Z11, Z3, K2
+	VMOVUPS.Z       64(DX), K2, Z8
+	VMOVUPS         Z8, 64(DX)
+
+skip4:
+	VMOVSLDUP Z5, K1, Z1
+	LEAQ      1(DI), R8
+	CMPQ      R8, BX
+	JCC       skip5
+	VPCMPUD   $0x05, Z11, Z1, K2
+	VMOVUPS.Z 192(DX), K2, Z8
+	VMOVUPS   Z8, 192(DX)
+
+skip5:
+	VMOVSLDUP Z4, K1, Z0
+	LEAQ      2(DI), R8
+	CMPQ      R8, BX
+	JCC       skip6
+	VPCMPUD   $0x05, Z11, Z0, K2
+	VMOVUPS.Z 320(DX), K2, Z8
+	VMOVUPS   Z8, 320(DX)
+
+skip6:
+	VMOVSLDUP Z6, K1, Z2
+	LEAQ      3(DI), R8
+	CMPQ      R8, BX
+	JCC       skip7
+	VPCMPUD   $0x05, Z11, Z2, K2
+	VMOVUPS.Z 448(DX), K2, Z8
+	VMOVUPS   Z8, 448(DX)
+
+skip7:
+	ADDQ $0x00000200, DX
+	INCQ SI
+	ADDQ $0x04, DI
+	CMPQ DI, BX
+	JL   group
+	VZEROUPPER
+	RET
+
+// func keepKeysAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
+// Requires: AVX, AVX512F
+TEXT ·keepKeysAVX512(SB), NOSPLIT, $96-52
+	MOVQ         seed+40(FP), DX
+	MOVQ         DX, BX
+	SHRQ         $0x20, BX
+	MOVL         $0xd2511f53, AX
+	MOVL         $0xcd9e8d57, CX
+	MOVL         $0xd2511f53, SI
+	VPBROADCASTD SI, Z9
+	MOVL         $0xcd9e8d57, SI
+	VPBROADCASTD SI, Z10
+	MOVL         head+32(FP), SI
+	IMULQ        CX, SI
+	MOVL         DX, CX
+	MOVL         BX, DI
+	MOVL         batch+36(FP), R8
+	XORL         R8, DI
+	MOVQ         SI, R8
+	SHRQ         $0x20, R8
+	XORL         R8, CX
+	MOVL         CX, (SP)
+	MOVL         DI, 40(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, DI
+	XORL         SI, CX
+	MOVL         CX, 4(SP)
+	MOVL         DI, 44(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 8(SP)
+	MOVL         SI, 48(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 12(SP)
+	MOVL         SI, 52(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 16(SP)
+	MOVL         SI, 56(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 20(SP)
+	MOVL         SI, 60(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 24(SP)
+	MOVL         SI, 64(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 28(SP)
+	MOVL         SI, 68(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 32(SP)
+	MOVL         SI, 72(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, CX
+	MOVL         BX, SI
+	MOVL         CX, 36(SP)
+	MOVL         SI, 76(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         below+48(FP), CX
+	VPBROADCASTD CX, Z11
+	MOVL         $0x0000aaaa, CX
+	KMOVW        CX, K1
+	MOVQ         key+24(FP), CX
+	SHRQ         $0x02, CX
+	VPBROADCASTD CX, Z12
+	VPADDD       groupOrder<>+0(SB), Z12, Z12
+	VPMULUDQ     Z9, Z12, Z12
+	VPSRLQ       $0x20, Z12, Z0
+	VPXORD.BCST  40(SP), Z0, Z0
+	VPMULUDQ     Z10, Z0, Z0
+	VPXORD.BCST  8(SP), Z0, Z13
+	VPSRLQ       $0x20, Z0, Z1
+	VPXORD.BCST  4(SP), Z1, Z1
+	VPMULUDQ     Z9, Z1, Z1
+	VPSRLQ       $0x20, Z1, Z14
+	VPXORD.BCST  52(SP), Z1, Z15
+	MOVQ         kept+0(FP), CX
+	MOVQ         rows+8(FP), DX
+	MOVQ         row+16(FP), BX
+
+rows:
+	LEAL            (BX), SI
+	XORL            (SP), SI
+	IMULQ           AX, SI
+	MOVQ            SI, DI
+	SHRQ            $0x20, DI
+	XORL            44(SP), DI
+	XORL            48(SP), SI
+	MOVL            DI, 80(SP)
+	MOVL            SI, 84(SP)
+	VPXORD.BCST     80(SP), Z12, Z0
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z1
+	VPXORD          Z13, Z1, Z1
+	VPXORD.BCST     84(SP), Z14, Z2
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z3
+	VPXORD          Z15, Z3, Z3
+	LEAL            1(BX), SI
+	XORL            (SP), SI
+	IMULQ           AX, SI
+	MOVQ            SI, DI
+	SHRQ            $0x20, DI
+	XORL            44(SP), DI
+	XORL            48(SP), SI
+	MOVL            DI, 88(SP)
+	MOVL            SI, 92(SP)
+	VPXORD.BCST     88(SP), Z12, Z4
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z5
+	VPXORD          Z13, Z5, Z5
+	VPXORD.BCST     92(SP), Z14, Z6
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z7
+	VPXORD          Z15, Z7, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPMULUDQ        Z9, Z3, Z3
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPMULUDQ        Z9, Z7, Z7
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
+	VMOVSLDUP       Z1, K1, Z3
+	VMOVSLDUP       Z2, K1, Z0
+	VPUNPCKLQDQ     Z0, Z3, Z1
+	VPUNPCKHQDQ     Z0, Z3, Z2
+	VPCMPUD         $0x05, Z11, Z1, K2
+	KMOVW           K2, (CX)
+	VPCMPUD         $0x05, Z11, Z2, K2
+	KMOVW           K2, 2(CX)
+	CMPQ            DX, $0x01
+	JE              end
+	VMOVSLDUP       Z5, K1, Z7
+	VMOVSLDUP       Z6, K1, Z4
+	VPUNPCKLQDQ     Z4, Z7, Z5
+	VPUNPCKHQDQ     Z4, Z7, Z6
+	VPCMPUD         $0x05, Z11, Z5, K2
+	KMOVW           K2, 4(CX)
+	VPCMPUD         $0x05, Z11, Z6, K2
+	KMOVW           K2, 6(CX)
+	ADDQ            $0x08, CX
+	ADDQ            $0x02, BX
+	SUBQ            $0x02, DX
+	JG              rows
+
+end:
+	VZEROUPPER
+	RET
+
+DATA groupOrder<>+0(SB)/8, $0x0000000000000000
+DATA groupOrder<>+8(SB)/8, $0x0000000000000004
+DATA groupOrder<>+16(SB)/8, $0x0000000000000001
+DATA groupOrder<>+24(SB)/8, $0x0000000000000005
+DATA groupOrder<>+32(SB)/8, $0x0000000000000002
+DATA groupOrder<>+40(SB)/8, $0x0000000000000006
+DATA groupOrder<>+48(SB)/8, $0x0000000000000003
+DATA groupOrder<>+56(SB)/8, $0x0000000000000007
+GLOBL groupOrder<>(SB), RODATA|NOPTR, $64
+
+// func gradientsOfAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·gradientsOfAVX512(SB), NOSPLIT, $8-104
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVL         $0x3f800000, AX
+	VPBROADCASTD AX, Z24
+	MOVL         $0x3f31725d, AX
+	VPBROADCASTD AX, Z25
+	MOVL         $0x3e75edab, AX
+	VPBROADCASTD AX, Z26
+	MOVL         $0x3d648e75, AX
+	VPBROADCASTD AX, Z27
+	MOVL         $0x3c13bc25, AX
+	VPBROADCASTD AX, Z28
+	MOVL         $0x3af4ba89, AX
+	VPBROADCASTD AX, Z29
+	MOVQ         s+0(FP), AX
+	MOVQ         dp+8(FP), CX
+	MOVQ         ds+16(FP), DX
+	MOVQ         dsStep+24(FP), BX
+	SHLQ         $0x02, BX
+	MOVQ         masks+32(FP), SI
+	MOVQ         rows+40(FP), DI
+	MOVQ         lse+48(FP), R8
+	MOVQ         delta+56(FP), R9
+	MOVQ         kept+72(FP), R10
+	MOVQ         uncap+88(FP), R11
+	MOVQ         db+96(FP), R12
+	VBROADCASTSS unit+64(FP), Z4
+	MOVL         $0x3fb8aa3b, R13
+	VPBROADCASTD R13, Z5
+	MOVL         $0x43000000, R13
+	VPBROADCASTD R13, Z6
+	XORQ         R13, R13
+	XORQ         R14, R14
+
+row:
+	VMOVUPS      (AX)(R13*1), Z0
+	VBROADCASTSS (R8)(R14*4), Z3
+	VFMSUB213PS  Z3, Z4, Z0
+	VMULPS       Z5, Z0, Z0
+	VREDUCEPS    $0x01, Z0, Z1
+	VMOVAPS      Z29, Z2
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z24, Z1, Z2
+	VSCALEFPS    Z0, Z2, Z0
+	VMOVUPS      (CX)(R13*1), Z2
+	VMOVAPS      Z0, Z1
+	TESTQ        R10, R10
+	JZ           whole0
+	VBROADCASTSS keep+80(FP), Z7
+	KMOVW        (R10)(R14*4), K2
+	VMOVAPS.Z    Z7, K2, Z3
+	VMULPS       Z3, Z2, Z2
+	VMULPS       Z3, Z1, Z1
+
+whole0:
+	VBROADCASTSS (R9)(R14*4), Z7
+	VSUBPS       Z7, Z2, Z2
+	VMULPS       Z0, Z2, Z2
+	KMOVW        (SI)(R14*4), K1
+	VMOVAPS.Z    Z1, K1, Z1
+	VMOVAPS.Z    Z2, K1, Z2
+	VMOVUPS      Z1, (AX)(R13*1)
+	TESTQ        R12, R12
+	JZ           unbiased0
+	VMOVUPS      Z2, (R12)(R13*1)
+
+unbiased0:
+	VBROADCASTSS scale+68(FP), Z7
+	VMULPS       Z7, Z2, Z2
+	TESTQ        R11, R11
+	JZ           uncapped0
+	VMULPS       (R11)(R13*1), Z2, Z2
+	VMOVAPS.Z    Z2, K1, Z2
+
+uncapped0:
+	VMOVUPS      Z2, (DX)
+	VMOVUPS      64(AX)(R13*1), Z0
+	VBROADCASTSS (R8)(R14*4), Z3
+	VFMSUB213PS  Z3, Z4, Z0
+	VMULPS       Z5, Z0, Z0
+	VREDUCEPS    $0x01, Z0, Z1
+	VMOVAPS      Z29, Z2
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z24, Z1, Z2
+	VSCALEFPS    Z0, Z2, Z0
+	VMOVUPS      64(CX)(R13*1), Z2
+	VMOVAPS      Z0, Z1
+	TESTQ        R10, R10
+	JZ           whole1
+	VBROADCASTSS keep+80(FP), Z7
+	KMOVW        2(R10)(R14*4), K2
+	VMOVAPS.Z    Z7, K2, Z3
+	VMULPS       Z3, Z2, Z2
+	VMULPS       Z3, Z1, Z1
+
+whole1:
+	VBROADCASTSS (R9)(R14*4), Z7
+	VSUBPS       Z7, Z2, Z2
+	VMULPS       Z0, Z2, Z2
+	KMOVW        2(SI)(R14*4), K1
+	VMOVAPS.Z    Z1, K1, Z1
+	VMOVAPS.Z    Z2, K1, Z2
+	VMOVUPS      Z1, 64(AX)(R13*1)
+	TESTQ        R12, R12
+	JZ           unbiased1
+	VMOVUPS      Z2, 64(R12)(R13*1)
+
+unbiased1:
+	VBROADCASTSS scale+68(FP), Z7
+	VMULPS       Z7, Z2, Z2
+	TESTQ        R11, R11
+	JZ           uncapped1
+	VMULPS       64(R11)(R13*1), Z2, Z2
+	VMOVAPS.Z    Z2, K1, Z2
+
+uncapped1:
+	VMOVUPS Z2, 64(DX)
+	ADDQ    $0x00000080, R13
+	ADDQ    BX, DX
+	INCQ    R14
+	CMPQ    R14, DI
+	JL      row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fetchAVX512(from *byte, step int, bytes int, rows int)
+// Requires: MMX+
+TEXT ·fetchAVX512(SB), NOSPLIT, $0-32
+	MOVQ from+0(FP), AX
+	MOVQ step+8(FP), CX
+	MOVQ bytes+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ AX, SI
+	ANDQ $-64, SI
+	LEAQ (AX)(DX*1), DI
+
+line:
+	PREFETCHT1 (SI)
+	ADDQ       $0x40, SI
+	CMPQ       SI, DI
+	JB         line
+	ADDQ       CX, AX
+	DECQ       BX
+	JNZ        row
+	RET
+
 // func fmaPeakAVX512(n int)
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·fmaPeakAVX512(SB), NOSPLIT, $0-8

@@ -36,45 +36,55 @@ func bwdAMXBF16Plan(pl *plan) (tile, block phase) {
 	pl.planBlocks(max(tileStep, min(tileRowsBwd, upToTiles(p.QLen))), bwdBlockK, minBlockK)
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	return pl.bwdPhases(3*pairLanes*vwords+pairLanes*(pairLanes+1),
-		pl.gradFloats(dim, vdim)+pl.keys*(words+vwords)+pairFloats(p.Dim, pl.keys)+
+		pl.gradFloats(dim, vdim)+pl.maskFloats()+pl.scoreFloats(pairLanes)+pl.wideFloats()+pl.keys*(words+vwords)+pairFloats(p.Dim, pl.keys)+
 			packedFloats(p.Dim, pl.rows)+packedFloats(p.VDim, pl.rows)+pl.rows*(words+vwords)+
 			pl.rows*(3*pairLanes+tileDSStep(pl)/2+1)+pairLanes*(max(dim, vdim)+max(words, vwords)+2))
+}
+
+// wideFloats returns the workspace of dS before it is rounded, where that is a step of its own.
+func (pl *plan) wideFloats() int {
+	if !pl.featured() {
+		return 0
+	}
+	return pl.rows * tileDSStep(pl)
 }
 
 // tileDSStep is the distance between rows of dS: whole cache lines, and no power of
 // two, so that the rows of a tile do not fall on the same ones.
 func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
-func bwdAMXBF16Cost(p flashkit.Problem) time.Duration {
-	f := bwdAMXBF16Times(p)
-	return cost(f[:]...)
+func bwdAMXBF16Cost(c *flashkit.Call) time.Duration {
+	f := bwdAMXBF16Times(c)
+	return cost(c, f[:]...)
 }
 
-func bwdAMXBF16Times(p flashkit.Problem) [3]timedPhase {
-	pl := newPlan(p)
+func bwdAMXBF16Times(c *flashkit.Call) [3]timedPhase {
+	pl := newPlan(c)
 	tile, block := bwdAMXBF16Plan(pl)
-	return bwdTilePace.backward(&p, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
+	return bwdTilePace.backward(c, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
 }
 
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXBF16Prepare(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
-	b, h, t := j.queryTileOf(item)
-	x, words := avx512Lanes.stats(j, b, h, t), pairWords(p.VDim)
-	avx512Lanes.clearSums(j, &x, b, h, t)
+	y, t := j.rowsOf(item)
+	x, words := avx512Lanes.stats(j, y.b, y.h, t), pairWords(p.VDim)
+	avx512Lanes.clearSums(j, &x, &y, t)
 	o, buf, doBuf := takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words)
 	s, top := ws.take(pairLanes*pairLanes), ws.take(pairLanes)
-	for r := t * j.rows; r < min((t+1)*j.rows, p.QLen); r += pairLanes {
-		n, at := min(pairLanes, p.QLen-r), r-t*j.rows
-		pairColumns(o, buf, &f.O, b, h, r, n)
-		do, step := tileRows(&f.DO, b, h, r, n, halves(doBuf))
+	for r := y.from; r < y.to; r += pairLanes {
+		n, at, row := min(pairLanes, y.to-r), r-y.from, y.Q0+r
+		pairColumns(o, buf, &f.O, y.QBatch, y.h, row, n)
+		do, step := tileRows(&f.DO, y.QBatch, y.h, row, n, halves(doBuf))
 		scoresAMXBF16(&s[0], &do[0], step, &o[0], words, n, &top[0])
 		for i := range n {
 			x.delta[at+i] = s[i*pairLanes+i]
 		}
-		j.takeDLSE(x.delta[at:], b, h, r, n)
-		j.takeLSE(x.lse[at:], b, h, r, n)
+		j.takeDLSE(x.delta[at:], y.QBatch, y.h, row, n)
+		j.takeLSE(x.lse[at:], y.QBatch, y.h, row, n)
 	}
+	j.sumDSink(&x, &y)
+	j.clearGradRows(&y)
 }
 
 // A gradBlock is the workspace and the state of one item.
@@ -87,6 +97,7 @@ type gradBlock struct {
 	s, dp              []float32 // [rows][lanes]
 	p, ds              []uint32  // a panel, [rows/2][lanes]
 	dsRows             []uint16  // [rows][tileDSStep]
+	wide               []float32 // [rows][tileDSStep], a panel of dS where features make it
 	masks              []uint32  // [rows], the keys of a panel that a row sees
 	top                []float32 // [lanes], of no use
 }
@@ -95,7 +106,7 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	x := gradBlock{
-		gradPanels: newGradPanels(j, ws, item),
+		gradPanels: newGradPanels(j, ws, item, 1), // dK and dQ are scaled at the end
 		kColumns:   takeWords(ws, j.keys*words), vColumns: takeWords(ws, j.keys*vwords),
 		k: packedRows{pairs: takeWords(ws, pairFloats(p.Dim, j.keys))},
 		q: newPackedRows(ws, p.Dim, j.rows), do: newPackedRows(ws, p.VDim, j.rows),
@@ -103,16 +114,17 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes),
 		p: takeWords(ws, j.rows/2*pairLanes), ds: takeWords(ws, j.rows/2*pairLanes),
 		dsRows: halves(takeWords(ws, j.rows*tileDSStep(&j.plan)/2)),
+		wide:   ws.take(j.wideFloats()),
 		masks:  takeWords(ws, j.rows), top: ws.take(pairLanes),
 	}
 	rows, by, buf := ws.take(pairLanes*max(dim, vdim)), ws.take(pairLanes), takeWords(ws, pairLanes*max(words, vwords))
 	for k := x.from; k < x.to; k += pairLanes {
 		n, at := min(pairLanes, x.to-k), k-x.from
-		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.b, x.g, k, n)
-		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.b, x.g, k, n)
+		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.KVBatch, x.g, x.K0+k, n)
+		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.KVBatch, x.g, x.K0+k, n)
 	}
-	x.k.load(&f.K, x.b, x.g, x.from, x.to-x.from)
-	avx512Lanes.walk(j, x.keyRange, &x.gradSum, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	x.k.load(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
+	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	for i := range by {
 		by[i] = float32(j.scale)
 	}
@@ -123,7 +135,7 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 // A packedTile is a tile of query rows on its way through a block of keys.
 type packedTile struct {
 	tileStats
-	from, n       int
+	h, from, n    int
 	q, do         []uint16
 	qStep, doStep int
 }
@@ -131,16 +143,17 @@ type packedTile struct {
 // addTile takes tile t of query head h into the block of an item. at is the
 // tile's place in the order of all blocks.
 func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
-	p, f := &j.p, j.args
-	y := packedTile{tileStats: avx512Lanes.stats(j, x.b, h, t), from: t * j.rows, n: min(j.rows, p.QLen-t*j.rows)}
-	y.q, y.qStep = tileRows(&f.Q, x.b, h, y.from, y.n, x.qBuf)
-	y.do, y.doStep = tileRows(&f.DO, x.b, h, y.from, y.n, x.doBuf)
-	x.q.load(&f.Q, x.b, h, y.from, y.n)
+	f := j.args
+	y := packedTile{tileStats: avx512Lanes.stats(j, x.b, h, t), h: h, from: t * j.rows, n: min(j.rows, x.N-t*j.rows)}
+	y.q, y.qStep = tileRows(&f.Q, x.QBatch, h, x.Q0+y.from, y.n, x.qBuf)
+	y.do, y.doStep = tileRows(&f.DO, x.QBatch, h, x.Q0+y.from, y.n, x.doBuf)
+	x.q.load(&f.Q, x.QBatch, h, x.Q0+y.from, y.n)
 	x.q.transpose()
-	x.do.load(&f.DO, x.b, h, y.from, y.n)
+	x.do.load(&f.DO, x.QBatch, h, x.Q0+y.from, y.n)
 	x.do.transpose()
+	x.score.setTile(j, &x.keyRange, h, y.from, y.n)
 	x.eachPanel(j, item, y.from, y.n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
-		dq, _ := avx512Lanes.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
+		dq, _ := avx512Lanes.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 		x.addQueries(j, &y, dq, lo-x.from, upToTiles(hi)-lo)
 	})
 }
@@ -150,7 +163,10 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
 	words, vwords, dim, vdim := pairWords(p.Dim), pairWords(p.VDim), upToTiles(p.Dim), upToTiles(p.VDim)
-	lo, n := x.panelRows(p, y.from, y.n, k)
+	lo, n := x.panelRows(y.from, y.n, k)
+	if !x.setMasks(x.masks, y.h, y.from+lo, n, k) {
+		n = 0
+	}
 	for r := range y.n {
 		if r < lo || r >= lo+n {
 			clear(x.dsRows[r*step+at:][:pairLanes])
@@ -159,11 +175,14 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	if n <= 0 {
 		return
 	}
-	x.setMasks(p, x.masks, y.from+lo, n, k)
 	scoresAMXBF16(&x.s[0], &y.q[lo*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
 	scoresAMXBF16(&x.dp[0], &y.do[lo*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 	pairs, filled := (n+1)/2, upToTiles(n)/2
-	gradientsAMXBF16(&x.p[0], &x.ds[0], &x.dsRows[lo*step+at], step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	if x.score.on {
+		x.gradients(j, y, k, lo, n)
+	} else {
+		gradientsAMXBF16(&x.p[0], &x.ds[0], &x.dsRows[lo*step+at], step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	}
 	clear(x.p[pairs*pairLanes : filled*pairLanes])
 	clear(x.ds[pairs*pairLanes : filled*pairLanes])
 	dk, dv := x.dk[at*dim:], x.dv[at*vdim:]
@@ -177,17 +196,39 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	}
 }
 
+// gradients makes P and dS of n rows of a panel in float32, where features change them, and
+// rounds them to pairs and rows.
+func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
+	step := tileDSStep(&j.plan)
+	x.score.gradients(j, &x.keyRange, k, lo, n, x.s, x.dp, x.wide, step, x.masks, y.lse[lo:], y.delta[lo:])
+	if n%2 == 1 {
+		clear(x.s[n*pairLanes:][:pairLanes])
+		clear(x.wide[n*step:][:pairLanes])
+	}
+	narrowPairsAVX512BF16(&x.p[0], &x.s[0], pairLanes, (n+1)/2)
+	narrowPairsAVX512BF16(&x.ds[0], &x.wide[0], step, (n+1)/2)
+	narrowRowsAVX512BF16(&x.dsRows[lo*step+k-x.from], &x.wide[0], step, n)
+}
+
 // addQueries adds what so many keys, from a given one on, contribute to dQ of the
 // tile.
 func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int) {
 	p, step, dqStep := &j.p, tileDSStep(&j.plan), pad(j.p.Dim)
-	addProductAMXBF16(&dq[0], dqStep, &x.dsRows[at], step, &x.k.pairs[at/2*p.Dim], p.Dim, upToTiles(y.n), dqStep, keys/2)
+	for from, to := at, 0; from < at+keys; from = to {
+		to = at + keys
+		if x.mask.t != nil {
+			to = min((from+minBlockK)&^(minBlockK-1), to)
+		}
+		if !x.hidesPart(j, y.h, x.from+from, minBlockK) {
+			addProductAMXBF16(&dq[0], dqStep, &x.dsRows[from], step, &x.k.pairs[from/2*p.Dim], p.Dim, upToTiles(y.n), dqStep, (to-from)/2)
+		}
+	}
 	if !x.k.wild {
 		return
 	}
 	x.k.eachWild(at, min(keys, x.k.n-at), func(key, c int, v float32) {
 		for r := range y.n {
-			if from, to := p.Keys(y.from + r); from <= x.from+at+key && x.from+at+key < to {
+			if j.sees(&x.seqTile, y.h, y.from+r, x.from+at+key) {
 				dq[r*dqStep+c] += half.FromBF16(x.dsRows[r*step+at+key]) * v
 			}
 		}

@@ -39,46 +39,48 @@ func bwdAMXF32Plan(pl *plan) (tile, block phase) {
 	pl.planBlocks(max(tileStep, min(rows, upToTiles(p.QLen))), keys, planeSumKeys)
 	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
 	return pl.bwdPhases(3*planeWords(pairLanes, p.VDim)+pairLanes*(pairLanes+1)+p.VDim,
-		2*planeWords(pl.keys, p.Dim)+planeWords(pl.keys, p.VDim)+pl.gradFloats(dim, vdim)+
+		2*planeWords(pl.keys, p.Dim)+planeWords(pl.keys, p.VDim)+pl.gradFloats(dim, vdim)+pl.maskFloats()+pl.scoreFloats(pairLanes)+
 			2*(planeWords(pl.rows, p.Dim)+planeWords(pl.rows, p.VDim))+pl.rows*pairWords(widest)+
 			planeWords(pairLanes, p.Dim)+planeWords(pairLanes, p.VDim)+
 			2*pl.rows*(2*pairLanes+1)+2*planes*planeOf(pl.rows/2*pairLanes)+planes*planeOf(pl.rows*tileDSStep(pl)/2)+
 			pairLanes*(pairLanes+1)+widest+pairLanes*max(dim, vdim))
 }
 
-func bwdAMXF32Cost(p flashkit.Problem) time.Duration {
-	f := bwdAMXF32Times(p)
-	return cost(f[:]...)
+func bwdAMXF32Cost(c *flashkit.Call) time.Duration {
+	f := bwdAMXF32Times(c)
+	return cost(c, f[:]...)
 }
 
-func bwdAMXF32Times(p flashkit.Problem) [3]timedPhase {
-	pl := newPlan(p)
+func bwdAMXF32Times(c *flashkit.Call) [3]timedPhase {
+	pl := newPlan(c)
 	tile, block := bwdAMXF32Plan(pl)
-	return bwdPlanePace.backward(&p, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
+	return bwdPlanePace.backward(c, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
 }
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXF32Prepare(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
-	b, h, t := j.queryTileOf(item)
-	x := avx512Lanes.stats(j, b, h, t)
-	avx512Lanes.clearSums(j, &x, b, h, t)
+	y, t := j.rowsOf(item)
+	x := avx512Lanes.stats(j, y.b, y.h, t)
+	avx512Lanes.clearSums(j, &x, &y, t)
 	do, o := newPlaneRows(ws, p.VDim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
 	lanes, s := takeWords(ws, planeWords(pairLanes, p.VDim)), ws.take(pairLanes*pairLanes)
 	top, row := ws.take(pairLanes), ws.take(p.VDim)
-	for r := t * j.rows; r < min((t+1)*j.rows, p.QLen); r += pairLanes {
-		n, at := min(pairLanes, p.QLen-r), r-t*j.rows
-		do.load(&f.DO, b, h, r, n, row)
-		o.load(&f.O, b, h, r, n, row)
+	for r := y.from; r < y.to; r += pairLanes {
+		n, at, first := min(pairLanes, y.to-r), r-y.from, y.Q0+r
+		do.load(&f.DO, y.QBatch, y.h, first, n, row)
+		o.load(&f.O, y.QBatch, y.h, first, n, row)
 		o.toLanes(lanes, o.plane())
 		planeDots(s, &do, 0, n, lanes, o.plane(), top)
 		addWildDots(s, &do.tensorRows, &o.tensorRows, row)
 		for i := range n {
 			x.delta[at+i] = s[i*pairLanes+i]
 		}
-		j.takeDLSE(x.delta[at:], b, h, r, n)
-		j.takeLSE(x.lse[at:], b, h, r, n)
+		j.takeDLSE(x.delta[at:], y.QBatch, y.h, first, n)
+		j.takeLSE(x.lse[at:], y.QBatch, y.h, first, n)
 	}
+	j.sumDSink(&x, &y)
+	j.clearGradRows(&y)
 }
 
 // planeDots sets s to the products of n rows of a, from a given one on, and those in
@@ -94,6 +96,7 @@ type planeGrads struct {
 	kLanes, vLanes  []uint32  // [planes][panels][dim/2][lanes]
 	kPairs          []uint32  // [planes][keys/2][dim]
 	q, do           planeRows // a tile
+	h, row0         int       // its head and first row
 	qColumns        []uint32  // [planes][dim][rows/2]
 	doColumns       []uint32
 	pairs           []uint32 // one plane of [rows/2][dim]
@@ -122,7 +125,7 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
 	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
 	x := planeGrads{
-		gradPanels: newGradPanels(j, ws, item),
+		gradPanels: newGradPanels(j, ws, item, j.scale),
 		kLanes:     takeWords(ws, planeWords(j.keys, p.Dim)), vLanes: takeWords(ws, planeWords(j.keys, p.VDim)),
 		kPairs: takeWords(ws, planeWords(j.keys, p.Dim)),
 		q:      newPlaneRows(ws, p.Dim, j.rows), do: newPlaneRows(ws, p.VDim, j.rows),
@@ -137,16 +140,16 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 	k, v := newPlaneRows(ws, p.Dim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
 	for r := x.from; r < x.to; r += pairLanes {
 		n, at := min(pairLanes, x.to-r), r-x.from
-		k.load(&f.K, x.b, x.g, r, n, x.row)
+		k.load(&f.K, x.KVBatch, x.g, x.K0+r, n, x.row)
 		k.toLanes(x.kLanes[at*dim/2:], x.kPlane)
 		k.toPairs(x.kPairs[at*dim/2:], x.kPlane)
-		v.load(&f.V, x.b, x.g, r, n, x.row)
+		v.load(&f.V, x.KVBatch, x.g, x.K0+r, n, x.row)
 		v.toLanes(x.vLanes[at*vdim/2:], x.vPlane)
 		x.k.wild, x.v.wild = x.k.wild || k.wild, x.v.wild || v.wild
 	}
-	x.k = tensorRows{&f.K, x.b, x.g, x.from, x.to - x.from, x.k.wild}
-	x.v = tensorRows{&f.V, x.b, x.g, x.from, x.to - x.from, x.v.wild}
-	avx512Lanes.walk(j, x.keyRange, &x.gradSum, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	x.k = tensorRows{t: &f.K, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.k.wild}
+	x.v = tensorRows{t: &f.V, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.v.wild}
+	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	rows := ws.take(pairLanes * max(dim, vdim))
 	x.store(j, &f.DK, x.dk, rows, ones[:])
 	x.store(j, &f.DV, x.dv, rows, ones[:])
@@ -155,18 +158,20 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 // addTile takes tile t of query head h into the block of an item. at is the
 // tile's place in the order of all blocks.
 func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
-	p, f := &j.p, j.args
+	f := j.args
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
-	n := min(j.rows, p.QLen-from)
+	n := min(j.rows, x.N-from)
 	x.wild, x.now.k, x.now.n = false, x.from, 0
-	x.q.load(&f.Q, x.b, h, from, n, x.row)
+	x.q.load(&f.Q, x.QBatch, h, x.Q0+from, n, x.row)
+	x.h, x.row0 = h, from
 	x.q.toColumns(x.qColumns, x.pairs)
-	x.do.load(&f.DO, x.b, h, from, n, x.row)
+	x.do.load(&f.DO, x.QBatch, h, x.Q0+from, n, x.row)
 	x.do.toColumns(x.doColumns, x.pairs)
+	x.score.setTile(j, &x.keyRange, h, from, n)
 	x.eachPanel(j, item, from, n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
 		x.addLast(j, &y)
-		avx512Lanes.meetKeys(j, &y, x.keyRange, h, t)
-		dq, step := avx512Lanes.gathered(j, &y, x.b, h, t, j.chain(x.keyRange))
+		avx512Lanes.meetKeys(j, &y, &x.keyRange, h, t)
+		dq, step := avx512Lanes.gathered(j, &y, &x.seqTile, h, t, j.chain(&x.keyRange))
 		x.addQueries(j, &y, dq, step, lo, hi)
 	})
 }
@@ -175,8 +180,11 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 // of the panel before, which it adds to dK and dV. Of the rows it takes whole steps, and
 // only those that see a key.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
-	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
-	lo, n := x.panelRows(p, x.q.at, x.q.n, k)
+	at, step := k-x.from, tileDSStep(&j.plan)
+	lo, n := x.panelRows(x.row0, x.q.n, k)
+	if !x.setMasks(x.next.masks, x.h, x.row0+lo, n, k) {
+		n = 0
+	}
 	for r := range x.q.n {
 		for i := 0; i < planes && (r < lo || r >= lo+n); i++ {
 			clear(x.dsRows[2*i*x.dsPlane+r*step+at:][:pairLanes])
@@ -186,16 +194,49 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 		return
 	}
 	x.next.k, x.next.lo, x.next.n = k, lo, n
+	if x.score.on {
+		x.addFeatured(j, y)
+		return
+	}
 	pairs := (x.now.n + 1) / 2
 	tame := x.gradients(j, y, 0, pairs/2, x.next.s, &x.q, n, x.kLanes[at*x.q.step/2:], x.kPlane)
 	tame = x.gradients(j, y, pairs/2, pairs, x.next.dp, &x.do, n, x.vLanes[at*x.do.step/2:], x.vPlane) && tame
-	x.next.addWild(p, x)
+	x.next.addWild(x)
 	x.addSums(j, y, tame)
 	x.now, x.next = x.next, x.now
 }
 
+// addFeatured adds the next panel where features change P and dS, which are float32 first.
+func (x *planeGrads) addFeatured(j *job, y *tileStats) {
+	x.now, x.next = x.next, x.now
+	now, step := &x.now, tileDSStep(&j.plan)
+	at, n := now.k-x.from, now.n
+	x.dots(now)
+	x.score.gradients(j, &x.keyRange, now.k, now.lo, n, now.s, now.dp, now.dp, pairLanes, now.masks, y.lse[now.lo:], y.delta[now.lo:])
+	if n%2 == 1 {
+		clear(now.s[n*pairLanes:][:pairLanes])
+		clear(now.dp[n*pairLanes:][:pairLanes])
+	}
+	planePairsAMXBF16(&x.p[0], 4*x.pPlane, &now.s[0], (n+1)/2)
+	planePairsAMXBF16(&x.ds[0], 4*x.pPlane, &now.dp[0], (n+1)/2)
+	tame := splitRowsAMXBF16(&x.dsRows[now.lo*step+at], step, 4*x.dsPlane, &now.dp[0], pairLanes, pairLanes, n)
+	x.addSums(j, y, tame)
+	now.n = 0
+}
+
+// dots sets S and dP of a panel.
+func (x *planeGrads) dots(s *scorePanel) {
+	at := s.k - x.from
+	planeDots(s.s, &x.q, s.lo, s.n, x.kLanes[at*x.q.step/2:], x.kPlane, x.top)
+	planeDots(s.dp, &x.do, s.lo, s.n, x.vLanes[at*x.do.step/2:], x.vPlane, x.top)
+	s.addWild(x)
+}
+
 // addLast adds the last panel of the tile.
 func (x *planeGrads) addLast(j *job, y *tileStats) {
+	if x.now.n == 0 {
+		return
+	}
 	tame := x.gradients(j, y, 0, (x.now.n+1)/2, x.next.s, &x.q, 0, x.kLanes, 0)
 	x.addSums(j, y, tame)
 }
@@ -225,7 +266,10 @@ func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
 	q, do, dk, dv := x.q.part(lo, n), x.do.part(lo, n), x.dk[at*x.q.step:], x.dv[at*x.do.step:]
 	if !tame {
 		x.wild = true
-		now.eachWildGradient(j, y, func(r, i int, ds float32) {
+		if !x.score.on {
+			now.gradients(j, y)
+		}
+		now.eachWildGradient(func(r, i int, ds float32) {
 			for plane := range planes {
 				halves(x.ds)[2*(plane*x.pPlane+r/2*pairLanes+i)+r%2] = 0
 				x.dsRows[2*plane*x.dsPlane+(lo+r)*step+at+i] = 0
@@ -241,19 +285,22 @@ func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
 	addWildSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
 }
 
-// addWild adds to S and dP what planes leave out, and sets the masks.
-func (s *scorePanel) addWild(p *flashkit.Problem, x *planeGrads) {
+// addWild adds to S and dP what planes leave out.
+func (s *scorePanel) addWild(x *planeGrads) {
 	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
 	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)
-	x.setMasks(p, s.masks, x.q.at+s.lo, s.n, s.k)
 	addWildDots(s.s, &q, &kPart, x.row)
 	addWildDots(s.dp, &do, &vPart, x.row)
 }
 
-// eachWildGradient calls f for the elements of dS that planes cannot hold. It leaves
-// nothing of S and dP.
-func (s *scorePanel) eachWildGradient(j *job, y *tileStats, f func(r, i int, ds float32)) {
+// gradients sets S and dP to P and dS.
+func (s *scorePanel) gradients(j *job, y *tileStats) {
 	gradientsAVX512(&s.s[0], &s.dp[0], &s.dp[0], pairLanes, &s.masks[0], s.n, &y.lse[s.lo], &y.delta[s.lo], float32(j.scale))
+}
+
+// eachWildGradient calls f for the elements of dS, which is where dP was, that planes
+// cannot hold.
+func (s *scorePanel) eachWildGradient(f func(r, i int, ds float32)) {
 	for at, ds := range s.dp[:s.n*pairLanes] {
 		if isWild32(ds) {
 			f(at/pairLanes, at%pairLanes, ds)
@@ -266,6 +313,9 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	p, step, dim := &j.p, tileDSStep(&j.plan), x.q.step
 	for from, to := lo, 0; from < hi; from = to {
 		to = min((from+planeSumKeys)&^(planeSumKeys-1), hi)
+		if x.hidesPart(j, x.h, from, planeSumKeys) {
+			continue
+		}
 		at, pairs := from-x.from, upToTiles(to-from)/2
 		for c := 0; c < p.Dim; c += pairLanes {
 			planeSumsAMXBF16(&dq[c], dqStep, &x.dsRows[at], step, 4*x.dsPlane, &x.kPairs[at/2*dim+c], dim, 4*x.kPlane, x.q.n, min(pairLanes, p.Dim-c), pairs, &x.sum[0])
@@ -273,15 +323,17 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	}
 	at := lo - x.from
 	for k := lo; k < hi && x.wild; k += pairLanes {
-		rows, n := x.panelRows(p, x.q.at, x.q.n, k)
-		if n <= 0 {
+		rows, n := x.panelRows(x.row0, x.q.n, k)
+		if !x.setMasks(x.now.masks, x.h, x.row0+rows, n, k) {
 			continue
 		}
 		x.now.k, x.now.lo, x.now.n = k, rows, n
-		planeDots(x.now.s, &x.q, rows, n, x.kLanes[(k-x.from)*x.q.step/2:], x.kPlane, x.top)
-		planeDots(x.now.dp, &x.do, rows, n, x.vLanes[(k-x.from)*x.do.step/2:], x.vPlane, x.top)
-		x.now.addWild(p, x)
-		x.now.eachWildGradient(j, y, func(r, i int, ds float32) {
+		if x.dots(&x.now); x.score.on {
+			x.score.again(j, &x.keyRange, k, rows, n, x.now.s, x.now.dp, x.now.masks, y.lse[rows:], y.delta[rows:])
+		} else {
+			x.now.gradients(j, y)
+		}
+		x.now.eachWildGradient(func(r, i int, ds float32) {
 			for c := range p.Dim {
 				dq[(rows+r)*dqStep+c] += ds * x.k.element(k-x.from+i, c)
 			}
@@ -290,7 +342,7 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	seen := x.k.part(at, hi-lo)
 	seen.eachWild(x.row, func(key, c int, v float32) {
 		for r := range x.q.n {
-			if from, to := p.Keys(x.q.at + r); from <= seen.at+key && seen.at+key < to {
+			if j.sees(&x.seqTile, x.h, x.row0+r, lo+key) {
 				dq[r*dqStep+c] += planeSum(x.dsRows, 2*x.dsPlane, r*step+at+key) * v
 			}
 		}

@@ -42,16 +42,16 @@ func bwdAVX512BF16Plan(pl *plan) (tile, block phase) {
 	return tile, block
 }
 
-func bwdAVX512BF16Cost(p flashkit.Problem) time.Duration {
-	f := bwdAVX512BF16Times(p)
-	return cost(f[:]...)
+func bwdAVX512BF16Cost(c *flashkit.Call) time.Duration {
+	f := bwdAVX512BF16Times(c)
+	return cost(c, f[:]...)
 }
 
-func bwdAVX512BF16Times(p flashkit.Problem) [3]timedPhase {
-	pl := newPlan(p)
+func bwdAVX512BF16Times(c *flashkit.Call) [3]timedPhase {
+	pl := newPlan(c)
 	tile, block := bwdAVX512BF16Plan(pl)
-	c := pairPace(bwdPairPace)
-	return c.backward(&p, pairLanes, edgeGroup, avx512Lanes.cut(pl, tile, block))
+	pace := pairPace(bwdPairPace)
+	return pace.backward(c, pairLanes, edgeGroup, avx512Lanes.cut(pl, tile, block))
 }
 
 // bwdAVX512BF16Prepare sets the stats of one tile of query rows.
@@ -59,17 +59,18 @@ func bwdAVX512BF16Prepare(j *job, ws *arena, item int) {
 	avx512Lanes.bwdPrepare(j, ws, item)
 	ws.reset()
 	p, f := &j.p, j.args
-	b, h, t := j.queryTileOf(item)
-	x := avx512Lanes.stats(j, b, h, t)
+	y, t := j.rowsOf(item)
+	x := avx512Lanes.stats(j, y.b, y.h, t)
 	size := pairLanes * pairWords(p.VDim)
 	do, o, buf := takeWords(ws, size), takeWords(ws, size), takeWords(ws, size)
-	for r := t * j.rows; r < min((t+1)*j.rows, p.QLen); r += pairLanes {
-		n, delta := min(pairLanes, p.QLen-r), x.delta[r-t*j.rows:]
-		pairColumns(do, buf, &f.DO, b, h, r, n)
-		pairColumns(o, buf, &f.O, b, h, r, n)
+	for r := y.from; r < y.to; r += pairLanes {
+		n, delta, row := min(pairLanes, y.to-r), x.delta[r-y.from:], y.Q0+r
+		pairColumns(do, buf, &f.DO, y.QBatch, y.h, row, n)
+		pairColumns(o, buf, &f.O, y.QBatch, y.h, row, n)
 		dotsAVX512BF16(&delta[0], &do[0], &o[0], (p.VDim+1)/2)
-		j.takeDLSE(delta, b, h, r, n)
+		j.takeDLSE(delta, y.QBatch, y.h, row, n)
 	}
+	j.sumDSink(&x, &y)
 }
 
 // A pairBlock is a keyBlock whose products are of pairs.
@@ -86,7 +87,7 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
 	x := pairBlock{
-		keyBlock: avx512Lanes.newBlock(j, ws, item),
+		keyBlock: avx512Lanes.newBlock(j, ws, item, 1), // dK and dQ are scaled at the end
 		kColumns: takeWords(ws, j.keys*words), vColumns: takeWords(ws, j.keys*vwords),
 		kPairs: takeWords(ws, j.keys/2*pad(p.Dim)),
 		qPairs: takeWords(ws, j.rows/2*p.Dim), doPairs: takeWords(ws, j.rows/2*p.VDim),
@@ -96,22 +97,24 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 	buf := takeWords(ws, pairLanes*max(words, vwords))
 	for k := x.from; k < x.to; k += pairLanes {
 		n, at := min(pairLanes, x.to-k), k-x.from
-		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.b, x.g, k, n)
-		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.b, x.g, k, n)
+		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.KVBatch, x.g, x.K0+k, n)
+		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.KVBatch, x.g, x.K0+k, n)
 	}
-	pairRows(x.kPairs, &f.K, x.b, x.g, x.from, x.to-x.from)
-	avx512Lanes.walk(j, x.keyRange, &x.gradSum, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
+	if pairRows(x.kPairs, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from); x.tamed {
+		tamePairs(x.kPairs)
+	}
+	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	scale(x.dk, float32(j.scale))
 	avx512Lanes.storeBlock(j, &x.keyBlock)
 }
 
 // bwdAVX512BF16Finish writes dQ of one tile of query rows.
 func bwdAVX512BF16Finish(j *job, _ *arena, item int) {
-	b, h, t := j.queryTileOf(item)
-	x, n := avx512Lanes.stats(j, b, h, t), min(j.rows, j.p.QLen-t*j.rows)
-	avx512Lanes.addChains(j, &x, b, h, t)
-	scale(x.dq[:n*pad(j.p.Dim)], float32(j.scale))
-	avx512Lanes.storeSums(j, &x, b, h, t)
+	y, t := j.rowsOf(item)
+	x := avx512Lanes.stats(j, y.b, y.h, t)
+	avx512Lanes.addChains(j, &x, &y, t)
+	scale(x.dq[:(y.to-y.from)*pad(j.p.Dim)], float32(j.scale))
+	avx512Lanes.storeSums(j, &x, &y)
 }
 
 // addTile takes tile t of query head h into the block of an item. at is the
@@ -119,46 +122,55 @@ func bwdAVX512BF16Finish(j *job, _ *arena, item int) {
 func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	p, f, isa := &j.p, j.args, &avx512Lanes
 	from := t * j.rows
-	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+j.rows, p.QLen), group: edgeGroup}
-	if y.wild[0] != 0 || x.wild {
-		y.group = 1
-	}
+	y := rowTile{tileStats: isa.stats(j, x.b, h, t), h: h, from: from, to: min(from+j.rows, x.N)}
 	n := y.to - from
-	wholeFrom, wholeTo := x.wholePanels(p, &y)
+	wholeFrom, wholeTo := x.wholePanels(&y)
 	if wholeFrom < wholeTo {
-		pairRows(x.qPairs, &f.Q, x.b, h, from, n)
-		pairRows(x.doPairs, &f.DO, x.b, h, from, n)
+		pairRows(x.qPairs, &f.Q, x.QBatch, h, x.Q0+from, n)
+		pairRows(x.doPairs, &f.DO, x.QBatch, h, x.Q0+from, n)
 	}
 	if x.from < wholeFrom || wholeTo < x.to {
-		y.q, y.qStep = isa.rows(&f.Q, x.b, h, from, n, x.q)
-		y.do, y.doStep = isa.rows(&f.DO, x.b, h, from, n, x.do)
+		y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, n, x.q)
+		y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, n, x.do)
 	}
+	if isa.shield(j, &x.keyBlock, &y); y.tamed {
+		tamePairs(x.qPairs)
+		tamePairs(x.doPairs)
+	}
+	x.score.setTile(j, &x.keyRange, h, from, n)
 	for k := x.from; k < x.to; k += pairLanes {
 		if j.canceled() {
 			return
 		}
 		y.whole = wholeFrom <= k && k < wholeTo
-		x.addPanel(j, &y, h, k, min(pairLanes, x.to-k))
+		x.addPanel(j, &y, k, min(pairLanes, x.to-k))
 	}
-	if !j.waitFor(j.before(x.keyRange, item), at) {
+	if !j.waitFor(x.behind, at) {
 		return // canceled
 	}
-	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
+	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 	isa.addRows(j, &x.keyBlock, &y, dq, step, x.from, wholeFrom, y.group)
-	if lo := wholeFrom - x.from; wholeFrom < wholeTo {
-		addPairs(addProductAVX512BF16, addProductMaskedAVX512BF16, dq, x.ds16[lo:], dsStep(&j.plan), x.kPairs[lo/2*p.Dim:], n, (wholeTo-wholeFrom+1)/2, p.Dim)
+	for k, end := wholeFrom, 0; k < wholeTo; k = end {
+		end = wholeTo
+		if x.mask.t != nil {
+			end = min((k+minBlockK)&^(minBlockK-1), end)
+		}
+		if lo := k - x.from; !j.hides(&x.seqTile, h, k&^(minBlockK-1), k&^(minBlockK-1)+minBlockK) {
+			addPairs(addProductAVX512BF16, addProductMaskedAVX512BF16, dq, x.ds16[lo:], dsStep(&j.plan), x.kPairs[lo/2*p.Dim:], n, (end-k+1)/2, p.Dim)
+		}
 	}
 	isa.addRows(j, &x.keyBlock, &y, dq, step, wholeTo, x.to, y.group)
+	isa.addWildRows(j, &x.keyBlock, &y, dq, step)
 	j.passed[item].Store(at + 1)
 }
 
 // wholePanels returns the keys of the panels that all rows of the tile see. They
 // do not depend on how many panels a block has.
-func (x *pairBlock) wholePanels(p *flashkit.Problem, y *rowTile) (from, to int) {
-	_, to = p.Keys(y.from)
-	from, _ = p.Keys(y.to - 1)
+func (x *pairBlock) wholePanels(y *rowTile) (from, to int) {
+	_, to = x.Keys(y.from)
+	from, _ = x.Keys(y.to - 1)
 	from = ceilDiv(from, pairLanes) * pairLanes
-	if to < p.KVLen {
+	if to < x.M {
 		to = to / pairLanes * pairLanes
 	}
 	if from, to = max(from, x.from), min(to, x.to); from < to {
@@ -169,19 +181,27 @@ func (x *pairBlock) wholePanels(p *flashkit.Problem, y *rowTile) (from, to int) 
 
 // addPanel computes P and dS of a tile and the keys from k on, and adds to their
 // dK and dV.
-func (x *pairBlock) addPanel(j *job, y *rowTile, h, k, keys int) {
-	p, q, do := &j.p, &j.args.Q, &j.args.DO
-	lo, hi := avx512Lanes.seen(p, &x.keyBlock, y, k, keys)
+func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
+	p, q, do, h := &j.p, &j.args.Q, &j.args.DO, y.h
+	lo, hi := avx512Lanes.seen(j, &x.keyBlock, y, k, keys)
+	at := k - x.from
 	if lo >= hi {
+		for r := 0; y.whole && r < y.to-y.from; r++ { // which a mask hides
+			clear(x.ds16[r*dsStep(&j.plan)+at:][:pairLanes])
+		}
 		return
 	}
-	at := k - x.from
 	s, dp, ds := x.s[lo*pairLanes:], x.dp[lo*pairLanes:], x.ds[lo*dsStep(&j.plan)+at:]
-	scoresAVX512BF16(&s[0], &q.Uint16s()[q.Offset(x.b, h, y.from+lo)], rowStep(q), &x.kColumns[at*pairWords(p.Dim)], p.Dim, hi-lo, &x.top[0])
-	scoresAVX512BF16(&dp[0], &do.Uint16s()[do.Offset(x.b, h, y.from+lo)], rowStep(do), &x.vColumns[at*pairWords(p.VDim)], p.VDim, hi-lo, &x.top[0])
-	gradientsAVX512BF16(&s[0], &dp[0], &ds[0], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	scoresAVX512BF16(&s[0], &q.Uint16s()[q.Offset(x.QBatch, h, x.Q0+y.from+lo)], rowStep(q), &x.kColumns[at*pairWords(p.Dim)], p.Dim, hi-lo, &x.top[0])
+	scoresAVX512BF16(&dp[0], &do.Uint16s()[do.Offset(x.QBatch, h, x.Q0+y.from+lo)], rowStep(do), &x.vColumns[at*pairWords(p.VDim)], p.VDim, hi-lo, &x.top[0])
+	if x.score.on {
+		x.score.gradients(j, &x.keyRange, k, lo, hi-lo, s, dp, ds, dsStep(&j.plan), x.masks[lo:], y.lse[lo:], y.delta[lo:])
+	} else {
+		gradientsAVX512BF16(&s[0], &dp[0], &ds[0], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	}
 	if !y.whole {
 		avx512Lanes.addKeys(j, &x.keyBlock, y, k, keys, y.group)
+		avx512Lanes.addWildKeys(j, &x.keyBlock, y, k, lo, hi)
 		return
 	}
 	n := y.to - y.from // lo is 0 and hi is n
@@ -195,6 +215,7 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, h, k, keys int) {
 	whole, masked := addProductTAVX512BF16, addProductTMaskedAVX512BF16
 	addPairs(whole, masked, x.dv[at*pad(p.VDim):], x.pPairs, pairLanes, x.doPairs, keys, (n+1)/2, p.VDim)
 	addPairs(whole, masked, x.dk[at*pad(p.Dim):], x.dsPairs, pairLanes, x.qPairs, keys, (n+1)/2, p.Dim)
+	avx512Lanes.addWildKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
 // addPairs calls a product of pairs for all columns, as many at a time as there

@@ -141,10 +141,20 @@ func (j *job) keyFeatureGradients(ws *arena, t seqTile) {
 		store(&f.DK, f.DK.Offset(t.KVBatch, t.g, t.K0+t.from+c), dk[c*p.Dim:][:p.Dim])
 		store(&f.DV, f.DV.Offset(t.KVBatch, t.g, t.K0+t.from+c), dv[c*p.VDim:][:p.VDim])
 	}
-	for c := t.to; c < t.end; c++ {
-		clearRow(&f.DK, f.DK.Offset(t.KVBatch, t.g, c))
-		clearRow(&f.DV, f.DV.Offset(t.KVBatch, t.g, c))
+	j.clearGradKeys(&t)
+}
+
+// clearGradRows writes zeros to the rows of dQ that the sequence does not have.
+func (j *job) clearGradRows(t *seqTile) {
+	if !j.call.Traits.PackedQ {
+		clearRows(&j.args.DQ, t.QBatch, t.h, t.to, t.end)
 	}
+}
+
+// clearGradKeys writes zeros to the rows of dK and dV that the sequence does not have.
+func (j *job) clearGradKeys(t *seqTile) {
+	clearRows(&j.args.DK, t.KVBatch, t.g, t.to, t.end)
+	clearRows(&j.args.DV, t.KVBatch, t.g, t.to, t.end)
 }
 
 // rowsSeen returns the query rows that see some key of the tile.
@@ -195,8 +205,8 @@ func (j *job) queryFeatureGradients(ws *arena, t seqTile) {
 	x.begin(j, ws)
 	dq, past := twoSums(ws, rows*p.Dim)
 	x.setRows(j, &t.Seq, t.b, t.h, t.from, t.to)
-	for i := t.from; j.features.ownBias && i < t.end; i++ {
-		clearRow(&f.DBias, f.DBias.Offset(t.b, t.h, i))
+	for i := t.from; j.features.ownBias && i < t.end; i++ { // some of them are added to at once
+		clearElements(&f.DBias, f.DBias.Offset(t.b, t.h, i), f.DBias.Shape()[3])
 	}
 	first, last := t.keysSeen()
 	for k0 := first; k0 < last; k0 += tileK {
@@ -223,7 +233,5 @@ func (j *job) queryFeatureGradients(ws *arena, t seqTile) {
 	for r := range rows {
 		store(&f.DQ, f.DQ.Offset(t.QBatch, t.h, t.Q0+t.from+r), dq[r*p.Dim:][:p.Dim])
 	}
-	for i := t.to; !j.call.Traits.PackedQ && i < t.end; i++ {
-		clearRow(&f.DQ, f.DQ.Offset(t.QBatch, t.h, i))
-	}
+	j.clearGradRows(&t)
 }

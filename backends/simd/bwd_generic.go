@@ -43,10 +43,10 @@ func bwdGenericFloats(p flashkit.Problem) int {
 func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	if hasFeatures(c) {
 		f := planFeatures(c)
-		return flashkit.Memory{Host: memory(phase{f.backwardItems(), bwdFeatureFloats(c, &f)}) + f.tables(c)}
+		return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdFeatureFloats(c, &f)}) + f.tables(c)}
 	}
 	keys, queries := bwdGenericItems(c.Problem)
-	return flashkit.Memory{Host: memory(phase{keys + queries, bwdGenericFloats(c.Problem)})}
+	return flashkit.Memory{Host: memory(c, phase{keys + queries, bwdGenericFloats(c.Problem)})}
 }
 
 func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
@@ -55,9 +55,9 @@ func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
 
 func bwdGenericCost(c *flashkit.Call) time.Duration {
 	if hasFeatures(c) {
-		return cost(bwdFeatureTimes(c))
+		return cost(c, bwdFeatureTimes(c))
 	}
-	return cost(bwdGenericTimes(c.Problem))
+	return cost(c, bwdGenericTimes(c.Problem))
 }
 
 // bwdGenericTimes has seven products for a pair: four in a tile of keys, three in one

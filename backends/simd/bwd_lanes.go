@@ -43,16 +43,20 @@ import (
 func (b *Backend) bwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, cut func(*plan) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
 	j := b.newJob(c)
 	tile, key := cut(&j.plan)
-	j.shared.reserve(tile.items * isa.statsSize(&j.plan))
-	if len(j.passed) < key.items {
-		j.passed = make([]atomic.Int64, key.items)
+	j.cutBlocks()
+	j.shared.reserve(j.biasSums() + tile.items*isa.statsSize(&j.plan))
+	if n := j.progress(key.items); len(j.passed) < n {
+		j.passed = make([]atomic.Int64, n)
 	}
-	for i := range key.items {
+	for i := range j.progress(key.items) {
 		j.passed[i].Store(0)
 	}
 	j.hold(tile, key)
 	j.parallel(ctx, prepare, tile.items, tile.floats)
+	isa.storeDSink(j)
+	j.beginDBias(ctx)
 	j.parallel(ctx, block, key.items, key.floats)
+	j.endDBias(ctx)
 	if isa.copies(&j.plan) > 0 {
 		j.parallel(ctx, finish, tile.items, 0)
 	}
@@ -64,28 +68,36 @@ func (isa *laneISA) bwdPlan(pl *plan) (tile, block phase) {
 	pl.planLanes()
 	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
 	return pl.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
-		pl.gradFloats(dim, vdim)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
+		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
+}
+
+// maskedFloats returns what a block needs for a mask.
+func (pl *plan) maskedFloats(dim, vdim int) int {
+	if !pl.p.Score.Mask {
+		return 0
+	}
+	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)
 }
 
 // bwdPhases returns the phases of a planned job whose items need so many floats.
 func (pl *plan) bwdPhases(perTile, perBlock int) (tile, block phase) {
 	p := &pl.p
-	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.rows), perTile}, phase{p.Batch * p.KVHeads * ceilDiv(p.KVLen, pl.keys), perBlock}
+	return phase{p.Heads * pl.rowTiles(pl.rows), perTile}, phase{p.KVHeads * pl.keyTiles(pl.keys), perBlock}
 }
 
 // dsStep is the distance between rows of dS: no power of two, so that the rows
 // of a column do not fall on the same cache lines.
 func dsStep(pl *plan) int { return pl.keys + 16 }
 
-func (isa *laneISA) bwdCost(p flashkit.Problem) time.Duration {
-	f := isa.bwdTimes(p)
-	return cost(f[:]...)
+func (isa *laneISA) bwdCost(c *flashkit.Call) time.Duration {
+	f := isa.bwdTimes(c)
+	return cost(c, f[:]...)
 }
 
-func (isa *laneISA) bwdTimes(p flashkit.Problem) [3]timedPhase {
-	pl := newPlan(p)
+func (isa *laneISA) bwdTimes(c *flashkit.Call) [3]timedPhase {
+	pl := newPlan(c)
 	tile, block := isa.bwdPlan(pl)
-	return isa.bwdPace.backward(&p, isa.lanes, edgeGroup, isa.cut(pl, tile, block))
+	return isa.bwdPace.backward(c, isa.lanes, edgeGroup, isa.cut(pl, tile, block))
 }
 
 // cut returns how a planned job is cut.
@@ -113,36 +125,43 @@ func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 	return buf, step
 }
 
-// queryTileOf returns the batch, head and number of a tile of query rows.
-func (pl *plan) queryTileOf(item int) (b, h, t int) {
-	n := ceilDiv(pl.p.QLen, pl.rows)
-	return item / n / pl.p.Heads, item / n % pl.p.Heads, item % n
+// rowsOf returns the tile of query rows of an item, and its number among those of its head.
+func (j *job) rowsOf(item int) (x seqTile, t int) {
+	s := j.bySpan[0].find(item)
+	item -= s.first
+	head, t := item/s.tiles, item%s.tiles
+	h := head % j.p.Heads
+	x = j.tileOf(s.b+head/j.p.Heads, h, h/(j.p.Heads/j.p.KVHeads))
+	x.setRows(j, t*j.rows, j.rows)
+	return x, t
 }
 
 // bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
 func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
-	b, h, t := j.queryTileOf(item)
-	x := isa.stats(j, b, h, t)
-	isa.clearSums(j, &x, b, h, t)
+	y, t := j.rowsOf(item)
+	x := isa.stats(j, y.b, y.h, t)
+	isa.clearSums(j, &x, &y, t)
 	q, do, o := ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim)), ws.take(lanes*pad(p.VDim))
 	buf, sums := ws.take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.take(lanes)
 	x.wild[0] = 0
-	for r := t * j.rows; r < min((t+1)*j.rows, p.QLen); r += lanes {
-		n, at := min(lanes, p.QLen-r), r-t*j.rows
-		isa.transposed(do, buf, &f.DO, b, h, r, n)
-		isa.transposed(o, buf, &f.O, b, h, r, n)
+	for r := y.from; r < y.to; r += lanes {
+		n, at, row := min(lanes, y.to-r), r-y.from, y.Q0+r
+		isa.transposed(do, buf, &f.DO, y.QBatch, y.h, row, n)
+		isa.transposed(o, buf, &f.O, y.QBatch, y.h, row, n)
 		isa.dots(&x.delta[at], &do[0], &o[0], p.VDim)
-		j.takeDLSE(x.delta[at:], b, h, r, n)
-		j.takeLSE(x.lse[at:], b, h, r, n)
-		if p.Band == (flashkit.Band{}) {
-			continue // no edges, so nobody asks
+		j.takeDLSE(x.delta[at:], y.QBatch, y.h, row, n)
+		j.takeLSE(x.lse[at:], y.QBatch, y.h, row, n)
+		if p.Band == (flashkit.Band{}) && !p.Score.Mask {
+			continue // nothing is hidden, so nobody asks
 		}
-		isa.transposed(q, buf, &f.Q, b, h, r, n)
+		isa.transposed(q, buf, &f.Q, y.QBatch, y.h, row, n)
 		if isa.wild(q, p.Dim, sums) || isa.wild(do, p.VDim, sums) {
 			x.wild[0] = 1
 		}
 	}
+	j.sumDSink(&x, &y)
+	j.clearGradRows(&y)
 }
 
 // wild reports whether x, [dim][lanes], may hold NaN or an infinity: whether the
@@ -169,59 +188,95 @@ type keyBlock struct {
 	s, dp  []float32 // [rows][lanes]
 	ds     []float32 // [rows][dsStep]
 	masks  []uint32  // [rows]
+	mask   rowMask
+	tameQ  []float32 // a tile of query rows without what is not finite
+	tameDO []float32
+	row    []float32 // of any tensor
+	tamed  bool      // k is without what is not finite
 	top    []float32 // [lanes], of no use
+	score  gradScore
 	ahead  ahead
 }
 
-// newBlock loads the keys of an item.
-func (isa *laneISA) newBlock(j *job, ws *arena, item int) keyBlock {
+// newBlock loads the keys of an item. It multiplies dS by the given factor where features
+// make it.
+func (isa *laneISA) newBlock(j *job, ws *arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
+	r := j.keyRangeOf(item)
 	x := keyBlock{
-		keyRange: j.keyRangeOf(item),
-		gradSum:  j.newGradSum(ws, dim, vdim), // [keys][padded dim]
+		keyRange: r,
+		gradSum:  j.newGradSum(ws, dim, vdim, r.N), // [keys][padded dim]
 		kT:       ws.take(j.keys * dim), vT: ws.take(j.keys * vdim),
 		q: ws.take(j.rows * dim), do: ws.take(j.rows * vdim),
 		s: ws.take(j.rows * lanes), dp: ws.take(j.rows * lanes), ds: ws.take(j.rows * dsStep(&j.plan)),
-		masks: takeWords(ws, j.rows), top: ws.take(lanes),
+		masks: takeWords(ws, j.rows), top: ws.take(lanes), score: isa.newGradScore(j, ws, by),
 	}
-	x.k, x.kStep = isa.rows(&f.K, x.b, x.g, x.from, x.to-x.from, ws.take(j.keys*dim))
+	if p.Score.Mask {
+		x.mask, x.row = isa.newRowMask(j, ws), ws.take(max(dim, vdim))
+		x.tameQ, x.tameDO = ws.take(j.rows*dim), ws.take(j.rows*vdim)
+	}
+	rows := ws.take(j.keys * dim)
+	x.k, x.kStep = isa.rows(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, rows)
 	buf := ws.take(lanes * max(dim, vdim))
 	for k := x.from; k < x.to; k += lanes {
 		n, panel := min(lanes, x.to-k), x.kT[(k-x.from)*dim:]
-		isa.transposed(panel, buf, &f.K, x.b, x.g, k, n)
-		isa.transposed(x.vT[(k-x.from)*vdim:], buf, &f.V, x.b, x.g, k, n)
+		isa.transposed(panel, buf, &f.K, x.KVBatch, x.g, x.K0+k, n)
+		isa.transposed(x.vT[(k-x.from)*vdim:], buf, &f.V, x.KVBatch, x.g, x.K0+k, n)
 		x.wild = x.wild || isa.wild(panel, p.Dim, x.top)
+	}
+	if x.tamed = x.wild && p.Score.Mask; x.tamed {
+		x.k, x.kStep = isa.tameRows(rows, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
 	}
 	return x
 }
 
 // bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
 func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
-	x := isa.newBlock(j, ws, item)
-	isa.walk(j, x.keyRange, &x.gradSum, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
+	x := isa.newBlock(j, ws, item, j.scale)
+	x.score.parts = ceilDiv(j.rows, fetchRows)
+	isa.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
 	isa.storeBlock(j, &x)
 }
 
 // walk calls add for the tiles of query rows that see keys of the block, in the
 // order of all blocks, of which at is the place.
-func (isa *laneISA) walk(j *job, x keyRange, sum *gradSum, item int, add func(h, t int, at int64)) {
-	p := &j.p
-	first, end := j.visited(x)
-	group, perHead := p.Heads/p.KVHeads, ceilDiv(p.QLen, j.rows)
-	for c := range group {
-		if first == end {
-			break
+func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, item int, add func(h, t int, at int64)) {
+	first, end := j.visited(&x.seqTile)
+	group, tilesFirst := j.p.Heads/j.p.KVHeads, j.tilesFirst()
+	rows := min(j.rows, upToTiles(x.N)) // of a tile, however many other sequences have
+	visit := func(c, t int) {
+		h, at := x.g*group+c, j.place(x.N, c, t)
+		if t == end-1 && !(tilesFirst && c > 0) {
+			if x.behind = j.before(x, item); !tilesFirst {
+				x.behind = j.beforeOf(x, item, h)
+			}
+			j.passed[item].Store(int64(at))
 		}
-		j.passed[item].Store(int64(c*perHead + perHead - end))
-		for t := end - 1; t >= first && !j.canceled(); t-- {
-			at := c*perHead + perHead - 1 - t
-			isa.meetRow(sum, at*j.rows)
-			add(x.g*group+c, t, int64(at))
+		isa.meetRow(sum, at*rows)
+		add(h, t, int64(at))
+		score.endTile(j, x, item, c, t, int64(at))
+	}
+	for t := end - 1; tilesFirst && t >= first && !j.canceled(); t-- {
+		for c := range group {
+			visit(c, t)
 		}
+	}
+	c0 := 0
+	if x.N == 0 && score.db.sharesHeads(j) {
+		c0 = group - 1 // where there are no rows, nothing backs the number of heads
+	}
+	for c := c0; c < group; c++ {
+		h := x.g*group + c
+		seen := first < end && !(!tilesFirst && j.skips(&x.seqTile, h, x.from))
+		for t := end - 1; !tilesFirst && seen && t >= first && !j.canceled(); t-- {
+			visit(c, t)
+		}
+		score.endHead(j, x, item, c)
 	}
 	isa.endRows(sum)
 	j.passed[item].Store(math.MaxInt64)
+	j.clearGradKeys(&x.seqTile)
 }
 
 // storeBlock writes dK and dV.
@@ -229,19 +284,25 @@ func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
 	f, dim, vdim := j.args, pad(j.p.Dim), pad(j.p.VDim)
 	for k := x.from; k < x.to && !j.canceled(); k += isa.lanes {
 		n, at := min(isa.lanes, x.to-k), k-x.from
-		isa.storeRows(&f.DK, x.b, x.g, k, n, x.dk[at*dim:], dim)
-		isa.storeRows(&f.DV, x.b, x.g, k, n, x.dv[at*vdim:], vdim)
+		isa.storeRows(&f.DK, x.KVBatch, x.g, x.K0+k, n, x.dk[at*dim:], dim)
+		isa.storeRows(&f.DV, x.KVBatch, x.g, x.K0+k, n, x.dv[at*vdim:], vdim)
 	}
 }
 
 // A rowTile is a tile of query rows on its way through a block of keys.
 type rowTile struct {
 	tileStats
-	from, to      int
+	h, from, to int
+	queryRows
+	tame  queryRows // for dK and dV
+	tamed bool      // these are without what is not finite
+	whole bool      // every row sees every key of the block
+	group int       // rows or keys of a product, where not whole
+}
+
+type queryRows struct {
 	q, do         []float32
 	qStep, doStep int
-	whole         bool // every row sees every key of the block
-	group         int  // rows or keys of a product, where not whole
 }
 
 // addTile takes tile t of query head h into the block of an item. at is the
@@ -249,17 +310,16 @@ type rowTile struct {
 func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows
-	y := rowTile{tileStats: isa.stats(j, x.b, h, t), from: from, to: min(from+j.rows, p.QLen), group: edgeGroup}
-	_, allUntil := p.Keys(from)
-	allFrom, _ := p.Keys(y.to - 1)
+	y := rowTile{tileStats: isa.stats(j, x.b, h, t), h: h, from: from, to: min(from+j.rows, x.N)}
+	_, allUntil := x.Keys(from)
+	allFrom, _ := x.Keys(y.to - 1)
 	y.whole = x.from >= allFrom && x.to <= allUntil
-	if y.wild[0] != 0 || x.wild {
-		y.group = 1
-	}
-	y.q, y.qStep = isa.rows(&f.Q, x.b, h, from, y.to-from, x.q)
-	y.do, y.doStep = isa.rows(&f.DO, x.b, h, from, y.to-from, x.do)
-	dq, step := isa.gathered(j, &y.tileStats, x.b, h, t, j.chain(x.keyRange))
-	before := j.before(x.keyRange, item)
+	y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, y.to-from, x.q)
+	y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, x.do)
+	isa.shield(j, x, &y)
+	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
+	before := x.behind
+	x.score.setTile(j, &x.keyRange, h, from, y.to-from)
 	isa.lookBehind(j, x, h, t)
 	for k := x.from; k < x.to; k += isa.lanes {
 		if j.canceled() {
@@ -273,12 +333,13 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	if !j.waitFor(before, at) {
 		return // canceled
 	}
-	isa.meetKeys(j, &y.tileStats, x.keyRange, h, t)
+	isa.meetKeys(j, &y.tileStats, &x.keyRange, h, t)
 	group := y.group
 	if y.whole {
 		group = j.rows
 	}
 	isa.addRows(j, x, &y, dq, step, x.from, x.to, group)
+	isa.addWildRows(j, x, &y, dq, step)
 	j.passed[item].Store(at + 1)
 }
 
@@ -286,20 +347,25 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 // dK and dV.
 func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	p, lanes := &j.p, isa.lanes
-	lo, hi := isa.seen(p, x, y, k, keys)
+	lo, hi := isa.seen(j, x, y, k, keys)
 	if lo >= hi {
 		return
 	}
 	s, dp := x.s[lo*lanes:], x.dp[lo*lanes:]
 	at := k - x.from
-	isa.scores(&s[0], &y.q[lo*y.qStep], y.qStep, &x.kT[at*pad(p.Dim)], p.Dim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.Dim, &y.q[lo*y.qStep]))
-	isa.scoresInParts(&dp[0], &y.do[lo*y.doStep], y.doStep, &x.vT[at*pad(p.VDim)], p.VDim, hi-lo, &x.top[0], x.ahead.take(hi-lo, p.VDim, &y.do[lo*y.doStep]))
-	isa.gradients(&s[0], &dp[0], &x.ds[lo*dsStep(&j.plan)+at], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	x.dots(isa.scores, s, y.q[lo*y.qStep:], y.qStep, x.kT[at*pad(p.Dim):], p.Dim, hi-lo)
+	x.dots(isa.scoresInParts, dp, y.do[lo*y.doStep:], y.doStep, x.vT[at*pad(p.VDim):], p.VDim, hi-lo)
+	if ds := x.ds[lo*dsStep(&j.plan)+at:]; x.score.on {
+		x.score.gradients(j, &x.keyRange, k, lo, hi-lo, s, dp, ds, dsStep(&j.plan), x.masks[lo:], y.lse[lo:], y.delta[lo:])
+	} else {
+		isa.gradients(&s[0], &dp[0], &ds[0], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
+	}
 	group := y.group
 	if y.whole {
 		group = lanes
 	}
 	isa.addKeys(j, x, y, k, keys, group)
+	isa.addWildKeys(j, x, y, k, lo, hi)
 }
 
 // hasPassed reports whether an item, if there is one, has passed the place at.
@@ -325,8 +391,8 @@ func (j *job) waitFor(before int, at int64) bool {
 
 // bwdFinish adds up and writes dQ of one tile of query rows.
 func (isa *laneISA) bwdFinish(j *job, _ *arena, item int) {
-	b, h, t := j.queryTileOf(item)
-	x := isa.stats(j, b, h, t)
-	isa.addChains(j, &x, b, h, t)
-	isa.storeSums(j, &x, b, h, t)
+	y, t := j.rowsOf(item)
+	x := isa.stats(j, y.b, y.h, t)
+	isa.addChains(j, &x, &y, t)
+	isa.storeSums(j, &x, &y)
 }

@@ -9,17 +9,21 @@ import "github.com/flashkit-go/flashkit"
 type gradPanels struct {
 	keyRange
 	gradSum // [panels][dim][lanes]
+	mask    rowMask
+	score   gradScore
 }
 
-func newGradPanels(j *job, ws *arena, item int) gradPanels {
-	return gradPanels{j.keyRangeOf(item), j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim))}
+// newGradPanels multiplies dS by the given factor where features make it.
+func newGradPanels(j *job, ws *arena, item int, by float64) gradPanels {
+	r := j.keyRangeOf(item)
+	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
 }
 
 // eachPanel calls panel for the panels that the n rows of a tile see, and then queries
 // for their keys, in the order of all blocks, of which at is the tile's place.
 func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k int), queries func(lo, hi int)) {
-	first, _ := j.p.Keys(row)
-	_, last := j.p.Keys(row + n - 1)
+	first, _ := x.Keys(row)
+	_, last := x.Keys(row + n - 1)
 	lo, hi := max(first&^(pairLanes-1), x.from), min(last, x.to)
 	for k := lo; k < hi; k += pairLanes {
 		if j.canceled() {
@@ -27,7 +31,7 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 		}
 		panel(k)
 	}
-	if !j.waitFor(j.before(x.keyRange, item), at) {
+	if !j.waitFor(x.behind, at) {
 		return // canceled
 	}
 	if lo < hi {
@@ -36,25 +40,35 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	j.passed[item].Store(at + 1)
 }
 
+// hidesPart reports whether a mask hides from head h all keys of the part of a block in
+// which key k is. Parts are of so many keys, a power of 2, and no block is smaller.
+func (x *gradPanels) hidesPart(j *job, h, k, keys int) bool {
+	return j.hides(&x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
+}
+
 // panelRows returns which of the rows of a tile see the panel from key k on: the
 // first, rounded down to a step, and how many, in whole steps or to the last one.
-func (x *gradPanels) panelRows(p *flashkit.Problem, row, rows, k int) (lo, n int) {
-	first, _ := p.Queries(k)
-	_, last := p.Queries(min(k+pairLanes, x.to) - 1)
+func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
+	first, _ := x.Queries(k)
+	_, last := x.Queries(min(k+pairLanes, x.to) - 1)
 	lo = max(first-row, 0) &^ (tileStep - 1)
 	return lo, min(upToTiles(last-row), rows) - lo
 }
 
-// setMasks sets the masks of n rows, and that of one more to nothing if the last pair
-// lacks it, for the panel from key k on.
-func (x *gradPanels) setMasks(p *flashkit.Problem, masks []uint32, row, n, k int) {
+// setMasks sets the masks of n rows of head h, and that of one more to nothing if the last
+// pair lacks it, for the panel from key k on. It reports whether some row sees some key.
+func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
+	if n <= 0 {
+		return false
+	}
 	keys := min(pairLanes, x.to-k)
-	_, end := p.Keys(row)
-	begin, _ := p.Keys(row + n - 1)
-	setKeyMasks(p, masks[:n], row, k, keys, pairLanes, begin <= k && k+keys <= end)
+	_, end := x.Keys(row)
+	begin, _ := x.Keys(row + n - 1)
+	setKeyMasks(&x.Seq, masks[:n], row, k, keys, pairLanes, begin <= k && k+keys <= end)
 	if n%2 == 1 {
 		masks[n] = 0
 	}
+	return x.mask.hide(masks[:n], x.b, h, row, k)
 }
 
 // store writes dK or dV, from panels of columns in the lanes times by.
@@ -66,6 +80,6 @@ func (x *gradPanels) store(j *job, t *flashkit.Tensor, panels, rows, by []float3
 			return
 		}
 		avx512Lanes.fromLanes(rows, padded, panels[(k-x.from)*upToTiles(dim):], padded, by)
-		avx512Lanes.storeRows(t, x.b, x.g, k, min(pairLanes, x.to-k), rows, padded)
+		avx512Lanes.storeRows(t, x.KVBatch, x.g, x.K0+k, min(pairLanes, x.to-k), rows, padded)
 	}
 }

@@ -10,7 +10,7 @@ const (
 	bwdBlockK = 128 // keys of a block: their dK and dV stay in the second-level cache
 	minBlockK = 64
 	chainKeys = 512 // keys of a head that add to the dQ of one chain, before those of the next: whole blocks
-	minChains = 4   // of all heads together
+	minChains = 4   // of the heads of a sequence together
 	edgeGroup = 8   // rows of a register tile, which meet an edge of the band together
 )
 
@@ -30,16 +30,17 @@ func (pl *plan) planLanes() {
 // of workers must not touch.
 //
 // Every block reads Q and dO and updates dQ. Where these outgrow the
-// second-level cache, large blocks do so less often. Small ones balance better.
+// second-level cache, large blocks do so less often, as they do with rows of a bias, which
+// lie far apart. Small ones balance better.
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
 	pl.rows, pl.keys, pl.copied = rows, keys, rows
-	pl.chains = max(1, min(minChains/max(1, p.Batch*p.Heads), ceilDiv(mostSeen(p), chainKeys)))
-	if 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
+	pl.chains = max(1, min(minChains/max(1, p.Heads), ceilDiv(mostSeen(p), chainKeys)))
+	if p.Score.Bias || 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
 		pl.keys *= 2
 	}
-	for pl.workers > 1 && pl.keys > least && !pl.balances(p.Batch*p.KVHeads*ceilDiv(p.KVLen, pl.keys)) {
+	for pl.workers > 1 && pl.keys > least && !pl.balances(p.KVHeads*pl.keyTiles(pl.keys)) {
 		pl.keys /= 2
 	}
 }
@@ -65,33 +66,72 @@ func (pl *plan) balances(blocks int) bool {
 }
 
 // A keyRange is the keys of one item.
-type keyRange struct{ b, g, from, to int }
+type keyRange struct {
+	seqTile
+	turns  int // heads that take turns
+	behind int // the item before it in the chain of the head at hand, or a negative number
+}
 
-// keyRangeOf returns the keys of an item: heads take turns.
-func (pl *plan) keyRangeOf(item int) keyRange {
-	heads := pl.p.Batch * pl.p.KVHeads
-	from := item / heads * pl.keys
-	return keyRange{b: item % heads / pl.p.KVHeads, g: item % pl.p.KVHeads, from: from, to: min(from+pl.keys, pl.p.KVLen)}
+// cutBlocks makes the tables of tiles of query rows and of blocks of keys.
+func (pl *plan) cutBlocks() {
+	pl.bySpan[0].cut(pl, pl.rows, pl.p.Heads, true, false)
+	pl.bySpan[1].cut(pl, pl.keys, pl.p.KVHeads, false, true)
+}
+
+// blockItem returns the sequence, the KV head and the first key of an item, and how many
+// heads take turns.
+func (pl *plan) blockItem(item int) (b, g, from, turns int) {
+	s := pl.bySpan[1].find(item)
+	item -= s.first
+	head := item % s.heads
+	return s.b + head/pl.p.KVHeads, head % pl.p.KVHeads, item / s.heads * pl.keys, s.heads
+}
+
+// keyRangeOf returns the keys of an item.
+func (j *job) keyRangeOf(item int) keyRange {
+	b, g, from, turns := j.blockItem(item)
+	x := keyRange{j.tileOf(b, 0, g), turns, -1}
+	x.setKeys(j, from, j.keys)
+	return x
 }
 
 // visited returns the tiles of query rows that see keys of the block, [first, end).
-func (pl *plan) visited(x keyRange) (first, end int) {
-	lo, _ := pl.p.Queries(x.from)
-	_, hi := pl.p.Queries(x.to - 1)
+func (pl *plan) visited(x *seqTile) (first, end int) {
+	lo, hi := x.rowsSeen()
 	if lo >= hi {
 		return 0, 0
 	}
 	return lo / pl.rows, (hi-1)/pl.rows + 1
 }
 
+// after returns the head and the tile that a block takes after tile t of head h, if there
+// is one.
+func (pl *plan) after(x *keyRange, h, t int) (int, int, bool) {
+	first, end := pl.visited(&x.seqTile)
+	group := pl.p.Heads / pl.p.KVHeads
+	last := h == (x.g+1)*group-1
+	switch {
+	case pl.tilesFirst() && !last:
+		return h + 1, t, true
+	case pl.tilesFirst():
+		return x.g * group, t - 1, t > first
+	case t > first:
+		return h, t - 1, true
+	}
+	return h + 1, end - 1, !last
+}
+
 // chain returns the chain of a block of keys.
-func (pl *plan) chain(x keyRange) int { return x.from / chainKeys % pl.chains }
+func (pl *plan) chain(x *keyRange) int { return x.from / chainKeys % pl.chains }
 
 // before returns the item of the block before it in its chain, or a negative number.
-func (pl *plan) before(x keyRange, item int) int {
+func (pl *plan) before(x *keyRange, item int) int {
 	blocks := 1
 	if x.from%chainKeys == 0 {
 		blocks += (pl.chains - 1) * chainKeys / pl.keys
 	}
-	return item - blocks*pl.p.Batch*pl.p.KVHeads
+	if x.from < blocks*pl.keys {
+		return -1
+	}
+	return item - blocks*x.turns
 }

@@ -6,21 +6,28 @@ import "github.com/flashkit-go/flashkit"
 
 // seen returns which rows of the tile see some of the keys from k on, in whole
 // groups, for dQ, and sets their masks.
-func (isa *laneISA) seen(p *flashkit.Problem, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
-	lo, _ = p.Queries(k)
-	_, hi = p.Queries(k + keys - 1)
+func (isa *laneISA) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
+	lo, _ = x.Queries(k)
+	_, hi = x.Queries(k + keys - 1)
 	lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from
 	if lo >= hi {
 		return lo, hi
 	}
 	lo, hi = lo/edgeGroup*edgeGroup, min(ceilDiv(hi, edgeGroup)*edgeGroup, y.to-y.from)
-	setKeyMasks(p, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.whole)
-	return lo, hi
+	setKeyMasks(&x.Seq, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.whole)
+	if x.mask.hide(x.masks[lo:hi], x.b, y.h, y.from+lo, k) {
+		return lo, hi
+	}
+	step, at := dsStep(&j.plan), k-x.from
+	for r := lo; r < hi; r++ {
+		clear(x.ds[r*step+at:][:isa.lanes])
+	}
+	return 0, 0
 }
 
 // setKeyMasks sets the masks of rows, from a given one on: which of the keys from k
 // on each sees, or all of them.
-func setKeyMasks(p *flashkit.Problem, masks []uint32, row, k, keys, lanes int, whole bool) {
+func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole bool) {
 	if all := laneMask(0, lanes, keys); whole {
 		for i := range masks {
 			masks[i] = all
@@ -28,7 +35,7 @@ func setKeyMasks(p *flashkit.Problem, masks []uint32, row, k, keys, lanes int, w
 		return
 	}
 	for i := range masks {
-		from, to := p.Keys(row + i)
+		from, to := s.Keys(row + i)
 		masks[i] = laneMask(from-k, to-k, keys)
 	}
 }
@@ -38,13 +45,13 @@ func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int)
 	p, lanes, at := &j.p, isa.lanes, k-x.from
 	for c := 0; c < keys; c += group {
 		rows := min(group, keys-c)
-		lo, _ := p.Queries(k + c)
-		_, hi := p.Queries(k + c + rows - 1)
+		lo, _ := x.Queries(k + c)
+		_, hi := x.Queries(k + c + rows - 1)
 		if lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from; lo < hi {
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dv[(at+c)*pad(p.VDim):], pad(p.VDim),
-				x.s[lo*lanes+c:], lanes, y.do[lo*y.doStep:], y.doStep, rows, hi-lo, p.VDim)
+				x.s[lo*lanes+c:], lanes, y.tame.do[lo*y.tame.doStep:], y.tame.doStep, rows, hi-lo, p.VDim)
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dk[(at+c)*pad(p.Dim):], pad(p.Dim),
-				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.q[lo*y.qStep:], y.qStep, rows, hi-lo, p.Dim)
+				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.tame.q[lo*y.tame.qStep:], y.tame.qStep, rows, hi-lo, p.Dim)
 		}
 	}
 }
@@ -55,11 +62,14 @@ func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step,
 	p := &j.p
 	for r := y.from; r < y.to; r += group {
 		rows := min(group, y.to-r)
-		lo, _ := p.Keys(r)
-		_, hi := p.Keys(r + rows - 1)
+		lo, _ := x.Keys(r)
+		_, hi := x.Keys(r + rows - 1)
 		lo, hi = max(lo, from)-x.from, min(hi, to)-x.from
 		for end := 0; lo < hi; lo = end {
-			end = min((lo/minBlockK+1)*minBlockK, hi)
+			part := lo / minBlockK * minBlockK
+			if end = min(part+minBlockK, hi); x.mask.t != nil && j.hides(&x.seqTile, y.h, x.from+part, x.from+part+minBlockK) {
+				continue
+			}
 			isa.add(isa.addProduct, isa.addProductMasked, dq[(r-y.from)*step:], step,
 				x.ds[(r-y.from)*dsStep(&j.plan)+lo:], dsStep(&j.plan), x.k[lo*x.kStep:], x.kStep, rows, end-lo, p.Dim)
 		}

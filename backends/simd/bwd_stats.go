@@ -8,7 +8,8 @@ import "math"
 type tileStats struct {
 	lse   []float32 // [rows]; the largest float32 where a row has no weight anywhere
 	delta []float32 // [rows], dO·O - dLSE
-	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite and the mask has edges
+	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite and some key is hidden from some row
+	sink  []float32 // [2], the bits of a float64: the sum that the tile adds to dSink
 	dq    []float32 // [copies][copied][padded dim]
 }
 
@@ -39,56 +40,66 @@ func (isa *laneISA) copies(pl *plan) int {
 
 func copySize(pl *plan) int { return pl.copied * pad(pl.p.Dim) }
 
-// gathered returns where a sum of the rows of dQ of a tile lies, and their distance. The
+// gathered returns where a sum of the rows of dQ of tile t of query head h lies, and their distance. The
 // sums of the chains come first.
-func (isa *laneISA) gathered(j *job, x *tileStats, b, h, t, sum int) (dq []float32, step int) {
+func (isa *laneISA) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (dq []float32, step int) {
 	f := j.args
 	if sum -= j.sums() - isa.copies(&j.plan); sum < 0 {
-		return f.DQ.Float32s()[f.DQ.Offset(b, h, t*j.rows):], rowStep(&f.DQ)
+		return f.DQ.Float32s()[f.DQ.Offset(s.QBatch, h, s.Q0+t*j.rows):], rowStep(&f.DQ)
 	}
 	return x.dq[sum*copySize(&j.plan):], pad(j.p.Dim)
 }
 
 // clearSums sets the sums of dQ of a tile to 0.
-func (isa *laneISA) clearSums(j *job, x *tileStats, b, h, t int) {
+func (isa *laneISA) clearSums(j *job, x *tileStats, y *seqTile, t int) {
 	clear(x.dq)
-	if !isa.direct(&j.args.DQ) {
+	if !isa.direct(&j.args.DQ) || y.from == y.to {
 		return
 	}
-	dq, step := isa.gathered(j, x, b, h, t, 0)
-	for i := range min(j.rows, j.p.QLen-t*j.rows) {
+	dq, step := isa.gathered(j, x, y, y.h, t, 0)
+	for i := range y.to - y.from {
 		clear(dq[i*step:][:j.p.Dim])
 	}
 }
 
+// sumsOf returns how many of the sums a sequence of m keys has. It must not add those of
+// others, which are 0: -0 + 0 is not -0.
+func (pl *plan) sumsOf(m int) int {
+	if m > gradRun*pl.chains {
+		return pl.sums()
+	}
+	return min(pl.chains, ceilDiv(m, chainKeys))
+}
+
 // addChains adds the other sums to the first.
-func (isa *laneISA) addChains(j *job, x *tileStats, b, h, t int) {
-	if j.sums() == 1 {
+func (isa *laneISA) addChains(j *job, x *tileStats, y *seqTile, t int) {
+	sums := j.sumsOf(y.M)
+	if sums <= 1 || y.from == y.to {
 		return
 	}
-	dq, step := isa.gathered(j, x, b, h, t, 0)
-	others, otherStep := isa.gathered(j, x, b, h, t, 1)
-	for i := range min(j.rows, j.p.QLen-t*j.rows) {
+	dq, step := isa.gathered(j, x, y, y.h, t, 0)
+	others, otherStep := isa.gathered(j, x, y, y.h, t, 1)
+	for i := range y.to - y.from {
 		isa.add(isa.addProduct, isa.addProductMasked, dq[i*step:], step, ones[:], 0,
-			others[i*otherStep:], copySize(&j.plan), 1, j.sums()-1, j.p.Dim)
+			others[i*otherStep:], copySize(&j.plan), 1, sums-1, j.p.Dim)
 	}
 }
 
-// stats returns the place of tile t of query head h.
+// stats returns the place of tile t of query head h of sequence b.
 func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
-	x := j.shared.all[((b*j.p.Heads+h)*ceilDiv(j.p.QLen, j.rows)+t)*size:][:size]
+	x := j.shared.all[j.biasSums()+j.bySpan[0].index(b, h, t)*size:][:size]
 	rows := statsRows(&j.plan)
-	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+16:]}
+	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+1:][:2], x[2*rows+16:]}
 }
 
 // storeSums writes dQ of a tile that was gathered elsewhere.
-func (isa *laneISA) storeSums(j *job, x *tileStats, b, h, t int) {
+func (isa *laneISA) storeSums(j *job, x *tileStats, y *seqTile) {
 	p, f := &j.p, j.args
-	if isa.direct(&f.DQ) {
+	if isa.direct(&f.DQ) || y.from == y.to {
 		return
 	}
-	isa.storeRows(&f.DQ, b, h, t*j.rows, min(j.rows, p.QLen-t*j.rows), x.dq, pad(p.Dim))
+	isa.storeRows(&f.DQ, y.QBatch, y.h, y.Q0+y.from, y.to-y.from, x.dq, pad(p.Dim))
 }
 
 // takeLSE sets lse to LSE of n rows, from row r on.

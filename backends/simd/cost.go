@@ -17,6 +17,7 @@ type pace struct {
 	element float64 // an element of a row that is loaded once, or stored
 	pack    float64 // one that an item loads again: of K or V forward, of Q or dO for a tile of them backward
 	widen   float64 // more, where that is of a 16-bit type
+	feature float64 // how many times as long as featureTimes says features take, forward
 }
 
 // What all kernels take, in nanoseconds.
@@ -45,8 +46,8 @@ func uneven(items int, equal, other, most float64) timedPhase {
 const crowding = .5
 
 // cost returns the time of a call: that of its phases, one after the other.
-func cost(phases ...timedPhase) time.Duration {
-	t, n := float64(callTime), workers()
+func cost(c *flashkit.Call, phases ...timedPhase) time.Duration {
+	t, n := float64(callTime), workersOf(c)
 	for _, f := range phases {
 		t += f.time(n)
 	}
@@ -112,9 +113,10 @@ func keyElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.KVHeads) * float64(ceilDiv(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
-// converted returns x if the problem's type is not float32, else 0.
+// converted returns x, of K and V or in a pass where all have one type, if that is not
+// float32, else 0.
 func converted(p *flashkit.Problem, x float64) float64 {
-	if p.DType == flashkit.Float32 {
+	if p.KVType() == flashkit.Float32 {
 		return 0
 	}
 	return x
@@ -138,24 +140,76 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 // forward is the phase of a forward pass in so many items of so many rows, which are
 // tiles of whole lanes. It takes keys in steps. Rows that share a key while it is in
 // cache load it once, be they of one item or of neighbors.
-func (c *pace) forward(p *flashkit.Problem, lanes, step, items, rows, sharing int) timedPhase {
+func (c *pace) forward(call *flashkit.Call, lanes, step, items, rows, sharing int) timedPhase {
+	f := ofSequences(call, func(p flashkit.Problem) timedPhase {
+		return c.forwardOf(&p, c.feature*forwardTime(call), lanes, step, items, rows, sharing)
+	})
+	f.items = items
+	return f
+}
+
+// ofSequences adds up the phases of the sequences of a call, or returns that of all if
+// they are equal.
+func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase) timedPhase {
+	p := call.Problem
+	if equalLengths(call) {
+		return phaseOf(p)
+	}
+	p.Batch = 1
+	var sum timedPhase
+	for b := range call.Batch {
+		s := call.Seq(b)
+		p.QLen, p.KVLen = s.N, s.M
+		f := phaseOf(p)
+		sum.nanoseconds += f.nanoseconds
+		sum.longest = max(sum.longest, f.longest)
+	}
+	return sum
+}
+
+// forwardOf is forward of equal sequences, with what features add to a pair.
+func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
 	read := readKeys(p, sharing, step) * dims
 	tile := float64(heads)*float64(ceilDiv(p.QLen, lanes))*c.start + rowElements(p, lanes)*c.element
-	pair := pairs(p, lanes, step)*(2*dims*c.flop+c.pair) + read*c.pack + converted(p, read)*c.widen
+	pair := pairs(p, lanes, step)*(2*dims*c.flop+c.pair+feature) + read*c.pack + converted(p, read)*c.widen
 	return uneven(items, tile, pair, share(p, rows, p.QLen, p.KVLen)/float64(max(1, heads)))
 }
 
 // backward is the phases of a backward pass in blocks of keys, which are in the lanes
 // and walk tiles of rows. edge is how many rows meet an edge of the band together.
-func (c *pace) backward(p *flashkit.Problem, lanes, edge int, f bwdCut) [3]timedPhase {
+func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timedPhase {
+	if equalLengths(call) {
+		return c.backwardOf(&call.Problem, vectorTime(call), lanes, edge, f)
+	}
+	p := call.Problem
+	p.Batch = 1
+	var sum [3]timedPhase
+	for b := range call.Batch {
+		s, of := call.Seq(b), f
+		p.QLen, p.KVLen = s.N, s.M
+		of.tiles, of.blocks = p.Heads*ceilDiv(s.N, f.rows), p.KVHeads*ceilDiv(s.M, f.keys)
+		for i, x := range c.backwardOf(&p, vectorTime(call), lanes, edge, of) {
+			sum[i].nanoseconds += x.nanoseconds
+			sum[i].longest = max(sum[i].longest, x.longest)
+		}
+	}
+	sum[0].items, sum[1].items = f.tiles, f.blocks
+	if f.finish {
+		sum[2].items = f.tiles
+	}
+	return sum
+}
+
+// backwardOf is backward of equal sequences, with what features add to a pair.
+func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int, f bwdCut) [3]timedPhase {
 	const products = 5
 	heads, dims := p.Batch*p.KVHeads, float64(p.Dim+p.VDim)
 	read := readRows(p, edge, f.keys) * dims
 	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
 	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*tileTime + rowElements(p, 1)*c.element}
 	block := float64(f.blocks)*c.start + keyElements(p, lanes)*c.element
-	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair) + visits*tileTime + read*c.pack + converted(p, read)*c.widen
+	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair+feature) + visits*tileTime + read*c.pack + converted(p, read)*c.widen
 	blocks := uneven(f.blocks, block, pair, share(p, f.keys, p.KVLen, p.QLen)/float64(max(1, heads)))
 	if !f.finish {
 		return [3]timedPhase{tile, blocks}

@@ -38,17 +38,18 @@ func lastItems(t *testing.T, name string, p flashkit.Problem) int {
 
 // timedPhases returns what every kernel predicts.
 func timedPhases(p flashkit.Problem) map[string][]timedPhase {
-	f512, b512, d512 := avx512Lanes.fwdTimes(p), avx512Lanes.bwdTimes(p), avx512Decode.times(p)
-	f2, b2, d2 := avx2Lanes.fwdTimes(p), avx2Lanes.bwdTimes(p), avx2Decode.times(p)
-	pairs, tiles, planes := bwdAVX512BF16Times(p), bwdAMXBF16Times(p), bwdAMXF32Times(p)
-	rows := decodeAMXBF16Times(p)
+	f, b := p.Ask(flashkit.PassForward), p.Ask(flashkit.PassBackward)
+	f512, b512, d512 := avx512Lanes.fwdTimes(f), avx512Lanes.bwdTimes(b), avx512Decode.times(f)
+	f2, b2, d2 := avx2Lanes.fwdTimes(f), avx2Lanes.bwdTimes(b), avx2Decode.times(f)
+	pairs, tiles, planes := bwdAVX512BF16Times(b), bwdAMXBF16Times(b), bwdAMXF32Times(b)
+	rows := decodeAMXBF16Times(f)
 	return map[string][]timedPhase{
 		"simd/fwd_generic": {fwdGenericTimes(p)}, "simd/bwd_generic": {bwdGenericTimes(p)},
 		"simd/fwd_avx2": {f2}, "simd/bwd_avx2": b2[:], "simd/decode_avx2": d2[:],
 		"simd/fwd_avx512": {f512}, "simd/bwd_avx512": b512[:], "simd/decode_avx512": d512[:],
-		"simd/fwd_avx512bf16": {fwdAVX512BF16Times(p)}, "simd/bwd_avx512bf16": pairs[:],
-		"simd/fwd_amxbf16": {fwdAMXBF16Times(p)}, "simd/bwd_amxbf16": tiles[:], "simd/decode_amxbf16": rows[:],
-		"simd/fwd_amxf32": {fwdAMXF32Times(p)}, "simd/bwd_amxf32": planes[:],
+		"simd/fwd_avx512bf16": {fwdAVX512BF16Times(f)}, "simd/bwd_avx512bf16": pairs[:],
+		"simd/fwd_amxbf16": {fwdAMXBF16Times(f)}, "simd/bwd_amxbf16": tiles[:], "simd/decode_amxbf16": rows[:],
+		"simd/fwd_amxf32": {fwdAMXF32Times(f)}, "simd/bwd_amxf32": planes[:],
 	}
 }
 
@@ -83,7 +84,7 @@ func TestCostOfBackwardPlan(t *testing.T) {
 			"simd/bwd_avx2": avx2Lanes.bwdPlan, "simd/bwd_avx512": avx512Lanes.bwdPlan,
 			"simd/bwd_avx512bf16": bwdAVX512BF16Plan, "simd/bwd_amxbf16": bwdAMXBF16Plan, "simd/bwd_amxf32": bwdAMXF32Plan,
 		} {
-			tile, block := plan(newPlan(p))
+			tile, block := plan(newPlan(p.Ask(flashkit.PassBackward)))
 			f := timedPhases(p)[kernel]
 			assert.Equal(t, []int{tile.items, block.items}, []int{f[0].items, f[1].items}, "%s of %s", kernel, name)
 		}

@@ -9,12 +9,57 @@ const anyFeatureTime = 5
 var featureTimes = [...]struct {
 	feature flashkit.Feature
 	pair    float64
+	forward float64 // of the forward kernels in assembly; a pace has its own unit
+	keys    float64 // likewise, where a bias or mask is the same for all rows
+	vector  float64 // of the backward kernels in assembly
 }{
-	{flashkit.FeatureSoftcap, 25},
-	{flashkit.FeatureALiBi, 3},
-	{flashkit.FeatureBias, 2},
-	{flashkit.FeatureMask, 3},
-	{flashkit.FeatureDropout, 12},
+	{flashkit.FeatureSoftcap, 25, .25, .25, .1},
+	{flashkit.FeatureALiBi, 3, .085, .085, .03},
+	{flashkit.FeatureBias, 2, .48, .17, 1.2},
+	{flashkit.FeatureMask, 3, .38, .02, .08},
+	{flashkit.FeatureDropout, 12, .34, .34, .15},
+}
+
+// forwardTime returns what the features of c add to a pair of the forward kernels in
+// assembly.
+func forwardTime(c *flashkit.Call) (sum float64) {
+	asked := c.Features()
+	for i := range featureTimes {
+		f := &featureTimes[i]
+		switch {
+		case asked&f.feature == 0:
+		case repeats(c, f.feature):
+			sum += f.keys
+		default:
+			sum += f.forward
+		}
+	}
+	return sum
+}
+
+// repeats reports whether the bias, or mask, of c is the same for all rows.
+func repeats(c *flashkit.Call, f flashkit.Feature) bool {
+	if c.Args == nil || c.QLen == 1 {
+		return false
+	}
+	return f == flashkit.FeatureBias && c.Args.Bias.Shape()[2] == 1 || f == flashkit.FeatureMask && c.Args.Mask.Shape()[2] == 1
+}
+
+// vectorTime returns what the features of c add to a pair of the backward kernels in
+// assembly.
+func vectorTime(c *flashkit.Call) (sum float64) {
+	asked := c.Features()
+	for i := range featureTimes {
+		f := &featureTimes[i]
+		switch {
+		case asked&f.feature == 0:
+		case repeats(c, f.feature):
+			sum += min(f.keys, f.vector)
+		default:
+			sum += f.vector
+		}
+	}
+	return sum
 }
 
 // pairTime returns what the features of c add to a pair.
@@ -77,13 +122,11 @@ func longestPairs(c *flashkit.Call, f *featurePlan, n int, keys bool) float64 {
 func fwdFeatureTimes(c *flashkit.Call) timedPhase {
 	t, f := &fwdGenericPace, planFeatures(c)
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
-	pair, half := 2*dims*t.flop+t.pair+pairTime(c), 0.0
-	if c.DType == flashkit.Float16 {
-		half = halfTime
-	}
+	pair := 2*dims*t.flop + t.pair + pairTime(c)
 	rows, _ := rowsAndKeys(c)
 	read := pairs / float64(max(1, f.rows)) * dims
-	sum := float64(f.queryItems)*t.start + pairs*pair + rows*dims*(t.element+half) + converted(&c.Problem, read)*t.widen + read*half
+	sum := float64(f.queryItems)*t.start + pairs*pair + rows*dims*t.element + converted(&c.Problem, read)*t.widen +
+		halfTimes(c.DType, rows*dims) + halfTimes(c.KVType(), read)
 	return timedPhase{f.queryItems, sum, longestPairs(c, &f, tileQ, false) * pair}
 }
 

@@ -128,6 +128,8 @@ func TestCostAllocatesNothing(t *testing.T) {
 
 // Features take time; shorter sequences than there could be take less.
 func TestCostOfFeatures(t *testing.T) {
+	defer setProcs(runtime.GOMAXPROCS(0))
+	setProcs(1) // more of them wait for the longest sequence
 	b := New()
 	defer b.Close()
 	for _, k := range b.Kernels() {

@@ -23,7 +23,7 @@ import (
 // What a product makes of NaN and infinities is not theirs alone, as a plane may be 0: what
 // a block adds to a row is taken once more, by the vectors of decode_avx512, where it is not finite.
 func (b *Backend) decodeAMXBF16(ctx context.Context, c *flashkit.Call) error {
-	return b.decode(ctx, c, decodeAMXBF16Work(&c.Problem), decodeAMXBF16Chunk, decodeAMXBF16Merge)
+	return b.decode(ctx, c, decodeAMXBF16Floats(c), decodeAMXBF16Chunks, decodeAMXBF16Merge)
 }
 
 var amxDecode = decodeISA{
@@ -47,120 +47,139 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-func decodeAMXBF16Cost(p flashkit.Problem) time.Duration {
-	f := decodeAMXBF16Times(p)
-	return cost(f[:]...)
+func decodeAMXBF16Cost(c *flashkit.Call) time.Duration {
+	f := decodeAMXBF16Times(c)
+	return cost(c, f[:]...)
 }
 
 // decodeAMXBF16Times predicts the time of reading the keys and that of the arithmetic,
 // which hardly overlap.
-func decodeAMXBF16Times(p flashkit.Problem) [2]timedPhase {
-	const chunk = 1000 // to begin and end one
-	d, c := planDecode(&p), &amxDecode.pace
-	keys, lanes := float64(d.heads)*float64(d.last-d.first), float64(ceilDiv(d.rows, tileQueries)*tileQueries)
-	return d.times(&p, c, float64(d.heads*d.chunks)*chunk+
-		keys*(float64(p.Dim+p.VDim)*(c.widen+2*lanes*c.flop)+float64(d.rows)*c.pair))
+func decodeAMXBF16Times(c *flashkit.Call) [2]timedPhase {
+	const page = 300 // to go to a page of K and one of V, whose rows are copied
+	t := &amxDecode.pace
+	dims, pair, pages := float64(c.Dim+c.VDim), t.pair+decodePairTime(c), 0.0
+	if c.Page > 0 {
+		pages = page / float64(c.Page)
+	}
+	return decodeTimes(c, t.start, func(n int) float64 {
+		lanes := float64(ceilDiv(n, tileQueries) * tileQueries)
+		return dims*(t.widen+2*lanes*t.flop) + float64(n)*pair + pages
+	})
 }
 
 func decodeAMXBF16Merge(j *job, ws *arena, item int) { amxDecode.merge(j, ws, item) }
 
-// decodeAMXBF16Work returns the chunks and the rows of all KV heads, and what each needs.
-func decodeAMXBF16Work(p *flashkit.Problem) [2]phase {
-	d := planDecode(p)
-	words, vwords, rows := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(d.rows, tileQueries))*tileQueries
-	return d.work(rows*(words+decodeStep) + pad(d.rows) + decodeBlock*(tileQueries+words+vwords) + 4*tileQueries*tileQueries +
-		weightRows*weightStep/2 + 4*tileQueries*vwords + decodeBlock*p.VDim + d.oStep + tileQueries*words)
+// decodeAMXBF16Floats returns the workspace of an item.
+func decodeAMXBF16Floats(c *flashkit.Call) int {
+	rows := c.Heads / c.KVHeads * c.QLen
+	_, oStep := decodeSteps(&c.Problem)
+	words, vwords, padded := pairWords(c.Dim), pairWords(c.VDim), max(1, ceilDiv(rows, tileQueries))*tileQueries
+	return padded*(words+decodeStep) + decodeBlock*(tileQueries+words+vwords) + 4*tileQueries*tileQueries +
+		weightRows*weightStep/2 + 4*tileQueries*vwords + decodeBlock*c.VDim + decodePad*oStep + tileQueries*words +
+		sumFloats(rows, oStep) + scoreFloats(c, rows)
 }
 
-// A tileChunk is the state of a chunk of the keys of a KV head.
-type tileChunk struct {
-	decodePlan
-	b, g  int
+// A tileItem is the state of some chunks of the keys of a KV head.
+type tileItem struct {
+	decodeSums
+	decodeScores
 	q     []uint32  // [rows/16][dim/2][16]
 	s     []float32 // [rows][decodeStep]
-	m, l  []float32 // [rows]
-	o     []float32 // [rows][oStep]
 	keys  []float32 // scores, [decodeBlock][16]
 	k, v  []uint16  // a block's rows, if they cannot be used where they lie
 	pairs []uint32  // [2][16][32], of V
 	p     []uint16  // [weightRows][weightStep], of each 8 rows one plane after the other
 	sum   []float32 // [2*tileQueries][vdim], likewise
 	wild  []float32 // values of a block, widened, where they may not be finite
-	idle  []float32 // [oStep]
+	idle  []float32 // [decodePad][oStep]
 }
 
-func decodeAMXBF16Chunk(j *job, ws *arena, item int) {
-	p := &j.p
-	d := planDecode(p)
-	d.block = decodeBlock // nothing of a block waits for the next one
-	x := newTileChunk(j, ws, &d, item)
-	from, to := d.keysOf(item)
+func decodeAMXBF16Chunks(j *job, ws *arena, item int) {
+	var x tileItem
+	x.setItem(j, ws, item)
+	isa := avx512Decode.laneISA
+	from, to := x.first+x.from*x.chunk, min(x.last, x.first+x.to*x.chunk)
 	for from < to && !j.canceled() {
-		block := d.cut(p, from, to)
+		c := (from - x.first) / x.chunk
+		block := x.cut(from, min(to, x.first+(c+1)*x.chunk))
 		from += block.n
-		if block.rows > 0 {
-			x.score(j, block)
-			amxDecode.weigh(x.s[block.row*decodeStep:], block.rows, block.n, &x.m[block.row], &x.l[block.row], j.base2, &x.o[block.row*d.oStep], d.oStep)
-			x.addValues(j, block)
+		if block.rows == 0 || !x.mask(isa, j, &x.itemOfKeys, &block) {
+			continue
 		}
+		x.reach(isa, j, c)
+		block.s = x.s[block.row*decodeStep:]
+		x.score(j, block)
+		x.adjust(isa, j, &x.itemOfKeys, &block)
+		amxDecode.weigh(block.s, block.rows, block.n, &x.m[block.row], &x.l[block.row], j.base2, &x.o[block.row*x.oStep], x.oStep)
+		x.drop(isa, j, &x.itemOfKeys, &block)
+		x.addValues(j, block)
 	}
-	d.end(x.o, x.l)
+	amxDecode.endItem(j, &x.decodeSums, x.idle)
 }
 
-// newTileChunk packs the query rows of an item.
-func newTileChunk(j *job, ws *arena, d *decodePlan, item int) tileChunk {
-	p, q, head := &j.p, &j.args.Q, item/d.chunks
-	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(d.rows, tileQueries))*tileQueries
-	x := tileChunk{
-		decodePlan: *d, b: head / p.KVHeads, g: head % p.KVHeads,
-		q: takeWords(ws, padded*words), s: ws.take(padded * decodeStep), l: ws.take(pad(d.rows))[:d.rows],
-		keys: ws.take(decodeBlock * tileQueries), k: halves(takeWords(ws, decodeBlock*words)), v: halves(takeWords(ws, decodeBlock*vwords)),
-		pairs: takeWords(ws, 4*tileQueries*tileQueries), p: halves(takeWords(ws, weightRows*weightStep/2)),
-		sum: ws.take(4 * tileQueries * vwords), wild: ws.take(decodeBlock * p.VDim), idle: ws.take(d.oStep),
-	}
-	x.m, x.o = d.begin(j, item, x.l)
+// setItem packs the query rows of an item.
+func (x *tileItem) setItem(j *job, ws *arena, item int) {
+	p, q := &j.p, &j.args.Q
+	x.decodeSums.setItem(j, ws, item)
+	x.block = decodeBlock // nothing of a block waits for the next one
+	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(x.rows, tileQueries))*tileQueries
+	x.q, x.s = takeWords(ws, padded*words), ws.take(padded*decodeStep)
+	x.keys, x.k, x.v = ws.take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
+	x.pairs, x.p = takeWords(ws, 4*tileQueries*tileQueries), halves(takeWords(ws, weightRows*weightStep/2))
+	x.sum, x.wild, x.idle = ws.take(4*tileQueries*vwords), ws.take(decodeBlock*p.VDim), ws.take(decodePad*x.oStep)
+	x.setScores(&avx512Lanes, j, ws, &x.itemOfKeys)
 	rows := halves(takeWords(ws, tileQueries*words))
-	for at := 0; at < d.rows; at += tileQueries {
+	for at := 0; at < x.rows; at += tileQueries {
 		clear(rows)
-		for r := at; r < min(at+tileQueries, d.rows); r++ {
-			h, i := d.queryOf(x.g, r)
-			copy(rows[(r-at)*2*words:][:p.Dim], q.Uint16s()[q.Offset(x.b, h, i):])
+		for r := at; r < min(at+tileQueries, x.rows); r++ {
+			h, i := x.queryOf(x.g, r)
+			copy(rows[(r-at)*2*words:][:p.Dim], q.Uint16s()[q.Offset(x.QBatch, h, x.Q0+i):])
 		}
 		transposeColumns(x.q[at*words:], tileQueries, rows, 2*words, words, tileQueries)
 	}
-	return x
 }
 
 // score computes the scores of a block, [rows][decodeStep].
-func (x *tileChunk) score(j *job, block seenKeys) {
+func (x *tileItem) score(j *job, block seenKeys) {
 	words := pairWords(j.p.Dim)
-	k, step := tileRows(&j.args.K, x.b, x.g, block.from, block.n, x.k)
+	k, step, ahead := x.blockRows(j, &j.args.K, block, x.k)
 	for at := block.row &^ (tileQueries - 1); at < block.row+block.rows; at += tileQueries {
-		aheadScoresAMXBF16(&x.keys[0], &k[0], step, &x.q[at*words], words, upToTiles(block.n), aheadOf(&j.args.K, block.n, step))
+		aheadScoresAMXBF16(&x.keys[0], &k[0], step, &x.q[at*words], words, upToTiles(block.n), ahead)
 		transposeAVX512(&x.s[at*decodeStep], decodeStep, 16, &x.keys[0], tileQueries, 16*tileQueries, &ones[0], ceilDiv(block.n, 16))
 	}
 }
 
-// aheadOf returns how many bytes after n rows of t, step elements apart, those of the next
+// blockRows returns the rows of a block, and how many bytes after them those of the next
 // block are, or 0 where they do not lie side by side.
-func aheadOf(t *flashkit.Tensor, n, step int) int {
-	if dim := t.Shape()[3]; rowStep(t) != dim || step != dim {
-		return 0
+func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []uint16) (rows []uint16, step, ahead int) {
+	dim := t.Shape()[3]
+	if j.p.Page == 0 {
+		rows, step = tileRows(t, x.KVBatch, x.g, x.K0+block.from, block.n, buf)
+		if rowStep(t) == dim && step == dim {
+			ahead = 2 * block.n * step
+		}
+		return rows, step, ahead
 	}
-	return 2 * n * step
+	step = upToTiles(dim)
+	clear(buf[:upToTiles(block.n)*step])
+	for i := range block.n {
+		batch, row := x.place(j, block.from+i)
+		copy(buf[i*step:][:dim], t.Uint16s()[t.Offset(batch, x.g, row):])
+	}
+	return buf, step, 0
 }
 
 // addValues adds to O what the weights make of the values of a block.
-func (x *tileChunk) addValues(j *job, block seenKeys) {
+func (x *tileItem) addValues(j *job, block seenKeys) {
 	vdim, wide, keys := j.p.VDim, upToTiles(j.p.VDim), upToTiles(block.n)
-	v, step := tileRows(&j.args.V, x.b, x.g, block.from, block.n, x.v)
+	v, step, ahead := x.blockRows(j, &j.args.V, block, x.v)
 	for from := block.row; from < block.row+block.rows; from += tileQueries {
 		n := min(tileQueries, block.row+block.rows-from)
 		var tame [2]bool
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			tame[i] = x.splitWeights(from+at, min(planeQueries, n-at), block.n, x.p[2*at*weightStep:])
 		}
-		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, ceilDiv(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, aheadOf(&j.args.V, block.n, step))
+		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, ceilDiv(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, ahead)
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			sum, rows := x.sum[2*at*wide:], min(planeQueries, n-at)
 			if !tame[i] || !x.addSums(from+at, rows, sum, vdim) {
@@ -172,7 +191,7 @@ func (x *tileChunk) addValues(j *job, block seenKeys) {
 
 // splitWeights sets p to two planes of the weights of n rows, from a given one on, with 0
 // beyond the last key and in place of NaN. It reports whether there is none.
-func (x *tileChunk) splitWeights(from, n, keys int, p []uint16) bool {
+func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	s := x.s[from*decodeStep:]
 	for r := 0; r < n && pad(keys) < upToTiles(keys); r++ {
 		clear(s[r*decodeStep+pad(keys):][:16])
@@ -182,22 +201,33 @@ func (x *tileChunk) splitWeights(from, n, keys int, p []uint16) bool {
 
 // addSums adds sums of two planes to n rows of O, from a given one on, and reports true, if
 // all are finite.
-func (x *tileChunk) addSums(from, n int, sum []float32, vdim int) bool {
+func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	wide := upToTiles(vdim)
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)
 }
 
 // addWild does so row by row, and takes those whose weights or sums are not finite once
-// more, by vectors.
-func (x *tileChunk) addWild(j *job, block seenKeys, from, n int, sum []float32) {
+// more, by vectors, of the keys that the row sees.
+func (x *tileItem) addWild(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
-	avx512Lanes.loadRows(x.wild, vdim, &j.args.V, x.b, x.g, block.from, block.n)
 	for r := from; r < from+n; r++ {
 		weights := x.s[r*decodeStep:][:block.n]
 		nan := slices.ContainsFunc(weights, func(w float32) bool { return w != w })
-		if nan || !x.addSums(r, 1, sum[(r-from)*upToTiles(vdim):], vdim) {
+		if !nan && x.addSums(r, 1, sum[(r-from)*upToTiles(vdim):], vdim) {
+			continue
+		}
+		keys, v := 0, &j.args.V
+		for key, w := range weights {
+			if x.sees(&block, r-block.row, key) {
+				batch, row := x.place(j, block.from+key)
+				avx512Lanes.load(x.wild[keys*vdim:][:vdim], v, v.Offset(batch, x.g, row))
+				weights[keys] = w
+				keys++
+			}
+		}
+		if keys > 0 {
 			attendF32AVX512(nil, nil, 0, 0, nil, 0, 0, 0, 0,
-				&x.o[r*x.oStep], x.oStep, &x.idle[0], &weights[0], (*byte)(unsafe.Pointer(&x.wild[0])), 4*vdim, 0, vdim, 1, block.n)
+				&x.o[r*x.oStep], x.oStep, &x.idle[0], &weights[0], (*byte)(unsafe.Pointer(&x.wild[0])), 4*vdim, 0, vdim, 1, keys)
 		}
 	}
 }

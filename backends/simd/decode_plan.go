@@ -1,14 +1,6 @@
-//go:build amd64 && !noasm && !purego
-
 package simd
 
-import (
-	"fmt"
-	"math"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
-)
+import "github.com/flashkit-go/flashkit"
 
 const (
 	decodeBlock = 128 // keys of a block, at most
@@ -18,171 +10,155 @@ const (
 	decodeWidest = 32 // elements of a vector, at most
 )
 
-// fitsDecode limits the rows: with many of them memory is not what a call waits
-// for, and the state of a block no longer stays in the first-level cache.
-func fitsDecode(t tier, p flashkit.Problem) string {
-	if reason := t.refuses(p); reason != "" {
-		return reason
-	}
-	if rows := p.Heads / p.KVHeads * p.QLen; rows > decodeRows {
-		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", decodeRows, rows)
-	}
-	return ""
+// A decodeShape is what the plans of a call's sequences have in common.
+type decodeShape struct {
+	kvHeads  int
+	group    int // query heads of one
+	shortest int // chunk, in keys
+	qStep    int // from one row of Q to the next
+	lColumn  int // where l is in a row of O, beyond its end
+	oStep    int // from one row of O to the next
 }
 
-func (isa *decodeISA) cost(p flashkit.Problem) time.Duration {
-	f := isa.times(p)
-	return cost(f[:]...)
-}
-
-// times predicts the time of the arithmetic, of whole register tiles, and of
-// reading the keys, which overlap, and that of merging chunks.
-func (isa *decodeISA) times(p flashkit.Problem) [2]timedPhase {
-	d, c := planDecode(&p), &isa.pace
-	heads, keys := float64(d.heads), float64(d.last-d.first)
-	elements, rows := heads*keys*float64(p.Dim+p.VDim), float64(ceilDiv(d.rows, isa.rows)*isa.rows)
-	read := elements * c.element
-	if p.DType != flashkit.Float32 {
-		read = elements * c.widen
-	}
-	return d.times(&p, c, max(2*elements*rows*c.flop, read)+heads*keys*rows*c.pair)
-}
-
-// times returns the phases of chunks and of merging them, where the keys take so many
-// nanoseconds.
-func (d *decodePlan) times(p *flashkit.Problem, c *pace, keys float64) [2]timedPhase {
-	const (
-		step  = 45  // a row, for each block of keys
-		merge = 1.4 // an element of O, for each chunk
-	)
-	work, rows := d.work(0), float64(d.heads*d.rows)
-	most := float64(d.chunk) / float64(max(d.chunk, d.last-d.first)) / float64(max(1, d.heads))
-	return [2]timedPhase{
-		uneven(work[0].items, rows*c.start, keys+rows*float64(d.blocks(p))*step, most),
-		{items: work[1].items, nanoseconds: rows * float64(d.chunks*p.VDim) * merge},
-	}
-}
-
-// blocks returns the blocks of keys of a KV head. They are cut where the rows change:
-// at each edge of the band, once for each row.
-func (d *decodePlan) blocks(p *flashkit.Problem) int {
-	keys := d.last - d.first
-	n := ceilDiv(keys, d.block)
-	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
-		if side != flashkit.Unlimited {
-			n += p.QLen - 1
-		}
-	}
-	return max(0, min(n, keys))
-}
-
-// A decodePlan says how a problem is cut.
+// A decodePlan says how the keys of a sequence are cut into chunks, and these shared
+// out to items. How they are cut follows from the sequence alone, as the sums of chunks
+// are what rounds; who takes which of them may follow from anything.
 type decodePlan struct {
-	heads       int // KV heads of all batches
-	group       int // query heads of one
+	decodeShape
+	flashkit.Seq
+	b           int // the sequence; of a dense call the first
+	heads       int // KV heads, of all sequences in a dense call
 	rows        int // query rows of a KV head
+	written     int // these and those of padding
 	first, last int // keys that any row sees
 	chunk       int // keys of a chunk
 	block       int // of a block, at most
 	chunks      int // of a KV head, at least one
-	qStep       int // from one row of Q to the next
-	lColumn     int // where l is in a row of O, beyond its end
-	oStep       int // from one row of O to the next
+	run         int // chunks of an item
 	part        int // floats of the result of a chunk: m, then O
-	merged      int // rows that an item merges
 }
 
-// planDecode cuts the keys into chunks that are long, since each begins and ends
-// with waiting for memory, unless that makes too few of them for many workers.
-// The shortest ones are still long beside their result.
-func planDecode(p *flashkit.Problem) decodePlan {
-	const (
-		shortest, longest, enough = decodeBlock, 32 * decodeBlock, 128
+// The limits of chunks. They are long, since each ends with sums that are added up, unless
+// that makes too few of them for many workers, and still long beside their result. A sum
+// of very many keys would keep few digits.
+const (
+	chunksEnough  = 64      // of all heads of a sequence
+	chunkBytes    = 1 << 17 // of keys and values, at least
+	chunkRows     = 8       // keys for each query row, at least
+	longestChunk  = 32 * decodeBlock
+	resultsOfHead = 1 << 18 // floats, at most: K and V may repeat few keys without end
+)
 
-		most      = 1 << 24 // floats of all results, unless heads need more: K and V may repeat few keys without end
-		mergeItem = 4096    // floats of the results that an item merges, at least
-	)
-	d := decodePlan{heads: p.Batch * p.KVHeads, group: p.Heads / p.KVHeads}
-	d.rows = d.group * p.QLen
-	if p.QLen > 0 {
-		d.first, _ = p.Keys(0)
-		_, d.last = p.Keys(p.QLen - 1)
+func newDecodeShape(c *flashkit.Call) decodeShape {
+	qStep, oStep := decodeSteps(&c.Problem)
+	return decodeShape{
+		kvHeads: c.KVHeads, group: c.Heads / c.KVHeads, shortest: chunkBytes / ((c.Dim + c.VDim) * c.KVType().Size()),
+		qStep: qStep, lColumn: oStep - decodeWidest, oStep: oStep,
 	}
-	d.last = max(d.first, d.last)
+}
+
+// decodeSteps returns how far rows of Q and O lie apart.
+func decodeSteps(p *flashkit.Problem) (qStep, oStep int) {
+	return ceilDiv(p.Dim, decodeWidest) * decodeWidest, ceilDiv(p.VDim, decodeWidest)*decodeWidest + decodeWidest
+}
+
+// setSequence makes d the plan of sequence b. Its items have about so many keys.
+func (d *decodePlan) setSequence(c *flashkit.Call, shape *decodeShape, b, itemKeys int) {
+	d.decodeShape, d.Seq, d.b, d.heads = *shape, c.Seq(b), b, c.KVHeads
+	d.rows = d.group * d.N
+	d.written = d.rows
+	if !c.Traits.PackedQ {
+		d.written = d.group * c.QLen
+	}
+	if equalLengths(c) {
+		d.heads *= c.Batch
+	}
+	if d.written == 0 {
+		d.heads = 0
+	}
+	d.first, d.last = seenOf(&d.Seq)
 	keys := d.last - d.first
-	wanted := ceilDiv(p.Batch*p.KVHeads*keys, enough*decodeBlock) * decodeBlock
-	d.qStep, d.lColumn = ceilDiv(p.Dim, decodeWidest)*decodeWidest, ceilDiv(p.VDim, decodeWidest)*decodeWidest
-	d.oStep = d.lColumn + decodeWidest
-	d.part = pad(d.rows) + d.rows*d.oStep
-	chunks := max(1, int(most/max(1, float64(d.heads)*float64(d.part))))
-	d.chunk = max(shortest, ceilDiv(8*d.rows, decodeBlock)*decodeBlock, min(wanted, longest), ceilDiv(ceilDiv(keys, chunks), decodeBlock)*decodeBlock)
-	d.chunks = max(1, ceilDiv(keys, d.chunk))
-	d.block = min(decodeBlock, d.chunk/2) // values are those of the block before, so one alone would wait
-	d.merged = max(1, mergeItem/(d.chunks*d.oStep))
-	return d
+	d.part = ceilDiv(d.rows, decodeWidest)*decodeWidest + d.rows*d.oStep
+	d.setChunk(min(longestChunk, max(chunkRows*d.rows, d.shortest, ceilDiv(d.kvHeads*keys, chunksEnough))))
+	if d.chunks > 1 && d.chunks > resultsOfHead/d.part {
+		d.setChunk(ceilDiv(keys, max(1, resultsOfHead/d.part)))
+	}
+	d.block = decodeBlock
+	if keys <= decodeBlock {
+		d.block /= 2 // values are those of the block before, so one alone would wait
+	}
+	if d.run = d.chunks; keys > itemKeys {
+		run := max(1, ceilDiv(itemKeys, d.chunk))
+		d.run = ceilDiv(d.chunks, ceilDiv(d.chunks, run))
+	}
 }
 
-// decodeWork returns the chunks and the rows of all KV heads, and what each needs.
-func decodeWork(p *flashkit.Problem) [2]phase {
-	d := planDecode(p)
-	return d.work((d.rows+decodePad)*(2*decodeStep+d.qStep) + decodeBlock*(p.Dim+p.VDim) + d.rows + d.oStep)
+// seenOf returns the keys that any row of a sequence sees.
+func seenOf(s *flashkit.Seq) (first, last int) {
+	if s.N > 0 {
+		first, _ = s.Keys(0)
+		_, last = s.Keys(s.N - 1)
+	}
+	return first, max(first, last)
 }
 
-// work returns them where a chunk needs so many floats.
-func (d *decodePlan) work(chunk int) [2]phase {
-	return [2]phase{{d.heads * d.chunks, chunk}, {ceilDiv(d.heads*d.rows, d.merged), (1+decodePad)*decodeStep + 2*d.oStep + 2}}
+// setChunk cuts the keys into whole blocks of at least so many.
+func (d *decodePlan) setChunk(keys int) {
+	d.chunk, d.chunks = max(1, ceilDiv(keys, decodeBlock))*decodeBlock, 1
+	if n := d.last - d.first; n > d.chunk {
+		d.chunks = ceilDiv(n, d.chunk)
+	}
 }
 
-// keysOf returns the keys of a chunk.
-func (d *decodePlan) keysOf(item int) (from, to int) {
-	from = d.first + item%d.chunks*d.chunk
-	return from, min(from+d.chunk, d.last)
+// items returns the items of a KV head.
+func (d *decodePlan) items() int {
+	if !d.isSplit() {
+		return 1
+	}
+	return ceilDiv(d.chunks, d.run)
+}
+
+// isSplit reports whether the chunks of a head are shared out: then their results are merged.
+func (d *decodePlan) isSplit() bool { return d.run < d.chunks }
+
+// merged returns the rows that an item merges.
+func (d *decodePlan) merged() int {
+	const floats = 4096 // of results, at least
+	return max(1, floats/(d.chunks*d.oStep))
+}
+
+// span returns the items of the plan, those that merge rows, and the floats of the results of chunks.
+func (d *decodePlan) span() decodeSpan {
+	s := decodeSpan{b: d.b, keys: min(d.last-d.first, d.run*d.chunk), items: d.heads * d.items()}
+	if d.isSplit() {
+		s.merges = ceilDiv(d.heads*d.written, d.merged())
+		s.results = count(float64(d.heads) * float64(d.chunks) * float64(d.part))
+	}
+	return s
 }
 
 // queryOf returns the query head and the row in it of row r of KV head g.
 func (d *decodePlan) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }
 
-// begin returns the result of a chunk that has seen no key. l is that of its rows.
-func (d *decodePlan) begin(j *job, item int, l []float32) (m, o []float32) {
-	m, o = d.result(j, item)
-	clear(o)
-	clear(l)
-	for r := range m {
-		m[r] = float32(math.Inf(-1))
-	}
-	return m, o
-}
-
-// end puts l into its column of O.
-func (d *decodePlan) end(o, l []float32) {
-	for r, x := range l {
-		o[r*d.oStep+d.lColumn] = x
-	}
-}
-
-// result returns m and O with l, [rows][oStep], of a chunk.
-func (d *decodePlan) result(j *job, item int) (m, o []float32) {
-	x := j.shared.all[item*d.part:][:d.part]
-	return x[:d.rows], x[pad(d.rows):]
-}
-
-// A seenKeys is a block of keys that are all seen by the same rows.
+// A seenKeys is a block of keys that the band lets the same rows see.
 type seenKeys struct {
 	from, n   int
 	row, rows int
 	s         []float32 // [rows][decodeStep], scores and then weights
+	seen      []uint32  // [rows][words], a bit for each key, where a mask hides some of them
+	kAt, vAt  *int      // where its rows of K and V are, in pages
 }
 
 // cut returns the keys from a given one on, up to the first that other rows see.
-func (d *decodePlan) cut(p *flashkit.Problem, from, to int) seenKeys {
-	first, last := p.Queries(from)
+func (d *decodePlan) cut(from, to int) seenKeys {
+	first, last := d.Queries(from)
 	to = min(to, from+d.block)
 	if first < last {
-		_, end := p.Keys(first)
+		_, end := d.Keys(first)
 		to = min(to, end)
 	}
-	if last < p.QLen {
-		if begin, _ := p.Keys(last); begin > from {
+	if last < d.N {
+		if begin, _ := d.Keys(last); begin > from {
 			to = min(to, begin)
 		}
 	}

@@ -22,6 +22,7 @@ func (b *Backend) fwdAMXBF16(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	j.planTiles()
 	work := fwdAMXBF16Work(&j.plan)
+	j.cutRows(j.group * pairLanes)
 	return b.do(ctx, j, fwdAMXBF16Item, work.items, work.floats)
 }
 
@@ -36,26 +37,28 @@ func fwdAMXBF16Work(pl *plan) phase {
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
 	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, tileBlock)
 	shared := tileBlock*(pairLanes+1+words) + tileBlock/2*pairLanes + packedFloats(p.VDim, tileBlock) + pairLanes*(words+vdim+3)
-	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
+	return phase{p.Heads * pl.rowTiles(pl.group*pairLanes), pl.group*perTile + shared + pl.featureFloats(pairLanes, tileBlock) + pl.pageFloats(tileBlock, p.VDim)}
 }
 
-func fwdAMXBF16Cost(p flashkit.Problem) time.Duration { return cost(fwdAMXBF16Times(p)) }
+func fwdAMXBF16Cost(c *flashkit.Call) time.Duration { return cost(c, fwdAMXBF16Times(c)) }
 
-func fwdAMXBF16Times(p flashkit.Problem) timedPhase {
-	pl := newPlan(p)
+func fwdAMXBF16Times(c *flashkit.Call) timedPhase {
+	pl := newPlan(c)
 	pl.planTiles()
-	return fwdTilePace.forward(&p, pairLanes, tileStep, fwdAMXBF16Work(pl).items, pl.group*pairLanes, pl.group*pairLanes)
+	return fwdTilePace.forward(c, pairLanes, tileStep, fwdAMXBF16Work(pl).items, pl.group*pairLanes, pl.group*pairLanes)
 }
 
 // A tileScratch is the workspace that the query tiles of an item share, with the
 // block of keys at hand.
 type tileScratch struct {
-	pairScratch
-	lo, hi int
+	laneScratch
+	laneRange
 	k      []uint16
-	kStep  int
 	kBuf   []uint16
 	v      packedRows
+	vPages []uint16 // place for its rows if they lie in pages
+	pPairs []uint32 // [half of the keys of a block][lanes]
+	buf    []uint32 // rows of Q
 }
 
 func fwdAMXBF16Item(j *job, ws *arena, item int) {
@@ -63,69 +66,87 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 	at := j.laneRange(item, j.group*pairLanes)
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
 	x := tileScratch{
-		pairScratch: pairScratch{
-			laneScratch: laneScratch{
-				s: ws.take(tileBlock * pairLanes), masks: takeWords(ws, tileBlock),
-				rows: ws.take(pairLanes * vdim),
-				top:  ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
-			},
-			laneRange: at,
-			pPairs:    takeWords(ws, tileBlock/2*pairLanes),
-			buf:       takeWords(ws, pairLanes*words),
+		laneScratch: laneScratch{
+			s: ws.take(tileBlock * pairLanes), masks: takeWords(ws, tileBlock),
+			rows: ws.take(pairLanes * vdim),
+			top:  ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
 		},
-		kBuf: halves(takeWords(ws, tileBlock*words)),
-		v:    newPackedRows(ws, p.VDim, tileBlock),
+		laneRange: at,
+		pPairs:    takeWords(ws, tileBlock/2*pairLanes),
+		buf:       takeWords(ws, pairLanes*words),
+		kBuf:      halves(takeWords(ws, tileBlock*words)),
+		v:         newPackedRows(ws, p.VDim, tileBlock),
+		vPages:    j.newPage(ws, tileBlock, p.VDim),
+	}
+	x.setFeatures(j, ws, pairLanes, tileBlock, tileStep)
+	if j.group == 1 {
+		var one [1]pairTile // a short item has no time to clear many
+		x.compute(j, ws, one[:0])
+		return
 	}
 	var group [tileItemRows / pairLanes]pairTile
-	n := 0
-	for r := at.from; r < at.to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim, tileBlock)
-		n++
+	x.compute(j, ws, group[:0])
+}
+
+// compute computes the tiles of an item, in the place of a group.
+func (x *tileScratch) compute(j *job, ws *arena, group []pairTile) {
+	for r := x.from; r < x.to; r += pairLanes {
+		group = group[:len(group)+1]
+		group[len(group)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
 	}
-	j.blocksOf(at, tileBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
-		avx512Lanes.meet(j, &group[t].laneTile, x.factors, x.lo)
-		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.accumulate(j, &group[t], from, keys, whole) })
+	j.blocksOf(x.laneRange, tileBlock, len(group), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
+		t := &group[i]
+		avx512Lanes.meet(j, &t.laneTile, x.factors, x.lo)
+		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.absorbPart(j, t, from, keys, edge, hidden) })
 	})
-	for t := range n {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)
+	for t := range group {
+		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
 	}
+	j.clearRows(&x.seqTile)
 }
 
 // load makes the keys [lo, hi) the block at hand.
 func (x *tileScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
-	x.k, x.kStep = tileRows(&j.args.K, x.b, x.kvHead, lo, hi-lo, x.kBuf)
-	x.v.load(&j.args.V, x.b, x.kvHead, lo, hi-lo)
+	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
+		return
+	}
+	x.k, x.kStep = j.tileKeys(&j.args.K, &x.seqTile, lo, hi-lo, x.kBuf)
+	x.v.pack(j.keysOf(&j.args.V, &x.seqTile, lo, hi-lo, x.vPages))
 	x.v.transpose()
 }
 
-// accumulate takes keys of the block into the tile, from a given one on. All rows see all
-// of a whole part.
-func (x *tileScratch) accumulate(j *job, t *pairTile, from, keys int, whole bool) {
-	p, at := &j.p, from-x.lo
-	copy(x.top, t.m)
-	top := x.top
-	if !whole {
-		top = x.hidden // its maximum counts hidden keys
-	}
-	scoresAMXBF16(&x.s[0], &x.k[at*x.kStep], x.kStep, &t.qPairs[0], pairWords(p.Dim), keys, &top[0])
-	if !whole || x.v.wild {
-		x.setMasks(p, &t.laneTile, from, keys)
-	}
-	if !whole {
-		maskScoresAVX512(&x.s[0], &x.masks[0], keys, &x.top[0])
-	}
-	if keys%2 == 1 {
-		last := x.s[keys*pairLanes:][:pairLanes]
-		for i := range last {
-			last[i] = float32(math.Inf(-1))
-		}
-	}
+// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
+// see some that are at an edge of the band, or hidden by the mask.
+func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
+	p, at, masked := &j.p, from-x.lo, edge || hidden
+	x.setMasks(&t.laneTile, from, keys, edge || x.v.wild, hidden)
+	top, _ := x.beginScores(&t.laneTile, keys, masked)
+	scoresAMXBF16(&x.s[0], &x.k[at*x.kStep], x.kStep, &t.qPairs[0], pairWords(p.Dim), keys, top)
+	avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
+	hideLast(x.s, keys)
 	pairs, filled := (keys+1)/2, upToTiles(keys)/2
-	weightsAMXBF16(&x.pPairs[0], &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	if x.drops {
+		weightsAVX512(&x.s[0], 2*pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+		avx512Lanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
+		narrowPairsAVX512BF16(&x.pPairs[0], &x.s[0], pairLanes, pairs)
+	} else {
+		weightsAMXBF16(&x.pPairs[0], &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	}
 	clear(x.pPairs[pairs*pairLanes : filled*pairLanes])
 	addValuesAMXBF16(&t.o[0], &x.v.columns[at/2], x.v.step, &x.pPairs[0], filled, upToTiles(p.VDim), t.alpha(x.factors), &x.s[0])
 	if x.v.wild {
 		x.v.addWild(t.o, at, keys, x.pPairs, x.masks)
+	}
+}
+
+// hideLast hides the key that an odd number of them lacks.
+func hideLast(s []float32, keys int) {
+	if keys%2 == 0 {
+		return
+	}
+	last := s[keys*pairLanes:][:pairLanes]
+	for i := range last {
+		last[i] = float32(math.Inf(-1))
 	}
 }

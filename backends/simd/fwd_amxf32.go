@@ -4,7 +4,6 @@ package simd
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -27,6 +26,7 @@ func (b *Backend) fwdAMXF32(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	j.planTiles()
 	work := fwdAMXF32Work(&j.plan)
+	j.cutRows(j.group * pairLanes)
 	return b.do(ctx, j, fwdAMXF32Item, work.items, work.floats)
 }
 
@@ -39,18 +39,18 @@ func fwdAMXF32Work(pl *plan) phase {
 	perTile := pl.sumFloats(pairLanes, vdim, planeBlock) + planeWords(pairLanes, p.Dim)
 	shared := planeBlock*(pairLanes+1+pairWords(p.VDim)) + planeWords(planeBlock, p.Dim) + 2*planeWords(planeBlock, p.VDim) +
 		planes*pPlane + pairLanes*(vdim+3) + planeWords(pairLanes, p.Dim) + max(p.Dim, p.VDim)
-	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
+	return phase{p.Heads * pl.rowTiles(pl.group*pairLanes), pl.group*perTile + shared + pl.featureFloats(pairLanes, planeBlock)}
 }
 
 const pPlane = planeBlock/2*pairLanes + planePad // of P
 
-func fwdAMXF32Cost(p flashkit.Problem) time.Duration { return cost(fwdAMXF32Times(p)) }
+func fwdAMXF32Cost(c *flashkit.Call) time.Duration { return cost(c, fwdAMXF32Times(c)) }
 
-func fwdAMXF32Times(p flashkit.Problem) timedPhase {
-	pl := newPlan(p)
+func fwdAMXF32Times(c *flashkit.Call) timedPhase {
+	pl := newPlan(c)
 	pl.planTiles()
-	c := crowded(fwdPlanePace, pl.workers)
-	return c.forward(&p, pairLanes, tileStep, fwdAMXF32Work(pl).items, pl.group*pairLanes, pl.group*pairLanes)
+	pace := crowded(fwdPlanePace, pl.workers)
+	return pace.forward(c, pairLanes, tileStep, fwdAMXF32Work(pl).items, pl.group*pairLanes, pl.group*pairLanes)
 }
 
 // A planeTile is a laneTile whose Q is in planes of pairs.
@@ -65,7 +65,6 @@ type planeTile struct {
 type planeScratch struct {
 	laneScratch
 	laneRange
-	lo, hi   int
 	k, v     planeRows
 	vPairs   []uint32 // one plane of [planeBlock/2][vdim]
 	vColumns []uint32 // [planes][vdim][planeBlock/2]
@@ -88,68 +87,75 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 		vPairs: takeWords(ws, planeBlock*pairWords(p.VDim)), vColumns: takeWords(ws, planeWords(planeBlock, p.VDim)),
 		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.take(max(p.Dim, p.VDim)),
 	}
+	x.setFeatures(j, ws, pairLanes, planeBlock, tileStep)
+	if j.group == 1 {
+		var one [1]planeTile // a short item has no time to clear many
+		x.compute(j, ws, one[:0])
+		return
+	}
 	var group [tileItemRows / pairLanes]planeTile
-	n := 0
-	for r := at.from; r < at.to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r))
-		n++
-	}
-	j.blocksOf(at, planeBlock, n, func(lo, hi int) { x.load(j, lo, hi) }, func(t int) {
-		avx512Lanes.meet(j, &group[t].laneTile, x.factors, x.lo)
-		j.partsOf(&group[t].laneTile, x.lo, x.hi, func(from, keys int, whole bool) { x.accumulate(j, &group[t], from, keys, whole) })
-	})
-	for t := range n {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)
-	}
+	x.compute(j, ws, group[:0])
 }
 
-// newTile loads and packs n query rows.
-func (x *planeScratch) newTile(j *job, ws *arena, from, n int) planeTile {
-	t := planeTile{
-		laneTile: avx512Lanes.emptyTile(j, ws, from, n, upToTiles(j.p.VDim), planeBlock),
-		q:        takeWords(ws, planeWords(pairLanes, j.p.Dim)),
+// compute computes the tiles of an item, in the place of a group.
+func (x *planeScratch) compute(j *job, ws *arena, group []planeTile) {
+	for r := x.from; r < x.to; r += pairLanes {
+		group = group[:len(group)+1]
+		x.begin(j, ws, &group[len(group)-1], r, min(pairLanes, x.to-r))
 	}
-	x.q.load(&j.args.Q, x.b, x.h, from, n, x.row)
+	j.blocksOf(x.laneRange, planeBlock, len(group), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
+		t := &group[i]
+		avx512Lanes.meet(j, &t.laneTile, x.factors, x.lo)
+		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.absorbPart(j, t, from, keys, edge, hidden) })
+	})
+	for t := range group {
+		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	}
+	j.clearRows(&x.seqTile)
+}
+
+// begin makes t, which is empty, n query rows, loaded and packed.
+func (x *planeScratch) begin(j *job, ws *arena, t *planeTile, from, n int) {
+	t.laneTile.begin(j, ws, &avx512Lanes, &x.seqTile, from, n, upToTiles(j.p.VDim), planeBlock)
+	t.q = takeWords(ws, planeWords(pairLanes, j.p.Dim))
+	x.q.load(&j.args.Q, x.QBatch, x.h, x.Q0+from, n, x.row)
 	x.q.toLanes(t.q, x.q.plane())
 	t.rows = x.q.tensorRows
-	return t
 }
 
 // load makes the keys [lo, hi) the block at hand.
 func (x *planeScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
-	x.k.load(&j.args.K, x.b, x.kvHead, lo, hi-lo, x.row)
-	x.v.load(&j.args.V, x.b, x.kvHead, lo, hi-lo, x.row)
+	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
+		return
+	}
+	x.k.loadKeys(j, &j.args.K, &x.seqTile, lo, hi-lo, x.row)
+	x.v.loadKeys(j, &j.args.V, &x.seqTile, lo, hi-lo, x.row)
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// accumulate takes keys of the block into the tile, from a given one on. All rows see all
-// of a whole part.
-func (x *planeScratch) accumulate(j *job, t *planeTile, from, keys int, whole bool) {
-	p, at := &j.p, from-x.lo
+// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
+// see some that are at an edge of the band, or hidden by the mask.
+func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, edge, hidden bool) {
+	at := from - x.lo
 	k, v, wild := x.k.part(at, keys), x.v.part(at, keys), x.k.wild || t.rows.wild
-	copy(x.top, t.m)
-	top := x.top
-	if !whole || wild {
-		top = x.hidden // its maximum counts hidden keys, or lacks something
-	}
-	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, &top[0])
+	masked := edge || hidden || wild || v.wild // the maximum of wild scores lacks something
+	x.setMasks(&t.laneTile, from, keys, masked, hidden)
+	top, _ := x.beginScores(&t.laneTile, keys, masked)
+	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, top)
 	if wild {
 		addWildDots(x.s, &k, &t.rows, x.row)
 	}
-	if !whole || wild || v.wild {
-		x.setMasks(p, &t.laneTile, from, keys)
-		copy(x.top, t.m)
-		maskScoresAVX512(&x.s[0], &x.masks[0], keys, &x.top[0])
-	}
-	if keys%2 == 1 {
-		last := x.s[keys*pairLanes:][:pairLanes]
-		for i := range last {
-			last[i] = float32(math.Inf(-1))
-		}
-	}
+	avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
+	hideLast(x.s, keys)
 	pairs, filled := (keys+1)/2, upToTiles(keys)/2
-	planeWeightsAMXBF16(&x.p[0], 4*pPlane, &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	if x.drops {
+		weightsAVX512(&x.s[0], 2*pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+		avx512Lanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
+		planePairsAMXBF16(&x.p[0], 4*pPlane, &x.s[0], pairs)
+	} else {
+		planeWeightsAMXBF16(&x.p[0], 4*pPlane, &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	}
 	if pairs < filled {
 		for i := range planes {
 			clear(x.p[i*pPlane+pairs*pairLanes : i*pPlane+filled*pairLanes])

@@ -10,7 +10,7 @@ import (
 
 var avx2Lanes = laneISA{
 	lanes: 16, keys: 192, block: 8, convert: 8,
-	fwdPace: pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42},
+	fwdPace: pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
 	bwdPace: pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
 
 	scores: scoresAVX2, scoresInParts: scoresInPartsAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
@@ -18,6 +18,8 @@ var avx2Lanes = laneISA{
 	dots: dotsAVX2, gradients: gradientsAVX2,
 	addProduct: addProductAVX2, addProductT: addProductTAVX2,
 	widenF16: widenF16AVX2, widenBF16: widenBF16AVX2, narrowF16: narrowF16AVX2, narrowBF16: narrowBF16AVX2,
+
+	adjust: adjustAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2, keepKeys: keepKeysAVX2, gradientsOf: gradientsOfAVX2,
 }
 
 // fwd_avx2 is fwdLanes with 16 query rows in the lanes.

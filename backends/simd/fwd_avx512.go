@@ -10,7 +10,7 @@ import (
 
 var avx512Lanes = laneISA{
 	lanes: 32, keys: 256, block: 16, convert: 1,
-	fwdPace: pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21},
+	fwdPace: pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
 	bwdPace: pace{start: 1000, flop: .0064, pair: .37, element: .69, widen: .27, pack: .33},
 
 	scores: scoresAVX512, scoresInParts: scoresInPartsAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
@@ -19,6 +19,8 @@ var avx512Lanes = laneISA{
 	addProduct: addProductAVX512, addProductMasked: addProductMaskedAVX512,
 	addProductT: addProductTAVX512, addProductTMasked: addProductTMaskedAVX512,
 	widenF16: widenF16AVX512, widenBF16: widenBF16AVX512, narrowF16: narrowF16AVX512, narrowBF16: narrowBF16AVX512,
+
+	adjust: adjustAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512, keepKeys: keepKeysAVX512, gradientsOf: gradientsOfAVX512,
 }
 
 // fwd_avx512 is fwdLanes with 32 query rows in the lanes.

@@ -18,11 +18,13 @@ import (
 //
 // A pair of keys is one product, so the rows of a tile must see both or neither.
 // At the edges of the band, where they do not, P stays in float32 and O gets the
-// masked product of fwd_avx512, with those rows of V widened.
+// masked product of fwd_avx512, with those rows of V widened. What a mask hides has the
+// weight 0, and what is not finite is then packed as 0 and added apart.
 func (b *Backend) fwdAVX512BF16(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	avx512Lanes.plan(&j.plan, itemRows)
 	work := fwdAVX512BF16Work(&j.plan)
+	j.cutRows(j.group * pairLanes)
 	return b.do(ctx, j, fwdAVX512BF16Item, work.items, work.floats)
 }
 
@@ -32,16 +34,16 @@ func fwdAVX512BF16Work(pl *plan) phase {
 	vdim, words, keys := pad(p.VDim), pairWords(p.Dim), avx512Lanes.keys
 	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, keys)
 	shared := keys*(pairLanes+1+vdim) + keys/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
-	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*pairLanes), pl.group*perTile + shared}
+	return phase{p.Heads * pl.rowTiles(pl.group*pairLanes), pl.group*perTile + shared + pl.featureFloats(pairLanes, keys) + pl.pageFloats(keys, p.Dim) + pl.pageFloats(keys, p.VDim)}
 }
 
-func fwdAVX512BF16Cost(p flashkit.Problem) time.Duration { return cost(fwdAVX512BF16Times(p)) }
+func fwdAVX512BF16Cost(c *flashkit.Call) time.Duration { return cost(c, fwdAVX512BF16Times(c)) }
 
-func fwdAVX512BF16Times(p flashkit.Problem) timedPhase {
-	pl := newPlan(p)
+func fwdAVX512BF16Times(c *flashkit.Call) timedPhase {
+	pl := newPlan(c)
 	avx512Lanes.plan(pl, itemRows)
-	c := pairPace(fwdPairPace)
-	return c.forward(&p, pairLanes, 2, fwdAVX512BF16Work(pl).items, pl.group*pairLanes, itemRows)
+	pace := pairPace(fwdPairPace)
+	return pace.forward(c, pairLanes, 2, fwdAVX512BF16Work(pl).items, pl.group*pairLanes, itemRows)
 }
 
 // A pairTile is a laneTile whose Q is in pairs.
@@ -54,100 +56,141 @@ type pairTile struct {
 type pairScratch struct {
 	laneScratch
 	laneRange
-	pPairs []uint32 // [half of the keys of a block][lanes]
-	vPairs []uint32 // [the same][vdim], from the even key vFrom on
-	vFrom  int
-	buf    []uint32 // rows of Q
+	k              halfRows   // of the block, from the even key even on
+	v              packedRows // likewise
+	even           int
+	kPages, vPages []uint16 // place for them if they lie in pages
+	pPairs         []uint32 // [half of the keys of a block][lanes]
+	buf            []uint32 // rows of Q
 }
 
 func fwdAVX512BF16Item(j *job, ws *arena, item int) {
-	p, f := &j.p, j.args
+	p := &j.p
 	at := j.laneRange(item, j.group*pairLanes)
 	vdim, keys := pad(p.VDim), avx512Lanes.keys
 	x := pairScratch{
 		laneScratch: laneScratch{
 			s: ws.take(keys * pairLanes), masks: takeWords(ws, keys),
-			v: ws.take(keys * vdim), rows: ws.take(pairLanes * vdim),
+			vBuf: ws.take(keys * vdim), rows: ws.take(pairLanes * vdim),
 			top: ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
 		},
 		laneRange: at,
-		pPairs:    takeWords(ws, keys/2*pairLanes), vPairs: takeWords(ws, keys/2*vdim),
-		buf: takeWords(ws, pairLanes*pairWords(p.Dim)),
+		pPairs:    takeWords(ws, keys/2*pairLanes), v: packedRows{pairs: takeWords(ws, keys/2*vdim)},
+		buf:    takeWords(ws, pairLanes*pairWords(p.Dim)),
+		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys, p.VDim),
+	}
+	x.setFeatures(j, ws, pairLanes, keys, 2)
+	if j.group == 1 {
+		var one [1]pairTile // a short item has no time to clear many
+		x.compute(j, ws, one[:0])
+		return
 	}
 	var group [maxGroup]pairTile
-	n := 0
-	for r := at.from; r < at.to; r += pairLanes {
-		group[n] = x.newTile(j, ws, r, min(pairLanes, at.to-r), vdim, keys)
-		n++
+	x.compute(j, ws, group[:0])
+}
+
+// compute computes the tiles of an item, in the place of a group.
+func (x *pairScratch) compute(j *job, ws *arena, group []pairTile) {
+	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
+	for r := x.from; r < x.to; r += pairLanes {
+		group = group[:len(group)+1]
+		group[len(group)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), vdim, keys, x.buf)
 	}
-	for lo := at.first; lo < at.last; {
-		hi := avx512Lanes.blockEnd(&at, lo)
-		x.vFrom = lo &^ 1
-		pairRows(x.vPairs, &f.V, x.b, x.kvHead, x.vFrom, hi-x.vFrom)
-		for t := range n {
+	for lo := x.first; lo < x.last; lo = x.hi {
+		x.load(j, lo, avx512Lanes.blockEnd(&x.laneRange, lo))
+		for t := range group {
 			if j.canceled() {
 				return
 			}
 			avx512Lanes.meet(j, &group[t].laneTile, x.factors, lo)
-			x.accumulate(j, &group[t], lo, hi)
+			x.accumulate(j, &group[t])
 		}
-		lo = hi
 	}
-	for t := range n {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch, x.b, x.h)
+	for t := range group {
+		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	}
+	j.clearRows(&x.seqTile)
+}
+
+// begin makes t, which is empty, n query rows, loaded and packed. Its O has vdim rows, and
+// blocks are of so many keys. buf has place for the rows.
+func (t *pairTile) begin(j *job, ws *arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
+	t.laneTile.begin(j, ws, &avx512Lanes, s, from, n, vdim, block)
+	t.qPairs = takeWords(ws, pairLanes*pairWords(j.p.Dim))
+	pairColumns(t.qPairs, buf, &j.args.Q, s.QBatch, s.h, s.Q0+from, n)
+}
+
+// load makes the keys [lo, hi) the block at hand.
+func (x *pairScratch) load(j *job, lo, hi int) {
+	x.lo, x.hi, x.even = lo, hi, lo&^1
+	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
+		return
+	}
+	x.k = j.keysOf(&j.args.K, &x.seqTile, x.even, hi-x.even, x.kPages)
+	v := j.keysOf(&j.args.V, &x.seqTile, x.even, hi-x.even, x.vPages)
+	if x.mask.asked() {
+		x.v.pack(v)
+	} else {
+		v.pair(x.v.pairs)
 	}
 }
 
-// newTile loads and packs n query rows. Its O has vdim rows, and blocks are of so many
-// keys.
-func (x *pairScratch) newTile(j *job, ws *arena, from, n, vdim, block int) pairTile {
-	t := pairTile{
-		laneTile: avx512Lanes.emptyTile(j, ws, from, n, vdim, block),
-		qPairs:   takeWords(ws, pairLanes*pairWords(j.p.Dim)),
+// accumulate takes the block's keys into the tile.
+func (x *pairScratch) accumulate(j *job, t *pairTile) {
+	first, allUntil := x.Keys(t.from)
+	allFrom, last := x.Keys(t.from + t.n - 1)
+	from, to := max(x.lo, first), min(x.hi, last)
+	if x.mask.ofRows && from < to {
+		x.mask.read(j, &avx512Lanes, &x.seqTile, t.from, t.n, from, to)
 	}
-	pairColumns(t.qPairs, x.buf, &j.args.Q, x.b, x.h, from, n)
-	return t
-}
-
-// accumulate takes the keys [lo, hi) into the tile.
-func (x *pairScratch) accumulate(j *job, t *pairTile, lo, hi int) {
-	p, k := &j.p, &j.args.K
-	first, _ := p.Keys(t.from)
-	_, last := p.Keys(t.from + t.n - 1)
-	for from, to := max(lo, first), min(hi, last); from < to; {
-		until, whole := wholePart(p, t.from, t.n, from, to, 2)
-		copy(x.top, t.m)
-		top := x.top
-		if !whole {
-			top = x.hidden // its maximum counts hidden keys
+	for from < to {
+		until, hides := to, hidesNothing
+		if x.mask.asked() {
+			until, hides = x.mask.part(from, to)
 		}
-		scoresAVX512BF16(&x.s[0], &k.Uint16s()[k.Offset(x.b, x.kvHead, from)], rowStep(k), &t.qPairs[0], p.Dim, until-from, &top[0])
-		if whole {
-			x.addWhole(j, t, from, until-from)
-		} else {
-			x.addMasked(j, t, from, until-from)
+		switch {
+		case hides == hidesNothing:
+			var whole bool
+			until, whole = wholePart(&x.Seq, t.from, t.n, from, until, 2)
+			x.absorbPart(j, t, from, until-from, !whole, false)
+		case hides == hidesSome:
+			x.absorbPart(j, t, from&^1, until-from&^1, from&^1 < allFrom || until > allUntil, true)
 		}
 		from = until
 	}
 }
 
-// addWhole turns the scores of keys that all rows see into P and adds P V.
-func (x *pairScratch) addWhole(j *job, t *pairTile, from, keys int) {
-	vdim, pairs := j.p.VDim, (keys+1)/2
+// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
+// see some that are at an edge of the band, or hidden by the mask.
+func (x *pairScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
+	p, masked := &j.p, edge || hidden
+	x.setMasks(&t.laneTile, from, keys, edge, hidden)
+	top, step := x.beginScores(&t.laneTile, keys, masked)
+	for i := 0; i < keys; i += step {
+		n := min(step, keys-i)
+		scoresAVX512BF16(&x.s[i*pairLanes], &x.k.rows[(from+i-x.even)*x.k.step], x.k.step, &t.qPairs[0], p.Dim, n, top)
+		avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, i, n, masked)
+	}
 	weightsAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	avx512Lanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
+	if edge && !hidden {
+		v, step := avx512Lanes.viewKeys(j, &j.args.V, &x.seqTile, from, keys, x.vBuf)
+		addValuesMaskedAVX512(&t.o[0], &v[0], step, &x.s[0], keys, p.VDim, t.alpha(x.factors), &x.masks[0])
+		return
+	}
+	x.addPairs(j, t, from, keys)
+	if x.v.wild {
+		x.setMasks(&t.laneTile, from, keys, true, hidden)
+		x.v.addWild(t.o, from-x.even, keys, x.pPairs, x.masks)
+	}
+}
+
+// addPairs adds P V of keys. Where rows do not see a key its weight is 0, and V finite.
+func (x *pairScratch) addPairs(j *job, t *pairTile, from, keys int) {
+	vdim, pairs := j.p.VDim, (keys+1)/2
 	if keys%2 == 1 {
 		clear(x.s[keys*pairLanes:][:pairLanes])
 	}
 	narrowPairsAVX512BF16(&x.pPairs[0], &x.s[0], pairLanes, pairs)
-	addValuesAVX512BF16(&t.o[0], &x.vPairs[(from-x.vFrom)/2*vdim], vdim, &x.pPairs[0], pairs, vdim, t.alpha(x.factors))
-}
-
-// addMasked does the same with keys that some rows do not see, in float32.
-func (x *pairScratch) addMasked(j *job, t *pairTile, from, keys int) {
-	p := &j.p
-	x.setMasks(p, &t.laneTile, from, keys)
-	maskScoresAVX512(&x.s[0], &x.masks[0], keys, &x.top[0])
-	weightsAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
-	v, step := avx512Lanes.view(&j.args.V, x.b, x.kvHead, from, keys, x.v)
-	addValuesMaskedAVX512(&t.o[0], &v[0], step, &x.s[0], keys, p.VDim, t.alpha(x.factors), &x.masks[0])
+	addValuesAVX512BF16(&t.o[0], &x.v.pairs[(from-x.even)/2*vdim], vdim, &x.pPairs[0], pairs, vdim, t.alpha(x.factors))
 }

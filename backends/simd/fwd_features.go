@@ -2,6 +2,7 @@ package simd
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -11,8 +12,11 @@ import (
 const portableFeatures = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi |
 	flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
 
-// hasFeatures reports whether a call has more than a band, which any code here knows.
-func hasFeatures(c *flashkit.Call) bool { return c.Features()&^flashkit.FeatureShift != 0 }
+// hasFeatures reports whether a call has more than a band, and rows of two types, which
+// any code here knows.
+func hasFeatures(c *flashkit.Call) bool {
+	return c.Features()&^(flashkit.FeatureShift|flashkit.FeatureMixed) != 0
+}
 
 func fwdFeatureFloats(c *flashkit.Call, f *featurePlan) int {
 	r, k, dim, vdim := float64(f.rows), float64(f.keys), float64(c.Dim), float64(c.VDim)
@@ -157,20 +161,38 @@ func (j *job) endRow(t *seqTile, i int, m float64, l float32, o []float32) {
 
 // clearRows writes the rows of O and LSE that the sequence does not have.
 func (j *job) clearRows(t *seqTile) {
+	clearRows(&j.args.O, t.QBatch, t.h, t.to, t.end)
 	for i := t.to; i < t.end; i++ {
-		clearRow(&j.args.O, j.args.O.Offset(t.QBatch, t.h, i))
 		j.storeLSE(t.QBatch, t.h, i, float32(math.Inf(-1)))
 	}
 }
 
-// clearRow writes zeros to the row of t that begins at the given element. A row without
-// elements may begin anywhere: there is no memory behind it.
-func clearRow(t *flashkit.Tensor, at int) {
-	switch n := t.Shape()[3]; {
-	case n == 0:
+// clearRows writes zeros to rows [from, to) of a head, which are padding: at once where they
+// lie together, and not by way of the caches.
+func clearRows(t *flashkit.Tensor, b, h, from, to int) {
+	n, wide := to-from, t.Shape()[3]
+	if n > 1 && rowStep(t) == wide {
+		n, wide = 1, n*wide
+	}
+	for i := range n {
+		clearPadding(bytesOf(t, t.Offset(b, h, from+i), wide))
+	}
+}
+
+// clearElements writes n zeros from the given element on.
+func clearElements(t *flashkit.Tensor, at, n int) { clear(bytesOf(t, at, n)) }
+
+// bytesOf returns the memory of n elements from the given one on. Where there are none they
+// may begin anywhere: there is no memory behind them.
+func bytesOf(t *flashkit.Tensor, at, n int) []byte {
+	switch {
+	case n <= 0:
+		return nil
 	case t.DType() == flashkit.Float32:
-		clear(t.Float32s()[at:][:n])
+		x := t.Float32s()[at:][:n]
+		return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*n)
 	default:
-		clear(t.Uint16s()[at:][:n])
+		x := t.Uint16s()[at:][:n]
+		return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 2*n)
 	}
 }

@@ -40,9 +40,9 @@ func fwdGenericFloats(p flashkit.Problem) int {
 func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	if hasFeatures(c) {
 		f := planFeatures(c)
-		return flashkit.Memory{Host: memory(phase{f.queryItems, fwdFeatureFloats(c, &f)}) + f.tables(c)}
+		return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdFeatureFloats(c, &f)}) + f.tables(c)}
 	}
-	return flashkit.Memory{Host: memory(phase{fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem)})}
+	return flashkit.Memory{Host: memory(c, phase{fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem)})}
 }
 
 func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * ceilDiv(p.QLen, tileQ) }
@@ -51,9 +51,9 @@ var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, wide
 
 func fwdGenericCost(c *flashkit.Call) time.Duration {
 	if hasFeatures(c) {
-		return cost(fwdFeatureTimes(c))
+		return cost(c, fwdFeatureTimes(c))
 	}
-	return cost(fwdGenericTimes(c.Problem))
+	return cost(c, fwdGenericTimes(c.Problem))
 }
 
 // fwdGenericTimes computes no pair that is not seen, but reads the keys of a tile.
@@ -62,15 +62,21 @@ func fwdGenericTimes(p flashkit.Problem) timedPhase {
 	met, dims := pairs(&p, 1, 1), float64(p.Dim+p.VDim)
 	read := readKeys(&p, tileQ, 1) * dims
 	sum := float64(fwdGenericItems(p))*c.start + met*(2*dims*c.flop+c.pair) + rowElements(&p, 1)*c.element + converted(&p, read)*c.widen
-	if p.DType == flashkit.Float16 {
-		sum += (read + rowElements(&p, 1)) * halfTime
-	}
+	sum += halfTimes(p.KVType(), read) + halfTimes(p.DType, rowElements(&p, 1))
 	return timedPhase{items: fwdGenericItems(p), nanoseconds: sum}
 }
 
 // halfTime is what the portable kernels take to widen an element of f16, which
 // has its own exponent, in nanoseconds.
 const halfTime = 3
+
+// halfTimes returns the time to widen so many elements if they are of f16.
+func halfTimes(t flashkit.DType, elements float64) float64 {
+	if t == flashkit.Float16 {
+		return elements * halfTime
+	}
+	return 0
+}
 
 // A queryTile is the rows [from, to) of one query head.
 type queryTile struct{ b, h, kvHead, from, to int }
@@ -134,8 +140,8 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 
 // accumulate turns the scores s into weights relative to the running maximum m,
 // raising m first and rescaling the sums so far where s tops it. It returns the
-// new m and the sum of the weights. The softmax scale comes after the difference, so that large scores
-// lose nothing.
+// new m and the sum of the weights. Scores are scaled in float64, as those of calls with
+// features are: large ones lose nothing, and a sequence gives the bits of a dense call.
 func (j *job) accumulate(s []float32, m float32, sums []float32) (top, sum float32) {
 	top = m
 	for _, x := range s {
@@ -144,19 +150,23 @@ func (j *job) accumulate(s []float32, m float32, sums []float32) (top, sum float
 		}
 	}
 	if top > m {
-		scale(sums, exp(float64(m-top)*j.scale))
+		scale(sums, exp(j.scaled(m)-j.scaled(top)))
 	}
-	shift := top
-	if math.IsInf(float64(top), -1) {
+	shift := j.scaled(top)
+	if math.IsInf(shift, -1) {
 		shift = 0 // every score so far is -Inf or NaN: exp must give 0 or NaN, not exp(-Inf + Inf)
 	}
 	l := 0.0 // its error is that of O and LSE in every element
 	for i, x := range s {
-		s[i] = exp(float64(x-shift) * j.scale)
+		s[i] = exp(j.scaled(x) - shift)
 		l += float64(s[i])
 	}
 	return top, float32(l)
 }
+
+// scaled returns a dot product times the softmax scale, rounded by itself: fused with
+// what follows it would be another number.
+func (j *job) scaled(x float32) float64 { return float64(float64(x) * j.scale) }
 
 // finishRow divides once and writes row i of the head of t.
 func (j *job) finishRow(t queryTile, i int, m, l float32, o []float32) {
@@ -172,7 +182,7 @@ func (j *job) normalize(o []float32, m, l float32) float32 {
 		return float32(math.Inf(-1))
 	}
 	scale(o, 1/l)
-	return float32(j.scale*float64(m) + math.Log(float64(l)))
+	return float32(j.scaled(m) + math.Log(float64(l)))
 }
 
 // storeLSE writes the LSE of row i of head h, if it is wanted.

@@ -24,6 +24,7 @@ func (b *Backend) fwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, 
 	j := b.newJob(c)
 	isa.plan(&j.plan, itemRows)
 	work := isa.fwdWork(&j.plan)
+	j.cutRows(j.group * isa.lanes)
 	return b.do(ctx, j, run, work.items, work.floats)
 }
 
@@ -33,7 +34,7 @@ func (isa *laneISA) fwdWork(pl *plan) phase {
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
 	perTile := isa.lanes*pad(p.Dim) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
 	shared := isa.keys*(isa.lanes+1+dims) + isa.lanes*(widest+3)
-	return phase{p.Batch * p.Heads * ceilDiv(p.QLen, pl.group*isa.lanes), pl.group*perTile + shared}
+	return phase{p.Heads * pl.rowTiles(pl.group*isa.lanes), pl.group*perTile + shared + pl.featureFloats(isa.lanes, isa.keys)}
 }
 
 const (
@@ -41,12 +42,12 @@ const (
 	maxGroup = 16  // tiles of an item
 )
 
-func (isa *laneISA) fwdCost(p flashkit.Problem) time.Duration { return cost(isa.fwdTimes(p)) }
+func (isa *laneISA) fwdCost(c *flashkit.Call) time.Duration { return cost(c, isa.fwdTimes(c)) }
 
-func (isa *laneISA) fwdTimes(p flashkit.Problem) timedPhase {
-	pl := newPlan(p)
+func (isa *laneISA) fwdTimes(c *flashkit.Call) timedPhase {
+	pl := newPlan(c)
 	isa.plan(pl, itemRows)
-	return isa.fwdPace.forward(&p, isa.lanes, 1, isa.fwdWork(pl).items, pl.group*isa.lanes, itemRows)
+	return isa.fwdPace.forward(c, isa.lanes, 1, isa.fwdWork(pl).items, pl.group*isa.lanes, itemRows)
 }
 
 const itemsPerWorker = 8
@@ -54,8 +55,7 @@ const itemsPerWorker = 8
 // plan sets the tiles per item (at most rows query rows), keeping at least
 // itemsPerWorker items per worker.
 func (isa *laneISA) plan(pl *plan, rows int) {
-	heads := pl.p.Batch * pl.p.Heads
-	pl.group = max(1, min(rows/isa.lanes, heads*ceilDiv(pl.p.QLen, isa.lanes)/(itemsPerWorker*pl.workers)))
+	pl.group = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes)
 }
 
@@ -63,35 +63,40 @@ func (isa *laneISA) plan(pl *plan, rows int) {
 // items, so that their keys stay in cache from item to item. Within a group, long
 // items come before short ones.
 func (pl *plan) planHeads(lanes int) {
-	heads := pl.p.Batch * pl.p.Heads
+	heads := pl.p.Heads // of a span
+	if !pl.ragged() {
+		heads *= pl.p.Batch
+	}
 	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.group*lanes)))
 	pl.heads = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 
-// laneItem returns the first row and the head, counted over all batches, of an
-// item.
-func (pl *plan) laneItem(item, rows int) (from, head int) {
-	heads, perHead := pl.p.Batch*pl.p.Heads, ceilDiv(pl.p.QLen, rows)
-	first := item / (pl.heads * perHead) * pl.heads
-	item -= first * perHead
-	turns := min(pl.heads, heads-first)
-	return (perHead - 1 - item/turns) * rows, first + item%turns
+// cutRows makes the table of items of so many query rows.
+func (pl *plan) cutRows(rows int) { pl.bySpan[0].cut(pl, rows, pl.p.Heads, true, true) }
+
+// laneItem returns the sequence, the head and the first row of an item of so many rows.
+func (pl *plan) laneItem(item, rows int) (b, h, from int) {
+	s := pl.bySpan[0].find(item)
+	item -= s.first
+	first := item / (pl.heads * s.tiles) * pl.heads
+	item -= first * s.tiles
+	turns := min(pl.heads, s.heads-first)
+	head := first + item%turns
+	return s.b + head/pl.p.Heads, head % pl.p.Heads, (s.tiles - 1 - item/turns) * rows
 }
 
 // A laneRange is the query rows of an item, and the keys of which some row sees each.
 type laneRange struct {
-	b, h, kvHead int
-	from, to     int
-	first, last  int
+	seqTile
+	first, last int
 }
 
-func (j *job) laneRange(item, rows int) laneRange {
-	p := &j.p
-	from, head := j.laneItem(item, rows)
-	x := laneRange{b: head / p.Heads, h: head % p.Heads, from: from, to: min(from+rows, p.QLen)}
-	x.kvHead = x.h / (p.Heads / p.KVHeads)
-	x.first, _ = p.Keys(x.from)
-	_, x.last = p.Keys(x.to - 1)
+func (j *job) laneRange(item, rows int) (x laneRange) {
+	var from int
+	x.b, x.h, from = j.laneItem(item, rows)
+	x.Seq, x.g = j.call.Seq(x.b), x.h/(j.p.Heads/j.p.KVHeads)
+	x.setRows(j, from, rows)
+	x.first, x.last = x.keysSeen()
 	return x
 }
 
@@ -100,6 +105,7 @@ func (isa *laneISA) blockEnd(x *laneRange, k int) int { return min(x.last, (k/is
 
 // A laneTile is query rows, one in each lane.
 type laneTile struct {
+	seq     seqTile   // that it is of
 	from, n int       // its rows; lanes from n on are idle
 	q       []float32 // [dim][lanes]
 	keySum            // of the run at hand
@@ -109,59 +115,78 @@ type laneTile struct {
 	pastM   []float32
 }
 
-// A laneScratch is the workspace that the tiles of an item share.
+// A laneScratch is the workspace that the tiles of an item share, with the block of keys at
+// hand.
 type laneScratch struct {
+	lo, hi       int
+	k, v         []float32
+	kStep, vStep int
+	kBuf, vBuf   []float32 // place for them if they must be widened
+
 	s       []float32 // [keys of a block][lanes]
 	masks   []uint32  // [keys of a block]
-	k, v    []float32 // a block of keys, if it must be widened
 	rows    []float32 // [lanes][dim], query rows or output rows
 	top     []float32 // [lanes] each
 	hidden  []float32
 	factors []float32
 	ahead   ahead
+	featureScratch
 }
 
 func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
-	p, f, lanes := &j.p, j.args, isa.lanes
+	p, lanes := &j.p, isa.lanes
 	at := j.laneRange(item, j.group*lanes)
 	x := laneScratch{
 		s: ws.take(isa.keys * lanes), masks: takeWords(ws, isa.keys),
-		k: ws.take(isa.keys * pad(p.Dim)), v: ws.take(isa.keys * pad(p.VDim)),
+		kBuf: ws.take(isa.keys * pad(p.Dim)), vBuf: ws.take(isa.keys * pad(p.VDim)),
 		rows: ws.take(lanes * max(pad(p.Dim), pad(p.VDim))),
 		top:  ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
 	}
-	var group [maxGroup]laneTile
-	n := 0
-	for r := at.from; r < at.to; r += lanes {
-		group[n] = isa.newTile(j, ws, &x, at.b, at.h, r, min(lanes, at.to-r))
-		n++
+	x.setFeatures(j, ws, lanes, isa.keys, 1)
+	if j.group == 1 {
+		var one [1]laneTile // a short item has no time to clear many
+		isa.fwdTiles(j, ws, &x, &at, one[:0])
+		return
 	}
-	for lo := at.first; lo < at.last; {
-		hi := isa.blockEnd(&at, lo)
-		k, kStep := isa.view(&f.K, at.b, at.kvHead, lo, hi-lo, x.k)
-		v, vStep := isa.view(&f.V, at.b, at.kvHead, lo, hi-lo, x.v)
-		isa.lookAhead(j, &x.ahead, at, hi)
-		for t := range n {
+	var group [maxGroup]laneTile
+	isa.fwdTiles(j, ws, &x, &at, group[:0])
+}
+
+// fwdTiles computes the tiles of an item, in the place of a group.
+func (isa *laneISA) fwdTiles(j *job, ws *arena, x *laneScratch, at *laneRange, group []laneTile) {
+	for r := at.from; r < at.to; r += isa.lanes {
+		group = group[:len(group)+1]
+		isa.beginTile(j, ws, &group[len(group)-1], x, &at.seqTile, r, min(isa.lanes, at.to-r))
+	}
+	for lo := at.first; lo < at.last; lo = x.hi {
+		isa.loadBlock(j, x, at, lo)
+		isa.lookAhead(j, &x.ahead, at, x.hi)
+		for t := range group {
 			if j.canceled() {
 				return
 			}
 			isa.meet(j, &group[t], x.factors, lo)
-			isa.accumulate(j, &group[t], &x, k, kStep, v, vStep, lo, hi)
+			isa.accumulate(j, &group[t], x)
 		}
-		lo = hi
 	}
-	for t := range n {
-		isa.finish(j, &group[t], &x, at.b, at.h)
+	for t := range group {
+		isa.finish(j, &group[t], x)
 	}
+	j.clearRows(&at.seqTile)
 }
 
 // lookAhead names what follows the block of keys before k: the item's next block, or
-// what is likely the worker's next item; and before the last block the rows of O.
-func (isa *laneISA) lookAhead(j *job, a *ahead, at laneRange, k int) {
-	f, rows := j.args, j.group*isa.lanes
+// what is likely the worker's next item; and before the last block the rows of O. To look
+// takes longer than a small item waits for its keys.
+func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
+	const small = 1 << 13 // elements
+	f, rows, at := j.args, j.group*isa.lanes, *item
+	if (at.last-at.first)*(j.p.Dim+j.p.VDim) < small {
+		return
+	}
 	a.clear()
 	if at.last-k <= isa.keys {
-		a.add(&f.O, at.b, at.h, at.from, at.to-at.from)
+		a.add(&f.O, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
 	}
 	if k == at.last {
 		next := j.next.Load()
@@ -170,19 +195,21 @@ func (isa *laneISA) lookAhead(j *job, a *ahead, at laneRange, k int) {
 		}
 		at = j.laneRange(int(next), rows)
 		k = at.first
-		a.add(&f.Q, at.b, at.h, at.from, at.to-at.from)
+		a.add(&f.Q, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
+	}
+	if j.p.Page != 0 {
+		return // pages lie anywhere
 	}
 	n := isa.blockEnd(&at, k) - k
-	a.add(&f.V, at.b, at.kvHead, k, n)
-	a.add(&f.K, at.b, at.kvHead, k, n)
+	a.add(&f.V, at.KVBatch, at.g, at.K0+k, n)
+	a.add(&f.K, at.KVBatch, at.g, at.K0+k, n)
 }
 
-// newTile loads and transposes n query rows.
-func (isa *laneISA) newTile(j *job, ws *arena, x *laneScratch, b, h, from, n int) laneTile {
-	t := isa.emptyTile(j, ws, from, n, pad(j.p.VDim), isa.keys)
+// beginTile makes t, which is empty, n query rows, loaded and transposed.
+func (isa *laneISA) beginTile(j *job, ws *arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
+	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.take(isa.lanes * pad(j.p.Dim))
-	isa.transposed(t.q, x.rows, &j.args.Q, b, h, from, n)
-	return t
+	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
 }
 
 // alpha returns what addValues multiplies O with: the factors, or nil the first time.
@@ -194,13 +221,26 @@ func (t *laneTile) alpha(factors []float32) *float32 {
 	return &factors[0]
 }
 
-// accumulate takes the keys [lo, hi), which begin at k and v, into the tile. Of
-// those at the edges of the band some rows do not see.
-func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch, k []float32, kStep int, v []float32, vStep, lo, hi int) {
-	p := &j.p
-	first, allUntil := p.Keys(t.from) // of the first row, and of the last one
-	allFrom, last := p.Keys(t.from + t.n - 1)
-	from, to := max(lo, first), min(hi, last)
+// loadBlock makes the block of keys from a given one on the one at hand.
+func (isa *laneISA) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
+	f, n := j.args, isa.blockEnd(at, lo)-lo
+	x.lo, x.hi = lo, lo+n
+	if x.mask.ofKeys && !x.mask.read(j, isa, &at.seqTile, 0, 1, lo, lo+n) {
+		return
+	}
+	x.k, x.kStep = isa.viewKeys(j, &f.K, &at.seqTile, lo, n, x.kBuf)
+	x.v, x.vStep = isa.viewKeys(j, &f.V, &at.seqTile, lo, n, x.vBuf)
+}
+
+// accumulate takes the block's keys into the tile. Of those at the edges of the band, and
+// of those that a mask hides, some rows do not see.
+func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch) {
+	first, allUntil := t.seq.Keys(t.from) // of the first row, and of the last one
+	allFrom, last := t.seq.Keys(t.from + t.n - 1)
+	from, to := max(x.lo, first), min(x.hi, last)
+	if x.mask.ofRows && from < to {
+		x.mask.read(j, isa, &t.seq, t.from, t.n, from, to)
+	}
 	for from < to {
 		until, masked := to, true
 		switch {
@@ -210,56 +250,80 @@ func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch, k []float32,
 		case from < allUntil:
 			until, masked = min(to, allUntil), false
 		}
-		isa.absorbPart(j, t, x, &k[(from-lo)*kStep], kStep, &v[(from-lo)*vStep], vStep, from, until-from, masked)
+		hides := hidesNothing
+		if x.mask.asked() {
+			until, hides = x.mask.part(from, until)
+		}
+		if hides != hidesAll {
+			isa.absorbPart(j, t, x, from, until-from, masked, hides == hidesSome)
+		}
 		from = until
 	}
 }
 
-// absorbPart takes keys into the tile, from a given one on.
-func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, k *float32, kStep int, v *float32, vStep, from, keys int, masked bool) {
-	p := &j.p
-	s, q, o, factors := &x.s[0], &t.q[0], &t.o[0], &x.factors[0]
-	m, top, l := &t.m[0], &x.top[0], &t.l[0]
-	copy(x.top, t.m)
-	if !masked {
-		isa.scores(s, k, kStep, q, p.Dim, keys, top, x.ahead.take(keys, p.Dim, k))
-		isa.weights(s, keys, m, top, l, factors, j.base2)
-		isa.addValues(o, v, vStep, s, keys, p.VDim, t.alpha(x.factors))
+// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
+// see some that are at an edge of the band, or hidden by the mask.
+func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
+	p, at, masked := &j.p, from-x.lo, edge || hidden
+	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]
+	x.setMasks(t, from, keys, edge, hidden)
+	top, step := x.beginScores(t, keys, masked)
+	for i := 0; i < keys; i += step {
+		n, k := min(step, keys-i), &x.k[(at+i)*x.kStep]
+		isa.scores(&x.s[i*isa.lanes], k, x.kStep, &t.q[0], p.Dim, n, top, x.ahead.take(n, p.Dim, k))
+		isa.endScores(j, t, x, from, i, n, masked)
+	}
+	isa.weights(s, keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	isa.drop(j, t, x, from, keys)
+	if masked {
+		isa.addValuesMasked(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors), &x.masks[0])
 		return
 	}
-	x.setMasks(p, t, from, keys)
-	isa.scores(s, k, kStep, q, p.Dim, keys, &x.hidden[0], x.ahead.take(keys, p.Dim, k)) // its maximum counts hidden keys
-	isa.maskScores(s, &x.masks[0], keys, top)
-	isa.weights(s, keys, m, top, l, factors, j.base2)
-	isa.addValuesMasked(o, v, vStep, s, keys, p.VDim, t.alpha(x.factors), &x.masks[0])
+	isa.addValues(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors))
 }
 
 // setMasks sets the masks of keys, from a given one on: the rows of the tile that
-// see each.
-func (x *laneScratch) setMasks(p *flashkit.Problem, t *laneTile, from, keys int) {
+// see each. The edges of the band count, or what the mask hides, or both.
+func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
+	if hidden {
+		copy(x.masks[:keys], x.mask.visible[from-x.mask.from:])
+	}
+	if !edge {
+		return
+	}
 	for c := range keys {
-		first, last := p.Queries(from + c)
-		x.masks[c] = laneMask(first-t.from, last-t.from, t.n)
+		first, last := t.seq.Queries(from + c)
+		rows := laneMask(first-t.from, last-t.from, t.n)
+		if hidden {
+			rows &= x.masks[c]
+		}
+		x.masks[c] = rows
 	}
 }
 
 // finish divides once, transposes back and writes the rows of the tile.
-func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch, b, h int) {
-	o := &j.args.O
+func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch) {
+	o, b, h, row := &j.args.O, t.seq.QBatch, t.seq.h, t.seq.Q0+t.from
 	isa.endKeys(j, t, x.factors)
-	isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.scale))
-	j.storeLSEs(b, h, t.from, x.top[:t.n])
+	if j.ends() {
+		isa.endTile(j, t, x)
+	} else {
+		isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.unit))
+	}
 	vdim, padded := j.p.VDim, pad(j.p.VDim)
 	rows, step := x.rows, padded
-	direct := o.DType() == flashkit.Float32 && t.n == isa.lanes && vdim == padded
+	direct := o.DType() == flashkit.Float32 && t.n == isa.lanes && vdim == padded && !j.p.Carry
 	if direct {
-		rows, step = o.Float32s()[o.Offset(b, h, t.from):], rowStep(o)
+		rows, step = o.Float32s()[o.Offset(b, h, row):], rowStep(o)
 	}
 	isa.fromLanes(rows, step, t.o, padded, x.factors)
-	if direct {
-		return
+	switch {
+	case j.p.Carry:
+		isa.storeCarried(j, t, x, padded)
+	case !direct:
+		isa.storeRows(o, b, h, row, t.n, rows, step)
 	}
-	isa.storeRows(o, b, h, t.from, t.n, rows, step)
+	j.storeLSEs(b, h, row, x.top[:t.n])
 }
 
 // storeLSEs writes the LSE of rows of head h, from row i on, if they are wanted.

@@ -160,11 +160,33 @@ type seqTile struct {
 	from, to, end int
 }
 
+// tileOf returns a tile of sequence b, query head h and KV head g without rows or keys.
+func (j *job) tileOf(b, h, g int) seqTile { return seqTile{Seq: j.call.Seq(b), b: b, h: h, g: g} }
+
+// setRows makes t the rows from a given one on, up to so many. The last ones bring those
+// of a padded tensor that the sequence does not have.
+func (t *seqTile) setRows(j *job, from, n int) {
+	t.from = from
+	t.to = max(from, min(from+n, t.N))
+	if t.end = t.to; t.to == t.N && !j.call.Traits.PackedQ {
+		t.end = j.p.QLen
+	}
+}
+
+// setKeys does the same with keys.
+func (t *seqTile) setKeys(j *job, from, n int) {
+	t.from = from
+	t.to = max(from, min(from+n, t.M))
+	if t.end = t.to; t.to == t.M && !j.call.Traits.PackedKV {
+		t.end = j.p.KVLen
+	}
+}
+
 // rowTile returns the tile of query rows of an item. The last rows of a causal mask see
 // the most keys, so they come first.
 func (j *job) rowTile(item int) seqTile {
 	b, h, tile := j.byRow.find(item)
-	t := seqTile{Seq: j.call.Seq(b), b: b, h: h, g: h / (j.p.Heads / j.p.KVHeads)}
+	t := j.tileOf(b, h, h/(j.p.Heads/j.p.KVHeads))
 	n := j.p.QLen
 	if j.byRow.packed {
 		n = t.N
@@ -179,7 +201,8 @@ func (j *job) rowTile(item int) seqTile {
 // by the most rows, so they come first.
 func (j *job) keyTile(item int) seqTile {
 	b, g, tile := j.byKey.find(item)
-	t := seqTile{Seq: j.call.Seq(b), b: b, g: g, from: tile * tileK}
+	t := j.tileOf(b, 0, g)
+	t.from = tile * tileK
 	n := j.p.KVLen
 	if j.byKey.packed {
 		n = t.M

@@ -17,13 +17,14 @@ import (
 // Jobs are pooled for their workspace. A job is cleared before it returns.
 type job struct {
 	plan
-	call  *flashkit.Call
 	args  *flashkit.Args
-	scale float64 // of the scores
-	base2 float32 // scale * log2(e)
+	scale float64 // of the dot products
+	unit  float64 // of the scores: scale, or 1 where features have made them out of dot products
+	base2 float32 // unit * log2(e)
 
 	features     featurePlan // of a portable kernel's call with features
 	byRow, byKey itemTable   // likewise
+	decode       decodeTable // of a decode kernel's call
 
 	run   func(j *job, ws *arena, item int)
 	items int64
@@ -46,11 +47,20 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 	if j == nil {
 		j = b.jobs.Get().(*job)
 	}
-	j.pool, j.workers = b.pool, workers()
+	j.pool, j.workers = b.pool, workersOf(c)
 	j.call, j.p, j.args = c, c.Problem, c.Args
 	j.scale = c.SoftmaxScale()
-	j.base2 = float32(j.scale * math.Log2E)
+	j.unit = j.scale
+	if adjusts(c) {
+		j.unit = 1
+	}
+	j.base2 = float32(j.unit * math.Log2E)
 	return j
+}
+
+// adjusts reports whether scores are more than dot products times the scale.
+func adjusts(c *flashkit.Call) bool {
+	return c.Score.Softcap != 0 || c.Score.ALiBi || c.Score.Bias
 }
 
 // do runs the items [0, n) as parallel does and gives j back to the pool.
@@ -59,7 +69,7 @@ func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n
 	return b.release(ctx, j)
 }
 
-// parallel runs the items [0, n) on up to GOMAXPROCS goroutines, each with a
+// parallel runs the items [0, n) on as many goroutines as the call may use, each with a
 // workspace of the given number of floats, until the context is done.
 func (j *job) parallel(ctx context.Context, run func(*job, *arena, int), n, floats int) {
 	j.run, j.items, j.done = run, int64(n), ctx.Done()
@@ -107,9 +117,9 @@ func (j *job) hold(phases ...phase) {
 }
 
 // memory returns the bytes that hold reserves for a new job.
-func memory(phases ...phase) float64 {
+func memory(c *flashkit.Call, phases ...phase) float64 {
 	floats := 0.0
-	for w := range poolSize(workers(), phases) {
+	for w := range poolSize(workersOf(c), phases) {
 		floats += float64(space(w, phases))
 	}
 	return 4 * floats

@@ -14,35 +14,42 @@ import (
 // the instructions for.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
-		vector("fwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.fwdCost, avx512Lanes.fwdMemory, b.fwdAVX512),
-		vector("decode_avx512", avx512.missing, fitsDecodeAVX512, avx512Decode.cost, decodeMemory, b.decodeAVX512),
-		vector("bwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.bwdCost, avx512Lanes.bwdMemory, b.bwdAVX512),
-		vector("fwd_amxf32", missingAMX, fitsAMXF32, fwdAMXF32Cost, fwdAMXF32Memory, b.fwdAMXF32),
-		vector("bwd_amxf32", missingAMX, fitsAMXF32, bwdAMXF32Cost, bwdAMXF32Memory, b.bwdAMXF32),
-		vector("fwd_amxbf16", missingAMX, fitsAMXBF16, fwdAMXBF16Cost, fwdAMXBF16Memory, b.fwdAMXBF16),
-		vector("decode_amxbf16", missingAMX, fitsDecodeAMXBF16, decodeAMXBF16Cost, decodeAMXBF16Memory, b.decodeAMXBF16),
-		vector("fwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, fwdAVX512BF16Cost, fwdAVX512BF16Memory, b.fwdAVX512BF16),
-		vector("bwd_amxbf16", missingAMX, fitsAMXBF16, bwdAMXBF16Cost, bwdAMXBF16Memory, b.bwdAMXBF16),
-		vector("bwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, bwdAVX512BF16Cost, bwdAVX512BF16Memory, b.bwdAVX512BF16),
-		vector("fwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.fwdCost, avx2Lanes.fwdMemory, b.fwdAVX2),
-		vector("decode_avx2", avx2.missing, fitsDecodeAVX2, avx2Decode.cost, decodeMemory, b.decodeAVX2),
-		vector("bwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.bwdCost, avx2Lanes.bwdMemory, b.bwdAVX2),
+		vector("fwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.fwdCost, avx512Lanes.fwdMemory, b.fwdAVX512, fwdTake|flashkit.FeatureMixed),
+		vector("decode_avx512", avx512.missing, fitsDecodeAVX512, avx512Decode.cost, decodeLanesMemory, b.decodeAVX512, fwdTake|flashkit.FeatureMixed),
+		vector("bwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.bwdCost, avx512Lanes.bwdMemory, b.bwdAVX512, bwdTake),
+		vector("fwd_amxf32", missingAMX, fitsAMXF32, fwdAMXF32Cost, fwdAMXF32Memory, b.fwdAMXF32, fwdTake|flashkit.FeatureMixed),
+		vector("bwd_amxf32", missingAMX, fitsAMXF32, bwdAMXF32Cost, bwdAMXF32Memory, b.bwdAMXF32, bwdTake),
+		vector("fwd_amxbf16", missingAMX, fitsAMXBF16, fwdAMXBF16Cost, fwdAMXBF16Memory, b.fwdAMXBF16, fwdTake),
+		vector("decode_amxbf16", missingAMX, fitsDecodeAMXBF16, decodeAMXBF16Cost, decodeAMXBF16Memory, b.decodeAMXBF16, fwdTake),
+		vector("fwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, fwdAVX512BF16Cost, fwdAVX512BF16Memory, b.fwdAVX512BF16, fwdTake),
+		vector("bwd_amxbf16", missingAMX, fitsAMXBF16, bwdAMXBF16Cost, bwdAMXBF16Memory, b.bwdAMXBF16, bwdTake),
+		vector("bwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, bwdAVX512BF16Cost, bwdAVX512BF16Memory, b.bwdAVX512BF16, bwdTake),
+		vector("fwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.fwdCost, avx2Lanes.fwdMemory, b.fwdAVX2, fwdTake|flashkit.FeatureMixed),
+		vector("decode_avx2", avx2.missing, fitsDecodeAVX2, avx2Decode.cost, decodeLanesMemory, b.decodeAVX2, fwdTake|flashkit.FeatureMixed),
+		vector("bwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.bwdCost, avx2Lanes.bwdMemory, b.bwdAVX2, bwdTake),
 	}
 }
 
-// vector returns a kernel in assembly, which takes dense attention alone. Its cost and
-// memory follow from the problem.
-func vector(name string, missing func() string, refuses func(flashkit.Problem) string, cost func(flashkit.Problem) time.Duration, memory func(flashkit.Problem) float64, run func(context.Context, *flashkit.Call) error) flashkit.Kernel {
+// What the kernels in assembly take beyond dense attention, by name: what is new must be
+// taught first.
+const (
+	bwdTake = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
+		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
+	fwdTake = bwdTake | flashkit.FeaturePage | flashkit.FeatureCarry
+)
+
+// vector returns a kernel in assembly.
+func vector(name string, missing func() string, refuses func(flashkit.Problem) string, cost func(*flashkit.Call) time.Duration, memory func(*flashkit.Call) float64, run func(context.Context, *flashkit.Call) error, takes flashkit.Feature) flashkit.Kernel {
 	pass := flashkit.PassForward
 	if strings.HasPrefix(name, "bwd_") {
 		pass = flashkit.PassBackward
 	}
 	return flashkit.Kernel{
-		Name: "simd/" + name, Pass: pass, Takes: flashkit.FeatureShift,
+		Name: "simd/" + name, Pass: pass, Takes: takes,
 		Missing: missing,
 		Refuses: func(c *flashkit.Call) string { return refuses(c.Problem) },
-		Cost:    func(c *flashkit.Call) time.Duration { return cost(c.Problem) },
-		Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c.Problem)} },
+		Cost:    cost,
+		Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c)} },
 		Run:     run,
 	}
 }

@@ -38,6 +38,13 @@ type laneISA struct {
 	addProductTMasked     maskedProductFunc
 	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
 	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
+
+	adjust      func(s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
+	maskBits    func(masks *uint32, mask *bool, step, rows int)
+	fetch       func(from *byte, step, bytes, rows int)
+	dropWeights func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
+	keepKeys    func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
+	gradientsOf func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)
 }
 
 type (
@@ -109,16 +116,38 @@ func (isa *laneISA) view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 	return buf, dim
 }
 
+// viewKeys is view of keys of a sequence, which may lie in pages.
+func (isa *laneISA) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, buf []float32) (rows []float32, step int) {
+	if j.p.Page == 0 {
+		return isa.view(t, s.KVBatch, s.g, s.K0+k, n, buf)
+	}
+	dim := t.Shape()[3]
+	for i := 0; i < n; {
+		at, run := j.call.KeyRun(t, s.b, s.g, k+i)
+		if run = min(run, n-i); run == n && t.DType() == flashkit.Float32 {
+			return t.Float32s()[at:], rowStep(t)
+		}
+		isa.loadRun(buf[i*dim:], dim, t, at, run)
+		i += run
+	}
+	return buf, dim
+}
+
 // loadRows widens n rows of t to rows of step elements, the last of which become 0.
 func (isa *laneISA) loadRows(dst []float32, step int, t *flashkit.Tensor, b, h, r, n int) {
-	dim := t.Shape()[3]
-	if step == dim && rowStep(t) == dim {
-		isa.load(dst[:n*dim], t, t.Offset(b, h, r))
+	isa.loadRun(dst, step, t, t.Offset(b, h, r), n)
+}
+
+// loadRun is loadRows from the given element on.
+func (isa *laneISA) loadRun(dst []float32, step int, t *flashkit.Tensor, at, n int) {
+	dim, next := t.Shape()[3], rowStep(t)
+	if step == dim && next == dim {
+		isa.load(dst[:n*dim], t, at)
 		return
 	}
 	for i := range n {
 		row := dst[i*step:][:step]
-		isa.load(row[:dim], t, t.Offset(b, h, r+i))
+		isa.load(row[:dim], t, at+i*next)
 		clear(row[dim:])
 	}
 }

@@ -5,60 +5,62 @@ package simd
 import "github.com/flashkit-go/flashkit"
 
 // The bytes that a call takes beside its tensors: what the workers hold, and what
-// they share.
+// they share. A plan that no variable function sees stays on the stack.
 
-func (isa *laneISA) fwdMemory(p flashkit.Problem) float64 {
-	return fwdMemoryWith(p, func(pl *plan) { isa.plan(pl, itemRows) }, isa.fwdWork)
+func (isa *laneISA) fwdMemory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	isa.plan(pl, itemRows)
+	return pl.fwdMemory(isa.fwdWork(pl))
 }
 
-// fwdMemoryWith returns the workspace of a plan that cut makes.
-func fwdMemoryWith(p flashkit.Problem, cut func(*plan), work func(*plan) phase) float64 {
-	pl := newPlan(p)
-	cut(pl)
-	return memory(work(pl))
+// fwdMemory returns the workspace of a planned call.
+func (pl *plan) fwdMemory(work phase) float64 { return memory(pl.call, work) + pl.tables(1) }
+
+func (isa *laneISA) bwdMemory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	tile, block := isa.bwdPlan(pl)
+	return isa.bwdMemoryOf(pl, tile, block)
 }
 
-func (isa *laneISA) bwdMemory(p flashkit.Problem) float64 { return isa.bwdMemoryWith(p, isa.bwdPlan) }
-
-// bwdMemoryWith returns the workspace, the stats, and 8 bytes for each block:
-// how far it has come.
-func (isa *laneISA) bwdMemoryWith(p flashkit.Problem, cut func(*plan) (tile, block phase)) float64 {
-	pl := newPlan(p)
-	tile, block := cut(pl)
-	return memory(tile, block) + 4*float64(tile.items)*float64(isa.statsSize(pl)) + 8*float64(block.items)
+// bwdMemoryOf returns the workspace of a planned call, the stats, the sums of a dBias, and 8
+// bytes for each block: how far it has come.
+func (isa *laneISA) bwdMemoryOf(pl *plan, tile, block phase) float64 {
+	shared := float64(pl.biasSums()) + float64(tile.items)*float64(isa.statsSize(pl))
+	return memory(pl.call, tile, block) + 4*shared + 8*float64(pl.progress(block.items)) + pl.tables(2)
 }
 
-func decodeMemory(p flashkit.Problem) float64 { return decodeMemoryWith(&p, decodeWork(&p)) }
-
-func decodeAMXBF16Memory(p flashkit.Problem) float64 {
-	return decodeMemoryWith(&p, decodeAMXBF16Work(&p))
+func fwdAVX512BF16Memory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	avx512Lanes.plan(pl, itemRows)
+	return pl.fwdMemory(fwdAVX512BF16Work(pl))
 }
 
-func decodeMemoryWith(p *flashkit.Problem, work [2]phase) float64 {
-	d := planDecode(p)
-	return memory(work[:]...) + 4*float64(work[0].items)*float64(d.part)
+func fwdAMXBF16Memory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	pl.planTiles()
+	return pl.fwdMemory(fwdAMXBF16Work(pl))
 }
 
-func fwdAVX512BF16Memory(p flashkit.Problem) float64 {
-	return fwdMemoryWith(p, func(pl *plan) { avx512Lanes.plan(pl, itemRows) }, fwdAVX512BF16Work)
+func fwdAMXF32Memory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	pl.planTiles()
+	return pl.fwdMemory(fwdAMXF32Work(pl))
 }
 
-func fwdAMXBF16Memory(p flashkit.Problem) float64 {
-	return fwdMemoryWith(p, (*plan).planTiles, fwdAMXBF16Work)
+func bwdAMXBF16Memory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	tile, block := bwdAMXBF16Plan(pl)
+	return avx512Lanes.bwdMemoryOf(pl, tile, block)
 }
 
-func fwdAMXF32Memory(p flashkit.Problem) float64 {
-	return fwdMemoryWith(p, (*plan).planTiles, fwdAMXF32Work)
+func bwdAMXF32Memory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	tile, block := bwdAMXF32Plan(pl)
+	return avx512Lanes.bwdMemoryOf(pl, tile, block)
 }
 
-func bwdAMXBF16Memory(p flashkit.Problem) float64 {
-	return avx512Lanes.bwdMemoryWith(p, bwdAMXBF16Plan)
-}
-
-func bwdAMXF32Memory(p flashkit.Problem) float64 {
-	return avx512Lanes.bwdMemoryWith(p, bwdAMXF32Plan)
-}
-
-func bwdAVX512BF16Memory(p flashkit.Problem) float64 {
-	return avx512Lanes.bwdMemoryWith(p, bwdAVX512BF16Plan)
+func bwdAVX512BF16Memory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	tile, block := bwdAVX512BF16Plan(pl)
+	return avx512Lanes.bwdMemoryOf(pl, tile, block)
 }

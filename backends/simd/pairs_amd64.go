@@ -33,7 +33,7 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // The paces are those of a processor that multiplies pairs no faster than
 // float32.
 var (
-	fwdPairPace = pace{start: 1100, flop: .0098, pair: .13, element: .17, pack: .13}
+	fwdPairPace = pace{start: 1100, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
 	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
 )
 
@@ -94,15 +94,52 @@ func transposeColumns(dst []uint32, dstStep int, rows []uint16, step, words, n i
 // pairRows sets dst, [n/2][dim], to pairs of n rows of t. If n is odd, the row
 // that the last one lacks is 0.
 func pairRows(dst []uint32, t *flashkit.Tensor, b, h, from, n int) {
-	dim := t.Shape()[3]
-	rows := t.Uint16s()[t.Offset(b, h, from):]
-	if n > 1 {
-		pairRowsAVX512BF16(&dst[0], &rows[0], rowStep(t), dim, n/2)
+	rowsOf(t, b, h, from, n).pair(dst)
+}
+
+// A halfRows is n rows of halves, some elements apart.
+type halfRows struct {
+	rows         []uint16
+	step, dim, n int
+}
+
+func rowsOf(t *flashkit.Tensor, b, h, from, n int) halfRows {
+	return halfRows{t.Uint16s()[t.Offset(b, h, from):], rowStep(t), t.Shape()[3], n}
+}
+
+// keysOf is rowsOf keys of a sequence, which may lie in pages. They are in buf if they
+// cannot be read where they lie.
+func (j *job) keysOf(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) halfRows {
+	if j.p.Page == 0 {
+		return rowsOf(t, s.KVBatch, s.g, s.K0+k, n)
 	}
-	if n%2 == 1 {
-		last := t.Uint16s()[t.Offset(b, h, from+n-1):][:dim]
-		for c, x := range last {
-			dst[n/2*dim+c] = uint32(x)
+	if at, run := j.call.KeyRun(t, s.b, s.g, k); run >= n {
+		return halfRows{t.Uint16s()[at:], rowStep(t), t.Shape()[3], n}
+	}
+	return j.copyKeys(t, s, k, n, buf, t.Shape()[3])
+}
+
+// copyKeys copies keys of a sequence to rows some elements apart.
+func (j *job) copyKeys(t *flashkit.Tensor, s *seqTile, k, n int, dst []uint16, step int) halfRows {
+	dim, next := t.Shape()[3], rowStep(t)
+	for i := 0; i < n; {
+		at, run := j.call.KeyRun(t, s.b, s.g, k+i)
+		for end := min(i+run, n); i < end; i++ {
+			copy(dst[i*step:][:dim], t.Uint16s()[at:])
+			at += next
+		}
+	}
+	return halfRows{dst, step, dim, n}
+}
+
+// pair is pairRows of x.
+func (x halfRows) pair(dst []uint32) {
+	if x.n > 1 {
+		pairRowsAVX512BF16(&dst[0], &x.rows[0], x.step, x.dim, x.n/2)
+	}
+	if x.n%2 == 1 {
+		for c, y := range x.rows[(x.n-1)*x.step:][:x.dim] {
+			dst[x.n/2*x.dim+c] = uint32(y)
 		}
 	}
 }
@@ -113,11 +150,11 @@ func pairRows(dst []uint32, t *flashkit.Tensor, b, h, from, n int) {
 // begins at a multiple of step, and ends at one or with the last key of all. In a
 // step of which some row sees only a part, the rest would leave a trace if it held
 // NaN. step is a power of 2.
-func wholePart(p *flashkit.Problem, row, n, from, to, step int) (until int, whole bool) {
-	_, end := p.Keys(row)
-	begin, _ := p.Keys(row + n - 1)
+func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bool) {
+	_, end := s.Keys(row)
+	begin, _ := s.Keys(row + n - 1)
 	begin = (begin + step - 1) &^ (step - 1)
-	if end < p.KVLen {
+	if end < s.M {
 		end &^= step - 1
 	}
 	switch {

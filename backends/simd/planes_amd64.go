@@ -45,7 +45,17 @@ type tensorRows struct {
 	t        *flashkit.Tensor
 	b, h, at int
 	n        int
-	wild     bool // they may have elements that planes leave out
+	wild     bool           // they may have elements that planes leave out
+	pages    *flashkit.Call // not nil: they are keys of sequence b, which lie in pages
+}
+
+// run returns where row r begins, and how many rows from there on lie a stride apart.
+func (x *tensorRows) run(r int) (at, n int) {
+	if x.pages == nil {
+		return x.t.Offset(x.b, x.h, x.at+r), x.n - r
+	}
+	at, n = x.pages.KeyRun(x.t, x.b, x.h, x.at+r)
+	return at, min(n, x.n-r)
 }
 
 // part returns n of the rows, from a given one on.
@@ -56,7 +66,8 @@ func (x tensorRows) part(from, n int) tensorRows {
 
 func (x *tensorRows) element(r, c int) float32 {
 	var y [1]float32
-	load(y[:], x.t, x.t.Offset(x.b, x.h, x.at+r)+c)
+	at, _ := x.run(r)
+	load(y[:], x.t, at+c)
 	return y[0]
 }
 
@@ -67,7 +78,8 @@ func (x *tensorRows) eachWild(row []float32, f func(r, c int, y float32)) {
 	}
 	row = row[:x.t.Shape()[3]]
 	for r := range x.n {
-		load(row, x.t, x.t.Offset(x.b, x.h, x.at+r))
+		at, _ := x.run(r)
+		load(row, x.t, at)
 		for c, y := range row {
 			if isWild32(y) {
 				f(r, c, y)
@@ -130,20 +142,38 @@ func (x *planeRows) plane() int { return planeOf(x.size * x.step / 2) }
 // load packs n rows of t, and zeros where they do not fill steps. row has place for
 // one row.
 func (x *planeRows) load(t *flashkit.Tensor, b, h, r, n int, row []float32) {
-	dim := t.Shape()[3]
-	x.tensorRows = tensorRows{t, b, h, r, n, false}
-	if dim != x.step || n%tileStep != 0 {
-		clear(x.rows)
-	}
-	if t.DType() == flashkit.Float32 {
-		x.wild = !splitRowsAMXBF16(&x.rows[0], x.step, 4*x.plane(), &t.Float32s()[t.Offset(b, h, r)], rowStep(t), dim, n)
+	x.split(tensorRows{t: t, b: b, h: h, at: r, n: n}, row)
+}
+
+// loadKeys is load of keys of a sequence, which may lie in pages.
+func (x *planeRows) loadKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, row []float32) {
+	if j.p.Page == 0 {
+		x.load(t, s.KVBatch, s.g, s.K0+k, n, row)
 		return
 	}
-	for i := range n {
-		avx512Lanes.load(row[:dim], t, t.Offset(b, h, r+i))
+	x.split(tensorRows{t: t, b: s.b, h: s.g, at: k, n: n, pages: j.call}, row)
+}
+
+func (x *planeRows) split(rows tensorRows, row []float32) {
+	x.tensorRows = rows
+	t, dim := x.t, x.t.Shape()[3]
+	if dim != x.step || x.n%tileStep != 0 {
+		clear(x.rows)
+	}
+	for i := 0; i < x.n; {
+		at, n := x.run(i)
+		if t.DType() == flashkit.Float32 {
+			if !splitRowsAMXBF16(&x.rows[i*x.step], x.step, 4*x.plane(), &t.Float32s()[at], rowStep(t), dim, n) {
+				x.wild = true
+			}
+			i += n
+			continue
+		}
+		avx512Lanes.load(row[:dim], t, at)
 		if !splitRowsAMXBF16(&x.rows[i*x.step], x.step, 4*x.plane(), &row[0], dim, dim, 1) {
 			x.wild = true
 		}
+		i++
 	}
 }
 

@@ -44,3 +44,32 @@ func TestSplitRows(t *testing.T) {
 		}
 	}
 }
+
+// The planes of a pair of rows hold both to the last bit, but for what is below the smallest
+// normal number. A NaN stays one.
+func TestPlanePairs(t *testing.T) {
+	if reason := avx512.missing(); reason != "" {
+		t.Skip(reason)
+	}
+	r := rand.New(rand.NewPCG(rand.Uint64(), 1))
+	for range 200 {
+		pairs, plane := 1+r.IntN(20), 0
+		s := make([]float32, 2*pairs*pairLanes)
+		for i := range s {
+			s[i] = float32(math.Ldexp(r.NormFloat64(), r.IntN(120)-90))
+			if r.IntN(100) == 0 {
+				s[i] = float32(math.NaN())
+			}
+		}
+		plane = pairs*pairLanes + r.IntN(40)
+		p := newFenced((planes-1)*plane + pairs*pairLanes)
+		planePairsAMXBF16(&words(p.x)[0], 4*plane, &s[0], pairs)
+		w := halves(words(p.x))
+		for i, x := range s {
+			got := planeSum(w, 2*plane, 2*(i/(2*pairLanes)*pairLanes+i%pairLanes)+i/pairLanes%2)
+			near := math.Abs(float64(got-x)) < 0x1p-126
+			require.True(t, near || got != got && x != x, "element %d of %d pairs: %g, want %g", i, pairs, got, x)
+		}
+		p.requireFence(t, pairs*pairLanes, plane)
+	}
+}

@@ -63,7 +63,7 @@ func (isa *laneISA) endRun(j *job, t *laneTile, factors []float32) {
 		for i, m := range t.m {
 			factors[i] = 1
 			if before := t.pastM[i]; before != m {
-				factors[i] = exp((float64(before) - float64(m)) * j.scale)
+				factors[i] = exp((float64(before) - float64(m)) * j.unit)
 			}
 		}
 		isa.addSum(&t.past.all[0], &t.all[0], len(t.all)/isa.lanes, &factors[0])
@@ -86,10 +86,11 @@ func (isa *laneISA) endKeys(j *job, t *laneTile, factors []float32) {
 	}
 }
 
-// emptyTile returns a tile of n query rows that has seen no key. Its O has vdim
-// rows, not begun, and its Q is left to the caller. Blocks are of so many keys.
-func (isa *laneISA) emptyTile(j *job, ws *arena, from, n, vdim, block int) laneTile {
-	t := laneTile{from: from, n: n, keySum: newKeySum(ws, isa.lanes, vdim), m: ws.take(isa.lanes), run: j.runKeys(block)}
+// begin makes t, which is empty, n query rows that have seen no key. Its O has vdim rows, not
+// begun, and its Q is left to the caller. Blocks are of so many keys.
+func (t *laneTile) begin(j *job, ws *arena, isa *laneISA, seq *seqTile, from, n, vdim, block int) {
+	t.seq, t.from, t.n, t.run = *seq, from, n, j.runKeys(block)
+	t.keySum, t.m = newKeySum(ws, isa.lanes, vdim), ws.take(isa.lanes)
 	clear(t.l)
 	for i := range t.m {
 		t.m[i] = float32(math.Inf(-1))
@@ -97,16 +98,16 @@ func (isa *laneISA) emptyTile(j *job, ws *arena, from, n, vdim, block int) laneT
 	if t.run > 0 {
 		t.past, t.pastM = newKeySum(ws, isa.lanes, vdim), ws.take(isa.lanes)
 	}
-	return t
 }
 
 // gradRun is the rows of a run of dK and dV, and the keys of a chain of one of dQ.
 // Gradients of 16 bits need no runs.
 const gradRun = 4096
 
-// rowRuns reports whether dK and dV are summed in runs of query rows.
-func (pl *plan) rowRuns() bool {
-	return pl.p.DType == flashkit.Float32 && pl.p.QLen*(pl.p.Heads/max(1, pl.p.KVHeads)) > gradRun
+// rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs of
+// them.
+func (pl *plan) rowRuns(n int) bool {
+	return pl.p.DType == flashkit.Float32 && n*(pl.p.Heads/max(1, pl.p.KVHeads)) > gradRun
 }
 
 // A gradSum is dK and dV of the keys of an item, of the run of rows at hand.
@@ -117,12 +118,12 @@ type gradSum struct {
 	run    int
 }
 
-// newGradSum has so many elements for each key.
-func (j *job) newGradSum(ws *arena, dim, vdim int) gradSum {
+// newGradSum has so many elements for each key, and sums up n query rows.
+func (j *job) newGradSum(ws *arena, dim, vdim, n int) gradSum {
 	x := ws.take(j.keys * (dim + vdim))
 	clear(x)
 	s := gradSum{all: x, dk: x[:j.keys*dim], dv: x[j.keys*dim:]}
-	if j.rowRuns() {
+	if j.rowRuns(n) {
 		s.past = ws.take(len(x))
 		clear(s.past)
 	}
@@ -130,7 +131,7 @@ func (j *job) newGradSum(ws *arena, dim, vdim int) gradSum {
 }
 
 func (pl *plan) gradFloats(dim, vdim int) int {
-	if pl.rowRuns() {
+	if pl.rowRuns(pl.p.QLen) {
 		return 2 * pl.keys * (dim + vdim)
 	}
 	return pl.keys * (dim + vdim)
@@ -157,17 +158,22 @@ func (pl *plan) keyRuns() bool {
 	return pl.p.DType == flashkit.Float32 && mostSeen(&pl.p) > gradRun*pl.chains
 }
 
-// meetKeys ends the run of dQ of a tile if a block of keys begins another. Runs are
-// those of the block's chain.
-func (isa *laneISA) meetKeys(j *job, x *tileStats, keys keyRange, h, t int) {
+// beginsRun reports whether a block of keys from a given one on begins a run of dQ. Runs
+// are those of the block's chain.
+func (pl *plan) beginsRun(from int) bool {
 	const pieces = gradRun / chainKeys // of a chain
-	if !j.keyRuns() || keys.from%chainKeys != 0 || keys.from/chainKeys/j.chains%pieces != 0 {
+	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0
+}
+
+// meetKeys ends the run of dQ of a tile if a block of keys begins another.
+func (isa *laneISA) meetKeys(j *job, x *tileStats, keys *keyRange, h, t int) {
+	if !j.beginsRun(keys.from) {
 		return
 	}
 	chain := j.chain(keys)
-	run, step := isa.gathered(j, x, keys.b, h, t, chain)
-	past, pastStep := isa.gathered(j, x, keys.b, h, t, j.chains+chain)
-	for i := range min(j.rows, j.p.QLen-t*j.rows) {
+	run, step := isa.gathered(j, x, &keys.seqTile, h, t, chain)
+	past, pastStep := isa.gathered(j, x, &keys.seqTile, h, t, j.chains+chain)
+	for i := range min(j.rows, keys.N-t*j.rows) {
 		isa.add(isa.addProduct, isa.addProductMasked, past[i*pastStep:], pastStep, ones[:], 0, run[i*step:], step, 1, 1, j.p.Dim)
 		clear(run[i*step:][:j.p.Dim])
 	}

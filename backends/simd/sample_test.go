@@ -135,7 +135,7 @@ func newSample(r *rand.Rand, p flashkit.Problem) *sample {
 	}
 	t, f32 := p.DType, flashkit.Float32
 	a.Q, a.O, a.LSE = of(t, qShape, p.Dim), of(t, qShape, p.VDim), of(f32, qShape, 1)
-	a.K, a.V = of(t, kShape, p.Dim), of(t, kShape, p.VDim)
+	a.K, a.V = of(p.KVType(), kShape, p.Dim), of(p.KVType(), kShape, p.VDim)
 	a.DO, a.DQ = of(t, qShape, p.VDim), of(t, qShape, p.Dim)
 	a.DK, a.DV = of(t, kShape, p.Dim), of(t, kShape, p.VDim)
 	if r.IntN(2) == 0 {
@@ -242,9 +242,16 @@ func (s *sample) drawScores(r *rand.Rand) {
 	}
 	if p.Score.Mask {
 		a.Mask = s.newTensor(r, flashkit.Bool, some())
-		density := []float64{.1, .5, .95}[r.IntN(3)]
+		density, run := []float64{.1, .5, .95}[r.IntN(3)], 1
+		if r.IntN(2) == 0 {
+			run = 1 + r.IntN(150) // keys in a row that it hides, or none of them
+		}
+		on := false
 		for i := range a.Mask.Bools() {
-			a.Mask.Bools()[i] = r.Float64() < density
+			if r.IntN(run) == 0 {
+				on = r.Float64() < density
+			}
+			a.Mask.Bools()[i] = on
 		}
 	}
 	if p.Score.ALiBi {
@@ -348,6 +355,9 @@ func drawProblem(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype fl
 	if p.Page != 0 {
 		p.Page = []int{1, 3, 16, 64, 100}[r.IntN(5)]
 	}
+	if p.KVDType != 0 {
+		p.KVDType = dtypes[1+r.IntN(2)]
+	}
 	require.NoError(t, p.Validate())
 	return p
 }
@@ -368,5 +378,8 @@ func addFeatures(p *flashkit.Problem, features flashkit.Feature) {
 	p.Ragged, p.Carry = has(flashkit.FeatureRagged|flashkit.FeaturePage), has(flashkit.FeatureCarry)
 	if has(flashkit.FeaturePage) {
 		p.Page = 16
+	}
+	if has(flashkit.FeatureMixed) {
+		p.DType, p.KVDType = flashkit.Float32, flashkit.Float16
 	}
 }

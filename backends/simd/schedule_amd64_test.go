@@ -26,6 +26,7 @@ const (
 func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
 	j := &plan{p: p, workers: len(speeds)}
 	isa.plan(j, itemRows)
+	j.cutRows(j.group * isa.lanes)
 	return simulateItems(j, isa.lanes, speeds)
 }
 
@@ -33,6 +34,7 @@ func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64
 func simulateTiles(_ *laneISA, p flashkit.Problem, speeds []float64) float64 {
 	j := &plan{p: p, workers: len(speeds)}
 	j.planTiles()
+	j.cutRows(j.group * pairLanes)
 	return simulateItems(j, pairLanes, speeds)
 }
 
@@ -40,7 +42,7 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 	p, rows := &j.p, j.group*lanes
 	busy, free := 0.0, make([]float64, len(speeds))
 	for item := range p.Batch * p.Heads * ceilDiv(p.QLen, rows) {
-		from, _ := j.laneItem(item, rows)
+		_, _, from := j.laneItem(item, rows)
 		cost := 0.0
 		for r := from; r < min(from+rows, p.QLen); r += lanes {
 			first, _ := p.Keys(r)
@@ -59,16 +61,20 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
 	j := &plan{p: p, workers: len(speeds)}
 	j.planLanes()
+	j.cutBlocks()
 	busy, free := 0.0, make([]float64, len(speeds))
 	passed := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
 	for item := range passed {
-		x := j.keyRangeOf(item)
+		x := keyRange{turns: p.Batch * p.KVHeads}
+		x.Seq = p.Ask(flashkit.PassBackward).Seq(0)
+		_, _, x.from, x.turns = j.blockItem(item)
+		x.to = min(x.from+j.keys, p.KVLen)
 		own := make([]float64, ceilDiv(p.QLen, j.rows))
 		before := own // which holds zeros
-		if at := j.before(x, item); at >= 0 {
+		if at := j.before(&x, item); at >= 0 {
 			before = passed[at]
 		}
-		first, end := j.visited(x)
+		first, end := j.visited(&x.seqTile)
 		worker := earliest(free)
 		now := free[worker]
 		for t := len(own) - 1; t >= 0; t-- {

@@ -12,17 +12,28 @@ import (
 )
 
 // A Backend runs attention on the CPU. It is safe for concurrent use. A call
-// uses up to GOMAXPROCS goroutines: the caller's, and helpers that live as long as
-// the backend and sleep between calls.
+// uses up to GOMAXPROCS goroutines, or fewer where Workers or Args.Workers says so: the
+// caller's, and helpers that live as long as the backend and sleep between calls.
 type Backend struct {
 	last atomic.Pointer[job] // with the workspace of the last call, so that the next one allocates nothing
 	jobs sync.Pool           // *job, of calls that ran at the same time
 	pool *pool
 }
 
+// An Option changes what New returns.
+type Option func(*pool)
+
+// Workers bounds the goroutines of a call, the caller's among them, and the helpers of
+// all calls together to one less. 0 is no bound but GOMAXPROCS. With a negative number
+// every call is a *flashkit.ProblemError. Results do not depend on it.
+func Workers(n int) Option { return func(c *pool) { c.limit = n } }
+
 // New returns the CPU backend. It is available on every machine.
-func New() *Backend {
+func New(opts ...Option) *Backend {
 	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, pool: newPool()}
+	for _, set := range opts {
+		set(b.pool)
+	}
 	runtime.AddCleanup(b, (*pool).close, b.pool)
 	return b
 }
@@ -34,7 +45,7 @@ func (b *Backend) Name() string { return "simd" }
 func (b *Backend) Kernels() []flashkit.Kernel {
 	list := append(b.vectorKernels(),
 		flashkit.Kernel{
-			Name: "simd/fwd_generic", Pass: flashkit.PassForward, Takes: portableFeatures | flashkit.FeaturePage | flashkit.FeatureCarry,
+			Name: "simd/fwd_generic", Pass: flashkit.PassForward, Takes: portableFeatures | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureMixed,
 			Cost: fwdGenericCost, Needs: fwdGenericNeeds, Run: b.fwdGeneric,
 		},
 		flashkit.Kernel{
@@ -44,6 +55,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	)
 	for i := range list {
 		setAbout(&list[i])
+		b.pool.bound(&list[i])
 	}
 	return list
 }

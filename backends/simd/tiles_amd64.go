@@ -18,8 +18,8 @@ const tileStep = 32 // rows or columns that a product takes
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
 var (
-	fwdTilePace  = pace{start: 1200, flop: .0006, pair: .24, element: .21, pack: .23}
-	fwdPlanePace = pace{start: 5400, flop: .0034, pair: .24, element: .25, widen: .19, pack: .6}
+	fwdTilePace  = pace{start: 1200, flop: .0006, pair: .24, element: .21, pack: .23, feature: .7}
+	fwdPlanePace = pace{start: 5400, flop: .0034, pair: .24, element: .25, widen: .19, pack: .6, feature: 1}
 	bwdPlanePace = pace{start: 9300, flop: .003, pair: .61, element: 1.1, pack: 2.7}
 	bwdTilePace  = pace{start: 12000, flop: .00044, pair: .29, element: .58, pack: .91}
 )
@@ -42,7 +42,7 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumul
 	if at.first >= at.last {
 		return
 	}
-	first, last := at.first&^(tileStep-1), min(upToTiles(at.last), j.p.KVLen)
+	first, last := at.first&^(tileStep-1), min(upToTiles(at.last), at.M)
 	for k0 := first / size * size; k0 < last; k0 += size {
 		load(max(k0, first), min(k0+size, last))
 		for t := range n {
@@ -54,17 +54,29 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumul
 	}
 }
 
-// partsOf calls f for the parts of the block [lo, hi) that rows of the tile see, and
-// says whether all rows see all of it.
-func (j *job) partsOf(t *laneTile, lo, hi int, f func(from, keys int, whole bool)) {
-	first, _ := j.p.Keys(t.from)
-	_, last := j.p.Keys(t.from + t.n - 1)
-	if first >= last {
+// partsOf calls f for the parts of the block at hand that rows of the tile see. Some rows
+// do not see some keys that are at an edge of the band, or hidden by the mask.
+func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, hidden bool)) {
+	first, _ := t.seq.Keys(t.from)
+	_, last := t.seq.Keys(t.from + t.n - 1)
+	from, to := max(x.lo, first&^(tileStep-1)), min(x.hi, upToTiles(last))
+	if first >= last || from >= to {
 		return
 	}
-	for from, to := max(lo, first&^(tileStep-1)), min(hi, upToTiles(last)); from < to; {
-		until, whole := wholePart(&j.p, t.from, t.n, from, to, tileStep)
-		f(from, until-from, whole)
+	if x.mask.ofRows {
+		x.mask.read(j, &avx512Lanes, &t.seq, t.from, t.n, from, to)
+	}
+	for from < to {
+		until, hides, whole := to, hidesNothing, false
+		if x.mask.asked() {
+			until, hides = x.mask.part(from, to)
+		}
+		if hides == hidesNothing {
+			until, whole = wholePart(&t.seq.Seq, t.from, t.n, from, until, tileStep)
+		}
+		if hides != hidesAll {
+			f(from, until-from, !whole, hides == hidesSome)
+		}
 		from = until
 	}
 }
@@ -75,10 +87,11 @@ func (j *job) partsOf(t *laneTile, lo, hi int, f func(from, keys int, whole bool
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
 	avx512Lanes.plan(pl, tileItemRows)
-	heads, perHead := pl.p.Batch*pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
-	most := func(group int) int { return ceilDiv(heads*ceilDiv(perHead, group), pl.workers) * (group + packing) }
+	heads, perHead := pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
+	items := func(group int) int { return heads * pl.rowTiles(group*pairLanes) }
+	most := func(group int) int { return ceilDiv(items(group), pl.workers) * (group + packing) }
 	best := pl.group
-	for g := pl.group + 1; g <= min(perHead, tileItemRows/pairLanes) && heads*ceilDiv(perHead, g) >= atLeast*pl.workers; g++ {
+	for g := pl.group + 1; g <= min(perHead, tileItemRows/pairLanes) && items(g) >= atLeast*pl.workers; g++ {
 		if most(g) < most(best) {
 			best = g
 		}
@@ -107,15 +120,30 @@ func tileRows(t *flashkit.Tensor, b, h, r, n int, buf []uint16) (rows []uint16, 
 	return buf, step
 }
 
+// tileKeys is tileRows of keys of a sequence, which may lie in pages.
+func (j *job) tileKeys(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) (rows []uint16, step int) {
+	if j.p.Page == 0 {
+		return tileRows(t, s.KVBatch, s.g, s.K0+k, n, buf)
+	}
+	dim := t.Shape()[3]
+	if dim%tileStep == 0 && n%tileStep == 0 {
+		x := j.keysOf(t, s, k, n, buf)
+		return x.rows, x.step
+	}
+	step = upToTiles(dim)
+	clear(buf[:upToTiles(n)*step])
+	j.copyKeys(t, s, k, n, buf, step)
+	return buf, step
+}
+
 // A packedRows is rows of a tensor in pairs, and transposed where that is wanted.
 type packedRows struct {
-	t        *flashkit.Tensor
-	b, h, at int      // where the rows begin
-	n        int      // how many
-	wild     bool     // they hold what is not finite, which is packed as 0
-	pairs    []uint32 // [n/2][dim], up to whole steps of rows
-	columns  []uint32 // [dim][step]
-	step     int
+	of      halfRows // as they lie
+	n       int      // how many
+	wild    bool     // they hold what is not finite, which is packed as 0
+	pairs   []uint32 // [n/2][dim], up to whole steps of rows
+	columns []uint32 // [dim][step]
+	step    int
 }
 
 // newPackedRows has place for so many rows, a multiple of tileStep. Routines read
@@ -129,12 +157,17 @@ func pairFloats(dim, rows int) int   { return rows/2*dim + 16 }
 func packedFloats(dim, rows int) int { return pairFloats(dim, rows) + upToTiles(dim)*rows/2 }
 
 // load packs n rows of t into pairs.
-func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) {
-	x.t, x.b, x.h, x.at, x.n = t, b, h, r, n
-	dim, filled := t.Shape()[3], upToTiles(n)/2
-	pairRows(x.pairs, t, b, h, r, n)
+func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) { x.pack(rowsOf(t, b, h, r, n)) }
+
+func (x *packedRows) pack(rows halfRows) {
+	x.of, x.n, x.wild = rows, rows.n, false
+	if x.n == 0 { // of a sequence without keys
+		return
+	}
+	n, dim, filled := x.n, rows.dim, upToTiles(x.n)/2
+	rows.pair(x.pairs)
 	clear(x.pairs[(n+1)/2*dim : filled*dim])
-	x.wild = !finiteAMXBF16(&t.Uint16s()[t.Offset(b, h, r)], rowStep(t), dim, n)
+	x.wild = !finiteAMXBF16(&rows.rows[0], rows.step, dim, n)
 	if !x.wild {
 		return
 	}
@@ -149,8 +182,7 @@ func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) {
 // transpose sets the columns from the pairs. Those beyond the head dim hold what
 // nobody reads.
 func (x *packedRows) transpose() {
-	dim := x.t.Shape()[3]
-	transposeColumns(x.columns, x.step, halves(x.pairs), 2*dim, dim, upToTiles(x.n)/2)
+	transposeColumns(x.columns, x.step, halves(x.pairs), 2*x.of.dim, x.of.dim, upToTiles(x.n)/2)
 }
 
 // isWild reports whether a bf16 is NaN or infinite.
@@ -160,8 +192,7 @@ func isWild(x uint16) bool { return x&0x7f80 == 0x7f80 }
 // one of them on.
 func (x *packedRows) eachWild(from, n int, f func(r, c int, y float32)) {
 	for r := range n {
-		row := x.t.Uint16s()[x.t.Offset(x.b, x.h, x.at+from+r):][:x.t.Shape()[3]]
-		for c, y := range row {
+		for c, y := range x.of.rows[(from+r)*x.of.step:][:x.of.dim] {
 			if isWild(y) {
 				f(r, c, half.FromBF16(y))
 			}

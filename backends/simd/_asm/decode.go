@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -17,17 +18,19 @@ const (
 )
 
 // decode emits the routines of the decode kernels.
-func decode() {
-	for _, t := range storages {
-		t.attend()
+func (g *generator) decode() {
+	for _, scattered := range []bool{false, true} {
+		for _, t := range g.storages() {
+			t.attend(scattered)
+		}
 	}
-	decodeWeights()
-	readLimit()
+	g.decodeWeights()
+	g.readLimit()
 }
 
 // decodeRows returns the query rows of a register tile.
-func decodeRows() int {
-	if isa == "AVX512" {
+func (g *generator) decodeRows() int {
+	if g.avx512 {
 		return 4
 	}
 	return 2
@@ -35,23 +38,32 @@ func decodeRows() int {
 
 // decodeTile returns the registers of a tile: one for each row and key, one for
 // each key, one for each row.
-func decodeTile() (both, keys, rows []VecPhysical) {
-	n := decodeKeys * decodeRows()
-	return registers[:n], registers[n : n+decodeKeys], registers[n+decodeKeys:][:decodeRows()]
+func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
+	n := decodeKeys * g.decodeRows()
+	return g.registers[:n], g.registers[n : n+decodeKeys], g.registers[n+decodeKeys:][:g.decodeRows()]
 }
 
 // attend emits what reads K and V, with the head dim in the lanes: the scores
 // S = Q Kᵀ of one block and O += P V of the block before, four keys in turn, so
-// that K and V both keep coming while one or the other is computed with.
-func (t storage) attend() {
-	const signature = "func(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, " +
+// that K and V both keep coming while one or the other is computed with. Scattered rows are
+// those of pages, which lie where a table says.
+func (t storage) attend(scattered bool) {
+	name, rows := "attend", []string{
+		"rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched."}
+	signature := "func(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, " +
 		"o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)"
-	arithmetic("attend"+t.name, signature,
+	if scattered {
+		name, rows = "attendAt", []string{
+			fmt.Sprintf("row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+%d more.", decodeKeys-1)}
+		signature = "func(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, " +
+			"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)"
+	}
+	t.arithmetic(name+t.name, signature, slices.Concat([]string{
 		"sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and",
 		"adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie",
 		fmt.Sprintf("%d elements apart; rows of Q and O qStep and oStep, multiples of 32,%s Q with 0 beyond dim;", scoreStep, t.order()),
-		"rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.",
-		fmt.Sprintf("idle is scratch like a row of O.%s kKeys and vKeys <= %d, 0 < qRows, oRows.", t.limit("dim and vdim"), decodeBlock))
+	}, rows, []string{
+		fmt.Sprintf("idle is scratch like 3 rows of O.%s kKeys and vKeys <= %d, 0 < qRows, oRows.", t.limit("dim and vdim"), decodeBlock)})...)
 	ends := t.constants([2]string{"dim", "vdim"})
 	keys := GP64()
 	Label("keys")
@@ -60,26 +72,26 @@ func (t storage) attend() {
 	JZ(LabelRef("values"))
 	CMPQ(keys, Imm(decodeKeys))
 	JL(LabelRef("score"))
-	t.scores(decodeKeys, &ends[0])
+	t.scores(decodeKeys, &ends[0], scattered)
 	JMP(LabelRef("values"))
 	Label("score")
-	t.scores(1, &ends[0])
+	t.scores(1, &ends[0], scattered)
 	Label("values")
 	Load(Param("vKeys"), keys)
 	CMPQ(keys, Imm(decodeKeys))
 	JL(LabelRef("value"))
-	t.values(decodeKeys, &ends[1])
+	t.values(decodeKeys, &ends[1], scattered)
 	JMP(LabelRef("keys"))
 	Label("value")
 	TESTQ(keys, keys)
 	JZ(LabelRef("more"))
-	t.values(1, &ends[1])
+	t.values(1, &ends[1], scattered)
 	JMP(LabelRef("keys"))
 	Label("more")
 	Load(Param("kKeys"), keys)
 	TESTQ(keys, keys)
 	JNZ(LabelRef("keys"))
-	done()
+	t.done()
 }
 
 // limit returns what a comment says of the dimension named dim.
@@ -90,68 +102,51 @@ func (t storage) limit(dim string) string {
 	return fmt.Sprintf(" %s are multiples of %d.", dim, t.step())
 }
 
-// argument returns the place of an argument, which is a variable of the routine.
-func argument(name string) Mem {
-	p, err := Param(name).Resolve()
-	if err != nil {
-		panic(err)
-	}
-	return p.Addr
-}
-
 // scores emits the scores of some keys with all rows and moves on to the next keys.
-func (t storage) scores(keys int, end *rowEnd) {
+func (t storage) scores(keys int, end *rowEnd, scattered bool) {
 	label := fmt.Sprintf("score%d", keys)
-	s, k, step, step3 := param("s"), param("k"), param("kStep"), GP64()
-	LEAQ(Mem{Base: step, Index: step, Scale: 2}, step3)
+	s, k := param("s"), t.keyRows("k", "dim", keys, scattered)
 	q, qStep, qStep3, left := param("q"), bytes(param("qStep")), GP64(), param("qRows")
 	LEAQ(Mem{Base: qStep, Index: qStep, Scale: 2}, qStep3)
 	Label(label + "rows")
-	acc, ks, qs := decodeTile()
+	acc, ks, qs := t.decodeTile()
 	for _, z := range acc {
 		VXORPS(z, z, z)
 	}
-	a, later, b, n := GP64(), param("kAhead"), GP64(), param("dim")
-	MOVQ(k, a)
-	ADDQ(k, later)
+	b, n := k.begin()
 	MOVQ(q, b)
 	t.alongRow(label, n, end, func(end *rowEnd) {
-		for i := range keys {
-			PREFETCHT0(rowAt(later, step, step3, i))
-		}
+		k.prefetch()
 		for half := range t.halves() {
 			for i := range keys {
-				t.load(rowAt(a, step, step3, i), half, ks[i], end)
+				t.load(k.row(i), half, ks[i], end)
 			}
 			for r, z := range qs {
-				VMOVUPS(rowAt(b, qStep, qStep3, r).Offset(half*vectorBytes), z)
+				VMOVUPS(rowAt(b, qStep, qStep3, r).Offset(half*t.vectorBytes), z)
 				for i := range keys {
 					VFMADD231PS(ks[i], z, acc[r*decodeKeys+i])
 				}
 			}
 		}
 	}, func() {
-		ADDQ(U32(uint32(vectorBytes)), a)
-		ADDQ(U32(uint32(vectorBytes)), later)
-		ADDQ(U32(uint32(vectorBytes*t.halves())), b)
+		k.advance()
+		ADDQ(U32(uint32(t.vectorBytes*t.halves())), b)
 	})
-	for r := range decodeRows() {
-		sumLanes(acc[r*decodeKeys:][:decodeKeys], ks)
+	for r := range t.decodeRows() {
+		t.sumLanes(acc[r*decodeKeys:][:decodeKeys], ks)
 		VMOVUPS(acc[r*decodeKeys].AsX(), Mem{Base: s, Disp: r * scoreBytes})
 	}
-	ADDQ(U32(uint32(decodeRows()*scoreBytes)), s)
-	LEAQ(Mem{Base: q, Index: qStep, Scale: uint8(decodeRows())}, q)
-	SUBQ(Imm(uint64(decodeRows())), left)
+	ADDQ(U32(uint32(t.decodeRows()*scoreBytes)), s)
+	LEAQ(Mem{Base: q, Index: qStep, Scale: uint8(t.decodeRows())}, q)
+	SUBQ(Imm(uint64(t.decodeRows())), left)
 	JG(LabelRef(label + "rows"))
-	ADDQ(Imm(uint64(4*keys)), argument("s"))
-	LEAQ(Mem{Base: k, Index: step, Scale: uint8(keys)}, k)
-	MOVQ(k, argument("k"))
-	SUBQ(Imm(uint64(keys)), argument("kKeys"))
+	ADDQ(Imm(uint64(4*keys)), address("s"))
+	k.end()
 }
 
 // sumLanes sets the first four elements of a[0] to the sums over the lanes of
 // a[0] to a[3]. t is scratch.
-func sumLanes(a, t []VecPhysical) {
+func (g *generator) sumLanes(a, t []VecPhysical) {
 	for i := 0; i < 4; i += 2 { // pairs of vectors, in each quarter
 		VUNPCKLPS(a[i+1], a[i], t[i])
 		VUNPCKHPS(a[i+1], a[i], t[i+1])
@@ -160,12 +155,12 @@ func sumLanes(a, t []VecPhysical) {
 	VUNPCKLPD(a[2], a[0], t[0]) // pairs of pairs
 	VUNPCKHPD(a[2], a[0], t[1])
 	VADDPS(t[0], t[1], a[0])
-	quarters(a[0], t[0], func(x, y, z VecPhysical) { VADDPS(x, y, z) })
+	g.quarters(a[0], t[0], func(x, y, z VecPhysical) { VADDPS(x, y, z) })
 }
 
 // quarters combines the quarters of z into the first one.
-func quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
-	if isa == "AVX512" {
+func (g *generator) quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
+	if g.avx512 {
 		VEXTRACTF64X4(Imm(1), z, t.AsY())
 		combine(t.AsY().(VecPhysical), z.AsY().(VecPhysical), z.AsY().(VecPhysical))
 		VEXTRACTF32X4(Imm(1), z.AsY(), t.AsX())
@@ -176,8 +171,8 @@ func quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
 }
 
 // acrossLanes combines all elements of z and sets every lane to the result.
-func acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
-	quarters(z, t, combine)
+func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
+	g.quarters(z, t, combine)
 	x, y := z.AsX().(VecPhysical), t.AsX().(VecPhysical)
 	for _, order := range []uint64{0x4e, 0xb1} { // the other half, the other neighbor
 		VPERMILPS(Imm(order), x, y)
@@ -188,14 +183,13 @@ func acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
 
 // values emits what some keys add to all rows, and moves on to the next keys.
 // The weights of a tile are broadcast once, then O passes through registers. Of a
-// tile that reaches beyond the last row, those rows are one, which is idle.
-func (t storage) values(keys int, end *rowEnd) {
+// tile that reaches beyond the last row, those rows are idle.
+func (t storage) values(keys int, end *rowEnd, scattered bool) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
-	v, step, step3 := param("v"), param("vStep"), GP64()
-	LEAQ(Mem{Base: step, Index: step, Scale: 2}, step3)
+	v := t.keyRows("v", "vdim", keys, scattered)
 	Label(label + "rows")
-	weights, vs, os := decodeTile()
+	weights, vs, os := t.decodeTile()
 	for r := range os {
 		for i := range keys {
 			VBROADCASTSS(Mem{Base: p, Disp: r*scoreBytes + i*4}, weights[r*decodeKeys+i])
@@ -204,26 +198,25 @@ func (t storage) values(keys int, end *rowEnd) {
 	at := []GPVirtual{o}
 	row := GP64()
 	MOVQ(o, row)
-	for r := 1; r < decodeRows(); r++ {
+	for r := 1; r < t.decodeRows(); r++ {
 		at = append(at, param("idle"))
+		for range r - 1 { // each its own, or one would wait for the other
+			ADDQ(oStep, at[r])
+		}
 		ADDQ(oStep, row)
 		CMPQ(left, Imm(uint64(r)))
 		CMOVQGT(row, at[r])
 	}
-	a, later, offset, n := GP64(), param("vAhead"), GP64(), param("vdim")
-	MOVQ(v, a)
-	ADDQ(v, later)
+	offset, n := v.begin()
 	XORQ(offset, offset)
 	t.alongRow(label, n, end, func(end *rowEnd) {
-		for i := range keys {
-			PREFETCHT0(rowAt(later, step, step3, i))
-		}
+		v.prefetch()
 		for half := range t.halves() {
 			for i := range keys {
-				t.load(rowAt(a, step, step3, i), half, vs[i], end)
+				t.load(v.row(i), half, vs[i], end)
 			}
 			for r, z := range os {
-				out := Mem{Base: at[r], Index: offset, Scale: 1, Disp: half * vectorBytes}
+				out := Mem{Base: at[r], Index: offset, Scale: 1, Disp: half * t.vectorBytes}
 				VMOVUPS(out, z)
 				for i := range keys {
 					VFMADD231PS(vs[i], weights[r*decodeKeys+i], z)
@@ -232,42 +225,39 @@ func (t storage) values(keys int, end *rowEnd) {
 			}
 		}
 	}, func() {
-		ADDQ(U32(uint32(vectorBytes)), a)
-		ADDQ(U32(uint32(vectorBytes)), later)
-		ADDQ(U32(uint32(vectorBytes*t.halves())), offset)
+		v.advance()
+		ADDQ(U32(uint32(t.vectorBytes*t.halves())), offset)
 	})
-	ADDQ(U32(uint32(decodeRows()*scoreBytes)), p)
-	LEAQ(Mem{Base: o, Index: oStep, Scale: uint8(decodeRows())}, o)
-	SUBQ(Imm(uint64(decodeRows())), left)
+	ADDQ(U32(uint32(t.decodeRows()*scoreBytes)), p)
+	LEAQ(Mem{Base: o, Index: oStep, Scale: uint8(t.decodeRows())}, o)
+	SUBQ(Imm(uint64(t.decodeRows())), left)
 	JG(LabelRef(label + "rows"))
-	ADDQ(Imm(uint64(4*keys)), argument("p"))
-	LEAQ(Mem{Base: v, Index: step, Scale: uint8(keys)}, v)
-	MOVQ(v, argument("v"))
-	SUBQ(Imm(uint64(keys)), argument("vKeys"))
+	ADDQ(Imm(uint64(4*keys)), address("p"))
+	v.end()
 }
 
 // decodeWeights emits P = 2^(S - max), in place, with the running maximum and
 // sum, and the rescaling of O.
-func decodeWeights() {
-	arithmetic("decodeWeights", "func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)",
+func (g *generator) decodeWeights() {
+	g.arithmetic("decodeWeights", "func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)",
 		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets",
 		"s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite",
-		fmt.Sprintf("number. Rows of S lie %d elements apart, with -Inf from keys to a multiple of %d; rows of O oStep", scoreStep, vectorLen()),
+		fmt.Sprintf("number. Rows of S lie %d elements apart, with -Inf from keys to a multiple of %d; rows of O oStep", scoreStep, g.vectorLen()),
 		fmt.Sprintf("elements, a multiple of 16. 0 < keys <= %d, 0 < rows.", decodeBlock))
 	s, rows, keys, m, l := param("s"), param("rows"), param("keys"), param("m"), param("l")
 	o, oStep := param("o"), bytes(param("oStep"))
-	ADDQ(Imm(uint64(vectorLen()-1)), keys)
-	ANDQ(I32(-vectorLen()), keys)
+	ADDQ(Imm(uint64(g.vectorLen()-1)), keys)
+	ANDQ(I32(-g.vectorLen()), keys)
 	SHLQ(Imm(2), keys) // to bytes
-	exp2Constants()
-	x, n, p, shift, sum, scale, alpha := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5], registers[6]
+	g.exp2Constants()
+	x, n, p, shift, sum, scale, alpha := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5], g.registers[6]
 	floatParam("scale", scale)
 	overRow := func(label string, body func(m Mem)) {
 		i := GP64()
 		XORQ(i, i)
 		Label(label)
 		body(Mem{Base: s, Index: i, Scale: 1})
-		ADDQ(U32(uint32(vectorBytes)), i)
+		ADDQ(U32(uint32(g.vectorBytes)), i)
 		CMPQ(i, keys)
 		JL(LabelRef(label))
 	}
@@ -278,61 +268,65 @@ func decodeWeights() {
 		VMOVUPS(score, x)
 		VMAXPS(shift, x, shift) // in this order a NaN score leaves the maximum as it is
 	})
-	acrossLanes(shift, x, func(x, y, z VecPhysical) { VMAXPS(x, y, z) })
+	g.acrossLanes(shift, x, func(x, y, z VecPhysical) { VMAXPS(x, y, z) })
 	VMOVSS(shift.AsX(), Mem{Base: m})
-	constant(-math.MaxFloat32, n)
+	g.constant(-math.MaxFloat32, n)
 	VMAXPS(shift, n, shift)
 	VXORPS(sum, sum, sum)
 	overRow("weight", func(score Mem) {
 		VMOVUPS(score, x)
 		VSUBPS(shift, x, x) // first, so that large scores lose nothing
 		VMULPS(scale, x, x)
-		exp2(x, n, p)
+		g.exp2(x, n, p)
 		VMOVUPS(x, score)
 		VADDPS(x, sum, sum)
 	})
 	VSUBPS(shift, alpha, alpha)
 	VMULPS(scale, alpha, alpha)
-	exp2(alpha, n, p)
-	acrossLanes(sum, x, func(x, y, z VecPhysical) { VADDPS(x, y, z) })
+	g.exp2(alpha, n, p)
+	g.acrossLanes(sum, x, func(x, y, z VecPhysical) { VADDPS(x, y, z) })
 	VMULSS(Mem{Base: l}, alpha.AsX(), x.AsX())
 	VADDSS(x.AsX(), sum.AsX(), sum.AsX())
 	VMOVSS(sum.AsX(), Mem{Base: l})
-	// Most blocks do not raise the maximum.
-	constant(1, n)
-	VUCOMISS(n.AsX(), alpha.AsX())
-	JE(LabelRef("same"))
-	i := GP64()
-	XORQ(i, i)
-	Label("rescale")
-	at := Mem{Base: o, Index: i, Scale: 1}
-	VMULPS(at, alpha, x)
-	VMOVUPS(x, at)
-	ADDQ(U32(uint32(vectorBytes)), i)
-	CMPQ(i, oStep)
-	JL(LabelRef("rescale"))
-	Label("same")
+	g.rescale(o, oStep, alpha, x, n)
 	ADDQ(U32(scoreBytes), s)
 	ADDQ(Imm(4), m)
 	ADDQ(Imm(4), l)
 	ADDQ(oStep, o)
 	DECQ(rows)
 	JNZ(LabelRef("row"))
-	done()
+	g.done()
+}
+
+// rescale multiplies a row of O, unless with 1: most blocks do not raise the maximum.
+func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
+	g.constant(1, one)
+	VUCOMISS(one.AsX(), by.AsX())
+	JE(LabelRef("same"))
+	i := GP64()
+	XORQ(i, i)
+	Label("rescale")
+	at := Mem{Base: o, Index: i, Scale: 1}
+	VMULPS(at, by, x)
+	VMOVUPS(x, at)
+	ADDQ(U32(uint32(g.vectorBytes)), i)
+	CMPQ(i, oStep)
+	JL(LabelRef("rescale"))
+	Label("same")
 }
 
 // readLimit emits the loop that measures how fast the machine reads memory: as
 // little work as keeps every byte.
-func readLimit() {
+func (g *generator) readLimit() {
 	const vectors = 8
-	routine("readPeak", "func(x *byte, n int)", fmt.Sprintf("reads n bytes, a multiple of %d.", vectors*vectorBytes))
+	g.routine("readPeak", "func(x *byte, n int)", fmt.Sprintf("reads n bytes, a multiple of %d.", vectors*g.vectorBytes))
 	x, n := param("x"), param("n")
 	Label("loop")
 	for i := range vectors {
-		VORPS(Mem{Base: x, Disp: i * vectorBytes}, registers[i], registers[i])
+		VORPS(Mem{Base: x, Disp: i * g.vectorBytes}, g.registers[i], g.registers[i])
 	}
-	ADDQ(U32(uint32(vectors*vectorBytes)), x)
-	SUBQ(U32(uint32(vectors*vectorBytes)), n)
+	ADDQ(U32(uint32(vectors*g.vectorBytes)), x)
+	SUBQ(U32(uint32(vectors*g.vectorBytes)), n)
 	JNZ(LabelRef("loop"))
-	done()
+	g.done()
 }

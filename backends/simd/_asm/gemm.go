@@ -9,10 +9,10 @@ import (
 )
 
 // accumulators returns the register tile: rows x vectors.
-func accumulators(rows int) [][]VecPhysical {
+func (g *generator) accumulators(rows int) [][]VecPhysical {
 	acc := make([][]VecPhysical, rows)
 	for r := range acc {
-		acc[r] = registers[r*vectors : (r+1)*vectors]
+		acc[r] = g.registers[r*vectors : (r+1)*vectors]
 	}
 	return acc
 }
@@ -27,64 +27,31 @@ func clearSums(acc [][]VecPhysical) {
 
 // step multiplies one row of lanes, at b, with one element for each row of the
 // tile, and adds the products.
-func step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
-	for v, z := range lanesB {
-		VMOVUPS(part(b, v), z)
+func (g *generator) step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
+	for v, z := range g.lanesB {
+		VMOVUPS(g.part(b, v), z)
 	}
-	multiply(acc, element)
+	g.multiply(acc, element)
 }
 
 // multiply adds the products of the row in lanesB and an element for each row of
 // the tile.
-func multiply(acc [][]VecPhysical, element func(r int) Mem) {
+func (g *generator) multiply(acc [][]VecPhysical, element func(r int) Mem) {
 	for r := range acc {
-		x := broadcasts[r%len(broadcasts)]
+		x := g.broadcasts[r%len(g.broadcasts)]
 		VBROADCASTSS(element(r), x)
-		for v, z := range lanesB {
-			multiplyAdd(x, z, acc[r][v])
+		for v, z := range g.lanesB {
+			g.multiplyAdd(x, z, acc[r][v])
 		}
 	}
 }
 
 // multiplyAdd adds x*y to sum, in the type of the routines.
-func multiplyAdd(x, y, sum VecPhysical) {
-	if bf16 {
+func (g *generator) multiplyAdd(x, y, sum VecPhysical) {
+	if g.bf16 {
 		VDPBF16PS(x, y, sum)
 	} else {
 		VFMADD231PS(x, y, sum)
-	}
-}
-
-// maskedStep is step in the lanes whose bits are set in the word at mask. The
-// elements may be NaN. Without opmasks an element becomes 0 in the other lanes,
-// which must be finite in b.
-func maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
-	if isa == "AVX512" {
-		opmask := []OpmaskPhysical{K1, K2}
-		for v, z := range lanesB {
-			KMOVW(mask.Offset(v*2), opmask[v])
-			VMOVUPS(part(b, v), z)
-		}
-		for r := range acc {
-			x := broadcasts[r%len(broadcasts)]
-			VBROADCASTSS(element(r), x)
-			for v, z := range lanesB {
-				VFMADD231PS(x, z, opmask[v], acc[r][v])
-			}
-		}
-		return
-	}
-	visible := lanesB
-	for v, z := range visible {
-		laneMask(mask, v, z)
-	}
-	x, y := broadcasts[0], broadcasts[1]
-	for r := range acc {
-		VBROADCASTSS(element(r), x)
-		VANDPS(x, visible[0], y)
-		VFMADD231PS(part(b, 0), y, acc[r][0])
-		VANDPS(x, visible[1], x)
-		VFMADD231PS(part(b, 1), x, acc[r][1])
 	}
 }
 
@@ -93,14 +60,14 @@ func maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
 //
 // Of groups of 6, 4, 2 and 1 rows, 8 rows are two of 4: groups of 2 have too few
 // sums to hide the latency of the multiply-add.
-func inGroups(name string, count GPVirtual, body func(rows int, label string)) {
-	for i, rows := range groups {
+func (g *generator) inGroups(name string, count GPVirtual, body func(rows int, label string)) {
+	for i, rows := range g.groups {
 		label := fmt.Sprintf("%s%d", name, rows)
 		Label(label)
 		CMPQ(count, Imm(uint64(rows)))
 		JL(LabelRef(label + "done"))
-		if i == 0 && rows < 2*groups[1] {
-			CMPQ(count, Imm(uint64(2*groups[1])))
+		if i == 0 && rows < 2*g.groups[1] {
+			CMPQ(count, Imm(uint64(2*g.groups[1])))
 			JE(LabelRef(label + "done"))
 		}
 		body(rows, label)
@@ -138,19 +105,19 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 }
 
 // declareScores begins scores. It returns how to count steps of K.
-func declareScores(parts bool) (toBytes func(Register) GPVirtual) {
+func (g *generator) declareScores(parts bool) (toBytes func(Register) GPVirtual) {
 	switch {
-	case bf16:
-		arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
+	case g.bf16:
+		g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
 			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 			"and raises top[i] to the largest of them. q is [dim/2][LANES] of pairs, with 0 in the last half pair",
 			"of an odd dim. s is [keys][LANES]. dim > 0.")
 		return bytes16
 	case parts:
-		arithmetic("scoresInParts", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
+		g.arithmetic("scoresInParts", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
 			"is scores with dot products that are the sums of those of two halves.")
 	default:
-		arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
+		g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
 			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 			"and raises top[i] to the largest of them. q is [dim][LANES], s is [keys][LANES]. dim > 0. Meanwhile",
 			"it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.")
@@ -170,18 +137,18 @@ func firstPart(dim, n, left GPVirtual) {
 
 // scores emits S = K Qᵀ with the running maximum in the store. Where S is dP, the parts
 // matter: delta is subtracted from it, which is about as large.
-func scores(parts bool) {
-	toBytes := declareScores(parts)
+func (g *generator) scores(parts bool) {
+	toBytes := g.declareScores(parts)
 	s, k, step0 := param("s"), param("k"), toBytes(param("step"))
 	q, keys, top := param("q"), param("keys"), param("top")
 	var ahead GPVirtual
-	if !bf16 {
+	if !g.bf16 {
 		ahead = param("ahead")
 	}
 	step3 := GP64()
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
-	inGroups("keys", keys, func(rows int, label string) {
-		acc := accumulators(rows)
+	g.inGroups("keys", keys, func(rows int, label string) {
+		acc := g.accumulators(rows)
 		clearSums(acc)
 		a0, a4, b, n, left := GP64(), GP64(), GP64(), GP64(), GP64()
 		MOVQ(k, a0)
@@ -189,7 +156,7 @@ func scores(parts bool) {
 		MOVQ(q, b)
 		dim := param("dim")
 		MOVQ(dim, n)
-		if bf16 {
+		if g.bf16 {
 			SHRQ(Imm(1), n)
 		}
 		if parts {
@@ -198,54 +165,54 @@ func scores(parts bool) {
 		}
 		element := func(r int) Mem { return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4) }
 		unrolled(label+"dim", n, func(i int) {
-			if i == 0 && !bf16 && rows == groups[0] {
+			if i == 0 && !g.bf16 && rows == g.groups[0] {
 				PREFETCHT1(Mem{Base: ahead})
 				ADDQ(Imm(64), ahead)
 			}
-			step(acc, Mem{Base: b, Disp: i * rowBytes}, func(r int) Mem { return element(r).Offset(i * 4) })
+			g.step(acc, Mem{Base: b, Disp: i * g.rowBytes}, func(r int) Mem { return element(r).Offset(i * 4) })
 		}, func(steps int) {
 			ADDQ(U32(uint32(steps*4)), a0)
 			ADDQ(U32(uint32(steps*4)), a4)
-			ADDQ(U32(uint32(steps*rowBytes)), b)
+			ADDQ(U32(uint32(steps*g.rowBytes)), b)
 		})
-		if bf16 {
-			halfStep(label, dim, acc, Mem{Base: b}, element)
+		if g.bf16 {
+			g.halfStep(label, dim, acc, Mem{Base: b}, element)
 		}
 		if parts {
-			addParts(label, n, left, s, acc)
+			g.addParts(label, n, left, s, acc)
 		}
-		storeScores(s, top, acc)
-		ADDQ(U32(uint32(rows*rowBytes)), s)
+		g.storeScores(s, top, acc)
+		ADDQ(U32(uint32(rows*g.rowBytes)), s)
 		for range rows {
 			ADDQ(step0, k)
 		}
 	})
-	done()
+	g.done()
 }
 
-func storeScores(s, top GPVirtual, acc [][]VecPhysical) {
-	max := lanesB
+func (g *generator) storeScores(s, top GPVirtual, acc [][]VecPhysical) {
+	max := g.lanesB
 	for v, z := range max {
-		VMOVUPS(part(Mem{Base: top}, v), z)
+		VMOVUPS(g.part(Mem{Base: top}, v), z)
 	}
 	for r := range acc {
 		for v, z := range acc[r] {
-			VMOVUPS(z, part(Mem{Base: s, Disp: r * rowBytes}, v))
+			VMOVUPS(z, g.part(Mem{Base: s, Disp: r * g.rowBytes}, v))
 			VMAXPS(max[v], z, max[v]) // a NaN score leaves the maximum as it is
 		}
 	}
 	for v, z := range max {
-		VMOVUPS(z, part(Mem{Base: top}, v))
+		VMOVUPS(z, g.part(Mem{Base: top}, v))
 	}
 }
 
 // addParts emits what follows a part of the columns: the first one's sums are stored, and
 // added to the second one's.
-func addParts(label string, n, left, s GPVirtual, acc [][]VecPhysical) {
+func (g *generator) addParts(label string, n, left, s GPVirtual, acc [][]VecPhysical) {
 	each := func(f func(z VecPhysical, m Mem)) {
 		for r := range acc {
 			for v, z := range acc[r] {
-				f(z, part(Mem{Base: s, Disp: r * rowBytes}, v))
+				f(z, g.part(Mem{Base: s, Disp: r * g.rowBytes}, v))
 			}
 		}
 	}
@@ -271,108 +238,4 @@ func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 		return Mem{Base: base, Index: step3, Scale: 1}
 	}
 	return Mem{Base: base}
-}
-
-const nilAlpha = "A nil alpha counts as 0, whatever o held."
-
-// declareValues begins values. It returns what the rows of P are.
-func declareValues(masked bool) (rowsOfP string) {
-	switch {
-	case bf16:
-		arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
-			"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
-			"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.", nilAlpha)
-		return "pairs"
-	case masked:
-		arithmetic("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
-			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
-			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha)
-	default:
-		arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
-			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha)
-	}
-	return "keys"
-}
-
-// values emits Oᵀ = alpha Oᵀ + Vᵀ P. The keys are summed from zero, since a sum of few
-// keys is rounded in smaller units than O.
-func values(masked bool) {
-	rowsOfP := declareValues(masked)
-	var masks GPVirtual
-	if masked {
-		masks = param("masks")
-	}
-	o, v, step0, p := param("o"), param("v"), bytes(param("step")), param("p")
-	keys, vdim, alpha := param(rowsOfP), param("vdim"), param("alpha")
-	step3 := GP64()
-	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
-	inGroups("dims", vdim, func(rows int, label string) {
-		acc := accumulators(rows)
-		clearSums(acc)
-		a, b, n, m := GP64(), GP64(), GP64(), GP64()
-		MOVQ(v, a)
-		MOVQ(p, b)
-		MOVQ(keys, n)
-		if masked {
-			MOVQ(masks, m)
-		}
-		unrolled(label+"keys", n, func(i int) {
-			lanes := Mem{Base: b, Disp: i * rowBytes}
-			element := func(r int) Mem { return rowAt(a, step0, step3, i).Offset(r * 4) }
-			if masked {
-				maskedStep(acc, lanes, Mem{Base: m, Disp: i * 4}, element)
-			} else {
-				step(acc, lanes, element)
-			}
-		}, func(steps int) {
-			advance(a, step0, steps)
-			ADDQ(U32(uint32(steps*rowBytes)), b)
-			if masked {
-				ADDQ(U32(uint32(steps*4)), m)
-			}
-		})
-		TESTQ(alpha, alpha)
-		JZ(LabelRef(label + "set"))
-		for x, z := range lanesB {
-			VMOVUPS(part(Mem{Base: alpha}, x), z)
-		}
-		for r := range acc {
-			for x, z := range acc[r] {
-				VFMADD231PS(part(Mem{Base: o, Disp: r * rowBytes}, x), lanesB[x], z)
-			}
-		}
-		Label(label + "set")
-		for r := range acc {
-			for x, z := range acc[r] {
-				VMOVUPS(z, part(Mem{Base: o, Disp: r * rowBytes}, x))
-			}
-		}
-		ADDQ(U32(uint32(rows*rowBytes)), o)
-		ADDQ(U32(uint32(rows*4)), v)
-	})
-	done()
-}
-
-// addSum emits the sum of two parts of the keys.
-func addSum() {
-	arithmetic("addSum", "func(sum, x *float32, rows int, alpha *float32)",
-		"sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][LANES]. rows > 0.")
-	sum, x, rows, alpha := param("sum"), param("x"), param("rows"), param("alpha")
-	by, z := registers[0:2], registers[2:4]
-	for v := range vectors {
-		VMOVUPS(part(Mem{Base: alpha}, v), by[v])
-	}
-	Label("row")
-	for v := range vectors {
-		VMOVUPS(part(Mem{Base: x}, v), z[v])
-		VFMADD231PS(part(Mem{Base: sum}, v), by[v], z[v])
-		VMOVUPS(z[v], part(Mem{Base: sum}, v))
-	}
-	ADDQ(U32(uint32(rowBytes)), sum)
-	ADDQ(U32(uint32(rowBytes)), x)
-	DECQ(rows)
-	JNZ(LabelRef("row"))
-	done()
 }

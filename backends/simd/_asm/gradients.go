@@ -1,148 +1,130 @@
 package main
 
 import (
+	"fmt"
 	"math"
-	"strconv"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeGradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta), in planes, and
-// meanwhile the next S or dP: products of tiles leave most of the processor free.
-func planeGradients() {
-	arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, next *float32, k *uint16, kStep, kPlane int, q *uint32, qPlane, words, keys int) bool",
-		"is gradients for planes of p and ds, and of rows, that lie plane and rowsPlane bytes apart. It",
-		"multiplies x by scale, and reports whether all of x are below 2^58. Meanwhile it sets next as planeScores sets s,",
-		"from planes of k and q. pairs >= 0, keys >= 0.")
-	g := newGradientPair()
-	CMPQ(address("keys"), Imm(0))
-	JEQ(LabelRef("rest"))
-	takeTiles()
-	Load(Param("k"), tileA[0])
-	Load(Param("kStep"), stepA)
-	SHLQ(Imm(1), stepA)
-	Label("keys")
-	Load(Param("next"), tileC[0])
-	down(tileC[0], stepC, tileC[1])
-	pairs := 0
-	setTiles("q", func(a GPVirtual) {
-		planeProducts("", "words", "kPlane", "q", "qPlane", a, func() {
-			pairs++
-			label := "without" + strconv.Itoa(pairs)
-			CMPQ(g.at, address("pairs"))
-			JEQ(LabelRef(label))
-			g.emit()
-			Label(label)
-		})
-	})
-	storeTiles(2)
-	ADDQ(U32(uint32(2*tileRows*rowBytes)), address("next"))
-	SUBQ(Imm(2*tileRows), address("keys"))
-	JG(LabelRef("keys"))
-	TILERELEASE()
-	Label("rest")
-	CMPQ(g.at, address("pairs"))
-	JEQ(LabelRef("end"))
-	g.emit()
-	JMP(LabelRef("rest"))
-	Label("end")
-	word(2*math.Float32bits(wildFrom), g.scratch[0])
-	const below = 1
-	VPCMPUD(Imm(below), g.scratch[0], g.most, K1)
-	storeWhether(K1)
-	done()
-}
-
-// A gradientPair is the registers of the gradients of a pair of rows. Where the operands
-// begin stays in memory, as the tiles take the registers for it.
-type gradientPair struct {
-	w, x, piece [2][]VecPhysical // of two rows
-	scratch     [3]VecPhysical
-	by, base2   VecPhysical
-	most        VecPhysical // magnitudes of x without the sign, as integers: NaN is above all
-	at, row     GPVirtual   // 32 for each pair that is done; where its rows are
-}
-
-func newGradientPair() *gradientPair {
-	g := &gradientPair{
-		w: [2][]VecPhysical{registers[0:2], registers[2:4]}, x: [2][]VecPhysical{registers[4:6], registers[6:8]},
-		piece: [2][]VecPhysical{registers[8:10], registers[10:12]}, scratch: [3]VecPhysical(registers[12:15]),
-		by: registers[15], base2: registers[16], most: registers[18], at: GP64(), row: param("rows"),
+// gradientsOf emits gradients of scores with features.
+func (g *generator) gradientsOf() {
+	g.arithmetic("gradientsOf", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)",
+		"computes w = e^(unit*s[i][j] - lse[i]) and g = w*(z*dp[i][j] - delta[i]), where z is keep if bit j",
+		"of kept[i] is set, and 0 if not. It sets s[i][j] = w*z, ds[i][j] = scale*g*uncap[i][j] and db[i][j] = g, and all to 0 where",
+		"bit j of masks[i] is clear, whatever they held. Without kept z is 1, without uncap that is 1, and db may be nil. s, dp, uncap",
+		"and db are [rows][LANES], rows of ds lie dsStep elements apart. rows > 0.")
+	x := g.newPairGradients()
+	Label("row")
+	for v := range vectors {
+		x.weights(v)
+		x.drop(v)
+		x.store(v)
 	}
-	exp2Constants()
-	cutConstant(registers[17])
-	VPXORD(g.most, g.most, g.most)
-	floatParam("scale", g.by)
-	constant(math.Log2E, g.base2)
-	XORQ(g.at, g.at)
-	SHLQ(Imm(1), address("step"))
-	SHLQ(Imm(5), address("pairs"))
-	return g
+	ADDQ(U32(uint32(g.rowBytes)), x.at)
+	ADDQ(x.dsStep, x.ds)
+	INCQ(x.row)
+	CMPQ(x.row, x.rows)
+	JL(LabelRef("row"))
+	g.done()
 }
 
-// emit emits one pair, and moves on to the next.
-func (g *gradientPair) emit() {
-	w, x, y := g.w, g.x, g.scratch[0]
-	for i := range 2 {
-		for v := range vectors {
-			row := func(name string) Mem {
-				return part(Mem{Base: param(name), Index: g.at, Scale: 8, Disp: i * rowBytes}, v)
-			}
-			word := func(name string) Mem {
-				base, words := param(name), GP64()
-				MOVQ(g.at, words)
-				SHRQ(Imm(2), words)
-				return Mem{Base: base, Index: words, Scale: 1}
-			}
-			rowGradient(i, v, row, word, w[i][v], x[i][v], g.by, g.base2, g.scratch)
-			VMULPS(g.by, x[i][v], x[i][v])
-			VPADDD(x[i][v], x[i][v], y)
-			VPMAXUD(y, g.most, g.most)
-		}
-	}
-	for number := range planes {
-		for _, z := range []struct {
-			from [2][]VecPhysical
-			to   string
-		}{{w, "p"}, {x, "ds"}} {
-			of := z.from // the last plane is what is left
-			if number < planes-1 {
-				of = g.piece
-				for i := range 2 {
-					for v := range vectors {
-						cut(z.from[i][v], of[i][v])
-					}
-				}
-			}
-			if z.to == "ds" {
-				row, plane := GP64(), param("rowsPlane")
-				MOVQ(g.row, row)
-				for i := range 2 {
-					VCVTNE2PS2BF16(of[i][0], of[i][1], y)
-					VMOVDQU32(y, planeOf(row, plane, number))
-					if i == 0 {
-						ADDQ(address("step"), row)
-					}
-				}
-			}
-			to, plane := param(z.to), param("plane")
-			LEAQ(Mem{Base: to, Index: g.at, Scale: 4}, to)
-			for v := range vectors {
-				pairUp(of[0][v], of[1][v], part(planeOf(to, plane, number), v))
-			}
-		}
-	}
-	ADDQ(address("step"), g.row)
-	ADDQ(address("step"), g.row)
-	ADDQ(Imm(32), g.at)
+// A pairGradients is the registers of gradientsOf.
+type pairGradients struct {
+	*generator
+
+	s, dp, ds, dsStep, masks, rows, lse, delta, kept, uncap, db GPVirtual
+	at, row                                                     GPVirtual // bytes of the rows before; the row's number
+
+	x, n, p, y, unit, base2, high, t VecPhysical
+	w, d                             VecPhysical // n and p, after the exponential
 }
 
-// pairUp stores the pairs of two vectors that bf16 can hold.
-func pairUp(x, y VecPhysical, to Mem) {
-	const orAnd = 0xf8 // x | y & upperHalf
-	VPSRLD(Imm(16), x, x)
-	VPTERNLOGD(Imm(orAnd), upperHalf, y, x)
-	VMOVDQU32(x, to)
+func (g *generator) newPairGradients() *pairGradients {
+	r := g.registers
+	g.exp2Constants()
+	x := &pairGradients{
+		generator: g,
+		s:         param("s"), dp: param("dp"), ds: param("ds"), dsStep: bytes(param("dsStep")), masks: param("masks"),
+		rows: param("rows"), lse: param("lse"), delta: param("delta"), kept: param("kept"), uncap: param("uncap"), db: param("db"),
+		at: GP64(), row: GP64(),
+		x: r[0], n: r[1], p: r[2], y: r[3], unit: r[4], base2: r[5], high: r[6], t: r[7], w: r[1], d: r[2],
+	}
+	floatParam("unit", x.unit)
+	g.constant(math.Log2E, x.base2)
+	g.constant(128, x.high)
+	XORQ(x.at, x.at)
+	XORQ(x.row, x.row)
+	return x
+}
+
+// vector returns vector v of an operand's row, word the row's word.
+func (g *pairGradients) vector(base GPVirtual, v int) Mem {
+	return g.part(Mem{Base: base, Index: g.at, Scale: 1}, v)
+}
+
+func (g *pairGradients) word(base GPVirtual) Mem { return Mem{Base: base, Index: g.row, Scale: 4} }
+
+// weights emits x = e^(unit s - lse).
+func (g *pairGradients) weights(v int) {
+	VMOVUPS(g.vector(g.s, v), g.x)
+	VBROADCASTSS(g.word(g.lse), g.y)
+	VFMSUB213PS(g.y, g.unit, g.x)
+	VMULPS(g.base2, g.x, g.x) // after the difference, so that large scores lose nothing
+	if !g.avx512 {
+		VMINPS(g.x, g.high, g.x) // an LSE may be wrong. In this order it returns x when x is NaN
+	}
+	g.exp2(g.x, g.n, g.p)
+}
+
+// drop emits w = x z and d = z dp.
+func (g *pairGradients) drop(v int) {
+	VMOVUPS(g.vector(g.dp, v), g.d)
+	VMOVAPS(g.x, g.w)
+	whole := fmt.Sprintf("whole%d", v)
+	TESTQ(g.kept, g.kept)
+	JZ(LabelRef(whole))
+	VBROADCASTSS(address("keep"), g.t)
+	if g.avx512 {
+		KMOVW(g.word(g.kept).Offset(2*v), K2)
+		VMOVAPS_Z(g.t, K2, g.y)
+	} else {
+		g.laneMask(g.word(g.kept), v, g.y)
+		VANDPS(g.t, g.y, g.y)
+	}
+	VMULPS(g.y, g.d, g.d)
+	VMULPS(g.y, g.w, g.w)
+	Label(whole)
+}
+
+// store emits the gradients, and stores them and the weights.
+func (g *pairGradients) store(v int) {
+	VBROADCASTSS(g.word(g.delta), g.t)
+	VSUBPS(g.t, g.d, g.d)
+	VMULPS(g.x, g.d, g.d)
+	hide := func(z VecPhysical) { VANDPS(g.y, z, z) }
+	if g.avx512 {
+		KMOVW(g.word(g.masks).Offset(2*v), K1)
+		hide = func(z VecPhysical) { VMOVAPS_Z(z, K1, z) }
+	} else {
+		g.laneMask(g.word(g.masks), v, g.y)
+	}
+	hide(g.w)
+	hide(g.d)
+	VMOVUPS(g.w, g.vector(g.s, v))
+	unbiased, uncapped := fmt.Sprintf("unbiased%d", v), fmt.Sprintf("uncapped%d", v)
+	TESTQ(g.db, g.db)
+	JZ(LabelRef(unbiased))
+	VMOVUPS(g.d, g.vector(g.db, v))
+	Label(unbiased)
+	VBROADCASTSS(address("scale"), g.t)
+	VMULPS(g.t, g.d, g.d)
+	TESTQ(g.uncap, g.uncap)
+	JZ(LabelRef(uncapped))
+	VMULPS(g.vector(g.uncap, v), g.d, g.d)
+	hide(g.d)
+	Label(uncapped)
+	VMOVUPS(g.d, g.part(Mem{Base: g.ds}, v))
 }

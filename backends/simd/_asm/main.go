@@ -3,9 +3,11 @@
 //	go run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
 //	go run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
 //	go run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd
-//	go run . -isa AMXBF16 -out ../amxbf16_amd64.s -stubs ../amxbf16_amd64.go -pkg simd
+//	go run . -isa AMXBF16 -pass forward -out ../amxbf16_fwd_amd64.s -stubs ../amxbf16_fwd_amd64.go -pkg simd
+//	go run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd
 //
-// and with -decode those of the decode kernels, which are in decode.go.
+// and with -pass decode those of the decode kernels of AVX512, AVX2 and AMXBF16, with -pass
+// rows what moves rows of biases, of AVX512 and AVX2.
 //
 // In every routine the queries of a tile are in the lanes of two vectors. S is
 // [keys][lanes], Q transposed is [dim][lanes], O transposed is [vdim][lanes], so
@@ -14,55 +16,60 @@ package main
 
 import (
 	"flag"
+	"log"
 
 	. "github.com/mmcloughlin/avo/build"
 )
 
 func main() {
 	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2, AVX512BF16 or AMXBF16")
-	few := flag.Bool("decode", false, "write the routines for few query rows")
+	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, rows of these, else none")
 	flag.Parse()
-	use(*name)
+	write, ok := newGenerator(*name).routines()[*pass]
+	if !ok {
+		log.Fatalf("no routines of %s for pass %q", *name, *pass)
+	}
 	ConstraintExpr("!noasm,!purego")
-	if *few {
-		decode()
-		Generate()
-		return
+	write()
+	Generate()
+}
+
+// routines returns what writes the routines, by pass.
+func (g *generator) routines() map[string]func() {
+	switch g.suffix {
+	case "AVX512", "AVX2":
+		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "rows": g.rowRoutines}
+	case "AVX512BF16":
+		return map[string]func(){"": g.bf16Routines}
 	}
-	switch {
-	case bf16:
-		bf16Routines()
-		Generate()
-		return
-	case amx:
-		amxRoutines()
-		planeRoutines()
-		Generate()
-		return
-	}
-	scores(false)
-	scores(true)
-	maskScores()
-	weights()
-	totals()
-	values(false)
-	values(true)
-	addSum()
-	transpose()
-	if isa == "AVX512" {
-		convertAVX512()
+	return map[string]func(){"forward": g.amxForward, "backward": g.amxBackward, "decode": g.amxDecode}
+}
+
+func (g *generator) laneRoutines() {
+	g.scores(false)
+	g.scores(true)
+	g.maskScores()
+	g.weights()
+	g.totals()
+	g.values(false)
+	g.values(true)
+	g.addSum()
+	g.transpose()
+	if g.avx512 {
+		g.convertAVX512()
 	} else {
-		convertAVX2()
+		g.convertAVX2()
 		cpuidF16C()
 	}
-	dots()
-	gradients()
+	g.dots()
+	g.gradients()
 	for _, transposed := range []bool{false, true} {
-		product(transposed, false)
-		if isa == "AVX512" {
-			product(transposed, true)
+		g.product(transposed, false)
+		if g.avx512 {
+			g.product(transposed, true)
 		}
 	}
-	limits()
-	Generate()
+	g.featureRoutines()
+	g.fetch()
+	g.limits()
 }

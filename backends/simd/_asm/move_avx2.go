@@ -7,25 +7,25 @@ import (
 )
 
 // convertAVX2 emits the conversions between float32 and the 16-bit types.
-func convertAVX2() {
-	conversionAVX2("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i]. n >= 8.", 2, 4,
+func (g *generator) convertAVX2() {
+	g.conversionAVX2("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i]. n >= 8.", 2, 4,
 		func(src, dst Mem) {
 			VCVTPH2PS(src, Y0)
 			VMOVUPS(Y0, dst)
 		})
-	conversionAVX2("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i]. n >= 8.", 2, 4,
+	g.conversionAVX2("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i]. n >= 8.", 2, 4,
 		func(src, dst Mem) {
 			VPMOVZXWD(src, Y0)
 			VPSLLD(Imm(16), Y0, Y0)
 			VMOVUPS(Y0, dst)
 		})
-	conversionAVX2("narrowF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.", 4, 2,
+	g.conversionAVX2("narrowF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.", 4, 2,
 		func(src, dst Mem) {
 			VMOVUPS(src, Y0)
 			VCVTPS2PH(Imm(0), Y0, dst) // to nearest, ties to even
 		})
 	one, half, quiet := Y13, Y14, Y15
-	conversionAVX2("narrowBF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.", 4, 2,
+	g.conversionAVX2("narrowBF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.", 4, 2,
 		func(src, dst Mem) {
 			VMOVUPS(src, Y0)
 			VPSRLD(Imm(16), Y0, Y1)
@@ -40,16 +40,16 @@ func convertAVX2() {
 			VPACKUSDW(X3, X2, X2)
 			VMOVDQU(X2, dst)
 		}, func() {
-			word(1, one)
-			word(0x7fff, half)
-			word(0x40, quiet)
+			g.word(1, one)
+			g.word(0x7fff, half)
+			g.word(0x40, quiet)
 		})
 }
 
 // conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap
 // those before them, so that nothing beyond them is read or written.
-func conversionAVX2(name, signature, does string, from, to uint8, body func(src, dst Mem), before ...func()) {
-	routine(name, signature, does)
+func (g *generator) conversionAVX2(name, signature, does string, from, to uint8, body func(src, dst Mem), before ...func()) {
+	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")
 	for _, f := range before {
 		f()
@@ -68,7 +68,7 @@ func conversionAVX2(name, signature, does string, from, to uint8, body func(src,
 	JMP(LabelRef("next"))
 	Label("last")
 	body(at(n))
-	done()
+	g.done()
 }
 
 // cpuidF16C emits the question that golang.org/x/sys/cpu does not answer.

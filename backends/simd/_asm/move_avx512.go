@@ -7,28 +7,28 @@ import (
 )
 
 // convertAVX512 emits the conversions between float32 and the 16-bit types.
-func convertAVX512() {
-	conversionAVX512("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i].", 2, 4,
+func (g *generator) convertAVX512() {
+	g.conversionAVX512("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i].", 2, 4,
 		func(load, store func(Op)) {
 			load(Y0)
 			VCVTPH2PS(Y0, Z1)
 			store(Z1)
 		})
-	conversionAVX512("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i].", 2, 4,
+	g.conversionAVX512("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i].", 2, 4,
 		func(load, store func(Op)) {
 			load(Y0)
 			VPMOVZXWD(Y0, Z1)
 			VPSLLD(Imm(16), Z1, Z1)
 			store(Z1)
 		})
-	conversionAVX512("narrowF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i].", 4, 2,
+	g.conversionAVX512("narrowF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i].", 4, 2,
 		func(load, store func(Op)) {
 			load(Z0)
 			VCVTPS2PH(Imm(0), Z0, Y1) // to nearest, ties to even
 			store(Y1)
 		})
 	one, half, quiet := Z29, Z30, Z31
-	conversionAVX512("narrowBF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i].", 4, 2,
+	g.conversionAVX512("narrowBF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i].", 4, 2,
 		func(load, store func(Op)) {
 			load(Z0)
 			VCMPPS(Imm(3), Z0, Z0, K2) // unordered: NaN
@@ -41,16 +41,16 @@ func convertAVX512() {
 			VPMOVDW(Z2, Y3)
 			store(Y3)
 		}, func() {
-			word(1, one)
-			word(0x7fff, half)
-			word(0x40, quiet)
+			g.word(1, one)
+			g.word(0x7fff, half)
+			g.word(0x40, quiet)
 		})
 }
 
 // conversionAVX512 emits a loop over 16 elements at a time, with a mask for the
 // last few, so that nothing beyond them is read or written.
-func conversionAVX512(name, signature, does string, from, to int, body func(load, store func(Op)), before ...func()) {
-	routine(name, signature, does)
+func (g *generator) conversionAVX512(name, signature, does string, from, to int, body func(load, store func(Op)), before ...func()) {
+	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")
 	for _, f := range before {
 		f()
@@ -90,5 +90,5 @@ func conversionAVX512(name, signature, does string, from, to int, body func(load
 	_, store = part(Mem{Base: dst}, to)
 	body(load, store)
 	Label("done")
-	done()
+	g.done()
 }

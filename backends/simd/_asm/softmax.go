@@ -9,13 +9,13 @@ import (
 )
 
 // constant loads x into every lane of z.
-func constant(x float32, z VecPhysical) { word(math.Float32bits(x), z) }
+func (g *generator) constant(x float32, z VecPhysical) { g.word(math.Float32bits(x), z) }
 
 // word loads x into every lane of z.
-func word(x uint32, z VecPhysical) {
+func (g *generator) word(x uint32, z VecPhysical) {
 	r := GP32()
 	MOVL(U32(x), r)
-	if isa == "AVX512" {
+	if g.avx512 {
 		VPBROADCASTD(r, z)
 		return
 	}
@@ -23,31 +23,31 @@ func word(x uint32, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// Registers of exp2, set by exp2Constants: the polynomial's coefficients c0 to
-// c5, and without VREDUCEPS the lowest argument and the number that rounds.
-var (
-	expC        []VecPhysical
-	expLow      VecPhysical
-	expRounding VecPhysical
-)
+// An exponential is the registers of exp2, set by exp2Constants: the polynomial's
+// coefficients c0 to c5, and without VREDUCEPS the lowest argument and the number that
+// rounds.
+type exponential struct {
+	c             []VecPhysical
+	low, rounding VecPhysical
+}
 
 // exp2Constants loads the constants of exp2 into the last registers. The
 // polynomials are minimax fits of degree 5 to 2^f with c0 = 1, relative error
 // 1e-7: on [0, 1), and on [-1/2, 1/2].
-func exp2Constants() {
+func (g *generator) exp2Constants() {
 	coefficients := []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}
-	if isa != "AVX512" {
+	if !g.avx512 {
 		coefficients = []float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149}
 	}
-	last := registers[len(registers)-8:]
-	expC = last[:6]
+	last := g.registers[len(g.registers)-8:]
+	g.exp.c = last[:6]
 	for i, c := range coefficients {
-		constant(c, expC[i])
+		g.constant(c, g.exp.c[i])
 	}
-	if isa != "AVX512" {
-		expLow, expRounding = last[6], last[7]
-		constant(-127, expLow)
-		constant(0x1.8p23+127, expRounding)
+	if !g.avx512 {
+		g.exp.low, g.exp.rounding = last[6], last[7]
+		g.constant(-127, g.exp.low)
+		g.constant(0x1.8p23+127, g.exp.rounding)
 	}
 }
 
@@ -57,30 +57,30 @@ func exp2Constants() {
 // With AVX-512 n is the floor of x: VREDUCEPS gives f, which it defines as 0 for
 // an infinity, and VSCALEFPS takes the floor itself.
 //
-// Without, the unit in the last place of expRounding is 1, so adding it rounds
+// Without, the unit in the last place of exp.rounding is 1, so adding it rounds
 // to a whole number, and leaves n + 127 in the last bits: shifted up, these are
 // 2^n as a float32, or 0 for n = -127, or infinity for n = 128. It is multiplied
 // with, not added to the exponent, for the sake of NaN.
-func exp2(x, n, p VecPhysical) { exp2Masked(x, n, p, nil) }
+func (g *generator) exp2(x, n, p VecPhysical) { g.exp2Masked(x, n, p, nil) }
 
 // exp2Masked is exp2, and with AVX-512 sets to 0 where a mask that is given is clear.
-func exp2Masked(x, n, p VecPhysical, mask Op) {
+func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	f := x
-	if isa == "AVX512" {
+	if g.avx512 {
 		const floor = 1
 		f = n
 		VREDUCEPS(Imm(floor), x, f)
 	} else {
-		VMAXPS(x, expLow, x) // in this order it returns x when x is NaN
-		VADDPS(expRounding, x, n)
-		VSUBPS(expRounding, n, p)
+		VMAXPS(x, g.exp.low, x) // in this order it returns x when x is NaN
+		VADDPS(g.exp.rounding, x, n)
+		VSUBPS(g.exp.rounding, n, p)
 		VSUBPS(p, x, x)
 	}
-	VMOVAPS(expC[5], p)
+	VMOVAPS(g.exp.c[5], p)
 	for i := 4; i >= 0; i-- {
-		VFMADD213PS(expC[i], f, p)
+		VFMADD213PS(g.exp.c[i], f, p)
 	}
-	if isa == "AVX512" {
+	if g.avx512 {
 		if mask != nil {
 			VSCALEFPS_Z(x, p, mask, x)
 			return
@@ -92,72 +92,67 @@ func exp2Masked(x, n, p VecPhysical, mask Op) {
 	}
 }
 
-// laneBits has bit i set in element i.
-var laneBits *Mem
-
 // laneMask sets the elements of z, vector v of a row, to all ones where the bit
 // of their lane is set in the word at mask, and to 0 elsewhere. It is for
 // instruction sets without opmasks.
-func laneMask(mask Mem, v int, z VecPhysical) {
-	if laneBits == nil {
-		m := GLOBL("laneBits", RODATA|NOPTR)
-		for i := range lanes {
+func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
+	bits := g.table("laneBits", func() { // bit i is set in element i
+		for i := range g.lanes {
 			DATA(i*4, U32(1<<i))
 		}
-		laneBits = &m
-	}
+	})
 	VPBROADCASTD(mask, z)
-	VPAND(part(*laneBits, v), z, z)
-	VPCMPEQD(part(*laneBits, v), z, z)
+	VPAND(g.part(bits, v), z, z)
+	VPCMPEQD(g.part(bits, v), z, z)
 }
 
 // maskScores emits the masking of an edge block.
-func maskScores() {
-	arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, top *float32)",
+func (g *generator) maskScores() {
+	g.arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, top *float32)",
 		"sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the",
 		"largest of the others. s is [keys][LANES]. keys > 0.")
 	s, masks, keys, top := param("s"), param("masks"), param("keys"), param("top")
-	x, visible, lowest, max := registers[0], registers[1], registers[2], registers[4:6]
-	constant(float32(math.Inf(-1)), lowest)
+	x, visible, lowest, max := g.registers[0], g.registers[1], g.registers[2], g.registers[4:6]
+	g.constant(float32(math.Inf(-1)), lowest)
 	for v, z := range max {
-		VMOVUPS(part(Mem{Base: top}, v), z)
+		VMOVUPS(g.part(Mem{Base: top}, v), z)
 	}
 	Label("key")
 	for v, z := range max {
-		score := part(Mem{Base: s}, v)
-		if isa == "AVX512" {
+		score := g.part(Mem{Base: s}, v)
+		if g.avx512 {
 			KMOVW(Mem{Base: masks, Disp: v * 2}, K1)
 			VBLENDMPS(score, lowest, K1, x)
 		} else {
-			laneMask(Mem{Base: masks}, v, visible)
+			g.laneMask(Mem{Base: masks}, v, visible)
 			VBLENDVPS(visible, score, lowest, x)
 		}
 		VMOVUPS(x, score)
 		VMAXPS(z, x, z)
 	}
-	ADDQ(U32(uint32(rowBytes)), s)
+	ADDQ(U32(uint32(g.rowBytes)), s)
 	ADDQ(Imm(4), masks)
 	DECQ(keys)
 	JNZ(LabelRef("key"))
 	for v, z := range max {
-		VMOVUPS(z, part(Mem{Base: top}, v))
+		VMOVUPS(z, g.part(Mem{Base: top}, v))
 	}
-	done()
+	g.done()
 }
 
 // beginWeights sets shift to top, multiplies l with alpha, and stores m and alpha. x, n
 // and p are scratch.
-func beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift []VecPhysical) {
+func (g *generator) beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift []VecPhysical) {
 	for v := range vectors {
-		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
+		at := func(base GPVirtual) Mem { return g.part(Mem{Base: base}, v) }
 		VMOVUPS(at(top), shift[v])
 		VMOVUPS(at(m), x)
 		VMOVUPS(shift[v], at(m))
-		constant(-math.MaxFloat32, n)
+		g.constant(-math.MaxFloat32, n)
 		VMAXPS(shift[v], n, shift[v])
 		VSUBPS(shift[v], x, x)
 		VMULPS(scale, x, x)
-		exp2(x, n, p)
+		g.exp2(x, n, p)
 		VMOVUPS(x, at(alpha))
 		VMULPS(at(l), x, x)
 		VMOVUPS(x, at(l))
@@ -165,16 +160,16 @@ func beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift 
 }
 
 // weights emits P = 2^(S - max), in place, with the running maximum and sum.
-func weights() {
-	arithmetic("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
+func (g *generator) weights() {
+	g.arithmetic("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
 		"sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
 		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
 		"the lowest finite number. s is [keys][LANES]. keys > 0.")
 	s, keys, m, top, l, alpha := param("s"), param("keys"), param("m"), param("top"), param("l"), param("alpha")
-	exp2Constants()
-	x, n, p, shift, sum, scale := registers[0], registers[1], registers[2], registers[3:5], registers[5:7], registers[7]
+	g.exp2Constants()
+	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
 	floatParam("scale", scale)
-	beginWeights(m, top, l, alpha, x, n, p, scale, shift)
+	g.beginWeights(m, top, l, alpha, x, n, p, scale, shift)
 	Comment("Either half of the keys is summed from zero: a smaller sum is rounded in smaller units.")
 	left := GP64()
 	MOVQ(keys, left)
@@ -186,26 +181,26 @@ func weights() {
 	}
 	Label("key")
 	for v := range vectors { // the same scratch: the processor renames it
-		score := part(Mem{Base: s}, v)
+		score := g.part(Mem{Base: s}, v)
 		VMOVUPS(score, x)
 		VSUBPS(shift[v], x, x) // first, so that large scores lose nothing
 		VMULPS(scale, x, x)
-		exp2(x, n, p)
+		g.exp2(x, n, p)
 		VMOVUPS(x, score)
 		VADDPS(x, sum[v], sum[v])
 	}
-	ADDQ(U32(uint32(rowBytes)), s)
+	ADDQ(U32(uint32(g.rowBytes)), s)
 	DECQ(keys)
 	JNZ(LabelRef("key"))
 	for v := range vectors {
-		VADDPS(part(Mem{Base: l}, v), sum[v], sum[v])
-		VMOVUPS(sum[v], part(Mem{Base: l}, v))
+		VADDPS(g.part(Mem{Base: l}, v), sum[v], sum[v])
+		VMOVUPS(sum[v], g.part(Mem{Base: l}, v))
 	}
 	MOVQ(left, keys)
 	XORQ(left, left)
 	TESTQ(keys, keys)
 	JNZ(LabelRef("part"))
-	done()
+	g.done()
 }
 
 // totals emits what ends a tile: the divisors of O, and LSE.
@@ -214,28 +209,28 @@ func weights() {
 // f^2/2 + f^3 p(f). p is a minimax fit of degree 7, which gives the logarithm with a
 // relative error of 2e-8; ln(2) comes in two parts, the first of 12 bits, so that its
 // product is exact.
-func totals() {
-	arithmetic("totals", "func(lse, by, m, l *float32, scale float32)",
+func (g *generator) totals() {
+	g.arithmetic("totals", "func(lse, by, m, l *float32, scale float32)",
 		"sets by[i] = 1/l[i] and lse[i] = scale*m[i] + ln(l[i]), or 0 and -Inf where l[i]",
 		"is 0. Otherwise l[i] must be normal or NaN.")
 	lse, by, m, l := param("lse"), param("by"), param("m"), param("l")
 	fit := []float32{0.3333333134651184, -0.25000306963920593, 0.20001044869422913, -0.166412815451622,
 		0.14214496314525604, -0.12998183071613312, 0.12622319161891937, -0.0790274366736412}
-	x, e, f, square, sum, c, scale := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5], registers[6]
-	none := registers[7]
+	x, e, f, square, sum, c, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5], g.registers[6]
+	none := g.registers[7]
 	floatParam("scale", scale)
 	for v := range vectors {
-		at := func(base GPVirtual) Mem { return part(Mem{Base: base}, v) }
+		at := func(base GPVirtual) Mem { return g.part(Mem{Base: base}, v) }
 		VMOVUPS(at(l), x)
-		word(math.Float32bits(math.Sqrt2/2), c)
+		g.word(math.Float32bits(math.Sqrt2/2), c)
 		VPSUBD(c, x, e)
 		VPSRAD(Imm(23), e, e)
 		VPSLLD(Imm(23), e, f)
 		VPSUBD(f, x, f)
-		constant(1, c)
+		g.constant(1, c)
 		VSUBPS(c, f, f)
 		VDIVPS(x, c, c)
-		if isa == "AVX512" {
+		if g.avx512 {
 			VPTESTMD(x, x, K1)
 			VMOVAPS_Z(c, K1, c)
 		} else {
@@ -246,25 +241,25 @@ func totals() {
 		VMOVUPS(c, at(by))
 		VCVTDQ2PS(e, e)
 		VMULPS(f, f, square)
-		constant(fit[len(fit)-1], sum)
+		g.constant(fit[len(fit)-1], sum)
 		for i := len(fit) - 2; i >= 0; i-- {
-			constant(fit[i], c)
+			g.constant(fit[i], c)
 			VFMADD213PS(c, f, sum)
 		}
 		VMULPS(f, sum, sum)
 		VMULPS(square, sum, sum)
-		constant(0.693115234375, c)
+		g.constant(0.693115234375, c)
 		VFMADD231PS(c, e, f)
-		constant(3.194618329871446e-05, c)
+		g.constant(3.194618329871446e-05, c)
 		VFMADD231PS(c, e, sum)
-		constant(0.5, c)
+		g.constant(0.5, c)
 		VFNMADD231PS(c, square, sum)
 		VADDPS(f, sum, sum)
 		VFMADD231PS(at(m), scale, sum)
 		VSUBPS(x, x, x)
 		VADDPS(x, sum, sum) // NaN stays
-		constant(float32(math.Inf(-1)), c)
-		if isa == "AVX512" {
+		g.constant(float32(math.Inf(-1)), c)
+		if g.avx512 {
 			VMOVAPS(sum, K1, c)
 			VMOVUPS(c, at(lse))
 		} else {
@@ -272,5 +267,5 @@ func totals() {
 			VMOVUPS(sum, at(lse))
 		}
 	}
-	done()
+	g.done()
 }

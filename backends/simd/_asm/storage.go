@@ -10,23 +10,35 @@ import (
 
 // A storage is a type of K and V.
 type storage struct {
+	*generator
 	name  string
 	bytes int
 }
 
-var storages = []storage{{"F32", 4}, {"F16", 2}, {"BF16", 2}}
+func (g *generator) storages() []storage {
+	return []storage{{g, "F32", 4}, {g, "F16", 2}, {g, "BF16", 2}}
+}
 
 // vectorLen returns the float32 elements of a vector.
-func vectorLen() int { return vectorBytes / 4 }
+func (g *generator) vectorLen() int { return g.vectorBytes / 4 }
+
+// laneNumbers returns a vector of which element i is i.
+func (g *generator) laneNumbers() Mem {
+	return g.table("laneNumbers", func() {
+		for i := range g.vectorLen() {
+			DATA(i*4, U32(i))
+		}
+	})
+}
 
 // halves returns the vectors of float32 that a vector of elements makes.
 func (t storage) halves() int { return 4 / t.bytes }
 
 // step returns the elements of a vector of elements.
-func (t storage) step() int { return vectorBytes / t.bytes }
+func (t storage) step() int { return t.vectorBytes / t.bytes }
 
 // tails reports whether the routines take rows that are no whole vectors.
-func (t storage) tails() bool { return isa == "AVX512" || t.bytes == 4 }
+func (t storage) tails() bool { return t.avx512 || t.bytes == 4 }
 
 // order says in a comment how a row of float32 goes with a row of elements.
 func (t storage) order() string {
@@ -42,16 +54,12 @@ type rowEnd struct {
 	vector VecPhysical       // the same without opmasks
 }
 
-// upperWords selects the elements with odd numbers of a bfloat16 vector. constants
-// sets it.
-var upperWords VecPhysical
-
 // load sets z to one half of a vector of elements as float32. At the end of a row
 // it reads no element beyond, and puts 0 in place of them. In bf16 one half is
 // the elements with even numbers, the other those with odd ones: a bf16 is the
 // upper half of a float32, so either takes one instruction.
 func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
-	avx512 := isa == "AVX512"
+	avx512 := t.avx512
 	switch t.name {
 	case "F32":
 		switch {
@@ -63,7 +71,7 @@ func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 			VMASKMOVPS(m, end.vector, z)
 		}
 	case "F16":
-		m = m.Offset(half * vectorBytes / 2)
+		m = m.Offset(half * t.vectorBytes / 2)
 		if end != nil {
 			VCVTPH2PS_Z(m, end.masks[half], z)
 		} else {
@@ -83,22 +91,19 @@ func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 		case half == 0:
 			VPSLLD(Imm(16), from, z)
 		case avx512:
-			VPANDD(from, upperWords, z)
+			VPANDD(from, t.upperWords, z)
 		default:
-			VPAND(from, upperWords, z)
+			VPAND(from, t.upperWords, z)
 		}
 	}
 }
 
-// laneNumbers has i in element i.
-var laneNumbers *Mem
-
 // constants loads what load needs for rows of two lengths.
 func (t storage) constants(dims [2]string) [2]rowEnd {
-	last := registers[len(registers)-2:]
+	last := t.registers[len(t.registers)-2:]
 	if t.name == "BF16" {
-		upperWords = last[1]
-		word(0xffff0000, upperWords)
+		t.upperWords = last[1]
+		t.word(0xffff0000, t.upperWords)
 	}
 	ends := [2]rowEnd{
 		{[2]OpmaskPhysical{K1, K2}, last[0]},
@@ -107,7 +112,7 @@ func (t storage) constants(dims [2]string) [2]rowEnd {
 	for i, end := range ends {
 		n := param(dims[i])
 		switch {
-		case isa == "AVX512":
+		case t.avx512:
 			ones := GP32()
 			ANDL(Imm(uint64(t.step()-1)), n.As32())
 			MOVQ(n, RCX)
@@ -117,17 +122,10 @@ func (t storage) constants(dims [2]string) [2]rowEnd {
 			KMOVD(ones, end.masks[0])
 			KSHIFTRD(Imm(16), end.masks[0], end.masks[1])
 		case t.tails():
-			if laneNumbers == nil {
-				m := GLOBL("laneNumbers", RODATA|NOPTR)
-				for i := range vectorLen() {
-					DATA(i*4, U32(i))
-				}
-				laneNumbers = &m
-			}
 			ANDL(Imm(uint64(t.step()-1)), n.As32())
 			VMOVD(n.As32(), end.vector.AsX())
 			VPBROADCASTD(end.vector.AsX(), end.vector)
-			VPCMPGTD(*laneNumbers, end.vector, end.vector)
+			VPCMPGTD(t.laneNumbers(), end.vector, end.vector)
 		}
 	}
 	return ends

@@ -11,12 +11,11 @@ import (
 
 const vectors = 2 // of a row of S, Qᵀ and Oᵀ
 
-// What the chosen instruction set makes of the routines. use sets it.
-var (
+// A generator writes routines for one instruction set.
+type generator struct {
 	suffix      string // of the routines' names
-	isa         string // AVX512 or AVX2
+	avx512      bool   // else AVX2
 	bf16        bool   // products are of pairs of bf16, see bf16.go
-	amx         bool   // products are of tiles of them, see amx.go
 	vectorBytes int
 	lanes       int   // queries of a tile
 	rowBytes    int   // of S, Qᵀ and Oᵀ
@@ -25,71 +24,78 @@ var (
 	registers  []VecPhysical // the accumulators first
 	lanesB     []VecPhysical // one row of the operand that has the queries in its lanes
 	broadcasts []VecPhysical // they take turns, so that the load of one row overlaps the products of another
-)
 
-// use chooses the instruction set.
-func use(name string) {
-	suffix, isa = name, name
+	tables map[string]Mem // constants in memory, by name
+
+	// Of the routine at hand:
+	saved      *Mem        // holds the caller's MXCSR
+	exp        exponential // what exp2 needs
+	upperHalf  VecPhysical // what cut needs, set by cutConstant
+	half       VecPhysical // what split needs beside
+	upperWords VecPhysical // selects the elements with odd numbers of a bfloat16 vector, set by storage.constants
+}
+
+// newGenerator returns the generator of an instruction set.
+func newGenerator(name string) *generator {
+	g := &generator{suffix: name, tables: map[string]Mem{}}
 	switch name {
 	case "AVX512", "AVX512BF16", "AMXBF16":
-		isa, bf16, amx = "AVX512", name == "AVX512BF16", name == "AMXBF16"
-		vectorBytes = 64
-		groups = []int{8, 4, 2, 1}
-		registers = []VecPhysical{
+		g.avx512, g.bf16 = true, name == "AVX512BF16"
+		g.vectorBytes = 64
+		g.groups = []int{8, 4, 2, 1}
+		g.registers = []VecPhysical{
 			Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11, Z12, Z13, Z14, Z15,
 			Z16, Z17, Z18, Z19, Z20, Z21, Z22, Z23, Z24, Z25, Z26, Z27, Z28, Z29, Z30, Z31,
 		}
-		lanesB, broadcasts = registers[16:18], registers[18:22]
+		g.lanesB, g.broadcasts = g.registers[16:18], g.registers[18:22]
 	case "AVX2":
-		vectorBytes = 32
-		groups = []int{6, 4, 2, 1}
-		registers = []VecPhysical{Y0, Y1, Y2, Y3, Y4, Y5, Y6, Y7, Y8, Y9, Y10, Y11, Y12, Y13, Y14, Y15}
-		lanesB, broadcasts = registers[12:14], registers[14:16]
+		g.vectorBytes = 32
+		g.groups = []int{6, 4, 2, 1}
+		g.registers = []VecPhysical{Y0, Y1, Y2, Y3, Y4, Y5, Y6, Y7, Y8, Y9, Y10, Y11, Y12, Y13, Y14, Y15}
+		g.lanesB, g.broadcasts = g.registers[12:14], g.registers[14:16]
 	default:
 		panic("no such instruction set: " + name)
 	}
-	lanes = vectors * vectorBytes / 4
-	rowBytes = lanes * 4
+	g.lanes = vectors * g.vectorBytes / 4
+	g.rowBytes = g.lanes * 4
+	return g
 }
 
 // part returns vector v of the row at m.
-func part(m Mem, v int) Mem { return m.Offset(v * vectorBytes) }
+func (g *generator) part(m Mem, v int) Mem { return m.Offset(v * g.vectorBytes) }
 
 // routine begins a routine that keeps none of its pointers. In its comment,
 // LANES stands for the number of queries of a tile.
-func routine(name, signature string, does ...string) {
-	TEXT(name+suffix, NOSPLIT, signature)
+func (g *generator) routine(name, signature string, does ...string) {
+	TEXT(name+g.suffix, NOSPLIT, signature)
 	Pragma("noescape")
-	does[0] = name + suffix + " " + does[0]
+	does[0] = name + g.suffix + " " + does[0]
 	for i := range does {
-		does[i] = strings.ReplaceAll(does[i], "LANES", strconv.Itoa(lanes))
+		does[i] = strings.ReplaceAll(does[i], "LANES", strconv.Itoa(g.lanes))
 	}
 	Doc(does...)
 }
-
-// saved holds the caller's MXCSR while an arithmetic routine runs.
-var saved *Mem
 
 // arithmetic begins a routine in which denormal numbers, read or made, count as
 // 0: on many processors each would cost a hundred times an ordinary one. The
 // mode belongs to the thread, so it must not outlast the routine: the goroutine
 // may go on elsewhere.
-func arithmetic(name, signature string, does ...string) {
-	routine(name, signature, does...)
+func (g *generator) arithmetic(name, signature string, does ...string) {
+	g.routine(name, signature, does...)
 	const flushToZero, denormalsAreZero, noExceptions = 1 << 15, 1 << 6, 0x3f << 7
 	local := AllocLocal(8)
 	mode := local.Offset(4)
-	saved = &local
+	g.saved = &local
 	STMXCSR(local)
 	MOVL(U32(flushToZero|denormalsAreZero|noExceptions), mode)
 	LDMXCSR(mode)
 }
 
 // done ends a routine.
-func done() {
-	if saved != nil {
-		LDMXCSR(*saved)
-		saved = nil
+func (g *generator) done() {
+	if g.saved != nil {
+		LDMXCSR(*g.saved)
+		g.saved = nil
 	}
 	VZEROUPPER()
 	RET()
@@ -98,13 +104,36 @@ func done() {
 // param loads a pointer or int argument.
 func param(name string) GPVirtual { return Load(Param(name), GP64()).(GPVirtual) }
 
-// floatParam loads a float32 argument into every lane of z.
-func floatParam(name string, z VecPhysical) {
+// address returns where a parameter lies.
+func address(name string) Mem {
 	p, err := Param(name).Resolve()
 	if err != nil {
 		panic(err)
 	}
-	VBROADCASTSS(p.Addr, z)
+	return p.Addr
+}
+
+// floatParam loads a float32 argument into every lane of z.
+func floatParam(name string, z VecPhysical) { VBROADCASTSS(address(name), z) }
+
+// table returns constants in memory. data writes those that no routine has asked for yet.
+func (g *generator) table(name string, data func()) Mem {
+	m, ok := g.tables[name]
+	if !ok {
+		m = GLOBL(name, RODATA|NOPTR)
+		data()
+		g.tables[name] = m
+	}
+	return m
+}
+
+// everyLane returns the first of a table of constants, each of which is in all lanes.
+func (g *generator) everyLane(table string, constants []uint32) Mem {
+	return g.table(table, func() {
+		for i := range len(constants) * g.vectorBytes / 4 {
+			DATA(4*i, U32(constants[4*i/g.vectorBytes]))
+		}
+	})
 }
 
 // bytes turns a number of float32 elements into bytes.
@@ -115,17 +144,17 @@ func bytes(elements Register) GPVirtual {
 }
 
 // transpose emits the transpose of square blocks as wide as a vector.
-func transpose() {
-	n := vectorBytes / 4
-	arithmetic("transpose", "func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)",
+func (g *generator) transpose() {
+	n := g.vectorBytes / 4
+	g.arithmetic("transpose", "func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)",
 		"sets dst[c][r] = by[c]*src[r][c] for as many blocks of "+strconv.Itoa(n)+" rows and columns as it is",
 		"told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.")
 	dst, dstStep, dstNext := param("dst"), bytes(param("dstStep")), bytes(param("dstNext"))
 	src, srcStep, srcNext := param("src"), bytes(param("srcStep")), bytes(param("srcNext"))
-	by, count, factors := param("by"), param("blocks"), registers[8]
+	by, count, factors := param("by"), param("blocks"), g.registers[8]
 	Label("block")
-	transposeBlock(dst, dstStep, src, srcStep, func(c int, r []VecPhysical) {
-		broadcastQuarter(Mem{Base: by, Disp: c * 4}, factors)
+	g.transposeBlock(dst, dstStep, src, srcStep, func(c int, r []VecPhysical) {
+		g.broadcastQuarter(Mem{Base: by, Disp: c * 4}, factors)
 		for _, z := range r {
 			VMULPS(z, factors, z)
 		}
@@ -134,15 +163,15 @@ func transpose() {
 	ADDQ(dstNext, dst)
 	DECQ(count)
 	JNZ(LabelRef("block"))
-	done()
+	g.done()
 }
 
 // transposeBlock emits the transpose of one block of 4-byte elements. Quarters of rows,
 // four elements each, are put together as they are loaded, which takes no shuffle: a
 // vector has, of the same four columns, rows i, i+4 and so on. four may change four such
 // vectors, of the columns from c on. What remains is to transpose them within quarters.
-func transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
-	r, t, n := registers[:4], registers[4:8], vectorBytes/4
+func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
+	r, t, n := g.registers[:4], g.registers[4:8], g.vectorBytes/4
 	srcStep3, at := GP64(), GP64()
 	LEAQ(Mem{Base: srcStep, Index: srcStep, Scale: 2}, srcStep3)
 	rows := []GPVirtual{src} // each fourth
@@ -155,7 +184,7 @@ func transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []V
 	for c := 0; c < n; c += 4 {
 		for i, z := range r {
 			for quarter, base := range rows {
-				insertQuarter(quarter, rowAt(base, srcStep, srcStep3, i).Offset(c*4), z)
+				g.insertQuarter(quarter, rowAt(base, srcStep, srcStep3, i).Offset(c*4), z)
 			}
 		}
 		four(c, r)
@@ -175,8 +204,8 @@ func transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []V
 }
 
 // broadcastQuarter sets all quarters of z, or halves, to the four elements at m.
-func broadcastQuarter(m Mem, z VecPhysical) {
-	if isa == "AVX512" {
+func (g *generator) broadcastQuarter(m Mem, z VecPhysical) {
+	if g.avx512 {
 		VBROADCASTF32X4(m, z)
 	} else {
 		VBROADCASTF128(m, z)
@@ -185,11 +214,11 @@ func broadcastQuarter(m Mem, z VecPhysical) {
 
 // insertQuarter sets a quarter of z, or a half, to the four elements at m. The first one
 // clears the others.
-func insertQuarter(i int, m Mem, z VecPhysical) {
+func (g *generator) insertQuarter(i int, m Mem, z VecPhysical) {
 	switch {
 	case i == 0:
 		VMOVUPS(m, z.AsX())
-	case isa == "AVX512":
+	case g.avx512:
 		VINSERTF32X4(Imm(uint64(i)), m, z, z)
 	default:
 		VINSERTF128(Imm(uint64(i)), m, z, z)

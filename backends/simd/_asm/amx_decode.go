@@ -10,14 +10,14 @@ import (
 // block, line by line: while tiles wait for memory there is little else to do.
 
 // aheadScores emits S = K Qᵀ.
-func aheadScores() {
-	arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
+func (g *generator) aheadScores() {
+	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and 16 rows of Q.",
 		"Rows of K are of words pairs, q is [words][16], s is [keys][16]. It prefetches as many lines as it reads of K, from",
 		"ahead bytes after K on. words is a positive multiple of 16, keys of 32.")
 	ahead, keys, k := param("ahead"), param("keys"), param("k")
 	ADDQ(k, ahead)
-	takeTiles()
+	g.takeTiles()
 	MOVQ(U32(tileBytes), stepB)
 	MOVQ(stepB, stepC)
 	Load(Param("step"), stepA)
@@ -40,7 +40,7 @@ func aheadScores() {
 			PREFETCHT1(Mem{Base: ahead, Disp: i * tileBytes})
 		}
 		ADDQ(U32(tileRows*tileBytes), ahead)
-		multiplyAwake(r, 0)
+		g.multiplyAwake(r, 0)
 		ADDQ(Imm(tileBytes), tileA[r])
 	}
 	down(tileB, stepB, tileB)
@@ -53,20 +53,20 @@ func aheadScores() {
 	SUBQ(Imm(2*tileRows), keys)
 	JG(LabelRef("keys"))
 	TILERELEASE()
-	done()
+	g.done()
 }
 
 // blockValues emits P V, with pairs of rows of V made on the way: those of the next keys
 // while the tiles are at the ones before, as tiles wait for what was just stored.
-func blockValues() {
-	arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
+func (g *generator) blockValues() {
+	g.arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
 		"sets sum[r][c] to the sum over keys j of p[r][j]*v[j][c] for rows rows of P: 16 or 32. Of",
 		"each 32 columns the quarters of 4 come in the order 0, 2, 4, 6, 1, 3, 5, 7. Rows lie step, pStep and vStep elements",
 		"apart. It prefetches as many lines as it reads of V, from ahead bytes after V on. keys and vdim are positive multiples of 32.",
 		"pairs is scratch, [2][16][LANES].")
 	v, vStep, ahead := param("v"), bytes16(param("vStep")), param("ahead")
 	ADDQ(v, ahead)
-	takeTiles()
+	g.takeTiles()
 	Load(Param("step"), stepC)
 	SHLQ(Imm(2), stepC)
 	Load(Param("pStep"), stepA)
@@ -75,24 +75,7 @@ func blockValues() {
 	Load(Param("sum"), tileC[0])
 	down(tileC[0], stepC, tileC[1])
 	row, keys, toOther := GP64(), GP64(), GP64()
-	const buffer = tileRows * 2 * tileBytes
-	pack := func() {
-		for i := range tileRows {
-			x, y, t := registers[0], registers[1], registers[2]
-			VMOVDQU32(Mem{Base: row}, x)
-			VMOVDQU32(Mem{Base: row, Index: vStep, Scale: 1}, y)
-			LEAQ(Mem{Base: row, Index: vStep, Scale: 2}, row)
-			for line := range 2 {
-				PREFETCHT1(Mem{Base: ahead, Disp: (2*i + line) * tileBytes})
-			}
-			VPUNPCKLWD(y, x, t)
-			VPUNPCKHWD(y, x, x)
-			VMOVDQU32(t, Mem{Base: tileB, Disp: 2 * i * tileBytes})
-			VMOVDQU32(x, Mem{Base: tileB, Disp: (2*i + 1) * tileBytes})
-		}
-		ADDQ(U32(buffer), ahead)
-	}
-	MOVQ(U32(buffer), toOther)
+	MOVQ(U32(pairsBytes), toOther)
 	other := func() {
 		ADDQ(toOther, tileB)
 		NEGQ(toOther)
@@ -105,14 +88,48 @@ func blockValues() {
 	down(tileA[0], stepA, tileA[1])
 	Load(Param("keys"), keys)
 	MOVQ(v, row)
-	pack()
+	g.packPairs(row, vStep, ahead)
 	Label("keys")
 	SUBQ(Imm(2*tileRows), keys)
 	JZ(LabelRef("last"))
 	other()
-	pack()
+	g.packPairs(row, vStep, ahead)
 	other()
 	Label("last")
+	g.productsOfRows()
+	other()
+	TESTQ(keys, keys)
+	JNZ(LabelRef("keys"))
+	storeRows()
+	ADDQ(Imm(tileBytes), v)
+	SUBQ(Imm(2*tileRows), address("vdim"))
+	JG(LabelRef("columns"))
+	TILERELEASE()
+	g.done()
+}
+
+const pairsBytes = tileRows * 2 * tileBytes // of 32 rows and columns of V
+
+// packPairs packs 32 rows of V, which it moves on, and prefetches others.
+func (g *generator) packPairs(row, vStep, ahead GPVirtual) {
+	for i := range tileRows {
+		x, y, t := g.registers[0], g.registers[1], g.registers[2]
+		VMOVDQU32(Mem{Base: row}, x)
+		VMOVDQU32(Mem{Base: row, Index: vStep, Scale: 1}, y)
+		LEAQ(Mem{Base: row, Index: vStep, Scale: 2}, row)
+		for line := range 2 {
+			PREFETCHT1(Mem{Base: ahead, Disp: (2*i + line) * tileBytes})
+		}
+		VPUNPCKLWD(y, x, t)
+		VPUNPCKHWD(y, x, x)
+		VMOVDQU32(t, Mem{Base: tileB, Disp: 2 * i * tileBytes})
+		VMOVDQU32(x, Mem{Base: tileB, Disp: (2*i + 1) * tileBytes})
+	}
+	ADDQ(U32(pairsBytes), ahead)
+}
+
+// productsOfRows adds the products of 32 keys with 16 or 32 rows of P.
+func (g *generator) productsOfRows() {
 	for c := range 2 {
 		loadTileB(c)
 	}
@@ -123,14 +140,15 @@ func blockValues() {
 		}
 		loadTileA(r)
 		for c := range 2 {
-			multiplyAwake(r, c)
+			g.multiplyAwake(r, c)
 		}
 		ADDQ(Imm(tileBytes), tileA[r])
 	}
 	Label("few")
-	other()
-	TESTQ(keys, keys)
-	JNZ(LabelRef("keys"))
+}
+
+// storeRows stores the sums of 16 or 32 rows, and moves on to the next columns.
+func storeRows() {
 	eachTile(2, func(t, r, offset int) {
 		if t == 2 {
 			CMPQ(address("rows"), Imm(tileRows))
@@ -142,62 +160,23 @@ func blockValues() {
 	for r := range tileC {
 		ADDQ(U32(2*tileBytes), tileC[r])
 	}
-	ADDQ(Imm(tileBytes), v)
-	SUBQ(Imm(2*tileRows), address("vdim"))
-	JG(LabelRef("columns"))
-	TILERELEASE()
-	done()
 }
 
-// quarterOrder are the permutations that undo the order of blockValues.
-var quarterOrder *Mem
-
 // addPlanes emits what ends a block of keys.
-func addPlanes() {
-	arithmetic("addPlanes", "func(o *float32, oStep int, high *float32, step int, low *float32, rows, n int) bool",
+func (g *generator) addPlanes() {
+	g.arithmetic("addPlanes", "func(o *float32, oStep int, high *float32, step int, low *float32, rows, n int) bool",
 		"adds to rows of n elements of o the sums of those of high and low, and reports true, if all of",
 		"these are finite. Rows lie oStep and step elements apart; those of high and low have the order of blockValues, and",
 		"as many elements as fill groups of 32. rows > 0, n > 0.")
 	o, oStep, high, step, low := param("o"), bytes(param("oStep")), param("high"), bytes(param("step")), param("low")
-	x, y, z, zero, wild, order := registers[0], registers[1], registers[2], registers[3], registers[4], registers[5:7]
-	if quarterOrder == nil {
-		m := GLOBL("quarterOrder", RODATA|NOPTR)
-		for i := range 32 {
-			DATA(4*i, U32(uint32(i/8*4+i%8/4*16+i%4)))
-		}
-		quarterOrder = &m
-	}
-	for i, z := range order {
-		VMOVDQU32(quarterOrder.Offset(i*64), z)
-	}
+	x, y, z, zero, wild, order := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5:7]
+	g.loadQuarterOrder(order)
 	VXORPS(zero, zero, zero)
 	VXORPS(wild, wild, wild)
-	eachRow := func(label string, columns func(left GPVirtual), next ...func()) {
-		rows := param("rows")
-		Label(label)
-		i, left := GP64(), param("n")
-		XORQ(i, i)
-		Label(label + "columns")
-		for v, to := range []VecPhysical{x, y} {
-			VMOVUPS(Mem{Base: high, Index: i, Scale: 1, Disp: v * 64}, to)
-			VADDPS(Mem{Base: low, Index: i, Scale: 1, Disp: v * 64}, to, to)
-		}
-		columns(left)
-		SUBQ(I32(-128), i)
-		SUBQ(Imm(32), left)
-		JG(LabelRef(label + "columns"))
-		ADDQ(step, high)
-		ADDQ(step, low)
-		for _, f := range next {
-			f()
-		}
-		DECQ(rows)
-		JNZ(LabelRef(label))
-	}
-	eachRow("check", func(GPVirtual) {
+	sumRows("check", high, low, step, x, y, func(GPVirtual) {
 		VFMADD231PS(x, zero, wild) // 0 times what is not finite is NaN
 		VFMADD231PS(y, zero, wild)
-	})
+	}, func() {})
 	yes := GP32()
 	XORL(yes, yes)
 	VCMPPS(Imm(3), wild, wild, K1) // unordered: NaN
@@ -205,22 +184,14 @@ func addPlanes() {
 	JNZ(LabelRef("end"))
 	Load(Param("high"), high)
 	Load(Param("low"), low)
-	masks, to := []OpmaskPhysical{K1, K2}, GP64()
+	to := GP64()
 	MOVQ(o, to)
-	eachRow("add", func(left GPVirtual) {
-		ones := GP64()
-		MOVQ(left, RCX)
-		MOVQ(I32(-1), ones)
-		CMPQ(RCX, Imm(32))
-		JGE(LabelRef("whole"))
-		SHLQ(CL, ones)
-		NOTQ(ones) // the low bits of what is left
-		Label("whole")
-		KMOVD(ones.As32(), K1)
-		KSHIFTRD(Imm(16), K1, K2)
+	sumRows("add", high, low, step, x, y, func(left GPVirtual) {
+		columnMasks(left)
 		VMOVAPS(x, z)
 		VPERMT2PS(y, order[0], x)
 		VPERMT2PS(y, order[1], z)
+		masks := []OpmaskPhysical{K1, K2}
 		for v, from := range []VecPhysical{x, z} {
 			at := Mem{Base: to, Disp: v * 64}
 			VMOVUPS_Z(at, masks[v], y)
@@ -235,5 +206,54 @@ func addPlanes() {
 	MOVL(U32(1), yes)
 	Label("end")
 	Store(yes.As8(), ReturnIndex(0))
-	done()
+	g.done()
+}
+
+// loadQuarterOrder loads the permutations that undo the order of blockValues.
+func (g *generator) loadQuarterOrder(order []VecPhysical) {
+	table := g.table("quarterOrder", func() {
+		for i := range 32 {
+			DATA(4*i, U32(uint32(i/8*4+i%8/4*16+i%4)))
+		}
+	})
+	for i, z := range order {
+		VMOVDQU32(table.Offset(i*64), z)
+	}
+}
+
+// sumRows emits a loop over rows, and in each over 32 columns, with the sums of high and low
+// in x and y: columns gets how many columns are left. next ends a row.
+func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns func(left GPVirtual), next func()) {
+	rows := param("rows")
+	Label(label)
+	i, left := GP64(), param("n")
+	XORQ(i, i)
+	Label(label + "columns")
+	for v, to := range []VecPhysical{x, y} {
+		VMOVUPS(Mem{Base: high, Index: i, Scale: 1, Disp: v * 64}, to)
+		VADDPS(Mem{Base: low, Index: i, Scale: 1, Disp: v * 64}, to, to)
+	}
+	columns(left)
+	SUBQ(I32(-128), i)
+	SUBQ(Imm(32), left)
+	JG(LabelRef(label + "columns"))
+	ADDQ(step, high)
+	ADDQ(step, low)
+	next()
+	DECQ(rows)
+	JNZ(LabelRef(label))
+}
+
+// columnMasks sets K1 and K2 to the bits of 32 columns of which so many are left.
+func columnMasks(left GPVirtual) {
+	ones := GP64()
+	MOVQ(left, RCX)
+	MOVQ(I32(-1), ones)
+	CMPQ(RCX, Imm(32))
+	JGE(LabelRef("whole"))
+	SHLQ(CL, ones)
+	NOTQ(ones) // the low bits of what is left
+	Label("whole")
+	KMOVD(ones.As32(), K1)
+	KSHIFTRD(Imm(16), K1, K2)
 }

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// tileSums emits C += A B.
+func (g *generator) tileSums() {
+	g.routine("addProduct", "func(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep, rows, columns, pairs int)",
+		"adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie",
+		"cStep elements, aStep halves and bStep pairs apart. rows is a positive multiple of 32, columns and pairs of 16.")
+	c, b, columns := param("c"), param("b"), param("columns")
+	g.takeTiles()
+	Load(Param("cStep"), stepC)
+	SHLQ(Imm(2), stepC)
+	Load(Param("aStep"), stepA)
+	SHLQ(Imm(1), stepA)
+	Load(Param("bStep"), stepB)
+	SHLQ(Imm(2), stepB)
+	Label("columns")
+	CMPQ(columns, Imm(tileRows))
+	JLE(LabelRef("narrow"))
+	tileSum("wide", c, b, 2)
+	ADDQ(U32(2*tileBytes), c)
+	ADDQ(U32(2*tileBytes), b)
+	SUBQ(Imm(2*tileRows), columns)
+	JG(LabelRef("columns"))
+	JMP(LabelRef("end"))
+	Label("narrow")
+	tileSum("one", c, b, 1)
+	Label("end")
+	TILERELEASE()
+	g.done()
+}
+
+// tileSum emits the loop over the rows of C, so many tiles side by side.
+func tileSum(label string, c, b GPVirtual, wide int) {
+	rows := param("rows")
+	Load(Param("a"), tileA[0])
+	MOVQ(c, tileC[0])
+	Label(label + "rows")
+	next := GP64()
+	MOVQ(tileA[0], next)
+	down(tileA[0], stepA, tileA[1])
+	down(tileC[0], stepC, tileC[1])
+	MOVQ(b, tileB)
+	eachTile(wide, func(t, r, offset int) { TILELOADD(offset, tileC[r], stepC, t) })
+	tileProducts(label+"pairs", "pairs", wide)
+	storeTiles(wide)
+	down(next, stepA, tileA[0])
+	down(tileA[0], stepA, tileA[0])
+	down(tileC[1], stepC, tileC[0])
+	SUBQ(Imm(2*tileRows), rows)
+	JG(LabelRef(label + "rows"))
+}
+
+// gradientPairs emits P = e^(scale S - LSE) and dS = P (dP - delta), rounded.
+func (g *generator) gradientPairs() {
+	g.arithmetic("gradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32)",
+		"computes w[i][j] = e^(scale*s[i][j] - lse[i]) and x[i][j] = w[i][j] * (dp[i][j] - delta[i]),",
+		"both 0 where bit j of masks[i] is clear, whatever they were. It sets p to the pairs of rows of w, and ds to",
+		"those of x, [pairs][LANES], and rows to x, step elements apart, all rounded to bf16. s and dp are",
+		"[2*pairs][LANES]. pairs > 0.")
+	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
+	s, dp, masks, pairs := param("s"), param("dp"), param("masks"), param("pairs")
+	lse, delta := param("lse"), param("delta")
+	of := map[string]GPVirtual{"s": s, "dp": dp, "masks": masks, "lse": lse, "delta": delta}
+	g.exp2Constants()
+	w, x := [2][]VecPhysical{g.registers[0:2], g.registers[2:4]}, [2][]VecPhysical{g.registers[4:6], g.registers[6:8]}
+	n, p, y := g.registers[8], g.registers[9], g.registers[10]
+	by, base2, permutation := g.registers[11], g.registers[12], g.registers[13]
+	floatParam("scale", by)
+	g.constant(math.Log2E, base2)
+	g.loadPairOrder(permutation)
+	Label("pair")
+	for i := range 2 {
+		for v := range vectors {
+			vector := func(name string) Mem { return g.part(Mem{Base: of[name], Disp: i * g.rowBytes}, v) }
+			word := func(name string) Mem { return Mem{Base: of[name]} }
+			g.rowGradient(i, v, vector, word, w[i][v], x[i][v], by, base2, [3]VecPhysical{n, p, y})
+		}
+		VCVTNE2PS2BF16(x[i][0], x[i][1], y)
+		VMOVDQU32(y, Mem{Base: rows})
+		ADDQ(step, rows)
+	}
+	for v := range vectors {
+		for _, z := range []struct {
+			from [2][]VecPhysical
+			to   GPVirtual
+		}{{w, dst}, {x, ds}} {
+			VCVTNE2PS2BF16(z.from[0][v], z.from[1][v], y)
+			VPERMW(y, permutation, y)
+			VMOVDQU32(y, g.part(Mem{Base: z.to}, v))
+		}
+	}
+	g.nextPair(s, dp, dst, ds, masks, lse, delta)
+	DECQ(pairs)
+	JNZ(LabelRef("pair"))
+	g.done()
+}
+
+// rowGradient emits vector v of row i of two: w = e^(s*by - lse) and x = w*(dp -
+// delta), 0 where the mask is clear. vector and word return where a vector of a name lies,
+// and the first row's word.
+func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w, x, by, base2 VecPhysical, scratch [3]VecPhysical) {
+	n, p, y := scratch[0], scratch[1], scratch[2]
+	VMOVUPS(vector("s"), w)
+	VBROADCASTSS(word("lse").Offset(4*i), y)
+	VFMSUB213PS(y, by, w)
+	VMULPS(base2, w, w) // after the difference, so that large scores lose nothing
+	KMOVW(word("masks").Offset(4*i+2*v), K1)
+	g.exp2Masked(w, n, p, K1)
+	VMOVUPS(vector("dp"), x)
+	VBROADCASTSS(word("delta").Offset(4*i), y)
+	VSUBPS(y, x, x)
+	VMULPS_Z(x, w, K1, x)
+}
+
+// nextPair moves on to the next two rows.
+func (g *generator) nextPair(s, dp, p, ds, masks, lse, delta GPVirtual) {
+	ADDQ(U32(uint32(2*g.rowBytes)), s)
+	ADDQ(U32(uint32(2*g.rowBytes)), dp)
+	ADDQ(U32(uint32(g.rowBytes)), p)
+	ADDQ(U32(uint32(g.rowBytes)), ds)
+	for _, x := range []GPVirtual{masks, lse, delta} {
+		ADDQ(Imm(8), x)
+	}
+}

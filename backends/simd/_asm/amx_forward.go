@@ -1,0 +1,245 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// scoresOfTiles emits S = K Qᵀ.
+func (g *generator) scoresOfTiles() {
+	g.routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32)",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
+		"and raises top[i] to the largest of them. Rows of K are of words pairs, and q is [words][LANES]. words is",
+		"a multiple of 16. K and s have as many rows as fill groups of 32. keys > 0.")
+	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) })
+}
+
+// tileScores emits the body of scores. products gets the address of A.
+func (g *generator) tileScores(products func(a GPVirtual)) {
+	s, keys, top := param("s"), param("keys"), param("top")
+	g.takeTiles()
+	max, more, x := g.registers[4:6], g.registers[6:8], g.registers[0]
+	for v, z := range max { // of the even rows and of the odd ones
+		VMOVUPS(g.part(Mem{Base: top}, v), z)
+		VMOVAPS(z, more[v])
+	}
+	Load(Param("k"), tileA[0])
+	Load(Param("step"), stepA)
+	SHLQ(Imm(1), stepA)
+	Label("keys")
+	MOVQ(s, tileC[0])
+	down(tileC[0], stepC, tileC[1])
+	setTiles("q", products)
+	storeTiles(2)
+
+	row := func(r int, max []VecPhysical) {
+		for v, z := range max {
+			VMOVUPS(g.part(Mem{Base: s, Disp: r * g.rowBytes}, v), x)
+			VMAXPS(z, x, z) // a NaN score leaves the maximum as it is
+		}
+	}
+	rows := GP64()
+	MOVQ(keys, rows)
+	CMPQ(rows, Imm(2*tileRows))
+	JLE(LabelRef("some"))
+	MOVQ(U32(2*tileRows), rows)
+	Label("some")
+	SHRQ(Imm(1), rows)
+	JZ(LabelRef("last"))
+	Label("rows")
+	row(0, max)
+	row(1, more)
+	ADDQ(U32(uint32(2*g.rowBytes)), s)
+	DECQ(rows)
+	JNZ(LabelRef("rows"))
+	SUBQ(Imm(2*tileRows), keys)
+	JG(LabelRef("keys"))
+	TESTQ(U32(1), keys)
+	JZ(LabelRef("end"))
+	Label("last")
+	row(0, max)
+	Label("end")
+	for v, z := range max {
+		VMAXPS(more[v], z, z)
+		VMOVUPS(z, g.part(Mem{Base: top}, v))
+	}
+	TILERELEASE()
+	g.done()
+}
+
+// valuesOfTiles emits Oᵀ = alpha Oᵀ + Vᵀ P.
+func (g *generator) valuesOfTiles() {
+	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha, sum *float32)",
+		"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[c][j]*p[j][i], a product of",
+		"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs is a positive multiple",
+		"of 16, vdim one of 32. sum is scratch, [32][LANES].", nilAlpha)
+	g.tileValues(func(GPVirtual) { tileProducts("pairs", "pairs", 2) })
+}
+
+// tileValues emits the body of addValues. products gets the address of A.
+func (g *generator) tileValues(products func(a GPVirtual)) {
+	o, vdim, alpha := param("o"), param("vdim"), param("alpha")
+	g.takeTiles()
+	by, sums := g.registers[4:6], g.registers[0:2]
+	Load(Param("sum"), tileC[0])
+	down(tileC[0], stepC, tileC[1])
+	TESTQ(alpha, alpha)
+	JZ(LabelRef("begin"))
+	for v, z := range by {
+		VMOVUPS(g.part(Mem{Base: alpha}, v), z)
+	}
+	Label("begin")
+	Load(Param("v"), tileA[0])
+	Load(Param("step"), stepA)
+	SHLQ(Imm(2), stepA)
+	Label("dims")
+	setTiles("p", products)
+	storeTiles(2)
+	from, rows := GP64(), GP64()
+	MOVQ(tileC[0], from)
+	MOVQ(U32(2*tileRows), rows)
+	Label("row")
+	for v := range by {
+		VMOVUPS(g.part(Mem{Base: from}, v), sums[v])
+	}
+	TESTQ(alpha, alpha)
+	JZ(LabelRef("set"))
+	for v, z := range by {
+		VFMADD231PS(g.part(Mem{Base: o}, v), z, sums[v])
+	}
+	Label("set")
+	for v := range by {
+		VMOVUPS(sums[v], g.part(Mem{Base: o}, v))
+	}
+	ADDQ(U32(uint32(g.rowBytes)), o)
+	ADDQ(U32(uint32(g.rowBytes)), from)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	SUBQ(Imm(2*tileRows), vdim)
+	JG(LabelRef("dims"))
+	TILERELEASE()
+	g.done()
+}
+
+// weightPairs emits P = 2^(S - max), rounded to pairs.
+func (g *generator) weightPairs() {
+	g.arithmetic("weights", "func(p *uint32, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
+		"sets w[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
+		"top[i], l[i] = alpha[i]*l[i] + the sum over j of w[j][i], and p to the pairs of rows of w, rounded",
+		"to bf16. A top of -Inf counts as the lowest finite number. s is [2*pairs][LANES], p is [pairs][LANES].",
+		"pairs > 0.")
+	permutation := g.registers[9]
+	g.loadPairOrder(permutation)
+	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {
+		VCVTNE2PS2BF16(x, y, x)
+		VPERMW(x, permutation, x)
+		VMOVDQU32(x, g.part(Mem{Base: dst}, v))
+	})
+}
+
+// weighPairs emits the body of weights. store gets vector v of two rows of P, and
+// where the first vector of their pairs goes. It may change both.
+func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
+	s, pairs := param("s"), param("pairs")
+	g.exp2Constants()
+	row, n, p, shift, scale := g.registers[0:2], g.registers[2], g.registers[3], g.registers[4:6], g.registers[8]
+	sums := [2][]VecPhysical{g.registers[6:8], g.registers[13:15]} // of the even keys and of the odd ones
+	floatParam("scale", scale)
+	l := param("l")
+	g.beginWeights(param("m"), param("top"), l, param("alpha"), row[0], n, p, scale, shift)
+	for _, sum := range sums {
+		for _, z := range sum {
+			VXORPS(z, z, z)
+		}
+	}
+	Label("pair")
+	for v := range vectors {
+		for i, x := range row {
+			VMOVUPS(g.part(Mem{Base: s, Disp: i * g.rowBytes}, v), x)
+			VSUBPS(shift[v], x, x)
+			VMULPS(scale, x, x)
+			g.exp2(x, n, p)
+			VADDPS(x, sums[i][v], sums[i][v])
+		}
+		store(dst, v, row[0], row[1])
+	}
+	ADDQ(U32(uint32(2*g.rowBytes)), s)
+	ADDQ(U32(uint32(g.rowBytes)), dst)
+	DECQ(pairs)
+	JNZ(LabelRef("pair"))
+	for v := range vectors {
+		VADDPS(sums[1][v], sums[0][v], sums[0][v])
+		VADDPS(g.part(Mem{Base: l}, v), sums[0][v], sums[0][v])
+		VMOVUPS(sums[0][v], g.part(Mem{Base: l}, v))
+	}
+	g.done()
+}
+
+// finite emits the question whether a product with 0 is 0.
+func (g *generator) finite() {
+	g.routine("finite", "func(src *uint16, step, n, rows int) bool",
+		"reports whether rows rows of n bf16, step elements apart, hold neither NaN nor infinity. n > 0,",
+		"rows > 0.")
+	src, step, n, rows := param("src"), bytes16(param("step")), param("n"), param("rows")
+	exponent, x := g.registers[0], g.registers[1]
+	g.word(0x7f807f80, exponent)
+	tail, ones, yes := GP32(), GP32(), GP32()
+	MOVQ(n, RCX)
+	ANDL(Imm(31), ECX)
+	MOVL(U32(0xffffffff), ones)
+	MOVL(ones, tail)
+	SHLL(CL, tail)
+	NOTL(tail)
+	KMOVD(tail, K1) // the low n%32 bits
+	XORL(yes, yes)
+	Label("row")
+	at, left := GP64(), GP64()
+	MOVQ(src, at)
+	MOVQ(n, left)
+	KMOVD(ones, K2)
+	Label("columns")
+	SUBQ(Imm(32), left)
+	JGE(LabelRef("some"))
+	KMOVD(K1, K2)
+	Label("some")
+	VMOVDQU16_Z(Mem{Base: at}, K2, x)
+	VPANDD(exponent, x, x)
+	VPCMPEQW(exponent, x, K3)
+	KORTESTD(K3, K3)
+	JNZ(LabelRef("no"))
+	ADDQ(Imm(64), at)
+	TESTQ(left, left)
+	JG(LabelRef("columns"))
+	ADDQ(step, src)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	MOVL(U32(1), yes)
+	Label("no")
+	Store(yes.As8(), ReturnIndex(0))
+	g.done()
+}
+
+// tilePeak emits the loop that measures what the tiles do at most.
+func (g *generator) tilePeak() {
+	g.routine("tilePeak", "func(n int, a *uint16)", "does n times four products of tiles: 65536 FLOP each time. a is [32][32].")
+	n := param("n")
+	g.takeTiles()
+	Load(Param("a"), tileB)
+	MOVQ(U32(tileBytes), stepB)
+	for t := range 8 {
+		if t < 4 {
+			TILEZERO(t)
+		} else {
+			TILELOADD(t%2*tileRows*tileBytes, tileB, stepB, t)
+		}
+	}
+	Label("loop")
+	for tile := range 4 {
+		multiplyTiles(tile/2, tile%2)
+	}
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	TILERELEASE()
+	g.done()
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// dropWeights emits the dropout of a forward pass.
+func (g *generator) dropWeights() {
+	g.routine("dropWeights", "func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
+		"sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its word of",
+		"Philox is below the limit. s is [keys][LANES]. keys > 0, key >= 0.")
+	r := g.registers
+	x := g.newPhilox(r[9], r[10], r[8])
+	below := r[11]
+	limit := Load(Param("below"), GP32()).(GPVirtual)
+	g.broadcastWord(limit, below)
+	g.oddLanes()
+	products := x.rowProducts(r[0])
+	s, keys, group, j := param("s"), param("keys"), param("key"), GP64()
+	MOVQ(group, j)
+	ANDQ(Imm(3), j)
+	SHRQ(Imm(2), group)
+	before := GP64()
+	IMUL3Q(I32(g.rowBytes), j, before)
+	SUBQ(before, s)
+	NEGQ(j)
+	Label("group")
+	x.keyWords(group)
+	for v := range vectors {
+		rows := []counter{counter(r[0:4]), counter(r[4:8])} // the even ones and the odd ones
+		for i, c := range rows {
+			product, high := products(2*v+i, c)
+			x.rowRounds(product, high, c)
+		}
+		x.rest(rows)
+		for w, words := range rows[0] {
+			x.odds(rows[1][w], words)
+			skip := fmt.Sprintf("skip%d", 4*v+w)
+			at := GP64()
+			LEAQ(Mem{Base: j, Disp: w}, at)
+			CMPQ(at, keys)
+			JCC(LabelRef(skip)) // below 0 too
+			g.dropVector(words, below, x.t, g.part(Mem{Base: s, Disp: w * g.rowBytes}, v))
+			Label(skip)
+		}
+	}
+	ADDQ(U32(uint32(4*g.rowBytes)), s)
+	INCQ(group)
+	ADDQ(Imm(4), j)
+	CMPQ(j, keys)
+	JL(LabelRef("group"))
+	g.done()
+}
+
+// broadcastWord sets all lanes of z to a word.
+func (g *generator) broadcastWord(r GPVirtual, z VecPhysical) {
+	if g.avx512 {
+		VPBROADCASTD(r, z)
+		return
+	}
+	VMOVD(r, z.AsX())
+	VPBROADCASTD(z.AsX(), z)
+}
+
+// dropVector sets the elements of a vector in memory to 0 where words are below limits.
+func (g *generator) dropVector(words, limits, t VecPhysical, m Mem) {
+	if g.avx512 {
+		const notBelow = 5
+		VPCMPUD(Imm(notBelow), limits, words, K2)
+		VMOVUPS_Z(m, K2, t)
+	} else {
+		VPMAXUD(words, limits, t)
+		VPCMPEQD(words, t, t)
+		VPAND(m, t, t)
+	}
+	VMOVUPS(t, m)
+}
+
+// rowProducts emits m0*c0 of round 2, which keys do not change, for the even rows of each
+// vector and for the odd ones. It returns what loads one of them, and its upper half.
+func (x *philox) rowProducts(z VecPhysical) (load func(i int, c counter) (product, high VecPhysical)) {
+	const n = 2 * vectors
+	rows, products, highs := param("rows"), x.registers[len(x.registers)-2*n:], x.registers[len(x.registers)-n:]
+	room := func(int) Mem { return Mem{} }
+	if !x.avx512 {
+		m := AllocLocal(n * x.vectorBytes)
+		room = func(i int) Mem { return m.Offset(i * x.vectorBytes) }
+	}
+	for i := range n {
+		VMOVUPS(x.part(Mem{Base: rows}, i/2), z)
+		if i%2 == 1 {
+			VPSRLQ(Imm(32), z, z)
+		}
+		x.xor(wordK0, z, z)
+		VPMULUDQ(x.m0, z, z)
+		if x.avx512 {
+			VMOVDQU32(z, products[i])
+			VPSRLQ(Imm(32), z, highs[i])
+		} else {
+			VMOVDQU(z, room(i))
+		}
+	}
+	return func(i int, c counter) (product, high VecPhysical) {
+		if x.avx512 {
+			return products[i], highs[i]
+		}
+		VMOVDQU(room(i), c[2])
+		VPSRLQ(Imm(32), c[2], c[0])
+		return c[2], c[0]
+	}
+}
+
+// What the words of a group of keys add to the rows': to c2 of round 2, to c0 and c2 of
+// round 3, and to c2 of round 4.
+const (
+	wordC2 = wordOwn + iota
+	wordC0Third
+	wordC2Third
+	wordC2Fourth
+)
+
+// keyWords computes them.
+func (x *philox) keyWords(group GPVirtual) {
+	p := GP64()
+	MOVL(group.As32(), p.As32())
+	hi := x.times(0, p)
+	XORL(x.at(wordK1+1), p.As32())
+	x.set(wordC2, p)
+	XORL(x.at(wordK1), hi.As32())
+	p = hi
+	hi = x.times(1, p)
+	XORL(x.at(wordK0+2), p.As32())
+	x.set(wordC0Third, p)
+	XORL(x.at(wordK0+1), hi.As32())
+	p = hi
+	hi = x.times(0, p)
+	XORL(x.at(wordK1+2), hi.As32())
+	x.set(wordC2Third, hi)
+	XORL(x.at(wordK1+3), p.As32())
+	x.set(wordC2Fourth, p)
+}
+
+// rowRounds emits rounds 2 to 4 of some rows: what is left of them.
+func (x *philox) rowRounds(product, high VecPhysical, c counter) {
+	x.xor(wordC2, high, c[0])
+	VPMULUDQ(x.m1, c[0], c[0])
+	VPSRLQ(Imm(32), c[0], c[1])
+	x.xor(wordC0Third, c[1], c[1])
+	x.xor(wordC2Third, product, c[2])
+	x.fourth(c)
+	x.xor(wordC2Fourth, c[3], c[3])
+}
+
+// keepKeys emits the dropout of a backward pass and of decode.
+func (g *generator) keepKeys() {
+	g.routine("keepKeys", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
+		"sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < LANES: where its",
+		"word of Philox is not below the limit. It clears all other bits. key is a multiple of 4. rows > 0.")
+	r := g.registers
+	x := g.newPhilox(r[9], r[10], r[8])
+	below := r[11]
+	limit := Load(Param("below"), GP32()).(GPVirtual)
+	g.broadcastWord(limit, below)
+	g.oddLanes()
+	of := x.keyProducts(r[12:16], counter(r[0:4]))
+	kept, rows, row := param("kept"), param("rows"), param("row")
+	Label("rows")
+	two := []counter{counter(r[0:4]), counter(r[4:8])}
+	for i, c := range two {
+		x.keyRounds(row, i, of, c)
+	}
+	x.rest(two)
+	for i, c := range two {
+		if i == 1 {
+			CMPQ(rows, Imm(1))
+			JE(LabelRef("end"))
+		}
+		x.storeKept(c, below, Mem{Base: kept, Disp: 4 * i})
+	}
+	ADDQ(Imm(8), kept)
+	ADDQ(Imm(2), row)
+	SUBQ(Imm(2), rows)
+	JG(LabelRef("rows"))
+	Label("end")
+	g.done()
+}
+
+// keyRounds emits rounds 1 to 4 of row+i: what is left of them.
+func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
+	p := GP64()
+	LEAL(Mem{Base: row, Disp: i}, p.As32())
+	XORL(x.at(wordK0), p.As32())
+	hi := x.times(0, p)
+	XORL(x.at(wordK1+1), hi.As32())
+	XORL(x.at(wordK1+2), p.As32())
+	c2, c2Third := wordOwn+2*i, wordOwn+2*i+1
+	x.set(c2, hi)
+	x.set(c2Third, p)
+	x.xor(c2, of.first, c[0])
+	VPMULUDQ(x.m1, c[0], c[0])
+	VPSRLQ(Imm(32), c[0], c[1])
+	x.xorVectors(of.second, c[1], c[1])
+	x.xor(c2Third, of.high, c[2])
+	x.fourth(c)
+	x.xorVectors(of.third, c[3], c[3])
+}
+
+// The keyProducts are what no row changes: m0*c0 of round 1; m1*c2 of round 2 with the
+// key of round 3; the upper half of m0*c0 of round 3, and all of it with the key of round 4.
+type keyProducts struct{ first, second, high, third VecPhysical }
+
+// keyProducts computes them for groups of four keys: those of the first half of the
+// lanes, each followed by one of the second half, as storeKept unpacks them.
+func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
+	of := keyProducts{r[0], r[1], r[2], r[3]}
+	order := x.table("groupOrder", func() {
+		n := x.lanes / 4
+		for i := range n {
+			DATA(8*i, U64(uint64(i/2+i%2*n/2)))
+		}
+	})
+	group, t := param("key"), c[1]
+	SHRQ(Imm(2), group)
+	x.broadcastWord(group.As32().(GPVirtual), of.first)
+	VPADDD(order, of.first, of.first)
+	VPMULUDQ(x.m0, of.first, of.first)
+	VPSRLQ(Imm(32), of.first, c[0])
+	x.xor(wordK1, c[0], c[0])
+	VPMULUDQ(x.m1, c[0], c[0])
+	x.xor(wordK0+2, c[0], of.second)
+	VPSRLQ(Imm(32), c[0], t)
+	x.xor(wordK0+1, t, t)
+	VPMULUDQ(x.m0, t, t)
+	VPSRLQ(Imm(32), t, of.high)
+	x.xor(wordK1+3, t, of.third)
+	return of
+}
+
+// storeKept stores the bits of the keys of a row, from their words.
+func (x *philox) storeKept(c counter, below VecPhysical, kept Mem) {
+	x.odds(c[1], c[0])
+	x.odds(c[3], c[2])
+	VPUNPCKLQDQ(c[2], c[0], c[1])
+	VPUNPCKHQDQ(c[2], c[0], c[3])
+	if x.avx512 {
+		const notBelow = 5
+		for i, z := range []VecPhysical{c[1], c[3]} {
+			VPCMPUD(Imm(notBelow), below, z, K2)
+			KMOVW(K2, kept.Offset(2*i))
+		}
+		return
+	}
+	bits := [2]GPVirtual{GP32(), GP32()}
+	for i, z := range []VecPhysical{c[1], c[3]} {
+		VPMAXUD(z, below, x.t)
+		VPCMPEQD(z, x.t, x.t)
+		VMOVMSKPS(x.t, bits[i])
+	}
+	SHLL(Imm(uint64(x.lanes/2)), bits[1])
+	ORL(bits[1], bits[0])
+	MOVL(bits[0], kept)
+}

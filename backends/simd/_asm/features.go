@@ -1,0 +1,301 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// The routines of the features: what happens to a score between its dot product and the
+// softmax, and to a weight after it. Rows of S have query rows in the lanes in a forward
+// pass, and keys in a backward pass and in decode.
+
+// featureRoutines emits them.
+func (g *generator) featureRoutines() {
+	g.adjust()
+	g.maskBits()
+	g.dropWeights()
+	g.keepKeys()
+	g.gradientsOf()
+}
+
+// tanh(4z) is z p(z^2) / q(z^2): a minimax fit to [-2.2, 2.2], relative error 3e-8, with
+// coefficients of float32. The last one of q is 1; those of p are multiplied by the cap.
+// Beyond the interval the quotient is above 1, where it is cut off.
+var (
+	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
+	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
+)
+
+const (
+	tanhScale = 1. / 4
+	tanhLimit = 2.375 * 2.375 // of z^2: here the quotient is above 1, whatever the roundings
+	capLimit  = 0x1p64        // scores that float32 could tell from capped ones would be above 2^52
+)
+
+// An adjuster is the operands of adjust. Constants are in registers where these suffice.
+type adjuster struct {
+	*generator
+
+	work        [vectors]adjustment
+	top, away   []VecPhysical // away: how far the row is from the lanes
+	scale       VecPhysical   // with a cap, z is this times the score
+	cap, low    VecPhysical   // and -cap
+	slope       VecPhysical
+	ps, qs      [5]Op // coefficients; the last one of q is the limit of z^2
+	uncap       Op    // 1/cap
+	one, abs    Op
+	s, bias, to GPVirtual // to: uncap
+	step        GPVirtual
+	biasStep    GPVirtual
+	rows        GPVirtual
+}
+
+// An adjustment is the registers of one vector of scores, which are in z.
+type adjustment struct{ z, u, p, q VecPhysical }
+
+// A variant is the features of a loop of adjust.
+type variant struct{ softcap, uncap, bias, lanes bool }
+
+// adjust emits what makes scores of dot products. Each set of features has a loop of its
+// own, in which the others cost nothing.
+func (g *generator) adjust() {
+	g.arithmetic("adjust", "func(s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)",
+		"computes x = scale*s[r][i] for rows rows of LANES scores, step elements apart. Unless softcap is 0,",
+		"t = tanh(x/softcap), x = softcap*t and, if there is uncap, uncap[r][i] = 1-t*t. If there is bias, x += bias[r][i], with rows biasStep",
+		"elements apart; if there is lanes, x -= slope*|at+r-lanes[i]|. It sets s[r][i] = x and raises top[i] to the largest x, leaving",
+		"out NaN. Rows of uncap lie like those of s. softcap is 0 or above, scale/softcap no denormal number; at, r and lanes are",
+		"less than 2^24 from each other. rows > 0.")
+	a := g.newAdjuster()
+	a.choose()
+	g.done()
+}
+
+func (g *generator) newAdjuster() *adjuster {
+	r := g.registers
+	a := &adjuster{
+		generator: g,
+
+		work: [vectors]adjustment{{r[0], r[1], r[2], r[3]}, {r[4], r[5], r[6], r[7]}},
+		top:  r[8:10], away: r[10:12], scale: r[12], cap: r[13], low: r[14], slope: r[15],
+		s: param("s"), step: bytes(param("step")), rows: param("rows"), to: param("uncap"),
+		bias: param("bias"), biasStep: bytes(param("biasStep")),
+	}
+	constants := append([]uint32{math.Float32bits(1), 0x7fffffff}, floatBits(append(tanhQ, tanhLimit)...)...)
+	for i, to := range []*Op{&a.one, &a.abs, &a.qs[0], &a.qs[1], &a.qs[2], &a.qs[3], &a.qs[4]} {
+		if g.avx512 {
+			g.word(constants[i], r[16+i])
+			*to = r[16+i]
+		} else {
+			*to = g.everyLane("adjustConstants", constants).Offset(i * g.vectorBytes)
+		}
+	}
+	top := param("top")
+	for v, z := range a.top {
+		VMOVUPS(g.part(Mem{Base: top}, v), z)
+	}
+	floatParam("scale", a.scale)
+	return a
+}
+
+func floatBits(x ...float32) (bits []uint32) {
+	for _, x := range x {
+		bits = append(bits, math.Float32bits(x))
+	}
+	return bits
+}
+
+// choose emits the choice among the loops.
+func (a *adjuster) choose() {
+	softcap := GP32()
+	MOVL(address("softcap"), softcap)
+	SHLL(Imm(1), softcap) // without the sign
+	JZ(LabelRef("linear"))
+	a.softcapConstants()
+	TESTQ(a.to, a.to)
+	JZ(LabelRef("capped"))
+	a.chooseTerms("uncapped", variant{softcap: true, uncap: true})
+	a.chooseTerms("capped", variant{softcap: true})
+	a.chooseTerms("linear", variant{})
+	Label("end")
+	top := param("top")
+	for v, z := range a.top {
+		VMOVUPS(z, a.part(Mem{Base: top}, v))
+	}
+}
+
+// chooseTerms emits the choice of what is added.
+func (a *adjuster) chooseTerms(label string, v variant) {
+	Label(label)
+	lanes := param("lanes")
+	TESTQ(lanes, lanes)
+	JZ(LabelRef(label + "Level"))
+	a.lanesConstants(lanes)
+	v.lanes = true
+	a.chooseBias(label+"Sloped", v)
+	Label(label + "Level")
+	v.lanes = false
+	a.chooseBias(label, v)
+}
+
+func (a *adjuster) chooseBias(label string, v variant) {
+	TESTQ(a.bias, a.bias)
+	JZ(LabelRef(label + "Unbiased"))
+	v.bias = true
+	a.loop(label+"Rows", v)
+	Label(label + "Unbiased")
+	v.bias = false
+	a.loop(label+"UnbiasedRows", v)
+}
+
+// softcapConstants loads what tanh takes.
+func (a *adjuster) softcapConstants() {
+	t, u := a.work[0].z, a.work[0].u
+	floatParam("softcap", a.cap)
+	a.constant(capLimit, t)
+	VMINPS(t, a.cap, a.cap)
+	VXORPS(t, t, t)
+	VSUBPS(a.cap, t, a.low)
+	VDIVPS(a.cap, a.scale, a.scale)
+	a.constant(tanhScale, t)
+	VMULPS(t, a.scale, a.scale)
+	a.constant(math.MaxFloat32, t)
+	VMINPS(t, a.scale, a.scale) // or a score of 0 would be NaN
+	a.constant(1, t)
+	VDIVPS(a.cap, t, t)
+	room := Mem{}
+	if !a.avx512 {
+		room = AllocLocal((1 + len(tanhP)) * a.vectorBytes)
+	}
+	keep := func(i int, z VecPhysical) Op {
+		if a.avx512 {
+			VMOVAPS(z, a.registers[23+i])
+			return a.registers[23+i]
+		}
+		VMOVUPS(z, room.Offset(i*a.vectorBytes))
+		return room.Offset(i * a.vectorBytes)
+	}
+	a.uncap = keep(0, t)
+	for i, c := range tanhP {
+		a.constant(c, u)
+		VMULPS(a.cap, u, u)
+		a.ps[i] = keep(1+i, u)
+	}
+}
+
+func (a *adjuster) lanesConstants(lanes GPVirtual) {
+	floatParam("slope", a.slope)
+	floatParam("at", a.work[0].z)
+	for v, z := range a.away {
+		VSUBPS(a.part(Mem{Base: lanes}, v), a.work[0].z, z)
+	}
+}
+
+// loop emits the loop of a variant, and the jump to the end.
+func (a *adjuster) loop(label string, has variant) {
+	Label(label)
+	if has.softcap {
+		a.tanh()
+	}
+	for v, w := range a.work {
+		if has.uncap {
+			a.storeUncap(w, a.part(Mem{Base: a.to}, v))
+		}
+		a.terms(v, w, has)
+		VMOVUPS(w.z, a.part(Mem{Base: a.s}, v))
+		VMAXPS(a.top[v], w.z, a.top[v]) // a NaN score leaves the maximum as it is
+	}
+	ADDQ(a.step, a.s)
+	if has.uncap {
+		ADDQ(a.step, a.to)
+	}
+	if has.bias {
+		ADDQ(a.biasStep, a.bias)
+	}
+	DECQ(a.rows)
+	JNZ(LabelRef(label))
+	JMP(LabelRef("end"))
+}
+
+// terms emits what is added to a vector. Without a cap it loads and scales it too.
+func (a *adjuster) terms(v int, w adjustment, has variant) {
+	score, bias := a.part(Mem{Base: a.s}, v), a.part(Mem{Base: a.bias}, v)
+	switch {
+	case has.softcap && has.bias:
+		VADDPS(bias, w.z, w.z)
+	case has.bias:
+		VMOVUPS(bias, w.z)
+		VFMADD231PS(score, a.scale, w.z)
+	case !has.softcap:
+		VMULPS(score, a.scale, w.z)
+	}
+	if has.lanes {
+		VANDPS(a.abs, a.away[v], w.u)
+		VFNMADD231PS(a.slope, w.u, w.z)
+		VADDPS(a.one, a.away[v], a.away[v])
+	}
+}
+
+// tanh loads a row and sets z to cap*tanh(4z), for all of its vectors in turns: one alone
+// waits for its own results. Where the square is cut off, the quotient grows with z.
+func (a *adjuster) tanh() {
+	each := func(f func(v int, w adjustment)) {
+		for v, w := range a.work {
+			f(v, w)
+		}
+	}
+	each(func(v int, w adjustment) { VMULPS(a.part(Mem{Base: a.s}, v), a.scale, w.z) })
+	each(func(_ int, w adjustment) { VMULPS(w.z, w.z, w.u) })
+	each(func(_ int, w adjustment) { VMINPS(a.qs[4], w.u, w.u) })
+	each(func(_ int, w adjustment) { VMOVUPS(a.ps[4], w.p) })
+	each(func(_ int, w adjustment) { VADDPS(a.qs[3], w.u, w.q) })
+	for i := 3; i >= 0; i-- {
+		each(func(_ int, w adjustment) { VFMADD213PS(a.ps[i], w.u, w.p) })
+		if i < 3 {
+			each(func(_ int, w adjustment) { VFMADD213PS(a.qs[i], w.u, w.q) })
+		}
+	}
+	each(func(_ int, w adjustment) { VMULPS(w.p, w.z, w.z) })
+	each(func(_ int, w adjustment) { VDIVPS(w.q, w.z, w.z) })
+	each(func(_ int, w adjustment) { VMINPS(w.z, a.cap, w.z) }) // in this order it returns z when z is NaN
+	each(func(_ int, w adjustment) { VMAXPS(w.z, a.low, w.z) })
+}
+
+// storeUncap stores the derivative of the capped score z, which is not below 0: z/cap is at
+// most 1, as two roundings of a quotient of 1 do not lead above it.
+func (a *adjuster) storeUncap(w adjustment, m Mem) {
+	VMULPS(a.uncap, w.z, w.p)
+	VMOVUPS(a.one, w.u)
+	VFNMADD231PS(w.p, w.p, w.u)
+	VMOVUPS(w.u, m)
+}
+
+// maskBits emits the packing of a mask.
+func (g *generator) maskBits() {
+	g.routine("maskBits", "func(masks *uint32, mask *bool, step, rows int)",
+		"sets bit i of masks[r] where mask[r][i] is true, for i < LANES, and clears all others. Rows lie",
+		"step elements apart; it reads LANES of each. rows > 0.")
+	masks, mask, step, rows := param("masks"), param("mask"), param("step"), param("rows")
+	x, zero := g.registers[0].AsX(), g.registers[1].AsX()
+	VPXOR(zero, zero, zero)
+	bits := GP32()
+	Label("row")
+	if g.avx512 {
+		y := g.registers[0].AsY()
+		VMOVDQU(Mem{Base: mask}, y)
+		VPTESTMB(y, y, K1)
+		KMOVD(K1, Mem{Base: masks})
+	} else {
+		VPCMPEQB(Mem{Base: mask}, zero, x)
+		VPMOVMSKB(x, bits)
+		XORL(U32(uint32(1<<g.lanes-1)), bits)
+		MOVL(bits, Mem{Base: masks})
+	}
+	ADDQ(step, mask)
+	ADDQ(Imm(4), masks)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}

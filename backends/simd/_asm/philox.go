@@ -1,0 +1,201 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// Dropout takes the words of Philox4x32-10 with the counter {key/4, row, head, batch}, one
+// word for each of four keys. Ten rounds do this to a counter c and a key k:
+//
+//	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
+//	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
+//	k0, k1 = k0+w0, k1+w1
+//
+// Each word of a counter is in the lower half of a 64-bit lane, so that a product is one
+// instruction and serves as the next c1 or c3 as it is: upper halves do not matter.
+//
+// In the first rounds most words are the same in all lanes, and many do not depend on
+// what the loop runs over. These are computed without vectors, or before the loop: of the
+// first three rounds five instructions are left.
+const (
+	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
+	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
+	philoxRounds       = 10
+)
+
+// The words of a philox's frame: the keys of each round, and those that the loop computes
+// without vectors. The keys of the first rounds hold head and batch too.
+const (
+	wordK0, wordK1 = 0, philoxRounds
+	wordOwn        = 2 * philoxRounds
+	philoxWords    = wordOwn + 4
+)
+
+// A philox is the operands of rounds.
+type philox struct {
+	*generator
+
+	frame     Mem
+	m0, m1, t VecPhysical
+	by        [2]GPVirtual // m0 and m1
+}
+
+func (g *generator) newPhilox(m0, m1, t VecPhysical) *philox {
+	x := &philox{generator: g, m0: m0, m1: m1, t: t, by: [2]GPVirtual{GP64(), GP64()}}
+	x.frame = AllocLocal(g.wordPlace(philoxWords))
+	low, high := param("seed"), GP64()
+	MOVQ(low, high)
+	SHRQ(Imm(32), high)
+	MOVL(U32(philoxM0), x.by[0].As32())
+	MOVL(U32(philoxM1), x.by[1].As32())
+	g.word(philoxM0, m0)
+	g.word(philoxM1, m1)
+	p := GP64()
+	Load(Param("head"), p.As32())
+	IMULQ(x.by[1], p)
+	for r := range philoxRounds {
+		k0, k1 := GP64(), GP64()
+		MOVL(low.As32(), k0.As32())
+		MOVL(high.As32(), k1.As32())
+		switch r {
+		case 0:
+			batch := Load(Param("batch"), GP32())
+			XORL(batch, k1.As32())
+			hi := GP64()
+			MOVQ(p, hi)
+			SHRQ(Imm(32), hi)
+			XORL(hi.As32(), k0.As32())
+		case 1:
+			XORL(p.As32(), k0.As32())
+		}
+		x.set(wordK0+r, k0)
+		x.set(wordK1+r, k1)
+		ADDL(U32(philoxW0), low.As32())
+		ADDL(U32(philoxW1), high.As32())
+	}
+	return x
+}
+
+// inLanes reports whether a word of the frame is stored in all lanes: with AVX-512 all
+// words are broadcast as they are read, but else this takes an instruction.
+func (g *generator) inLanes(i int) bool {
+	return !g.avx512 && i < wordOwn && i%philoxRounds > 2
+}
+
+// wordPlace returns where a word is in the frame.
+func (g *generator) wordPlace(i int) (bytes int) {
+	for j := range i {
+		if g.inLanes(j) {
+			bytes += g.vectorBytes
+		} else {
+			bytes += 4
+		}
+	}
+	return bytes
+}
+
+func (x *philox) at(i int) Mem { return x.frame.Offset(x.wordPlace(i)) }
+
+// set sets a word of the frame.
+func (x *philox) set(i int, from GPVirtual) {
+	if !x.inLanes(i) {
+		MOVL(from.As32(), x.at(i))
+		return
+	}
+	x.broadcastWord(from.As32().(GPVirtual), x.t)
+	VMOVDQU(x.t, x.at(i))
+}
+
+// times multiplies a word without vectors: it sets p to lo, and returns hi.
+func (x *philox) times(by int, p GPVirtual) (hi GPVirtual) {
+	hi = GP64()
+	IMULQ(x.by[by], p)
+	MOVQ(p, hi)
+	SHRQ(Imm(32), hi)
+	return hi
+}
+
+// xor sets z to y ^ a word of the frame. It destroys t.
+func (x *philox) xor(i int, y, z VecPhysical) {
+	switch {
+	case x.avx512:
+		VPXORD_BCST(x.at(i), y, z)
+	case x.inLanes(i):
+		VPXOR(x.at(i), y, z)
+	default:
+		VPBROADCASTD(x.at(i), x.t)
+		VPXOR(x.t, y, z)
+	}
+}
+
+// xorBoth sets z to z ^ y ^ a word of the frame.
+func (x *philox) xorBoth(i int, y, z VecPhysical) {
+	if x.avx512 {
+		const all = 0x96
+		VPTERNLOGD_BCST(Imm(all), x.at(i), y, z)
+	} else {
+		VPXOR(x.at(i), z, z)
+		VPXOR(y, z, z)
+	}
+}
+
+func (g *generator) xorVectors(x, y, z VecPhysical) {
+	if g.avx512 {
+		VPXORD(x, y, z)
+	} else {
+		VPXOR(x, y, z)
+	}
+}
+
+// A counter is the registers of a counter's words. Where a loop has two of them, they are
+// computed side by side: one alone waits for its own results.
+type counter [4]VecPhysical
+
+// fourth does round 4 with c1, c0 and c2 in c, whose c3 has no place of its own: it is left
+// to be added to c[3], with the key.
+func (x *philox) fourth(c counter) {
+	VPMULUDQ(x.m0, c[1], c[1])
+	VPMULUDQ(x.m1, c[2], c[2])
+	VPSRLQ(Imm(32), c[2], x.t)
+	x.xorBoth(wordK0+3, x.t, c[0])
+	VPSRLQ(Imm(32), c[1], c[3])
+}
+
+// rest does the rounds after the fourth, and turns counters so that words are in order.
+func (x *philox) rest(counters []counter) {
+	for i, c := range counters {
+		counters[i] = counter{c[0], c[2], c[3], c[1]}
+	}
+	for r := 4; r < philoxRounds; r++ {
+		for i, c := range counters {
+			VPMULUDQ(x.m0, c[0], c[0])
+			VPMULUDQ(x.m1, c[2], c[2])
+			VPSRLQ(Imm(32), c[2], x.t)
+			x.xorBoth(wordK0+r, x.t, c[1])
+			VPSRLQ(Imm(32), c[0], x.t)
+			x.xorBoth(wordK1+r, x.t, c[3])
+			counters[i] = counter{c[1], c[2], c[3], c[0]}
+		}
+	}
+}
+
+// odds sets the upper halves of low's lanes to the lower ones of high's.
+func (x *philox) odds(high, low VecPhysical) {
+	if x.avx512 {
+		VMOVSLDUP(high, K1, low)
+		return
+	}
+	VMOVSLDUP(high, x.t)
+	VPBLENDD(Imm(0xaa), x.t, low, low)
+}
+
+// oddLanes sets K1 to what odds needs.
+func (g *generator) oddLanes() {
+	if g.avx512 {
+		odd := GP32()
+		MOVL(U32(0xaaaa), odd)
+		KMOVW(odd, K1)
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// rowRoutines emits what moves rows that lie far apart.
+func (g *generator) rowRoutines() {
+	if !g.avx512 {
+		clearLines()
+	}
+	g.copyRows(false)
+	g.copyRows(true)
+}
+
+// copyRows emits the copying, or the adding, of a panel.
+func (g *generator) copyRows(add bool) {
+	const signature = "func(dst *float32, step int, src *float32, rows int)"
+	if add {
+		g.arithmetic("addRows", signature, "adds src[r][i] to dst[r][i] for rows rows of LANES elements. Rows of dst lie step elements",
+			"apart, those of src side by side. rows > 0.")
+	} else {
+		g.routine("copyRows", signature, "sets dst[r][i] = src[r][i] for rows rows of LANES elements. Rows of dst lie step elements",
+			"apart, those of src side by side. rows > 0.")
+	}
+	dst, step, src, rows := param("dst"), bytes(param("step")), param("src"), param("rows")
+	Label("row")
+	for v, z := range g.registers[:vectors] {
+		VMOVUPS(g.part(Mem{Base: src}, v), z)
+		if add {
+			VADDPS(g.part(Mem{Base: dst}, v), z, z)
+		}
+		VMOVUPS(z, g.part(Mem{Base: dst}, v))
+	}
+	ADDQ(U32(uint32(g.rowBytes)), src)
+	ADDQ(step, dst)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}
+
+// clearLines emits the writing of zeros past the caches: a line that is written there is
+// read from memory before. It needs no more than every amd64 processor has.
+func clearLines() {
+	TEXT("clearLines", NOSPLIT, "func(p *byte, lines int)")
+	Pragma("noescape")
+	Doc("clearLines writes zeros to whole cache lines, past the caches. lines > 0.")
+	p, lines := param("p"), param("lines")
+	XORPS(X0, X0)
+	Label("line")
+	for i := range line / 16 {
+		MOVNTPS(X0, Mem{Base: p, Disp: 16 * i})
+	}
+	ADDQ(Imm(line), p)
+	DECQ(lines)
+	JNZ(LabelRef("line"))
+	SFENCE()
+	RET()
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+const nilAlpha = "A nil alpha counts as 0, whatever o held."
+
+// declareValues begins values. It returns what the rows of P are.
+func (g *generator) declareValues(masked bool) (rowsOfP string) {
+	switch {
+	case g.bf16:
+		g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
+			"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
+			"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.", nilAlpha)
+		return "pairs"
+	case masked:
+		g.arithmetic("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
+			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
+			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
+			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha)
+	default:
+		g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
+			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
+			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha)
+	}
+	return "keys"
+}
+
+// A valueSum is the arguments of Oᵀ = alpha Oᵀ + Vᵀ P.
+type valueSum struct {
+	*generator
+
+	o, v, step, p, keys, vdim, alpha, masks GPVirtual
+	step3                                   GPVirtual // three times the step
+}
+
+// values emits Oᵀ = alpha Oᵀ + Vᵀ P. The keys are summed from zero, since a sum of few
+// keys is rounded in smaller units than O.
+//
+// Where V is finite, its product with a weight of 0 is 0, and no mask is needed. Without
+// opmasks that is worth a look at V.
+func (g *generator) values(masked bool) {
+	rowsOfP := g.declareValues(masked)
+	x := &valueSum{generator: g}
+	if masked {
+		x.masks = param("masks")
+	}
+	x.o, x.v, x.step, x.p = param("o"), param("v"), bytes(param("step")), param("p")
+	x.keys, x.vdim, x.alpha = param(rowsOfP), param("vdim"), param("alpha")
+	x.step3 = GP64()
+	LEAQ(Mem{Base: x.step, Index: x.step, Scale: 2}, x.step3)
+	if masked && !g.avx512 {
+		x.ifFinite("finite")
+		x.sums("dims", true)
+		JMP(LabelRef("end"))
+		Label("finite")
+		x.sums("finite", false)
+		Label("end")
+	} else {
+		x.sums("dims", masked)
+	}
+	g.done()
+}
+
+// sums emits the loops over columns of V.
+func (g *valueSum) sums(name string, masked bool) {
+	g.inGroups(name, g.vdim, func(rows int, label string) {
+		acc := g.accumulators(rows)
+		clearSums(acc)
+		a, b, n, m := GP64(), GP64(), GP64(), GP64()
+		MOVQ(g.v, a)
+		MOVQ(g.p, b)
+		MOVQ(g.keys, n)
+		if masked {
+			MOVQ(g.masks, m)
+		}
+		unrolled(label+"keys", n, func(i int) {
+			lanes := Mem{Base: b, Disp: i * g.rowBytes}
+			element := func(r int) Mem { return rowAt(a, g.step, g.step3, i).Offset(r * 4) }
+			if masked {
+				g.maskedStep(acc, lanes, Mem{Base: m, Disp: i * 4}, element)
+			} else {
+				g.generator.step(acc, lanes, element)
+			}
+		}, func(steps int) {
+			advance(a, g.step, steps)
+			ADDQ(U32(uint32(steps*g.rowBytes)), b)
+			if masked {
+				ADDQ(U32(uint32(steps*4)), m)
+			}
+		})
+		g.storeValues(acc, label)
+		ADDQ(U32(uint32(rows*g.rowBytes)), g.o)
+		ADDQ(U32(uint32(rows*4)), g.v)
+	})
+}
+
+// storeValues adds what O held, unless there is no alpha, and stores the sums.
+func (g *valueSum) storeValues(acc [][]VecPhysical, label string) {
+	at := func(r, v int) Mem { return g.part(Mem{Base: g.o, Disp: r * g.rowBytes}, v) }
+	TESTQ(g.alpha, g.alpha)
+	JZ(LabelRef(label + "set"))
+	for v, z := range g.lanesB {
+		VMOVUPS(g.part(Mem{Base: g.alpha}, v), z)
+	}
+	for r := range acc {
+		for v, z := range acc[r] {
+			VFMADD231PS(at(r, v), g.lanesB[v], z)
+		}
+	}
+	Label(label + "set")
+	for r := range acc {
+		for v, z := range acc[r] {
+			VMOVUPS(z, at(r, v))
+		}
+	}
+}
+
+// ifFinite jumps to label if V holds neither NaN nor infinity, with AVX2.
+func (g *valueSum) ifFinite(label string) {
+	magnitude, tail, most := g.registers[0], g.registers[1], g.registers[2:2+unroll]
+	x, n := g.registers[2+unroll], g.vectorLen()
+	g.word(0x7fffffff, magnitude)
+	for _, z := range most {
+		VPXOR(z, z, z)
+	}
+	rest := param("vdim")
+	ANDQ(Imm(uint64(n-1)), rest)
+	g.broadcastWord(rest.As32().(GPVirtual), tail)
+	VPCMPGTD(g.laneNumbers(), tail, tail)
+	row, at, left, vectors := GP64(), GP64(), GP64(), GP64()
+	MOVQ(g.v, row)
+	MOVQ(g.keys, left)
+	Label("row")
+	MOVQ(row, at)
+	MOVQ(g.vdim, vectors)
+	SHRQ(Imm(3), vectors)
+	unrolled("vectors", vectors, func(i int) {
+		VPAND(g.part(Mem{Base: at}, i), magnitude, x)
+		VPMAXSD(x, most[i], most[i])
+	}, func(steps int) { ADDQ(U32(uint32(steps*g.vectorBytes)), at) })
+	VMASKMOVPS(Mem{Base: at}, tail, x)
+	VPAND(x, magnitude, x)
+	VPMAXSD(x, most[0], most[0])
+	ADDQ(g.step, row)
+	DECQ(left)
+	JNZ(LabelRef("row"))
+	for _, z := range most[1:] {
+		VPMAXSD(z, most[0], most[0])
+	}
+	g.word(0x7f7fffff, x)
+	VPCMPGTD(x, most[0], x)
+	VPTEST(x, x)
+	JZ(LabelRef(label))
+}
+
+// maskedStep is step in the lanes whose bits are set in the word at mask. The
+// elements may be NaN. Without opmasks an element becomes 0 in the other lanes,
+// which must be finite in b.
+func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
+	if g.avx512 {
+		opmask := []OpmaskPhysical{K1, K2}
+		for v, z := range g.lanesB {
+			KMOVW(mask.Offset(v*2), opmask[v])
+			VMOVUPS(g.part(b, v), z)
+		}
+		for r := range acc {
+			x := g.broadcasts[r%len(g.broadcasts)]
+			VBROADCASTSS(element(r), x)
+			for v, z := range g.lanesB {
+				VFMADD231PS(x, z, opmask[v], acc[r][v])
+			}
+		}
+		return
+	}
+	visible := g.lanesB
+	for v, z := range visible {
+		g.laneMask(mask, v, z)
+	}
+	x, y := g.broadcasts[0], g.broadcasts[1]
+	for r := range acc {
+		VBROADCASTSS(element(r), x)
+		VANDPS(x, visible[0], y)
+		VFMADD231PS(g.part(b, 0), y, acc[r][0])
+		VANDPS(x, visible[1], x)
+		VFMADD231PS(g.part(b, 1), x, acc[r][1])
+	}
+}
+
+// addSum emits the sum of two parts of the keys.
+func (g *generator) addSum() {
+	g.arithmetic("addSum", "func(sum, x *float32, rows int, alpha *float32)",
+		"sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][LANES]. rows > 0.")
+	sum, x, rows, alpha := param("sum"), param("x"), param("rows"), param("alpha")
+	by, z := g.registers[0:2], g.registers[2:4]
+	for v := range vectors {
+		VMOVUPS(g.part(Mem{Base: alpha}, v), by[v])
+	}
+	Label("row")
+	for v := range vectors {
+		VMOVUPS(g.part(Mem{Base: x}, v), z[v])
+		VFMADD231PS(g.part(Mem{Base: sum}, v), by[v], z[v])
+		VMOVUPS(z[v], g.part(Mem{Base: sum}, v))
+	}
+	ADDQ(U32(uint32(g.rowBytes)), sum)
+	ADDQ(U32(uint32(g.rowBytes)), x)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}

@@ -1,0 +1,325 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// dBias of a pair is written by the block that computes it, if the pair has a bias of its
+// own. Where biases repeat, blocks of the same keys add to the same place one after the
+// other: those of one KV head after those of the head before, of one sequence after those
+// of the sequence before. Each waits until the one before has passed the tile, as in a
+// chain of dQ. So nothing is added atomically, and the bits are those of one worker.
+//
+// A bias of all query rows is summed up in float64, in each block, and added when the
+// block ends.
+
+type biasKind int
+
+const (
+	noBias    biasKind = iota // no dBias is wanted
+	ownBias                   // every pair has its own
+	pairBias                  // sequences or heads share one for each pair
+	rowBias                   // all query rows share one
+	biasRun   = 512           // blocks that are added up in one float32, before those of the next
+	maxPanels = 16            // of a block
+	biasPart  = 64            // keys of a rowBias that are written at a time
+)
+
+// biasKind returns what a call wants. Without arguments that is nothing.
+func (pl *plan) biasKind() biasKind {
+	if pl.call == nil || pl.call.Args == nil || !pl.p.Score.Bias || pl.call.Args.DBias.IsZero() {
+		return noBias
+	}
+	switch p, s := &pl.p, pl.call.Args.DBias.Shape(); {
+	case s == [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}:
+		return ownBias
+	case s[2] == 1:
+		return rowBias
+	}
+	return pairBias
+}
+
+// tilesFirst reports whether a block takes a tile of all heads before the next tile, as
+// they share biases. It must not depend on whether dBias is wanted.
+func (pl *plan) tilesFirst() bool {
+	if !pl.p.Score.Bias || pl.call == nil || pl.call.Args == nil {
+		return false
+	}
+	s := pl.call.Args.Bias.Shape()
+	return s[1] == 1 && s[2] != 1
+}
+
+// biasSums returns the floats of what dBias is summed up in beside its tensor, of all
+// workers: float64 for each key, float32 of a 16-bit tensor, or the runs before the one at hand.
+func (pl *plan) biasSums() int {
+	kind := pl.biasKind()
+	if kind == noBias || kind == ownBias {
+		return 0
+	}
+	t := &pl.call.Args.DBias
+	s := t.Shape()
+	n := s[0] * s[1] * s[2] * s[3]
+	switch {
+	case kind == rowBias:
+		return 2*n + 1
+	case t.DType() != flashkit.Float32 || pl.biasRuns():
+		return n
+	}
+	return 0
+}
+
+// biasRuns reports whether so many blocks add to dBias that they do so in runs.
+// Gradients of 16 bits need none.
+func (pl *plan) biasRuns() bool {
+	s, n := pl.call.Args.DBias.Shape(), 1
+	if s[0] == 1 {
+		n *= min(pl.p.Batch, biasRun+1)
+	}
+	if s[1] == 1 {
+		n *= min(pl.p.Heads, biasRun+1)
+	}
+	return pl.p.DType == flashkit.Float32 && n > biasRun
+}
+
+// biasGradFloats returns the workspace of a biasGrad.
+func (pl *plan) biasGradFloats(lanes int) int {
+	switch pl.biasKind() {
+	case ownBias:
+		return pl.rows * lanes
+	case pairBias:
+		return pl.rows * pl.keys
+	case rowBias:
+		return pl.rows*lanes + lanes + 2*pl.keys + 1
+	}
+	return 0
+}
+
+// A biasGrad is dBias of a tile of query rows and a block of keys.
+type biasGrad struct {
+	kind  biasKind
+	lanes int
+	rows  int
+	db    []float32 // [rows][lanes], of a pairBias [panels][rows][lanes]
+	sum   []float32 // [lanes]
+	sums  []float64 // [keys], of all rows so far
+	seen  [maxPanels][2]int
+}
+
+func newBiasGrad(j *job, ws *arena, lanes int) biasGrad {
+	g := biasGrad{kind: j.biasKind(), lanes: lanes, rows: j.rows}
+	switch g.kind {
+	case ownBias:
+		g.db = ws.take(j.rows * lanes)
+	case pairBias:
+		g.db = ws.take(j.rows * j.keys)
+	case rowBias:
+		g.db, g.sum = ws.take(j.rows*lanes), ws.take(lanes)
+		g.sums = doubles(ws.take(2*j.keys + 1))[:j.keys]
+		clear(g.sums)
+	}
+	return g
+}
+
+// doubles returns workspace as float64, from the first place on where one may lie.
+func doubles(x []float32) []float64 {
+	if uintptr(unsafe.Pointer(&x[0]))%8 != 0 {
+		x = x[1:]
+	}
+	return unsafe.Slice((*float64)(unsafe.Pointer(&x[0])), len(x)/2)
+}
+
+// begin begins a tile.
+func (g *biasGrad) begin() { clear(g.seen[:]) }
+
+// panel returns where dBias of n rows of a panel goes, from row lo of the tile on.
+func (g *biasGrad) panel(at, lo, n int) *float32 {
+	switch g.kind {
+	case noBias:
+		return nil
+	case pairBias:
+		g.seen[at/g.lanes] = [2]int{lo, lo + n}
+		return &g.db[at*g.rows+lo*g.lanes]
+	}
+	g.seen[at/g.lanes] = [2]int{lo, lo + n}
+	return &g.db[0]
+}
+
+// met takes what panel got.
+func (g *biasGrad) met(j *job, t *gradScore, x *keyRange, k, lo, n int) {
+	isa := t.isa
+	switch keys := min(g.lanes, x.to-k); g.kind {
+	case ownBias:
+		d := &j.args.DBias
+		at := d.Offset(x.b, t.h, t.from+lo) + k
+		if d.DType() == flashkit.Float32 && keys == g.lanes {
+			isa.copyPanel(d.Float32s()[at:], rowStep(d), g.db, n)
+			return
+		}
+		for r := range n {
+			isa.store(d, at+r*rowStep(d), g.db[r*g.lanes:][:keys])
+		}
+	case rowBias:
+		clear(g.sum)
+		isa.addProductT(&g.sum[0], g.lanes, &ones[0], 0, &g.db[0], g.lanes, 1, n)
+		for i, y := range g.sum[:keys] {
+			g.sums[k-x.from+i] += float64(y)
+		}
+	}
+}
+
+// endTile ends a tile, which is the t-th of the c-th head of the block of an item, in a
+// place among all tiles of the block.
+func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
+	if g.db.kind == ownBias {
+		g.clearUnseen(j, x)
+	}
+	if g.db.kind != pairBias {
+		return
+	}
+	turn := j.biasTurn(x, item, c, t)
+	if !j.waitForBias(turn) {
+		return // canceled
+	}
+	s := j.args.DBias.Shape()
+	db, d := &g.db, j.biasSum(x.b%s[0], g.h%s[1], g.from, x.from)
+	if turn.beginsRun() && d.past != nil {
+		d.endRun(g.n, x.to-x.from)
+	}
+	for k := x.from; k < x.to; k += db.lanes {
+		i, keys := (k-x.from)/db.lanes, min(db.lanes, x.to-k)
+		lo, hi := db.seen[i][0], db.seen[i][1]
+		panel := db.db[(i*db.rows+lo)*db.lanes:]
+		if sum := d.sum[lo*d.step+k-x.from:]; keys == db.lanes && lo < hi {
+			g.isa.addRowsOf(sum, d.step, panel, hi-lo)
+		} else {
+			for r := range hi - lo {
+				for c, y := range panel[r*db.lanes:][:keys] {
+					sum[r*d.step+c] += y
+				}
+			}
+		}
+	}
+	j.passBias(item, at)
+}
+
+// clearUnseen writes zeros for the pairs of a tile that nobody sees.
+func (g *gradScore) clearUnseen(j *job, x *keyRange) {
+	d := &j.args.DBias
+	for k := x.from; k < x.to; k += g.db.lanes {
+		seen := g.db.seen[(k-x.from)/g.db.lanes]
+		for r := range g.n {
+			if r < seen[0] || r >= seen[1] {
+				clearElements(d, d.Offset(x.b, g.h, g.from+r)+k, min(g.db.lanes, x.to-k))
+			}
+		}
+	}
+}
+
+// sharesHeads reports whether no head by itself has anything of dBias.
+func (b *biasGrad) sharesHeads(j *job) bool { return b.kind != rowBias || j.args.DBias.Shape()[1] == 1 }
+
+// endHead adds a block's sums over all rows of the c-th head, or of all heads where these
+// share a bias.
+func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
+	if g.db.kind != rowBias {
+		return
+	}
+	t, group := &j.args.DBias, j.p.Heads/j.p.KVHeads
+	shared := t.Shape()[1] == 1
+	if shared && c < group-1 {
+		return
+	}
+	first := c
+	if shared {
+		first = 0
+	}
+	if !j.waitForBias(j.biasTurn(x, item, first, -1)) {
+		return // canceled
+	}
+	s := t.Shape()
+	sums := j.keySums()[((x.b%s[0])*s[1]+(x.g*group+c)%s[1])*s[3]+x.from:]
+	for i := range x.to - x.from {
+		sums[i] += g.db.sums[i]
+	}
+	clear(g.db.sums)
+	j.passBias(item, int64(c))
+}
+
+// A biasTurn says when it is a block's turn to add to dBias.
+type biasTurn struct {
+	item, at       int // when an item, if it is not negative, has passed a place
+	number, before int // of the turn, and of the one before, negative if there is none
+}
+
+// beginsRun reports whether the turn is the first of a run.
+func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun != t.before/biasRun }
+
+// biasTurn returns the turn of the t-th tile of the c-th head of an item, or of the whole
+// head where t is negative.
+func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
+	p, s := &j.p, j.args.DBias.Shape()
+	group, span := p.Heads/p.KVHeads, j.bySpan[1].place(item, x.b)
+	turn, each, g, last, step := biasTurn{item: -1, before: -1}, 1, x.g, c, p.KVHeads
+	if s[1] == 1 { // heads share a bias
+		turn.number, each = x.g*group+c, p.Heads
+		g, last, step = p.KVHeads-1, group-1, 1
+	}
+	if s[0] == 1 {
+		turn.number += span * each
+	}
+	switch {
+	case s[1] == 1 && c > 0:
+		turn.before = turn.number - 1
+	case s[1] == 1 && x.g > 0:
+		turn.item, turn.at, turn.before = item-1, j.place(x.N, last, t), turn.number-1
+	case s[0] != 1 || span == 0:
+	case !j.ragged():
+		turn.item, turn.at, turn.before = item-step, j.place(x.N, last, t), turn.number-1
+	default:
+		for i := span - 1; i >= 0 && turn.item < 0; i-- {
+			y, z := j.bySpan[1].spans[i], j.tileOf(j.bySpan[1].spans[i].b, 0, g)
+			z.setKeys(j, x.from, j.keys)
+			if first, end := j.visited(&z); z.from < z.to && (t < 0 || first <= t && t < end) {
+				turn.item, turn.at = y.first+x.from/j.keys*y.heads+g, j.place(z.N, last, t)
+				turn.before = i * each
+				if s[1] == 1 {
+					turn.before += p.Heads - 1
+				}
+			}
+		}
+	}
+	return turn
+}
+
+// place returns the place of the t-th tile of the c-th head, among all tiles of a block that n
+// rows have, or of the head among heads where t is negative.
+func (j *job) place(n, c, t int) int {
+	switch tiles := ceilDiv(n, j.rows); {
+	case t < 0:
+		return c
+	case j.tilesFirst():
+		return (tiles-1-t)*(j.p.Heads/j.p.KVHeads) + c
+	default:
+		return c*tiles + tiles - 1 - t
+	}
+}
+
+// How far items have come with dBias is noted behind how far they have come with dQ.
+
+func (j *job) waitForBias(t biasTurn) bool {
+	return t.item < 0 || j.waitFor(int(j.items)+t.item, int64(t.at))
+}
+
+func (j *job) passBias(item int, at int64) { j.passed[int(j.items)+item].Store(at + 1) }
+
+// progress returns how many counters so many blocks need.
+func (pl *plan) progress(blocks int) int {
+	if kind := pl.biasKind(); kind == pairBias || kind == rowBias {
+		return 2 * blocks
+	}
+	return blocks
+}

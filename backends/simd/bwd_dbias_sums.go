@@ -1,0 +1,168 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+	"sort"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A biasSum is where rows of a dBias that repeats are summed up, from one of them on.
+type biasSum struct {
+	sum      []float32
+	step     int
+	past     []float32 // of the runs before, nil if all are one
+	pastStep int
+}
+
+// biasSum returns the place of keys from a given one on, of rows of a head of dBias.
+func (j *job) biasSum(b, h, row, k int) (x biasSum) {
+	t := &j.args.DBias
+	s := t.Shape()
+	if t.DType() == flashkit.Float32 {
+		x.sum, x.step = t.Float32s()[t.Offset(b, h, row)+k:], t.Strides()[2]
+	}
+	if j.biasSums() > 0 {
+		x.past, x.pastStep = j.shared.all[((b*s[1]+h)*s[2]+row)*s[3]+k:], s[3]
+	}
+	if x.sum == nil {
+		x.sum, x.step, x.past = x.past, x.pastStep, nil
+	}
+	return x
+}
+
+// endRun adds the run at hand, of so many rows and keys, to those before it.
+func (x *biasSum) endRun(rows, keys int) {
+	for r := range rows {
+		sum := x.sum[r*x.step:][:keys]
+		for i, y := range sum {
+			x.past[r*x.pastStep+i] += y
+		}
+		clear(sum)
+	}
+}
+
+// keySums returns the sums of a rowBias, [batches][heads][keys].
+func (j *job) keySums() []float64 { return doubles(j.shared.all[:j.biasSums()]) }
+
+// biasItems returns how many items dBias has, before and after the blocks.
+func (pl *plan) biasItems() int {
+	kind := pl.biasKind()
+	if kind == noBias || kind == ownBias && !pl.ragged() && pl.p.Band == (flashkit.Band{}) {
+		return 0
+	}
+	s := pl.call.Args.DBias.Shape()
+	return s[0] * s[1] * ceilDiv(s[2], pl.rows)
+}
+
+// biasItem returns the rows of an item, of a head of dBias.
+func (j *job) biasItem(item int) (b, h, from, to int) {
+	s := j.args.DBias.Shape()
+	per := ceilDiv(s[2], j.rows)
+	from = item % per * j.rows
+	return item / per / s[1], item / per % s[1], from, min(from+j.rows, s[2])
+}
+
+// beginDBias sets dBias to 0 where blocks will add to it, and where no block will come.
+func (j *job) beginDBias(ctx context.Context) {
+	if n := j.biasItems(); n > 0 {
+		j.parallel(ctx, beginDBias, n, 0)
+	}
+}
+
+func beginDBias(j *job, _ *arena, item int) {
+	t, kind := &j.args.DBias, j.biasKind()
+	b, h, from, to := j.biasItem(item)
+	width := t.Shape()[3]
+	switch kind {
+	case rowBias:
+		clear(j.keySums()[(b*t.Shape()[1]+h)*width:][:width])
+	case pairBias:
+		for i := from; i < to && width > 0; i++ {
+			x := j.biasSum(b, h, i, 0)
+			clear(x.sum[:width])
+			if x.past != nil {
+				clear(x.past[:width])
+			}
+		}
+	case ownBias:
+		x := j.tileOf(b, h, h/(j.p.Heads/j.p.KVHeads))
+		j.clearUnvisited(&x, from, min(to, x.N))
+		for i := from; i < to; i++ {
+			met := x.M
+			if i >= x.N {
+				met = 0
+			}
+			clearElements(t, t.Offset(b, h, i)+met, width-met)
+		}
+	}
+}
+
+// clearUnvisited writes zeros for the rows of a tile and the keys of all blocks that do not
+// visit it.
+func (j *job) clearUnvisited(x *seqTile, from, to int) {
+	begin := 0
+	for k := 0; k < x.M; k += j.keys {
+		y := *x
+		y.setKeys(j, k, j.keys)
+		first, end := j.visited(&y)
+		if tile := from / j.rows; first <= tile && tile < end {
+			j.clearDBias(x, from, to, begin, k)
+			begin = y.to
+		}
+	}
+	j.clearDBias(x, from, to, begin, x.M)
+}
+
+// clearDBias writes zeros for rows and keys of a head.
+func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
+	t := &j.args.DBias
+	for i := from; i < to; i++ {
+		clearElements(t, t.Offset(x.b, x.h, i)+k0, k1-k0)
+	}
+}
+
+// endDBias writes what was summed up elsewhere.
+func (j *job) endDBias(ctx context.Context) {
+	if j.biasSums() > 0 {
+		j.parallel(ctx, endDBias, j.biasItems(), biasPart)
+	}
+}
+
+func endDBias(j *job, ws *arena, item int) {
+	t := &j.args.DBias
+	b, h, from, to := j.biasItem(item)
+	width := t.Shape()[3]
+	if j.biasKind() == rowBias {
+		part := ws.take(biasPart)
+		for k := 0; k < width; k += len(part) {
+			n := min(len(part), width-k)
+			for i, x := range j.keySums()[(b*t.Shape()[1]+h)*width+k:][:n] {
+				part[i] = float32(x)
+			}
+			store(t, t.Offset(b, h, 0)+k, part[:n])
+		}
+		return
+	}
+	for i := from; i < to && width > 0; i++ {
+		x := j.biasSum(b, h, i, 0)
+		if x.past == nil {
+			store(t, t.Offset(b, h, i), x.sum[:width])
+			continue
+		}
+		for k, y := range x.past[:width] {
+			x.sum[k] += y
+		}
+	}
+}
+
+// place returns where the span of an item is among all, which is the number of its
+// sequence where these are equal.
+func (t *spanTable) place(item, b int) int {
+	if len(t.spans) == 0 {
+		return b
+	}
+	return sort.Search(len(t.spans), func(i int) bool { return t.spans[i].first > item }) - 1
+}

@@ -1,0 +1,47 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import "math"
+
+// dSink of a head is minus the sum over rows of delta, each times the weight that the
+// sink has in its row. Tiles of query rows are summed as they are prepared, and then one
+// after the other, in float64: the order does not depend on the workers.
+
+// sumDSink sets what a tile adds to dSink, from LSE and delta.
+func (j *job) sumDSink(x *tileStats, y *seqTile) {
+	if j.args.DSink.IsZero() {
+		return
+	}
+	t := &j.args.Sink
+	sink, sum := float64(t.Float32s()[t.Offset(0, y.h, 0)]), 0.0
+	for i := range y.to - y.from {
+		if x.lse[i] != math.MaxFloat32 {
+			sum -= float64(exp(sink-float64(x.lse[i]))) * float64(x.delta[i])
+		}
+	}
+	bits := math.Float64bits(sum)
+	x.sink[0], x.sink[1] = math.Float32frombits(uint32(bits)), math.Float32frombits(uint32(bits>>32))
+}
+
+// storeDSink writes dSink.
+func (isa *laneISA) storeDSink(j *job) {
+	t := &j.args.DSink
+	if t.IsZero() {
+		return
+	}
+	batch := j.p.Batch
+	if j.rowTiles(j.rows) == 0 {
+		batch = 0 // however many nothing backs
+	}
+	for h := range j.p.Heads {
+		sum := 0.0
+		for b := 0; b < batch && !j.canceled(); b++ {
+			for tile := range ceilDiv(j.call.Seq(b).N, j.rows) {
+				x := isa.stats(j, b, h, tile)
+				sum += math.Float64frombits(uint64(math.Float32bits(x.sink[0])) | uint64(math.Float32bits(x.sink[1]))<<32)
+			}
+		}
+		t.Float32s()[t.Offset(0, h, 0)] = float32(sum)
+	}
+}

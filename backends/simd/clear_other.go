@@ -1,0 +1,5 @@
+//go:build !amd64 || noasm || purego
+
+package simd
+
+func clearPadding(x []byte) { clear(x) }

@@ -1,0 +1,100 @@
+package simd_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// alone returns sequence b of a sample as a dense call of its own, in memory of its own.
+func (s *sample) alone(r *rand.Rand, b int) *sample {
+	p, a := s.p, &s.args
+	p.Batch, p.QLen, p.KVLen, p.Ragged, p.Page = 1, s.n[b], s.m[b], false, 0
+	x := &sample{p: p, about: s.about, n: s.n[b : b+1], m: s.m[b : b+1]}
+	rows := func(t *flashkit.Tensor, n int, at func(t *flashkit.Tensor, b, h, i int) int) flashkit.Tensor {
+		shape := t.Shape()
+		shape[0], shape[2] = 1, n
+		y := x.newTensor(r, t.DType(), shape)
+		each(y, func(pos [4]int, i int) { put(&y, i, get(t, at(t, b, pos[1], pos[2])+pos[3])) })
+		return y
+	}
+	x.args.Q, x.args.O, x.args.LSE = rows(&a.Q, s.n[b], s.rowAt), rows(&a.O, s.n[b], s.rowAt), rows(&a.LSE, s.n[b], s.rowAt)
+	x.args.K, x.args.V = rows(&a.K, s.m[b], s.keyAt), rows(&a.V, s.m[b], s.keyAt)
+	pairs := func(t *flashkit.Tensor) flashkit.Tensor {
+		y := x.newTensor(r, t.DType(), [4]int{1, p.Heads, p.QLen, p.KVLen})
+		each(y, func(pos [4]int, i int) {
+			from := pairAt(t, b, pos[1], pos[2], pos[3])
+			if t.DType() == flashkit.Bool {
+				y.Bools()[i] = t.Bools()[from]
+			} else {
+				put(&y, i, get(t, from))
+			}
+		})
+		return y
+	}
+	if p.Score.Bias {
+		x.args.Bias = pairs(&a.Bias)
+	}
+	if p.Score.Mask {
+		x.args.Mask = pairs(&a.Mask)
+	}
+	if p.Score.ALiBi {
+		x.args.Slopes = x.newTensor(r, flashkit.Float32, [4]int{1, p.Heads, 1, 1})
+		each(x.args.Slopes, func(pos [4]int, i int) {
+			put(&x.args.Slopes, i, get(&a.Slopes, a.Slopes.Offset(b%a.Slopes.Shape()[0], pos[1], 0)))
+		})
+	}
+	x.args.Sink, x.args.Seed = a.Sink, a.Seed
+	return x
+}
+
+// A sequence gives the same bits alone and in a batch, padded, packed or in pages, whatever its neighbors
+// are, whatever the batch has room for, and with any number of workers.
+func TestDecodeBitsOfSequences(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	trials := 10_000
+	if testing.Short() {
+		trials = 500
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	compared := 0
+	for i := range trials {
+		features := flashkit.Feature(r.Uint32()&r.Uint32()&uint32(flashkit.AllFeatures)) | flashkit.FeatureRagged
+		s := newSample(r, drawDecode(t, r, features, dtypes[i%3]))
+		if s.p.Carry {
+			s.startCarry(r)
+		}
+		b := r.IntN(s.p.Batch)
+		if s.p.Score.Dropout != 0 {
+			b = 0 // which weights it drops depends on the number of the sequence
+		}
+		one := s.alone(r, b)
+		before := [2]flashkit.Tensor{one.copied(&one.args.O), one.copied(&one.args.LSE)}
+		carried := [2]flashkit.Tensor{s.copied(&s.args.O), s.copied(&s.args.LSE)}
+		forDecode(s.p, func(k flashkit.Kernel) {
+			one.args.O, one.args.LSE = one.copied(&before[0]), one.copied(&before[1])
+			s.args.O, s.args.LSE = s.copied(&carried[0]), s.copied(&carried[1])
+			runtime.GOMAXPROCS(1 + r.IntN(4))
+			require.NoError(t, k.Compute(t.Context(), s.p, &s.args), s.about)
+			runtime.GOMAXPROCS(1 + r.IntN(4))
+			require.NoError(t, k.Compute(t.Context(), one.p, &one.args), s.about)
+			for name, pair := range map[string][2]*flashkit.Tensor{"o": {&one.args.O, &s.args.O}, "lse": {&one.args.LSE, &s.args.LSE}} {
+				each(*pair[0], func(pos [4]int, at int) {
+					compared++
+					got, want := get(pair[1], s.rowAt(pair[1], b, pos[1], pos[2])+pos[3]), get(pair[0], at)
+					if math.Float64bits(got) != math.Float64bits(want) {
+						t.Fatalf("%s: %s%v of sequence %d is %g, alone %g: %s", k.Name, name, pos, b, got, want, s.about)
+					}
+				})
+			}
+		})
+	}
+	t.Logf("%d numbers", compared)
+}

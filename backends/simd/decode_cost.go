@@ -1,0 +1,110 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+func (isa *decodeISA) cost(c *flashkit.Call) time.Duration {
+	f := isa.times(c)
+	return cost(c, f[:]...)
+}
+
+// times predicts the time of the arithmetic, of whole register tiles, and of
+// reading the keys, which overlap, and that of merging chunks.
+func (isa *decodeISA) times(c *flashkit.Call) [2]timedPhase {
+	t := &isa.pace
+	element := t.element
+	if c.KVType() != flashkit.Float32 {
+		element = t.widen
+	}
+	dims, pair := float64(c.Dim+c.VDim), t.pair+decodePairTime(c)
+	return decodeTimes(c, t.start, func(n int) float64 {
+		rows := float64(ceilDiv(n, isa.rows) * isa.rows)
+		return max(2*dims*rows*t.flop, dims*element) + rows*pair
+	})
+}
+
+// decodePairTime returns what features add to a row and a key, in nanoseconds.
+func decodePairTime(c *flashkit.Call) (sum float64) {
+	asked := c.Features()
+	for _, f := range decodeFeatureTimes {
+		if asked&f.feature != 0 {
+			sum += f.pair
+		}
+	}
+	return sum
+}
+
+var decodeFeatureTimes = [...]struct {
+	feature flashkit.Feature
+	pair    float64
+}{
+	{flashkit.FeatureSoftcap, .4},
+	{flashkit.FeatureALiBi, .2},
+	{flashkit.FeatureBias, .4},
+	{flashkit.FeatureMask, .5},
+	{flashkit.FeatureDropout, 1},
+}
+
+// decodeTimes returns the phases of chunks and of merging them, where a row of an item takes so many
+// nanoseconds to begin and end, and a key of a sequence so many.
+func decodeTimes(c *flashkit.Call, start float64, key func(rows int) float64) (f [2]timedPhase) {
+	const (
+		item  = 600 // to begin and end it
+		step  = 45  // a row, for each block of keys
+		chunk = 60  // a row of a chunk, to add it to those before
+	)
+	var t decodeTable
+	t.choose(c)
+	var all decodeSpan
+	for b := range decodePlans(c) {
+		var d decodePlan
+		d.setSequence(c, &t.decodeShape, b, t.keys)
+		x := d.span()
+		all.add(x)
+		keys, rows := float64(d.last-d.first), float64(d.rows)
+		each := key(d.rows) + rows*(step*float64(d.blocks(c))+chunk*float64(d.chunks))/max(1, keys)
+		ends := item + rows*start
+		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(d.items()))
+		f[0].longest = max(f[0].longest, float64(x.keys)*each+ends)
+		if d.isSplit() {
+			f[1].nanoseconds += float64(d.heads) * rows * float64(d.chunks) * chunk
+		}
+	}
+	f[0].items, f[1].items = all.items, all.merges
+	return f
+}
+
+// blocks returns the blocks of keys of a KV head. They are cut where the rows change:
+// at each edge of the band, once for each row.
+func (d *decodePlan) blocks(c *flashkit.Call) int {
+	keys := d.last - d.first
+	n := ceilDiv(keys, d.block)
+	for _, side := range [2]int{c.Band.Left(), c.Band.Right()} {
+		if side != flashkit.Unlimited {
+			n += d.N - 1
+		}
+	}
+	return max(0, min(n, keys))
+}
+
+func decodeLanesMemory(c *flashkit.Call) float64 { return decodeMemory(c, decodeFloats(c)) }
+
+func decodeAMXBF16Memory(c *flashkit.Call) float64 { return decodeMemory(c, decodeAMXBF16Floats(c)) }
+
+// decodeMemory returns the workspace, the results of chunks, and the table of items.
+func decodeMemory(c *flashkit.Call, floats int) float64 {
+	var t decodeTable
+	t.choose(c)
+	var all decodeSpan
+	for b := range decodePlans(c) {
+		t.one.setSequence(c, &t.decodeShape, b, t.keys)
+		all.add(t.one.span())
+	}
+	work := all.work(c, floats)
+	return memory(c, work[:]...) + 4*float64(all.results) + t.bytes(c)
+}

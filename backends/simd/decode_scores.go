@@ -1,0 +1,227 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"math"
+	"math/bits"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A decodeScores is what an item needs for scores that more happens to than a scale, for
+// masks and for dropout. A plain call has none of it. Rows of a block are rows of scores, with
+// its keys side by side, so the routines of tiles take them lanes by lanes.
+type decodeScores struct {
+	bias   []float32   // [rows][decodeStep], of a block
+	slopes []float32   // [rows]
+	places []float32   // [lanes], those of keys before the first, in units of lanes
+	top    []float32   // [lanes], of no use
+	seen   [2][]uint32 // [rows][words]; a block and the one before have one each
+	bools  []bool      // [lanes]
+	kept   []uint32    // [words+1]
+	below  uint32
+	words  int // of the keys of a block
+}
+
+// scoreFloats returns the workspace of the scores of so many rows.
+func scoreFloats(c *flashkit.Call, rows int) int {
+	const fewest = 16 // lanes
+	words, n := decodeBlock/fewest, 0
+	if c.Score == (flashkit.Score{}) {
+		return 0
+	}
+	if c.Score.Bias {
+		n += rows * decodeStep
+	}
+	if c.Score.Mask {
+		n += 2 * rows * words
+	}
+	return n + rows + 3*decodeWidest + words + 1
+}
+
+// setScores prepares for the rows of an item.
+func (f *decodeScores) setScores(isa *laneISA, j *job, ws *arena, x *itemOfKeys) {
+	score := &j.p.Score
+	if *score == (flashkit.Score{}) {
+		return
+	}
+	f.words = decodeBlock / isa.lanes
+	f.top, f.places, f.slopes = ws.take(isa.lanes), ws.take(isa.lanes), ws.take(x.rows)
+	for i := range f.places {
+		f.places[i] = -float32(i) / float32(isa.lanes)
+	}
+	clear(f.slopes)
+	for r := range f.slopes {
+		if t := &j.args.Slopes; score.ALiBi {
+			h, _ := x.queryOf(x.g, r)
+			f.slopes[r] = t.Float32s()[t.Repeated(x.b, h, 0)]
+		}
+	}
+	if score.Bias {
+		f.bias = ws.take(x.rows * decodeStep)
+	}
+	if score.Mask && x.rows > 0 {
+		f.bools = unsafe.Slice((*bool)(unsafe.Pointer(&ws.take(isa.lanes)[0])), isa.lanes)
+		for i := range f.seen {
+			f.seen[i] = takeWords(ws, x.rows*f.words)
+		}
+	}
+	if score.Dropout != 0 {
+		f.kept, f.below = takeWords(ws, f.words+1), uint32(min(math.Floor(float64(score.Dropout)*(1<<32)+.5), 1<<32-1))
+	}
+}
+
+// mask sets the bits of the keys of a block that its rows see, if these are not all. It reports
+// whether any row sees any key.
+func (f *decodeScores) mask(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) bool {
+	t := &j.args.Mask
+	if !j.p.Score.Mask {
+		return true
+	}
+	bools, words := t.Bools(), ceilDiv(block.n, isa.lanes)
+	some, all, last := uint32(0), true, -1
+	for r := range block.rows {
+		h, i := x.queryOf(x.g, block.row+r)
+		row, at := f.seen[0][r*f.words:][:words], t.Repeated(x.b, h, i)+block.from
+		if at == last {
+			copy(row, f.seen[0][(r-1)*f.words:])
+			continue
+		}
+		last = at
+		f.setBits(isa, row, bools[at:][:block.n])
+		for w, seen := range row {
+			some |= seen
+			all = all && seen == laneMask(0, block.n-w*isa.lanes, isa.lanes)
+		}
+	}
+	if some != 0 && !all {
+		block.seen = f.seen[0]
+		f.seen[0], f.seen[1] = f.seen[1], f.seen[0]
+	}
+	return some != 0
+}
+
+// setBits sets a bit for each of a row's keys that is true.
+func (f *decodeScores) setBits(isa *laneISA, row []uint32, keys []bool) {
+	whole := len(keys) / isa.lanes
+	if whole > 0 {
+		isa.maskBits(&row[0], &keys[0], isa.lanes, whole)
+	}
+	if rest := keys[whole*isa.lanes:]; len(rest) > 0 {
+		clear(f.bools[copy(f.bools, rest):])
+		isa.maskBits(&row[whole], &f.bools[0], isa.lanes, 1)
+	}
+}
+
+// adjust makes the scores of a block those that the softmax is of, -Inf where a mask hides a key.
+func (f *decodeScores) adjust(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+	score := &j.p.Score
+	if score.Bias {
+		f.loadBias(isa, j, x, block)
+	}
+	if adjusts(j.call) {
+		// The keys of a row, lanes by lanes, are rows to the routine: distances are in units of so many keys.
+		unit, words := float32(isa.lanes), ceilDiv(block.n, isa.lanes)
+		bias, places := (*float32)(nil), (*float32)(nil)
+		if score.ALiBi {
+			places = &f.places[0]
+		}
+		for r := range block.rows {
+			_, i := x.queryOf(x.g, block.row+r)
+			if score.Bias {
+				bias = &f.bias[r*decodeStep]
+			}
+			isa.adjust(&block.s[r*decodeStep], isa.lanes, words, &f.top[0], nil, float32(j.scale), score.Softcap,
+				bias, isa.lanes, places, f.slopes[block.row+r]*unit, float32(block.from-i-x.Diagonal)/unit)
+		}
+	}
+	if block.seen != nil {
+		for r := range block.rows {
+			isa.maskScores(&block.s[r*decodeStep], &block.seen[r*f.words], ceilDiv(block.n, isa.lanes), &f.top[0])
+		}
+	}
+}
+
+// sees reports whether row r of a block sees a key of it.
+func (f *decodeScores) sees(block *seenKeys, r, key int) bool {
+	if block.seen == nil {
+		return true
+	}
+	lanes := decodeBlock / f.words
+	return block.seen[r*f.words+key/lanes]>>(key%lanes)&1 != 0
+}
+
+// loadBias loads the biases of a block.
+func (f *decodeScores) loadBias(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+	t, last := &j.args.Bias, -1
+	for r := range block.rows {
+		h, i := x.queryOf(x.g, block.row+r)
+		row, at := f.bias[r*decodeStep:][:block.n], t.Repeated(x.b, h, i)+block.from
+		if at == last {
+			copy(row, f.bias[(r-1)*decodeStep:])
+		} else {
+			isa.load(row, t, at)
+		}
+		last = at
+	}
+}
+
+// drop sets to 0 the weights of a block that dropout drops.
+func (f *decodeScores) drop(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+	if j.p.Score.Dropout == 0 {
+		return
+	}
+	before := block.from % 4 // keys whose random words come with those of the first
+	words := ceilDiv(before+block.n, isa.lanes)
+	for r := range block.rows {
+		h, i := x.queryOf(x.g, block.row+r)
+		weights := block.s[r*decodeStep:]
+		for w := range words {
+			first := w*isa.lanes - before
+			isa.keepKeys(&f.kept[w], 1, i, block.from+first, uint32(h), uint32(x.b), j.args.Seed, f.below)
+			for gone := ^f.kept[w] & laneMask(-first, block.n-first, isa.lanes); gone != 0; gone &= gone - 1 {
+				weights[first+bits.TrailingZeros32(gone)] = 0
+			}
+		}
+	}
+}
+
+// repair takes the values of a block again for rows whose sums are not finite: those that a row
+// does not see have weighed 0, which is no weight beside what is not finite.
+func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys) {
+	o := x.o[block.row*x.oStep:][:block.rows*x.oStep]
+	isa.dots(&x.top[0], &o[0], &o[0], len(o)/isa.lanes)
+	if allFinite(x.top) {
+		return
+	}
+	for r := range block.rows {
+		row := o[r*x.oStep:][:x.oStep]
+		if allFinite(row) {
+			continue
+		}
+		copy(row, x.before[(block.row+r)*x.oStep:])
+		n, weights := 0, block.s[r*decodeStep:]
+		for key := range block.n {
+			if x.sees(&block, r, key) {
+				x.v.copy(isa.laneISA, j, &x.itemOfKeys, n, block.from+key, 1)
+				weights[n] = weights[key]
+				n++
+			}
+		}
+		if n > 0 {
+			isa.attend[x.as](nil, nil, 0, 0, nil, 0, 0, 0, 0, &row[0], x.oStep, &x.idle[0],
+				&weights[0], (*byte)(unsafe.Pointer(&x.v.buf[0])), x.v.bytes, 0, x.v.t.Shape()[3], 1, n)
+		}
+	}
+}
+
+func allFinite(x []float32) bool {
+	for _, x := range x {
+		if x-x != 0 {
+			return false
+		}
+	}
+	return true
+}

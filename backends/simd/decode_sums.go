@@ -1,0 +1,227 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The state of the rows of a decode kernel: m, l and o of the chunk at hand, and of those before it
+// where the item has all of them. Otherwise each chunk's are kept, for rows to be merged.
+type decodeSums struct {
+	itemOfKeys
+	at   int       // the chunk at hand
+	m, l []float32 // [rows]
+	o    []float32 // [rows][oStep]
+	allM []float32 // of the chunks before
+	all  []float32 // with l in its column, as o has it when a chunk ends
+	by   []float32 // [lanes]
+}
+
+// sumFloats returns the workspace of the sums of so many rows.
+func sumFloats(rows, oStep int) int { return 3*rows + 2*rows*oStep + decodeWidest }
+
+// setItem makes x that of an item that has seen no key.
+func (x *decodeSums) setItem(j *job, ws *arena, item int) {
+	x.itemOfKeys.setItem(j, item)
+	x.l, x.by = ws.take(x.rows), ws.take(decodeWidest)
+	if !x.isSplit() {
+		x.m, x.o = ws.take(x.rows), ws.take(x.rows*x.oStep)
+		x.allM, x.all = ws.take(x.rows), ws.take(x.rows*x.oStep)
+	}
+	x.at = x.from
+	x.begin()
+}
+
+// begin begins the chunk at hand.
+func (x *decodeSums) begin() {
+	if x.isSplit() {
+		x.m, x.o = x.result(x.at)
+	}
+	clear(x.o)
+	clear(x.l)
+	for r := range x.m {
+		x.m[r] = float32(math.Inf(-1))
+	}
+}
+
+// end ends it.
+func (x *decodeSums) end(isa *laneISA, j *job) {
+	for r, l := range x.l {
+		x.o[r*x.oStep+x.lColumn] = l
+	}
+	switch {
+	case x.isSplit():
+	case x.at == x.from:
+		x.m, x.allM, x.o, x.all = x.allM, x.m, x.all, x.o
+	default:
+		for r := range x.m {
+			x.allM[r] = isa.addChunk(x.all[r*x.oStep:][:x.oStep], x.allM[r], x.o[r*x.oStep:][:x.oStep], x.m[r], j.unit, x.by)
+		}
+	}
+}
+
+// reach ends chunks until the given one is at hand.
+func (x *decodeSums) reach(isa *laneISA, j *job, chunk int) {
+	for x.at < chunk {
+		x.end(isa, j)
+		x.at++
+		x.begin()
+	}
+}
+
+// addChunk adds o, which it changes, and its l, of one chunk to those of the chunks before, and
+// returns the maximum of both.
+func (isa *laneISA) addChunk(all []float32, allM float32, o []float32, m float32, unit float64, by []float32) float32 {
+	rows := len(o) / isa.lanes
+	switch {
+	case m == allM:
+		isa.addSum(&all[0], &o[0], rows, &ones[0])
+		return m
+	case m > allM:
+		setAll(by[:isa.lanes], exp(unit*(float64(allM)-float64(m))))
+		isa.addSum(&all[0], &o[0], rows, &by[0])
+		return m
+	}
+	setAll(by[:isa.lanes], exp(unit*(float64(m)-float64(allM))))
+	isa.addSum(&o[0], &all[0], rows, &by[0])
+	copy(all, o)
+	return allM
+}
+
+func setAll(x []float32, to float32) {
+	for i := range x {
+		x[i] = to
+	}
+}
+
+// endItem ends the last chunk, and writes the rows of O and LSE if the item has all chunks.
+func (isa *decodeISA) endItem(j *job, x *decodeSums, buf []float32) {
+	x.reach(isa.laneISA, j, x.to-1)
+	x.end(isa.laneISA, j)
+	if x.isSplit() {
+		return
+	}
+	for r := range x.written {
+		if r < x.rows {
+			isa.endRow(j, &x.itemOfKeys, r, x.allM[r], x.all[r*x.oStep:][:x.oStep], buf)
+		} else {
+			x.clearRow(j, r)
+		}
+	}
+}
+
+// mergeFloats returns the workspace of merge.
+func mergeFloats(c *flashkit.Call) int {
+	_, oStep := decodeSteps(&c.Problem)
+	return 2*oStep + decodeWidest
+}
+
+// merge adds up the chunks of rows and writes O and LSE.
+func (isa *decodeISA) merge(j *job, ws *arena, item int) {
+	var x itemOfKeys
+	results, from, to := x.setRows(j, item)
+	all, buf, by := ws.take(x.oStep), ws.take(x.oStep), ws.take(decodeWidest)
+	for row := from; row < to; row++ {
+		r := row % x.written
+		x.setHead(j, results, row/x.written)
+		if r >= x.rows {
+			x.clearRow(j, r)
+			continue
+		}
+		m := float32(0)
+		for c := range x.chunks {
+			tops, o := x.result(c)
+			if o = o[r*x.oStep:][:x.oStep]; c == 0 {
+				m = tops[r]
+				copy(all, o)
+			} else {
+				m = isa.addChunk(all, m, o, tops[r], j.unit, by)
+			}
+		}
+		isa.endRow(j, &x, r, m, all, buf)
+	}
+}
+
+// clearRow writes row r of O and LSE, which the sequence does not have.
+func (x *itemOfKeys) clearRow(j *job, r int) {
+	h, i := x.queryOf(x.g, r)
+	clearRows(&j.args.O, x.QBatch, h, x.Q0+i, x.Q0+i+1)
+	j.storeLSE(x.QBatch, h, x.Q0+i, float32(math.Inf(-1)))
+}
+
+// endRow divides once and writes row r of O, which has l in its column, and of LSE.
+func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
+	p, l := &j.p, o[x.lColumn]
+	if isa.split > 0 && isa.storage(j) == flashkit.BFloat16 {
+		unsplit(o[:x.lColumn], buf, isa.split)
+	}
+	o, buf = o[:p.VDim], buf[:p.VDim]
+	h, i := x.queryOf(x.g, r)
+	i += x.Q0
+	at, lse := j.args.O.Offset(x.QBatch, h, i), math.Inf(-1)
+	switch {
+	case p.Score.Sink || p.Carry:
+		sink, before := j.besideKeys(x.QBatch, h, i)
+		if !p.Score.Sink && l == 0 && !math.IsInf(before, -1) {
+			return // O and LSE stay
+		}
+		if p.Carry {
+			load(buf, &j.args.O, at)
+		}
+		lse = addBeside(o, j.unit*float64(m), float64(l), sink, before, j.keep(), buf)
+	case l == 0: // no key, or none with a score above -Inf
+		clear(o)
+	default:
+		scale(o, float32(j.keep()/float64(l)))
+		lse = j.unit*float64(m) + math.Log(float64(l))
+	}
+	isa.store(&j.args.O, at, o)
+	j.storeLSE(x.QBatch, h, i, float32(lse))
+}
+
+// keep returns the factor of the weights that dropout leaves.
+func (j *job) keep() float64 { return 1 / (1 - float64(j.p.Score.Dropout)) }
+
+// besideKeys returns the logarithms of the weights that a row has beside those of its keys: of the
+// sink, and of the keys of earlier calls.
+func (j *job) besideKeys(b, h, i int) (sink, before float64) {
+	sink, before = math.Inf(-1), math.Inf(-1)
+	if t := &j.args.Sink; j.p.Score.Sink {
+		sink = float64(t.Float32s()[t.Offset(0, h, 0)])
+	}
+	if t := &j.args.LSE; j.p.Carry {
+		before = float64(t.Float32s()[t.Offset(b, h, i)])
+	}
+	return sink, before
+}
+
+// addBeside sets o to the quotient of a row whose keys have the sums o and l, of weights relative to
+// that of the logarithm m. Beside these there are a sink and the past O of earlier keys. It returns LSE.
+func addBeside(o []float32, m, l, sink, before, keep float64, past []float32) float64 {
+	top := max(m, sink, before)
+	if math.IsInf(top, -1) && l == 0 {
+		clear(o)
+		return top
+	}
+	w, earlier := weightOf(m, top), weightOf(before, top)
+	sum := l*w + weightOf(sink, top) + earlier
+	scale(o, float32(keep*w/sum))
+	if earlier > 0 {
+		by := float32(earlier / sum)
+		for i, x := range past {
+			o[i] += by * x
+		}
+	}
+	return top + math.Log(sum)
+}
+
+// weightOf returns e^(x-top).
+func weightOf(x, top float64) float64 {
+	if d := x - top; d != 0 {
+		return math.Exp(d)
+	}
+	return 1
+}

@@ -1,0 +1,119 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// tableOf returns the table of a call, in a job.
+func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
+	j := &job{}
+	var c flashkit.Call
+	require.NoError(t, c.Set(p, flashkit.PassForward, args))
+	j.call, j.p, j.args = &c, p, args
+	j.decode.set(&c)
+	j.shared.reserve(j.decode.results)
+	return j
+}
+
+// Every chunk of every head belongs to one item, and every row of a head whose chunks are shared out
+// to one that merges; long items come first, and no result is that of two chunks.
+func TestDecodeItems(t *testing.T) {
+	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for range 300 {
+		p := flashkit.Problem{Batch: 1 + r.IntN(40), KVHeads: 1 + r.IntN(3), QLen: 1 + r.IntN(3), KVLen: 1 + r.IntN(9000), Dim: 64, VDim: 64,
+			Band: []flashkit.Band{{}, flashkit.Causal(), flashkit.Window(700, 0)}[r.IntN(3)]}
+		p.Heads, p.Ragged = p.KVHeads*(1+r.IntN(3)), r.IntN(4) > 0
+		one := p
+		one.Batch, one.KVLen = 1, 1
+		args := flashkit.NewArgs(one, flashkit.PassForward)
+		for _, x := range []*flashkit.Tensor{&args.Q, &args.O, &args.LSE} {
+			s := x.Shape()
+			*x = flashkit.F32(make([]float32, p.Batch*s[1]*s[2]*s[3]), p.Batch, s[1], s[2], s[3])
+		}
+		for _, x := range []*flashkit.Tensor{&args.K, &args.V} { // which are not read
+			*x = flashkit.F32(make([]float32, 64), p.Batch, p.KVHeads, p.KVLen, 64).WithStrides(0, 0, 0)
+		}
+		if p.Ragged {
+			args.Seqs = &flashkit.Sequences{}
+			for range p.Batch {
+				args.Seqs.QLens = append(args.Seqs.QLens, int32(r.IntN(p.QLen+1)))
+				args.Seqs.KVLens = append(args.Seqs.KVLens, int32(r.IntN(p.KVLen+1)))
+			}
+		}
+		j := tableOf(t, p, args)
+		chunks, rows, results := map[string]int{}, map[string]int{}, map[*float32]bool{}
+		for item, last := 0, 1<<60; item < j.decode.items; item++ {
+			var x itemOfKeys
+			x.setItem(j, item)
+			for c := x.from; c < x.to; c++ {
+				chunks[fmt.Sprint(x.b, x.g, c)]++
+				if x.isSplit() && x.rows > 0 {
+					m, o := x.result(c)
+					require.False(t, results[&m[0]] || len(m) != x.rows || len(o) != x.rows*x.oStep)
+					results[&m[0]] = true
+				}
+			}
+			if x.from == 0 {
+				require.LessOrEqual(t, min(x.last-x.first, x.run*x.chunk), last)
+				last = min(x.last-x.first, x.run*x.chunk)
+			}
+		}
+		for item := range j.decode.merges {
+			var x itemOfKeys
+			first, from, to := x.setRows(j, item)
+			for row := from; row < to; row++ {
+				x.setHead(j, first, row/x.written)
+				rows[fmt.Sprint(x.b, x.g, row%x.written)]++
+			}
+		}
+		wantChunks, wantRows := 0, 0
+		for b := range p.Batch {
+			var d decodePlan
+			d.setSequence(j.call, &j.decode.decodeShape, b, j.decode.keys)
+			wantChunks += p.KVHeads * d.chunks
+			if d.isSplit() {
+				wantRows += p.KVHeads * d.written
+			}
+		}
+		require.Len(t, chunks, wantChunks, "%v %+v", p, args.Seqs)
+		require.Len(t, rows, wantRows, "%v %+v", p, args.Seqs)
+		for _, list := range []map[string]int{chunks, rows} {
+			for at, n := range list {
+				require.Equal(t, 1, n, "%v: %s", p, at)
+			}
+		}
+	}
+}
+
+// Few heads have work for many processors, and many heads nothing to merge.
+func TestDecodeSpreads(t *testing.T) {
+	for name, want := range map[string]struct{ least, most, merges int }{
+		"b1-h8-g1-n1-m4096-d128-bf16":             {16, 64, 1},
+		"b1-h32-g8-n1-m1024-d128-bf16":            {16, 128, 1},
+		"b1-h32-g8-n1-m4096-d128-f32":             {48, 128, 1},
+		"b1-h32-g8-n1-m131072-d128-bf16":          {128, 1024, 1},
+		"b32-h32-g8-n1-m4096-d128-bf16":           {256, 256, 0},
+		"b4-h32-g8-n1-m4096-d64-bf16":             {64, 256, 1},
+		"b1-h128-g128-n1-m2048-d64-bf16":          {128, 128, 0},
+		"b1-h1-g1-n1-m100-d64-f32":                {1, 1, 0},
+		"b1-h64-g1-n1-m32768-d128-f32":            {16, 128, 1},
+		"b1-h4-g4-n1-m8192-d64-f32-causal":        {48, 128, 1},
+		"b64-h8-g8-n1-m100000-d64-f16":            {512, 1 << 14, 1},
+		"b1-h2-g2-n1-m1048576-d64-bf16":           {256, 1024, 1},
+		"b1-h2-g2-n1-m65536-d64-f32-window4096.0": {16, 64, 1},
+	} {
+		var x decodeTable
+		x.choose(parsed(t, name).Ask(flashkit.PassForward))
+		require.GreaterOrEqual(t, x.items, want.least, name)
+		require.LessOrEqual(t, x.items, want.most, name)
+		require.Equal(t, want.merges, min(1, x.merges), name)
+	}
+}

@@ -1,0 +1,267 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// eachLaneISA runs a test of routines for the instruction sets that this machine has.
+func eachLaneISA(t *testing.T, test func(t *testing.T, isa *laneISA, r *rand.Rand)) {
+	for _, x := range []struct {
+		name string
+		isa  *laneISA
+		fits func(flashkit.Problem) string
+	}{{"avx512", &avx512Lanes, fitsAVX512}, {"avx2", &avx2Lanes, fitsAVX2}} {
+		t.Run(x.name, func(t *testing.T) {
+			if reason := x.fits(flashkit.Problem{}); reason != "" {
+				t.Skip(reason)
+			}
+			test(t, x.isa, rand.New(rand.NewPCG(rand.Uint64(), 1)))
+		})
+	}
+}
+
+const (
+	untouched = 0x7fabcdef // a NaN that nothing computes
+	margin    = 40         // elements on either side of an output
+)
+
+// A fenced is an output of n elements, with what is untouched around it and, where rows
+// lie further apart than they are wide, between them.
+type fenced struct{ all, x []float32 }
+
+func newFenced(n int) fenced {
+	all := make([]float32, n+2*margin)
+	for i := range all {
+		all[i] = math.Float32frombits(untouched)
+	}
+	return fenced{all, all[margin:][:n]}
+}
+
+// requireFence fails if anything was written but in rows of so many elements, step
+// elements apart.
+func (f *fenced) requireFence(t *testing.T, wide, step int) {
+	t.Helper()
+	for i, x := range f.all {
+		at := i - margin
+		if at < 0 || at >= len(f.x) || at%step >= wide {
+			require.Equal(t, uint32(untouched), math.Float32bits(x), "element %d of %d, rows of %d of %d", at, len(f.x), wide, step)
+		}
+	}
+}
+
+var extremes = []float32{
+	0, float32(math.Copysign(0, -1)), 1e-45, -1e-40, 0x1p-126, -0x1p-126, 1, -1, 88, -104, 1e30, -1e30,
+	math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()),
+}
+
+// anyFloat returns a number of any size now and then, else one of up to some tens.
+func anyFloat(r *rand.Rand) float32 {
+	switch r.IntN(16) {
+	case 0:
+		return extremes[r.IntN(len(extremes))]
+	case 1:
+		return math.Float32frombits(r.Uint32())
+	default:
+		return float32(r.NormFloat64() * math.Exp(6*r.Float64()-3))
+	}
+}
+
+// flushed returns x as arithmetic routines read and write it.
+func flushed(x float32) float64 {
+	if math.Abs(float64(x)) < 0x1p-126 {
+		return 0
+	}
+	return float64(x)
+}
+
+// near reports whether got is want but for an error, and is infinite, or no number, where
+// float32 has nothing else.
+func near(want float64, got float32, err float64) bool {
+	switch {
+	case math.IsNaN(want):
+		return got != got
+	case math.IsInf(want, 0):
+		return float64(got) == want
+	case math.IsInf(float64(got), 0):
+		return math.Abs(want)+err >= math.MaxFloat32 && math.Signbit(want) == math.Signbit(float64(got))
+	}
+	return math.Abs(float64(got)-want) <= err+0x1p-126
+}
+
+// requireThat is require.True, which takes long where it holds.
+func requireThat(t *testing.T, ok bool, format string, args ...any) {
+	if !ok {
+		t.Helper()
+		require.Failf(t, "not so", format, args...)
+	}
+}
+
+// The hyperbolic tangent of adjust has the sign of its argument, is at most 1, and is
+// within three units in the last place over all exponents.
+func TestTanh(t *testing.T) {
+	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+		n := isa.lanes
+		x, s, top := make([]float32, n), make([]float32, n), make([]float32, n)
+		for range 40000 {
+			for i := range x {
+				switch r.IntN(4) {
+				case 0:
+					x[i] = anyFloat(r)
+				case 1:
+					x[i] = math.Float32frombits(r.Uint32())
+				default:
+					x[i] = float32(20*r.Float64() - 10)
+				}
+			}
+			copy(s, x)
+			isa.adjust(&s[0], n, 1, &top[0], nil, 1, 1, nil, 0, nil, 0, 0)
+			for i, got := range s {
+				want, size := math.Tanh(flushed(x[i])), math.Abs(float64(got))
+				ok := near(want, got, math.Abs(want)*3*0x1p-23+0x1p-124) && !(size > 1) && (got == 0 || got != got || got > 0 == (x[i] > 0))
+				if math.Abs(float64(x[i])) > 9.5 {
+					ok = size == 1
+				}
+				requireThat(t, ok, "tanh(%g) = %g, want %g", x[i], got, want)
+			}
+		}
+	})
+}
+
+// An adjustment is a call of adjust.
+type adjustment struct {
+	rows, step, biasStep int
+	scale, softcap       float32
+	slope, at            float32
+	s, uncap             fenced
+	top, bias, lanes     []float32
+}
+
+// newAdjustment makes one with random features.
+func newAdjustment(isa *laneISA, r *rand.Rand) *adjustment {
+	n := isa.lanes
+	a := &adjustment{rows: 1 + r.IntN(9), step: n + r.IntN(3)*r.IntN(30), scale: float32(math.Exp(4*r.Float64() - 3))}
+	a.s, a.top = newFenced((a.rows-1)*a.step+n), make([]float32, n)
+	for i := range n {
+		a.top[i] = anyFloat(r)
+		if a.top[i] != a.top[i] {
+			a.top[i] = float32(math.Inf(-1))
+		}
+		for row := range a.rows {
+			a.s.x[row*a.step+i] = anyFloat(r)
+		}
+	}
+	if r.IntN(2) == 0 {
+		a.softcap = float32(math.Exp(5 * r.Float64()))
+	}
+	if r.IntN(2) == 0 {
+		a.uncap = newFenced(len(a.s.x))
+	}
+	if r.IntN(2) == 0 {
+		a.biasStep = r.IntN(2) * (n + r.IntN(20))
+		a.bias = make([]float32, (a.rows-1)*a.biasStep+n)
+		for i := range a.bias {
+			a.bias[i] = anyFloat(r)
+		}
+	}
+	if r.IntN(2) == 0 {
+		a.slope, a.at = float32(r.Float64()-.2), float32(r.IntN(5000))
+		a.lanes = make([]float32, n)
+		for i := range a.lanes {
+			a.lanes[i] = float32(r.IntN(5000))
+		}
+	}
+	return a
+}
+
+// first returns the first element of what may be nil.
+func first[T any](x []T) *T {
+	if len(x) == 0 {
+		return nil
+	}
+	return &x[0]
+}
+
+// want returns the score that is made of x, its likely error, and the cap's derivative.
+func (a *adjustment) want(x float32, row, i int) (s, err, uncap float64) {
+	s = float64(a.scale) * flushed(x)
+	err = math.Abs(s)
+	if limit := float64(a.softcap); limit != 0 {
+		y := math.Tanh(s / limit)
+		s, uncap, err = limit*y, 1-y*y, 4*limit*(math.Abs(y)+0x1p-100)
+	}
+	if a.bias != nil {
+		b := flushed(a.bias[row*a.biasStep+i])
+		s, err = s+b, err+math.Abs(b)
+	}
+	if a.lanes != nil {
+		d := float64(a.slope) * math.Abs(float64(a.at)+float64(row)-float64(a.lanes[i]))
+		s, err = s-d, err+math.Abs(d)
+	}
+	return s, 2 * 0x1p-23 * err, uncap
+}
+
+func TestAdjust(t *testing.T) {
+	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+		for range 1500 {
+			a, n := newAdjustment(isa, r), isa.lanes
+			in, top := slices.Clone(a.s.x), slices.Clone(a.top)
+			isa.adjust(&a.s.x[0], a.step, a.rows, &a.top[0], first(a.uncap.x), a.scale, a.softcap, first(a.bias), a.biasStep, first(a.lanes), a.slope, a.at)
+			for row := range a.rows {
+				for i := range n {
+					at := row*a.step + i
+					got := a.s.x[at]
+					s, err, uncap := a.want(in[at], row, i)
+					requireThat(t, near(s, got, err), "%g, want %g: s %g, softcap %g, bias %t, slope %g", got, s, in[at], a.softcap, a.bias != nil, a.slope)
+					if got > top[i] {
+						top[i] = got
+					}
+					if a.softcap != 0 && a.uncap.x != nil {
+						got := a.uncap.x[at]
+						requireThat(t, near(uncap, got, 8*0x1p-23) && !(got < 0), "uncap %g, want %g: s %g, softcap %g", got, uncap, in[at], a.softcap)
+					}
+				}
+			}
+			for i, x := range top {
+				require.Equal(t, flushed(x), flushed(a.top[i]), "top of lane %d", i)
+			}
+			a.s.requireFence(t, n, a.step)
+			if a.softcap == 0 {
+				n = 0
+			}
+			a.uncap.requireFence(t, n, a.step)
+		}
+	})
+}
+
+func TestMaskBits(t *testing.T) {
+	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+		for range 2000 {
+			rows, step := 1+r.IntN(9), r.IntN(2)*(isa.lanes-5+r.IntN(20))
+			mask, got := make([]bool, (rows-1)*step+isa.lanes), newFenced(rows)
+			for i := range mask {
+				mask[i] = r.IntN(2) == 0
+			}
+			bits := words(got.x)
+			isa.maskBits(&bits[0], &mask[0], step, rows)
+			for row, got := range bits {
+				want := uint32(0)
+				for i, on := range mask[row*step:][:isa.lanes] {
+					if on {
+						want |= 1 << i
+					}
+				}
+				require.Equal(t, want, got, "row %d of %d, %d apart", row, rows, step)
+			}
+			got.requireFence(t, 1, 1)
+		}
+	})
+}

@@ -1,0 +1,208 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import "math/bits"
+
+// A Mask hides pairs that the band lets through. Its bits are read for groups of keys, which
+// begin at multiples of maskGroup. Where all rows of a tile see the same keys of a group, and
+// these lie together, the others are left out; else the group takes the path of the edges of
+// the band. That follows from what the mask says, not from how it is given.
+
+const maskGroup = 32 // keys
+
+// What a mask hides of keys.
+const (
+	hidesNothing = iota
+	hidesSome
+	hidesAll
+)
+
+// A keyMask is what the mask hides from the rows of a tile of the block of keys at hand.
+type keyMask struct {
+	ofKeys  bool                                // it is the same for all rows, and is read once for all tiles of an item
+	ofRows  bool                                // it is not
+	step    int                                 // keys that a product takes, all of them or none
+	from    int                                 // where the first group begins
+	groups  [tileBlock/maskGroup + 1]keysOfMask // of the block
+	visible []uint32                            // [keys] bits of the rows that see each, in groups of which it hides some
+	words   []uint32                            // [2][maskGroup] bits of keys of a group, for each row
+}
+
+// A keysOfMask is the keys of a group that all rows see, from up to but not including to. No
+// row sees others, unless some do.
+type keysOfMask struct {
+	from, to uint8
+	some     bool
+}
+
+func (j *job) newMask(ws *arena, keys, step int) (x keyMask) {
+	if j.p.Score.Mask {
+		x.ofKeys, x.step = j.args.Mask.Shape()[2] == 1, step
+		x.ofRows = !x.ofKeys
+		x.visible, x.words = takeWords(ws, keys+maskGroup), takeWords(ws, 2*maskGroup)
+	}
+	return x
+}
+
+func (pl *plan) keyMaskFloats(keys int) int {
+	if !pl.p.Score.Mask {
+		return 0
+	}
+	return keys + 3*maskGroup
+}
+
+func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
+
+// read reads what the mask says of n rows, from a given one on, and the groups that the keys
+// [lo, hi) are of. It reports whether some row sees some key. Groups are whole, whatever keys
+// are asked for, so that the bits of a tile do not depend on the item.
+func (x *keyMask) read(j *job, isa *laneISA, s *seqTile, row, n, lo, hi int) (some bool) {
+	t := &j.args.Mask
+	at, step := t.Repeated(s.b, s.h, row), t.Strides()[2]
+	if x.ofKeys {
+		n = 1
+	}
+	x.from = lo &^ (maskGroup - 1)
+	for k := x.from; k < hi; k += maskGroup {
+		words := x.words[:n]
+		isa.maskWords(words, x.words[maskGroup:], t.Bools()[at:], step, k, s.M)
+		all, any := ^uint32(0), uint32(0)
+		for _, w := range words {
+			all, any = all&w, any|w
+		}
+		g := &x.groups[(k-x.from)/maskGroup]
+		if *g = x.keysOf(all, any, s.M-k); g.some {
+			x.spread(k-x.from, n)
+		}
+		some = some || any != 0
+	}
+	return some
+}
+
+// keysOf returns what rows see of n keys from the bits of those that all see, and of those
+// that any sees.
+func (x *keyMask) keysOf(all, any uint32, n int) keysOfMask {
+	if any == 0 {
+		return keysOfMask{}
+	}
+	from, to := bits.TrailingZeros32(any), bits.Len32(any)
+	if any != laneMask(from, to, maskGroup) || all != any || from%x.step != 0 || to%x.step != 0 && to != n {
+		return keysOfMask{some: true}
+	}
+	return keysOfMask{from: uint8(from), to: uint8(to)}
+}
+
+// spread sets the rows that see each key of a group that begins at a given one of the block,
+// from the words of n rows, or of one for all.
+func (x *keyMask) spread(at, n int) {
+	visible := (*[maskGroup]uint32)(x.visible[at:])
+	if x.ofKeys {
+		for i := range visible {
+			visible[i] = -(x.words[0] >> i & 1)
+		}
+		return
+	}
+	clear(x.words[n:maskGroup])
+	transposeBits(visible, (*[maskGroup]uint32)(x.words))
+}
+
+// part returns where the keys of which the mask hides as much as of key from end, up to a
+// given one, and what it hides of them.
+func (x *keyMask) part(from, to int) (until, hides int) {
+	until, hides = x.segment(from)
+	for until < to {
+		end, other := x.segment(until)
+		if other != hides {
+			break
+		}
+		until = end
+	}
+	return min(until, to), hides
+}
+
+// segment is part of one group.
+func (x *keyMask) segment(key int) (until, hides int) {
+	at := key - x.from
+	g, begin := &x.groups[at/maskGroup], key-at%maskGroup
+	switch at %= maskGroup; {
+	case g.some:
+		return begin + maskGroup, hidesSome
+	case at < int(g.from):
+		return begin + int(g.from), hidesAll
+	case at < int(g.to):
+		return begin + int(g.to), hidesNothing
+	}
+	return begin + maskGroup, hidesAll
+}
+
+// maskWords sets bit i of each word to the row's mask of key k+i. Rows lie step elements
+// apart, and are not read from key m on. buf has place for as many words.
+func (isa *laneISA) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
+	if m < isa.lanes {
+		boolBits(words, mask, step, k, m)
+		return
+	}
+	for i := 0; i < maskGroup && k+i < m; i += isa.lanes {
+		from := min(k+i, m-isa.lanes) // where the row ends bits are read once more, and shifted out
+		again := k + i - from
+		if i == 0 {
+			isa.maskBits(&words[0], &mask[from], step, len(words))
+			for r := 0; r < len(words) && again > 0; r++ {
+				words[r] >>= again
+			}
+			continue
+		}
+		isa.maskBits(&buf[0], &mask[from], step, len(words))
+		for r, w := range buf[:len(words)] {
+			words[r] |= w >> again << i
+		}
+	}
+}
+
+// boolBits is maskWords of rows of few keys.
+func boolBits(words []uint32, mask []bool, step, k, m int) {
+	clear(words)
+	for r := range words {
+		for i, on := range mask[r*step+k : r*step+min(k+maskGroup, m)] {
+			if on {
+				words[r] |= 1 << i
+			}
+		}
+	}
+}
+
+// transposeBits sets bit r of dst[c] to bit c of src[r].
+func transposeBits(dst, src *[maskGroup]uint32) {
+	const (
+		n8, n4, n2, n1 = 0x00ff00ff00ff00ff, 0x0f0f0f0f0f0f0f0f, 0x3333333333333333, 0x5555555555555555
+	)
+	var x [maskGroup / 2]uint64
+	row := func(i int) uint64 { // and above it row i + 16, with 16 bits of either exchanged
+		y := uint64(src[i]) | uint64(src[i+16])<<32
+		moved := (y>>16 ^ y) & 0xffff0000
+		return y ^ moved ^ moved<<16
+	}
+	for i := range 4 {
+		a, b, c, d := row(i), row(i+4), row(i+8), row(i+12)
+		a, c = exchange(a, c, 8, n8)
+		b, d = exchange(b, d, 8, n8)
+		x[i], x[i+4] = exchange(a, b, 4, n4)
+		x[i+8], x[i+12] = exchange(c, d, 4, n4)
+	}
+	for i := 0; i < len(x); i += 4 {
+		a, c := exchange(x[i], x[i+2], 2, n2)
+		b, d := exchange(x[i+1], x[i+3], 2, n2)
+		a, b = exchange(a, b, 1, n1)
+		c, d = exchange(c, d, 1, n1)
+		dst[i], dst[i+1], dst[i+2], dst[i+3] = uint32(a), uint32(b), uint32(c), uint32(d)
+		dst[i+16], dst[i+17], dst[i+18], dst[i+19] = uint32(a>>32), uint32(b>>32), uint32(c>>32), uint32(d>>32)
+	}
+}
+
+// exchange returns x and y after the bits of x that lie n above those of the mask, and the
+// latter bits of y, have changed places.
+func exchange(x, y uint64, n int, mask uint64) (uint64, uint64) {
+	moved := (x>>n ^ y) & mask
+	return x ^ moved<<n, y ^ moved
+}

@@ -1,0 +1,180 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A gradScore makes P and dS of panels where features change scores or weights:
+//
+//	S = adjusted: scaled, capped, with bias and slopes
+//	P = exp(S - LSE); g = P (z dP - delta), with z of dropout
+//	dBias += g; dS = scale g (the slope of the cap); P = P z
+//
+// Query rows are outside, keys in the lanes, as in what it takes the place of: one
+// routine for P and dS.
+type gradScore struct {
+	isa     *laneISA
+	on      bool // some feature changes scores or weights
+	adjusts bool // scores
+
+	scale   float32 // of dot products
+	unit    float32 // of what adjust leaves
+	by      float32 // of dS
+	softcap float32
+	slope   float32
+	below   uint32 // words of Philox below it drop their weight
+	keep    float32
+
+	h, from, n int // the tile's head, first row and rows
+
+	bias     []float32 // of the tile and the block, rows biasStep apart
+	biasStep int
+	widened  []float32 // [rows][keys]
+	uncap    []float32 // [rows][lanes], nil without a cap
+	kept     []uint32  // [rows], nil without dropout
+	top      []float32 // [lanes], of no use
+	db       biasGrad
+
+	fetch     [2]rowFetch // of the next tile's bias and dBias
+	fetchEach int         // rows at a time
+	parts     int         // of the dot products of a panel, between which something is fetched
+}
+
+// featured reports whether features change scores or weights.
+func (pl *plan) featured() bool {
+	s := &pl.p.Score
+	return s.Softcap != 0 || s.ALiBi || s.Bias || s.Dropout != 0
+}
+
+// scoreFloats returns the workspace of a gradScore.
+func (pl *plan) scoreFloats(lanes int) int {
+	s, floats := &pl.p.Score, 0
+	if s.Bias {
+		floats += pl.rows*pl.keys + pl.biasGradFloats(lanes)
+	}
+	if s.Softcap != 0 {
+		floats += pl.rows * lanes
+	}
+	if s.Dropout != 0 {
+		floats += pl.rows
+	}
+	if pl.featured() {
+		floats += lanes
+	}
+	return floats
+}
+
+// newGradScore multiplies dS by the given factor.
+func (isa *laneISA) newGradScore(j *job, ws *arena, by float64) gradScore {
+	s := &j.p.Score
+	g := gradScore{isa: isa, on: j.featured(), adjusts: adjusts(j.call), scale: float32(j.scale), unit: float32(j.unit), by: float32(by), parts: 1}
+	if !g.on {
+		return g
+	}
+	g.top = ws.take(isa.lanes)
+	if s.Softcap != 0 {
+		g.uncap = ws.take(j.rows * isa.lanes)
+		// What is so far above every score that it caps none is left out: the
+		// quotient would be a denormal number.
+		if g.softcap = s.Softcap; math.Abs(j.scale/float64(s.Softcap)) < 0x1p-126 {
+			g.softcap, g.uncap = 0, nil
+		}
+	}
+	if s.Bias {
+		g.widened = ws.take(j.rows * j.keys)
+		g.db = newBiasGrad(j, ws, isa.lanes)
+	}
+	if p := float64(s.Dropout); p > 0 {
+		g.kept = takeWords(ws, j.rows)
+		g.below, g.keep = uint32(min(math.Floor(p*(1<<32)+.5), 1<<32-1)), float32(1/(1-p))
+	}
+	return g
+}
+
+// setTile prepares for the panels of n query rows of head h, from a given one on.
+func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
+	if !g.on {
+		return
+	}
+	g.h, g.from, g.n = h, from, n
+	if t := &j.args.Slopes; j.p.Score.ALiBi {
+		g.slope = t.Float32s()[t.Repeated(x.b, h, 0)]
+	}
+	if j.p.Score.Bias {
+		g.setBias(x, &j.args.Bias, j.keys)
+		g.setFetch(j, x, h, from/j.rows)
+		g.db.begin()
+	}
+}
+
+// setBias sets the biases of the tile. They are read where they lie if they are float32,
+// and if as many as there are lanes can be read everywhere.
+func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
+	rows, step := g.n, rowStep(t)
+	at := t.Repeated(x.b, g.h, g.from) + x.from
+	keys := x.to - x.from
+	if step == 0 {
+		rows = 1
+	}
+	end := at + (rows-1)*step + ceilDiv(keys, g.isa.lanes)*g.isa.lanes
+	if t.DType() == flashkit.Float32 && end <= t.Len() {
+		g.bias, g.biasStep = t.Float32s()[at:end], step
+		return
+	}
+	g.bias, g.biasStep = g.widened, size
+	if step == 0 {
+		g.biasStep = 0
+	}
+	for r := range rows {
+		g.isa.load(g.widened[r*size:][:keys], t, at+r*step)
+	}
+}
+
+// gradients sets P and dS of n rows of a panel, from row lo of the tile and key k on, from
+// the dot products s and dp. ds may be dp.
+func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
+	isa, row := g.isa, g.from+lo
+	var bias, lanes, uncap, db *float32
+	var kept *uint32
+	if g.uncap != nil {
+		uncap = &g.uncap[0]
+	}
+	if j.p.Score.Bias {
+		bias = &g.bias[lo*g.biasStep+k-x.from]
+		db = g.db.panel(k-x.from, lo, n)
+	}
+	if j.p.Score.ALiBi {
+		lanes = &laneNumbers[0]
+	}
+	if g.adjusts {
+		isa.adjust(&s[0], isa.lanes, n, &g.top[0], uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, float32(row+x.Diagonal-k))
+	}
+	if g.kept != nil {
+		kept = &g.kept[0]
+		isa.keepKeys(kept, n, row, k, uint32(g.h), uint32(x.b), j.args.Seed, g.below)
+	}
+	isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
+	if db != nil {
+		g.db.met(j, g, x, k, lo, n)
+	}
+}
+
+// again makes the same P and dS once more, the latter where dP was.
+func (g *gradScore) again(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
+	kind := g.db.kind
+	g.db.kind = noBias // which has got its part
+	g.gradients(j, x, k, lo, n, s, dp, dp, g.isa.lanes, masks, lse, delta)
+	g.db.kind = kind
+}
+
+// laneNumbers are the numbers of the lanes.
+var laneNumbers = func() (x [32]float32) {
+	for i := range x {
+		x[i] = float32(i)
+	}
+	return x
+}()

@@ -1,0 +1,103 @@
+//go:build amd64 && !noasm && !purego
+
+package simd
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Rows of biases and of dBias lie far apart, each in a page of its own where they are
+// long, so nothing but a prefetch brings them in time. It comes between the dot products
+// of the tile before, for a few rows at a time: the processor waits for their pages, and
+// fetches few lines at once.
+
+const fetchRows = 24 // rows of dot products at a time, whole register tiles of all instruction sets
+
+type scoresFunc func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
+
+// A rowFetch is parts of rows to bring into the second-level cache.
+type rowFetch struct {
+	from              unsafe.Pointer
+	step, bytes, left int // bytes from row to row, and of each; rows
+}
+
+// partOf returns n rows of a tensor, from the element of a row on, as many elements of each.
+func partOf(t *flashkit.Tensor, at, step, n, elements int) rowFetch {
+	x := rowFetch{step: step * t.DType().Size(), bytes: elements * t.DType().Size(), left: n}
+	if t.DType() == flashkit.Float32 {
+		x.from = unsafe.Pointer(&t.Float32s()[at])
+	} else {
+		x.from = unsafe.Pointer(&t.Uint16s()[at])
+	}
+	return x
+}
+
+// setFetch names what the tile after tile t of head h has of the bias and of dBias. Its
+// parts are as many as that of this one.
+func (g *gradScore) setFetch(j *job, x *keyRange, h, t int) {
+	g.fetch = [2]rowFetch{}
+	h, t, ok := j.after(x, h, t)
+	if !ok {
+		return
+	}
+	from := t * j.rows
+	n, keys := min(j.rows, x.N-from), x.to-x.from
+	if b := &j.args.Bias; rowStep(b) != 0 {
+		g.fetch[0] = partOf(b, b.Repeated(x.b, h, from)+x.from, rowStep(b), n, keys)
+	}
+	if d := &j.args.DBias; g.db.kind == ownBias || g.db.kind == pairBias {
+		s := d.Shape()
+		g.fetch[1] = partOf(d, d.Offset(x.b%s[0], h%s[1], from)+x.from, rowStep(d), n, keys)
+	}
+	g.fetchEach = ceilDiv(n, g.parts*2*ceilDiv(keys, g.isa.lanes))
+}
+
+// fetching reports whether something is left to be fetched.
+func (g *gradScore) fetching() bool { return g.fetch[0].left > 0 || g.fetch[1].left > 0 }
+
+// fetchSome fetches a part of the rows.
+func (g *gradScore) fetchSome() {
+	for i := range g.fetch {
+		f := &g.fetch[i]
+		if n := min(g.fetchEach, f.left); n > 0 {
+			g.isa.fetch((*byte)(f.from), f.step, f.bytes, n)
+			if f.left -= n; f.left > 0 {
+				f.from = unsafe.Add(f.from, n*f.step)
+			}
+		}
+	}
+}
+
+// dots computes the dot products of n rows and a panel, some rows at a time where biases
+// are fetched meanwhile.
+func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []float32, dim, n int) {
+	most := n
+	if x.score.fetching() {
+		most = fetchRows
+	}
+	for r := 0; r < n; r += most {
+		most := min(most, n-r)
+		scores(&s[r*len(x.top)], &rows[r*step], step, &panel[0], dim, most, &x.top[0], x.ahead.take(most, dim, &rows[r*step]))
+		x.score.fetchSome()
+	}
+}
+
+// copyPanel sets rows of dst, step elements apart, to n rows of a panel.
+func (isa *laneISA) copyPanel(dst []float32, step int, panel []float32, n int) {
+	if isa.lanes == avx512Lanes.lanes {
+		copyRowsAVX512(&dst[0], step, &panel[0], n)
+	} else {
+		copyRowsAVX2(&dst[0], step, &panel[0], n)
+	}
+}
+
+// addRowsOf adds n rows of a panel to rows of dst, step elements apart.
+func (isa *laneISA) addRowsOf(dst []float32, step int, panel []float32, n int) {
+	if isa.lanes == avx512Lanes.lanes {
+		addRowsAVX512(&dst[0], step, &panel[0], n)
+	} else {
+		addRowsAVX2(&dst[0], step, &panel[0], n)
+	}
+}

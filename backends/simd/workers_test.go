@@ -1,0 +1,104 @@
+package simd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// moreProcs sets GOMAXPROCS for a test.
+func moreProcs(t *testing.T, n int) {
+	before := setProcs(n)
+	t.Cleanup(func() { setProcs(before) })
+}
+
+// A backend and a call say how many goroutines there may be at most, and as many come to
+// items that wait for each other.
+func TestWorkers(t *testing.T) {
+	moreProcs(t, 5)
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
+	for _, most := range []struct{ backend, call, want int }{
+		{0, 0, 5}, {3, 0, 3}, {0, 2, 2}, {3, 2, 2}, {2, 3, 2}, {1, 0, 1}, {4, 1, 1}, {9, 0, 5}, {0, 9, 5},
+	} {
+		b := New(Workers(most.backend))
+		var now, top, came atomic.Int64
+		var highest sync.Mutex
+		k := flashkit.Kernel{Name: "simd/fwd_test", Cost: func(*flashkit.Call) time.Duration { return time.Second }, Run: func(ctx context.Context, c *flashkit.Call) error {
+			return b.do(ctx, b.newJob(c), func(*job, *arena, int) {
+				highest.Lock()
+				top.Store(max(top.Load(), now.Add(1)))
+				highest.Unlock()
+				came.Add(1)
+				for range 5000 {
+					if came.Load() >= int64(most.want) {
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(time.Millisecond) // for one too many
+				now.Add(-1)
+			}, 40, 0)
+		}}
+		b.pool.bound(&k)
+		args := flashkit.NewArgs(p, flashkit.PassForward)
+		args.Workers = most.call
+		require.NoError(t, k.Compute(t.Context(), p, args))
+		require.EqualValues(t, most.want, top.Load(), "%+v", most)
+		require.NoError(t, b.Close())
+	}
+}
+
+// A negative number is an error of every call, whoever says it.
+func TestNegativeWorkers(t *testing.T) {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
+	var wrong *flashkit.ProblemError
+	for _, k := range New(Workers(-2)).Kernels() {
+		err := k.Compute(t.Context(), p, flashkit.NewArgs(p, k.Pass))
+		if k.Fits(p.Ask(k.Pass)) == "" {
+			require.True(t, errors.As(err, &wrong), "%s: %v", k.Name, err)
+			require.Equal(t, flashkit.ProblemError{Field: "simd.Workers", Value: "-2", Reason: "must be at least 1, or 0 for GOMAXPROCS"}, *wrong)
+		}
+	}
+	for _, k := range New().Kernels() {
+		args := flashkit.NewArgs(p, k.Pass)
+		args.Workers = -1
+		require.EqualError(t, k.Compute(t.Context(), p, args), "flashkit: Workers = -1: must be at least 1, or 0 for no limit")
+	}
+}
+
+// A call that is over before a helper comes has none, also in a mix of calls.
+func TestSmallCallsHaveNoHelpers(t *testing.T) {
+	moreProcs(t, 5)
+	small := flashkit.Problem{Batch: 1, Heads: 4, KVHeads: 4, QLen: 4, KVLen: 4, Dim: 8, VDim: 8}
+	large := small
+	large.QLen, large.KVLen = 200, 200
+	for _, name := range []string{"simd/fwd_generic", "simd/bwd_generic"} {
+		b := New()
+		k := b.Kernels()[slices.IndexFunc(b.Kernels(), func(k flashkit.Kernel) bool { return k.Name == name })]
+		run := func(p flashkit.Problem) (helpers int) {
+			args := flashkit.NewArgs(p, k.Pass)
+			require.NoError(t, k.Compute(t.Context(), p, args))
+			require.Zero(t, args.Workers)
+			b.pool.mu.Lock()
+			defer b.pool.mu.Unlock()
+			return b.pool.size
+		}
+		require.Zero(t, run(small))
+		require.Zero(t, run(small))
+		require.NotZero(t, run(large))
+		asked := b.pool.asked.Load()
+		run(small)
+		require.Equal(t, asked, b.pool.asked.Load())
+		run(large)
+		require.Less(t, asked, b.pool.asked.Load())
+		require.NoError(t, b.Close())
+	}
+}
