@@ -22,7 +22,7 @@ func checkable(in *input, backward bool) error {
 		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", formatBytes(bytes), p, formatBytes(oracleLimit))
 	}
 	const copies = 4 // of every element: as float64, by head, transposed, and what appending leaves behind
-	p.Score.Bias, p.Score.Mask = false, false
+	p.Score.Bias, p.Score.Mask, p.KVDType = false, false, 0
 	elements := tensorBytes(p, backward)/float64(p.DType.Size()) + float64(in.args.Bias.Len()+in.args.Mask.Len())
 	bytes += copies * 8 * elements
 	if err := affordable("the oracle's arrays for "+in.problem.String(), bytes); err != nil {

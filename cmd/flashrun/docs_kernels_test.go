@@ -60,7 +60,8 @@ says which kernel runs a problem and why not the others. A dispatcher runs the o
 - *Forward* kernels write O and LSE, *backward* kernels dQ, dK and dV. *Decode* kernels are forward kernels for few query rows.
 - *Head dims* is the largest Dim and VDim. *Rows* is the most query rows for each KV head: Heads / KVHeads * QLen.
 - *Features* is what a kernel takes beyond dense attention in a band: softcap, alibi, bias, mask, sink, dropout, ragged (padded
-  and packed sequences), page, carry. A kernel refuses what it does not name.
+  and packed sequences), page, carry, mixed (K and V in f16 or bf16 beside f32). A kernel refuses what it does not name.
+  Those of bf16 alone have no mixed types, as their Q is bf16. Paged K and V, carry and mixed types have no backward pass.
 - All of them take every band, every grouping of heads and every stride that flashkit has, but for one: tensors in the memory of
   the device need rows at 16-byte addresses for ` + "`fwd_sm90` and `bwd_sm90`" + `.
 - CUDA kernels need a driver of CUDA 13.0 or later, on Linux or on Windows with amd64. On the device the bound is as stated; tensors
@@ -90,7 +91,7 @@ func featuresCell(k flashkit.Kernel) string {
 	switch takes := k.Takes &^ flashkit.FeatureShift; takes {
 	case all:
 		return "all"
-	case all &^ flashkit.FeaturePage &^ flashkit.FeatureCarry:
+	case all &^ flashkit.ForwardFeatures:
 		return "all that have a backward pass"
 	default:
 		return strings.ReplaceAll(takes.String(), ",", " ")

@@ -46,12 +46,12 @@ profile, on problems of about the size; else of a probe beside other kernels, by
 two at most; else, marked cost, that of the best kernel which was measured, or 1.
 
 A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
-[-dv{value dim}]-{f32|f16|bf16}[-causal|-window{left}.{right}][-topleft][-shift{keys}]
-[-scale{x}][-softcap{x}][-alibi][-bias][-mask][-sink][-dropout{p}][-ragged]
-[-page{keys}][-carry].`,
+[-dv{value dim}]-{f32|f16|bf16}[-kv{f16|bf16}][-causal|-window{left}.{right}]
+[-topleft][-shift{keys}][-scale{x}][-softcap{x}][-alibi][-bias][-mask][-sink][-dropout{p}]
+[-ragged][-page{keys}][-carry].`,
 		Example: `  flashrun explain b1-h8-g2-n128-m512-d64-f32-causal
   flashrun explain --backward b1-h8-g8-n1024-m1024-d64-bf16-window128.0
-  flashrun explain b4-h32-g8-n1-m4096-d128-bf16-softcap50-ragged-page16`,
+  flashrun explain b4-h32-g8-n1-m4096-d128-f32-kvbf16-softcap50-ragged-page16`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := flashkit.ParseProblem(args[0])

@@ -107,7 +107,7 @@ var properties = []struct {
 	of   func(*facet) string
 }{
 	{"pass", func(f *facet) string { return f.pass.String() }},
-	{"dtype", func(f *facet) string { return f.like.DType.String() }},
+	{"dtype", func(f *facet) string { return nameOfTypes(&f.like) }},
 	{"dims", func(f *facet) string { return dims(f.like) }},
 	{"mask", func(f *facet) string { return maskName(f.like) }},
 	{"batch", func(f *facet) string { return "B " + strconv.Itoa(f.like.Batch) }},
@@ -172,9 +172,9 @@ func rows(p flashkit.Problem) string {
 	return strconv.Itoa(p.QLen) + " rows"
 }
 
-// maskName returns what follows the type in the name of a problem.
+// maskName returns what follows the types in the name of a problem.
 func maskName(p flashkit.Problem) string {
-	_, mask, _ := strings.Cut(p.String(), "-"+p.DType.String())
+	_, mask, _ := strings.Cut(p.String(), "-"+nameOfTypes(&p))
 	if mask == "" {
 		return "no mask"
 	}

@@ -267,16 +267,17 @@ func (s *study) roofline(limits []limit) *figure {
 	return fig
 }
 
-// A group is the points of a pass, type and place.
+// A group is the points of a pass, types and place.
 type group struct {
 	pass   flashkit.Pass
 	dtype  flashkit.DType
+	types  string
 	place  string
 	points []*measured
 }
 
 func (g *group) title(s *study) string {
-	text := g.pass.String() + ", " + g.dtype.String()
+	text := g.pass.String() + ", " + g.types
 	if slices.ContainsFunc(s.all, func(m *measured) bool { return m.place() == deviceMemory }) {
 		text += ", " + map[string]string{hostMemory: "CPU", deviceMemory: "GPU"}[g.place]
 	}
@@ -291,10 +292,10 @@ func (s *study) groups() (list []*group) {
 				if m.place() != place {
 					continue
 				}
-				i := slices.IndexFunc(list, func(g *group) bool { return g.pass == f.pass && g.dtype == m.p.DType && g.place == place })
+				i := slices.IndexFunc(list, func(g *group) bool { return g.pass == f.pass && g.types == nameOfTypes(&m.p) && g.place == place })
 				if i < 0 {
 					i = len(list)
-					list = append(list, &group{pass: f.pass, dtype: m.p.DType, place: place})
+					list = append(list, &group{pass: f.pass, dtype: m.p.DType, types: nameOfTypes(&m.p), place: place})
 				}
 				list[i].points = append(list[i].points, m)
 			}

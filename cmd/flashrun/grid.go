@@ -41,7 +41,7 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&g.heads, "heads", "8", "a `list` of query heads")
 	flags.StringVar(&g.kvHeads, "kv-heads", "", "a `list` of key and value heads (default as many as --heads)")
 	flags.StringVar(&g.causal, "causal", "no", "a causal mask: no, yes or both")
-	flags.StringVar(&g.dtype, "dtype", "f32", "a `list` of types: f32, f16, bf16")
+	flags.StringVar(&g.dtype, "dtype", "f32", "a `list` of types: f32, f16, bf16 and, with K and V in the second one, f32-kvf16, f32-kvbf16")
 	flags.StringVar(&g.features, "features", "", "`what` each problem has beside, as the end of its name: softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page16")
 }
 
@@ -146,7 +146,7 @@ const asOther = 0
 type axes struct {
 	batch, heads, kvHeads, seq, qLen, headDim []int
 	masks                                     []flashkit.Band
-	dtypes                                    []flashkit.DType
+	dtypes                                    []types
 }
 
 func (a *axes) size() int {
@@ -169,7 +169,7 @@ func (a *axes) problems() ([]flashkit.Problem, error) {
 		n   int
 		set func(p *flashkit.Problem, i int)
 	}{
-		{len(a.dtypes), func(p *flashkit.Problem, i int) { p.DType = a.dtypes[i] }},
+		{len(a.dtypes), func(p *flashkit.Problem, i int) { p.DType, p.KVDType = a.dtypes[i].all, a.dtypes[i].kv }},
 		{len(a.masks), func(p *flashkit.Problem, i int) { p.Band = a.masks[i] }},
 		{len(a.headDim), func(p *flashkit.Problem, i int) { p.Dim, p.VDim = a.headDim[i], a.headDim[i] }},
 		{len(a.batch), func(p *flashkit.Problem, i int) { p.Batch = a.batch[i] }},
@@ -280,12 +280,14 @@ func parseCausal(s string) ([]flashkit.Band, error) {
 	return nil, fmt.Errorf("--causal %q: must be no, yes or both", s)
 }
 
-func parseDTypes(s string) ([]flashkit.DType, error) {
-	var list []flashkit.DType
+// types are those of a problem.
+type types struct{ all, kv flashkit.DType }
+
+func parseDTypes(s string) (list []types, err error) {
 	for _, name := range strings.Split(s, ",") {
-		t, err := flashkit.ParseDType(name)
-		if err != nil {
-			return nil, fmt.Errorf("--dtype %q: must be a list of f32, f16 and bf16", s)
+		var t types
+		if t.all, t.kv, err = parseTypes(name); err != nil {
+			return nil, fmt.Errorf("--dtype %q: must be a list of f32, f16, bf16, f32-kvf16 and f32-kvbf16", s)
 		}
 		if !slices.Contains(list, t) {
 			list = append(list, t)

@@ -171,8 +171,12 @@ func (in *input) checkShapes() error {
 		if s, l := t.t.Shape(), in.layout; s != t.want {
 			return fmt.Errorf("tensor %s has shape %v, but the others call for %v (%s)", t.name, l.swap(s), l.swap(t.want), l)
 		}
-		if t.t.DType() != in.args.Q.DType() {
-			return fmt.Errorf("tensor %s has type %v, but q has %v", t.name, t.t.DType(), in.args.Q.DType())
+		want := in.problem.DType
+		if t.name != "do" {
+			want = in.problem.KVType()
+		}
+		if t.t.DType() != want {
+			return fmt.Errorf("tensor %s has type %v, but the others call for %v", t.name, t.t.DType(), want)
 		}
 	}
 	return nil

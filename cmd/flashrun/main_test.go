@@ -155,7 +155,7 @@ func TestFilesInBothLayouts(t *testing.T) {
 
 func TestTypes(t *testing.T) {
 	in := writeFile(t, "in.safetensors", f32("q", 0, 1, 2, 5, 8), f32("k", 0, 1, 2, 5, 8), f32("v", 0, 1, 2, 5, 8))
-	for dtype, file := range map[string]string{"f32": "F32", "f16": "F16", "bf16": "BF16"} {
+	for dtype, file := range map[string]string{"f32": "F32", "f16": "F16", "bf16": "BF16", "f32-kvf16": "F32"} {
 		out := filepath.Join(t.TempDir(), "o.safetensors")
 		ok(t, "run", "--in", in, "--dtype", dtype, "--out", out, "--repeat", "1")
 		f := readFile(t, out)
@@ -163,7 +163,7 @@ func TestTypes(t *testing.T) {
 		require.Equal(t, "F32", f.Tensors[1].DType, "lse is always float32")
 		// What was written can be read again.
 		again := writeFile(t, "again.safetensors", rename(f.Tensors[0], "q"), rename(f.Tensors[0], "k"), rename(f.Tensors[0], "v"))
-		require.Contains(t, ok(t, "run", "--in", again, "--repeat", "1"), dtype)
+		require.Contains(t, ok(t, "run", "--in", again, "--dtype", dtype, "--repeat", "1"), "-"+dtype+"\n")
 	}
 }
 

@@ -55,27 +55,49 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
 	return nil
 }
 
-// convert applies --dtype: all that is of the problem's type gets another one. A bias
-// that is of neither becomes float32.
+// convert applies --dtype: the rows of queries and keys get other types. A bias that is
+// of no such type becomes float32.
 func (f *runFlags) convert(in *input) error {
 	p := &in.problem
 	if f.dtype != "" {
-		t, err := flashkit.ParseDType(f.dtype)
-		if err != nil {
-			return fmt.Errorf("--dtype %q: must be f32, f16 or bf16", f.dtype)
+		var err error
+		if p.DType, p.KVDType, err = parseTypes(f.dtype); err != nil {
+			return fmt.Errorf("--dtype %q: must be f32, f16, bf16, f32-kvf16 or f32-kvbf16", f.dtype)
 		}
 		for _, a := range flashkit.Arguments() {
-			x := a.Of(&in.args)
-			if s := sideOf(a.Name); (s == queries || s == keys) && a.DType(p) == p.DType && a.Name != "LSE" && a.Name != "DLSE" {
-				*x = converted(*x, t)
+			if s := sideOf(a.Name); s == queries || s == keys {
+				x := a.Of(&in.args)
+				*x = converted(*x, a.DType(p))
 			}
 		}
-		p.DType = t
 	}
 	if bias := &in.args.Bias; bias.DType() != p.DType {
 		*bias = converted(*bias, flashkit.Float32)
 	}
 	return nil
+}
+
+// dtypeNames are what --dtype takes: the types of a problem, as its name has them.
+var dtypeNames = []string{"f32", "f16", "bf16", "f32-kvf16", "f32-kvbf16"}
+
+// parseTypes returns the types of a problem: of all, and of K and V if theirs is another.
+func parseTypes(s string) (t, kv flashkit.DType, err error) {
+	all, of, mixed := strings.Cut(s, "-kv")
+	if t, err = flashkit.ParseDType(all); err != nil || !mixed {
+		return t, kv, err
+	}
+	if kv, err = flashkit.ParseDType(of); err == nil && (t != flashkit.Float32 || kv == t) {
+		err = errors.New("keys of another type are f16 or bf16 beside f32")
+	}
+	return t, kv, err
+}
+
+// nameOfTypes returns what the name of a problem has of its types.
+func nameOfTypes(p *flashkit.Problem) string {
+	if p.KVDType == 0 {
+		return p.DType.String()
+	}
+	return p.DType.String() + "-kv" + p.KVDType.String()
 }
 
 // band returns what --causal, --window, --top-left and --shift say.

@@ -95,7 +95,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.Uint64Var(&f.seed, "seed", 1, "seed of random input")
 	addBackendFlag(cmd, &f.backend, "`name` of a backend or kernel: auto, simd, wasm, cuda, simd/fwd_generic (default FLASHKIT_BACKEND, else auto)")
 	flags.StringVar(&f.layout, "layout", "bhsd", "`order` of dimensions in files: bhsd or bshd")
-	flags.StringVar(&f.dtype, "dtype", "", "round the input to this `type` first: f32, f16 or bf16")
+	flags.StringVar(&f.dtype, "dtype", "", "round the input to this `type` first: f32, f16, bf16 or, with k and v in the second one, f32-kvf16, f32-kvbf16")
 	flags.BoolVar(&f.causal, "causal", false, "no row sees a key after its own position")
 	flags.StringVar(&f.window, "window", "", "each row sees `L,R` keys before and after its position; inf for no limit")
 	flags.BoolVar(&f.topLeft, "top-left", false, "align the mask to the first row and key, not to the last")
@@ -110,7 +110,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.check, "check", false, "compare with the float64 oracle, which takes long and much memory for long sequences")
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": {"f32", "f16", "bf16"}} {
+	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": dtypeNames} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
@@ -321,6 +321,8 @@ func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 		return errors.New("--backward: there is no backward pass for keys in pages")
 	case f.backward && p.Carry:
 		return errors.New("--backward: there is no backward pass for a result that is continued; the ordinary one takes o and lse of all keys")
+	case f.backward && p.KVDType != 0:
+		return fmt.Errorf("--backward: there is no backward pass for keys of another type, %v", p.KVDType)
 	}
 	return nil
 }

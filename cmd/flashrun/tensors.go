@@ -37,7 +37,7 @@ func (m maker) tensors(ctx context.Context, p flashkit.Problem, backward bool) (
 }
 
 // hasBackward reports whether a problem has a backward pass.
-func hasBackward(p *flashkit.Problem) bool { return p.Page == 0 && !p.Carry }
+func hasBackward(p *flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
 
 // withOutputs returns the arguments of the passes: the input's, with zeros for all that
 // they write. What they also read is the input's again, as a copy.
