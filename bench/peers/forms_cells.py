@@ -1,0 +1,204 @@
+"""The cells of forms.py: which forms are timed beside which others, and what is asked of them."""
+
+import dataclasses
+import functools
+import random
+
+from forms_ggml import Ggml
+from forms_problem import Form
+from forms_sides import (Ours, Reading, onnx_added, onnx_attention, onnx_gqa, onnx_mha, torch_added, torch_loop, torch_nested,
+                         torch_padded, torch_side)
+
+SPEED = 1.3  # over the best of the peers
+PEERS = {"PyTorch": torch_side, "PyTorch float mask": torch_added, "PyTorch nested": torch_nested, "PyTorch loop": torch_loop, "PyTorch padded": torch_padded,
+         "ORT MHA": onnx_mha, "ORT Attention": onnx_attention,
+         "ORT Attention float mask": onnx_added, "ORT GQA": onnx_gqa}
+
+
+@dataclasses.dataclass
+class Line:
+    """What is asked of the times of a group: times[over] / times[what] * weight at least, or times[what] / times[over] * weight at most.
+
+    With several in over, the fastest of those that could be measured counts."""
+
+    what: str
+    over: list
+    at_least: float = 0
+    at_most: float = 0
+    weight: float = 1
+
+
+@dataclasses.dataclass
+class Group:
+    """Sides that are timed in turns. A maker of a side gets what ready has: a Session of forms.py."""
+
+    part: str
+    name: str
+    threads: int
+    makers: dict
+    lines: list
+    form: Form = None  # of values that are compared
+    overhead: list = dataclasses.field(default_factory=list)  # (label, calls, grow, at most so many seconds)
+
+
+def beside(part, form, threads, ggml=False):
+    """Return the group of a form beside every peer that takes it. A cache of 16 bits is shown beside float32 but counts for nothing."""
+    makers = {"ours": lambda s: Ours(s.program(threads), form, s.seed, s.limit, s.kernel, s.folder, s.tensors)}
+    for name, make in PEERS.items():
+        makers[name] = functools.partial(lambda make, s: make(form, s.tensors, threads), make)
+    same = form.kv or form.dtype
+    counted = list(makers)[1:] + [f"ggml {same}"] * ggml
+    for kv in [same, "f16"][: (1 + (same == "f32")) * ggml]:
+        makers[f"ggml {kv}"] = functools.partial(lambda kv, s: Ggml(s.ggml(), form, s.tensors, threads, kv), kv)
+    return Group(part, form.spoken, threads, makers, [Line("ours", counted, at_least=SPEED)], form)
+
+
+def alone(form, threads, hold=True, kernel=""):
+    return lambda s: Ours(s.program(threads), form, s.seed, s.limit, kernel or s.kernel, s.folder, hold=hold)
+
+
+def short(args, threads):
+    """Short sequences with a key mask, and without."""
+    for dtype in ("f32", "bf16"):
+        for d in (32, 64):
+            for b in (1, 32):
+                for n in (16, 32, 64, 128):
+                    r = random.Random(f"{args.seed} {b} {n}")
+                    plain = Form(b, 12, 12, n, n, d, dtype)
+                    lens = tuple(r.randint(n // 2, n) for _ in range(b))
+                    for form in (dataclasses.replace(plain, mask=(b, 1, 1, n), mask_lens=lens), plain):
+                        group = beside("short", form, threads)
+                        group.overhead = [("ours", 2000, False, 1.5e-6)] if (b, n) == (1, 16) else []
+                        yield group
+
+
+def masks(args, threads):
+    """Masks and bias, both passes."""
+    size = lambda n: max(16, n // 8) if args.small else n
+    for dtype in ("f32", "bf16"):
+        for b, h, n, d in ((8, 12, size(128), 64), (1, 12, size(512), 64), (1, 8, size(2048), 128)):
+            for backward in (False, True):
+                plain = Form(b, h, h, n, n, d, dtype, backward=backward)
+                with_ = lambda **more: beside("masks", dataclasses.replace(plain, **more), threads)
+                yield with_(mask=(b, 1, 1, n))
+                yield with_(mask=(b, 1, n, n))
+                yield with_(mask=(b, h, n, n))
+                yield with_(bias=(b, 1, 1, n))
+                yield with_(bias=(1, h, n, n))
+                if backward:
+                    yield with_(bias=(1, h, n, n), bias_gradient=True)
+
+
+def rare(args, threads):
+    """Softcap, sinks, ALiBi and packed sequences."""
+    size = lambda n: max(16, n // 8) if args.small else n
+    kinds = [{"softcap": 50.0}, {"sink": True}, {"softcap": 50.0, "sink": True}, {"alibi": True}]
+    for dtype in ("f32", "f16", "bf16"):
+        for kind in kinds:
+            for h, g, n, d in ((8, 8, size(512), 64), (32, 8, size(1024), 128)):
+                yield beside("rare", Form(1, h, g, n, n, d, dtype, causal=True, **kind), threads, ggml=True)
+            yield beside("rare", Form(1, 32, 8, 1, size(8192), 128, dtype, causal=True, **kind), threads, ggml=True)
+    for kind in kinds:  # a cache of half the size, which ggml has too
+        yield beside("rare", Form(1, 32, 8, 1, size(8192), 128, "f32", kv="f16", causal=True, **kind), threads, ggml=True)
+    for dtype in ("f32", "f16", "bf16"):
+        for causal in (False, True):
+            r = random.Random(args.seed)
+            lens = tuple(r.randint(8, size(512)) for _ in range(32))
+            yield beside("rare", Form(32, 12, 12, max(lens), max(lens), 64, dtype, causal=causal, lens=lens, packed=True), threads, ggml=True)
+
+
+def ragged(args, threads):
+    """Sequences of unequal length beside equal ones of as many pairs, and one long one among short ones beside each alone."""
+    b, most = (8, 256) if args.small else (32, 2048)
+    r = random.Random(args.seed)
+    draws = {"uniform": lambda: r.randint(8, most), "log-uniform": lambda: round(8 * (most / 8) ** r.random())}
+    draws = {name: tuple(draw() for _ in range(b)) for name, draw in draws.items()}
+    for dtype in ("f32", "bf16"):
+        for backward in (False, True):
+            for name, lens in draws.items():
+                n, pairs = max(lens), sum(x * x for x in lens)
+                equal = max(1, round((pairs / b) ** 0.5))
+                form = Form(b, 12, 12, n, n, 64, dtype, backward=backward, lens=lens)
+                makers = {"equal": alone(Form(b, 12, 12, equal, equal, 64, dtype, backward=backward), threads),
+                          "packed": alone(dataclasses.replace(form, packed=True), threads), "padded": alone(form, threads)}
+                weight = b * equal * equal / pairs
+                lines = [Line(x, ["equal"], at_most=1.05, weight=weight) for x in ("packed", "padded")]
+                yield Group("ragged", f"{name} {form.spoken}, {pairs} pairs", threads, makers, lines)
+            yield one_long(b, most, dtype, backward, threads)
+
+
+def one_long(b, most, dtype, backward, threads):
+    """A long sequence among short ones: ideal is the time of the long one and that of the others, each alone on the same workers."""
+    few = most // 32
+    lens = (few,) * (b // 2) + (most,) + (few,) * (b - b // 2 - 1)
+    form = Form(b, 12, 12, most, most, 64, dtype, backward=backward, lens=lens, packed=True)
+    dense = lambda b, n: alone(Form(b, 12, 12, n, n, 64, dtype, backward=backward), threads)
+    makers = {"packed": alone(form, threads), "padded": alone(dataclasses.replace(form, packed=False), threads),
+              "long": dense(1, most), "short": dense(b - 1, few)}
+    lines = [Line(x, ["long+short"], at_most=1.1) for x in ("packed", "padded")]
+    return Group("ragged", f"one long, {form.spoken}", threads, makers, lines)
+
+
+COSTS = {"alibi": ({"alibi": True}, 1.03), "sink": ({"sink": True}, 1.03), "key mask": ("key", 1.03), "padding": ("padding", 1.03),
+         "softcap": ({"softcap": 30.0}, 1.1), "dropout": ({"dropout": 0.125}, 1.15), "bias": ("bias", 1.25), "mask": ("mask", 1.25)}
+
+
+def costs(args, threads):
+    """What a feature adds to the plain call of the same kernel, and mixed types to the call of 16 bits."""
+    h = 4
+    for dtype in ("f32", "bf16"):
+        for n in (128, 512) if args.small else (1024, 4096):
+            for d in (64, 128):
+                for backward in (False, True):
+                    for causal in (False, True):
+                        plain = Form(1, h, h, n, n, d, dtype, backward=backward, causal=causal)
+                        shaped = {"key": {"mask": (1, 1, 1, n), "hidden": 0.1}, "padding": {"mask": (1, 1, 1, n), "hidden": 0},
+                                  "bias": {"bias": (1, h, n, n)}, "mask": {"mask": (1, h, n, n), "hidden": 0.1}}
+                        makers, lines = {}, []
+                        for name, (what, most) in COSTS.items():
+                            form = dataclasses.replace(plain, **(shaped[what] if isinstance(what, str) else what))
+                            makers[name] = alone(form, threads)
+                            makers[f"plain of {name}"] = functools.partial(plain_of, plain, threads, name)
+                            lines.append(Line(name, [f"plain of {name}"], at_most=most))
+                        if dtype == "f32" and not backward:
+                            makers["kvbf16"] = alone(dataclasses.replace(plain, kv="bf16"), threads)
+                            makers["bf16"] = alone(dataclasses.replace(plain, dtype="bf16"), threads)
+                            lines.append(Line("kvbf16", ["bf16"], at_most=1.05))
+                        yield Group("costs", plain.spoken, threads, makers, lines)
+
+
+def plain_of(plain, threads, name, session):
+    """Return the plain call of the kernel of a feature; one for all features that have the same."""
+    kernel = session.sides[name].kernel
+    if kernel not in session.plain:
+        session.plain[kernel] = alone(plain, threads, kernel=kernel)(session)
+    return session.plain[kernel]
+
+
+def decode(args, threads):
+    """Pages, a cache of half the size, and one that grows."""
+    size = lambda n: max(64, n // 16) if args.small else n
+    for dtype in ("f32", "bf16", "f16"):
+        for b, m in ((1, size(4096)), (1, size(32768)), (8, size(4096))):
+            form = Form(b, 32, 8, 1, m, 128, dtype)
+            paged = lambda page: alone(dataclasses.replace(form, page=page, kv_lens=(m,) * b), threads)
+            makers = {"contiguous": alone(form, threads), "page 16": paged(16), "page 1": paged(1)}
+            lines = [Line("page 16", ["contiguous"], at_most=1.05), Line("page 1", ["contiguous"], at_most=1.25)]
+            yield Group("decode", form.spoken, threads, makers, lines)
+    for m in (size(32768), size(131072)):
+        makers, lines = {}, []
+        for name, form in {"kvbf16": Form(1, 32, 8, 1, m, 128, "f32", kv="bf16"), "bf16": Form(1, 32, 8, 1, m, 128, "bf16"),
+                           "f32": Form(1, 32, 8, 1, m, 128, "f32")}.items():
+            makers[name] = alone(form, threads)
+            makers[f"reading {name}"] = functools.partial(lambda name, s: Reading(s.sides[name]), name)
+            lines.append(Line(name, [f"reading {name}"], at_least=0.85))
+        yield Group("decode", f"m {m}, rate beside reading K and V", threads, makers, lines)
+    for h, g, d in ((1, 1, 32), (8, 2, 64)):
+        form = Form(1, h, g, 1, size(16384), d, "bf16", kv_lens=(16,))
+        for page in (0, 16):
+            more = dataclasses.replace(form, page=page)
+            steps = 500 if args.small else 10000
+            yield Group("decode", f"growing {more.spoken}", threads, {"ours": alone(more, threads, hold=False)}, [], overhead=[("ours", steps, True, 1e-6)])
+
+
+PARTS = {"short": short, "masks": masks, "rare": rare, "ragged": ragged, "costs": costs, "decode": decode}

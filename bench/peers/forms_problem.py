@@ -1,0 +1,151 @@
+"""What forms.py asks every library to compute: a problem with features, its tensors, and its truth in float64."""
+
+import dataclasses
+import json
+import math
+
+import torch
+
+TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL"}
+LEAVES = ("q", "k", "v", "bias")  # which have gradients, if the problem wants them
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A pass of a problem. Shapes of bias and mask have 1 where they repeat."""
+
+    b: int
+    h: int
+    g: int
+    n: int
+    m: int
+    d: int
+    dtype: str = "f32"
+    kv: str = ""  # the type of K and V, if it is another one
+    backward: bool = False
+    causal: bool = False
+    softcap: float = 0
+    alibi: bool = False
+    sink: bool = False
+    dropout: float = 0
+    bias: tuple = ()
+    bias_gradient: bool = False
+    mask: tuple = ()
+    hidden: float = 0.2  # how much of a mask hides
+    mask_lens: tuple = ()  # of each sequence: the mask hides what follows
+    lens: tuple = ()  # of a ragged problem
+    kv_lens: tuple = ()
+    packed: bool = False
+    page: int = 0
+
+    @property
+    def name(self):
+        ragged = self.lens or self.kv_lens
+        parts = [f"b{self.b}-h{self.h}-g{self.g}-n{self.n}-m{self.m}-d{self.d}-{self.dtype}"]
+        parts += [f"kv{self.kv}"] * bool(self.kv) + ["causal"] * self.causal
+        parts += [f"softcap{self.softcap:g}"] * bool(self.softcap) + ["alibi"] * self.alibi
+        parts += ["bias"] * bool(self.bias) + ["mask"] * bool(self.mask) + ["sink"] * self.sink
+        parts += [f"dropout{self.dropout:g}"] * bool(self.dropout)
+        parts += ["ragged"] * bool(ragged) + [f"page{self.page}"] * bool(self.page)
+        return "-".join(parts)
+
+    @property
+    def spoken(self):
+        """Return the name with what it leaves out."""
+        shape = lambda s: "x".join(map(str, s))
+        more = [f"bias {shape(self.bias)}"] * bool(self.bias) + ["and its gradient"] * self.bias_gradient
+        more += [f"mask {shape(self.mask)}"] * bool(self.mask) + ["padding"] * bool(self.mask_lens)
+        more += ["packed"] * self.packed + ["bwd" if self.backward else "fwd"]
+        return f"{self.name} {', '.join(more)}"
+
+    def slopes(self):
+        return torch.tensor([2.0 ** (-8 * (h + 1) / self.h) for h in range(self.h)])
+
+    def tensors(self, seed):
+        """Return random tensors, [B, H, N, D] or packed [1, H, rows, D]; the mask is bool, slopes and sink float32."""
+        r = torch.Generator().manual_seed(seed)
+        kind, kv = TYPES[self.dtype], TYPES[self.kv or self.dtype]
+        noise = lambda kind, *shape: torch.randn(*shape, generator=r).to(kind)
+        batch, rows, keys = (1, sum(self.lens), sum(self.kv_lens or self.lens)) if self.packed else (self.b, self.n, self.m)
+        x = {"q": noise(kind, batch, self.h, rows, self.d)}
+        x |= {name: noise(kv, batch, self.g, keys, self.d) for name in "kv"}
+        if self.backward:
+            x["do"] = noise(kind, batch, self.h, rows, self.d)
+        if self.bias:
+            x["bias"] = noise(kind, *self.bias)
+        if self.mask_lens:
+            x["mask"] = (torch.arange(self.m) < torch.tensor(self.mask_lens)[:, None])[:, None, None, :].expand(self.mask).contiguous()
+        elif self.mask:
+            x["mask"] = torch.rand(self.mask, generator=r) >= self.hidden
+        if self.alibi:
+            x["slopes"] = self.slopes().reshape(1, self.h, 1, 1)
+        if self.sink:
+            x["sink"] = noise(torch.float32, 1, self.h, 1, 1)
+        return x
+
+    def starts(self):
+        """Return where each packed sequence begins, and the end."""
+        return [sum(self.lens[:i]) for i in range(len(self.lens) + 1)]
+
+    def exact(self, x):
+        """Return the outputs of the last sequence's last head in float64."""
+        cut = lambda t: t[-1, -1].double()
+        if self.packed:
+            rows = slice(sum(self.lens[:-1]), None)
+            cut = lambda t: t[-1, -1, rows].double()
+        q, k, v = (cut(x[name]).requires_grad_(self.backward) for name in "qkv")
+        bias = x["bias"][-1, -1].double().requires_grad_(self.bias_gradient) if self.bias else None
+        s = q @ k.T / math.sqrt(self.d)
+        n, m = s.shape
+        distance = (torch.arange(m)[None] - torch.arange(n)[:, None] - (m - n)).double()
+        if self.softcap:
+            s = self.softcap * torch.tanh(s / self.softcap)
+        if self.bias:
+            s = s + bias
+        if self.alibi:
+            s = s - x["slopes"][0, -1, 0, 0].double() * distance.abs()
+        if self.mask:
+            s = s.masked_fill(~x["mask"][-1, -1], -torch.inf)
+        if self.causal:
+            s = s.masked_fill(distance > 0, -torch.inf)
+        if self.sink:
+            s = torch.cat([s, x["sink"][0, -1].double().expand(n, 1)], dim=1)
+        o = torch.softmax(s, dim=1)[:, :m] @ v
+        if not self.backward:
+            return {"o": o}
+        (o * cut(x["do"])).sum().backward()
+        out = {"dq": q.grad, "dk": k.grad, "dv": v.grad}
+        if self.bias_gradient and self.bias[0] in (1, self.b) and self.bias[1] == self.h and self.b == 1:
+            out["dbias"] = bias.grad
+        return out
+
+    def head(self, values):
+        """Return of a library's outputs what exact returns."""
+        rows = slice(sum(self.lens[:-1]), None) if self.packed else slice(None)
+        return {name: t[-1, -1] if name == "dbias" else t[-1, -1, rows] for name, t in values.items()}
+
+
+def save(path, tensors):
+    """Write tensors as a safetensors file; the machine must be little endian."""
+    header, data, at = {}, [], 0
+    for name, x in tensors.items():
+        raw = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        header[name] = {"dtype": NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [at, at + len(raw)]}
+        data.append(raw)
+        at += len(raw)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(data))
+
+
+def load(path):
+    """Return the tensors of a safetensors file."""
+    blob = bytearray(path.read_bytes())
+    size = int.from_bytes(blob[:8], "little")
+    kinds = {name: kind for kind, name in NAMES.items()}
+    out = {}
+    for name, x in json.loads(blob[8 : 8 + size]).items():
+        begin, end = (8 + size + at for at in x["data_offsets"])
+        raw = torch.frombuffer(blob[begin:end], dtype=torch.uint8) if end > begin else torch.empty(0, dtype=torch.uint8)
+        out[name] = raw.view(kinds[x["dtype"]]).reshape(x["shape"])
+    return out

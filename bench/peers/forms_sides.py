@@ -1,0 +1,342 @@
+"""The libraries that forms.py times: each side makes a call from a form and its tensors, or says why it cannot."""
+
+import dataclasses
+import json
+import logging
+import os
+import select
+import statistics
+import subprocess
+import time
+import warnings
+
+import numpy as np
+import torch
+
+import forms_problem
+
+logging.getLogger("torch").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", category=UserWarning)
+
+
+class Unable(Exception):
+    """Why a side does not compute a form."""
+
+
+class Side:
+    """What a library does with a form. A turn is the median time of its calls, in seconds."""
+
+    kernel = ""
+
+    def __init__(self, call, outputs=None):
+        self.call, self.outputs = call, outputs  # outputs returns float32 tensors under the names of ours
+        start = time.perf_counter()
+        call()
+        self.first = time.perf_counter() - start
+
+    def turn(self, seconds):
+        if self.first < seconds / 4:
+            self.call()
+        times, end = [], time.perf_counter() + seconds
+        while not times or time.perf_counter() < end:
+            start = time.perf_counter()
+            self.call()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+    def close(self):
+        pass
+
+
+class Program:
+    """The command bench/peers/ours with a number of threads, and no profile but what its kernels predict."""
+
+    def __init__(self, command, threads):
+        env = dict(os.environ, GOMAXPROCS=str(threads), FLASHKIT_PROFILE="off", FLASHKIT_BACKEND="", CUDA_VISIBLE_DEVICES="-1")
+        self.process = subprocess.Popen([command], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self.ahead = b""
+
+    def ask(self, timeout=600, **request):
+        """Return the reply to a request. A program that does not answer in time is ended."""
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        end = time.monotonic() + timeout
+        while b"\n" not in self.ahead:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))
+            chunk = os.read(self.process.stdout.fileno(), 1 << 16) if ready else b""
+            if not chunk:
+                self.process.kill()
+                raise SystemExit(f"ours {request}: " + ("it ended" if ready else f"no answer in {timeout} s"))
+            self.ahead += chunk
+        line, self.ahead = self.ahead.split(b"\n", 1)
+        reply = json.loads(line)
+        if "error" in reply:
+            raise Unable(reply["error"])
+        return reply
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
+class Ours(Side):
+    """A cell of the program, with inputs of a file or, without, random ones of its own."""
+
+    def __init__(self, program, form, seed, limit, kernel="", folder=None, tensors=None, hold=False):
+        self.program, self.folder = program, folder
+        request = {"problem": form.name, "pass": "bwd" if form.backward else "fwd", "kernel": kernel, "seed": seed, "limit": limit,
+                   "hidden": form.hidden, "packed": form.packed, "hold": hold}
+        request["leave"] = ["DSink", "DLSE"] + ["DBias"] * (not form.bias_gradient) + ["LSE"] * (not form.backward)
+        request["shapes"] = {name: shape for name, shape in (("Bias", form.bias), ("DBias", form.bias), ("Mask", form.mask)) if shape}
+        if form.lens:
+            request["lens"] = form.lens
+        if form.kv_lens:
+            request["kvlens"] = form.kv_lens
+        if tensors:
+            request["file"] = str(folder / "in.safetensors")
+            forms_problem.save(folder / "in.safetensors", tensors)
+        reply = program.ask(op="open", **request)
+        self.cell, self.kernel, self.first, self.pairs, self.bytes = (reply.get(x, 0) for x in ("cell", "kernel", "seconds", "pairs", "bytes"))
+
+    def turn(self, seconds):
+        reply = self.program.ask(op="time", cell=self.cell, seconds=seconds)
+        self.kernel = reply["kernel"]
+        return reply["seconds"]
+
+    def outputs(self):
+        path = self.folder / "out.safetensors"
+        self.program.ask(op="save", cell=self.cell, file=str(path))
+        return {name: x.float() for name, x in forms_problem.load(path).items() if name != "lse"}
+
+    def close(self):
+        self.program.ask(op="close", cell=self.cell)
+
+
+class Reading(Side):
+    """A loop over K and V of a cell of ours that does nothing else."""
+
+    def __init__(self, ours):
+        self.ours = ours
+        self.first = self.turn(0)
+
+    def turn(self, seconds):
+        return self.ours.program.ask(op="read", cell=self.ours.cell, seconds=seconds)["seconds"]
+
+
+def added(form, x):
+    """Return the tensors with the mask as a bias of -Inf."""
+    if not form.mask or form.bias:
+        raise Unable("has no mask, or a bias already")
+    bias = torch.zeros(form.mask, dtype=x["q"].dtype).masked_fill(~x["mask"], -torch.inf)
+    return dataclasses.replace(form, bias=form.mask, mask=(), mask_lens=()), {**x, "bias": bias, "mask": None}
+
+
+def torch_added(form, x, threads):
+    """scaled_dot_product_attention with the mask as a float one, made ahead."""
+    return torch_side(*added(form, x), threads)
+
+
+def onnx_added(form, x, threads):
+    """Attention with the mask as a float one, made ahead."""
+    return onnx_attention(*added(form, x), threads)
+
+
+def torch_side(form, x, threads):
+    """scaled_dot_product_attention: a bool mask, or a bias that is -Inf where the mask hides."""
+    if form.softcap or form.alibi or form.sink or form.dropout or form.lens or form.page or form.kv:
+        raise Unable("has no such argument")
+    if form.causal and (form.bias or form.mask):
+        raise Unable("takes is_causal or attn_mask")
+    torch.set_num_threads(threads)
+    q, k, v = (x[name].clone().requires_grad_(form.backward) for name in "qkv")
+    extra = x.get("mask")
+    leaves = {"dq": q, "dk": k, "dv": v}
+    if form.bias:
+        extra = x["bias"] if extra is None else x["bias"].masked_fill(~extra, -torch.inf)
+        extra = extra.clone().requires_grad_(form.bias_gradient)
+        leaves |= {"dbias": extra} if form.bias_gradient else {}
+    attend = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=extra, is_causal=form.causal, enable_gqa=form.h != form.g)
+    if not form.backward:
+        def call():
+            with torch.inference_mode():
+                return attend()
+        return Side(call, lambda: {"o": call().float()})
+    o = attend()
+    call = lambda: torch.autograd.grad(o, list(leaves.values()), x["do"], retain_graph=True)
+    return Side(call, lambda: {name: g.float() for name, g in zip(leaves, call())})
+
+
+def torch_nested(form, x, threads):
+    """The same on a nested tensor of the layout jagged, which is PyTorch's word for packed."""
+    only_packed(form)
+    torch.set_num_threads(threads)
+    bounds = torch.tensor(form.starts())
+    nest = lambda t: torch.nested.nested_tensor_from_jagged(t[0].transpose(0, 1).contiguous(), bounds).transpose(1, 2)
+    q, k, v = (nest(x[name]) for name in "qkv")
+    def call():
+        with torch.no_grad():  # it cannot be done in inference mode
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=form.causal)
+    try:
+        return Side(call, lambda: {"o": call().transpose(1, 2).values().transpose(0, 1)[None].float()})
+    except RuntimeError as reason:  # builds for a GPU ask one that is not there
+        raise Unable(str(reason).splitlines()[0]) from reason
+
+
+def torch_loop(form, x, threads):
+    """The same, one sequence after the other."""
+    only_packed(form)
+    torch.set_num_threads(threads)
+    parts = [tuple(x[name][:, :, a:b].contiguous() for name in "qkv") for a, b in zip(form.starts(), form.starts()[1:])]
+    def call():
+        with torch.inference_mode():
+            return [torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=form.causal) for qkv in parts]
+    return Side(call, lambda: {"o": torch.cat(call(), dim=2).float()})
+
+
+def torch_padded(form, x, threads):
+    """The same, padded to the longest, with a mask of the keys that are there."""
+    only_packed(form)
+    if form.causal:
+        raise Unable("takes is_causal or attn_mask")
+    torch.set_num_threads(threads)
+    q, k, v = (pad(form, x[name]) for name in "qkv")
+    mask = (torch.arange(form.m) < torch.tensor(form.lens)[:, None])[:, None, None, :]
+    def call():
+        with torch.inference_mode():
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return Side(call, lambda: {"o": unpad(form, call()).float()})
+
+
+def only_packed(form):
+    if not form.packed or form.backward or form.softcap or form.alibi or form.sink or form.bias or form.mask or form.kv:
+        raise Unable("not for this form")
+
+
+def pad(form, t):
+    """Return packed sequences as [B, heads, longest, D]."""
+    out = torch.zeros(form.b, t.shape[1], form.n, form.d, dtype=t.dtype)
+    for b, (begin, end) in enumerate(zip(form.starts(), form.starts()[1:])):
+        out[b, :, : end - begin] = t[0, :, begin:end]
+    return out
+
+
+def unpad(form, t):
+    return torch.cat([t[b : b + 1, :, :n] for b, n in enumerate(form.lens)], dim=2)
+
+
+class Onnx(Side):
+    """One node of ONNX Runtime, with inputs and outputs bound once."""
+
+    def __init__(self, op, domain, inputs, outputs, attributes, threads, form, shared=False):
+        import onnxruntime
+        from onnx import helper
+
+        kind = lambda t: helper.np_dtype_to_tensor_dtype(t.dtype)
+        given = {name: t for name, t in inputs.items() if t is not None}
+        value = lambda name, t: helper.make_tensor_value_info(name, kind(t), list(t.shape))
+        node = helper.make_node(op, [name if t is not None else "" for name, t in inputs.items()], list(outputs), domain=domain, **attributes)
+        graph = helper.make_graph([node], "attention", [value(*item) for item in given.items()], [value(*item) for item in outputs.items()])
+        model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 4
+        try:
+            session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except Exception as reason:  # it has many types of errors
+            raise Unable(str(reason)[-200:].strip()) from reason
+        self.bound, self.result = session.io_binding(), None
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(t)) for name, t in (given | outputs).items()}
+        for name in given:
+            self.bound.bind_ortvalue_input(name, values[name])
+        for name in outputs:  # a cache is written where it is
+            self.bound.bind_ortvalue_output(name, values[name.replace("present", "past") if shared else name])
+        self.result = values[next(iter(outputs))]
+        self.form, self.rows = form, op != "Attention"
+        try:
+            super().__init__(lambda: session.run_with_iobinding(self.bound), self.values)
+        except Exception as reason:
+            raise Unable(str(reason)[-200:].strip()) from reason
+
+    def values(self):
+        o = torch.from_numpy(self.result.numpy().copy()).float()
+        if self.rows:
+            o = o.reshape(o.shape[0], -1, self.form.h, self.form.d).transpose(1, 2)
+        return {"o": unpad(self.form, o) if self.form.packed else o}
+
+
+def array(t):
+    return None if t is None else t.numpy()
+
+
+def flat(t):
+    """Return [B, heads, rows, D] as [B, rows, heads*D]."""
+    return t.transpose(1, 2).reshape(t.shape[0], t.shape[2], -1).numpy()
+
+
+def onnx_types(form, *types):
+    if form.backward or form.dtype not in types or form.kv:
+        raise Unable("has no backward pass, and not every type")
+
+
+def onnx_mha(form, x, threads):
+    """MultiHeadAttention: key_padding_mask, attention_bias."""
+    onnx_types(form, "f32")
+    if form.softcap or form.alibi or form.sink or form.dropout or form.page or form.g != form.h or form.lens and not form.packed:
+        raise Unable("has no such input")
+    if form.causal and form.packed or form.mask and form.mask[:3] != (form.b, 1, 1) and form.mask[:2] != (form.b, 1):
+        raise Unable("masks keys, or rows and keys of a sequence")
+    mask = x["mask"][:, 0].to(torch.int32) if form.mask else None
+    if form.mask and form.mask[2] == 1:
+        mask = mask[:, 0]
+    q, k, v = (x[name] for name in "qkv")
+    if form.packed:
+        q, k, v = (pad(form, t) for t in (q, k, v))
+        mask = (torch.arange(form.m) < torch.tensor(form.lens)[:, None]).to(torch.int32)
+    bias = x["bias"].expand(*form.bias[:2], form.n, form.m).contiguous() if form.bias else None
+    inputs = {"query": flat(q), "key": flat(k), "value": flat(v), "bias": None, "key_padding_mask": array(mask), "attention_bias": array(bias)}
+    while list(inputs.values())[-1] is None:
+        inputs.popitem()
+    attributes = {"num_heads": form.h, "unidirectional": int(form.causal)}
+    return Onnx("MultiHeadAttention", "com.microsoft", inputs, {"o": np.empty_like(inputs["query"])}, attributes, threads, form)
+
+
+def onnx_attention(form, x, threads):
+    """Attention of the standard, opset 24, on [B, heads, rows, D]: attn_mask of both kinds, softcap, nonpad_kv_seqlen."""
+    onnx_types(form, "f32", "f16")
+    if form.alibi or form.sink or form.dropout or form.page or form.lens and not form.packed:
+        raise Unable("has no such input")
+    q, k, v = (pad(form, x[name]) if form.packed else x[name] for name in "qkv")
+    extra, lens = x.get("mask"), form.mask_lens or form.lens
+    if form.bias:
+        extra = x["bias"] if extra is None else x["bias"].masked_fill(~extra, -torch.inf)
+    elif form.mask_lens:
+        extra = None
+    if extra is not None:
+        extra = extra.expand(*extra.shape[:2], form.n, form.m).contiguous()
+    lens = np.array(lens, np.int64) if lens else None
+    if form.causal and (form.n != form.m or lens is not None):
+        raise Unable("is_causal counts from the first key, with lengths from the last")
+    inputs = {"Q": array(q), "K": array(k), "V": array(v), "attn_mask": array(extra), "past_key": None, "past_value": None, "nonpad_kv_seqlen": lens}
+    while list(inputs.values())[-1] is None:
+        inputs.popitem()
+    return Onnx("Attention", "", inputs, {"Y": np.empty_like(inputs["Q"])}, {"is_causal": int(form.causal), "softcap": float(form.softcap)}, threads, form)
+
+
+def onnx_gqa(form, x, threads):
+    """GroupQueryAttention: softcap, head_sink, seqlens_k; in decode the last key is new, and the cache is written where it is."""
+    onnx_types(form, "f32", "f16")
+    if form.alibi or form.dropout or form.mask or form.page or form.lens and not form.packed or form.bias and form.bias[2] == 1:
+        raise Unable("has no such input")
+    if not form.causal and form.n != form.m:
+        raise Unable("decode is causal")
+    q, k, v = (pad(form, x[name]) if form.packed else x[name] for name in "qkv")
+    past, new = form.m - form.n, form.n
+    lens = form.lens if form.packed else (form.m,) * form.b
+    cache = [t.clone().numpy() if past else None for t in (k, v)]
+    inputs = {"query": flat(q), "key": flat(k[:, :, past:]), "value": flat(v[:, :, past:]), "past_key": cache[0], "past_value": cache[1],
+              "seqlens_k": np.array(lens, np.int32) - 1, "total_sequence_length": np.array(form.m, np.int32), "cos": None, "sin": None, "at": None,
+              "attention_bias": array(x.get("bias")), "head_sink": array(x["sink"].reshape(-1).to(q.dtype)) if form.sink else None}
+    while list(inputs.values())[-1] is None:
+        inputs.popitem()
+    present = np.empty((form.b, form.g, form.m, form.d), inputs["query"].dtype)
+    attributes = {"num_heads": form.h, "kv_num_heads": form.g, "softcap": float(form.softcap), "causal": int(form.causal)}
+    outputs = {"o": np.empty_like(inputs["query"]), "present_key": present, "present_value": present.copy()}
+    return Onnx("GroupQueryAttention", "com.microsoft", inputs, outputs, attributes, threads, form, shared=past > 0)

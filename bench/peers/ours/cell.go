@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+// A cell is a pass of a problem with its arguments.
+type cell struct {
+	d      *dispatch.Dispatcher // what is timed
+	seen   *dispatch.Dispatcher // the same, which notes the kernel
+	kernel string               // that ran last
+	p      flashkit.Problem
+	pass   flashkit.Pass
+	args   *flashkit.Args
+	last   time.Duration // of the latest call
+}
+
+var passes = map[string]flashkit.Pass{"fwd": flashkit.PassForward, "bwd": flashkit.PassBackward}
+
+// open makes a cell and calls it once. The backward pass gets O and LSE from a forward
+// pass on the kernel that dispatch chooses for that.
+func open(ctx context.Context, d *dispatch.Dispatcher, r *request) (*cell, reply, error) {
+	p, err := flashkit.ParseProblem(r.Problem)
+	if err != nil {
+		return nil, reply{}, err
+	}
+	pass, ok := passes[r.Pass]
+	if !ok {
+		return nil, reply{}, fmt.Errorf("pass %q: must be fwd or bwd", r.Pass)
+	}
+	c := &cell{d: d, p: p, pass: pass}
+	if c.args, err = arguments(&p, pass, r); err != nil {
+		return nil, reply{}, err
+	}
+	if pass == flashkit.PassBackward {
+		if err := d.Forward(ctx, p, c.args); err != nil {
+			return nil, reply{}, err
+		}
+	}
+	if r.Kernel != "" {
+		if c.d, err = d.With(r.Kernel); err != nil {
+			return nil, reply{}, err
+		}
+	}
+	c.seen = c.d.WithObserver(func(r dispatch.Ran) { c.kernel = r.Kernel })
+	limited, cancel := context.WithTimeout(ctx, time.Duration(r.Limit*float64(time.Second)))
+	defer cancel()
+	a, err := c.note(limited)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%s takes longer than %.3g s", c.kernel, r.Limit)
+	}
+	if r.Hold && err == nil {
+		if c.d, err = d.With(c.kernel); err != nil {
+			return nil, reply{}, err
+		}
+		c.seen = c.d
+	}
+	var set flashkit.Call
+	if err == nil && set.Set(p, pass, c.args) == nil {
+		a.Pairs = int64(p.Heads) * set.Area()
+	}
+	return c, a, err
+}
+
+// call runs the pass once through dispatch, as a program does.
+func (c *cell) call(ctx context.Context, d *dispatch.Dispatcher) (time.Duration, error) {
+	start := time.Now()
+	var err error
+	if c.pass == flashkit.PassForward {
+		err = d.Forward(ctx, c.p, c.args)
+	} else {
+		err = d.Backward(ctx, c.p, c.args)
+	}
+	return time.Since(start), err
+}
+
+// note calls once more and says what ran.
+func (c *cell) note(ctx context.Context) (reply, error) {
+	took, err := c.call(ctx, c.seen)
+	c.last = took
+	k, v := &c.args.K, &c.args.V
+	bytes := float64(k.Len()*k.DType().Size() + v.Len()*v.DType().Size())
+	return reply{Kernel: c.kernel, Seconds: took.Seconds(), Calls: 1, Bytes: bytes}, err
+}
+
+// save writes the outputs of the pass.
+func (c *cell) save(path string) error {
+	var f safetensors.File
+	for _, a := range flashkit.Arguments() {
+		x := *a.Of(c.args)
+		if a.Role(&c.p, c.pass)&flashkit.Output == 0 || x.IsZero() {
+			continue
+		}
+		t, err := safetensors.Encode(strings.ToLower(a.Name), x)
+		if err != nil {
+			return err
+		}
+		f.Tensors = append(f.Tensors, t)
+	}
+	out, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Write(out), out.Close())
+}
+
+// arguments makes all that a pass of p has a use for, but for what r leaves out. Each
+// tensor has memory of its own. What the other pass computes is left 0.
+func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.Args, error) {
+	args := &flashkit.Args{Seed: r.Seed}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if p.Ragged {
+		if args.Seqs = sequences(p, r); args.Seqs == nil {
+			return nil, fmt.Errorf("lens: %d and %d are not %d", len(r.Lens), len(r.KVLens), p.Batch)
+		}
+	}
+	file, err := inputs(r.File)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range flashkit.Arguments() {
+		role := a.Role(p, pass)
+		if role == 0 || slices.Contains(r.Leave, a.Name) {
+			continue
+		}
+		t := a.Of(args)
+		if x, ok := file.Tensor(strings.ToLower(a.Name)); ok && role&flashkit.Input != 0 {
+			if *t, err = x.Decode(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		*t = newTensor(a.DType(p), shape(p, &a, r))
+		if role&flashkit.Input != 0 && a.Name != "O" && a.Name != "LSE" {
+			fill(t, a.Name, r)
+		}
+	}
+	return args, nil
+}
+
+func inputs(path string) (*safetensors.File, error) {
+	if path == "" {
+		return new(safetensors.File), nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return safetensors.Parse(b)
+}

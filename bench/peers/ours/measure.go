@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// time returns the median of the calls of so many seconds. One more goes before, unless
+// it took a good part of that, and one after, which notes the kernel.
+func (c *cell) time(ctx context.Context, seconds float64) (reply, error) {
+	limit := time.Duration(seconds * float64(time.Second))
+	if c.last < limit/4 {
+		if _, err := c.call(ctx, c.d); err != nil {
+			return reply{}, err
+		}
+	}
+	var times []time.Duration
+	for start := time.Now(); len(times) == 0 || time.Since(start) < limit; {
+		took, err := c.call(ctx, c.d)
+		if err != nil {
+			return reply{}, err
+		}
+		times = append(times, took)
+	}
+	median := medianOf(times)
+	if c.last = median; median < limit/4 {
+		if _, err := c.note(ctx); err != nil {
+			return reply{}, err
+		}
+		c.last = median
+	}
+	return reply{Kernel: c.kernel, Seconds: median.Seconds(), Calls: len(times)}, nil
+}
+
+func medianOf(times []time.Duration) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	n := len(times)
+	return (times[(n-1)/2] + times[n/2]) / 2
+}
+
+// overhead returns what a call through dispatch takes beyond its kernel on a call that
+// is checked already: the median of the differences. Both run in turns, in either order,
+// as the second one finds K and V in the caches. A cache that grows ends at the capacity.
+func (c *cell) overhead(ctx context.Context, r *request) (reply, error) {
+	if r.Grow && (c.args.Seqs == nil || c.args.Seqs.KVLens == nil || r.Calls >= c.p.KVLen) {
+		return reply{}, fmt.Errorf("%v cannot grow by %d", c.p, r.Calls)
+	}
+	alone, err := c.alone(ctx)
+	if err != nil {
+		return reply{}, err
+	}
+	whole := func() (time.Duration, error) { return c.call(ctx, c.d) }
+	var orders [2][]time.Duration
+	var wholes []time.Duration
+	start := time.Now()
+	for i := range r.Calls {
+		if time.Since(start).Seconds() > r.Limit {
+			return reply{}, fmt.Errorf("%d calls of %s take longer than %.3g s", r.Calls, c.kernel, r.Limit)
+		}
+		c.step(r, i)
+		order, first, second := 0, whole, alone
+		if i%2 == 1 {
+			order, first, second = 1, alone, whole
+		}
+		x, err := first()
+		if err != nil {
+			return reply{}, err
+		}
+		y, err := second()
+		if err != nil {
+			return reply{}, err
+		}
+		if order == 1 {
+			x, y = y, x
+		}
+		orders[order], wholes = append(orders[order], x-y), append(wholes, x)
+	}
+	overhead := (medianOf(orders[0]) + medianOf(orders[1])) / 2
+	allocs, err := c.allocs(ctx, r)
+	return reply{Kernel: c.kernel, Seconds: medianOf(wholes).Seconds(), Calls: r.Calls, Overhead: overhead.Seconds(), Allocs: allocs}, err
+}
+
+// alone returns a function that times the kernel of the cell, without dispatch and checks.
+func (c *cell) alone(ctx context.Context) (func() (time.Duration, error), error) {
+	if _, err := c.note(ctx); err != nil {
+		return nil, err
+	}
+	kernels := c.d.Kernels()
+	i := slices.IndexFunc(kernels, func(k flashkit.Kernel) bool { return k.Name == c.kernel })
+	if i < 0 {
+		return nil, fmt.Errorf("kernel %q is not known", c.kernel)
+	}
+	call := new(flashkit.Call)
+	return func() (time.Duration, error) {
+		if err := call.Set(c.p, c.pass, c.args); err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		err := kernels[i].Run(ctx, call)
+		return time.Since(start), err
+	}, nil
+}
+
+// step sets the length of a cache that grows for the i-th call.
+func (c *cell) step(r *request, i int) {
+	if !r.Grow {
+		return
+	}
+	for b := range c.args.Seqs.KVLens {
+		c.args.Seqs.KVLens[b] = int32(c.p.KVLen - r.Calls + i + 1)
+	}
+}
+
+// allocs returns how often a call allocates.
+func (c *cell) allocs(ctx context.Context, r *request) (float64, error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range r.Calls {
+		c.step(r, i)
+		if _, err := c.call(ctx, c.d); err != nil {
+			return 0, err
+		}
+	}
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs-before.Mallocs) / float64(r.Calls), nil
+}
+
+// read returns the median time of looking at every byte of K and V on all cores.
+func (c *cell) read(seconds float64) reply {
+	k, v := memory(&c.args.K), memory(&c.args.V)
+	var times []time.Duration
+	for start := time.Now(); len(times) == 0 || time.Since(start).Seconds() < seconds; {
+		one := time.Now()
+		readAll(k)
+		readAll(v)
+		times = append(times, time.Since(one))
+	}
+	return reply{Seconds: medianOf(times).Seconds(), Calls: len(times), Bytes: float64(len(k) + len(v))}
+}
+
+// readAll counts a byte, piece by piece on all cores: of the loops that come with Go
+// this one reads with vectors and nothing depends on what it finds.
+func readAll(x []byte) int64 {
+	const piece = 1 << 20
+	var next, found atomic.Int64
+	var wait sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for from := next.Add(piece) - piece; from < int64(len(x)); from = next.Add(piece) - piece {
+				found.Add(int64(bytes.Count(x[from:min(from+piece, int64(len(x)))], []byte{1})))
+			}
+		})
+	}
+	wait.Wait()
+	return found.Load()
+}
+
+func memory(t *flashkit.Tensor) []byte {
+	if x := t.Float32s(); x != nil {
+		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+	}
+	x := t.Uint16s()
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
+}
