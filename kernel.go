@@ -33,6 +33,11 @@ type Kernel struct {
 	DTypes          []DType
 	MaxDim, MaxRows int
 
+	// Scores names the order in which the kernel sums Q·K. A backward kernel makes its
+	// weights of the LSE that a forward kernel wrote: where both have one name, the
+	// rounding of a score is the same in both and cancels. "" says nothing.
+	Scores string
+
 	// Device says that the kernel takes tensors on its backend's device as well as on
 	// the host. A call of tensors on a device is refused for all others.
 	Device bool

@@ -11,6 +11,12 @@ import (
 // a kernel's full name to that kernel and its variant in the other pass.
 type choice string
 
+// A rule is what two dispatchers of one memory choose by.
+type rule struct {
+	choice choice
+	paired bool
+}
+
 func (c choice) isAuto() bool { return c == "" }
 
 func (c choice) String() string {

@@ -26,12 +26,13 @@ type Dispatcher struct {
 	backends []flashkit.Backend
 	memory   *memory
 	admitted []bool // by kernel: the choice allows it
-	id       uint64 // of the choice in the memory
+	id       uint64 // of the rule in the memory
 	missing  []Missing
 	choice   choice
 	failover func(Failover)
 	observer func(Ran)
 	frozen   bool
+	paired   bool
 	machine  machine
 
 	profileErr error
@@ -58,7 +59,7 @@ func (d *Dispatcher) remember(m *memory) {
 	for i := range m.kernels {
 		d.admitted[i] = d.choice.admits(&m.kernels[i])
 	}
-	d.id = m.number(d.choice)
+	d.id = m.number(rule{d.choice, d.paired})
 }
 
 // Kernels returns the kernels that the choice admits, in the order of the

@@ -179,3 +179,20 @@ func ExampleDispatcher_ProfileErr() {
 		log.Print(err) // it works without one
 	}
 }
+
+func ExampleDispatcher_Paired() {
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	p, err := flashkit.ParseProblem("b1-h8-g8-n1-m512-d64-f32")
+	if err != nil {
+		log.Fatal(err)
+	}
+	training := d.Paired() // for the forward and the backward passes of a training step
+	forward, err := training.Pick(p, flashkit.PassForward)
+	if err != nil {
+		log.Fatal(err)
+	}
+	backward, err := training.Pick(p, flashkit.PassBackward)
+	fmt.Println(forward.Scores == backward.Scores, err)
+	// Output: true <nil>
+}

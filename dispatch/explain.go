@@ -40,7 +40,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 	}
 	call := p.Ask(s)
 	x := d.memory.plan(dense(p, s))
-	chosen, a := d.fastest(x, nil), x.anchor()
+	chosen, a, scores := d.fastest(x, nil), x.anchor(), d.pairs(x, nil)
 	var verdicts []Verdict
 	for i := range d.memory.kernels {
 		k := &d.memory.kernels[i]
@@ -60,6 +60,8 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 			v.Reason = d.whyChosen(len(x.candidates))
 		case v.Reason == "" && !d.admitted[i]:
 			v.Reason = "fits, but " + d.choice.String() + " was requested"
+		case v.Reason == "" && scores != "" && k.Scores != scores:
+			v.Reason = "fits, but sums scores in another order than the backward pass"
 		case v.Reason == "":
 			v.Reason = "fits, but predicts a longer time"
 		}

@@ -25,7 +25,7 @@ type memory struct {
 	usable    func() []bool // by kernel: the machine lacks nothing for it
 
 	version atomic.Uint64 // grows when something is learned
-	choices []choice      // of dispatchers that share this, guarded by probing
+	rules   []rule        // of dispatchers that share this, guarded by probing
 
 	seed    maphash.Seed
 	recent  [recentSets][recentWays]atomic.Pointer[plan]

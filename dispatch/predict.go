@@ -61,14 +61,14 @@ func (d *Dispatcher) best(x *plan) *candidate {
 	return c
 }
 
-// number returns the number of a choice among those of the dispatchers that share m.
-func (m *memory) number(c choice) uint64 {
+// number returns the number of a rule among those of the dispatchers that share m.
+func (m *memory) number(r rule) uint64 {
 	m.probing.Lock()
 	defer m.probing.Unlock()
-	i := slices.Index(m.choices, c)
+	i := slices.Index(m.rules, r)
 	if i < 0 {
-		i = len(m.choices)
-		m.choices = append(m.choices, c)
+		i = len(m.rules)
+		m.rules = append(m.rules, r)
 	}
 	return uint64(i)
 }
@@ -82,10 +82,11 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 		return nil
 	}
 	var best *candidate
+	scores := d.pairs(x, tried)
 	a, shortest := x.anchor(), 0.0
 	for i := range x.candidates {
 		c := &x.candidates[i]
-		if !d.may(c, tried) {
+		if !d.may(c, scores, tried) {
 			continue
 		}
 		t := c.log + c.expect(&a)
@@ -105,15 +106,17 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 // first returns the admitted candidate with the shortest prediction of its own, nil if
 // there is none that is not in tried.
 func (d *Dispatcher) first(x *plan, tried []int) (first *candidate) {
+	scores := d.pairs(x, tried)
 	for i := range x.candidates {
-		if c := &x.candidates[i]; d.may(c, tried) && (first == nil || c.own < first.own) {
+		if c := &x.candidates[i]; d.may(c, scores, tried) && (first == nil || c.own < first.own) {
 			first = c
 		}
 	}
 	return first
 }
 
-// may reports whether the choice admits a candidate that has not been tried.
-func (d *Dispatcher) may(c *candidate, tried []int) bool {
-	return d.admitted[c.kernel] && !slices.Contains(tried, c.kernel)
+// may reports whether the choice admits a candidate that has not been tried, and it sums
+// scores as asked, "" for any way.
+func (d *Dispatcher) may(c *candidate, scores string, tried []int) bool {
+	return d.admitted[c.kernel] && !slices.Contains(tried, c.kernel) && (scores == "" || d.memory.kernels[c.kernel].Scores == scores)
 }

@@ -79,10 +79,10 @@ func (m *memory) price(call *flashkit.Call, list []*candidate) (sum int64) {
 // contenders returns the kernels that a probe would measure, none if all of them
 // are known. The caller holds probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
-	first, unknown := d.first(x, nil), false
+	first, scores, unknown := d.first(x, nil), d.pairs(x, nil), false
 	for i := range x.candidates {
 		c := &x.candidates[i]
-		if d.may(c, nil) && c.own <= contender*first.own {
+		if d.may(c, scores, nil) && c.own <= contender*first.own {
 			list = append(list, c)
 			_, n := c.standing.log()
 			unknown = unknown || n == 0 && !d.memory.probed[c.kernel][x.kind]

@@ -2,7 +2,7 @@
 """Compare flashrun's values with PyTorch's on random problems with random features.
 
     make torch-values
-    python torch_values.py bin/flashrun [--problems 500] [--seed 1] [--only 17]
+    python torch_values.py bin/flashrun [--problems 500] [--seed 1] [--only 17] [--backend simd/fwd_avx2]
 
 A problem draws its shape, type and band, and each feature by chance: scale, softcap, bias,
 mask, ALiBi, sink, dropout; sequences that are padded, packed or, for keys, in pages; a
@@ -279,7 +279,7 @@ def paginate(p, x):
     x["pages"], x["kv_lens"] = table, p.kv_lens.astype(np.int32)
 
 
-def by_flashrun(program, p):
+def by_flashrun(program, p, flags):
     """Return the same outputs as flashrun computes them."""
     x = {name: t.numpy() if t.dtype == torch.bool else t.numpy().astype(np.float32) for name, t in p.x.items()}
     for b in range(p.b):  # what no row may read
@@ -302,7 +302,7 @@ def by_flashrun(program, p):
             x[name], x["kv_starts"] = pack(x[name], p.kv_lens)
     elif p.kv_side == "padded":
         x["kv_lens"] = p.kv_lens.astype(np.int64)
-    out = flashrun.run(program, x, p.flags())
+    out = flashrun.run(program, x, [*p.flags(), *flags])
     if p.q_side == "packed":
         for name, filler in (("o", 0), ("lse", -np.inf), ("dq", 0)):
             if name in out:
@@ -322,10 +322,10 @@ def error(got, want):
     return float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
 
 
-def compare(program, p):
+def compare(program, p, flags):
     """Return, for every output, our error, PyTorch's with softmax, the largest of its ways, and four roundings."""
     dtype, rounding = TYPES[p.dtype]
-    truth, got = by_torch(p, torch.float64), by_flashrun(program, p)
+    truth, got = by_torch(p, torch.float64), by_flashrun(program, p, flags)
     orders = max(4, min(16, 2**17 // (p.b * p.h * p.n * p.m)))  # the smaller a problem, the more is luck, and the less a run costs
     own = [by_torch(p, dtype, flash, order) for order in range(orders) for flash in (False, True)]
     own += [by_torch(p, torch.float64, flash=True, toward=toward) for toward in (-np.inf, np.inf)]
@@ -346,6 +346,7 @@ def main():
     parser.add_argument("--problems", type=int, default=500)
     parser.add_argument("--seed", type=int, default=int(np.random.default_rng().integers(2**31)))
     parser.add_argument("--only", type=int, help="the problem of this number alone")
+    parser.add_argument("--backend", default="auto", help="backend or kernel, as flashrun takes it")
     args = parser.parse_args()
     numbers = range(args.problems) if args.only is None else [args.only]
     print(f"seed {args.seed}, PyTorch {torch.__version__}")
@@ -353,7 +354,7 @@ def main():
     for i in numbers:
         p = Problem([args.seed, i])
         try:
-            rows = compare(args.flashrun, p)
+            rows = compare(args.flashrun, p, ["--backend", args.backend])
         except flashrun.Refused as reason:
             print(f"FAIL --seed {args.seed} --only {i}: {p}: {reason}")
             continue

@@ -25,9 +25,13 @@ var abouts = [...]struct{ about, requires string }{
 	decodeSM80: {"CUDA: split-KV for few query rows, K and V read once; bound by memory bandwidth", onSM80},
 }
 
-// setAbout fills in what people read of k.
+// setAbout fills in what abouts say of k, and how it sums: the tensor cores alike, whatever
+// their instructions, and decode otherwise.
 func setAbout(k *flashkit.Kernel, id stemID) {
 	s := &stems[id]
 	k.About, k.Requires = abouts[id].about, abouts[id].requires
 	k.DTypes, k.MaxDim, k.MaxRows = slices.Clone(s.dtypes), s.widest(), s.rows
+	if k.Scores = "tensor cores"; id == decodeSM80 {
+		k.Scores = s.name
+	}
 }

@@ -1,6 +1,10 @@
 package wasm
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
 
 // abouts describe the variants.
 var abouts = map[string]string{
@@ -10,8 +14,11 @@ var abouts = map[string]string{
 	"bwd_scalar":  "WebAssembly: the plain loop of the backward pass, to read and to compare with; bound by scalar arithmetic",
 }
 
-// setAbout fills in what people read of k. Memory limits its head dims, not a number.
+// setAbout fills in what abouts say of k, and how it sums. Memory limits its head dims, not a number.
 func setAbout(k *flashkit.Kernel, stem string) {
 	k.About = abouts[stem]
+	if _, k.Scores, _ = strings.Cut(stem, "_"); k.Scores == "scalar" {
+		k.Scores = "fours" // as the portable kernels of simd
+	}
 	k.DTypes = []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 }

@@ -73,13 +73,14 @@ def short(args, threads):
 
 
 def masks(args, threads):
-    """Masks and bias, both passes."""
+    """Masks and bias, both passes, and the plain calls that they add to."""
     size = lambda n: max(16, n // 8) if args.small else n
     for dtype in ("f32", "bf16"):
         for b, h, n, d in ((8, 12, size(128), 64), (1, 12, size(512), 64), (1, 8, size(2048), 128)):
             for backward in (False, True):
                 plain = Form(b, h, h, n, n, d, dtype, backward=backward)
                 with_ = lambda **more: beside("masks", dataclasses.replace(plain, **more), threads)
+                yield with_()
                 yield with_(mask=(b, 1, 1, n))
                 yield with_(mask=(b, 1, n, n))
                 yield with_(mask=(b, h, n, n))

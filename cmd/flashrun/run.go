@@ -191,7 +191,9 @@ func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *inpu
 	}
 	w := &work{in, in.withOutputs(f.backward), f.backward}
 	passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
-	if !f.backward {
+	if f.backward {
+		d = d.Paired()
+	} else {
 		passes = passes[:1]
 	}
 	for _, s := range passes {
