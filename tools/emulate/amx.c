@@ -2,20 +2,20 @@
 // AVX512-BF16. It needs AVX-512, FSGSBASE (Linux 5.9) and membarrier.
 //
 //	cc -O2 -fPIE -pie -fno-stack-protector -fno-plt -pthread -o amx tools/emulate/*.c
-//	amx program arguments...    run it; CGO_ENABLED=0 go build, with its symbols
+//	amx program arguments...    run what CGO_ENABLED=0 go build made
+//	go test -exec amx           with CGO_ENABLED=0 and -tags nocuda
 //	amx --test                  compare each instruction with a plain computation
 //
 // A processor that has AMX runs the program as it is, and --test tests the processor too.
 // One without AVX-512 runs nothing: "skipped: ..." and status 0. One that has AVX512-BF16
 // and hides it from CPUID, as in some virtual machines, executes these instructions.
 //
-// The program is loaded into this process. Its CPUID, in golang.org/x/sys/cpu, is made
-// illegal, and answered with the features' bits. An instruction that the processor
-// lacks raises SIGILL once: the handler, which a seccomp filter keeps in place, puts a
-// jump to a stub over it, and the stub calls emulate. There is no room in a goroutine's
-// stack, so registers are saved, and C runs, in a block of memory of the thread, which
-// also holds its tiles; GS, which Go does not use, points to it. What is not in decode is
-// handed to Go as the SIGILL that it is.
+// The program is loaded into this process. Its CPUID is made illegal, and answered with
+// the features' bits. An instruction that the processor lacks raises SIGILL once: the
+// handler, which a seccomp filter keeps in place, puts a jump to a stub over it, and the
+// stub calls emulate. There is no room in a goroutine's stack, so registers are saved,
+// and C runs, in a block of memory of the thread, which also holds its tiles; GS, which
+// Go does not use, points to it. What decode does not know ends the program by SIGILL.
 //
 // What runs in the program's threads must not call libc, whose FS is not there, but for
 // memcpy and its kin, and those not through a PLT, which libc would resolve.
@@ -74,8 +74,10 @@ static int met;
 
 enum { ILLEGAL = 0x06, JUMP = 0xe9 };
 
-static uint8_t *cpuid; // where CPUID was
-static void (*illegalInGo)(int, siginfo_t *, void *);
+enum { CPUIDS = 16 };
+
+static uint8_t *cpuid[CPUIDS]; // where CPUID was
+static int cpuids;
 
 // everywhere waits until no core has old bytes of the code.
 static void everywhere(void) { kernel(SYS_membarrier, 1 << 5, 0, 0, 0); } // PRIVATE_EXPEDITED_SYNC_CORE
@@ -127,11 +129,12 @@ static void identify(greg_t *g) {
 // isOurs deals with an illegal instruction if it is one of those.
 static int isOurs(greg_t *g) {
 	uint8_t *p = (uint8_t *)g[REG_RIP];
-	if (p == cpuid) {
-		identify(g);
-		g[REG_RIP] += 2;
-		return 1;
-	}
+	for (int i = 0; i < cpuids; i++)
+		if (p == cpuid[i]) {
+			identify(g);
+			g[REG_RIP] += 2;
+			return 1;
+		}
 	int32_t far;
 	memcpy(&far, p + 1, 4);
 	if (p[0] == JUMP && (uint64_t)(p + 5 + far - (uint8_t *)sites) < SITES * sizeof(site))
@@ -143,7 +146,23 @@ static int isOurs(greg_t *g) {
 	return length;
 }
 
+static void hex(char *to, uint64_t x) {
+	for (int i = 15; i >= 0; i--, x >>= 4)
+		to[i] = "0123456789abcdef"[x & 15];
+}
+
+// report says which instruction is known to nobody.
+static void report(const uint8_t *p) {
+	char text[] = "amx: illegal instruction: ________________ at ________________\n";
+	uint64_t bytes;
+	memcpy(&bytes, p, 8);
+	hex(strchr(text, '_'), __builtin_bswap64(bytes));
+	hex(strchr(text, '_'), (uint64_t)p);
+	kernel(SYS_write, 2, (long)text, sizeof text - 1, 0);
+}
+
 static void onIllegal(int number, siginfo_t *info, void *context) {
+	(void)number, (void)info;
 	static int lock;
 	ucontext_t *u = context;
 	while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
@@ -152,10 +171,8 @@ static void onIllegal(int number, siginfo_t *info, void *context) {
 	__atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
 	if (ours)
 		return;
-	if (illegalInGo)
-		illegalInGo(number, info, context);
-	else
-		sigaddset(&u->uc_sigmask, SIGILL); // it comes again, and ends the process
+	report((uint8_t *)u->uc_mcontext.gregs[REG_RIP]);
+	sigaddset(&u->uc_sigmask, SIGILL); // it comes again, and ends the process
 }
 
 int force(uint8_t *first, const uint8_t *end) {
@@ -226,30 +243,20 @@ static void *contents(const char *name) {
 	return file;
 }
 
-// patch makes CPUID illegal, and finds Go's handler.
-static void patch(const char *name, uint8_t *file) {
-	Elf64_Ehdr *head = (Elf64_Ehdr *)file;
-	Elf64_Shdr *sections = (Elf64_Shdr *)(file + head->e_shoff);
-	for (int i = 0; i < head->e_shnum; i++) {
-		if (sections[i].sh_type != SHT_SYMTAB)
-			continue;
-		Elf64_Sym *list = (Elf64_Sym *)(file + sections[i].sh_offset);
-		char *names = (char *)file + sections[sections[i].sh_link].sh_offset;
-		for (size_t j = 0; j < sections[i].sh_size / sizeof *list; j++) {
-			const char *symbol = names + list[j].st_name;
-			uint8_t *code = (uint8_t *)list[j].st_value;
-			if (!strcmp(symbol, "runtime.sigtramp.abi0"))
-				illegalInGo = (void (*)(int, siginfo_t *, void *))code;
-			if (!strcmp(symbol, "golang.org/x/sys/cpu.cpuid.abi0")) {
-				if (memcmp(code, "\x8b\x44\x24\x08\x8b\x4c\x24\x0c\x0f\xa2", 10))
-					fail("its cpuid is not the one of golang.org/x/sys/cpu", name);
-				cpuid = code + 8;
-				cpuid[1] = 0x0b; // UD2
-			}
-		}
+// patch makes CPUID illegal in part of the program: where it is the function cpuid of
+// golang.org/x/sys/cpu, or its like in Go's library, to the last byte.
+static void patch(uint8_t *part, size_t size) {
+	static const uint8_t whole[] = {
+		0x8b, 0x44, 0x24, 0x08, 0x8b, 0x4c, 0x24, 0x0c, // MOVL eaxArg, AX; MOVL ecxArg, CX
+		0x0f, 0xa2,                   // CPUID
+		0x89, 0x44, 0x24, 0x10, 0x89, 0x5c, 0x24, 0x14, // MOVL AX, eax; MOVL BX, ebx
+		0x89, 0x4c, 0x24, 0x18, 0x89, 0x54, 0x24, 0x1c, 0xc3, // MOVL CX, ecx; MOVL DX, edx; RET
+	};
+	uint8_t *end = part + size, *at = part;
+	while ((at = memmem(at, end - at, whole, sizeof whole)) && cpuids < CPUIDS) {
+		cpuid[cpuids++] = at + 8;
+		at[9] = 0x0b; // UD2
 	}
-	if (!cpuid || !illegalInGo)
-		fail("it lacks the symbols of Go or of golang.org/x/sys/cpu", name);
 }
 
 // place maps the program where it belongs, and returns its end.
@@ -271,8 +278,11 @@ static uint8_t *place(const char *name, uint8_t *file) {
 			fail("its place in memory is taken", name);
 		memcpy((void *)p->p_vaddr, file + p->p_offset, p->p_filesz);
 		end = to > end ? to : end;
+		if (p->p_flags & PF_X)
+			patch((uint8_t *)p->p_vaddr, p->p_filesz);
 	}
-	patch(name, file);
+	if (!cpuids)
+		fail("it does not ask for the processor's features as Go does", name);
 	for (int i = 0; i < head->e_phnum; i++) {
 		Elf64_Phdr *p = &parts[i];
 		int code = p->p_flags & PF_X, access = PROT_READ | (code ? PROT_EXEC : 0) | (code || p->p_flags & PF_W ? PROT_WRITE : 0);
