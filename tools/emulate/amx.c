@@ -16,6 +16,7 @@
 // stub calls emulate. There is no room in a goroutine's stack, so registers are saved,
 // and C runs, in a block of memory of the thread, which also holds its tiles; GS, which
 // Go does not use, points to it. What decode does not know ends the program by SIGILL.
+// Programs that it starts run without all this; /proc/self/exe is amx.
 //
 // What runs in the program's threads must not call libc, whose FS is not there, but for
 // memcpy and its kin, and those not through a PLT, which libc would resolve.
