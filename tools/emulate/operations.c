@@ -280,7 +280,7 @@ static int decodeVector(const uint8_t *p, instruction *in) {
 	else
 		return 0;
 	in->dst = (p[5] >> 3 & 7) | (~p[1] >> 4 & 8) | (~p[1] & 16);
-	in->a = (~p[2] >> 3 & 15) | (~p[3] << 1 & 16);
+	in->a = (~p[2] >> 3 & 15) | (~p[3] & 8) << 1;
 	in->b = (p[5] & 7) | (~p[1] >> 2 & 8) | (~p[1] >> 2 & 16);
 	return 6;
 }
