@@ -16,7 +16,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -69,9 +69,9 @@ fuzz: ## every fuzz target for FUZZTIME
 		done; \
 	done
 
-# Every trap and one shape of the grid: the whole suite takes minutes under
+# Every trap, the sweep and one shape of the grid: the whole suite takes minutes under
 # emulation. What is skipped is slow and does not depend on the processor.
-EMULATED = -test.short -test.run 'Conformance/$(1)/(_|^b4-h5-g5-n31-)' -test.skip '//(invalid_arguments|concurrent_calls|long_(rows|columns)|after_)'
+EMULATED = -test.short -test.run 'Conformance/$(1)/(_|^sweep|^b4-h5-g5-n31-)' -test.skip '//(invalid_arguments|concurrent_calls|long_(rows|columns)|after_)'
 
 emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; needs qemu-user-static
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
@@ -82,6 +82,18 @@ emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; n
 		qemu-aarch64-static ../../bin/simd.arm64.test $(call EMULATED,)
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2,simd/decode_avx2,simd/bwd_avx2 \
 		qemu-x86_64-static -cpu Haswell ../../bin/simd.amd64.test $(call EMULATED,avx)
+
+# The kernels that need AMX-BF16 or AVX512-BF16.
+BF16_KERNELS = simd/fwd_amxf32,simd/bwd_amxf32,simd/fwd_amxbf16,simd/bwd_amxbf16,simd/decode_amxbf16,simd/fwd_avx512bf16,simd/bwd_avx512bf16
+
+bin/amx: $(wildcard tools/emulate/*)
+	mkdir -p bin
+	cc -O2 -fPIE -pie -fno-stack-protector -fno-plt -pthread -o $@ tools/emulate/*.c
+
+emulate-amx: bin/amx ## conformance of the kernels for AMX and AVX512-BF16 where the processor has only AVX-512; needs a C compiler
+	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
+	bin/amx --test
+	cd backends/simd && FLASHKIT_SWEEP=50 FLASHKIT_REQUIRE=$(BF16_KERNELS) ../../bin/amx ../../bin/simd.amd64.test $(call EMULATED,(amx|bf16))
 
 bench: ## the portable kernels on one core and on all; the overhead of dispatch
 	GOMAXPROCS=1 $(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd
