@@ -23,7 +23,7 @@ type job struct {
 }
 
 const (
-	mostRows  = 64      // of an item
+	mostRows  = 128     // of an item
 	blockA    = 1 << 18 // floats: rows of A of an item stay in the second-level cache
 	mostK     = 192     // of a partial sum: its part of a panel stays in the first-level cache
 	elements  = 1 << 13 // of an item

@@ -47,6 +47,7 @@ func aligned(x []float32, n int) []float32 {
 		return x[:n]
 	}
 	x = make([]float32, n+line/4)
+	advise(x)
 	skip := int(-uintptr(unsafe.Pointer(&x[0])) % line / 4)
 	return x[skip:][:n]
 }
