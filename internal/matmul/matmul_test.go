@@ -287,7 +287,7 @@ func TestBitsOfRows(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
 		defer e.Close()
-		for range 30 {
+		for range 8 {
 			s := shape{200, 1 + r.IntN(200), 1 + r.IntN(500)}
 			p := draw(r, s, uint(r.Uint32()%forms)&^(1<<5))
 			run(t, e, p)
