@@ -35,7 +35,7 @@ func derivative(act matmul.Activation, x float64) float64 {
 func numbers(t *testing.T) (x []float32) {
 	r, step := seeded(t), uint64(1<<15)
 	if !testing.Short() {
-		step = 1 << 9
+		step = 1 << 11
 	}
 	for bits := r.Uint64N(step); bits < 1<<32; bits += step {
 		x = append(x, math.Float32frombits(uint32(bits)))

@@ -14,8 +14,10 @@ type job struct {
 	done       <-chan struct{} // of the call's context
 
 	cut     panels
-	rows    int // of an item
-	kBlock  int // products of a partial sum
+	rows    int  // of an item
+	group   int  // panels of an item
+	kBlock  int  // products of a partial sum
+	plain   bool // C is the product, or that and a bias
 	items   int64
 	next    atomic.Int64
 	workers int
@@ -23,11 +25,12 @@ type job struct {
 }
 
 const (
-	mostRows  = 128     // of an item
-	blockA    = 1 << 18 // floats: rows of A of an item stay in the second-level cache
-	mostK     = 384     // of a partial sum: its part of a panel stays in the second-level cache
-	elements  = 1 << 13 // of an item
-	smallTime = 10_000  // nanoseconds of work that are worth a helper
+	mostRows   = 128     // of an item
+	blockA     = 1 << 18 // floats of rows of A that stay in the second-level cache beside a panel
+	panelGroup = 4       // panels of an item where they do not
+	mostK      = 384     // of a partial sum: its part of a panel stays in the second-level cache
+	elements   = 1 << 13 // of an item
+	smallTime  = 10_000  // nanoseconds of work that are worth a helper
 )
 
 // equalParts returns the length of equal parts of n, of which none is longer than most.
@@ -42,19 +45,30 @@ func (j *job) plan() {
 	a := &j.args
 	m, k := a.C.Rows, a.B.k
 	j.cut = panelsOf(a.B.n)
-	j.kBlock = equalParts(k, mostK, 4)
+	j.kBlock = max(4, equalParts(k, mostK, 4)) // of no K, too: block counts by it
 	time := 2 * float64(m) * float64(k) * float64(a.B.n) / chosen.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := chosen.tile
-	j.rows = equalParts(m, max(2*tile, min(mostRows, blockA/max(k, 1)/tile*tile)), tile)
-	for j.rows > 2*tile && j.count() < 4*j.workers && j.workers > 1 {
-		j.rows = equalParts(m, j.rows/2, tile)
+	j.rows, j.group = equalParts(m, mostRows, tile), 1
+	if j.rows*k > blockA {
+		j.group = panelGroup
 	}
+	for j.count() < 4*j.workers && j.workers > 1 && (j.group > 1 || j.rows > 2*tile) {
+		if j.group > 1 {
+			j.group = 1
+		} else {
+			j.rows = equalParts(m, j.rows/2, tile)
+		}
+	}
+	j.plain = a.Activation == None && a.Before.Data == nil && a.Residual.Data == nil && !a.Accumulate
 	j.items = int64(j.count())
-	j.hold(j.rows * min(3, j.cut.vectors) * chosen.lanes)
+	j.hold(j.group * j.rows * min(3, j.cut.vectors) * chosen.lanes)
 }
 
-func (j *job) count() int { return (j.args.C.Rows + j.rows - 1) / j.rows * j.cut.count() }
+// groups returns how many items the panels are.
+func (j *job) groups() int { return (j.cut.count() + j.group - 1) / j.group }
+
+func (j *job) count() int { return (j.args.C.Rows + j.rows - 1) / j.rows * j.groups() }
 
 // hold reserves the workspace of all workers, so that a later call allocates nothing.
 func (j *job) hold(floats int) {
@@ -85,64 +99,88 @@ func (j *job) Work(slot int) {
 			j.elements(int(item) * elements)
 			continue
 		}
-		n := j.cut.count()
-		j.block(j.sums[slot], int(item)/n*j.rows, int(item)%n)
+		n := j.groups()
+		j.block(j.sums[slot], int(item)/n*j.rows, int(item)%n*j.group)
 	}
 }
 
-// block computes rows of C within panel i.
-func (j *job) block(sums []float32, row, i int) {
-	a := &j.args
-	rows := min(j.rows, a.C.Rows-row)
-	col, width := j.cut.at(i)
-	if chosen.multiply[0] == nil {
-		panel := a.B.memory[a.B.k*col:][:a.B.k*width]
-		clear(sums[:rows*width])
-		for k := 0; k < a.B.k; k += j.kBlock {
-			n := min(j.kBlock, a.B.k-k)
-			multiplyPortable(sums, &a.A, row, k, panel[k*width:][:n*width], n, rows, width)
+// block computes rows of C within an item's panels. Where rows of A are long, each part of
+// them meets all these panels while it is in the cache.
+func (j *job) block(sums []float32, row, first int) {
+	k, last := j.args.B.k, min(first+j.group, j.cut.count())
+	size := len(sums) / j.group
+	for from := 0; from == 0 || from < k; from += j.kBlock {
+		for i := first; i < last; i++ {
+			p := part{row: row, rows: min(j.rows, j.args.C.Rows-row), from: from, n: min(j.kBlock, k-from)}
+			p.col, p.width = j.cut.at(i)
+			p.sums = sums[(i-first)*size:][:p.rows*p.width]
+			next := k*p.col + (from+p.n)*p.width // of this panel, or the next one's start
+			if i+1 < last {
+				col, width := j.cut.at(i + 1)
+				next = k*col + from*width
+			} else if from+p.n < k {
+				col, width := j.cut.at(first)
+				next = k*col + (from+p.n)*width
+			}
+			j.part(&p, next)
 		}
-		a.finishPortable(sums, row, col, rows, min(width, a.B.n-col), width)
-		return
 	}
-	if a.B.k == 0 {
-		clear(sums[:rows*width])
-	} else if j.multiply(sums, row, rows, col, width) {
-		return
-	}
-	a.finish(sums, row, col, rows, min(width, a.B.n-col), width)
 }
 
-// multiply sets sums to rows of A B within a panel, or, if nothing but a bias is to follow and
-// the panel is whole, writes C and returns true.
-func (j *job) multiply(sums []float32, row, rows, col, width int) bool {
+// A part is the products of rows of A with a panel, from a column of A on.
+type part struct {
+	row, rows, col, width int
+	from, n               int
+	sums                  []float32 // [rows][width]
+}
+
+// part adds up a part, and after the last one of K finishes C. Memory of B at next is
+// prefetched.
+func (j *job) part(p *part, next int) {
 	a := &j.args
-	plain := col+width <= a.B.n && a.Activation == None && a.Before.Data == nil && a.Residual.Data == nil && !a.Accumulate
-	multiply, stream := chosen.multiply[width/chosen.lanes-1], 0
-	if rows < 3*chosen.tile {
-		stream = 1
-	}
-	var c, bias *float32
-	for k := 0; k < a.B.k; k += j.kBlock {
-		n := min(j.kBlock, a.B.k-k)
-		if plain && k+n == a.B.k {
-			c = a.C.at(row, col)
+	last := p.from+p.n == a.B.k
+	at := a.B.k*p.col + p.from*p.width
+	switch {
+	case a.B.k == 0:
+		clear(p.sums)
+	case chosen.multiply[0] == nil:
+		if p.from == 0 {
+			clear(p.sums)
+		}
+		multiplyPortable(p.sums, &a.A, p.row, p.from, a.B.memory[at:][:p.n*p.width], p.n, p.rows, p.width)
+	default:
+		var c, bias *float32
+		if last && j.plain && p.col+p.width <= a.B.n {
+			c = a.C.at(p.row, p.col)
 			if a.Bias != nil {
-				bias = &a.Bias[col]
+				bias = &a.Bias[p.col]
 			}
 		}
-		at := a.B.k*col + k*width
-		next := min(at+n*width, len(a.B.memory)-1)
-		multiply(&sums[0], a.A.at(row, k), a.A.RowStride, a.A.ColStride, &a.B.memory[at], n, rows, min(k, 1), c, a.C.RowStride, bias, &a.B.memory[next], stream)
+		stream := 0
+		if p.rows < 3*chosen.tile {
+			stream = 1
+		}
+		multiply, ahead := chosen.multiply[p.width/chosen.lanes-1], &a.B.memory[min(next, len(a.B.memory)-1)]
+		multiply(&p.sums[0], a.A.at(p.row, p.from), a.A.RowStride, a.A.ColStride, &a.B.memory[at], p.n, p.rows, min(p.from, 1), c, a.C.RowStride, bias, ahead, stream)
+		if c != nil {
+			return
+		}
 	}
-	return plain
+	if last {
+		a.finish(p)
+	}
 }
 
 // at returns the address of an element.
 func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
 
-// finish writes rows of C.
-func (a *Args) finish(sums []float32, row, col, rows, cols, width int) {
+// finish writes a part of C.
+func (a *Args) finish(p *part) {
+	row, col, cols := p.row, p.col, min(p.width, a.B.n-p.col)
+	if chosen.finish[a.Activation] == nil {
+		a.finishPortable(p.sums, row, col, p.rows, cols, p.width)
+		return
+	}
 	var bias, before, residual *float32
 	add := 0
 	if a.Bias != nil {
@@ -157,7 +195,7 @@ func (a *Args) finish(sums []float32, row, col, rows, cols, width int) {
 	if a.Accumulate {
 		add = 1
 	}
-	chosen.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &sums[0], width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, rows, cols, add)
+	chosen.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &p.sums[0], p.width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, p.rows, cols, add)
 }
 
 // elements applies an activation, or its derivative, to the elements from the given one on.
