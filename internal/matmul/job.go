@@ -53,7 +53,7 @@ func (j *job) plan() {
 	if j.rows*k > blockA {
 		j.group = panelGroup
 	}
-	for j.count() < 4*j.workers && j.workers > 1 && (j.group > 1 || j.rows > 2*tile) {
+	for j.tooFew(tile) {
 		if j.group > 1 {
 			j.group = 1
 		} else {
@@ -63,6 +63,17 @@ func (j *job) plan() {
 	j.plain = a.Activation == None && a.Before.Data == nil && a.Residual.Data == nil && !a.Accumulate
 	j.items = int64(j.count())
 	j.hold(j.group * j.rows * min(3, j.cut.vectors) * chosen.lanes)
+}
+
+// tooFew reports whether smaller items would keep the workers busier: a helper that waits
+// long for the last item falls asleep and comes late to the next call. Items of few rows
+// read B more often.
+func (j *job) tooFew(tile int) bool {
+	if j.workers == 1 || j.group == 1 && j.rows <= 2*tile {
+		return false
+	}
+	n := j.count()
+	return n < 4*j.workers || n < 24*j.workers && j.group == 1 && j.rows >= 64
 }
 
 // groups returns how many items the panels are.
