@@ -29,7 +29,10 @@ var rooms = []struct {
 }{
 	{"convert.go", []string{"internal/half"}},
 	{".", nil},
+	{"internal/matmul", []string{".", "internal/workers"}},
 	{"internal/*", nil},
+	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
+	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
 	{"backends/*", []string{".", "internal/*"}},
 	{"safetensors", []string{"."}},
 	{"conformance", []string{".", "conformance/oracle", "safetensors", "internal/*"}},
@@ -39,6 +42,7 @@ var rooms = []struct {
 	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
 	{"dispatch", []string{"."}},
 	{"cmd/flashrun", []string{anything}},
+	{"bench/peers/product", []string{".", "backends/simd", "internal/matmul"}},
 	{"bench/peers/*", []string{".", "dispatch", "safetensors"}},
 	{"docs/figures", []string{".", "backends/simd"}},
 	{"examples/*", []string{anything}},

@@ -1,0 +1,237 @@
+package matmul
+
+import (
+	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit/internal/workers"
+)
+
+// A job is one call in progress. Its work is cut into items, and workers take the next one
+// until none is left. Which worker takes an item does not touch the item's result.
+type job struct {
+	args       Args
+	dst, x, dy []float32       // of elements, which have no C
+	done       <-chan struct{} // of the call's context
+
+	cut     panels
+	rows    int  // of an item
+	group   int  // panels of an item
+	kBlock  int  // products of a partial sum
+	plain   bool // C is the product, or that and a bias
+	items   int64
+	next    atomic.Int64
+	workers int
+	sums    [][]float32 // of each worker
+}
+
+const (
+	mostRows   = 128     // of an item
+	blockA     = 1 << 18 // floats of rows of A that stay in the second-level cache beside a panel
+	panelGroup = 4       // panels of an item where they do not
+	mostK      = 384     // of a partial sum: its part of a panel stays in the second-level cache
+	elements   = 1 << 13 // of an item
+	smallTime  = 10_000  // nanoseconds of work that are worth a helper
+)
+
+// equalParts returns the length of equal parts of n, of which none is longer than most.
+func equalParts(n, most, unit int) int {
+	parts := max(1, (n+most-1)/most)
+	length := (n + parts - 1) / parts
+	return (length + unit - 1) / unit * unit
+}
+
+// plan cuts a product. A partial sum's length depends on K alone, as bits do on it.
+func (j *job) plan() {
+	a := &j.args
+	m, k := a.C.Rows, a.B.k
+	j.cut = panelsOf(a.B.n)
+	j.kBlock = max(4, equalParts(k, mostK, 4)) // of no K, too: block counts by it
+	time := 2 * float64(m) * float64(k) * float64(a.B.n) / chosen.flops
+	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
+	tile := chosen.tile
+	j.rows, j.group = equalParts(m, mostRows, tile), 1
+	if j.rows*k > blockA {
+		j.group = panelGroup
+	}
+	for j.tooFew(tile) {
+		if j.group > 1 {
+			j.group = 1
+		} else {
+			j.rows = equalParts(m, j.rows/2, tile)
+		}
+	}
+	j.plain = a.Activation == None && a.Before.Data == nil && a.Residual.Data == nil && !a.Accumulate
+	j.items = int64(j.count())
+	j.hold(j.group * j.rows * min(3, j.cut.vectors) * chosen.lanes)
+}
+
+// tooFew reports whether smaller items would keep the workers busier: a helper that waits
+// long for the last item falls asleep and comes late to the next call. Items of few rows
+// read B more often.
+func (j *job) tooFew(tile int) bool {
+	if j.workers == 1 || j.group == 1 && j.rows <= 2*tile {
+		return false
+	}
+	n := j.count()
+	return n < 4*j.workers || n < 24*j.workers && j.group == 1 && j.rows >= 64
+}
+
+// groups returns how many items the panels are.
+func (j *job) groups() int { return (j.cut.count() + j.group - 1) / j.group }
+
+func (j *job) count() int { return (j.args.C.Rows + j.rows - 1) / j.rows * j.groups() }
+
+// hold reserves the workspace of all workers, so that a later call allocates nothing.
+func (j *job) hold(floats int) {
+	j.workers = int(min(int64(j.workers), j.items))
+	for len(j.sums) < j.workers {
+		j.sums = append(j.sums, nil)
+	}
+	for i := range j.workers {
+		j.sums[i] = aligned(j.sums[i], floats)
+	}
+}
+
+// planElements cuts what has no product.
+func (j *job) planElements() {
+	j.items = int64((len(j.x) + elements - 1) / elements)
+	time := 20 * float64(len(j.x)) / chosen.flops
+	j.workers = int(min(int64(workers.Most(0)), 1+int64(time/smallTime), j.items))
+}
+
+// Work takes items until none is left.
+func (j *job) Work(slot int) {
+	for !j.canceled() {
+		item := j.next.Add(1) - 1
+		if item >= j.items {
+			return
+		}
+		if j.x != nil {
+			j.elements(int(item) * elements)
+			continue
+		}
+		n := j.groups()
+		j.block(j.sums[slot], int(item)/n*j.rows, int(item)%n*j.group)
+	}
+}
+
+// block computes rows of C within an item's panels. Where rows of A are long, each part of
+// them meets all these panels while it is in the cache.
+func (j *job) block(sums []float32, row, first int) {
+	k, last := j.args.B.k, min(first+j.group, j.cut.count())
+	size := len(sums) / j.group
+	for from := 0; from == 0 || from < k; from += j.kBlock {
+		for i := first; i < last; i++ {
+			p := part{row: row, rows: min(j.rows, j.args.C.Rows-row), from: from, n: min(j.kBlock, k-from)}
+			p.col, p.width = j.cut.at(i)
+			p.sums = sums[(i-first)*size:][:p.rows*p.width]
+			next := k*p.col + (from+p.n)*p.width // of this panel, or the next one's start
+			if i+1 < last {
+				col, width := j.cut.at(i + 1)
+				next = k*col + from*width
+			} else if from+p.n < k {
+				col, width := j.cut.at(first)
+				next = k*col + (from+p.n)*width
+			}
+			j.part(&p, next)
+		}
+	}
+}
+
+// A part is the products of rows of A with a panel, from a column of A on.
+type part struct {
+	row, rows, col, width int
+	from, n               int
+	sums                  []float32 // [rows][width]
+}
+
+// part adds up a part, and after the last one of K finishes C. Memory of B at next is
+// prefetched.
+func (j *job) part(p *part, next int) {
+	a := &j.args
+	last := p.from+p.n == a.B.k
+	at := a.B.k*p.col + p.from*p.width
+	switch {
+	case a.B.k == 0:
+		clear(p.sums)
+	case chosen.multiply[0] == nil:
+		if p.from == 0 {
+			clear(p.sums)
+		}
+		multiplyPortable(p.sums, &a.A, p.row, p.from, a.B.memory[at:][:p.n*p.width], p.n, p.rows, p.width)
+	default:
+		var c, bias *float32
+		if last && j.plain && p.col+p.width <= a.B.n {
+			c = a.C.at(p.row, p.col)
+			if a.Bias != nil {
+				bias = &a.Bias[p.col]
+			}
+		}
+		stream := 0
+		if p.rows < 3*chosen.tile {
+			stream = 1
+		}
+		multiply, ahead := chosen.multiply[p.width/chosen.lanes-1], &a.B.memory[min(next, len(a.B.memory)-1)]
+		multiply(&p.sums[0], a.A.at(p.row, p.from), a.A.RowStride, a.A.ColStride, &a.B.memory[at], p.n, p.rows, min(p.from, 1), c, a.C.RowStride, bias, ahead, stream)
+		if c != nil {
+			return
+		}
+	}
+	if last {
+		a.finish(p)
+	}
+}
+
+// at returns the address of an element.
+func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
+
+// finish writes a part of C.
+func (a *Args) finish(p *part) {
+	row, col, cols := p.row, p.col, min(p.width, a.B.n-p.col)
+	if chosen.finish[a.Activation] == nil {
+		a.finishPortable(p.sums, row, col, p.rows, cols, p.width)
+		return
+	}
+	var bias, before, residual *float32
+	add := 0
+	if a.Bias != nil {
+		bias = &a.Bias[col]
+	}
+	if a.Before.Data != nil {
+		before = a.Before.at(row, col)
+	}
+	if a.Residual.Data != nil {
+		residual = a.Residual.at(row, col)
+	}
+	if a.Accumulate {
+		add = 1
+	}
+	chosen.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &p.sums[0], p.width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, p.rows, cols, add)
+}
+
+// elements applies an activation, or its derivative, to the elements from the given one on.
+func (j *job) elements(from int) {
+	n := min(elements, len(j.x)-from)
+	dst, x, act := j.dst[from:][:n], j.x[from:][:n], j.args.Activation
+	switch {
+	case j.dy == nil && chosen.finish[act] != nil:
+		chosen.finish[act](&dst[0], 0, &x[0], 0, nil, nil, 0, nil, 0, 1, n, 0)
+	case j.dy == nil:
+		for i, v := range x {
+			dst[i] = act.of(v)
+		}
+	case chosen.slope[act] != nil:
+		chosen.slope[act](&dst[0], &x[0], &j.dy[from], n)
+	default:
+		act.slopePortable(dst, x, j.dy[from:][:n])
+	}
+}
+
+func (j *job) canceled() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}

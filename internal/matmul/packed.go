@@ -1,0 +1,131 @@
+package matmul
+
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// Packed is B in panels: of so many columns as a register tile has, one after the other, each
+// [K][width]. Columns beyond N are 0. It may be used by any number of calls at the same time,
+// but not while Pack runs.
+type Packed struct {
+	memory []float32
+	k, n   int
+	err    error // of Pack
+}
+
+// Dims returns K and N.
+func (p *Packed) Dims() (k, n int) { return p.k, p.n }
+
+// Pack makes p the packed form of b, in p's memory where that is large enough. A matrix that
+// reaches beyond its memory, or has more elements than that, leaves p such that every product
+// with it is a *flashkit.ProblemError.
+func (p *Packed) Pack(b Matrix) {
+	p.k, p.n, p.memory = 0, 0, p.memory[:0]
+	if p.err = b.check("B", b.Rows, b.Cols); p.err != nil {
+		return
+	}
+	// Strides that repeat elements would let few of them claim much memory.
+	if high, n := bits.Mul64(uint64(b.Rows), uint64(b.Cols)); high != 0 || n > uint64(len(b.Data)) {
+		p.err = problem("B.Data", len(b.Data), "has fewer elements than %d x %d", b.Rows, b.Cols)
+		return
+	}
+	p.k, p.n = b.Rows, b.Cols
+	if p.k == 0 || p.n == 0 {
+		return
+	}
+	cut := panelsOf(p.n)
+	p.memory = aligned(p.memory, p.k*cut.vectors*chosen.lanes)
+	for i := range cut.count() {
+		col, width := cut.at(i)
+		packPanel(p.memory[p.k*col:], b, col, width)
+	}
+}
+
+// aligned returns n floats that begin with a cache line, in x where it is large enough.
+func aligned(x []float32, n int) []float32 {
+	const line = 64
+	if cap(x) >= n {
+		return x[:n]
+	}
+	x = make([]float32, n+line/4)
+	advise(x)
+	skip := int(-uintptr(unsafe.Pointer(&x[0])) % line / 4)
+	return x[skip:][:n]
+}
+
+// packPanel copies the columns from col on.
+func packPanel(dst []float32, b Matrix, col, width int) {
+	cols := min(width, b.Cols-col)
+	if cols < width {
+		clear(dst[:b.Rows*width])
+	}
+	switch {
+	case b.ColStride == 1:
+		for k := range b.Rows {
+			copy(dst[k*width:][:cols], b.Data[k*b.RowStride+col:])
+		}
+	case b.RowStride == 1 && chosen.transpose != nil:
+		packColumns(dst, b, col, cols, width)
+	default:
+		packElements(dst, b, 0, col, cols, width)
+	}
+}
+
+// packColumns packs what is contiguous in K: whole blocks by vectors, then what is left.
+func packColumns(dst []float32, b Matrix, col, cols, width int) {
+	n := chosen.lanes
+	rows, whole := b.Rows/n*n, cols/n*n
+	if rows > 0 { // else there is no element to point to
+		for c := 0; c < whole; c += n {
+			chosen.transpose(&dst[c], width, n*width, &b.Data[(col+c)*b.ColStride], b.ColStride, n, &ones[0], rows/n)
+		}
+	}
+	packElements(dst[rows*width:], b, rows, col, whole, width)
+	packElements(dst[min(whole, len(dst)):], b, 0, col+whole, cols-whole, width)
+}
+
+// ones are factors of transpose.
+var ones = func() (x [mostLanes]float32) {
+	for i := range x {
+		x[i] = 1
+	}
+	return x
+}()
+
+// packElements packs the elements of cols columns, from row on.
+func packElements(dst []float32, b Matrix, row, col, cols, width int) {
+	for c := range cols {
+		for k := row; k < b.Rows; k++ {
+			dst[(k-row)*width+c] = b.Data[k*b.RowStride+(col+c)*b.ColStride]
+		}
+	}
+}
+
+// Panels are the parts of N columns: of three vectors, and one or two of two at the end, as
+// a part of one vector would take the time of two.
+type panels struct {
+	vectors int // in all
+	wide    int // panels of three vectors
+}
+
+func panelsOf(n int) panels {
+	v := (n + chosen.lanes - 1) / chosen.lanes
+	narrow := (3 - v%3) % 3
+	return panels{v, max(0, (v-2*narrow)/3)}
+}
+
+func (p panels) count() int { return p.wide + (p.vectors-3*p.wide+1)/2 }
+
+// at returns the first column of panel i and its width, that of whole vectors.
+func (p panels) at(i int) (col, width int) {
+	first := 3 * i
+	if i > p.wide {
+		first -= i - p.wide
+	}
+	size := 3
+	if i >= p.wide {
+		size = min(2, p.vectors-first)
+	}
+	return first * chosen.lanes, size * chosen.lanes
+}
