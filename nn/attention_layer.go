@@ -36,7 +36,7 @@ func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	k, v, out, g := or(c.KFeatures, c.QFeatures), or(c.VFeatures, c.QFeatures), or(c.OutFeatures, c.QFeatures), or(c.KVHeads, c.Heads)
 	if c.Heads < 1 || c.DimHead < 1 || g < 1 || c.Heads%g != 0 {
 		i.Fail(problem("AttentionConfig.Heads", c.Heads, "must be at least 1 and a multiple of KVHeads = %d, and DimHead = %d at least 1", g, c.DimHead))
-		c.Heads, g, c.DimHead = 1, 1, 1
+		c.Heads, g, c.DimHead = 1, 1, 0 // its projections refuse to run
 	}
 	if d := (&Dropout{c.Dropout}); d.check() != nil {
 		i.Fail(d.check())
