@@ -38,7 +38,7 @@ func Packed(starts []int32) Rows {
 func Padded(t int, lens []int32) Rows { return Rows{Batch: len(lens), T: t, Lens: lens} }
 
 // Count returns the number of rows, those of the padding included.
-func (r *Rows) Count() int {
+func (r Rows) Count() int {
 	if n := len(r.Starts); n > 0 {
 		return int(r.Starts[n-1])
 	}
