@@ -3,6 +3,7 @@ package nn_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -142,11 +143,12 @@ func ExampleNewInit() {
 func ExampleInit_Uniform() {
 	i := nn.NewInit(1).In("mine")
 	a, b, c := i.Uniform("a", 0.5, 2, 3), i.Normal("b", 1, 3), i.Constant("c", 1, 3)
-	if a == nil {
-		i.Fail(fmt.Errorf("never"))
-	}
 	fmt.Println(a.Name, b.Name, c.Data, nn.Count([]*nn.Param{a, b, c}), i.Err())
-	// Output: mine.a mine.b [1 1 1] 12 <nil>
+	i.Fail(errors.New("mine: two and three do not go together"))
+	fmt.Println(i.Err())
+	// Output:
+	// mine.a mine.b [1 1 1] 12 <nil>
+	// mine: two and three do not go together
 }
 
 func ExampleBlank() {
