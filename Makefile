@@ -16,7 +16,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values nn-vectors nn-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values nn-vectors nn-values lm-torch generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -127,6 +127,10 @@ nn-vectors: $(VENV)/peers ## remake the vectors of package nn's layers with PyTo
 nn-values: $(VENV)/peers ## every layer of package nn beside PyTorch in float64 over the whole grid, both passes, flash attention and the long way
 	$(VENV)/bin/python tools/nn_vectors.py --grid bin/nn-values
 	FLASHKIT_NN_VALUES=$(CURDIR)/bin/nn-values $(GO) test ./nn -run TestValues -count=1
+
+lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50 losses must agree; tokens a second of both
+	$(GO) build -o bin/lm ./examples/lm
+	$(VENV)/bin/python tools/lm_torch.py bin/lm --length 256
 
 generate: asm wasm vectors docs ## remake everything generated
 
