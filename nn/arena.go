@@ -5,6 +5,7 @@ package nn
 type arena struct {
 	blocks [][]float32
 	at     position
+	most   int // floats that were in use at a time, since the last reset
 }
 
 // A position is a place in an arena, up to which it is in use.
@@ -22,12 +23,24 @@ func (a *arena) take(n int) []float32 {
 		if b := a.blocks[a.at.block]; size <= len(b)-a.at.used {
 			x := b[a.at.used:][:n:n]
 			a.at.used += size
+			a.most = max(a.most, a.used())
 			return x
 		}
 	}
-	a.blocks = append(a.blocks, make([]float32, max(size, smallest, a.size()/2)))
+	a.blocks = append(a.blocks, make([]float32, max(size, smallest, a.size()/4)))
 	a.at = position{len(a.blocks) - 1, size}
+	a.most = max(a.most, a.used())
 	return a.blocks[a.at.block][:n:n]
+}
+
+// used returns how many floats are in use, those at the ends of blocks that were too short
+// among them.
+func (a *arena) used() int {
+	n := a.at.used
+	for _, b := range a.blocks[:a.at.block] {
+		n += len(b)
+	}
+	return n
 }
 
 // size returns how many floats the arena has.
@@ -38,12 +51,12 @@ func (a *arena) size() (n int) {
 	return n
 }
 
-// reset gives everything back. Several blocks become one, so that what follows lies close.
+// reset gives everything back. Several blocks become one that has room for what was in use,
+// so that what follows lies close.
 func (a *arena) reset() {
 	if len(a.blocks) > 1 {
-		n := a.size()
 		clear(a.blocks)
-		a.blocks = append(a.blocks[:0], make([]float32, n))
+		a.blocks = append(a.blocks[:0], make([]float32, a.most))
 	}
-	a.at = position{}
+	a.at, a.most = position{}, 0
 }

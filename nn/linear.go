@@ -59,7 +59,11 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 		s.mm.Residual = residual.matrix()
 	}
 	s.Push(l, x)
-	if s.train && l.Activation != None {
+	switch {
+	case l.Activation == None || !s.train:
+	case l.Activation == ReLU && residual.Data == nil:
+		s.Push(l, y) // its slope is that at y
+	default:
 		before := s.NewTensor(x.Rows, l.out)
 		s.mm.Before = before.matrix()
 		s.Push(l, before)
