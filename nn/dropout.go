@@ -32,24 +32,31 @@ func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 	return l.drop(s, r.seed, dy)
 }
 
-// drop returns x times 0 or 1/(1-P). Four elements have the words of one counter.
+// drop returns x times 0 or 1/(1-P).
 func (l *Dropout) drop(s *Step, seed uint64, x Tensor) Tensor {
 	y := s.NewTensor(x.Rows, x.Features)
-	below, keep, key := philox.Below(l.P), 1/(1-l.P), philox.Key(seed)
+	w := s.work(x.Count(), dropRows)
+	w.dropout, w.seed, w.x, w.y = l, seed, x, y
+	s.do(4 * x.Features)
+	return y
+}
+
+// dropRows drops elements of rows. Four have the words of one counter.
+func dropRows(w *rowWork, _, from, to int) {
+	below, keep, key := philox.Below(w.dropout.P), 1/(1-w.dropout.P), philox.Key(w.seed)
 	var words [4]uint32
-	for i := range x.Count() {
-		from, to, at := x.Row(i), y.Row(i), i*x.Features
-		for j, v := range from {
+	for i := from; i < to; i++ {
+		x, y, at := w.x.Row(i), w.y.Row(i), i*w.x.Features
+		for j, v := range x {
 			if n := at + j; n%4 == 0 || j == 0 {
 				words = philox.Words([4]uint32{uint32(n / 4), uint32(n / 4 >> 32)}, key)
 			}
-			to[j] = 0
+			y[j] = 0
 			if words[(at+j)%4] >= below {
-				to[j] = v * keep
+				y[j] = v * keep
 			}
 		}
 	}
-	return y
 }
 
 func (l *Dropout) check() error {

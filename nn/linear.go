@@ -137,24 +137,3 @@ func (c *packing) of(w *Param, transposed bool) *matmul.Packed {
 	}
 	return &c.p
 }
-
-// addColumns adds to sum the sums of the columns of x. Rows are added in blocks, so that
-// long sums lose few digits.
-func addColumns(s *Step, sum []float32, x *Tensor) {
-	if s.err != nil {
-		return
-	}
-	const block = 64
-	part := s.take(x.Features)
-	for row := 0; row < x.Count(); row += block {
-		clear(part)
-		for i := row; i < min(row+block, x.Count()); i++ {
-			for j, v := range x.Row(i) {
-				part[j] += v
-			}
-		}
-		for j, v := range part {
-			sum[j] += v
-		}
-	}
-}

@@ -25,65 +25,97 @@ func (l *LayerNorm) Forward(s *Step, x Tensor) Tensor {
 	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "x", &x, len(l.Weight.Data), nil) {
 		return Tensor{}
 	}
-	y := s.NewTensor(x.Rows, x.Features)
-	for i := range x.Count() {
-		row, to, bias := x.Row(i), y.Row(i), l.Bias.Data
-		mean, scale := l.moments(row)
-		for j, w := range l.Weight.Data {
-			to[j] = (row[j]-mean)*scale*w + bias[j]
-		}
-	}
+	y, moments := s.NewTensor(x.Rows, x.Features), s.NewTensor(x.Rows, 2)
+	w := s.work(x.Count(), normForward)
+	w.norm, w.x, w.y, w.z = l, x, y, moments
+	s.do(x.Features)
 	s.Push(l, x)
+	s.Push(l, moments)
 	return y
 }
 
-// Backward returns the gradient of x, given that of the result. With n = (x - mean) scale and
-// dn = dy Weight, it is scale (dn - mean(dn) - n mean(dn n)).
+// Backward returns the gradient of x, given that of the result.
 func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
+	moments := s.Pop(l)
 	x := s.Pop(l)
 	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "dy", &dy, len(l.Weight.Data), &x.Rows) {
 		return Tensor{}
 	}
 	dx := s.NewTensor(x.Rows, x.Features)
-	part := s.take(2 * x.Features) // of the gradients of a block of rows, so that long sums lose few digits
-	dWeight, dBias := part[:x.Features], part[x.Features:]
-	clear(part)
-	for i := range x.Count() {
-		row, d, to := x.Row(i), dy.Row(i), dx.Row(i)
-		mean, scale := l.moments(row)
-		var sum, dot float64
-		for j, w := range l.Weight.Data {
-			n := (row[j] - mean) * scale
-			sum += float64(d[j] * w)
-			dot += float64(d[j]*w) * float64(n)
-			dWeight[j] += d[j] * n
-			dBias[j] += d[j]
-		}
-		a, b := float32(sum/float64(len(row))), float32(dot/float64(len(row)))
-		for j, w := range l.Weight.Data {
-			to[j] = scale * (d[j]*w - a - (row[j]-mean)*scale*b)
-		}
-		if i%64 == 63 || i == x.Count()-1 {
-			add(l.Weight.grad(), dWeight)
-			add(l.Bias.grad(), dBias)
-			clear(part)
+	w := s.work(x.Count(), normBackward)
+	w.norm, w.x, w.y, w.z, w.last = l, x, dy, moments, dx
+	w.part = s.take(w.blocks() * 2 * x.Features)
+	s.do(x.Features)
+	w.addBlocks(l.Weight.grad(), 0)
+	w.addBlocks(l.Bias.grad(), x.Features)
+	return dx
+}
+
+// normForward computes rows of y from those of x, and their mean and 1/sqrt(variance + Eps).
+func normForward(w *rowWork, _, from, to int) {
+	weight, bias := w.norm.Weight.Data, w.norm.Bias.Data
+	for i := from; i < to; i++ {
+		x, y, moments := w.x.Row(i), w.y.Row(i), w.z.Row(i)
+		mean, scale := w.norm.moments(x)
+		moments[0], moments[1] = mean, scale
+		for j, v := range x {
+			y[j] = (v-mean)*scale*weight[j] + bias[j]
 		}
 	}
-	return dx
+}
+
+// normBackward computes rows of dx, and the block's part of the gradients of weight and bias.
+// With n = (x - mean) scale and dn = dy Weight, dx is scale (dn - mean(dn) - n mean(dn n)).
+func normBackward(w *rowWork, block, from, to int) {
+	f, weight := w.x.Features, w.norm.Weight.Data
+	part := w.part[2*f*block:][:2*f]
+	dWeight, dBias := part[:f], part[f:]
+	clear(part)
+	for i := from; i < to; i++ {
+		x, dy, dx := w.x.Row(i), w.y.Row(i), w.last.Row(i)
+		mean, scale := w.z.Row(i)[0], w.z.Row(i)[1]
+		var sum, dot float64
+		for j, d := range dy {
+			n, dn := (x[j]-mean)*scale, d*weight[j]
+			sum += float64(dn)
+			dot += float64(dn) * float64(n)
+			dWeight[j] += d * n
+			dBias[j] += d
+		}
+		a, b := float32(sum/float64(f)), float32(dot/float64(f))*scale
+		for j, d := range dy {
+			dx[j] = scale * (d*weight[j] - a - (x[j]-mean)*b)
+		}
+	}
 }
 
 // moments returns the mean of a row and 1/sqrt(variance + Eps).
 func (l *LayerNorm) moments(row []float32) (mean, scale float32) {
-	var sum, squares float64
-	for _, v := range row {
-		sum += float64(v)
+	n := float64(len(row))
+	m := sumOf(row, 0, false) / n
+	return float32(m), float32(1 / math.Sqrt(sumOf(row, m, true)/n+float64(l.Eps)))
+}
+
+// sumOf returns the sum of the differences to m, or of their squares. Four sums go side by
+// side, so that none waits for the other.
+func sumOf(x []float32, m float64, squares bool) float64 {
+	var sum [4]float64
+	for len(x) >= 4 {
+		a, b, c, d := float64(x[0])-m, float64(x[1])-m, float64(x[2])-m, float64(x[3])-m
+		if squares {
+			a, b, c, d = a*a, b*b, c*c, d*d
+		}
+		sum[0], sum[1], sum[2], sum[3] = sum[0]+a, sum[1]+b, sum[2]+c, sum[3]+d
+		x = x[4:]
 	}
-	m := sum / float64(len(row))
-	for _, v := range row {
+	for _, v := range x {
 		d := float64(v) - m
-		squares += d * d
+		if squares {
+			d *= d
+		}
+		sum[0] += d
 	}
-	return float32(m), float32(1 / math.Sqrt(squares/float64(len(row))+float64(l.Eps)))
+	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
 func (l *LayerNorm) check() error {

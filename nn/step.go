@@ -39,6 +39,7 @@ type Step struct {
 	args   flashkit.Args
 	seqs   flashkit.Sequences
 	call   flashkit.Call
+	rows   rowWork
 }
 
 // A record is what a layer has saved for its backward pass.
@@ -241,17 +242,22 @@ func (s *Step) Add(x Tensor, others ...Tensor) Tensor {
 	}
 	y := s.NewTensor(x.Rows, x.Features)
 	for k := range others {
-		o := &others[k]
-		if !s.takes("Add", "x", o, x.Features, &x.Rows) {
+		if !s.takes("Add", "x", &others[k], x.Features, &x.Rows) {
 			return Tensor{}
 		}
-		for i := range y.Count() {
-			to, a, b := y.Row(i), x.Row(i), o.Row(i)
-			for j := range to {
-				to[j] = a[j] + b[j]
-			}
-		}
+		w := s.work(x.Count(), addRows)
+		w.x, w.y, w.z = x, others[k], y
+		s.do(x.Features)
 		x = y
 	}
 	return x
+}
+
+func addRows(w *rowWork, _, from, to int) {
+	for i := from; i < to; i++ {
+		a, b, sum := w.x.Row(i), w.y.Row(i), w.z.Row(i)
+		for j := range sum {
+			sum[j] = a[j] + b[j]
+		}
+	}
 }
