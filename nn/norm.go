@@ -53,12 +53,13 @@ func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 
 // normForward computes rows of y from those of x, and their mean and 1/sqrt(variance + Eps).
 func normForward(w *rowWork, _, from, to int) {
-	weight, bias := w.norm.Weight.Data, w.norm.Bias.Data
+	f := w.x.Features
+	weight, bias := w.norm.Weight.Data[:f], w.norm.Bias.Data[:f]
 	for i := from; i < to; i++ {
-		x, y, moments := w.x.Row(i), w.y.Row(i), w.z.Row(i)
+		x, y, moments := w.x.Row(i)[:f], w.y.Row(i)[:f], w.z.Row(i)
 		mean, scale := w.norm.moments(x)
 		moments[0], moments[1] = mean, scale
-		for j, v := range x {
+		for j, v := range x[:f] {
 			y[j] = (v-mean)*scale*weight[j] + bias[j]
 		}
 	}
@@ -67,15 +68,15 @@ func normForward(w *rowWork, _, from, to int) {
 // normBackward computes rows of dx, and the block's part of the gradients of weight and bias.
 // With n = (x - mean) scale and dn = dy Weight, dx is scale (dn - mean(dn) - n mean(dn n)).
 func normBackward(w *rowWork, block, from, to int) {
-	f, weight := w.x.Features, w.norm.Weight.Data
-	part := w.part[2*f*block:][:2*f]
-	dWeight, dBias := part[:f], part[f:]
-	clear(part)
+	f := w.x.Features
+	weight, dWeight, dBias := w.norm.Weight.Data[:f], w.part[2*f*block:][:f], w.part[2*f*block+f:][:f]
+	clear(dWeight)
+	clear(dBias)
 	for i := from; i < to; i++ {
-		x, dy, dx := w.x.Row(i), w.y.Row(i), w.last.Row(i)
+		x, dy, dx := w.x.Row(i)[:f], w.y.Row(i)[:f], w.last.Row(i)[:f] // of one length, so that the loops check none
 		mean, scale := w.z.Row(i)[0], w.z.Row(i)[1]
 		var sum, dot float64
-		for j, d := range dy {
+		for j, d := range dy[:f] {
 			n, dn := (x[j]-mean)*scale, d*weight[j]
 			sum += float64(dn)
 			dot += float64(dn) * float64(n)
@@ -83,7 +84,7 @@ func normBackward(w *rowWork, block, from, to int) {
 			dBias[j] += d
 		}
 		a, b := float32(sum/float64(f)), float32(dot/float64(f))*scale
-		for j, d := range dy {
+		for j, d := range dy[:f] {
 			dx[j] = scale * (d*weight[j] - a - (x[j]-mean)*b)
 		}
 	}

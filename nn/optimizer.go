@@ -36,11 +36,12 @@ func (o *AdamW) Update() {
 	decay, eps := float32(1-o.LR*o.WeightDecay), float32(o.Eps)
 	c1, c2 := float32(1-o.Beta1), float32(1-o.Beta2)
 	for k, p := range o.params {
-		m, v, grad := o.mean[k].Data, o.square[k].Data, p.grad()
-		for i, g := range grad {
-			m[i] = b1*m[i] + c1*g
-			v[i] = b2*v[i] + c2*g*g
-			p.Data[i] = p.Data[i]*decay - step*m[i]/(sqrt32(v[i])*root+eps)
+		grad, n := p.grad(), len(p.Data)
+		x, m, v := p.Data[:n], o.mean[k].shadow(p)[:n], o.square[k].shadow(p)[:n]
+		for i, g := range grad[:n] {
+			mean, square := b1*m[i]+c1*g, b2*v[i]+c2*g*g
+			m[i], v[i] = mean, square
+			x[i] = x[i]*decay - step*mean/(sqrt32(square)*root+eps)
 		}
 		p.Changed()
 	}
@@ -69,7 +70,7 @@ func (o *SGD) State() []*Param { return append([]*Param(nil), o.velocity...) }
 func (o *SGD) Update() {
 	lr, momentum, decay := float32(o.LR), float32(o.Momentum), float32(o.WeightDecay)
 	for k, p := range o.params {
-		velocity := o.velocity[k].Data
+		velocity := o.velocity[k].shadow(p)
 		for i, g := range p.grad() {
 			velocity[i] = momentum*velocity[i] + g + decay*p.Data[i]
 			p.Data[i] -= lr * velocity[i]
@@ -107,6 +108,14 @@ func shadows(params []*Param, prefix string) []*Param {
 		list[i] = &Param{Name: prefix + p.Name, Shape: p.Shape, Data: make([]float32, len(p.Data))}
 	}
 	return list
+}
+
+// shadow returns the data of p's shadow, of zeros if p has been given other data since.
+func (s *Param) shadow(p *Param) []float32 {
+	if len(s.Data) != len(p.Data) {
+		s.Shape, s.Data = p.Shape, make([]float32, len(p.Data))
+	}
+	return s.Data
 }
 
 func sqrt32(x float32) float32 { return float32(math.Sqrt(float64(x))) }

@@ -256,8 +256,9 @@ func (s *Step) Add(x Tensor, others ...Tensor) Tensor {
 func addRows(w *rowWork, _, from, to int) {
 	for i := from; i < to; i++ {
 		a, b, sum := w.x.Row(i), w.y.Row(i), w.z.Row(i)
-		for j := range sum {
-			sum[j] = a[j] + b[j]
+		b, sum = b[:len(a)], sum[:len(a)]
+		for j, v := range a {
+			sum[j] = v + b[j]
 		}
 	}
 }
