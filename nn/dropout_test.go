@@ -35,7 +35,9 @@ func TestDropout(t *testing.T) {
 				dropped++
 				continue
 			}
-			require.Equal(t, x.Data[i]*(1/(1-c.p)), v)
+			if v != x.Data[i]*(1/(1-c.p)) {
+				require.Failf(t, "scale", "element %d is %v, want %v times 1/(1-%v)", i, v, x.Data[i], c.p)
+			}
 		}
 		p := float64(c.p)
 		require.InDelta(t, p*n, dropped, 5*math.Sqrt(p*(1-p)*n), "the rate, within five standard deviations")

@@ -87,8 +87,9 @@ func TestParams(t *testing.T) {
 	i := nn.NewInit(9)
 	sum, squares := 0.0, 0.0
 	for _, x := range nn.NewLinear(i, 100, 1000, false).Weight.Data {
-		require.LessOrEqual(t, x, float32(.1))
-		require.GreaterOrEqual(t, x, float32(-.1))
+		if !(x >= -.1 && x <= .1) {
+			require.Failf(t, "bound", "%v is beyond 1/sqrt(100)", x)
+		}
 		sum, squares = sum+float64(x), squares+float64(x)*float64(x)
 	}
 	require.InDelta(t, 0, sum/1e5, 1e-3)
