@@ -2,9 +2,9 @@
 """Train the model of examples/lm with PyTorch beside it: same weights, batches and optimizer.
 
     make lm-torch
-    python tools/lm_torch.py bin/lm [--steps 50] [--length 256] [--threads 2] [--plain]
+    python tools/lm_torch.py bin/lm [--steps 50] [--length 256] [--threads 2] [--plain] [--double]
 
-Both run in float32 on the CPU, without dropout. The losses of each step must agree within
+Both run in float32 on the CPU, without dropout (PyTorch in float64 with --double). The losses of each step must agree within
 1e-4; tokens a second of both are printed, of the steps after the first five. PyTorch's attention
 is scaled_dot_product_attention, or with --plain the formula with all weights in memory, as
 examples/lm has it with --flash=false.
@@ -47,12 +47,13 @@ def main():
     parser.add_argument("lm")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--embedding", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--double", action="store_true", help="PyTorch in float64, to see whose losses are nearer to the truth")
     a = parser.parse_args()
     torch.set_default_dtype(torch.float32)
     torch.set_num_threads(a.threads)
@@ -77,6 +78,8 @@ def main():
                                       "causal": True, "sequence_len": a.length, "vocabulary": len(symbols)})
     with safe_open(folder / "start", "pt") as f:
         model.load_state_dict({name: f.get_tensor(name) for name, _ in model.named_parameters()})
+    if a.double:
+        model.double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=a.lr, weight_decay=0.01)
     theirs, times = [], []
     for step in range(a.steps):
