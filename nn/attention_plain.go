@@ -30,10 +30,9 @@ func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
 			w := headOf(&p, weights, b, h, &seq)
 			s.mm = matmul.Args{C: w, A: matrixOf(&s.args.Q, seq.QBatch, h, seq.Q0, seq.N), B: &s.packed[0]}
 			s.multiply()
-			for i := range seq.N {
-				lo, hi := seq.Keys(i)
-				softmax(w.Data[i*w.RowStride:][:seq.M], lo, hi, p.SoftmaxScale())
-			}
+			work := s.work(seq.N, softmaxRows)
+			work.weights, work.seq, work.scale = w, seq, p.SoftmaxScale()
+			s.do(4 * seq.M)
 			if dropped != nil {
 				w = drop(&p, dropped, w, s.args.Seed, b, h)
 			}
@@ -78,7 +77,9 @@ func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 			if dropped != nil {
 				drop(&p, slopes, d, a.Seed, b, h)
 			}
-			softmaxGrad(d, w, float32(p.SoftmaxScale()))
+			work := s.work(seq.N, softmaxGrad)
+			work.weights, work.slopes, work.scale = w, d, p.SoftmaxScale()
+			s.do(seq.M)
 			s.mm = matmul.Args{C: matrixOf(&a.DQ, seq.QBatch, h, seq.Q0, seq.N), A: d, B: &s.packed[1]}
 			s.multiply()
 			s.packed[2].Pack(matrixOf(&a.Q, seq.QBatch, h, seq.Q0, seq.N))
@@ -98,38 +99,46 @@ func (s *Step) takeIf(wanted bool, n int) []float32 {
 	return s.take(n)
 }
 
-// softmax replaces scores by weights: those of keys from lo up to but not including hi, and
-// 0 for all others.
-func softmax(x []float32, lo, hi int, scale float64) {
-	m := math.Inf(-1)
-	for _, v := range x[lo:hi] {
-		m = math.Max(m, float64(v)*scale)
-	}
-	clear(x[:lo])
-	clear(x[hi:])
-	sum := 0.0
-	for j, v := range x[lo:hi] {
-		e := math.Exp(float64(v)*scale - m)
-		sum += e
-		x[lo+j] = float32(e)
-	}
-	f := float32(1 / sum)
-	for j := range x[lo:hi] {
-		x[lo+j] *= f
+// softmaxRows replaces rows of scores by weights, those of keys that a row does not see by 0.
+func softmaxRows(w *rowWork, _, from, to int) {
+	for i := from; i < to; i++ {
+		row := w.weights.Data[i*w.weights.RowStride:][:w.seq.M]
+		lo, hi := w.seq.Keys(i)
+		clear(row[:lo])
+		clear(row[hi:])
+		softmax(row[lo:hi], w.scale)
 	}
 }
 
-// softmaxGrad replaces the gradient d of weights w by that of the scores before the scale:
-// scale w (d - sum(w d)).
-func softmaxGrad(d, w matmul.Matrix, scale float32) {
-	for i := range d.Rows {
-		dRow, wRow := d.Data[i*d.RowStride:][:d.Cols], w.Data[i*w.RowStride:][:d.Cols]
+func softmax(x []float32, scale float64) {
+	m := math.Inf(-1)
+	for _, v := range x {
+		m = max(m, float64(v)*scale)
+	}
+	sum := 0.0
+	for j, v := range x {
+		e := math.Exp(float64(v)*scale - m)
+		sum += e
+		x[j] = float32(e)
+	}
+	f := float32(1 / sum)
+	for j := range x {
+		x[j] *= f
+	}
+}
+
+// softmaxGrad replaces rows of the gradient d of weights w by that of the scores before the
+// scale: scale w (d - sum(w d)).
+func softmaxGrad(w *rowWork, _, from, to int) {
+	scale := float32(w.scale)
+	for i := from; i < to; i++ {
+		d, weights := w.slopes.Data[i*w.slopes.RowStride:][:w.slopes.Cols], w.weights.Data[i*w.weights.RowStride:][:w.slopes.Cols]
 		dot := 0.0
-		for j, v := range wRow {
-			dot += float64(v) * float64(dRow[j])
+		for j, v := range weights {
+			dot += float64(v) * float64(d[j])
 		}
-		for j, v := range wRow {
-			dRow[j] = scale * v * (dRow[j] - float32(dot))
+		for j, v := range weights {
+			d[j] = scale * v * (d[j] - float32(dot))
 		}
 	}
 }

@@ -3,6 +3,8 @@ package nn
 import (
 	"sync/atomic"
 
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/matmul"
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
@@ -23,6 +25,10 @@ type rowWork struct {
 	seed          uint64
 	x, y, z, last Tensor
 	part          []float32 // sums of each block
+
+	weights, slopes matmul.Matrix // of a head
+	seq             flashkit.Seq
+	scale           float64
 }
 
 // Work takes blocks until none is left.
