@@ -174,9 +174,9 @@ func TestMemory(t *testing.T) {
 		require.NoError(t, s.Err())
 		return s.Memory()
 	}
-	require.Less(t, bytes(2048, true, true), 5*bytes(1024, true, true)/2)
-	require.Greater(t, bytes(1024, false, true), 3*2*4*1024*1024, "layers, heads, bytes")
-	require.Less(t, bytes(1024, true, false), bytes(1024, true, true)/3)
+	require.Less(t, bytes(1024, true, true), 5*bytes(512, true, true)/2)
+	require.Greater(t, bytes(512, false, true), 3*2*4*512*512, "layers, heads, bytes")
+	require.Less(t, bytes(512, true, false), bytes(512, true, true)/3)
 }
 
 func TestMisuse(t *testing.T) {
