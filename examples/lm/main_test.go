@@ -131,6 +131,20 @@ func (c *ending) Err() error {
 	return nil
 }
 
+// The first losses are those of the same training with PyTorch, which tools/lm_torch.py has
+// written: the same weights, batches and optimizer, by either way of attention.
+func TestLossesOfPyTorch(t *testing.T) {
+	want := losses(t, "testdata/losses.txt")
+	require.Len(t, want, 50)
+	for _, flash := range []string{"true", "false"} {
+		file := filepath.Join(t.TempDir(), "losses")
+		_, err := lm(t, t.Context(), "--steps=50", "--batch=4", "--length=32", "--embedding=64", "--hidden=256", "--layers=2", "--heads=4", "--dim-head=16",
+			"--lr=1e-3", "--dropout=0", "--sample=0", "--losses="+file, "--flash="+flash)
+		require.NoError(t, err)
+		require.InDeltaSlice(t, want, losses(t, file), 1e-4)
+	}
+}
+
 // Both ways of attention train alike.
 func TestFlashOrNot(t *testing.T) {
 	dir := t.TempDir()
