@@ -29,7 +29,10 @@ var rooms = []struct {
 }{
 	{"convert.go", []string{"internal/half"}},
 	{".", nil},
+	{"internal/matmul", []string{".", "internal/workers"}},
 	{"internal/*", nil},
+	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
+	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
 	{"backends/*", []string{".", "internal/*"}},
 	{"safetensors", []string{"."}},
 	{"conformance", []string{".", "conformance/oracle", "safetensors", "internal/*"}},

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
 // words returns elements as words.
@@ -39,7 +41,7 @@ func newDropping(r *rand.Rand) dropping {
 
 // drops reports whether a pair is dropped.
 func (x dropping) drops(row uint32, key int) bool {
-	w := philox([4]uint32{uint32(key >> 2), row, x.head, x.batch}, [2]uint32{uint32(x.seed), uint32(x.seed >> 32)})
+	w := philox.Words([4]uint32{uint32(key >> 2), row, x.head, x.batch}, philox.Key(x.seed))
 	return w[key&3] < x.below
 }
 

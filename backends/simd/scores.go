@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/half"
+	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
 // A scorer makes the scores of one query row after the other out of dot products: the
@@ -139,14 +140,14 @@ func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	if x.score.Dropout == 0 {
 		return z
 	}
-	seed := [2]uint32{uint32(x.args.Seed), uint32(x.args.Seed >> 32)}
+	seed := philox.Key(x.args.Seed)
 	var words [4]uint32
 	block := -1 // of four keys, which share a counter
 	for c, key := range keys {
 		key += k0
 		if key>>2 != block {
 			block = key >> 2
-			words = philox([4]uint32{uint32(block), uint32(x.row), uint32(x.h), uint32(x.b)}, seed)
+			words = philox.Words([4]uint32{uint32(block), uint32(x.row), uint32(x.h), uint32(x.b)}, seed)
 		}
 		z[c] = x.keep
 		if words[key&3] < x.dropBelow {

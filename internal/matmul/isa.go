@@ -1,0 +1,3 @@
+package matmul
+
+const lanes = 4 // of a vector

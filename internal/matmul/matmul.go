@@ -1,0 +1,137 @@
+// Package matmul multiplies float32 matrices on the CPU: C = act(A B + bias) + residual, with
+// B in panels that are packed once for weights, or for each call.
+//
+// Element (i, j) of C depends on row i of A, on B and on the bias alone, and its sum over K
+// has one order: the bits of a row do not depend on the other rows, on their number, or on
+// the number of goroutines. They do depend on the processor's instructions. Numbers below
+// 2^-126 may count as 0.
+package matmul
+
+import (
+	"context"
+	"runtime"
+	"sync"
+)
+
+// A Matrix is a view of float32 memory: element (i, j) is Data[i*RowStride + j*ColStride].
+// Strides are at least 0.
+type Matrix struct {
+	Data                 []float32
+	Rows, Cols           int
+	RowStride, ColStride int
+}
+
+// Dense returns the view of rows that lie one after the other.
+func Dense(data []float32, rows, cols int) Matrix {
+	return Matrix{Data: data, Rows: rows, Cols: cols, RowStride: cols, ColStride: 1}
+}
+
+// T returns the transpose, a view of the same memory.
+func (m Matrix) T() Matrix {
+	return Matrix{Data: m.Data, Rows: m.Cols, Cols: m.Rows, RowStride: m.ColStride, ColStride: m.RowStride}
+}
+
+// An Activation is a function of every element.
+type Activation uint8
+
+// GELU is x Φ(x), with Φ the distribution function of the normal distribution; GELUTanh
+// its approximation x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³))).
+const (
+	None Activation = iota
+	ReLU
+	GELU
+	GELUTanh
+	activations // their number
+)
+
+// Args are those of one product. C must not overlap A, and Before neither of them; Residual
+// may be C itself, or lie apart from it.
+type Args struct {
+	C, A       Matrix     // A [M, K], any strides; C [M, N], any row stride from N, ColStride 1
+	B          *Packed    // [K, N]
+	Bias       []float32  // [N], or nil
+	Activation Activation // after the bias
+	Before     Matrix     // [M, N] as C; where Data is not nil: gets A B + bias before the activation, for a backward pass
+	Residual   Matrix     // [M, N], ColStride 1; where Data is not nil: added after the activation
+	Accumulate bool       // C is added to, not written
+	Workers    int        // most goroutines, 0 for GOMAXPROCS
+}
+
+// An Engine runs products. It is safe for concurrent use, and a warm call allocates nothing.
+type Engine struct {
+	jobs sync.Pool // *job
+}
+
+// New returns an engine.
+func New() *Engine {
+	return &Engine{jobs: sync.Pool{New: func() any { return new(job) }}}
+}
+
+// Close lets the helpers end. Calls in progress finish, and later ones run on the caller's
+// goroutine alone.
+func (e *Engine) Close() {}
+
+// Run computes a product. It returns a *flashkit.ProblemError where arguments do not fit
+// together, before it writes anything, and the context's error where it is canceled; what C
+// holds then is undefined.
+func (e *Engine) Run(ctx context.Context, a *Args) error {
+	if err := a.check(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if a.C.Rows == 0 || a.C.Cols == 0 {
+		return nil
+	}
+	j := e.jobs.Get().(*job)
+	j.args, j.done = *a, ctx.Done()
+	j.product()
+	return e.release(ctx, j)
+}
+
+// Apply sets dst[i] = act(x[i]). dst may be x.
+func (e *Engine) Apply(ctx context.Context, dst, x []float32, act Activation) error {
+	if err := checkElements("dst", len(dst), len(x), act); err != nil {
+		return err
+	}
+	return e.elements(ctx, dst, x, nil, act)
+}
+
+// ApplyGrad sets dx[i] = dy[i] * act'(x[i]). dx may be x or dy. The derivative of ReLU is 0
+// at 0.
+func (e *Engine) ApplyGrad(ctx context.Context, dx, x, dy []float32, act Activation) error {
+	if err := checkElements("dx", len(dx), len(x), act); err != nil {
+		return err
+	}
+	if err := checkElements("dy", len(dy), len(x), act); err != nil {
+		return err
+	}
+	return e.elements(ctx, dx, x, dy, act)
+}
+
+func (e *Engine) elements(ctx context.Context, dst, x, dy []float32, act Activation) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(x) == 0 {
+		return nil
+	}
+	j := e.jobs.Get().(*job)
+	j.dst, j.x, j.dy, j.args.Activation, j.done = dst, x, dy, act, ctx.Done()
+	j.elements()
+	return e.release(ctx, j)
+}
+
+func (e *Engine) release(ctx context.Context, j *job) error {
+	j.args, j.done, j.dst, j.x, j.dy = Args{}, nil, nil, nil, nil
+	e.jobs.Put(j)
+	return ctx.Err()
+}
+
+func workersOf(most int) int {
+	if n := runtime.GOMAXPROCS(0); most == 0 || n < most {
+		return n
+	}
+	return most
+}
