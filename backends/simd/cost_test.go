@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	helpers "github.com/flashkit-go/flashkit/internal/workers"
 )
 
 func parsed(t *testing.T, name string) flashkit.Problem {
@@ -70,19 +71,11 @@ func TestCostOfMoreWorkers(t *testing.T) {
 	})
 }
 
-// setProcs sets GOMAXPROCS, which the next call sees at once.
+// setProcs sets GOMAXPROCS, which the next call sees.
 func setProcs(n int) (before int) {
 	before = runtime.GOMAXPROCS(n)
-	procs.until.Store(0)
+	time.Sleep(2 * helpers.ProcsAge)
 	return before
-}
-
-func TestWorkersFollowGOMAXPROCS(t *testing.T) {
-	defer setProcs(setProcs(3))
-	assert.Equal(t, 3, workers())
-	runtime.GOMAXPROCS(5)
-	time.Sleep(2 * procsAge)
-	assert.Equal(t, 5, workers())
 }
 
 func TestCostOfNothing(t *testing.T) {

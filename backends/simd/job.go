@@ -3,7 +3,6 @@ package simd
 import (
 	"context"
 	"math"
-	"sync"
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit"
@@ -35,10 +34,7 @@ type job struct {
 	shared arena          // of all workers, where a kernel needs it
 	passed []atomic.Int64 // how far each item has come, where later items wait for it
 
-	pool    *pool
-	slots   int            // for helpers that have not come; of pool.mu
-	helpers sync.WaitGroup // that have
-	present atomic.Int64   // how many of these are still at work
+	pool *pool
 }
 
 // newJob returns a job for c.
@@ -76,7 +72,7 @@ func (j *job) parallel(ctx context.Context, run func(*job, *arena, int), n, floa
 	j.next.Store(0)
 	work := phase{n, floats}
 	j.hold(work) // here, not by the worker, so that a second call allocates nothing
-	j.pool.run(j, poolSize(j.workers, []phase{work})-1)
+	j.pool.Run(j, poolSize(j.workers, []phase{work})-1)
 }
 
 // A phase is items that run at the same time, and the floats of workspace that
@@ -138,8 +134,8 @@ func (b *Backend) release(ctx context.Context, j *job) error {
 	return ctx.Err()
 }
 
-// work takes items until none is left. Each worker has a space of its own.
-func (j *job) work(space int) {
+// Work takes items until none is left. Each worker has a space of its own.
+func (j *job) Work(space int) {
 	ws := &j.spaces[space]
 	for !j.canceled() {
 		item := j.next.Add(1) - 1

@@ -13,7 +13,7 @@ import (
 
 // A Backend runs attention on the CPU. It is safe for concurrent use. A call
 // uses up to GOMAXPROCS goroutines, or fewer where Workers or Args.Workers says so: the
-// caller's, and helpers that live as long as the backend and sleep between calls.
+// caller's, and helpers, which all backends of the process share and which sleep between calls.
 type Backend struct {
 	last atomic.Pointer[job] // with the workspace of the last call, so that the next one allocates nothing
 	jobs sync.Pool           // *job, of calls that ran at the same time
@@ -26,15 +26,15 @@ type Option func(*pool)
 // Workers bounds the goroutines of a call, the caller's among them, and the helpers of
 // all calls together to one less. 0 is no bound but GOMAXPROCS. With a negative number
 // every call is a *flashkit.ProblemError. Results do not depend on it.
-func Workers(n int) Option { return func(c *pool) { c.limit = n } }
+func Workers(n int) Option { return func(c *pool) { c.SetLimit(n) } }
 
 // New returns the CPU backend. It is available on every machine.
 func New(opts ...Option) *Backend {
-	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, pool: newPool()}
+	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, pool: new(pool)}
 	for _, set := range opts {
 		set(b.pool)
 	}
-	runtime.AddCleanup(b, (*pool).close, b.pool)
+	runtime.AddCleanup(b, (*pool).Close, b.pool)
 	return b
 }
 
@@ -60,10 +60,10 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// Close lets the helpers end. Calls in progress finish; a later call runs on the
+// Close lets the helpers end that no other backend needs. Calls in progress finish; a later call runs on the
 // caller's goroutine alone. A backend that is collected needs no Close.
 func (b *Backend) Close() error {
-	b.pool.close()
+	b.pool.Close()
 	b.last.Store(nil)
 	return nil
 }

@@ -83,22 +83,18 @@ func TestSmallCallsHaveNoHelpers(t *testing.T) {
 	for _, name := range []string{"simd/fwd_generic", "simd/bwd_generic"} {
 		b := New()
 		k := b.Kernels()[slices.IndexFunc(b.Kernels(), func(k flashkit.Kernel) bool { return k.Name == name })]
-		run := func(p flashkit.Problem) (helpers int) {
+		run := func(p flashkit.Problem) (asked int64) {
 			args := flashkit.NewArgs(p, k.Pass)
 			require.NoError(t, k.Compute(t.Context(), p, args))
 			require.Zero(t, args.Workers)
-			b.pool.mu.Lock()
-			defer b.pool.mu.Unlock()
-			return b.pool.size
+			return b.pool.Asked()
 		}
 		require.Zero(t, run(small))
 		require.Zero(t, run(small))
 		require.NotZero(t, run(large))
-		asked := b.pool.asked.Load()
-		run(small)
-		require.Equal(t, asked, b.pool.asked.Load())
-		run(large)
-		require.Less(t, asked, b.pool.asked.Load())
+		asked := b.pool.Asked()
+		require.Equal(t, asked, run(small))
+		require.Less(t, asked, run(large))
 		require.NoError(t, b.Close())
 	}
 }

@@ -211,7 +211,9 @@ func TestErrors(t *testing.T) {
 		{"Workers = -1", func(p *product) { p.Workers = -1 }},
 		{"B.Data = 3", func(p *product) { p.B.Pack(matmul.Dense(make([]float32, 3), 6, 7)) }},
 		{"B.Rows = -1", func(p *product) { p.B.Pack(matmul.Matrix{Rows: -1}) }},
-		{"B.RowStride = 0", func(p *product) { p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1 << 60, Cols: 9, ColStride: 1}) }},
+		{"B.RowStride = 0", func(p *product) {
+			p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1 << 60, Cols: 9, ColStride: 1})
+		}},
 		{"B.ColStride = 0", func(p *product) { p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1, Cols: 1 << 60}) }},
 	} {
 		p := draw(r, shape{5, 7, 6}, 0)

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// The routines of internal/matmul. A tile of C is in registers: up to tileRows rows, which
+// are broadcast from A one element at a time, of one to three vectors of a panel of B.
+func (g *generator) matmul() {
+	for vectors := 1; vectors <= 3; vectors++ {
+		g.multiplyPanel(vectors)
+	}
+	for _, a := range []activation{{"None", nil, nil}, {"ReLU", g.relu, nil}, {"GELU", g.gelu, g.geluSlope}, {"GELUTanh", g.geluTanh, g.geluTanhSlope}} {
+		g.finishRows(a)
+		if a.slope != nil {
+			g.slopes(a)
+		}
+	}
+}
+
+// tileRows is how many rows of three vectors the accumulators hold.
+func (g *generator) tileRows() int {
+	if g.avx512 {
+		return 8
+	}
+	return 4
+}
+
+// A panel is the routine that multiplies rows of A with a panel: where things are.
+type panel struct {
+	vectors            int
+	sums, a, b, k      GPVirtual
+	aRow, aRow3, aCol  GPVirtual // bytes
+	rows, ahead        GPVirtual
+	a0, a4, at, n      GPVirtual // of the tile at hand
+	lanesB, broadcasts []VecPhysical
+}
+
+// multiplyPanel emits C += A B for a panel.
+func (g *generator) multiplyPanel(vectors int) {
+	g.arithmetic(fmt.Sprintf("multiply%d", vectors),
+		"func(sums, a *float32, aRow, aCol int, b *float32, k, rows, add int, ahead *float32, stream int)",
+		fmt.Sprintf("sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i*aCol] b[i][c]. Rows of sums and b are of %d", vectors),
+		"vectors. Meanwhile it brings memory from ahead on into the second-level cache: if stream is not 0 as much",
+		"as b has for each tile, else a third of that. k > 0.")
+	p := &panel{vectors: vectors, sums: param("sums"), a: param("a"), aRow: bytes(param("aRow")), aCol: bytes(param("aCol")),
+		b: param("b"), k: param("k"), rows: param("rows"), ahead: param("ahead"), aRow3: GP64(), a0: GP64(), a4: GP64(), at: GP64(), n: GP64()}
+	most := g.tileRows()
+	used := most * vectors
+	p.lanesB, p.broadcasts = g.registers[used:used+vectors], g.registers[used+vectors:]
+	p.broadcasts = p.broadcasts[:min(4, len(p.broadcasts))]
+	LEAQ(Mem{Base: p.aRow, Index: p.aRow, Scale: 2}, p.aRow3)
+	CMPQ(address("stream"), Imm(0))
+	JNE(LabelRef("stream"))
+	g.tiles(p, most, "tile", 1)
+	JMP(LabelRef("tails"))
+	Label("stream")
+	g.tiles(p, most, "streamtile", vectors)
+	Label("tails")
+	for rows := most - 1; rows > 0; rows-- {
+		name := fmt.Sprintf("tail%d", rows)
+		CMPQ(p.rows, Imm(uint64(rows)))
+		JNE(LabelRef(name + "done"))
+		g.tile(p, rows, name, vectors)
+		Label(name + "done")
+	}
+	g.done()
+}
+
+// tiles emits whole tiles, which prefetch so many lines for each step.
+func (g *generator) tiles(p *panel, rows int, name string, lines int) {
+	Label(name)
+	CMPQ(p.rows, Imm(uint64(rows)))
+	JL(LabelRef(name + "done"))
+	g.tile(p, rows, name, lines)
+	ADDQ(U32(uint32(rows*p.vectors*g.vectorBytes)), p.sums)
+	for range rows {
+		ADDQ(p.aRow, p.a)
+	}
+	SUBQ(Imm(uint64(rows)), p.rows)
+	JMP(LabelRef(name))
+	Label(name + "done")
+}
+
+// tile emits the products of one tile. Elements of A that lie side by side are addressed
+// without arithmetic.
+func (g *generator) tile(p *panel, rows int, name string, lines int) {
+	acc := make([][]VecPhysical, rows)
+	for r := range acc {
+		acc[r] = g.registers[r*p.vectors : (r+1)*p.vectors]
+	}
+	clearSums(acc)
+	MOVQ(p.a, p.a0)
+	if rows > 4 {
+		LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: 4}, p.a4)
+	}
+	MOVQ(p.b, p.at)
+	MOVQ(p.k, p.n)
+	CMPQ(p.aCol, Imm(4))
+	JNE(LabelRef(name + "strided"))
+	g.steps(p, acc, name+"dense", lines, true)
+	JMP(LabelRef(name + "store"))
+	Label(name + "strided")
+	g.steps(p, acc, name+"strided", lines, false)
+	Label(name + "store")
+	CMPQ(address("add"), Imm(0))
+	JE(LabelRef(name + "set"))
+	eachSum := func(f func(z VecPhysical, m Mem)) {
+		for r := range acc {
+			for v, z := range acc[r] {
+				f(z, g.part(Mem{Base: p.sums}, r*p.vectors+v))
+			}
+		}
+	}
+	eachSum(func(z VecPhysical, m Mem) { VADDPS(m, z, z) })
+	Label(name + "set")
+	eachSum(func(z VecPhysical, m Mem) { VMOVUPS(z, m) })
+}
+
+// steps emits the loop over K.
+func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, lines int, dense bool) {
+	rowBytes := p.vectors * g.vectorBytes
+	unrolled(label, p.n, func(i int) {
+		for l := range lines * rowBytes / line / p.vectors {
+			PREFETCHT1(Mem{Base: p.ahead, Disp: l * line})
+		}
+		ADDQ(Imm(uint64(lines*rowBytes/p.vectors)), p.ahead)
+		for v, z := range p.lanesB {
+			VMOVUPS(g.part(Mem{Base: p.at, Disp: i * rowBytes}, v), z)
+		}
+		for r := range acc {
+			x := p.broadcasts[r%len(p.broadcasts)]
+			m := rowAt([]GPVirtual{p.a0, p.a4}[r/4], p.aRow, p.aRow3, r%4)
+			if dense {
+				m = m.Offset(i * 4)
+			}
+			VBROADCASTSS(m, x)
+			for v, z := range p.lanesB {
+				VFMADD231PS(x, z, acc[r][v])
+			}
+		}
+		if !dense {
+			ADDQ(p.aCol, p.a0)
+			if len(acc) > 4 {
+				ADDQ(p.aCol, p.a4)
+			}
+		}
+	}, func(steps int) {
+		if dense {
+			ADDQ(U32(uint32(steps*4)), p.a0)
+			if len(acc) > 4 {
+				ADDQ(U32(uint32(steps*4)), p.a4)
+			}
+		}
+		ADDQ(U32(uint32(steps*rowBytes)), p.at)
+	})
+}
