@@ -1,3 +1,34 @@
 package matmul
 
-const lanes = 4 // of a vector
+// An isa is the routines of an instruction set, which are documented where they are
+// declared. A vector has lanes columns, a panel of B up to three vectors; a tile of C has
+// tile rows. Without routines, Go does the work.
+//
+// What a routine is given escapes, because it is called through a variable: it must be
+// workspace or the caller's memory.
+type isa struct {
+	name        string
+	lanes, tile int
+	flops       float64 // in a nanosecond, about
+
+	multiply  [3]multiplyFunc
+	finish    [activations]finishFunc
+	slope     [activations]slopeFunc // that of None is nil
+	transpose func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
+}
+
+type (
+	multiplyFunc = func(sums, a *float32, aRow, aCol int, b *float32, k, rows, add int, ahead *float32, stream int)
+	finishFunc   = func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
+	slopeFunc    = func(dx, x, dy *float32, n int)
+)
+
+const (
+	mostLanes = 16
+	mostWidth = 3 * mostLanes
+)
+
+var portable = isa{name: "portable", lanes: 4, tile: 2, flops: 2}
+
+// chosen is the best of this machine.
+var chosen = available()[0]

@@ -1,117 +1,166 @@
 package matmul
 
-// A job is one call in progress.
+import (
+	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit/internal/workers"
+)
+
+// A job is one call in progress. Its work is cut into items, and workers take the next one
+// until none is left. Which worker takes an item does not touch the item's result.
 type job struct {
 	args       Args
-	dst, x, dy []float32 // of elements
-	done       <-chan struct{}
-	sums       []float32
+	dst, x, dy []float32       // of elements, which have no C
+	done       <-chan struct{} // of the call's context
+
+	cut     panels
+	rows    int // of an item
+	kBlock  int // products of a partial sum
+	items   int64
+	next    atomic.Int64
+	workers int
+	sums    [][]float32 // of each worker
 }
 
 const (
-	blockRows = 64  // of A and C, that an item has
-	blockK    = 192 // most products of a partial sum
+	mostRows  = 64      // of an item
+	blockA    = 1 << 18 // floats: rows of A of an item stay in the second-level cache
+	mostK     = 192     // of a partial sum: its part of a panel stays in the first-level cache
+	elements  = 1 << 13 // of an item
+	smallTime = 10_000  // nanoseconds of work that are worth a helper
 )
 
-// kBlock returns the products of a partial sum, about equal parts of k. Sums of parts are
-// rounded in smaller units than one of all.
-func kBlock(k int) int {
-	n := (k + blockK - 1) / blockK
-	if n == 0 {
-		return 0
-	}
-	return (k + n - 1) / n
+// equalParts returns the length of equal parts of n, of which none is longer than most.
+func equalParts(n, most, unit int) int {
+	parts := max(1, (n+most-1)/most)
+	length := (n + parts - 1) / parts
+	return (length + unit - 1) / unit * unit
 }
 
-func (j *job) product() {
-	p := panelsOf(j.args.B.n)
-	for row := 0; row < j.args.C.Rows; row += blockRows {
-		for i := range p.count() {
-			if j.canceled() {
-				return
-			}
-			j.block(row, min(blockRows, j.args.C.Rows-row), i)
+// plan cuts a product. A partial sum's length depends on K alone, as bits do on it.
+func (j *job) plan() {
+	a := &j.args
+	m, k := a.C.Rows, a.B.k
+	j.cut = panelsOf(a.B.n)
+	j.kBlock = equalParts(k, mostK, 4)
+	time := 2 * float64(m) * float64(k) * float64(a.B.n) / chosen.flops
+	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
+	tile := chosen.tile
+	j.rows = equalParts(m, max(2*tile, min(mostRows, blockA/max(k, 1)/tile*tile)), tile)
+	for j.rows > 2*tile && j.count() < 4*j.workers && j.workers > 1 {
+		j.rows = equalParts(m, j.rows/2, tile)
+	}
+	j.items = int64(j.count())
+	j.hold(j.rows * min(3, j.cut.vectors) * chosen.lanes)
+}
+
+func (j *job) count() int { return (j.args.C.Rows + j.rows - 1) / j.rows * j.cut.count() }
+
+// hold reserves the workspace of all workers, so that a later call allocates nothing.
+func (j *job) hold(floats int) {
+	j.workers = int(min(int64(j.workers), j.items))
+	for len(j.sums) < j.workers {
+		j.sums = append(j.sums, nil)
+	}
+	for i := range j.workers {
+		j.sums[i] = aligned(j.sums[i], floats)
+	}
+}
+
+// planElements cuts what has no product.
+func (j *job) planElements() {
+	j.items = int64((len(j.x) + elements - 1) / elements)
+	time := 20 * float64(len(j.x)) / chosen.flops
+	j.workers = int(min(int64(workers.Most(0)), 1+int64(time/smallTime), j.items))
+}
+
+// Work takes items until none is left.
+func (j *job) Work(slot int) {
+	for !j.canceled() {
+		item := j.next.Add(1) - 1
+		if item >= j.items {
+			return
 		}
+		if j.x != nil {
+			j.elements(int(item) * elements)
+			continue
+		}
+		n := j.cut.count()
+		j.block(j.sums[slot], int(item)/n*j.rows, int(item)%n)
 	}
 }
 
 // block computes rows of C within panel i.
-func (j *job) block(row, rows, i int) {
+func (j *job) block(sums []float32, row, i int) {
 	a := &j.args
-	col, width := panelsOf(a.B.n).at(i)
-	if len(j.sums) < rows*width {
-		j.sums = make([]float32, blockRows*3*lanes)
+	rows := min(j.rows, a.C.Rows-row)
+	col, width := j.cut.at(i)
+	panel := a.B.memory[a.B.k*col:][:a.B.k*width]
+	if chosen.multiply[0] == nil {
+		clear(sums[:rows*width])
+		for k := 0; k < a.B.k; k += j.kBlock {
+			n := min(j.kBlock, a.B.k-k)
+			multiplyPortable(sums, &a.A, row, k, panel[k*width:][:n*width], n, rows, width)
+		}
+		a.finishPortable(sums, row, col, rows, min(width, a.B.n-col), width)
+		return
 	}
-	sums, panel := j.sums[:rows*width], a.B.memory[a.B.k*col:]
-	step := kBlock(a.B.k)
-	clear(sums)
-	for k := 0; k < a.B.k; k += step {
-		left := a.A.from(row, k)
-		multiplyPortable(sums, left, panel[k*width:], min(step, a.B.k-k), rows, width)
+	if a.B.k == 0 {
+		clear(sums[:rows*width])
 	}
-	cols := min(width, a.B.n-col)
-	for r := range rows {
-		j.finish(row+r, col, sums[r*width:][:cols])
+	multiply, stream := chosen.multiply[width/chosen.lanes-1], 0
+	if rows < 3*chosen.tile {
+		stream = 1
 	}
+	for k := 0; k < a.B.k; k += j.kBlock {
+		n := min(j.kBlock, a.B.k-k)
+		last := a.B.memory[len(a.B.memory)-1:]
+		ahead := &last[0]
+		if next := a.B.k*col + (k+n)*width; next < len(a.B.memory) {
+			ahead = &a.B.memory[next]
+		}
+		multiply(&sums[0], a.A.at(row, k), a.A.RowStride, a.A.ColStride, &panel[k*width], n, rows, min(k, 1), ahead, stream)
+	}
+	a.finish(sums, row, col, rows, min(width, a.B.n-col), width)
 }
 
-// from returns the view that begins with an element.
-func (m *Matrix) from(row, col int) Matrix {
-	x := *m
-	x.Data = m.Data[row*m.RowStride+col*m.ColStride:]
-	return x
-}
+// at returns the address of an element.
+func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
 
-// finish writes a part of a row of C.
-func (j *job) finish(row, col int, x []float32) {
-	a := &j.args
-	c := a.C.from(row, col).Data[:len(x)]
-	for i, v := range x {
-		if a.Bias != nil {
-			v += a.Bias[col+i]
-		}
-		if a.Before.Data != nil {
-			a.Before.Data[row*a.Before.RowStride+col+i] = v
-		}
-		v = a.Activation.of(v)
-		if a.Residual.Data != nil {
-			v += a.Residual.Data[row*a.Residual.RowStride+col+i]
-		}
-		if a.Accumulate {
-			v += c[i]
-		}
-		c[i] = v
+// finish writes rows of C.
+func (a *Args) finish(sums []float32, row, col, rows, cols, width int) {
+	var bias, before, residual *float32
+	add := 0
+	if a.Bias != nil {
+		bias = &a.Bias[col]
 	}
-}
-
-// multiplyPortable adds to sums, [rows][width], the products of rows of a and a panel.
-func multiplyPortable(sums []float32, a Matrix, panel []float32, k, rows, width int) {
-	for r := range rows {
-		for c := 0; c < width; c += lanes {
-			var sum [lanes]float32
-			for i := range k {
-				x, b := a.Data[r*a.RowStride+i*a.ColStride], panel[i*width+c:][:lanes]
-				for l := range sum {
-					sum[l] += float32(x * b[l])
-				}
-			}
-			for l, s := range sum {
-				sums[r*width+c+l] += s
-			}
-		}
+	if a.Before.Data != nil {
+		before = a.Before.at(row, col)
 	}
+	if a.Residual.Data != nil {
+		residual = a.Residual.at(row, col)
+	}
+	if a.Accumulate {
+		add = 1
+	}
+	chosen.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &sums[0], width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, rows, cols, add)
 }
 
-func (j *job) elements() {
-	for i, x := range j.x {
-		if i%4096 == 0 && j.canceled() {
-			return
+// elements applies an activation, or its derivative, to the elements from the given one on.
+func (j *job) elements(from int) {
+	n := min(elements, len(j.x)-from)
+	dst, x, act := j.dst[from:][:n], j.x[from:][:n], j.args.Activation
+	switch {
+	case j.dy == nil && chosen.finish[act] != nil:
+		chosen.finish[act](&dst[0], 0, &x[0], 0, nil, nil, 0, nil, 0, 1, n, 0)
+	case j.dy == nil:
+		for i, v := range x {
+			dst[i] = act.of(v)
 		}
-		if j.dy == nil {
-			j.dst[i] = j.args.Activation.of(x)
-		} else {
-			j.dst[i] = j.dy[i] * j.args.Activation.slope(x)
-		}
+	case chosen.slope[act] != nil:
+		chosen.slope[act](&dst[0], &x[0], &j.dy[from], n)
+	default:
+		act.slopePortable(dst, x, j.dy[from:][:n])
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // A Matrix is a view of float32 memory: element (i, j) is Data[i*RowStride + j*ColStride].
@@ -59,17 +62,24 @@ type Args struct {
 
 // An Engine runs products. It is safe for concurrent use, and a warm call allocates nothing.
 type Engine struct {
-	jobs sync.Pool // *job
+	last atomic.Pointer[job] // with the workspace of the last call
+	jobs sync.Pool           // *job, of calls that ran at the same time
+	pool *workers.Pool
 }
 
 // New returns an engine.
 func New() *Engine {
-	return &Engine{jobs: sync.Pool{New: func() any { return new(job) }}}
+	e := &Engine{jobs: sync.Pool{New: func() any { return new(job) }}, pool: new(workers.Pool)}
+	runtime.AddCleanup(e, (*workers.Pool).Close, e.pool)
+	return e
 }
 
-// Close lets the helpers end. Calls in progress finish, and later ones run on the caller's
-// goroutine alone.
-func (e *Engine) Close() {}
+// Close lets the helpers end that nobody else needs. Calls in progress finish, and later ones
+// run on the caller's goroutine alone. An engine that is collected needs no Close.
+func (e *Engine) Close() {
+	e.pool.Close()
+	e.last.Store(nil)
+}
 
 // Run computes a product. It returns a *flashkit.ProblemError where arguments do not fit
 // together, before it writes anything, and the context's error where it is canceled; what C
@@ -84,10 +94,10 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 	if a.C.Rows == 0 || a.C.Cols == 0 {
 		return nil
 	}
-	j := e.jobs.Get().(*job)
-	j.args, j.done = *a, ctx.Done()
-	j.product()
-	return e.release(ctx, j)
+	j := e.newJob(ctx)
+	j.args = *a
+	j.plan()
+	return e.do(ctx, j)
 }
 
 // Apply sets dst[i] = act(x[i]). dst may be x.
@@ -117,21 +127,28 @@ func (e *Engine) elements(ctx context.Context, dst, x, dy []float32, act Activat
 	if len(x) == 0 {
 		return nil
 	}
-	j := e.jobs.Get().(*job)
-	j.dst, j.x, j.dy, j.args.Activation, j.done = dst, x, dy, act, ctx.Done()
-	j.elements()
-	return e.release(ctx, j)
+	j := e.newJob(ctx)
+	j.dst, j.x, j.dy, j.args.Activation = dst, x, dy, act
+	j.planElements()
+	return e.do(ctx, j)
 }
 
-func (e *Engine) release(ctx context.Context, j *job) error {
-	j.args, j.done, j.dst, j.x, j.dy = Args{}, nil, nil, nil, nil
-	e.jobs.Put(j)
-	return ctx.Err()
-}
-
-func workersOf(most int) int {
-	if n := runtime.GOMAXPROCS(0); most == 0 || n < most {
-		return n
+func (e *Engine) newJob(ctx context.Context) *job {
+	j := e.last.Swap(nil)
+	if j == nil {
+		j = e.jobs.Get().(*job)
 	}
-	return most
+	j.done = ctx.Done()
+	return j
+}
+
+// do runs a job and gives it back.
+func (e *Engine) do(ctx context.Context, j *job) error {
+	j.next.Store(0)
+	e.pool.Run(j, j.workers-1)
+	j.args, j.done, j.dst, j.x, j.dy = Args{}, nil, nil, nil, nil
+	if !e.last.CompareAndSwap(nil, j) {
+		e.jobs.Put(j)
+	}
+	return ctx.Err()
 }

@@ -1,5 +1,7 @@
 package matmul
 
+import "unsafe"
+
 // Packed is B in panels: of so many columns as a register tile has, one after the other, each
 // [K][width]. Columns beyond N are 0. It may be used by any number of calls at the same time,
 // but not while Pack runs.
@@ -30,29 +32,69 @@ func (p *Packed) Pack(b Matrix) {
 		return
 	}
 	p.k, p.n = b.Rows, b.Cols
-	p.reserve(p.k * panelsOf(p.n).vectors * lanes)
-	for i := range panelsOf(p.n).count() {
-		col, width := panelsOf(p.n).at(i)
+	cut := panelsOf(p.n)
+	p.memory = aligned(p.memory, p.k*cut.vectors*chosen.lanes)
+	for i := range cut.count() {
+		col, width := cut.at(i)
 		packPanel(p.memory[p.k*col:], b, col, width)
 	}
 }
 
-func (p *Packed) reserve(n int) {
-	if cap(p.memory) < n {
-		p.memory = make([]float32, n)
+// aligned returns n floats that begin with a cache line, in x where it is large enough.
+func aligned(x []float32, n int) []float32 {
+	const line = 64
+	if cap(x) >= n {
+		return x[:n]
 	}
-	p.memory = p.memory[:n]
+	x = make([]float32, n+line/4)
+	skip := int(-uintptr(unsafe.Pointer(&x[0])) % line / 4)
+	return x[skip:][:n]
 }
 
 // packPanel copies the columns from col on.
 func packPanel(dst []float32, b Matrix, col, width int) {
-	for k := range b.Rows {
-		row := dst[k*width:][:width]
-		for c := range row {
-			row[c] = 0
-			if col+c < b.Cols {
-				row[c] = b.Data[k*b.RowStride+(col+c)*b.ColStride]
-			}
+	cols := min(width, b.Cols-col)
+	if cols < width {
+		clear(dst[:b.Rows*width])
+	}
+	switch {
+	case b.ColStride == 1:
+		for k := range b.Rows {
+			copy(dst[k*width:][:cols], b.Data[k*b.RowStride+col:])
+		}
+	case b.RowStride == 1 && chosen.transpose != nil:
+		packColumns(dst, b, col, cols, width)
+	default:
+		packElements(dst, b, 0, col, cols, width)
+	}
+}
+
+// packColumns packs what is contiguous in K: whole blocks by vectors, then what is left.
+func packColumns(dst []float32, b Matrix, col, cols, width int) {
+	n := chosen.lanes
+	rows, whole := b.Rows/n*n, cols/n*n
+	if rows > 0 { // else there is no element to point to
+		for c := 0; c < whole; c += n {
+			chosen.transpose(&dst[c], width, n*width, &b.Data[(col+c)*b.ColStride], b.ColStride, n, &ones[0], rows/n)
+		}
+	}
+	packElements(dst[rows*width:], b, rows, col, whole, width)
+	packElements(dst[min(whole, len(dst)):], b, 0, col+whole, cols-whole, width)
+}
+
+// ones are factors of transpose.
+var ones = func() (x [mostLanes]float32) {
+	for i := range x {
+		x[i] = 1
+	}
+	return x
+}()
+
+// packElements packs the elements of cols columns, from row on.
+func packElements(dst []float32, b Matrix, row, col, cols, width int) {
+	for c := range cols {
+		for k := row; k < b.Rows; k++ {
+			dst[(k-row)*width+c] = b.Data[k*b.RowStride+(col+c)*b.ColStride]
 		}
 	}
 }
@@ -65,7 +107,7 @@ type panels struct {
 }
 
 func panelsOf(n int) panels {
-	v := (n + lanes - 1) / lanes
+	v := (n + chosen.lanes - 1) / chosen.lanes
 	narrow := (3 - v%3) % 3
 	return panels{v, max(0, (v-2*narrow)/3)}
 }
@@ -82,5 +124,5 @@ func (p panels) at(i int) (col, width int) {
 	if i >= p.wide {
 		size = min(2, p.vectors-first)
 	}
-	return first * lanes, size * lanes
+	return first * chosen.lanes, size * chosen.lanes
 }

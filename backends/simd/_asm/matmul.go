@@ -14,7 +14,11 @@ func (g *generator) matmul() {
 	for vectors := 1; vectors <= 3; vectors++ {
 		g.multiplyPanel(vectors)
 	}
-	for _, a := range []activation{{"None", nil, nil}, {"ReLU", g.relu, nil}, {"GELU", g.gelu, g.geluSlope}, {"GELUTanh", g.geluTanh, g.geluTanhSlope}} {
+	g.transpose()
+	for _, a := range []activation{
+		{"None", false, nil, nil}, {"ReLU", false, g.relu, g.reluSlope},
+		{"GELU", true, g.gelu, g.geluSlope}, {"GELUTanh", true, g.geluTanh, g.geluTanhSlope},
+	} {
 		g.finishRows(a)
 		if a.slope != nil {
 			g.slopes(a)
@@ -71,12 +75,12 @@ func (g *generator) multiplyPanel(vectors int) {
 	g.done()
 }
 
-// tiles emits whole tiles, which prefetch so many lines for each step.
-func (g *generator) tiles(p *panel, rows int, name string, lines int) {
+// tiles emits whole tiles, which prefetch so many vectors with each step.
+func (g *generator) tiles(p *panel, rows int, name string, ahead int) {
 	Label(name)
 	CMPQ(p.rows, Imm(uint64(rows)))
 	JL(LabelRef(name + "done"))
-	g.tile(p, rows, name, lines)
+	g.tile(p, rows, name, ahead)
 	ADDQ(U32(uint32(rows*p.vectors*g.vectorBytes)), p.sums)
 	for range rows {
 		ADDQ(p.aRow, p.a)
@@ -88,7 +92,7 @@ func (g *generator) tiles(p *panel, rows int, name string, lines int) {
 
 // tile emits the products of one tile. Elements of A that lie side by side are addressed
 // without arithmetic.
-func (g *generator) tile(p *panel, rows int, name string, lines int) {
+func (g *generator) tile(p *panel, rows int, name string, ahead int) {
 	acc := make([][]VecPhysical, rows)
 	for r := range acc {
 		acc[r] = g.registers[r*p.vectors : (r+1)*p.vectors]
@@ -102,10 +106,10 @@ func (g *generator) tile(p *panel, rows int, name string, lines int) {
 	MOVQ(p.k, p.n)
 	CMPQ(p.aCol, Imm(4))
 	JNE(LabelRef(name + "strided"))
-	g.steps(p, acc, name+"dense", lines, true)
+	g.steps(p, acc, name+"dense", ahead, true)
 	JMP(LabelRef(name + "store"))
 	Label(name + "strided")
-	g.steps(p, acc, name+"strided", lines, false)
+	g.steps(p, acc, name+"apart", ahead, false)
 	Label(name + "store")
 	CMPQ(address("add"), Imm(0))
 	JE(LabelRef(name + "set"))
@@ -121,14 +125,13 @@ func (g *generator) tile(p *panel, rows int, name string, lines int) {
 	eachSum(func(z VecPhysical, m Mem) { VMOVUPS(z, m) })
 }
 
-// steps emits the loop over K.
-func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, lines int, dense bool) {
-	rowBytes := p.vectors * g.vectorBytes
+// steps emits the loop over K. Each step prefetches so many vectors.
+func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, vectors int, dense bool) {
+	rowBytes, ahead := p.vectors*g.vectorBytes, vectors*g.vectorBytes
 	unrolled(label, p.n, func(i int) {
-		for l := range lines * rowBytes / line / p.vectors {
-			PREFETCHT1(Mem{Base: p.ahead, Disp: l * line})
+		for at := (i*ahead + line - 1) / line * line; at < (i+1)*ahead; at += line {
+			PREFETCHT1(Mem{Base: p.ahead, Disp: at})
 		}
-		ADDQ(Imm(uint64(lines*rowBytes/p.vectors)), p.ahead)
 		for v, z := range p.lanesB {
 			VMOVUPS(g.part(Mem{Base: p.at, Disp: i * rowBytes}, v), z)
 		}
@@ -157,5 +160,6 @@ func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, lines int
 			}
 		}
 		ADDQ(U32(uint32(steps*rowBytes)), p.at)
+		ADDQ(U32(uint32(steps*ahead)), p.ahead)
 	})
 }

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// An activation sets x to its value, nil to x itself, or to its derivative at x times dy.
+// Both may use registers 1 to 5, besides what exp2Constants sets.
+type activation struct {
+	name  string
+	exp   bool
+	value func(x VecPhysical)
+	slope func(x, dy VecPhysical)
+}
+
+// elements is what lies side by side: a vector at offset at, or what is left of one.
+type elements struct {
+	g      *generator
+	at     GPVirtual   // bytes
+	masked bool        // by K1, or by mask
+	mask   VecPhysical // of AVX2
+}
+
+func (e elements) mem(base GPVirtual) Mem { return Mem{Base: base, Index: e.at, Scale: 1} }
+
+func (e elements) load(base GPVirtual, z VecPhysical) {
+	switch {
+	case !e.masked:
+		VMOVUPS(e.mem(base), z)
+	case e.g.avx512:
+		VMOVUPS_Z(e.mem(base), K1, z)
+	default:
+		VMASKMOVPS(e.mem(base), e.mask, z)
+	}
+}
+
+func (e elements) store(z VecPhysical, base GPVirtual) {
+	switch {
+	case !e.masked:
+		VMOVUPS(z, e.mem(base))
+	case e.g.avx512:
+		VMOVUPS(z, K1, e.mem(base))
+	default:
+		VMASKMOVPS(z, e.mask, e.mem(base))
+	}
+}
+
+// tailMask sets K1, or the mask, to the first n elements of a vector: those left of n whole
+// ones. It destroys n.
+func (g *generator) tailMask(n GPVirtual, mask VecPhysical) {
+	lanes := g.vectorBytes / 4
+	ANDQ(Imm(uint64(lanes-1)), n)
+	if g.avx512 {
+		MOVQ(n, RCX)
+		r := GP32()
+		MOVL(U32(1), r)
+		SHLL(CL, r)
+		DECL(r)
+		KMOVW(r, K1)
+		return
+	}
+	table := g.table("firstElements", func() {
+		for i := range lanes {
+			DATA(4*i, I32(-1))
+		}
+		for i := range lanes {
+			DATA(4*(lanes+i), U32(0))
+		}
+	})
+	at := GP64()
+	LEAQ(table.Offset(4*lanes), at)
+	SHLQ(Imm(2), n)
+	SUBQ(n, at)
+	VMOVUPS(Mem{Base: at}, mask)
+}
+
+// eachVector emits a loop over n elements: whole vectors, then what is left.
+func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elements, label string)) {
+	e := elements{g: g, at: GP64(), mask: mask}
+	whole := GP64()
+	XORQ(e.at, e.at)
+	MOVQ(n, whole)
+	SHRQ(Imm(uint64(4+g.vectorBytes/64)-1), whole)
+	JZ(LabelRef("tail"))
+	Label("vector")
+	body(e, "")
+	ADDQ(Imm(uint64(g.vectorBytes)), e.at)
+	DECQ(whole)
+	JNZ(LabelRef("vector"))
+	Label("tail")
+	TESTQ(U32(uint32(g.vectorBytes/4-1)), n)
+	JZ(LabelRef("end"))
+	e.masked = true
+	body(e, "tail")
+	Label("end")
+}
+
+// finishRows emits what follows the sums.
+func (g *generator) finishRows(a activation) {
+	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
+		"sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.",
+		"Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.")
+	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
+	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
+	if a.exp {
+		g.exp2Constants()
+	}
+	left := GP64()
+	MOVQ(cols, left)
+	g.tailMask(left, mask)
+	given := func(p GPVirtual, label string, then func()) {
+		TESTQ(p, p)
+		JZ(LabelRef(label))
+		then()
+		Label(label)
+	}
+	Label("row")
+	g.eachVector(cols, mask, func(e elements, label string) {
+		e.load(sums, x)
+		given(bias, label+"noBias", func() { e.load(bias, y); VADDPS(y, x, x) })
+		given(before, label+"noBefore", func() { e.store(x, before) })
+		if a.value != nil {
+			a.value(x)
+		}
+		given(residual, label+"noResidual", func() { e.load(residual, y); VADDPS(y, x, x) })
+		CMPQ(address("add"), Imm(0))
+		JE(LabelRef(label + "set"))
+		e.load(c, y)
+		VADDPS(y, x, x)
+		Label(label + "set")
+		e.store(x, c)
+	})
+	next := func(p GPVirtual, step string) {
+		s := param(step)
+		LEAQ(Mem{Base: p, Index: s, Scale: 4}, p)
+	}
+	next(c, "cStep")
+	next(sums, "sumStep")
+	given(before, "beforeDone", func() { next(before, "beforeStep") })
+	given(residual, "residualDone", func() { next(residual, "residualStep") })
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}
+
+// slopes emits dx = dy act'(x).
+func (g *generator) slopes(a activation) {
+	g.arithmetic("slope"+a.name, "func(dx, x, dy *float32, n int)", "sets dx[i] = dy[i] times the derivative of the activation at x[i].")
+	dx, from, dy, n := param("dx"), param("x"), param("dy"), param("n")
+	x, y, mask := g.registers[0], g.registers[6], g.registers[7]
+	if a.exp {
+		g.exp2Constants()
+	}
+	left := GP64()
+	MOVQ(n, left)
+	g.tailMask(left, mask)
+	g.eachVector(n, mask, func(e elements, _ string) {
+		e.load(from, x)
+		e.load(dy, y)
+		a.slope(x, y)
+		e.store(x, dx)
+	})
+	g.done()
+}
+
+// relu keeps a NaN.
+func (g *generator) relu(x VecPhysical) {
+	zero := g.registers[1]
+	VXORPS(zero, zero, zero)
+	VMAXPS(x, zero, x)
+}
+
+// numbers returns constants in memory, a vector of each.
+func (g *generator) numbers(table string, values ...float64) func(i int) Mem {
+	words := make([]uint32, len(values))
+	for i, v := range values {
+		words[i] = math.Float32bits(float32(v))
+	}
+	first := g.everyLane(table, words)
+	return func(i int) Mem { return first.Offset(i * g.vectorBytes) }
+}
+
+// reluSlope is 0 where x <= 0, whatever dy is, and dy where x is NaN.
+func (g *generator) reluSlope(x, dy VecPhysical) {
+	const notLessOrEqual = 6
+	zero := g.registers[1]
+	VXORPS(zero, zero, zero)
+	if g.avx512 {
+		VCMPPS(Imm(notLessOrEqual), zero, x, K2)
+		VMOVAPS_Z(dy, K2, x)
+	} else {
+		VCMPPS(Imm(notLessOrEqual), zero, x, x)
+		VANDPS(dy, x, x)
+	}
+}
+
+// GELU is x Φ(x). Φ(-z) = 2^(-z² log2(e)/2) t P(t) for z >= 0, where t = 1/(1 + 0.27 z) and P
+// is a minimax fit of degree 8 with a relative error of 2e-8 for z up to normalEnd, where the
+// power is as small as float32 numbers are.
+const (
+	normalSlope = 0.27
+	normalEnd   = 13.2
+)
+
+var normalFit = []float64{0.10771922022104263, 0.107565738260746, 0.10165729373693466, 0.07261548936367035, 0.10656528919935226,
+	-0.06747189164161682, 0.16833119094371796, -0.1258091926574707, 0.02882687933743}
+
+// normalTail sets z = min(|x|, normalEnd), e = 2^(-z² log2(e)/2) and q = Φ(-z). A NaN stays.
+func (g *generator) normalTail(x, z, q, e, n, p VecPhysical) {
+	c := g.numbers("normal", append([]float64{normalEnd, 1, normalSlope, -math.Log2E / 2}, normalFit...)...)
+	g.bits("magnitude", 1<<31-1, x, z)
+	VMOVUPS(c(0), q)
+	VMINPS(z, q, z)
+	VMOVUPS(c(1), q)
+	VMOVUPS(c(1), n)
+	VFMADD231PS(c(2), z, q)
+	VDIVPS(q, n, q)
+	VMOVUPS(c(4+8), p)
+	for i := 7; i >= 0; i-- {
+		VFMADD213PS(c(4+i), q, p)
+	}
+	VMULPS(p, q, q)
+	VMULPS(z, z, e)
+	VMULPS(c(3), e, e)
+	g.exp2(e, n, p)
+	VMULPS(e, q, q)
+}
+
+// bits sets z to the bits of x that a mask selects.
+func (g *generator) bits(table string, mask uint32, x, z VecPhysical) {
+	VANDPS(g.everyLane(table, []uint32{mask}), x, z)
+}
+
+// gelu is max(x, 0) - z Φ(-z): an infinity meets no 0.
+func (g *generator) gelu(x VecPhysical) {
+	z, q, e, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
+	g.normalTail(x, z, q, e, n, p)
+	VXORPS(n, n, n)
+	VMAXPS(x, n, x)
+	VFNMADD231PS(q, z, x)
+}
+
+// geluSlope is Φ(x) + x φ(x).
+func (g *generator) geluSlope(x, dy VecPhysical) {
+	z, q, e, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
+	g.normalTail(x, z, q, e, n, p)
+	c := g.numbers("density", 1, 1/math.Sqrt(2*math.Pi))
+	VMOVUPS(c(0), n)
+	VSUBPS(q, n, n)
+	VMULPS(c(1), e, e)
+	g.bits("sign", 1<<31, x, p)
+	VORPS(p, z, z)
+	if g.avx512 {
+		VPMOVD2M(x, K2)
+		VBLENDMPS(q, n, K2, x)
+	} else {
+		VBLENDVPS(x, q, n, x)
+	}
+	VFMADD231PS(e, z, x)
+	VMULPS(dy, x, x)
+}
+
+// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³), with x no less than
+// -tanhEnd beside the power: an infinity meets no 0.
+const (
+	tanhEnd   = 13
+	tanhCubic = 0.044715
+)
+
+var tanhLinear = math.Sqrt(2 / math.Pi)
+
+// geluTanhParts sets s = 1/(1 + 2^y) and square = x².
+func (g *generator) geluTanhParts(x, s, square, n, p VecPhysical) {
+	by := -2 * math.Log2E * tanhLinear
+	c := g.numbers("tanh", by, by*tanhCubic, 128, 1)
+	VMULPS(x, x, square)
+	VMOVUPS(c(0), s)
+	VFMADD231PS(c(1), square, s)
+	VMULPS(x, s, s)
+	VMOVUPS(c(2), n)
+	VMINPS(s, n, s)
+	g.exp2(s, n, p)
+	VADDPS(c(3), s, s)
+	VMOVUPS(c(3), n)
+	VDIVPS(s, n, s)
+}
+
+func (g *generator) geluTanh(x VecPhysical) {
+	s, square, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4]
+	c := g.numbers("tanhEnds", -tanhEnd, tanhEnd)
+	VMOVUPS(c(0), n)
+	VMAXPS(x, n, x)
+	g.geluTanhParts(x, s, square, n, p)
+	VMULPS(s, x, x)
+}
+
+// geluTanhSlope is s + x s (1-s) u, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
+func (g *generator) geluTanhSlope(x, dy VecPhysical) {
+	s, square, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4]
+	c := g.numbers("tanhEnds", -tanhEnd, tanhEnd)
+	VMOVUPS(c(0), n)
+	VMAXPS(x, n, x)
+	VMOVUPS(c(1), n)
+	VMINPS(x, n, x)
+	g.geluTanhParts(x, s, square, n, p)
+	u := g.numbers("tanhSlope", 2*tanhLinear, 6*tanhLinear*tanhCubic, 1)
+	VMOVUPS(u(0), n)
+	VFMADD231PS(u(1), square, n)
+	VMULPS(x, n, n)
+	VMULPS(s, n, n)
+	VMOVUPS(u(2), p)
+	VSUBPS(s, p, p)
+	VMOVAPS(s, x)
+	VFMADD231PS(p, n, x)
+	VMULPS(dy, x, x)
+}

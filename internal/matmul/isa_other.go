@@ -1,0 +1,5 @@
+//go:build !amd64 || noasm || purego
+
+package matmul
+
+func available() []*isa { return []*isa{&portable} }

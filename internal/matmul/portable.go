@@ -1,0 +1,95 @@
+package matmul
+
+// multiplyPortable adds to sums, [rows][width], the products of rows of a and a panel. The
+// conversions keep compilers from fusing products and sums, which would make the bits of a
+// row depend on its tile.
+func multiplyPortable(sums []float32, a *Matrix, row, from int, panel []float32, k, rows, width int) {
+	r := 0
+	for ; r+2 <= rows; r += 2 {
+		x := a.Data[(row+r)*a.RowStride+from*a.ColStride:]
+		for c := 0; c < width; c += 4 {
+			twoRows(sums[r*width+c:], x, a.RowStride, a.ColStride, panel[c:], k, width)
+		}
+	}
+	if r < rows {
+		x := a.Data[(row+r)*a.RowStride+from*a.ColStride:]
+		for c := 0; c < width; c += 4 {
+			oneRow(sums[r*width+c:], x, a.ColStride, panel[c:], k, width)
+		}
+	}
+}
+
+func twoRows(sums, x []float32, rowStride, colStride int, panel []float32, k, width int) {
+	var s0, s1, s2, s3, t0, t1, t2, t3 float32
+	for i := range k {
+		b := panel[i*width:][:4]
+		x0, x1 := x[i*colStride], x[rowStride+i*colStride]
+		s0 += float32(x0 * b[0])
+		s1 += float32(x0 * b[1])
+		s2 += float32(x0 * b[2])
+		s3 += float32(x0 * b[3])
+		t0 += float32(x1 * b[0])
+		t1 += float32(x1 * b[1])
+		t2 += float32(x1 * b[2])
+		t3 += float32(x1 * b[3])
+	}
+	addFour(sums, s0, s1, s2, s3)
+	addFour(sums[width:], t0, t1, t2, t3)
+}
+
+func oneRow(sums, x []float32, colStride int, panel []float32, k, width int) {
+	var s0, s1, s2, s3 float32
+	for i := range k {
+		b := panel[i*width:][:4]
+		x0 := x[i*colStride]
+		s0 += float32(x0 * b[0])
+		s1 += float32(x0 * b[1])
+		s2 += float32(x0 * b[2])
+		s3 += float32(x0 * b[3])
+	}
+	addFour(sums, s0, s1, s2, s3)
+}
+
+func addFour(sums []float32, s0, s1, s2, s3 float32) {
+	sums[0] += s0
+	sums[1] += s1
+	sums[2] += s2
+	sums[3] += s3
+}
+
+// finishPortable writes rows of C.
+func (a *Args) finishPortable(sums []float32, row, col, rows, cols, width int) {
+	for r := range rows {
+		c := a.C.Data[(row+r)*a.C.RowStride+col:][:cols]
+		for i, v := range sums[r*width:][:cols] {
+			if a.Bias != nil {
+				v += a.Bias[col+i]
+			}
+			if a.Before.Data != nil {
+				a.Before.Data[(row+r)*a.Before.RowStride+col+i] = v
+			}
+			v = a.Activation.of(v)
+			if a.Residual.Data != nil {
+				v += a.Residual.Data[(row+r)*a.Residual.RowStride+col+i]
+			}
+			if a.Accumulate {
+				v += c[i]
+			}
+			c[i] = v
+		}
+	}
+}
+
+// slopePortable sets dx[i] = dy[i] act'(x[i]).
+func (act Activation) slopePortable(dx, x, dy []float32) {
+	for i, v := range x {
+		switch {
+		case act == None, act == ReLU && !(v <= 0):
+			dx[i] = dy[i]
+		case act == ReLU:
+			dx[i] = 0
+		default:
+			dx[i] = dy[i] * act.slope(v)
+		}
+	}
+}
