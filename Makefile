@@ -19,7 +19,8 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm minilm release release-check clean
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms peers-matmul long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
+.PHONY: wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm minilm
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -115,6 +116,10 @@ peers-forms: $(VENV)/peers $(VENV)/ggml/attention.so ## masks, bias, softcap, si
 	$(GO) build -o bin/peers-ours ./bench/peers/ours
 	$(VENV)/bin/python bench/peers/forms.py bin/peers-ours --ggml $(VENV)/ggml/attention.so --json bin/forms.json
 
+peers-matmul: $(VENV)/peers ## products of float32 matrices: ours beside PyTorch and NumPy's OpenBLAS, one thread and two; half an hour
+	$(GO) build -o bin/peers-product ./bench/peers/product
+	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(VENV)/bin/python bench/peers/matmul.py bin/peers-product --json bin/matmul.json
+
 long-rows: $(VENV)/peers build ## errors of our CPU kernels beside PyTorch's, for rows of up to 262,144 keys
 	$(VENV)/bin/python bench/peers/long.py bin/flashrun
 
@@ -127,7 +132,7 @@ torch-values: $(VENV)/peers build ## values of 500 random problems with features
 generate: asm wasm vectors docs ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
-	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go
+	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go
 	cd backends/simd/_asm && $(GO) test . && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
@@ -138,7 +143,9 @@ asm: ## remake the assembly from the avo programs in backends/simd/_asm
 		$(GO) run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd && \
 		$(GO) run . -isa AMXBF16 -pass forward -out ../amxbf16_fwd_amd64.s -stubs ../amxbf16_fwd_amd64.go -pkg simd && \
 		$(GO) run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd && \
-		$(GO) run . -isa AMXBF16 -pass decode -out ../amxbf16_decode_amd64.s -stubs ../amxbf16_decode_amd64.go -pkg simd
+		$(GO) run . -isa AMXBF16 -pass decode -out ../amxbf16_decode_amd64.s -stubs ../amxbf16_decode_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX512 -pass matmul -out ../../../internal/matmul/avx512_amd64.s -stubs ../../../internal/matmul/avx512_amd64.go -pkg matmul && \
+		$(GO) run . -isa AVX2 -pass matmul -out ../../../internal/matmul/avx2_amd64.s -stubs ../../../internal/matmul/avx2_amd64.go -pkg matmul
 
 # The pinned compiler of kernel.wasm: Debian's packages of that name.
 toolchain:
@@ -198,7 +205,7 @@ vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/wasm docs/man docs/completions docs/report docs/figures docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd internal/matmul backends/wasm docs/man docs/completions docs/report docs/figures docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)

@@ -42,6 +42,7 @@ var rooms = []struct {
 	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
 	{"dispatch", []string{"."}},
 	{"cmd/flashrun", []string{anything}},
+	{"bench/peers/product", []string{".", "backends/simd", "internal/matmul"}},
 	{"bench/peers/*", []string{".", "dispatch", "safetensors"}},
 	{"docs/figures", []string{".", "backends/simd"}},
 	{"examples/*", []string{anything}},

@@ -3985,25 +3985,25 @@ noBefore:
 	VMOVUPS     tanhEnds<>+0(SB), Y3
 	VMAXPS      Y0, Y3, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     tanh<>+0(SB), Y1
-	VFMADD231PS tanh<>+32(SB), Y2, Y1
-	VMULPS      Y0, Y1, Y1
-	VMOVUPS     tanh<>+64(SB), Y3
-	VMINPS      Y1, Y3, Y1
-	VMAXPS      Y1, Y14, Y1
-	VADDPS      Y15, Y1, Y3
+	VMOVUPS     tanh<>+0(SB), Y5
+	VFMADD231PS tanh<>+32(SB), Y2, Y5
+	VMULPS      Y0, Y5, Y5
+	VMOVUPS     tanh128<>+0(SB), Y3
+	VMINPS      Y5, Y3, Y5
+	VMAXPS      Y5, Y14, Y5
+	VADDPS      Y15, Y5, Y3
 	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y1, Y1
+	VSUBPS      Y4, Y5, Y5
 	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y1, Y4
-	VFMADD213PS Y11, Y1, Y4
-	VFMADD213PS Y10, Y1, Y4
-	VFMADD213PS Y9, Y1, Y4
-	VFMADD213PS Y8, Y1, Y4
+	VFMADD213PS Y12, Y5, Y4
+	VFMADD213PS Y11, Y5, Y4
+	VFMADD213PS Y10, Y5, Y4
+	VFMADD213PS Y9, Y5, Y4
+	VFMADD213PS Y8, Y5, Y4
 	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y1
-	VADDPS      tanh<>+96(SB), Y1, Y1
-	VMOVUPS     tanh<>+96(SB), Y3
+	VMULPS      Y3, Y4, Y5
+	VADDPS      tanh<>+64(SB), Y5, Y1
+	VMOVUPS     tanh<>+64(SB), Y3
 	VDIVPS      Y1, Y3, Y1
 	VMULPS      Y1, Y0, Y0
 	TESTQ       SI, SI
@@ -4041,25 +4041,25 @@ tailnoBefore:
 	VMOVUPS     tanhEnds<>+0(SB), Y3
 	VMAXPS      Y0, Y3, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     tanh<>+0(SB), Y1
-	VFMADD231PS tanh<>+32(SB), Y2, Y1
-	VMULPS      Y0, Y1, Y1
-	VMOVUPS     tanh<>+64(SB), Y3
-	VMINPS      Y1, Y3, Y1
-	VMAXPS      Y1, Y14, Y1
-	VADDPS      Y15, Y1, Y3
+	VMOVUPS     tanh<>+0(SB), Y5
+	VFMADD231PS tanh<>+32(SB), Y2, Y5
+	VMULPS      Y0, Y5, Y5
+	VMOVUPS     tanh128<>+0(SB), Y3
+	VMINPS      Y5, Y3, Y5
+	VMAXPS      Y5, Y14, Y5
+	VADDPS      Y15, Y5, Y3
 	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y1, Y1
+	VSUBPS      Y4, Y5, Y5
 	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y1, Y4
-	VFMADD213PS Y11, Y1, Y4
-	VFMADD213PS Y10, Y1, Y4
-	VFMADD213PS Y9, Y1, Y4
-	VFMADD213PS Y8, Y1, Y4
+	VFMADD213PS Y12, Y5, Y4
+	VFMADD213PS Y11, Y5, Y4
+	VFMADD213PS Y10, Y5, Y4
+	VFMADD213PS Y9, Y5, Y4
+	VFMADD213PS Y8, Y5, Y4
 	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y1
-	VADDPS      tanh<>+96(SB), Y1, Y1
-	VMOVUPS     tanh<>+96(SB), Y3
+	VMULPS      Y3, Y4, Y5
+	VADDPS      tanh<>+64(SB), Y5, Y1
+	VMOVUPS     tanh<>+64(SB), Y3
 	VDIVPS      Y1, Y3, Y1
 	VMULPS      Y1, Y0, Y0
 	TESTQ       SI, SI
@@ -4133,23 +4133,25 @@ DATA tanh<>+48(SB)/4, $0xbdd2d3e8
 DATA tanh<>+52(SB)/4, $0xbdd2d3e8
 DATA tanh<>+56(SB)/4, $0xbdd2d3e8
 DATA tanh<>+60(SB)/4, $0xbdd2d3e8
-DATA tanh<>+64(SB)/4, $0x43000000
-DATA tanh<>+68(SB)/4, $0x43000000
-DATA tanh<>+72(SB)/4, $0x43000000
-DATA tanh<>+76(SB)/4, $0x43000000
-DATA tanh<>+80(SB)/4, $0x43000000
-DATA tanh<>+84(SB)/4, $0x43000000
-DATA tanh<>+88(SB)/4, $0x43000000
-DATA tanh<>+92(SB)/4, $0x43000000
-DATA tanh<>+96(SB)/4, $0x3f800000
-DATA tanh<>+100(SB)/4, $0x3f800000
-DATA tanh<>+104(SB)/4, $0x3f800000
-DATA tanh<>+108(SB)/4, $0x3f800000
-DATA tanh<>+112(SB)/4, $0x3f800000
-DATA tanh<>+116(SB)/4, $0x3f800000
-DATA tanh<>+120(SB)/4, $0x3f800000
-DATA tanh<>+124(SB)/4, $0x3f800000
-GLOBL tanh<>(SB), RODATA|NOPTR, $128
+DATA tanh<>+64(SB)/4, $0x3f800000
+DATA tanh<>+68(SB)/4, $0x3f800000
+DATA tanh<>+72(SB)/4, $0x3f800000
+DATA tanh<>+76(SB)/4, $0x3f800000
+DATA tanh<>+80(SB)/4, $0x3f800000
+DATA tanh<>+84(SB)/4, $0x3f800000
+DATA tanh<>+88(SB)/4, $0x3f800000
+DATA tanh<>+92(SB)/4, $0x3f800000
+GLOBL tanh<>(SB), RODATA|NOPTR, $96
+
+DATA tanh128<>+0(SB)/4, $0x43000000
+DATA tanh128<>+4(SB)/4, $0x43000000
+DATA tanh128<>+8(SB)/4, $0x43000000
+DATA tanh128<>+12(SB)/4, $0x43000000
+DATA tanh128<>+16(SB)/4, $0x43000000
+DATA tanh128<>+20(SB)/4, $0x43000000
+DATA tanh128<>+24(SB)/4, $0x43000000
+DATA tanh128<>+28(SB)/4, $0x43000000
+GLOBL tanh128<>(SB), RODATA|NOPTR, $32
 
 // func slopeGELUTanhAVX2(dx *float32, x *float32, dy *float32, n int)
 // Requires: AVX, AVX2, FMA3, SSE
@@ -4204,34 +4206,33 @@ vector:
 	VMOVUPS     tanhEnds<>+32(SB), Y3
 	VMINPS      Y0, Y3, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     tanh<>+0(SB), Y1
-	VFMADD231PS tanh<>+32(SB), Y2, Y1
-	VMULPS      Y0, Y1, Y1
-	VMOVUPS     tanh<>+64(SB), Y3
-	VMINPS      Y1, Y3, Y1
-	VMAXPS      Y1, Y14, Y1
-	VADDPS      Y15, Y1, Y3
+	VMOVUPS     tanh<>+0(SB), Y5
+	VFMADD231PS tanh<>+32(SB), Y2, Y5
+	VMULPS      Y0, Y5, Y5
+	VMOVUPS     tanh63<>+0(SB), Y3
+	VMINPS      Y5, Y3, Y5
+	VMAXPS      Y5, Y14, Y5
+	VADDPS      Y15, Y5, Y3
 	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y1, Y1
+	VSUBPS      Y4, Y5, Y5
 	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y1, Y4
-	VFMADD213PS Y11, Y1, Y4
-	VFMADD213PS Y10, Y1, Y4
-	VFMADD213PS Y9, Y1, Y4
-	VFMADD213PS Y8, Y1, Y4
+	VFMADD213PS Y12, Y5, Y4
+	VFMADD213PS Y11, Y5, Y4
+	VFMADD213PS Y10, Y5, Y4
+	VFMADD213PS Y9, Y5, Y4
+	VFMADD213PS Y8, Y5, Y4
 	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y1
-	VADDPS      tanh<>+96(SB), Y1, Y1
-	VMOVUPS     tanh<>+96(SB), Y3
+	VMULPS      Y3, Y4, Y5
+	VADDPS      tanh<>+64(SB), Y5, Y1
+	VMOVUPS     tanh<>+64(SB), Y3
 	VDIVPS      Y1, Y3, Y1
 	VMOVUPS     tanhSlope<>+0(SB), Y3
 	VFMADD231PS tanhSlope<>+32(SB), Y2, Y3
 	VMULPS      Y0, Y3, Y3
 	VMULPS      Y1, Y3, Y3
-	VMOVUPS     tanhSlope<>+64(SB), Y4
-	VSUBPS      Y1, Y4, Y4
+	VMULPS      Y1, Y5, Y5
 	VMOVAPS     Y1, Y0
-	VFMADD231PS Y4, Y3, Y0
+	VFMADD231PS Y5, Y3, Y0
 	VMULPS      Y6, Y0, Y0
 	VMOVUPS     Y0, (AX)(SI*1)
 	ADDQ        $0x20, SI
@@ -4248,34 +4249,33 @@ tail:
 	VMOVUPS     tanhEnds<>+32(SB), Y3
 	VMINPS      Y0, Y3, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     tanh<>+0(SB), Y1
-	VFMADD231PS tanh<>+32(SB), Y2, Y1
-	VMULPS      Y0, Y1, Y1
-	VMOVUPS     tanh<>+64(SB), Y3
-	VMINPS      Y1, Y3, Y1
-	VMAXPS      Y1, Y14, Y1
-	VADDPS      Y15, Y1, Y3
+	VMOVUPS     tanh<>+0(SB), Y5
+	VFMADD231PS tanh<>+32(SB), Y2, Y5
+	VMULPS      Y0, Y5, Y5
+	VMOVUPS     tanh63<>+0(SB), Y3
+	VMINPS      Y5, Y3, Y5
+	VMAXPS      Y5, Y14, Y5
+	VADDPS      Y15, Y5, Y3
 	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y1, Y1
+	VSUBPS      Y4, Y5, Y5
 	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y1, Y4
-	VFMADD213PS Y11, Y1, Y4
-	VFMADD213PS Y10, Y1, Y4
-	VFMADD213PS Y9, Y1, Y4
-	VFMADD213PS Y8, Y1, Y4
+	VFMADD213PS Y12, Y5, Y4
+	VFMADD213PS Y11, Y5, Y4
+	VFMADD213PS Y10, Y5, Y4
+	VFMADD213PS Y9, Y5, Y4
+	VFMADD213PS Y8, Y5, Y4
 	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y1
-	VADDPS      tanh<>+96(SB), Y1, Y1
-	VMOVUPS     tanh<>+96(SB), Y3
+	VMULPS      Y3, Y4, Y5
+	VADDPS      tanh<>+64(SB), Y5, Y1
+	VMOVUPS     tanh<>+64(SB), Y3
 	VDIVPS      Y1, Y3, Y1
 	VMOVUPS     tanhSlope<>+0(SB), Y3
 	VFMADD231PS tanhSlope<>+32(SB), Y2, Y3
 	VMULPS      Y0, Y3, Y3
 	VMULPS      Y1, Y3, Y3
-	VMOVUPS     tanhSlope<>+64(SB), Y4
-	VSUBPS      Y1, Y4, Y4
+	VMULPS      Y1, Y5, Y5
 	VMOVAPS     Y1, Y0
-	VFMADD231PS Y4, Y3, Y0
+	VFMADD231PS Y5, Y3, Y0
 	VMULPS      Y6, Y0, Y0
 	VMASKMOVPS  Y0, Y7, (AX)(SI*1)
 
@@ -4283,6 +4283,16 @@ end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+DATA tanh63<>+0(SB)/4, $0x427c0000
+DATA tanh63<>+4(SB)/4, $0x427c0000
+DATA tanh63<>+8(SB)/4, $0x427c0000
+DATA tanh63<>+12(SB)/4, $0x427c0000
+DATA tanh63<>+16(SB)/4, $0x427c0000
+DATA tanh63<>+20(SB)/4, $0x427c0000
+DATA tanh63<>+24(SB)/4, $0x427c0000
+DATA tanh63<>+28(SB)/4, $0x427c0000
+GLOBL tanh63<>(SB), RODATA|NOPTR, $32
 
 DATA tanhSlope<>+0(SB)/4, $0x3fcc422a
 DATA tanhSlope<>+4(SB)/4, $0x3fcc422a
@@ -4300,12 +4310,4 @@ DATA tanhSlope<>+48(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+52(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+56(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+60(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+64(SB)/4, $0x3f800000
-DATA tanhSlope<>+68(SB)/4, $0x3f800000
-DATA tanhSlope<>+72(SB)/4, $0x3f800000
-DATA tanhSlope<>+76(SB)/4, $0x3f800000
-DATA tanhSlope<>+80(SB)/4, $0x3f800000
-DATA tanhSlope<>+84(SB)/4, $0x3f800000
-DATA tanhSlope<>+88(SB)/4, $0x3f800000
-DATA tanhSlope<>+92(SB)/4, $0x3f800000
-GLOBL tanhSlope<>(SB), RODATA|NOPTR, $96
+GLOBL tanhSlope<>(SB), RODATA|NOPTR, $64

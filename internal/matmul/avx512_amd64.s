@@ -8901,21 +8901,21 @@ noBefore:
 	VMOVUPS     tanhEnds<>+0(SB), Z3
 	VMAXPS      Z0, Z3, Z0
 	VMULPS      Z0, Z0, Z2
-	VMOVUPS     tanh<>+0(SB), Z1
-	VFMADD231PS tanh<>+64(SB), Z2, Z1
-	VMULPS      Z0, Z1, Z1
-	VMOVUPS     tanh<>+128(SB), Z3
-	VMINPS      Z1, Z3, Z1
-	VREDUCEPS   $0x01, Z1, Z3
+	VMOVUPS     tanh<>+0(SB), Z5
+	VFMADD231PS tanh<>+64(SB), Z2, Z5
+	VMULPS      Z0, Z5, Z5
+	VMOVUPS     tanh128<>+0(SB), Z3
+	VMINPS      Z5, Z3, Z5
+	VREDUCEPS   $0x01, Z5, Z3
 	VMOVAPS     Z29, Z4
 	VFMADD213PS Z28, Z3, Z4
 	VFMADD213PS Z27, Z3, Z4
 	VFMADD213PS Z26, Z3, Z4
 	VFMADD213PS Z25, Z3, Z4
 	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z1, Z4, Z1
-	VADDPS      tanh<>+192(SB), Z1, Z1
-	VMOVUPS     tanh<>+192(SB), Z3
+	VSCALEFPS   Z5, Z4, Z5
+	VADDPS      tanh<>+128(SB), Z5, Z1
+	VMOVUPS     tanh<>+128(SB), Z3
 	VDIVPS      Z1, Z3, Z1
 	VMULPS      Z1, Z0, Z0
 	TESTQ       DI, DI
@@ -8953,21 +8953,21 @@ tailnoBefore:
 	VMOVUPS     tanhEnds<>+0(SB), Z3
 	VMAXPS      Z0, Z3, Z0
 	VMULPS      Z0, Z0, Z2
-	VMOVUPS     tanh<>+0(SB), Z1
-	VFMADD231PS tanh<>+64(SB), Z2, Z1
-	VMULPS      Z0, Z1, Z1
-	VMOVUPS     tanh<>+128(SB), Z3
-	VMINPS      Z1, Z3, Z1
-	VREDUCEPS   $0x01, Z1, Z3
+	VMOVUPS     tanh<>+0(SB), Z5
+	VFMADD231PS tanh<>+64(SB), Z2, Z5
+	VMULPS      Z0, Z5, Z5
+	VMOVUPS     tanh128<>+0(SB), Z3
+	VMINPS      Z5, Z3, Z5
+	VREDUCEPS   $0x01, Z5, Z3
 	VMOVAPS     Z29, Z4
 	VFMADD213PS Z28, Z3, Z4
 	VFMADD213PS Z27, Z3, Z4
 	VFMADD213PS Z26, Z3, Z4
 	VFMADD213PS Z25, Z3, Z4
 	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z1, Z4, Z1
-	VADDPS      tanh<>+192(SB), Z1, Z1
-	VMOVUPS     tanh<>+192(SB), Z3
+	VSCALEFPS   Z5, Z4, Z5
+	VADDPS      tanh<>+128(SB), Z5, Z1
+	VMOVUPS     tanh<>+128(SB), Z3
 	VDIVPS      Z1, Z3, Z1
 	VMULPS      Z1, Z0, Z0
 	TESTQ       DI, DI
@@ -9073,39 +9073,41 @@ DATA tanh<>+112(SB)/4, $0xbdd2d3e8
 DATA tanh<>+116(SB)/4, $0xbdd2d3e8
 DATA tanh<>+120(SB)/4, $0xbdd2d3e8
 DATA tanh<>+124(SB)/4, $0xbdd2d3e8
-DATA tanh<>+128(SB)/4, $0x43000000
-DATA tanh<>+132(SB)/4, $0x43000000
-DATA tanh<>+136(SB)/4, $0x43000000
-DATA tanh<>+140(SB)/4, $0x43000000
-DATA tanh<>+144(SB)/4, $0x43000000
-DATA tanh<>+148(SB)/4, $0x43000000
-DATA tanh<>+152(SB)/4, $0x43000000
-DATA tanh<>+156(SB)/4, $0x43000000
-DATA tanh<>+160(SB)/4, $0x43000000
-DATA tanh<>+164(SB)/4, $0x43000000
-DATA tanh<>+168(SB)/4, $0x43000000
-DATA tanh<>+172(SB)/4, $0x43000000
-DATA tanh<>+176(SB)/4, $0x43000000
-DATA tanh<>+180(SB)/4, $0x43000000
-DATA tanh<>+184(SB)/4, $0x43000000
-DATA tanh<>+188(SB)/4, $0x43000000
-DATA tanh<>+192(SB)/4, $0x3f800000
-DATA tanh<>+196(SB)/4, $0x3f800000
-DATA tanh<>+200(SB)/4, $0x3f800000
-DATA tanh<>+204(SB)/4, $0x3f800000
-DATA tanh<>+208(SB)/4, $0x3f800000
-DATA tanh<>+212(SB)/4, $0x3f800000
-DATA tanh<>+216(SB)/4, $0x3f800000
-DATA tanh<>+220(SB)/4, $0x3f800000
-DATA tanh<>+224(SB)/4, $0x3f800000
-DATA tanh<>+228(SB)/4, $0x3f800000
-DATA tanh<>+232(SB)/4, $0x3f800000
-DATA tanh<>+236(SB)/4, $0x3f800000
-DATA tanh<>+240(SB)/4, $0x3f800000
-DATA tanh<>+244(SB)/4, $0x3f800000
-DATA tanh<>+248(SB)/4, $0x3f800000
-DATA tanh<>+252(SB)/4, $0x3f800000
-GLOBL tanh<>(SB), RODATA|NOPTR, $256
+DATA tanh<>+128(SB)/4, $0x3f800000
+DATA tanh<>+132(SB)/4, $0x3f800000
+DATA tanh<>+136(SB)/4, $0x3f800000
+DATA tanh<>+140(SB)/4, $0x3f800000
+DATA tanh<>+144(SB)/4, $0x3f800000
+DATA tanh<>+148(SB)/4, $0x3f800000
+DATA tanh<>+152(SB)/4, $0x3f800000
+DATA tanh<>+156(SB)/4, $0x3f800000
+DATA tanh<>+160(SB)/4, $0x3f800000
+DATA tanh<>+164(SB)/4, $0x3f800000
+DATA tanh<>+168(SB)/4, $0x3f800000
+DATA tanh<>+172(SB)/4, $0x3f800000
+DATA tanh<>+176(SB)/4, $0x3f800000
+DATA tanh<>+180(SB)/4, $0x3f800000
+DATA tanh<>+184(SB)/4, $0x3f800000
+DATA tanh<>+188(SB)/4, $0x3f800000
+GLOBL tanh<>(SB), RODATA|NOPTR, $192
+
+DATA tanh128<>+0(SB)/4, $0x43000000
+DATA tanh128<>+4(SB)/4, $0x43000000
+DATA tanh128<>+8(SB)/4, $0x43000000
+DATA tanh128<>+12(SB)/4, $0x43000000
+DATA tanh128<>+16(SB)/4, $0x43000000
+DATA tanh128<>+20(SB)/4, $0x43000000
+DATA tanh128<>+24(SB)/4, $0x43000000
+DATA tanh128<>+28(SB)/4, $0x43000000
+DATA tanh128<>+32(SB)/4, $0x43000000
+DATA tanh128<>+36(SB)/4, $0x43000000
+DATA tanh128<>+40(SB)/4, $0x43000000
+DATA tanh128<>+44(SB)/4, $0x43000000
+DATA tanh128<>+48(SB)/4, $0x43000000
+DATA tanh128<>+52(SB)/4, $0x43000000
+DATA tanh128<>+56(SB)/4, $0x43000000
+DATA tanh128<>+60(SB)/4, $0x43000000
+GLOBL tanh128<>(SB), RODATA|NOPTR, $64
 
 // func slopeGELUTanhAVX512(dx *float32, x *float32, dy *float32, n int)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
@@ -9148,30 +9150,29 @@ vector:
 	VMOVUPS     tanhEnds<>+64(SB), Z3
 	VMINPS      Z0, Z3, Z0
 	VMULPS      Z0, Z0, Z2
-	VMOVUPS     tanh<>+0(SB), Z1
-	VFMADD231PS tanh<>+64(SB), Z2, Z1
-	VMULPS      Z0, Z1, Z1
-	VMOVUPS     tanh<>+128(SB), Z3
-	VMINPS      Z1, Z3, Z1
-	VREDUCEPS   $0x01, Z1, Z3
+	VMOVUPS     tanh<>+0(SB), Z5
+	VFMADD231PS tanh<>+64(SB), Z2, Z5
+	VMULPS      Z0, Z5, Z5
+	VMOVUPS     tanh63<>+0(SB), Z3
+	VMINPS      Z5, Z3, Z5
+	VREDUCEPS   $0x01, Z5, Z3
 	VMOVAPS     Z29, Z4
 	VFMADD213PS Z28, Z3, Z4
 	VFMADD213PS Z27, Z3, Z4
 	VFMADD213PS Z26, Z3, Z4
 	VFMADD213PS Z25, Z3, Z4
 	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z1, Z4, Z1
-	VADDPS      tanh<>+192(SB), Z1, Z1
-	VMOVUPS     tanh<>+192(SB), Z3
+	VSCALEFPS   Z5, Z4, Z5
+	VADDPS      tanh<>+128(SB), Z5, Z1
+	VMOVUPS     tanh<>+128(SB), Z3
 	VDIVPS      Z1, Z3, Z1
 	VMOVUPS     tanhSlope<>+0(SB), Z3
 	VFMADD231PS tanhSlope<>+64(SB), Z2, Z3
 	VMULPS      Z0, Z3, Z3
 	VMULPS      Z1, Z3, Z3
-	VMOVUPS     tanhSlope<>+128(SB), Z4
-	VSUBPS      Z1, Z4, Z4
+	VMULPS      Z1, Z5, Z5
 	VMOVAPS     Z1, Z0
-	VFMADD231PS Z4, Z3, Z0
+	VFMADD231PS Z5, Z3, Z0
 	VMULPS      Z6, Z0, Z0
 	VMOVUPS     Z0, (AX)(CX*1)
 	ADDQ        $0x40, CX
@@ -9188,30 +9189,29 @@ tail:
 	VMOVUPS     tanhEnds<>+64(SB), Z3
 	VMINPS      Z0, Z3, Z0
 	VMULPS      Z0, Z0, Z2
-	VMOVUPS     tanh<>+0(SB), Z1
-	VFMADD231PS tanh<>+64(SB), Z2, Z1
-	VMULPS      Z0, Z1, Z1
-	VMOVUPS     tanh<>+128(SB), Z3
-	VMINPS      Z1, Z3, Z1
-	VREDUCEPS   $0x01, Z1, Z3
+	VMOVUPS     tanh<>+0(SB), Z5
+	VFMADD231PS tanh<>+64(SB), Z2, Z5
+	VMULPS      Z0, Z5, Z5
+	VMOVUPS     tanh63<>+0(SB), Z3
+	VMINPS      Z5, Z3, Z5
+	VREDUCEPS   $0x01, Z5, Z3
 	VMOVAPS     Z29, Z4
 	VFMADD213PS Z28, Z3, Z4
 	VFMADD213PS Z27, Z3, Z4
 	VFMADD213PS Z26, Z3, Z4
 	VFMADD213PS Z25, Z3, Z4
 	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z1, Z4, Z1
-	VADDPS      tanh<>+192(SB), Z1, Z1
-	VMOVUPS     tanh<>+192(SB), Z3
+	VSCALEFPS   Z5, Z4, Z5
+	VADDPS      tanh<>+128(SB), Z5, Z1
+	VMOVUPS     tanh<>+128(SB), Z3
 	VDIVPS      Z1, Z3, Z1
 	VMOVUPS     tanhSlope<>+0(SB), Z3
 	VFMADD231PS tanhSlope<>+64(SB), Z2, Z3
 	VMULPS      Z0, Z3, Z3
 	VMULPS      Z1, Z3, Z3
-	VMOVUPS     tanhSlope<>+128(SB), Z4
-	VSUBPS      Z1, Z4, Z4
+	VMULPS      Z1, Z5, Z5
 	VMOVAPS     Z1, Z0
-	VFMADD231PS Z4, Z3, Z0
+	VFMADD231PS Z5, Z3, Z0
 	VMULPS      Z6, Z0, Z0
 	VMOVUPS     Z0, K1, (AX)(CX*1)
 
@@ -9219,6 +9219,24 @@ end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+DATA tanh63<>+0(SB)/4, $0x427c0000
+DATA tanh63<>+4(SB)/4, $0x427c0000
+DATA tanh63<>+8(SB)/4, $0x427c0000
+DATA tanh63<>+12(SB)/4, $0x427c0000
+DATA tanh63<>+16(SB)/4, $0x427c0000
+DATA tanh63<>+20(SB)/4, $0x427c0000
+DATA tanh63<>+24(SB)/4, $0x427c0000
+DATA tanh63<>+28(SB)/4, $0x427c0000
+DATA tanh63<>+32(SB)/4, $0x427c0000
+DATA tanh63<>+36(SB)/4, $0x427c0000
+DATA tanh63<>+40(SB)/4, $0x427c0000
+DATA tanh63<>+44(SB)/4, $0x427c0000
+DATA tanh63<>+48(SB)/4, $0x427c0000
+DATA tanh63<>+52(SB)/4, $0x427c0000
+DATA tanh63<>+56(SB)/4, $0x427c0000
+DATA tanh63<>+60(SB)/4, $0x427c0000
+GLOBL tanh63<>(SB), RODATA|NOPTR, $64
 
 DATA tanhSlope<>+0(SB)/4, $0x3fcc422a
 DATA tanhSlope<>+4(SB)/4, $0x3fcc422a
@@ -9252,20 +9270,4 @@ DATA tanhSlope<>+112(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+116(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+120(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+124(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+128(SB)/4, $0x3f800000
-DATA tanhSlope<>+132(SB)/4, $0x3f800000
-DATA tanhSlope<>+136(SB)/4, $0x3f800000
-DATA tanhSlope<>+140(SB)/4, $0x3f800000
-DATA tanhSlope<>+144(SB)/4, $0x3f800000
-DATA tanhSlope<>+148(SB)/4, $0x3f800000
-DATA tanhSlope<>+152(SB)/4, $0x3f800000
-DATA tanhSlope<>+156(SB)/4, $0x3f800000
-DATA tanhSlope<>+160(SB)/4, $0x3f800000
-DATA tanhSlope<>+164(SB)/4, $0x3f800000
-DATA tanhSlope<>+168(SB)/4, $0x3f800000
-DATA tanhSlope<>+172(SB)/4, $0x3f800000
-DATA tanhSlope<>+176(SB)/4, $0x3f800000
-DATA tanhSlope<>+180(SB)/4, $0x3f800000
-DATA tanhSlope<>+184(SB)/4, $0x3f800000
-DATA tanhSlope<>+188(SB)/4, $0x3f800000
-GLOBL tanhSlope<>(SB), RODATA|NOPTR, $192
+GLOBL tanhSlope<>(SB), RODATA|NOPTR, $128

@@ -6,8 +6,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -65,6 +68,15 @@ func draw(r *rand.Rand, s shape, form uint) *product {
 }
 
 const forms = 1 << 11
+
+// someForms returns all forms, or some where tests are to be short.
+func someForms(r *rand.Rand) []int {
+	list := r.Perm(forms)
+	if testing.Short() {
+		list = list[:forms/8]
+	}
+	return list
+}
 
 // random returns a matrix of numbers of about 1, as a transpose and with gaps between rows
 // if told.
@@ -135,20 +147,26 @@ func (p *product) check(t testing.TB, msg string) {
 // steepest is above the slope of any activation.
 const steepest = 1.13
 
+// within takes the same infinity, and any NaN for a NaN.
 func within(t testing.TB, want, got, bound float64, msg string, args ...any) {
-	if !(math.Abs(want-got) <= bound) {
+	if want == got || want != want && got != got {
+		return
+	}
+	if !(math.Abs(want-got) <= bound) || math.IsInf(want, 0) {
 		require.Failf(t, "out of bound", msg+": %g, not %g within %g", append(args, got, want, bound)...)
 	}
 }
 
 // activation is the reference, in float64.
 func activation(act matmul.Activation, x float64) float64 {
-	switch act {
-	case matmul.ReLU:
-		return max(x, 0)
-	case matmul.GELU:
+	switch {
+	case act == matmul.ReLU && x < 0:
+		return 0
+	case act >= matmul.GELU && math.IsInf(x, -1):
+		return 0
+	case act == matmul.GELU:
 		return x * math.Erfc(-x/math.Sqrt2) / 2
-	case matmul.GELUTanh:
+	case act == matmul.GELUTanh:
 		return x / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
 	}
 	return x
@@ -159,28 +177,254 @@ func activationBound(act matmul.Activation, x float64) float64 {
 	if act <= matmul.ReLU {
 		return 0
 	}
-	return 4 * eps * max(math.Abs(x), 0x1p-100)
+	return 6*eps*math.Abs(x) + 0x1p-120
 }
 
 func run(t testing.TB, e *matmul.Engine, p *product) {
 	require.NoError(t, e.Run(context.Background(), &p.Args))
 }
 
-// Every tail of M, N and K, and every form.
+// Every form, and shapes of several blocks.
 func TestAgainstFloat64(t *testing.T) {
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		for _, form := range someForms(r) {
+			s := shape{r.IntN(20), r.IntN(120), r.IntN(40)}
+			p := draw(r, s, uint(form))
+			run(t, e, p)
+			p.check(t, fmt.Sprintf("%v form %d", s, form))
+		}
+		k := matmul.MostK
+		for _, s := range []shape{{1, 1, k}, {70, 50, 2*k + 3}, {3, 1000, 10}, {70, 5, 5 * k}, {8, 48, k + 1}, {129, 97, 2 * k}, {300, 17, 33}} {
+			form := uint(r.Uint32() % forms)
+			p := draw(r, s, form)
+			run(t, e, p)
+			p.check(t, fmt.Sprintf("%v form %d", s, form))
+		}
+	})
+}
+
+// Every tail of M and N up to two tiles, with some of K.
+func TestTails(t *testing.T) {
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		rows, cols := matmul.Tile()
+		for m := range 2*rows + 2 {
+			for n := range 2*cols + 2 {
+				s := shape{m, n, r.IntN(20)}
+				form := uint(r.Uint32() % forms)
+				p := draw(r, s, form)
+				run(t, e, p)
+				p.check(t, fmt.Sprintf("%v form %d", s, form))
+			}
+		}
+		for k := range 2*matmul.MostK + 2 {
+			p := draw(r, shape{1 + r.IntN(3), 1 + r.IntN(5), k}, uint(k))
+			run(t, e, p)
+			p.check(t, fmt.Sprintf("k %d", k))
+		}
+	})
+}
+
+// What lies between the rows of outputs stays, and so do inputs.
+func TestNothingElseIsWritten(t *testing.T) {
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		for range 200 {
+			p := draw(r, shape{1 + r.IntN(30), 1 + r.IntN(120), r.IntN(30)}, uint(r.Uint32()%forms)|1<<4|1<<1)
+			type memory struct {
+				m      matmul.Matrix
+				before []float32
+				output bool
+			}
+			list := []memory{{m: p.C, output: true}, {m: p.Before, output: true}, {m: p.A}, {m: p.Residual}, {m: matmul.Dense(p.Bias, 1, len(p.Bias))}}
+			for i := range list {
+				list[i].before = append([]float32(nil), list[i].m.Data...)
+			}
+			run(t, e, p)
+			for i, x := range list {
+				if x.output && x.m.Data != nil {
+					each(x.m, func(i, j int, v *float32) { x.before[i*x.m.RowStride+j] = *v })
+				}
+				require.Equal(t, bitsOf(x.before), bitsOf(x.m.Data), "memory %d", i)
+			}
+		}
+	})
+}
+
+func bitsOf(x []float32) []uint32 {
+	b := make([]uint32, len(x))
+	for i, v := range x {
+		b[i] = math.Float32bits(v)
+	}
+	return b
+}
+
+// C may be its own residual.
+func TestResidualInPlace(t *testing.T) {
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		for form := range uint(32) {
+			p := draw(r, shape{20, 70, 3*matmul.MostK + 1}, form<<6&^(1<<7))
+			copy(p.C.Data, p.old.Data)
+			p.Residual = p.C
+			run(t, e, p)
+			p.Residual = p.old
+			p.check(t, fmt.Sprintf("form %d", form))
+		}
+	})
+}
+
+// Rows have the same bits in any batch, at any place in it, with any number of workers and
+// whatever their neighbors are.
+func TestBitsOfRows(t *testing.T) {
+	before := runtime.GOMAXPROCS(4)
+	defer runtime.GOMAXPROCS(before)
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		for range 30 {
+			s := shape{200, 1 + r.IntN(200), 1 + r.IntN(500)}
+			p := draw(r, s, uint(r.Uint32()%forms)&^(1<<5))
+			run(t, e, p)
+			for range 10 {
+				from := r.IntN(s.m)
+				to := from + 1 + r.IntN(min(20, s.m-from))
+				if r.IntN(4) == 0 {
+					to = s.m
+				}
+				x := *p
+				x.A, x.C, x.Residual, x.Before = rowsOf(p.A, from, to), matmul.Dense(make([]float32, (to-from)*s.n), to-from, s.n), rowsOf(p.Residual, from, to), matmul.Matrix{}
+				x.A = copied(x.A, r.IntN(2) == 0)
+				x.Workers = r.IntN(5)
+				poison(x.C)
+				run(t, e, &x)
+				each(x.C, func(i, j int, got *float32) {
+					want := p.C.Data[(from+i)*p.C.RowStride+j]
+					require.Equal(t, math.Float32bits(want), math.Float32bits(*got), "%v row %d column %d alone from %d to %d", s, from+i, j, from, to)
+				})
+			}
+		}
+	})
+}
+
+func rowsOf(m matmul.Matrix, from, to int) matmul.Matrix {
+	if m.Data != nil {
+		m.Data, m.Rows = m.Data[from*m.RowStride:], to-from
+	}
+	return m
+}
+
+// copied returns the same numbers in other strides.
+func copied(m matmul.Matrix, transposed bool) matmul.Matrix {
+	x := matmul.Dense(make([]float32, m.Rows*m.Cols), m.Rows, m.Cols)
+	if transposed {
+		x = matmul.Dense(x.Data, m.Cols, m.Rows).T()
+	}
+	each(x, func(i, j int, v *float32) { *v = float32(at(m, i, j)) })
+	return x
+}
+
+// What is not finite has an influence on its row or column, as arithmetic says, and on no
+// others.
+func TestNotFinite(t *testing.T) {
+	special := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), 1e18, 0x1p-126}
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		for _, form := range someForms(r) {
+			p := draw(r, shape{1 + r.IntN(20), 1 + r.IntN(60), 1 + r.IntN(20)}, uint(form))
+			for _, m := range []matmul.Matrix{p.A, p.b, p.Residual, matmul.Dense(p.Bias, 1, len(p.Bias))} {
+				if m.Rows*m.Cols > 0 && r.IntN(2) == 0 {
+					x := special[r.IntN(len(special))]
+					if r.IntN(2) == 0 {
+						x = special[r.IntN(3)]
+					}
+					m.Data[r.IntN(m.Rows)*m.RowStride+r.IntN(m.Cols)*m.ColStride] = float32(x)
+				}
+			}
+			p.B.Pack(p.b)
+			run(t, e, p)
+			p.check(t, fmt.Sprintf("form %d", form))
+		}
+	})
+}
+
+func TestWarmCallsAllocateNothing(t *testing.T) {
 	r, e := seeded(t), matmul.New()
 	defer e.Close()
-	for form := range uint(forms) {
-		s := shape{r.IntN(20), r.IntN(120), r.IntN(40)}
-		p := draw(r, s, form)
+	p := draw(r, shape{40, 100, 300}, 1<<6|2<<9)
+	x := make([]float32, 50_000)
+	ctx := t.Context()
+	require.Zero(t, testing.AllocsPerRun(20, func() {
+		args := p.Args
+		if err := e.Run(ctx, &args); err != nil {
+			t.Error(err)
+		}
+	}))
+	require.Zero(t, testing.AllocsPerRun(20, func() { p.B.Pack(p.b) }))
+	require.Zero(t, testing.AllocsPerRun(20, func() {
+		if e.Apply(ctx, x, x, matmul.GELU) != nil || e.ApplyGrad(ctx, x, x, x, matmul.GELU) != nil {
+			t.Error("fails")
+		}
+	}))
+}
+
+func TestConcurrentCalls(t *testing.T) {
+	before := runtime.GOMAXPROCS(4)
+	defer runtime.GOMAXPROCS(before)
+	r, e := seeded(t), matmul.New()
+	defer e.Close()
+	var wait sync.WaitGroup
+	for range 8 {
+		s, form := shape{60 + r.IntN(100), 100 + r.IntN(100), 200 + r.IntN(300)}, uint(r.Uint32()%forms)
+		p := draw(r, s, form&^(1<<5))
 		run(t, e, p)
-		p.check(t, fmt.Sprintf("%v form %d", s, form))
+		wait.Go(func() {
+			for range 20 {
+				x := *p
+				x.C = matmul.Dense(make([]float32, s.m*s.n), s.m, s.n)
+				x.Before = matmul.Matrix{}
+				poison(x.C)
+				if err := e.Run(context.Background(), &x.Args); err != nil {
+					t.Error(err)
+				}
+				each(x.C, func(i, j int, got *float32) {
+					if want := p.C.Data[i*p.C.RowStride+j]; math.Float32bits(want) != math.Float32bits(*got) {
+						t.Errorf("%v c[%d][%d] = %g, not %g", s, i, j, *got, want)
+					}
+				})
+			}
+		})
 	}
-	for _, s := range []shape{{1, 1, 1}, {200, 50, 500}, {3, 1000, 10}, {70, 5, 1000}, {8, 48, 193}, {129, 97, 385}} {
-		p := draw(r, s, uint(r.Uint32()%forms))
-		run(t, e, p)
-		p.check(t, s.String())
-	}
+	wait.Wait()
+}
+
+// A canceled call writes nothing, one that is canceled midway says so, and an engine that is
+// closed still works.
+func TestCanceledAndClosed(t *testing.T) {
+	r, e := seeded(t), matmul.New()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p := draw(r, shape{5, 6, 7}, 0)
+	require.ErrorIs(t, e.Run(ctx, &p.Args), context.Canceled)
+	each(p.C, func(_, _ int, x *float32) { require.True(t, *x != *x) })
+	x := []float32{-1}
+	require.ErrorIs(t, e.Apply(ctx, x, x, matmul.ReLU), context.Canceled)
+	require.ErrorIs(t, e.ApplyGrad(ctx, x, x, x, matmul.ReLU), context.Canceled)
+	require.Equal(t, []float32{-1}, x)
+
+	long := draw(r, shape{3000, 2000, 2000}, 0)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, e.Run(ctx, &long.Args), context.DeadlineExceeded)
+	e.Close()
+	run(t, e, p)
+	p.check(t, "closed")
 }
 
 func TestErrors(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 
 	. "github.com/mmcloughlin/avo/build"
@@ -273,48 +274,48 @@ const (
 
 var tanhLinear = math.Sqrt(2 / math.Pi)
 
-// geluTanhParts sets s = 1/(1 + 2^y) and square = x².
-func (g *generator) geluTanhParts(x, s, square, n, p VecPhysical) {
+// geluTanhParts sets e = 2^y, of y up to most, s = 1/(1 + e) and square = x².
+func (g *generator) geluTanhParts(most float64, x, e, s, square, n, p VecPhysical) {
 	by := -2 * math.Log2E * tanhLinear
-	c := g.numbers("tanh", by, by*tanhCubic, 128, 1)
+	c := g.numbers("tanh", by, by*tanhCubic, 1)
+	limit := g.numbers(fmt.Sprintf("tanh%v", most), most)
 	VMULPS(x, x, square)
-	VMOVUPS(c(0), s)
-	VFMADD231PS(c(1), square, s)
-	VMULPS(x, s, s)
+	VMOVUPS(c(0), e)
+	VFMADD231PS(c(1), square, e)
+	VMULPS(x, e, e)
+	VMOVUPS(limit(0), n)
+	VMINPS(e, n, e)
+	g.exp2(e, n, p)
+	VADDPS(c(2), e, s)
 	VMOVUPS(c(2), n)
-	VMINPS(s, n, s)
-	g.exp2(s, n, p)
-	VADDPS(c(3), s, s)
-	VMOVUPS(c(3), n)
 	VDIVPS(s, n, s)
 }
 
 func (g *generator) geluTanh(x VecPhysical) {
-	s, square, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4]
+	s, square, n, p, e := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	c := g.numbers("tanhEnds", -tanhEnd, tanhEnd)
 	VMOVUPS(c(0), n)
 	VMAXPS(x, n, x)
-	g.geluTanhParts(x, s, square, n, p)
+	g.geluTanhParts(128, x, e, s, square, n, p)
 	VMULPS(s, x, x)
 }
 
-// geluTanhSlope is s + x s (1-s) u, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
+// geluTanhSlope is s + x e s² u, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
 func (g *generator) geluTanhSlope(x, dy VecPhysical) {
-	s, square, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4]
+	s, square, n, p, e := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	c := g.numbers("tanhEnds", -tanhEnd, tanhEnd)
 	VMOVUPS(c(0), n)
 	VMAXPS(x, n, x)
 	VMOVUPS(c(1), n)
 	VMINPS(x, n, x)
-	g.geluTanhParts(x, s, square, n, p)
-	u := g.numbers("tanhSlope", 2*tanhLinear, 6*tanhLinear*tanhCubic, 1)
+	g.geluTanhParts(63, x, e, s, square, n, p)
+	u := g.numbers("tanhSlope", 2*tanhLinear, 6*tanhLinear*tanhCubic)
 	VMOVUPS(u(0), n)
 	VFMADD231PS(u(1), square, n)
 	VMULPS(x, n, n)
 	VMULPS(s, n, n)
-	VMOVUPS(u(2), p)
-	VSUBPS(s, p, p)
+	VMULPS(s, e, e)
 	VMOVAPS(s, x)
-	VFMADD231PS(p, n, x)
+	VFMADD231PS(e, n, x)
 	VMULPS(dy, x, x)
 }

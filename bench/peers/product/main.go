@@ -1,0 +1,136 @@
+// Command product times products of internal/matmul for bench/peers/matmul.py, which runs it
+// once for each number of threads and asks it in turns with other libraries.
+//
+// Requests and replies are lines of JSON on the standard input and output. A request names
+// an operation, "op":
+//
+//	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B
+//	time  compute the product for so many "seconds", with "bias" or without; reply with the
+//	      seconds of the calls' median and of the fastest one
+//	peak  measure the multiply-adds that the processor does at most, in FLOP/s
+//	save  write C, [m, n], to a "file"
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/matmul"
+)
+
+type request struct {
+	Op      string
+	File    string
+	M, N, K int
+	Bias    bool
+	Seconds float64
+}
+
+type reply struct {
+	Error  string  `json:"error,omitempty"`
+	Median float64 `json:"median,omitempty"`
+	Best   float64 `json:"best,omitempty"`
+	Peak   float64 `json:"peak,omitempty"`
+}
+
+// A product is the one that is open.
+type product struct {
+	engine *matmul.Engine
+	args   matmul.Args
+	b      matmul.Packed
+	bias   []float32
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "product:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	p := &product{engine: matmul.New()}
+	defer p.engine.Close()
+	in, out := json.NewDecoder(bufio.NewReader(os.Stdin)), json.NewEncoder(os.Stdout)
+	for in.More() {
+		var r request
+		if err := in.Decode(&r); err != nil {
+			return err
+		}
+		answer, err := p.answer(ctx, &r)
+		if err != nil {
+			answer = reply{Error: err.Error()}
+		}
+		if err := out.Encode(answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *product) answer(ctx context.Context, r *request) (reply, error) {
+	switch r.Op {
+	case "open":
+		return reply{}, p.open(r)
+	case "time":
+		return p.time(ctx, r)
+	case "peak":
+		rate, _ := simd.Peak(flashkit.Float32)
+		return reply{Peak: rate}, nil
+	case "save":
+		data, err := binary.Append(nil, binary.LittleEndian, p.args.C.Data)
+		if err != nil {
+			return reply{}, err
+		}
+		return reply{}, os.WriteFile(r.File, data, 0o644)
+	}
+	return reply{}, fmt.Errorf("op %q: there is none such", r.Op)
+}
+
+func (p *product) open(r *request) error {
+	data, err := os.ReadFile(r.File)
+	if err != nil {
+		return err
+	}
+	a, b, bias := make([]float32, r.M*r.K), make([]float32, r.K*r.N), make([]float32, r.N)
+	file := bytes.NewReader(data)
+	for _, x := range [][]float32{a, b, bias} {
+		if err := binary.Read(file, binary.LittleEndian, x); err != nil {
+			return err
+		}
+	}
+	p.b.Pack(matmul.Dense(b, r.K, r.N))
+	p.args = matmul.Args{A: matmul.Dense(a, r.M, r.K), C: matmul.Dense(make([]float32, r.M*r.N), r.M, r.N), B: &p.b}
+	p.bias = bias
+	return nil
+}
+
+func (p *product) time(ctx context.Context, r *request) (reply, error) {
+	args := p.args
+	if r.Bias {
+		args.Bias = p.bias
+	}
+	if err := p.engine.Run(ctx, &args); err != nil {
+		return reply{}, err
+	}
+	var times []time.Duration
+	limit := time.Duration(r.Seconds * float64(time.Second))
+	for begin := time.Now(); len(times) == 0 || time.Since(begin) < limit; {
+		start := time.Now()
+		if err := p.engine.Run(ctx, &args); err != nil {
+			return reply{}, err
+		}
+		times = append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	return reply{Median: times[len(times)/2].Seconds(), Best: times[0].Seconds()}, nil
+}

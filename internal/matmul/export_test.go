@@ -1,0 +1,21 @@
+package matmul
+
+import "testing"
+
+// EachISA runs a test with every instruction set of this machine. What is packed under one
+// must not be used under another.
+func EachISA(t *testing.T, f func(t *testing.T)) {
+	for _, u := range available() {
+		t.Run(u.name, func(t *testing.T) {
+			defer func(before *isa) { chosen = before }(chosen)
+			chosen = u
+			f(t)
+		})
+	}
+}
+
+// Tile returns the rows and the columns of a register tile.
+func Tile() (rows, cols int) { return chosen.tile, 3 * chosen.lanes }
+
+// MostK is the products of a partial sum.
+const MostK = mostK

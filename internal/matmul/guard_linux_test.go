@@ -1,0 +1,71 @@
+package matmul_test
+
+import (
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/matmul"
+)
+
+// A guarded memory is floats between two parts that are not mapped.
+type guarded []float32
+
+func newGuarded(t testing.TB, floats int) guarded {
+	page := syscall.Getpagesize()
+	bytes := (4*floats + page - 1) / page * page
+	all, err := syscall.Mmap(-1, 0, bytes+2*page, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, syscall.Munmap(all)) })
+	inside := all[page : page+bytes : page+bytes]
+	require.NoError(t, syscall.Mprotect(inside, syscall.PROT_READ|syscall.PROT_WRITE))
+	return unsafe.Slice((*float32)(unsafe.Pointer(&inside[0])), bytes/4)
+}
+
+// place copies x to the end of the memory, or to its start.
+func (g guarded) place(x []float32, end bool) []float32 {
+	if x == nil {
+		return nil
+	}
+	at := g[:len(x)]
+	if end {
+		at = g[len(g)-len(x):]
+	}
+	copy(at, x)
+	return at[:len(at):len(at)]
+}
+
+// Nothing outside the operands is touched, not even read: it may belong to a page that is
+// not mapped. Otherwise this test crashes.
+func TestNothingOutsideIsTouched(t *testing.T) {
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		var memory [6]guarded
+		for i := range memory {
+			memory[i] = newGuarded(t, 1<<16)
+		}
+		trials := 400
+		if testing.Short() {
+			trials = 150
+		}
+		for i := range trials {
+			s, form, end := shape{1 + r.IntN(40), 1 + r.IntN(110), 1 + r.IntN(230)}, uint(r.Uint32()%forms), i%2 == 0
+			p := draw(r, s, form)
+			for i, x := range []*[]float32{&p.A.Data, &p.b.Data, &p.C.Data, &p.Bias, &p.Before.Data, &p.Residual.Data} {
+				*x = memory[i].place(*x, end)
+			}
+			p.B.Pack(p.b)
+			run(t, e, p)
+			p.check(t, s.String())
+		}
+		for n := range 100 {
+			act := matmul.Activation(n % 4)
+			x, y, z := memory[0][len(memory[0])-n:], memory[1][len(memory[1])-n:], memory[2][len(memory[2])-n:]
+			require.NoError(t, e.Apply(t.Context(), x, y, act))
+			require.NoError(t, e.ApplyGrad(t.Context(), x, y, z, act))
+		}
+	})
+}
