@@ -262,37 +262,3 @@ func TestContext(t *testing.T) {
 	}
 	require.NoError(t, s.Vectors(context.Background(), out, b), "a Step goes on after an error")
 }
-
-// Rows that cancel each other badly, and lengths that no partial sum divides.
-func TestNorm(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for _, h := range []int{1, 2, 7, 8, 9, 31, 384, 1021} {
-		n := norm{make([]float32, h), make([]float32, h), 1e-12}
-		x, offset := make([]float32, 3*h), []float64{0, 100, -3}
-		for i := range n.weight {
-			n.weight[i], n.bias[i] = float32(r.NormFloat64()), float32(r.NormFloat64())
-		}
-		for i := range x {
-			x[i] = float32(r.NormFloat64() + offset[i/h])
-		}
-		in := slices.Clone(x)
-		n.rows(x)
-		for row := range 3 {
-			mean, variance := 0.0, 0.0
-			for _, v := range in[row*h:][:h] {
-				mean += float64(v) / float64(h)
-			}
-			for _, v := range in[row*h:][:h] {
-				variance += (float64(v) - mean) * (float64(v) - mean) / float64(h)
-			}
-			if h == 1 {
-				require.Equal(t, n.bias[0], x[row])
-				continue
-			}
-			for i := range h {
-				want := (float64(in[row*h+i])-mean)/math.Sqrt(variance+n.eps)*float64(n.weight[i]) + float64(n.bias[i])
-				require.InDelta(t, want, x[row*h+i], 1e-5*(1+math.Abs(offset[row])), "%d features", h)
-			}
-		}
-	}
-}

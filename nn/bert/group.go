@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/internal/norm"
 )
 
 // A group is sequences on their way through the layers, all tokens the rows of one matrix:
@@ -120,9 +121,9 @@ func (g *group) attend() {
 	}, &g.args)
 }
 
-func (g *group) normalize(n *norm) {
+func (g *group) normalize(n *layerNorm) {
 	if g.err == nil {
-		n.rows(g.x)
+		norm.Rows(g.x, g.x, n.weight, n.bias, n.eps)
 	}
 }
 

@@ -16,7 +16,7 @@ type Model struct {
 	act    matmul.Activation
 
 	word, position, kind []float32 // [Vocab, Hidden], [Positions, Hidden], [Types, Hidden]
-	norm                 norm
+	norm                 layerNorm
 	layers               []layer
 }
 
@@ -25,7 +25,13 @@ type layer struct {
 	qkv, out, up, down        matmul.Packed // [h, 3h], [h, h], [h, i], [i, h]
 	qkvBias, outBias          []float32
 	upBias, downBias          []float32
-	attentionNorm, outputNorm norm
+	attentionNorm, outputNorm layerNorm
+}
+
+// A layerNorm has its weight, its bias and what is added to the variance.
+type layerNorm struct {
+	weight, bias []float32
+	eps          float32
 }
 
 // Load makes a model of the tensors of a file, in the names of Hugging Face, with or without
@@ -94,9 +100,9 @@ func (l *loader) pack(p *matmul.Packed, x []float32, out, in int) {
 	}
 }
 
-func (l *loader) norm(name string, c *Config) norm {
+func (l *loader) norm(name string, c *Config) layerNorm {
 	weight, bias := l.read(name+".weight", c.Hidden), l.read(name+".bias", c.Hidden)
-	return norm{slices.Clone(weight), slices.Clone(bias), c.Eps}
+	return layerNorm{slices.Clone(weight), slices.Clone(bias), float32(c.Eps)}
 }
 
 // read returns the elements of a tensor of the given shape.
