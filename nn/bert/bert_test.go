@@ -229,6 +229,9 @@ func TestTypesAndNoLayers(t *testing.T) {
 }
 
 func TestAllocates(t *testing.T) {
+	if raceEnabled {
+		t.Skip("under the race detector, pools forget at random")
+	}
 	m, d := loadTiny(t, ""), opened(t).Frozen()
 	for _, workers := range []int{1, 0} {
 		s := newStep(t, m, d)
