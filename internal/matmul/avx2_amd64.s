@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func multiply1AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, ahead *float32, stream int)
+// func multiply1AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
 // Requires: AVX, FMA3, MMX+, SSE
-TEXT ·multiply1AVX2(SB), NOSPLIT, $8-80
+TEXT ·multiply1AVX2(SB), NOSPLIT, $8-104
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -19,25 +19,40 @@ TEXT ·multiply1AVX2(SB), NOSPLIT, $8-80
 	MOVQ    b+32(FP), SI
 	MOVQ    k+40(FP), DI
 	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+64(FP), R9
+	MOVQ    ahead+88(FP), R9
 	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+72(FP), $0x00
+	CMPQ    stream+96(FP), $0x00
 	JNE     stream
 
 tile:
-	CMPQ   R8, $0x04
-	JL     tiledone
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tilestrided
-	SUBQ   $0x00000004, R13
-	JL     tiledenserest
+	CMPQ       R8, $0x04
+	JL         tiledone
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+tilefetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tilestrided
+	SUBQ $0x00000004, R13
+	JL   tiledenserest
 
 tiledense:
 	PREFETCHT1   (R9)
@@ -191,36 +206,80 @@ tilestore:
 	VADDPS 96(AX), Y3, Y3
 
 tileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tilelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
-	ADDQ    $0x00000080, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x04, R8
-	JMP     tile
+	JMP     tilestored
+
+tilelast:
+	TESTQ   R12, R12
+	JZ      tileplain
+	VMOVUPS (R12), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VADDPS  Y4, Y3, Y3
+
+tileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tilestored:
+	ADDQ $0x00000080, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, R8
+	JMP  tile
 
 tiledone:
 	JMP tails
 
 stream:
 streamtile:
-	CMPQ   R8, $0x04
-	JL     streamtiledone
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    streamtilestrided
-	SUBQ   $0x00000004, R13
-	JL     streamtiledenserest
+	CMPQ       R8, $0x04
+	JL         streamtiledone
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         streamtilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+streamtilefetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  streamtilestrided
+	SUBQ $0x00000004, R13
+	JL   streamtiledenserest
 
 streamtiledense:
 	PREFETCHT1   (R9)
@@ -374,32 +433,74 @@ streamtilestore:
 	VADDPS 96(AX), Y3, Y3
 
 streamtileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     streamtilelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
-	ADDQ    $0x00000080, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x04, R8
-	JMP     streamtile
+	JMP     streamtilestored
+
+streamtilelast:
+	TESTQ   R12, R12
+	JZ      streamtileplain
+	VMOVUPS (R12), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VADDPS  Y4, Y3, Y3
+
+streamtileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+streamtilestored:
+	ADDQ $0x00000080, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, R8
+	JMP  streamtile
 
 streamtiledone:
 tails:
-	CMPQ   R8, $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail3strided
-	SUBQ   $0x00000004, R13
-	JL     tail3denserest
+	CMPQ       R8, $0x03
+	JNE        tail3done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail3fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+tail3fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail3strided
+	SUBQ $0x00000004, R13
+	JL   tail3denserest
 
 tail3dense:
 	PREFETCHT1   (R9)
@@ -532,22 +633,58 @@ tail3store:
 	VADDPS 64(AX), Y2, Y2
 
 tail3set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
+	JMP     tail3stored
 
+tail3last:
+	TESTQ   R11, R11
+	JZ      tail3plain
+	VMOVUPS (R11), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+
+tail3plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail3stored:
 tail3done:
-	CMPQ   R8, $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail2strided
-	SUBQ   $0x00000004, R13
-	JL     tail2denserest
+	CMPQ       R8, $0x02
+	JNE        tail2done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail2fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+tail2fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail2strided
+	SUBQ $0x00000004, R13
+	JL   tail2denserest
 
 tail2dense:
 	PREFETCHT1   (R9)
@@ -659,20 +796,51 @@ tail2store:
 	VADDPS 32(AX), Y1, Y1
 
 tail2set:
+	MOVQ    c+64(FP), DX
+	MOVQ    bias+80(FP), R10
+	TESTQ   DX, DX
+	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
+	JMP     tail2stored
 
+tail2last:
+	TESTQ   R10, R10
+	JZ      tail2plain
+	VMOVUPS (R10), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+
+tail2plain:
+	MOVQ    cStep+72(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Y0, (DX)
+	ADDQ    R10, DX
+	VMOVUPS Y1, (DX)
+	ADDQ    R10, DX
+	MOVQ    DX, c+64(FP)
+
+tail2stored:
 tail2done:
-	CMPQ   R8, $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail1strided
-	SUBQ   $0x00000004, R13
-	JL     tail1denserest
+	CMPQ       R8, $0x01
+	JNE        tail1done
+	VXORPS     Y0, Y0, Y0
+	MOVQ       c+64(FP), DX
+	TESTQ      DX, DX
+	JZ         tail1fetched
+	MOVQ       cStep+72(FP), R8
+	SHLQ       $0x02, R8
+	PREFETCHT0 (DX)
+	ADDQ       R8, DX
+
+tail1fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail1strided
+	SUBQ $0x00000004, R13
+	JL   tail1denserest
 
 tail1dense:
 	PREFETCHT1   (R9)
@@ -763,16 +931,35 @@ tail1store:
 	VADDPS (AX), Y0, Y0
 
 tail1set:
+	MOVQ    c+64(FP), CX
+	MOVQ    bias+80(FP), DX
+	TESTQ   CX, CX
+	JNZ     tail1last
 	VMOVUPS Y0, (AX)
+	JMP     tail1stored
 
+tail1last:
+	TESTQ   DX, DX
+	JZ      tail1plain
+	VMOVUPS (DX), Y4
+	VADDPS  Y4, Y0, Y0
+
+tail1plain:
+	MOVQ    cStep+72(FP), AX
+	SHLQ    $0x02, AX
+	VMOVUPS Y0, (CX)
+	ADDQ    AX, CX
+	MOVQ    CX, c+64(FP)
+
+tail1stored:
 tail1done:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
-// func multiply2AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, ahead *float32, stream int)
+// func multiply2AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
 // Requires: AVX, FMA3, MMX+, SSE
-TEXT ·multiply2AVX2(SB), NOSPLIT, $8-80
+TEXT ·multiply2AVX2(SB), NOSPLIT, $8-104
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -785,29 +972,44 @@ TEXT ·multiply2AVX2(SB), NOSPLIT, $8-80
 	MOVQ    b+32(FP), SI
 	MOVQ    k+40(FP), DI
 	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+64(FP), R9
+	MOVQ    ahead+88(FP), R9
 	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+72(FP), $0x00
+	CMPQ    stream+96(FP), $0x00
 	JNE     stream
 
 tile:
-	CMPQ   R8, $0x04
-	JL     tiledone
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tilestrided
-	SUBQ   $0x00000004, R13
-	JL     tiledenserest
+	CMPQ       R8, $0x04
+	JL         tiledone
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+tilefetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tilestrided
+	SUBQ $0x00000004, R13
+	JL   tiledenserest
 
 tiledense:
 	PREFETCHT1   (R9)
@@ -1015,6 +1217,10 @@ tilestore:
 	VADDPS 224(AX), Y7, Y7
 
 tileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tilelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1023,36 +1229,85 @@ tileset:
 	VMOVUPS Y5, 160(AX)
 	VMOVUPS Y6, 192(AX)
 	VMOVUPS Y7, 224(AX)
-	ADDQ    $0x00000100, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x04, R8
-	JMP     tile
+	JMP     tilestored
+
+tilelast:
+	TESTQ   R12, R12
+	JZ      tileplain
+	VMOVUPS (R12), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VADDPS  Y8, Y6, Y6
+	VMOVUPS 32(R12), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+	VADDPS  Y9, Y5, Y5
+	VADDPS  Y9, Y7, Y7
+
+tileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tilestored:
+	ADDQ $0x00000100, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, R8
+	JMP  tile
 
 tiledone:
 	JMP tails
 
 stream:
 streamtile:
-	CMPQ   R8, $0x04
-	JL     streamtiledone
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    streamtilestrided
-	SUBQ   $0x00000004, R13
-	JL     streamtiledenserest
+	CMPQ       R8, $0x04
+	JL         streamtiledone
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         streamtilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+streamtilefetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  streamtilestrided
+	SUBQ $0x00000004, R13
+	JL   streamtiledenserest
 
 streamtiledense:
 	PREFETCHT1   (R9)
@@ -1264,6 +1519,10 @@ streamtilestore:
 	VADDPS 224(AX), Y7, Y7
 
 streamtileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     streamtilelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1272,31 +1531,78 @@ streamtileset:
 	VMOVUPS Y5, 160(AX)
 	VMOVUPS Y6, 192(AX)
 	VMOVUPS Y7, 224(AX)
-	ADDQ    $0x00000100, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x04, R8
-	JMP     streamtile
+	JMP     streamtilestored
+
+streamtilelast:
+	TESTQ   R12, R12
+	JZ      streamtileplain
+	VMOVUPS (R12), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VADDPS  Y8, Y6, Y6
+	VMOVUPS 32(R12), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+	VADDPS  Y9, Y5, Y5
+	VADDPS  Y9, Y7, Y7
+
+streamtileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+streamtilestored:
+	ADDQ $0x00000100, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, R8
+	JMP  streamtile
 
 streamtiledone:
 tails:
-	CMPQ   R8, $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail3strided
-	SUBQ   $0x00000004, R13
-	JL     tail3denserest
+	CMPQ       R8, $0x03
+	JNE        tail3done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail3fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+tail3fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail3strided
+	SUBQ $0x00000004, R13
+	JL   tail3denserest
 
 tail3dense:
 	PREFETCHT1   (R9)
@@ -1476,27 +1782,70 @@ tail3store:
 	VADDPS 160(AX), Y5, Y5
 
 tail3set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
 	VMOVUPS Y4, 128(AX)
 	VMOVUPS Y5, 160(AX)
+	JMP     tail3stored
 
+tail3last:
+	TESTQ   R11, R11
+	JZ      tail3plain
+	VMOVUPS (R11), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VMOVUPS 32(R11), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+	VADDPS  Y9, Y5, Y5
+
+tail3plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	VMOVUPS Y3, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y4, (R10)
+	VMOVUPS Y5, 32(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail3stored:
 tail3done:
-	CMPQ   R8, $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail2strided
-	SUBQ   $0x00000004, R13
-	JL     tail2denserest
+	CMPQ       R8, $0x02
+	JNE        tail2done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail2fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+tail2fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail2strided
+	SUBQ $0x00000004, R13
+	JL   tail2denserest
 
 tail2dense:
 	PREFETCHT1   (R9)
@@ -1644,23 +1993,59 @@ tail2store:
 	VADDPS 96(AX), Y3, Y3
 
 tail2set:
+	MOVQ    c+64(FP), DX
+	MOVQ    bias+80(FP), R10
+	TESTQ   DX, DX
+	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
+	JMP     tail2stored
 
+tail2last:
+	TESTQ   R10, R10
+	JZ      tail2plain
+	VMOVUPS (R10), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VMOVUPS 32(R10), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+
+tail2plain:
+	MOVQ    cStep+72(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	ADDQ    R10, DX
+	VMOVUPS Y2, (DX)
+	VMOVUPS Y3, 32(DX)
+	ADDQ    R10, DX
+	MOVQ    DX, c+64(FP)
+
+tail2stored:
 tail2done:
-	CMPQ   R8, $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail1strided
-	SUBQ   $0x00000004, R13
-	JL     tail1denserest
+	CMPQ       R8, $0x01
+	JNE        tail1done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	MOVQ       c+64(FP), DX
+	TESTQ      DX, DX
+	JZ         tail1fetched
+	MOVQ       cStep+72(FP), R8
+	SHLQ       $0x02, R8
+	PREFETCHT0 (DX)
+	ADDQ       R8, DX
+
+tail1fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail1strided
+	SUBQ $0x00000004, R13
+	JL   tail1denserest
 
 tail1dense:
 	PREFETCHT1   (R9)
@@ -1776,17 +2161,39 @@ tail1store:
 	VADDPS 32(AX), Y1, Y1
 
 tail1set:
+	MOVQ    c+64(FP), CX
+	MOVQ    bias+80(FP), DX
+	TESTQ   CX, CX
+	JNZ     tail1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
+	JMP     tail1stored
 
+tail1last:
+	TESTQ   DX, DX
+	JZ      tail1plain
+	VMOVUPS (DX), Y8
+	VADDPS  Y8, Y0, Y0
+	VMOVUPS 32(DX), Y9
+	VADDPS  Y9, Y1, Y1
+
+tail1plain:
+	MOVQ    cStep+72(FP), AX
+	SHLQ    $0x02, AX
+	VMOVUPS Y0, (CX)
+	VMOVUPS Y1, 32(CX)
+	ADDQ    AX, CX
+	MOVQ    CX, c+64(FP)
+
+tail1stored:
 tail1done:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
-// func multiply3AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, ahead *float32, stream int)
+// func multiply3AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
 // Requires: AVX, FMA3, MMX+, SSE
-TEXT ·multiply3AVX2(SB), NOSPLIT, $8-80
+TEXT ·multiply3AVX2(SB), NOSPLIT, $8-104
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -1799,33 +2206,52 @@ TEXT ·multiply3AVX2(SB), NOSPLIT, $8-80
 	MOVQ    b+32(FP), SI
 	MOVQ    k+40(FP), DI
 	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+64(FP), R9
+	MOVQ    ahead+88(FP), R9
 	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+72(FP), $0x00
+	CMPQ    stream+96(FP), $0x00
 	JNE     stream
 
 tile:
-	CMPQ   R8, $0x04
-	JL     tiledone
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tilestrided
-	SUBQ   $0x00000004, R13
-	JL     tiledenserest
+	CMPQ       R8, $0x04
+	JL         tiledone
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	VXORPS     Y10, Y10, Y10
+	VXORPS     Y11, Y11, Y11
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+
+tilefetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tilestrided
+	SUBQ $0x00000004, R13
+	JL   tiledenserest
 
 tiledense:
 	PREFETCHT1   (R9)
@@ -2087,6 +2513,10 @@ tilestore:
 	VADDPS 352(AX), Y11, Y11
 
 tileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tilelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2099,40 +2529,102 @@ tileset:
 	VMOVUPS Y9, 288(AX)
 	VMOVUPS Y10, 320(AX)
 	VMOVUPS Y11, 352(AX)
-	ADDQ    $0x00000180, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x04, R8
-	JMP     tile
+	JMP     tilestored
+
+tilelast:
+	TESTQ   R12, R12
+	JZ      tileplain
+	VMOVUPS (R12), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VADDPS  Y12, Y6, Y6
+	VADDPS  Y12, Y9, Y9
+	VMOVUPS 32(R12), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VADDPS  Y13, Y7, Y7
+	VADDPS  Y13, Y10, Y10
+	VMOVUPS 64(R12), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+	VADDPS  Y14, Y8, Y8
+	VADDPS  Y14, Y11, Y11
+
+tileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tilestored:
+	ADDQ $0x00000180, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, R8
+	JMP  tile
 
 tiledone:
 	JMP tails
 
 stream:
 streamtile:
-	CMPQ   R8, $0x04
-	JL     streamtiledone
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    streamtilestrided
-	SUBQ   $0x00000004, R13
-	JL     streamtiledenserest
+	CMPQ       R8, $0x04
+	JL         streamtiledone
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	VXORPS     Y10, Y10, Y10
+	VXORPS     Y11, Y11, Y11
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         streamtilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+
+streamtilefetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  streamtilestrided
+	SUBQ $0x00000004, R13
+	JL   streamtiledenserest
 
 streamtiledense:
 	PREFETCHT1   (R9)
@@ -2404,6 +2896,10 @@ streamtilestore:
 	VADDPS 352(AX), Y11, Y11
 
 streamtileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     streamtilelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2416,34 +2912,93 @@ streamtileset:
 	VMOVUPS Y9, 288(AX)
 	VMOVUPS Y10, 320(AX)
 	VMOVUPS Y11, 352(AX)
-	ADDQ    $0x00000180, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x04, R8
-	JMP     streamtile
+	JMP     streamtilestored
+
+streamtilelast:
+	TESTQ   R12, R12
+	JZ      streamtileplain
+	VMOVUPS (R12), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VADDPS  Y12, Y6, Y6
+	VADDPS  Y12, Y9, Y9
+	VMOVUPS 32(R12), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VADDPS  Y13, Y7, Y7
+	VADDPS  Y13, Y10, Y10
+	VMOVUPS 64(R12), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+	VADDPS  Y14, Y8, Y8
+	VADDPS  Y14, Y11, Y11
+
+streamtileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+streamtilestored:
+	ADDQ $0x00000180, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, R8
+	JMP  streamtile
 
 streamtiledone:
 tails:
-	CMPQ   R8, $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail3strided
-	SUBQ   $0x00000004, R13
-	JL     tail3denserest
+	CMPQ       R8, $0x03
+	JNE        tail3done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail3fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+
+tail3fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail3strided
+	SUBQ $0x00000004, R13
+	JL   tail3denserest
 
 tail3dense:
 	PREFETCHT1   (R9)
@@ -2672,6 +3227,10 @@ tail3store:
 	VADDPS 256(AX), Y8, Y8
 
 tail3set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2681,23 +3240,71 @@ tail3set:
 	VMOVUPS Y6, 192(AX)
 	VMOVUPS Y7, 224(AX)
 	VMOVUPS Y8, 256(AX)
+	JMP     tail3stored
 
+tail3last:
+	TESTQ   R11, R11
+	JZ      tail3plain
+	VMOVUPS (R11), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VADDPS  Y12, Y6, Y6
+	VMOVUPS 32(R11), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VADDPS  Y13, Y7, Y7
+	VMOVUPS 64(R11), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+	VADDPS  Y14, Y8, Y8
+
+tail3plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	VMOVUPS Y2, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	VMOVUPS Y4, 32(R10)
+	VMOVUPS Y5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	VMOVUPS Y8, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail3stored:
 tail3done:
-	CMPQ   R8, $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail2strided
-	SUBQ   $0x00000004, R13
-	JL     tail2denserest
+	CMPQ       R8, $0x02
+	JNE        tail2done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail2fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+
+tail2fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail2strided
+	SUBQ $0x00000004, R13
+	JL   tail2denserest
 
 tail2dense:
 	PREFETCHT1   (R9)
@@ -2883,26 +3490,68 @@ tail2store:
 	VADDPS 160(AX), Y5, Y5
 
 tail2set:
+	MOVQ    c+64(FP), DX
+	MOVQ    bias+80(FP), R10
+	TESTQ   DX, DX
+	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
 	VMOVUPS Y4, 128(AX)
 	VMOVUPS Y5, 160(AX)
+	JMP     tail2stored
 
+tail2last:
+	TESTQ   R10, R10
+	JZ      tail2plain
+	VMOVUPS (R10), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VMOVUPS 32(R10), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VMOVUPS 64(R10), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+
+tail2plain:
+	MOVQ    cStep+72(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VMOVUPS Y2, 64(DX)
+	ADDQ    R10, DX
+	VMOVUPS Y3, (DX)
+	VMOVUPS Y4, 32(DX)
+	VMOVUPS Y5, 64(DX)
+	ADDQ    R10, DX
+	MOVQ    DX, c+64(FP)
+
+tail2stored:
 tail2done:
-	CMPQ   R8, $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   CX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	CMPQ   BX, $0x04
-	JNE    tail1strided
-	SUBQ   $0x00000004, R13
-	JL     tail1denserest
+	CMPQ       R8, $0x01
+	JNE        tail1done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	MOVQ       c+64(FP), DX
+	TESTQ      DX, DX
+	JZ         tail1fetched
+	MOVQ       cStep+72(FP), R8
+	SHLQ       $0x02, R8
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	ADDQ       R8, DX
+
+tail1fetched:
+	MOVQ CX, R11
+	MOVQ SI, R12
+	MOVQ DI, R13
+	CMPQ BX, $0x04
+	JNE  tail1strided
+	SUBQ $0x00000004, R13
+	JL   tail1denserest
 
 tail1dense:
 	PREFETCHT1   (R9)
@@ -3045,10 +3694,35 @@ tail1store:
 	VADDPS 64(AX), Y2, Y2
 
 tail1set:
+	MOVQ    c+64(FP), CX
+	MOVQ    bias+80(FP), DX
+	TESTQ   CX, CX
+	JNZ     tail1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
+	JMP     tail1stored
 
+tail1last:
+	TESTQ   DX, DX
+	JZ      tail1plain
+	VMOVUPS (DX), Y12
+	VADDPS  Y12, Y0, Y0
+	VMOVUPS 32(DX), Y13
+	VADDPS  Y13, Y1, Y1
+	VMOVUPS 64(DX), Y14
+	VADDPS  Y14, Y2, Y2
+
+tail1plain:
+	MOVQ    cStep+72(FP), AX
+	SHLQ    $0x02, AX
+	VMOVUPS Y0, (CX)
+	VMOVUPS Y1, 32(CX)
+	VMOVUPS Y2, 64(CX)
+	ADDQ    AX, CX
+	MOVQ    CX, c+64(FP)
+
+tail1stored:
 tail1done:
 	LDMXCSR (SP)
 	VZEROUPPER

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func multiply1AVX512(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, ahead *float32, stream int)
+// func multiply1AVX512(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
-TEXT ·multiply1AVX512(SB), NOSPLIT, $8-80
+TEXT ·multiply1AVX512(SB), NOSPLIT, $8-104
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -19,30 +19,53 @@ TEXT ·multiply1AVX512(SB), NOSPLIT, $8-80
 	MOVQ    b+32(FP), SI
 	MOVQ    k+40(FP), DI
 	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+64(FP), R9
+	MOVQ    ahead+88(FP), R9
 	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+72(FP), $0x00
+	CMPQ    stream+96(FP), $0x00
 	JNE     stream
 
 tile:
-	CMPQ   R8, $0x08
-	JL     tiledone
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tilestrided
-	SUBQ   $0x00000004, R14
-	JL     tiledenserest
+	CMPQ       R8, $0x08
+	JL         tiledone
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+tilefetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tilestrided
+	SUBQ $0x00000004, R14
+	JL   tiledenserest
 
 tiledense:
 	PREFETCHT1   (R9)
@@ -291,6 +314,10 @@ tilestore:
 	VADDPS 448(AX), Z7, Z7
 
 tileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tilelast
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -299,41 +326,101 @@ tileset:
 	VMOVUPS Z5, 320(AX)
 	VMOVUPS Z6, 384(AX)
 	VMOVUPS Z7, 448(AX)
-	ADDQ    $0x00000200, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x08, R8
-	JMP     tile
+	JMP     tilestored
+
+tilelast:
+	TESTQ   R12, R12
+	JZ      tileplain
+	VMOVUPS (R12), Z8
+	VADDPS  Z8, Z0, Z0
+	VADDPS  Z8, Z1, Z1
+	VADDPS  Z8, Z2, Z2
+	VADDPS  Z8, Z3, Z3
+	VADDPS  Z8, Z4, Z4
+	VADDPS  Z8, Z5, Z5
+	VADDPS  Z8, Z6, Z6
+	VADDPS  Z8, Z7, Z7
+
+tileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tilestored:
+	ADDQ $0x00000200, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x08, R8
+	JMP  tile
 
 tiledone:
 	JMP tails
 
 stream:
 streamtile:
-	CMPQ   R8, $0x08
-	JL     streamtiledone
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    streamtilestrided
-	SUBQ   $0x00000004, R14
-	JL     streamtiledenserest
+	CMPQ       R8, $0x08
+	JL         streamtiledone
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         streamtilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+streamtilefetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  streamtilestrided
+	SUBQ $0x00000004, R14
+	JL   streamtiledenserest
 
 streamtiledense:
 	PREFETCHT1   (R9)
@@ -582,6 +669,10 @@ streamtilestore:
 	VADDPS 448(AX), Z7, Z7
 
 streamtileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     streamtilelast
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -590,37 +681,95 @@ streamtileset:
 	VMOVUPS Z5, 320(AX)
 	VMOVUPS Z6, 384(AX)
 	VMOVUPS Z7, 448(AX)
-	ADDQ    $0x00000200, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x08, R8
-	JMP     streamtile
+	JMP     streamtilestored
+
+streamtilelast:
+	TESTQ   R12, R12
+	JZ      streamtileplain
+	VMOVUPS (R12), Z8
+	VADDPS  Z8, Z0, Z0
+	VADDPS  Z8, Z1, Z1
+	VADDPS  Z8, Z2, Z2
+	VADDPS  Z8, Z3, Z3
+	VADDPS  Z8, Z4, Z4
+	VADDPS  Z8, Z5, Z5
+	VADDPS  Z8, Z6, Z6
+	VADDPS  Z8, Z7, Z7
+
+streamtileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+streamtilestored:
+	ADDQ $0x00000200, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x08, R8
+	JMP  streamtile
 
 streamtiledone:
 tails:
-	CMPQ   R8, $0x07
-	JNE    tail7done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail7strided
-	SUBQ   $0x00000004, R14
-	JL     tail7denserest
+	CMPQ       R8, $0x07
+	JNE        tail7done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail7fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+tail7fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail7strided
+	SUBQ $0x00000004, R14
+	JL   tail7denserest
 
 tail7dense:
 	PREFETCHT1   (R9)
@@ -848,6 +997,10 @@ tail7store:
 	VADDPS 384(AX), Z6, Z6
 
 tail7set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -855,24 +1008,76 @@ tail7set:
 	VMOVUPS Z4, 256(AX)
 	VMOVUPS Z5, 320(AX)
 	VMOVUPS Z6, 384(AX)
+	JMP     tail7stored
 
+tail7last:
+	TESTQ   R12, R12
+	JZ      tail7plain
+	VMOVUPS (R12), Z8
+	VADDPS  Z8, Z0, Z0
+	VADDPS  Z8, Z1, Z1
+	VADDPS  Z8, Z2, Z2
+	VADDPS  Z8, Z3, Z3
+	VADDPS  Z8, Z4, Z4
+	VADDPS  Z8, Z5, Z5
+	VADDPS  Z8, Z6, Z6
+
+tail7plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail7stored:
 tail7done:
-	CMPQ   R8, $0x06
-	JNE    tail6done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail6strided
-	SUBQ   $0x00000004, R14
-	JL     tail6denserest
+	CMPQ       R8, $0x06
+	JNE        tail6done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail6fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+tail6fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail6strided
+	SUBQ $0x00000004, R14
+	JL   tail6denserest
 
 tail6dense:
 	PREFETCHT1   (R9)
@@ -1079,29 +1284,80 @@ tail6store:
 	VADDPS 320(AX), Z5, Z5
 
 tail6set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
 	VMOVUPS Z3, 192(AX)
 	VMOVUPS Z4, 256(AX)
 	VMOVUPS Z5, 320(AX)
+	JMP     tail6stored
 
+tail6last:
+	TESTQ   R12, R12
+	JZ      tail6plain
+	VMOVUPS (R12), Z8
+	VADDPS  Z8, Z0, Z0
+	VADDPS  Z8, Z1, Z1
+	VADDPS  Z8, Z2, Z2
+	VADDPS  Z8, Z3, Z3
+	VADDPS  Z8, Z4, Z4
+	VADDPS  Z8, Z5, Z5
+
+tail6plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail6stored:
 tail6done:
-	CMPQ   R8, $0x05
-	JNE    tail5done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail5strided
-	SUBQ   $0x00000004, R14
-	JL     tail5denserest
+	CMPQ       R8, $0x05
+	JNE        tail5done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail5fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+tail5fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail5strided
+	SUBQ $0x00000004, R14
+	JL   tail5denserest
 
 tail5dense:
 	PREFETCHT1   (R9)
@@ -1287,26 +1543,72 @@ tail5store:
 	VADDPS 256(AX), Z4, Z4
 
 tail5set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
 	VMOVUPS Z3, 192(AX)
 	VMOVUPS Z4, 256(AX)
+	JMP     tail5stored
 
+tail5last:
+	TESTQ   R12, R12
+	JZ      tail5plain
+	VMOVUPS (R12), Z8
+	VADDPS  Z8, Z0, Z0
+	VADDPS  Z8, Z1, Z1
+	VADDPS  Z8, Z2, Z2
+	VADDPS  Z8, Z3, Z3
+	VADDPS  Z8, Z4, Z4
+
+tail5plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail5stored:
 tail5done:
-	CMPQ   R8, $0x04
-	JNE    tail4done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail4strided
-	SUBQ   $0x00000004, R14
-	JL     tail4denserest
+	CMPQ       R8, $0x04
+	JNE        tail4done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail4fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+
+tail4fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail4strided
+	SUBQ $0x00000004, R14
+	JL   tail4denserest
 
 tail4dense:
 	PREFETCHT1   (R9)
@@ -1464,24 +1766,65 @@ tail4store:
 	VADDPS 192(AX), Z3, Z3
 
 tail4set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
 	VMOVUPS Z3, 192(AX)
+	JMP     tail4stored
 
+tail4last:
+	TESTQ   R11, R11
+	JZ      tail4plain
+	VMOVUPS (R11), Z8
+	VADDPS  Z8, Z0, Z0
+	VADDPS  Z8, Z1, Z1
+	VADDPS  Z8, Z2, Z2
+	VADDPS  Z8, Z3, Z3
+
+tail4plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Z0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail4stored:
 tail4done:
-	CMPQ   R8, $0x03
-	JNE    tail3done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail3strided
-	SUBQ   $0x00000004, R14
-	JL     tail3denserest
+	CMPQ       R8, $0x03
+	JNE        tail3done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail3fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+tail3fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail3strided
+	SUBQ $0x00000004, R14
+	JL   tail3denserest
 
 tail3dense:
 	PREFETCHT1   (R9)
@@ -1618,22 +1961,58 @@ tail3store:
 	VADDPS 128(AX), Z2, Z2
 
 tail3set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
+	JMP     tail3stored
 
+tail3last:
+	TESTQ   R11, R11
+	JZ      tail3plain
+	VMOVUPS (R11), Z8
+	VADDPS  Z8, Z0, Z0
+	VADDPS  Z8, Z1, Z1
+	VADDPS  Z8, Z2, Z2
+
+tail3plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Z0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail3stored:
 tail3done:
-	CMPQ   R8, $0x02
-	JNE    tail2done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail2strided
-	SUBQ   $0x00000004, R14
-	JL     tail2denserest
+	CMPQ       R8, $0x02
+	JNE        tail2done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail2fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+tail2fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail2strided
+	SUBQ $0x00000004, R14
+	JL   tail2denserest
 
 tail2dense:
 	PREFETCHT1   (R9)
@@ -1749,20 +2128,51 @@ tail2store:
 	VADDPS 64(AX), Z1, Z1
 
 tail2set:
+	MOVQ    c+64(FP), DX
+	MOVQ    bias+80(FP), R10
+	TESTQ   DX, DX
+	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+	JMP     tail2stored
 
+tail2last:
+	TESTQ   R10, R10
+	JZ      tail2plain
+	VMOVUPS (R10), Z8
+	VADDPS  Z8, Z0, Z0
+	VADDPS  Z8, Z1, Z1
+
+tail2plain:
+	MOVQ    cStep+72(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Z0, (DX)
+	ADDQ    R10, DX
+	VMOVUPS Z1, (DX)
+	ADDQ    R10, DX
+	MOVQ    DX, c+64(FP)
+
+tail2stored:
 tail2done:
-	CMPQ   R8, $0x01
-	JNE    tail1done
-	VXORPS Z0, Z0, Z0
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail1strided
-	SUBQ   $0x00000004, R14
-	JL     tail1denserest
+	CMPQ       R8, $0x01
+	JNE        tail1done
+	VXORPS     Z0, Z0, Z0
+	MOVQ       c+64(FP), DX
+	TESTQ      DX, DX
+	JZ         tail1fetched
+	MOVQ       cStep+72(FP), R8
+	SHLQ       $0x02, R8
+	PREFETCHT0 (DX)
+	ADDQ       R8, DX
+
+tail1fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail1strided
+	SUBQ $0x00000004, R14
+	JL   tail1denserest
 
 tail1dense:
 	PREFETCHT1   (R9)
@@ -1857,16 +2267,35 @@ tail1store:
 	VADDPS (AX), Z0, Z0
 
 tail1set:
+	MOVQ    c+64(FP), CX
+	MOVQ    bias+80(FP), DX
+	TESTQ   CX, CX
+	JNZ     tail1last
 	VMOVUPS Z0, (AX)
+	JMP     tail1stored
 
+tail1last:
+	TESTQ   DX, DX
+	JZ      tail1plain
+	VMOVUPS (DX), Z8
+	VADDPS  Z8, Z0, Z0
+
+tail1plain:
+	MOVQ    cStep+72(FP), AX
+	SHLQ    $0x02, AX
+	VMOVUPS Z0, (CX)
+	ADDQ    AX, CX
+	MOVQ    CX, c+64(FP)
+
+tail1stored:
 tail1done:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
-// func multiply2AVX512(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, ahead *float32, stream int)
+// func multiply2AVX512(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
-TEXT ·multiply2AVX512(SB), NOSPLIT, $8-80
+TEXT ·multiply2AVX512(SB), NOSPLIT, $8-104
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -1879,38 +2308,69 @@ TEXT ·multiply2AVX512(SB), NOSPLIT, $8-80
 	MOVQ    b+32(FP), SI
 	MOVQ    k+40(FP), DI
 	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+64(FP), R9
+	MOVQ    ahead+88(FP), R9
 	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+72(FP), $0x00
+	CMPQ    stream+96(FP), $0x00
 	JNE     stream
 
 tile:
-	CMPQ   R8, $0x08
-	JL     tiledone
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tilestrided
-	SUBQ   $0x00000004, R14
-	JL     tiledenserest
+	CMPQ       R8, $0x08
+	JL         tiledone
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	VXORPS     Z12, Z12, Z12
+	VXORPS     Z13, Z13, Z13
+	VXORPS     Z14, Z14, Z14
+	VXORPS     Z15, Z15, Z15
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+
+tilefetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tilestrided
+	SUBQ $0x00000004, R14
+	JL   tiledenserest
 
 tiledense:
 	PREFETCHT1   (R9)
@@ -2257,6 +2717,10 @@ tilestore:
 	VADDPS 960(AX), Z15, Z15
 
 tileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tilelast
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -2273,49 +2737,134 @@ tileset:
 	VMOVUPS Z13, 832(AX)
 	VMOVUPS Z14, 896(AX)
 	VMOVUPS Z15, 960(AX)
-	ADDQ    $0x00000400, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x08, R8
-	JMP     tile
+	JMP     tilestored
+
+tilelast:
+	TESTQ   R12, R12
+	JZ      tileplain
+	VMOVUPS (R12), Z16
+	VADDPS  Z16, Z0, Z0
+	VADDPS  Z16, Z2, Z2
+	VADDPS  Z16, Z4, Z4
+	VADDPS  Z16, Z6, Z6
+	VADDPS  Z16, Z8, Z8
+	VADDPS  Z16, Z10, Z10
+	VADDPS  Z16, Z12, Z12
+	VADDPS  Z16, Z14, Z14
+	VMOVUPS 64(R12), Z17
+	VADDPS  Z17, Z1, Z1
+	VADDPS  Z17, Z3, Z3
+	VADDPS  Z17, Z5, Z5
+	VADDPS  Z17, Z7, Z7
+	VADDPS  Z17, Z9, Z9
+	VADDPS  Z17, Z11, Z11
+	VADDPS  Z17, Z13, Z13
+	VADDPS  Z17, Z15, Z15
+
+tileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tilestored:
+	ADDQ $0x00000400, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x08, R8
+	JMP  tile
 
 tiledone:
 	JMP tails
 
 stream:
 streamtile:
-	CMPQ   R8, $0x08
-	JL     streamtiledone
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    streamtilestrided
-	SUBQ   $0x00000004, R14
-	JL     streamtiledenserest
+	CMPQ       R8, $0x08
+	JL         streamtiledone
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	VXORPS     Z12, Z12, Z12
+	VXORPS     Z13, Z13, Z13
+	VXORPS     Z14, Z14, Z14
+	VXORPS     Z15, Z15, Z15
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         streamtilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+
+streamtilefetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  streamtilestrided
+	SUBQ $0x00000004, R14
+	JL   streamtiledenserest
 
 streamtiledense:
 	PREFETCHT1   (R9)
@@ -2672,6 +3221,10 @@ streamtilestore:
 	VADDPS 960(AX), Z15, Z15
 
 streamtileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     streamtilelast
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -2688,44 +3241,126 @@ streamtileset:
 	VMOVUPS Z13, 832(AX)
 	VMOVUPS Z14, 896(AX)
 	VMOVUPS Z15, 960(AX)
-	ADDQ    $0x00000400, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x08, R8
-	JMP     streamtile
+	JMP     streamtilestored
+
+streamtilelast:
+	TESTQ   R12, R12
+	JZ      streamtileplain
+	VMOVUPS (R12), Z16
+	VADDPS  Z16, Z0, Z0
+	VADDPS  Z16, Z2, Z2
+	VADDPS  Z16, Z4, Z4
+	VADDPS  Z16, Z6, Z6
+	VADDPS  Z16, Z8, Z8
+	VADDPS  Z16, Z10, Z10
+	VADDPS  Z16, Z12, Z12
+	VADDPS  Z16, Z14, Z14
+	VMOVUPS 64(R12), Z17
+	VADDPS  Z17, Z1, Z1
+	VADDPS  Z17, Z3, Z3
+	VADDPS  Z17, Z5, Z5
+	VADDPS  Z17, Z7, Z7
+	VADDPS  Z17, Z9, Z9
+	VADDPS  Z17, Z11, Z11
+	VADDPS  Z17, Z13, Z13
+	VADDPS  Z17, Z15, Z15
+
+streamtileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+streamtilestored:
+	ADDQ $0x00000400, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x08, R8
+	JMP  streamtile
 
 streamtiledone:
 tails:
-	CMPQ   R8, $0x07
-	JNE    tail7done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail7strided
-	SUBQ   $0x00000004, R14
-	JL     tail7denserest
+	CMPQ       R8, $0x07
+	JNE        tail7done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	VXORPS     Z12, Z12, Z12
+	VXORPS     Z13, Z13, Z13
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail7fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+
+tail7fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail7strided
+	SUBQ $0x00000004, R14
+	JL   tail7denserest
 
 tail7dense:
 	PREFETCHT1   (R9)
@@ -3050,6 +3685,10 @@ tail7store:
 	VADDPS 832(AX), Z13, Z13
 
 tail7set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -3064,30 +3703,103 @@ tail7set:
 	VMOVUPS Z11, 704(AX)
 	VMOVUPS Z12, 768(AX)
 	VMOVUPS Z13, 832(AX)
+	JMP     tail7stored
 
+tail7last:
+	TESTQ   R12, R12
+	JZ      tail7plain
+	VMOVUPS (R12), Z16
+	VADDPS  Z16, Z0, Z0
+	VADDPS  Z16, Z2, Z2
+	VADDPS  Z16, Z4, Z4
+	VADDPS  Z16, Z6, Z6
+	VADDPS  Z16, Z8, Z8
+	VADDPS  Z16, Z10, Z10
+	VADDPS  Z16, Z12, Z12
+	VMOVUPS 64(R12), Z17
+	VADDPS  Z17, Z1, Z1
+	VADDPS  Z17, Z3, Z3
+	VADDPS  Z17, Z5, Z5
+	VADDPS  Z17, Z7, Z7
+	VADDPS  Z17, Z9, Z9
+	VADDPS  Z17, Z11, Z11
+	VADDPS  Z17, Z13, Z13
+
+tail7plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail7stored:
 tail7done:
-	CMPQ   R8, $0x06
-	JNE    tail6done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail6strided
-	SUBQ   $0x00000004, R14
-	JL     tail6denserest
+	CMPQ       R8, $0x06
+	JNE        tail6done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail6fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+
+tail6fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail6strided
+	SUBQ $0x00000004, R14
+	JL   tail6denserest
 
 tail6dense:
 	PREFETCHT1   (R9)
@@ -3380,6 +4092,10 @@ tail6store:
 	VADDPS 704(AX), Z11, Z11
 
 tail6set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -3392,28 +4108,93 @@ tail6set:
 	VMOVUPS Z9, 576(AX)
 	VMOVUPS Z10, 640(AX)
 	VMOVUPS Z11, 704(AX)
+	JMP     tail6stored
 
+tail6last:
+	TESTQ   R12, R12
+	JZ      tail6plain
+	VMOVUPS (R12), Z16
+	VADDPS  Z16, Z0, Z0
+	VADDPS  Z16, Z2, Z2
+	VADDPS  Z16, Z4, Z4
+	VADDPS  Z16, Z6, Z6
+	VADDPS  Z16, Z8, Z8
+	VADDPS  Z16, Z10, Z10
+	VMOVUPS 64(R12), Z17
+	VADDPS  Z17, Z1, Z1
+	VADDPS  Z17, Z3, Z3
+	VADDPS  Z17, Z5, Z5
+	VADDPS  Z17, Z7, Z7
+	VADDPS  Z17, Z9, Z9
+	VADDPS  Z17, Z11, Z11
+
+tail6plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail6stored:
 tail6done:
-	CMPQ   R8, $0x05
-	JNE    tail5done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail5strided
-	SUBQ   $0x00000004, R14
-	JL     tail5denserest
+	CMPQ       R8, $0x05
+	JNE        tail5done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail5fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+
+tail5fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail5strided
+	SUBQ $0x00000004, R14
+	JL   tail5denserest
 
 tail5dense:
 	PREFETCHT1   (R9)
@@ -3674,6 +4455,10 @@ tail5store:
 	VADDPS 576(AX), Z9, Z9
 
 tail5set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -3684,25 +4469,82 @@ tail5set:
 	VMOVUPS Z7, 448(AX)
 	VMOVUPS Z8, 512(AX)
 	VMOVUPS Z9, 576(AX)
+	JMP     tail5stored
 
+tail5last:
+	TESTQ   R12, R12
+	JZ      tail5plain
+	VMOVUPS (R12), Z16
+	VADDPS  Z16, Z0, Z0
+	VADDPS  Z16, Z2, Z2
+	VADDPS  Z16, Z4, Z4
+	VADDPS  Z16, Z6, Z6
+	VADDPS  Z16, Z8, Z8
+	VMOVUPS 64(R12), Z17
+	VADDPS  Z17, Z1, Z1
+	VADDPS  Z17, Z3, Z3
+	VADDPS  Z17, Z5, Z5
+	VADDPS  Z17, Z7, Z7
+	VADDPS  Z17, Z9, Z9
+
+tail5plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail5stored:
 tail5done:
-	CMPQ   R8, $0x04
-	JNE    tail4done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail4strided
-	SUBQ   $0x00000004, R14
-	JL     tail4denserest
+	CMPQ       R8, $0x04
+	JNE        tail4done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail4fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+
+tail4fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail4strided
+	SUBQ $0x00000004, R14
+	JL   tail4denserest
 
 tail4dense:
 	PREFETCHT1   (R9)
@@ -3924,6 +4766,10 @@ tail4store:
 	VADDPS 448(AX), Z7, Z7
 
 tail4set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -3932,23 +4778,72 @@ tail4set:
 	VMOVUPS Z5, 320(AX)
 	VMOVUPS Z6, 384(AX)
 	VMOVUPS Z7, 448(AX)
+	JMP     tail4stored
 
+tail4last:
+	TESTQ   R11, R11
+	JZ      tail4plain
+	VMOVUPS (R11), Z16
+	VADDPS  Z16, Z0, Z0
+	VADDPS  Z16, Z2, Z2
+	VADDPS  Z16, Z4, Z4
+	VADDPS  Z16, Z6, Z6
+	VMOVUPS 64(R11), Z17
+	VADDPS  Z17, Z1, Z1
+	VADDPS  Z17, Z3, Z3
+	VADDPS  Z17, Z5, Z5
+	VADDPS  Z17, Z7, Z7
+
+tail4plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail4stored:
 tail4done:
-	CMPQ   R8, $0x03
-	JNE    tail3done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail3strided
-	SUBQ   $0x00000004, R14
-	JL     tail3denserest
+	CMPQ       R8, $0x03
+	JNE        tail3done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail3fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+
+tail3fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail3strided
+	SUBQ $0x00000004, R14
+	JL   tail3denserest
 
 tail3dense:
 	PREFETCHT1   (R9)
@@ -4138,27 +5033,72 @@ tail3store:
 	VADDPS 320(AX), Z5, Z5
 
 tail3set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
 	VMOVUPS Z3, 192(AX)
 	VMOVUPS Z4, 256(AX)
 	VMOVUPS Z5, 320(AX)
+	JMP     tail3stored
 
+tail3last:
+	TESTQ   R11, R11
+	JZ      tail3plain
+	VMOVUPS (R11), Z16
+	VADDPS  Z16, Z0, Z0
+	VADDPS  Z16, Z2, Z2
+	VADDPS  Z16, Z4, Z4
+	VMOVUPS 64(R11), Z17
+	VADDPS  Z17, Z1, Z1
+	VADDPS  Z17, Z3, Z3
+	VADDPS  Z17, Z5, Z5
+
+tail3plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail3stored:
 tail3done:
-	CMPQ   R8, $0x02
-	JNE    tail2done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail2strided
-	SUBQ   $0x00000004, R14
-	JL     tail2denserest
+	CMPQ       R8, $0x02
+	JNE        tail2done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail2fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+
+tail2fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail2strided
+	SUBQ $0x00000004, R14
+	JL   tail2denserest
 
 tail2dense:
 	PREFETCHT1   (R9)
@@ -4316,23 +5256,60 @@ tail2store:
 	VADDPS 192(AX), Z3, Z3
 
 tail2set:
+	MOVQ    c+64(FP), DX
+	MOVQ    bias+80(FP), R10
+	TESTQ   DX, DX
+	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
 	VMOVUPS Z3, 192(AX)
+	JMP     tail2stored
 
+tail2last:
+	TESTQ   R10, R10
+	JZ      tail2plain
+	VMOVUPS (R10), Z16
+	VADDPS  Z16, Z0, Z0
+	VADDPS  Z16, Z2, Z2
+	VMOVUPS 64(R10), Z17
+	VADDPS  Z17, Z1, Z1
+	VADDPS  Z17, Z3, Z3
+
+tail2plain:
+	MOVQ    cStep+72(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	ADDQ    R10, DX
+	VMOVUPS Z2, (DX)
+	VMOVUPS Z3, 64(DX)
+	ADDQ    R10, DX
+	MOVQ    DX, c+64(FP)
+
+tail2stored:
 tail2done:
-	CMPQ   R8, $0x01
-	JNE    tail1done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail1strided
-	SUBQ   $0x00000004, R14
-	JL     tail1denserest
+	CMPQ       R8, $0x01
+	JNE        tail1done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	MOVQ       c+64(FP), DX
+	TESTQ      DX, DX
+	JZ         tail1fetched
+	MOVQ       cStep+72(FP), R8
+	SHLQ       $0x02, R8
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	ADDQ       R8, DX
+
+tail1fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail1strided
+	SUBQ $0x00000004, R14
+	JL   tail1denserest
 
 tail1dense:
 	PREFETCHT1   (R9)
@@ -4458,17 +5435,39 @@ tail1store:
 	VADDPS 64(AX), Z1, Z1
 
 tail1set:
+	MOVQ    c+64(FP), CX
+	MOVQ    bias+80(FP), DX
+	TESTQ   CX, CX
+	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
+	JMP     tail1stored
 
+tail1last:
+	TESTQ   DX, DX
+	JZ      tail1plain
+	VMOVUPS (DX), Z16
+	VADDPS  Z16, Z0, Z0
+	VMOVUPS 64(DX), Z17
+	VADDPS  Z17, Z1, Z1
+
+tail1plain:
+	MOVQ    cStep+72(FP), AX
+	SHLQ    $0x02, AX
+	VMOVUPS Z0, (CX)
+	VMOVUPS Z1, 64(CX)
+	ADDQ    AX, CX
+	MOVQ    CX, c+64(FP)
+
+tail1stored:
 tail1done:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
-// func multiply3AVX512(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, ahead *float32, stream int)
+// func multiply3AVX512(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
-TEXT ·multiply3AVX512(SB), NOSPLIT, $8-80
+TEXT ·multiply3AVX512(SB), NOSPLIT, $8-104
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -4481,46 +5480,85 @@ TEXT ·multiply3AVX512(SB), NOSPLIT, $8-80
 	MOVQ    b+32(FP), SI
 	MOVQ    k+40(FP), DI
 	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+64(FP), R9
+	MOVQ    ahead+88(FP), R9
 	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+72(FP), $0x00
+	CMPQ    stream+96(FP), $0x00
 	JNE     stream
 
 tile:
-	CMPQ   R8, $0x08
-	JL     tiledone
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	VXORPS Z16, Z16, Z16
-	VXORPS Z17, Z17, Z17
-	VXORPS Z18, Z18, Z18
-	VXORPS Z19, Z19, Z19
-	VXORPS Z20, Z20, Z20
-	VXORPS Z21, Z21, Z21
-	VXORPS Z22, Z22, Z22
-	VXORPS Z23, Z23, Z23
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tilestrided
-	SUBQ   $0x00000004, R14
-	JL     tiledenserest
+	CMPQ       R8, $0x08
+	JL         tiledone
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	VXORPS     Z12, Z12, Z12
+	VXORPS     Z13, Z13, Z13
+	VXORPS     Z14, Z14, Z14
+	VXORPS     Z15, Z15, Z15
+	VXORPS     Z16, Z16, Z16
+	VXORPS     Z17, Z17, Z17
+	VXORPS     Z18, Z18, Z18
+	VXORPS     Z19, Z19, Z19
+	VXORPS     Z20, Z20, Z20
+	VXORPS     Z21, Z21, Z21
+	VXORPS     Z22, Z22, Z22
+	VXORPS     Z23, Z23, Z23
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+
+tilefetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tilestrided
+	SUBQ $0x00000004, R14
+	JL   tiledenserest
 
 tiledense:
 	PREFETCHT1   (R9)
@@ -4965,6 +6003,10 @@ tilestore:
 	VADDPS 1472(AX), Z23, Z23
 
 tileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tilelast
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -4989,57 +6031,167 @@ tileset:
 	VMOVUPS Z21, 1344(AX)
 	VMOVUPS Z22, 1408(AX)
 	VMOVUPS Z23, 1472(AX)
-	ADDQ    $0x00000600, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x08, R8
-	JMP     tile
+	JMP     tilestored
+
+tilelast:
+	TESTQ   R12, R12
+	JZ      tileplain
+	VMOVUPS (R12), Z24
+	VADDPS  Z24, Z0, Z0
+	VADDPS  Z24, Z3, Z3
+	VADDPS  Z24, Z6, Z6
+	VADDPS  Z24, Z9, Z9
+	VADDPS  Z24, Z12, Z12
+	VADDPS  Z24, Z15, Z15
+	VADDPS  Z24, Z18, Z18
+	VADDPS  Z24, Z21, Z21
+	VMOVUPS 64(R12), Z25
+	VADDPS  Z25, Z1, Z1
+	VADDPS  Z25, Z4, Z4
+	VADDPS  Z25, Z7, Z7
+	VADDPS  Z25, Z10, Z10
+	VADDPS  Z25, Z13, Z13
+	VADDPS  Z25, Z16, Z16
+	VADDPS  Z25, Z19, Z19
+	VADDPS  Z25, Z22, Z22
+	VMOVUPS 128(R12), Z26
+	VADDPS  Z26, Z2, Z2
+	VADDPS  Z26, Z5, Z5
+	VADDPS  Z26, Z8, Z8
+	VADDPS  Z26, Z11, Z11
+	VADDPS  Z26, Z14, Z14
+	VADDPS  Z26, Z17, Z17
+	VADDPS  Z26, Z20, Z20
+	VADDPS  Z26, Z23, Z23
+
+tileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tilestored:
+	ADDQ $0x00000600, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x08, R8
+	JMP  tile
 
 tiledone:
 	JMP tails
 
 stream:
 streamtile:
-	CMPQ   R8, $0x08
-	JL     streamtiledone
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	VXORPS Z16, Z16, Z16
-	VXORPS Z17, Z17, Z17
-	VXORPS Z18, Z18, Z18
-	VXORPS Z19, Z19, Z19
-	VXORPS Z20, Z20, Z20
-	VXORPS Z21, Z21, Z21
-	VXORPS Z22, Z22, Z22
-	VXORPS Z23, Z23, Z23
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    streamtilestrided
-	SUBQ   $0x00000004, R14
-	JL     streamtiledenserest
+	CMPQ       R8, $0x08
+	JL         streamtiledone
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	VXORPS     Z12, Z12, Z12
+	VXORPS     Z13, Z13, Z13
+	VXORPS     Z14, Z14, Z14
+	VXORPS     Z15, Z15, Z15
+	VXORPS     Z16, Z16, Z16
+	VXORPS     Z17, Z17, Z17
+	VXORPS     Z18, Z18, Z18
+	VXORPS     Z19, Z19, Z19
+	VXORPS     Z20, Z20, Z20
+	VXORPS     Z21, Z21, Z21
+	VXORPS     Z22, Z22, Z22
+	VXORPS     Z23, Z23, Z23
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         streamtilefetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+
+streamtilefetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  streamtilestrided
+	SUBQ $0x00000004, R14
+	JL   streamtiledenserest
 
 streamtiledense:
 	PREFETCHT1   (R9)
@@ -5504,6 +6656,10 @@ streamtilestore:
 	VADDPS 1472(AX), Z23, Z23
 
 streamtileset:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     streamtilelast
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -5528,51 +6684,157 @@ streamtileset:
 	VMOVUPS Z21, 1344(AX)
 	VMOVUPS Z22, 1408(AX)
 	VMOVUPS Z23, 1472(AX)
-	ADDQ    $0x00000600, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	SUBQ    $0x08, R8
-	JMP     streamtile
+	JMP     streamtilestored
+
+streamtilelast:
+	TESTQ   R12, R12
+	JZ      streamtileplain
+	VMOVUPS (R12), Z24
+	VADDPS  Z24, Z0, Z0
+	VADDPS  Z24, Z3, Z3
+	VADDPS  Z24, Z6, Z6
+	VADDPS  Z24, Z9, Z9
+	VADDPS  Z24, Z12, Z12
+	VADDPS  Z24, Z15, Z15
+	VADDPS  Z24, Z18, Z18
+	VADDPS  Z24, Z21, Z21
+	VMOVUPS 64(R12), Z25
+	VADDPS  Z25, Z1, Z1
+	VADDPS  Z25, Z4, Z4
+	VADDPS  Z25, Z7, Z7
+	VADDPS  Z25, Z10, Z10
+	VADDPS  Z25, Z13, Z13
+	VADDPS  Z25, Z16, Z16
+	VADDPS  Z25, Z19, Z19
+	VADDPS  Z25, Z22, Z22
+	VMOVUPS 128(R12), Z26
+	VADDPS  Z26, Z2, Z2
+	VADDPS  Z26, Z5, Z5
+	VADDPS  Z26, Z8, Z8
+	VADDPS  Z26, Z11, Z11
+	VADDPS  Z26, Z14, Z14
+	VADDPS  Z26, Z17, Z17
+	VADDPS  Z26, Z20, Z20
+	VADDPS  Z26, Z23, Z23
+
+streamtileplain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+streamtilestored:
+	ADDQ $0x00000600, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x08, R8
+	JMP  streamtile
 
 streamtiledone:
 tails:
-	CMPQ   R8, $0x07
-	JNE    tail7done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	VXORPS Z16, Z16, Z16
-	VXORPS Z17, Z17, Z17
-	VXORPS Z18, Z18, Z18
-	VXORPS Z19, Z19, Z19
-	VXORPS Z20, Z20, Z20
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail7strided
-	SUBQ   $0x00000004, R14
-	JL     tail7denserest
+	CMPQ       R8, $0x07
+	JNE        tail7done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	VXORPS     Z12, Z12, Z12
+	VXORPS     Z13, Z13, Z13
+	VXORPS     Z14, Z14, Z14
+	VXORPS     Z15, Z15, Z15
+	VXORPS     Z16, Z16, Z16
+	VXORPS     Z17, Z17, Z17
+	VXORPS     Z18, Z18, Z18
+	VXORPS     Z19, Z19, Z19
+	VXORPS     Z20, Z20, Z20
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail7fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+
+tail7fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail7strided
+	SUBQ $0x00000004, R14
+	JL   tail7denserest
 
 tail7dense:
 	PREFETCHT1   (R9)
@@ -5994,6 +7256,10 @@ tail7store:
 	VADDPS 1280(AX), Z20, Z20
 
 tail7set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -6015,36 +7281,130 @@ tail7set:
 	VMOVUPS Z18, 1152(AX)
 	VMOVUPS Z19, 1216(AX)
 	VMOVUPS Z20, 1280(AX)
+	JMP     tail7stored
 
+tail7last:
+	TESTQ   R12, R12
+	JZ      tail7plain
+	VMOVUPS (R12), Z24
+	VADDPS  Z24, Z0, Z0
+	VADDPS  Z24, Z3, Z3
+	VADDPS  Z24, Z6, Z6
+	VADDPS  Z24, Z9, Z9
+	VADDPS  Z24, Z12, Z12
+	VADDPS  Z24, Z15, Z15
+	VADDPS  Z24, Z18, Z18
+	VMOVUPS 64(R12), Z25
+	VADDPS  Z25, Z1, Z1
+	VADDPS  Z25, Z4, Z4
+	VADDPS  Z25, Z7, Z7
+	VADDPS  Z25, Z10, Z10
+	VADDPS  Z25, Z13, Z13
+	VADDPS  Z25, Z16, Z16
+	VADDPS  Z25, Z19, Z19
+	VMOVUPS 128(R12), Z26
+	VADDPS  Z26, Z2, Z2
+	VADDPS  Z26, Z5, Z5
+	VADDPS  Z26, Z8, Z8
+	VADDPS  Z26, Z11, Z11
+	VADDPS  Z26, Z14, Z14
+	VADDPS  Z26, Z17, Z17
+	VADDPS  Z26, Z20, Z20
+
+tail7plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail7stored:
 tail7done:
-	CMPQ   R8, $0x06
-	JNE    tail6done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	VXORPS Z16, Z16, Z16
-	VXORPS Z17, Z17, Z17
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail6strided
-	SUBQ   $0x00000004, R14
-	JL     tail6denserest
+	CMPQ       R8, $0x06
+	JNE        tail6done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	VXORPS     Z12, Z12, Z12
+	VXORPS     Z13, Z13, Z13
+	VXORPS     Z14, Z14, Z14
+	VXORPS     Z15, Z15, Z15
+	VXORPS     Z16, Z16, Z16
+	VXORPS     Z17, Z17, Z17
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail6fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+
+tail6fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail6strided
+	SUBQ $0x00000004, R14
+	JL   tail6denserest
 
 tail6dense:
 	PREFETCHT1   (R9)
@@ -6423,6 +7783,10 @@ tail6store:
 	VADDPS 1088(AX), Z17, Z17
 
 tail6set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -6441,33 +7805,116 @@ tail6set:
 	VMOVUPS Z15, 960(AX)
 	VMOVUPS Z16, 1024(AX)
 	VMOVUPS Z17, 1088(AX)
+	JMP     tail6stored
 
+tail6last:
+	TESTQ   R12, R12
+	JZ      tail6plain
+	VMOVUPS (R12), Z24
+	VADDPS  Z24, Z0, Z0
+	VADDPS  Z24, Z3, Z3
+	VADDPS  Z24, Z6, Z6
+	VADDPS  Z24, Z9, Z9
+	VADDPS  Z24, Z12, Z12
+	VADDPS  Z24, Z15, Z15
+	VMOVUPS 64(R12), Z25
+	VADDPS  Z25, Z1, Z1
+	VADDPS  Z25, Z4, Z4
+	VADDPS  Z25, Z7, Z7
+	VADDPS  Z25, Z10, Z10
+	VADDPS  Z25, Z13, Z13
+	VADDPS  Z25, Z16, Z16
+	VMOVUPS 128(R12), Z26
+	VADDPS  Z26, Z2, Z2
+	VADDPS  Z26, Z5, Z5
+	VADDPS  Z26, Z8, Z8
+	VADDPS  Z26, Z11, Z11
+	VADDPS  Z26, Z14, Z14
+	VADDPS  Z26, Z17, Z17
+
+tail6plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail6stored:
 tail6done:
-	CMPQ   R8, $0x05
-	JNE    tail5done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	MOVQ   CX, R11
-	LEAQ   (CX)(DX*4), R12
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail5strided
-	SUBQ   $0x00000004, R14
-	JL     tail5denserest
+	CMPQ       R8, $0x05
+	JNE        tail5done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	VXORPS     Z12, Z12, Z12
+	VXORPS     Z13, Z13, Z13
+	VXORPS     Z14, Z14, Z14
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail5fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+
+tail5fetched:
+	MOVQ CX, R11
+	LEAQ (CX)(DX*4), R12
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail5strided
+	SUBQ $0x00000004, R14
+	JL   tail5denserest
 
 tail5dense:
 	PREFETCHT1   (R9)
@@ -6803,6 +8250,10 @@ tail5store:
 	VADDPS 896(AX), Z14, Z14
 
 tail5set:
+	MOVQ    c+64(FP), R11
+	MOVQ    bias+80(FP), R12
+	TESTQ   R11, R11
+	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -6818,29 +8269,101 @@ tail5set:
 	VMOVUPS Z12, 768(AX)
 	VMOVUPS Z13, 832(AX)
 	VMOVUPS Z14, 896(AX)
+	JMP     tail5stored
 
+tail5last:
+	TESTQ   R12, R12
+	JZ      tail5plain
+	VMOVUPS (R12), Z24
+	VADDPS  Z24, Z0, Z0
+	VADDPS  Z24, Z3, Z3
+	VADDPS  Z24, Z6, Z6
+	VADDPS  Z24, Z9, Z9
+	VADDPS  Z24, Z12, Z12
+	VMOVUPS 64(R12), Z25
+	VADDPS  Z25, Z1, Z1
+	VADDPS  Z25, Z4, Z4
+	VADDPS  Z25, Z7, Z7
+	VADDPS  Z25, Z10, Z10
+	VADDPS  Z25, Z13, Z13
+	VMOVUPS 128(R12), Z26
+	VADDPS  Z26, Z2, Z2
+	VADDPS  Z26, Z5, Z5
+	VADDPS  Z26, Z8, Z8
+	VADDPS  Z26, Z11, Z11
+	VADDPS  Z26, Z14, Z14
+
+tail5plain:
+	MOVQ    cStep+72(FP), R12
+	SHLQ    $0x02, R12
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+64(FP)
+
+tail5stored:
 tail5done:
-	CMPQ   R8, $0x04
-	JNE    tail4done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail4strided
-	SUBQ   $0x00000004, R14
-	JL     tail4denserest
+	CMPQ       R8, $0x04
+	JNE        tail4done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	VXORPS     Z9, Z9, Z9
+	VXORPS     Z10, Z10, Z10
+	VXORPS     Z11, Z11, Z11
+	MOVQ       c+64(FP), R11
+	TESTQ      R11, R11
+	JZ         tail4fetched
+	MOVQ       cStep+72(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	PREFETCHT0 128(R11)
+	ADDQ       R12, R11
+
+tail4fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail4strided
+	SUBQ $0x00000004, R14
+	JL   tail4denserest
 
 tail4dense:
 	PREFETCHT1   (R9)
@@ -7126,6 +8649,10 @@ tail4store:
 	VADDPS 704(AX), Z11, Z11
 
 tail4set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -7138,26 +8665,87 @@ tail4set:
 	VMOVUPS Z9, 576(AX)
 	VMOVUPS Z10, 640(AX)
 	VMOVUPS Z11, 704(AX)
+	JMP     tail4stored
 
+tail4last:
+	TESTQ   R11, R11
+	JZ      tail4plain
+	VMOVUPS (R11), Z24
+	VADDPS  Z24, Z0, Z0
+	VADDPS  Z24, Z3, Z3
+	VADDPS  Z24, Z6, Z6
+	VADDPS  Z24, Z9, Z9
+	VMOVUPS 64(R11), Z25
+	VADDPS  Z25, Z1, Z1
+	VADDPS  Z25, Z4, Z4
+	VADDPS  Z25, Z7, Z7
+	VADDPS  Z25, Z10, Z10
+	VMOVUPS 128(R11), Z26
+	VADDPS  Z26, Z2, Z2
+	VADDPS  Z26, Z5, Z5
+	VADDPS  Z26, Z8, Z8
+	VADDPS  Z26, Z11, Z11
+
+tail4plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z2, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	VMOVUPS Z4, 64(R10)
+	VMOVUPS Z5, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z8, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z9, (R10)
+	VMOVUPS Z10, 64(R10)
+	VMOVUPS Z11, 128(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail4stored:
 tail4done:
-	CMPQ   R8, $0x03
-	JNE    tail3done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail3strided
-	SUBQ   $0x00000004, R14
-	JL     tail3denserest
+	CMPQ       R8, $0x03
+	JNE        tail3done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	VXORPS     Z6, Z6, Z6
+	VXORPS     Z7, Z7, Z7
+	VXORPS     Z8, Z8, Z8
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail3fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	PREFETCHT0 128(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	PREFETCHT0 128(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	PREFETCHT0 128(R10)
+	ADDQ       R11, R10
+
+tail3fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail3strided
+	SUBQ $0x00000004, R14
+	JL   tail3denserest
 
 tail3dense:
 	PREFETCHT1   (R9)
@@ -7400,6 +8988,10 @@ tail3store:
 	VADDPS 512(AX), Z8, Z8
 
 tail3set:
+	MOVQ    c+64(FP), R10
+	MOVQ    bias+80(FP), R11
+	TESTQ   R10, R10
+	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -7409,23 +9001,73 @@ tail3set:
 	VMOVUPS Z6, 384(AX)
 	VMOVUPS Z7, 448(AX)
 	VMOVUPS Z8, 512(AX)
+	JMP     tail3stored
 
+tail3last:
+	TESTQ   R11, R11
+	JZ      tail3plain
+	VMOVUPS (R11), Z24
+	VADDPS  Z24, Z0, Z0
+	VADDPS  Z24, Z3, Z3
+	VADDPS  Z24, Z6, Z6
+	VMOVUPS 64(R11), Z25
+	VADDPS  Z25, Z1, Z1
+	VADDPS  Z25, Z4, Z4
+	VADDPS  Z25, Z7, Z7
+	VMOVUPS 128(R11), Z26
+	VADDPS  Z26, Z2, Z2
+	VADDPS  Z26, Z5, Z5
+	VADDPS  Z26, Z8, Z8
+
+tail3plain:
+	MOVQ    cStep+72(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z2, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	VMOVUPS Z4, 64(R10)
+	VMOVUPS Z5, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z8, 128(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+64(FP)
+
+tail3stored:
 tail3done:
-	CMPQ   R8, $0x02
-	JNE    tail2done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail2strided
-	SUBQ   $0x00000004, R14
-	JL     tail2denserest
+	CMPQ       R8, $0x02
+	JNE        tail2done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z4, Z4, Z4
+	VXORPS     Z5, Z5, Z5
+	MOVQ       c+64(FP), R10
+	TESTQ      R10, R10
+	JZ         tail2fetched
+	MOVQ       cStep+72(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	PREFETCHT0 128(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	PREFETCHT0 128(R10)
+	ADDQ       R11, R10
+
+tail2fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail2strided
+	SUBQ $0x00000004, R14
+	JL   tail2denserest
 
 tail2dense:
 	PREFETCHT1   (R9)
@@ -7625,26 +9267,69 @@ tail2store:
 	VADDPS 320(AX), Z5, Z5
 
 tail2set:
+	MOVQ    c+64(FP), DX
+	MOVQ    bias+80(FP), R10
+	TESTQ   DX, DX
+	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
 	VMOVUPS Z3, 192(AX)
 	VMOVUPS Z4, 256(AX)
 	VMOVUPS Z5, 320(AX)
+	JMP     tail2stored
 
+tail2last:
+	TESTQ   R10, R10
+	JZ      tail2plain
+	VMOVUPS (R10), Z24
+	VADDPS  Z24, Z0, Z0
+	VADDPS  Z24, Z3, Z3
+	VMOVUPS 64(R10), Z25
+	VADDPS  Z25, Z1, Z1
+	VADDPS  Z25, Z4, Z4
+	VMOVUPS 128(R10), Z26
+	VADDPS  Z26, Z2, Z2
+	VADDPS  Z26, Z5, Z5
+
+tail2plain:
+	MOVQ    cStep+72(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	ADDQ    R10, DX
+	VMOVUPS Z3, (DX)
+	VMOVUPS Z4, 64(DX)
+	VMOVUPS Z5, 128(DX)
+	ADDQ    R10, DX
+	MOVQ    DX, c+64(FP)
+
+tail2stored:
 tail2done:
-	CMPQ   R8, $0x01
-	JNE    tail1done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	MOVQ   CX, R11
-	MOVQ   SI, R13
-	MOVQ   DI, R14
-	CMPQ   BX, $0x04
-	JNE    tail1strided
-	SUBQ   $0x00000004, R14
-	JL     tail1denserest
+	CMPQ       R8, $0x01
+	JNE        tail1done
+	VXORPS     Z0, Z0, Z0
+	VXORPS     Z1, Z1, Z1
+	VXORPS     Z2, Z2, Z2
+	MOVQ       c+64(FP), DX
+	TESTQ      DX, DX
+	JZ         tail1fetched
+	MOVQ       cStep+72(FP), R8
+	SHLQ       $0x02, R8
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	PREFETCHT0 128(DX)
+	ADDQ       R8, DX
+
+tail1fetched:
+	MOVQ CX, R11
+	MOVQ SI, R13
+	MOVQ DI, R14
+	CMPQ BX, $0x04
+	JNE  tail1strided
+	SUBQ $0x00000004, R14
+	JL   tail1denserest
 
 tail1dense:
 	PREFETCHT1   (R9)
@@ -7801,10 +9486,35 @@ tail1store:
 	VADDPS 128(AX), Z2, Z2
 
 tail1set:
+	MOVQ    c+64(FP), CX
+	MOVQ    bias+80(FP), DX
+	TESTQ   CX, CX
+	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
+	JMP     tail1stored
 
+tail1last:
+	TESTQ   DX, DX
+	JZ      tail1plain
+	VMOVUPS (DX), Z24
+	VADDPS  Z24, Z0, Z0
+	VMOVUPS 64(DX), Z25
+	VADDPS  Z25, Z1, Z1
+	VMOVUPS 128(DX), Z26
+	VADDPS  Z26, Z2, Z2
+
+tail1plain:
+	MOVQ    cStep+72(FP), AX
+	SHLQ    $0x02, AX
+	VMOVUPS Z0, (CX)
+	VMOVUPS Z1, 64(CX)
+	VMOVUPS Z2, 128(CX)
+	ADDQ    AX, CX
+	MOVQ    CX, c+64(FP)
+
+tail1stored:
 tail1done:
 	LDMXCSR (SP)
 	VZEROUPPER

@@ -23,9 +23,9 @@ type job struct {
 }
 
 const (
-	mostRows  = 64      // of an item
+	mostRows  = 128     // of an item
 	blockA    = 1 << 18 // floats: rows of A of an item stay in the second-level cache
-	mostK     = 192     // of a partial sum: its part of a panel stays in the first-level cache
+	mostK     = 384     // of a partial sum: its part of a panel stays in the second-level cache
 	elements  = 1 << 13 // of an item
 	smallTime = 10_000  // nanoseconds of work that are worth a helper
 )
@@ -95,8 +95,8 @@ func (j *job) block(sums []float32, row, i int) {
 	a := &j.args
 	rows := min(j.rows, a.C.Rows-row)
 	col, width := j.cut.at(i)
-	panel := a.B.memory[a.B.k*col:][:a.B.k*width]
 	if chosen.multiply[0] == nil {
+		panel := a.B.memory[a.B.k*col:][:a.B.k*width]
 		clear(sums[:rows*width])
 		for k := 0; k < a.B.k; k += j.kBlock {
 			n := min(j.kBlock, a.B.k-k)
@@ -107,21 +107,35 @@ func (j *job) block(sums []float32, row, i int) {
 	}
 	if a.B.k == 0 {
 		clear(sums[:rows*width])
+	} else if j.multiply(sums, row, rows, col, width) {
+		return
 	}
+	a.finish(sums, row, col, rows, min(width, a.B.n-col), width)
+}
+
+// multiply sets sums to rows of A B within a panel, or, if nothing but a bias is to follow and
+// the panel is whole, writes C and returns true.
+func (j *job) multiply(sums []float32, row, rows, col, width int) bool {
+	a := &j.args
+	plain := col+width <= a.B.n && a.Activation == None && a.Before.Data == nil && a.Residual.Data == nil && !a.Accumulate
 	multiply, stream := chosen.multiply[width/chosen.lanes-1], 0
 	if rows < 3*chosen.tile {
 		stream = 1
 	}
+	var c, bias *float32
 	for k := 0; k < a.B.k; k += j.kBlock {
 		n := min(j.kBlock, a.B.k-k)
-		last := a.B.memory[len(a.B.memory)-1:]
-		ahead := &last[0]
-		if next := a.B.k*col + (k+n)*width; next < len(a.B.memory) {
-			ahead = &a.B.memory[next]
+		if plain && k+n == a.B.k {
+			c = a.C.at(row, col)
+			if a.Bias != nil {
+				bias = &a.Bias[col]
+			}
 		}
-		multiply(&sums[0], a.A.at(row, k), a.A.RowStride, a.A.ColStride, &panel[k*width], n, rows, min(k, 1), ahead, stream)
+		at := a.B.k*col + k*width
+		next := min(at+n*width, len(a.B.memory)-1)
+		multiply(&sums[0], a.A.at(row, k), a.A.RowStride, a.A.ColStride, &a.B.memory[at], n, rows, min(k, 1), c, a.C.RowStride, bias, &a.B.memory[next], stream)
 	}
-	a.finish(sums, row, col, rows, min(width, a.B.n-col), width)
+	return plain
 }
 
 // at returns the address of an element.

@@ -287,7 +287,7 @@ func TestBitsOfRows(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
 		defer e.Close()
-		for range 30 {
+		for range 8 {
 			s := shape{200, 1 + r.IntN(200), 1 + r.IntN(500)}
 			p := draw(r, s, uint(r.Uint32()%forms)&^(1<<5))
 			run(t, e, p)
@@ -455,10 +455,14 @@ func TestErrors(t *testing.T) {
 		{"Workers = -1", func(p *product) { p.Workers = -1 }},
 		{"B.Data = 3", func(p *product) { p.B.Pack(matmul.Dense(make([]float32, 3), 6, 7)) }},
 		{"B.Rows = -1", func(p *product) { p.B.Pack(matmul.Matrix{Rows: -1}) }},
-		{"B.RowStride = 0", func(p *product) {
+		{"B.Data = 9", func(p *product) {
 			p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1 << 60, Cols: 9, ColStride: 1})
 		}},
-		{"B.ColStride = 0", func(p *product) { p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1, Cols: 1 << 60}) }},
+		{"B.Data = 9", func(p *product) { p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1, Cols: 1 << 60}) }},
+		{"B.Data = 99", func(p *product) {
+			p.B.Pack(matmul.Matrix{Data: make([]float32, 99), Rows: 40, Cols: 60, RowStride: 1, ColStride: 1})
+		}},
+		{"C.Cols = 7", func(p *product) { p.B.Pack(matmul.Matrix{Rows: 0, Cols: math.MaxInt}) }},
 	} {
 		p := draw(r, shape{5, 7, 6}, 0)
 		c.make(p)

@@ -1,6 +1,9 @@
 package matmul
 
-import "unsafe"
+import (
+	"math/bits"
+	"unsafe"
+)
 
 // Packed is B in panels: of so many columns as a register tile has, one after the other, each
 // [K][width]. Columns beyond N are 0. It may be used by any number of calls at the same time,
@@ -14,24 +17,23 @@ type Packed struct {
 // Dims returns K and N.
 func (p *Packed) Dims() (k, n int) { return p.k, p.n }
 
-// Pack makes p the packed form of b, in p's memory where that is large enough. Strides are
-// any but 0. A matrix that reaches beyond its memory leaves p such that every product with it
-// is a *flashkit.ProblemError.
+// Pack makes p the packed form of b, in p's memory where that is large enough. A matrix that
+// reaches beyond its memory, or has more elements than that, leaves p such that every product
+// with it is a *flashkit.ProblemError.
 func (p *Packed) Pack(b Matrix) {
-	p.k, p.n = 0, 0
+	p.k, p.n, p.memory = 0, 0, p.memory[:0]
 	if p.err = b.check("B", b.Rows, b.Cols); p.err != nil {
 		return
 	}
-	// A stride of 0 would let few elements claim much memory.
-	if b.Rows > 1 && b.Cols > 0 && b.RowStride == 0 {
-		p.err = problem("B.RowStride", 0, "must be at least 1")
-		return
-	}
-	if b.Cols > 1 && b.Rows > 0 && b.ColStride == 0 {
-		p.err = problem("B.ColStride", 0, "must be at least 1")
+	// Strides that repeat elements would let few of them claim much memory.
+	if high, n := bits.Mul64(uint64(b.Rows), uint64(b.Cols)); high != 0 || n > uint64(len(b.Data)) {
+		p.err = problem("B.Data", len(b.Data), "has fewer elements than %d x %d", b.Rows, b.Cols)
 		return
 	}
 	p.k, p.n = b.Rows, b.Cols
+	if p.k == 0 || p.n == 0 {
+		return
+	}
 	cut := panelsOf(p.n)
 	p.memory = aligned(p.memory, p.k*cut.vectors*chosen.lanes)
 	for i := range cut.count() {
@@ -47,6 +49,7 @@ func aligned(x []float32, n int) []float32 {
 		return x[:n]
 	}
 	x = make([]float32, n+line/4)
+	advise(x)
 	skip := int(-uintptr(unsafe.Pointer(&x[0])) % line / 4)
 	return x[skip:][:n]
 }

@@ -47,9 +47,10 @@ type panel struct {
 // multiplyPanel emits C += A B for a panel.
 func (g *generator) multiplyPanel(vectors int) {
 	g.arithmetic(fmt.Sprintf("multiply%d", vectors),
-		"func(sums, a *float32, aRow, aCol int, b *float32, k, rows, add int, ahead *float32, stream int)",
-		fmt.Sprintf("sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i*aCol] b[i][c]. Rows of sums and b are of %d", vectors),
-		"vectors. Meanwhile it brings memory from ahead on into the second-level cache: if stream is not 0 as much",
+		"func(sums, a *float32, aRow, aCol int, b *float32, k, rows, add int, c *float32, cStep int, bias, ahead *float32, stream int)",
+		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i*aCol] b[i][c].",
+		fmt.Sprintf("Rows of sums and b have %d vectors. If c is not nil, what would be sums goes to rows of c, cStep", vectors),
+		"elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on into the second-level cache: if stream is not 0 as much",
 		"as b has for each tile, else a third of that. k > 0.")
 	p := &panel{vectors: vectors, sums: param("sums"), a: param("a"), aRow: bytes(param("aRow")), aCol: bytes(param("aCol")),
 		b: param("b"), k: param("k"), rows: param("rows"), ahead: param("ahead"), aRow3: GP64(), a0: GP64(), a4: GP64(), at: GP64(), n: GP64()}
@@ -98,6 +99,7 @@ func (g *generator) tile(p *panel, rows int, name string, ahead int) {
 		acc[r] = g.registers[r*p.vectors : (r+1)*p.vectors]
 	}
 	clearSums(acc)
+	g.fetchTile(p, rows, name)
 	MOVQ(p.a, p.a0)
 	if rows > 4 {
 		LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: 4}, p.a4)
@@ -111,8 +113,26 @@ func (g *generator) tile(p *panel, rows int, name string, ahead int) {
 	Label(name + "strided")
 	g.steps(p, acc, name+"apart", ahead, false)
 	Label(name + "store")
-	CMPQ(address("add"), Imm(0))
-	JE(LabelRef(name + "set"))
+	g.storeTile(p, acc, name)
+}
+
+// fetchTile emits the prefetching of the rows of C that the tile goes to.
+func (g *generator) fetchTile(p *panel, rows int, name string) {
+	c := param("c")
+	TESTQ(c, c)
+	JZ(LabelRef(name + "fetched"))
+	step := bytes(param("cStep"))
+	for range rows {
+		for at := 0; at < p.vectors*g.vectorBytes; at += line {
+			PREFETCHT0(Mem{Base: c, Disp: at})
+		}
+		ADDQ(step, c)
+	}
+	Label(name + "fetched")
+}
+
+// storeTile emits what becomes of the sums of a tile.
+func (g *generator) storeTile(p *panel, acc [][]VecPhysical, name string) {
 	eachSum := func(f func(z VecPhysical, m Mem)) {
 		for r := range acc {
 			for v, z := range acc[r] {
@@ -120,9 +140,34 @@ func (g *generator) tile(p *panel, rows int, name string, ahead int) {
 			}
 		}
 	}
+	CMPQ(address("add"), Imm(0))
+	JE(LabelRef(name + "set"))
 	eachSum(func(z VecPhysical, m Mem) { VADDPS(m, z, z) })
 	Label(name + "set")
+	c, bias := param("c"), param("bias")
+	TESTQ(c, c)
+	JNZ(LabelRef(name + "last"))
 	eachSum(func(z VecPhysical, m Mem) { VMOVUPS(z, m) })
+	JMP(LabelRef(name + "stored"))
+	Label(name + "last")
+	TESTQ(bias, bias)
+	JZ(LabelRef(name + "plain"))
+	for v, z := range p.lanesB {
+		VMOVUPS(g.part(Mem{Base: bias}, v), z)
+		for r := range acc {
+			VADDPS(z, acc[r][v], acc[r][v])
+		}
+	}
+	Label(name + "plain")
+	step := bytes(param("cStep"))
+	for r := range acc {
+		for v, z := range acc[r] {
+			VMOVUPS(z, g.part(Mem{Base: c}, v))
+		}
+		ADDQ(step, c)
+	}
+	MOVQ(c, address("c"))
+	Label(name + "stored")
 }
 
 // steps emits the loop over K. Each step prefetches so many vectors.
