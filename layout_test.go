@@ -149,6 +149,8 @@ func TestImportTable(t *testing.T) {
 		{"backends/simd/simd.go", "backends/wasm", false},
 		{"backends/simd/simd.go", "dispatch", false},
 		{"conformance/run.go", "backends/simd", false},
+		{"nn/linear.go", "internal/matmul", true},
+		{"nn/attention.go", "backends/simd", false},
 		{"dispatch/default.go", "backends/cuda", true},
 		{"dispatch/dispatch.go", "backends/cuda", false},
 		{"cmd/flashrun/main.go", "backends/cuda", true},

@@ -1,4 +1,4 @@
-// Command figures draws the figures of docs/algorithm.md into a folder:
+// Command figures draws the figures of docs/algorithm.md and docs/layers.md into a folder:
 //
 //	go run ./docs/figures docs/figures
 //
@@ -13,7 +13,7 @@ import (
 )
 
 // figures are the files, and what draws them.
-var figures = map[string]func() *drawing{"tile.svg": tile, "memory.svg": memory, "skip.svg": skip}
+var figures = map[string]func() *drawing{"tile.svg": tile, "memory.svg": memory, "skip.svg": skip, "layers.svg": layers}
 
 // workers is how many the figures assume: the workspace of a kernel grows with them.
 const workers = 8

@@ -49,7 +49,7 @@ func TestNothingOutsideIsTouched(t *testing.T) {
 		}
 		trials := 400
 		if testing.Short() {
-			trials = 150
+			trials = 60
 		}
 		for i := range trials {
 			s, form, end := shape{1 + r.IntN(40), 1 + r.IntN(110), 1 + r.IntN(230)}, uint(r.Uint32()%forms), i%2 == 0

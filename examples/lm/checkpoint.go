@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/flashkit-go/flashkit/nn"
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+// state returns all that a checkpoint has, with room for the losses of so many steps.
+func (t *trainer) state(steps int) []*nn.Param {
+	if len(t.history) != steps {
+		t.history = make([]float32, steps)
+	}
+	list := append(append([]*nn.Param(nil), t.params...), t.optimizer.State()...)
+	return append(list, &nn.Param{Name: "losses", Shape: []int{steps}, Data: t.history})
+}
+
+// recipe is what must be the same in a run that goes on.
+func (t *trainer) recipe() (string, error) {
+	b, err := json.Marshal(map[string]any{"model": t.options.model, "batch": t.options.batch, "lr": t.lr, "seed": t.seed, "bytes": len(t.text.ids), "symbols": t.text.symbols})
+	return string(b), err
+}
+
+// save writes the checkpoint. It is written beside its place and then moved, so that a run
+// that is killed leaves the one before it.
+func (t *trainer) save() error {
+	if t.checkpoint == "" {
+		return nil
+	}
+	recipe, err := t.recipe()
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(t.checkpoint), filepath.Base(t.checkpoint)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // nothing is there once it has been moved
+	n := t.optimizer.Steps
+	err = nn.Save(f, t.state(n), map[string]string{"step": strconv.Itoa(n), "recipe": recipe})
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), t.checkpoint)
+}
+
+// load goes on from the checkpoint, if it is there.
+func (t *trainer) load() error {
+	if t.checkpoint == "" {
+		return nil
+	}
+	b, err := os.ReadFile(t.checkpoint)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f, err := safetensors.Parse(b)
+	if err != nil {
+		return fmt.Errorf("%s: %w", t.checkpoint, err)
+	}
+	recipe, err := t.recipe()
+	if err != nil {
+		return err
+	}
+	if f.Metadata["recipe"] != recipe {
+		return fmt.Errorf("%s is of another run: it has %s, and this one %s", t.checkpoint, f.Metadata["recipe"], recipe)
+	}
+	n, err := strconv.Atoi(f.Metadata["step"])
+	losses, _ := f.Tensor("losses")
+	if err != nil || len(losses.Shape) != 1 || losses.Shape[0] != n {
+		return fmt.Errorf("%s: step %q is not the number of its losses, %d", t.checkpoint, f.Metadata["step"], losses.Shape)
+	}
+	if err := nn.Assign(f, t.state(n)); err != nil {
+		return fmt.Errorf("%s: %w", t.checkpoint, err)
+	}
+	t.optimizer.Steps = n
+	return nil
+}

@@ -1,0 +1,201 @@
+package nn
+
+import (
+	"errors"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// MultiHeadAttention attends with several heads at once: softmax(Q K^T Scale) V for each,
+// where the features of a row are those of its heads one after the other. It has no
+// parameters.
+type MultiHeadAttention struct {
+	Heads   int
+	KVHeads int     // of k and v; 0 is Heads. Divides Heads: query head h reads head h / (Heads/KVHeads)
+	Scale   float32 // 0 is 1/sqrt(features of a head)
+	Dropout float32 // of weights, in training: from 0 up to but not 1
+	Causal  bool    // a row sees the keys up to its own position; the last row sees all keys
+	Rotary  *Rotary // turns q and k by their positions; nil: not
+
+	// UseFlashAttention computes by the Dispatcher's kernels, in memory that grows with T.
+	// Otherwise all weights are stored, [batch, heads, T, keys]. It must not change between
+	// Forward and Backward.
+	UseFlashAttention bool
+}
+
+// NewMultiHeadAttention returns attention with so many heads, which uses flash attention.
+func NewMultiHeadAttention(heads int) *MultiHeadAttention {
+	return &MultiHeadAttention{Heads: heads, UseFlashAttention: true}
+}
+
+// Forward returns [rows of q, Heads * features of a head of v], of q [rows, Heads * dim], k
+// [keys, KVHeads * dim] and v [keys, KVHeads * features], which may all be one tensor. The sequences
+// of k and v are as many as those of q, and may have other lengths.
+func (m *MultiHeadAttention) Forward(s *Step, q, k, v Tensor) Tensor {
+	y, _ := m.forward(s, q, k, v)
+	return y
+}
+
+// ForwardWeights is Forward that also returns the weights, [batch, Heads, T of q, T of k],
+// before dropout. It is an error where flash attention is used, which never has them.
+func (m *MultiHeadAttention) ForwardWeights(s *Step, q, k, v Tensor) (y Tensor, weights []float32) {
+	if m.UseFlashAttention {
+		s.Fail(errors.New("nn: flash attention has no weights to return: set UseFlashAttention to false"))
+	}
+	return m.forward(s, q, k, v)
+}
+
+func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []float32) {
+	if !m.takes(s, &q, &k, &v) {
+		return Tensor{}, nil
+	}
+	if m.Rotary != nil {
+		q, k = m.Rotary.Forward(s, q, m.Heads), m.Rotary.Forward(s, k, m.kvHeads())
+	}
+	if !s.ok(nil) {
+		return Tensor{}, nil
+	}
+	y = s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
+	r := record{owner: m}
+	if s.train && m.Dropout > 0 {
+		r.seed = s.nextSeed()
+	}
+	p := m.describe(s, &q, &k, &v)
+	s.args.Q, s.args.K, s.args.V, s.args.O, s.args.Seed = q.heads(m.Heads), k.heads(m.kvHeads()), v.heads(m.kvHeads()), y.heads(m.Heads), r.seed
+	switch {
+	case !m.UseFlashAttention:
+		kept = s.take(p.Batch * p.Heads * p.QLen * p.KVLen)
+		s.plainForward(p, kept)
+	case s.train:
+		kept = s.take(q.Count() * m.Heads)
+		lse := Tensor{Data: kept, Features: m.Heads, Rows: q.Rows}
+		s.args.LSE = lse.heads(m.Heads)
+		fallthrough
+	default:
+		s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
+	}
+	s.Push(m, q)
+	s.Push(m, k)
+	s.Push(m, v)
+	s.Push(m, y)
+	r.x.Data = kept
+	s.push(r)
+	return y, kept
+}
+
+// Backward returns the gradients of q, k and v, given that of the result.
+func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
+	r := s.pop(m)
+	y, v, k, q := s.Pop(m), s.Pop(m), s.Pop(m), s.Pop(m)
+	if !s.ok(nil) || !s.takes("MultiHeadAttention", "dy", &dy, y.Features, &y.Rows) || !m.takes(s, &q, &k, &v) {
+		return Tensor{}, Tensor{}, Tensor{}
+	}
+	dq, dk, dv = s.NewTensor(q.Rows, q.Features), s.NewTensor(k.Rows, k.Features), s.NewTensor(v.Rows, v.Features)
+	if !s.ok(nil) {
+		return Tensor{}, Tensor{}, Tensor{}
+	}
+	p, g := m.describe(s, &q, &k, &v), m.kvHeads()
+	s.args.Q, s.args.K, s.args.V, s.args.O, s.args.Seed = q.heads(m.Heads), k.heads(g), v.heads(g), y.heads(m.Heads), r.seed
+	s.args.DO, s.args.DQ, s.args.DK, s.args.DV = dy.heads(m.Heads), dq.heads(m.Heads), dk.heads(g), dv.heads(g)
+	if m.UseFlashAttention {
+		lse := Tensor{Data: r.x.Data, Features: m.Heads, Rows: q.Rows}
+		s.args.LSE = lse.heads(m.Heads)
+		s.ok(s.engine.attention.Backward(s.ctx, p, &s.args))
+	} else {
+		s.plainBackward(p, r.x.Data)
+	}
+	if m.Rotary != nil {
+		dq, dk = m.Rotary.Backward(s, dq, m.Heads), m.Rotary.Backward(s, dk, g)
+	}
+	return dq, dk, dv
+}
+
+// Decode appends k and v to the cache, turned by their positions if there is Rotary, and
+// returns what q sees of all that the cache has then: with Causal the last row of each
+// sequence sees all of it. It is for inference. k and v have as many rows as q.
+func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Tensor {
+	if !m.takes(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
+		return Tensor{}
+	}
+	if m.Rotary != nil {
+		q, k = m.Rotary.ForwardFrom(s, q, m.Heads, cache.lens), m.Rotary.ForwardFrom(s, k, m.kvHeads(), cache.lens)
+	}
+	if !s.ok(nil) || !s.ok(cache.Append(k, v)) {
+		return Tensor{}
+	}
+	y := s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
+	p := m.describe(s, &q, &k, &v)
+	p.KVLen, p.Ragged = cache.capacity, true // it does not change from token to token, so dispatch finds its plan
+	s.seqs.KVLens, s.args.Seqs = cache.lens, &s.seqs
+	s.args.Q, s.args.O = q.heads(m.Heads), y.heads(m.Heads)
+	s.args.K, s.args.V = cache.View()
+	if m.UseFlashAttention {
+		s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
+	} else {
+		s.plainForward(p, s.take(p.Batch*p.Heads*p.QLen*p.KVLen))
+	}
+	return y
+}
+
+func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) error {
+	switch {
+	case s.train:
+		return errors.New("nn: Decode is for inference; the Step is in training")
+	case c == nil:
+		return problem("MultiHeadAttention: cache", "nil", "must be given")
+	case q.Starts != nil || !q.Rows.equal(&k.Rows):
+		return problem("MultiHeadAttention: q.Rows", q.Rows, "must be those of k, and not packed")
+	case k.Features != c.heads*c.dim || v.Features != k.Features || m.kvHeads() != c.heads:
+		return problem("MultiHeadAttention: k.Features", k.Features, "must be those of v and of the cache's %d heads of %d", c.heads, c.dim)
+	}
+	return nil
+}
+
+// describe returns the problem, and begins the arguments with the sequences.
+func (m *MultiHeadAttention) describe(s *Step, q, k, v *Tensor) flashkit.Problem {
+	p := flashkit.Problem{Batch: q.Batch, Heads: m.Heads, KVHeads: m.kvHeads(), QLen: q.T, KVLen: k.T,
+		Dim: q.Features / m.Heads, VDim: v.Features / m.kvHeads(), Scale: m.Scale}
+	if m.Causal {
+		p.Band = flashkit.Causal()
+	}
+	if s.train {
+		p.Score.Dropout = m.Dropout
+	}
+	s.args, s.seqs = flashkit.Args{Workers: s.Workers}, flashkit.Sequences{QLens: q.Lens, QStarts: q.Starts, KVLens: k.Lens, KVStarts: k.Starts}
+	if q.Lens != nil || q.Starts != nil || k.Lens != nil || k.Starts != nil {
+		p.Ragged, s.args.Seqs = true, &s.seqs
+	}
+	return p
+}
+
+func (m *MultiHeadAttention) kvHeads() int {
+	if m.KVHeads == 0 {
+		return m.Heads
+	}
+	return m.KVHeads
+}
+
+// takes makes it the Step's error if q, k and v do not go with the heads and each other.
+func (m *MultiHeadAttention) takes(s *Step, q, k, v *Tensor) bool {
+	const layer = "MultiHeadAttention"
+	g := m.kvHeads()
+	switch {
+	case m.Heads < 1:
+		return s.ok(problem(layer+".Heads", m.Heads, "must be at least 1"))
+	case g < 1 || m.Heads%g != 0:
+		return s.ok(problem(layer+".KVHeads", m.KVHeads, "must divide Heads = %d, or be 0", m.Heads))
+	case !(m.Dropout >= 0 && m.Dropout < 1):
+		return s.ok(problem(layer+".Dropout", m.Dropout, "must be at least 0 and less than 1"))
+	case !s.takes(layer, "q", q, 0, nil) || !s.takes(layer, "k", k, 0, nil) || !s.takes(layer, "v", v, 0, &k.Rows):
+		return false
+	case q.Features%m.Heads != 0:
+		return s.ok(problem(layer+": q.Features", q.Features, "must be a multiple of Heads = %d", m.Heads))
+	case k.Features != q.Features/m.Heads*g:
+		return s.ok(problem(layer+": k.Features", k.Features, "must be %d, for %d heads of %d", q.Features/m.Heads*g, g, q.Features/m.Heads))
+	case v.Features%g != 0:
+		return s.ok(problem(layer+": v.Features", v.Features, "must be a multiple of KVHeads = %d", g))
+	case k.Batch != q.Batch:
+		return s.ok(problem(layer+": k.Batch", k.Batch, "must be that of q, %d", q.Batch))
+	}
+	return s.ok(nil)
+}

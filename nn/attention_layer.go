@@ -1,0 +1,97 @@
+package nn
+
+// An AttentionConfig is what an AttentionLayer is made of. Zeros are what is said; of
+// Heads and DimHead there must be at least one.
+type AttentionConfig struct {
+	QFeatures   int
+	KFeatures   int // 0: QFeatures
+	VFeatures   int // 0: QFeatures
+	OutFeatures int // 0: QFeatures
+	Heads       int
+	KVHeads     int // 0: Heads
+	DimHead     int // features of a head
+	Dropout     float32
+	Causal      bool
+	Rotary      *Rotary // nil: none
+}
+
+// An AttentionLayer is attention with what is before and after it: a norm of q, k and v each,
+// projections to the heads, attention with scale 1/sqrt(DimHead), and a projection to the
+// features that follow. No projection has a bias.
+type AttentionLayer struct {
+	NormQ, NormK, NormV *LayerNorm
+	Q, K, V, Out        *Linear
+	Attention           *MultiHeadAttention
+}
+
+// NewAttentionLayer returns a layer whose parameters are called norm_q.weight, norm_q.bias, the
+// same of norm_k and norm_v, q.weight, k.weight, v.weight and out.weight.
+func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
+	or := func(n, otherwise int) int {
+		if n == 0 {
+			return otherwise
+		}
+		return n
+	}
+	k, v, out, g := or(c.KFeatures, c.QFeatures), or(c.VFeatures, c.QFeatures), or(c.OutFeatures, c.QFeatures), or(c.KVHeads, c.Heads)
+	if c.Heads < 1 || c.DimHead < 1 || g < 1 || c.Heads%g != 0 {
+		i.Fail(problem("AttentionConfig.Heads", c.Heads, "must be at least 1 and a multiple of KVHeads = %d, and DimHead = %d at least 1", g, c.DimHead))
+		c.Heads, g, c.DimHead = 1, 1, 0 // its projections refuse to run
+	}
+	if d := (&Dropout{c.Dropout}); d.check() != nil {
+		i.Fail(d.check())
+	}
+	a := NewMultiHeadAttention(c.Heads)
+	a.KVHeads, a.Causal, a.Dropout, a.Rotary = g, c.Causal, c.Dropout, c.Rotary
+	return &AttentionLayer{
+		NewLayerNorm(i.In("norm_q"), c.QFeatures), NewLayerNorm(i.In("norm_k"), k), NewLayerNorm(i.In("norm_v"), v),
+		NewLinear(i.In("q"), c.QFeatures, c.Heads*c.DimHead, false), NewLinear(i.In("k"), k, g*c.DimHead, false),
+		NewLinear(i.In("v"), v, g*c.DimHead, false), NewLinear(i.In("out"), c.Heads*c.DimHead, out, false), a,
+	}
+}
+
+// Params returns the parameters of the norms, then those of the projections.
+func (l *AttentionLayer) Params() []*Param {
+	return join(l.NormQ, l.NormK, l.NormV, l.Q, l.K, l.V, l.Out)
+}
+
+// UseFlashAttention says whether attention is computed by flash attention, as it is at first.
+func (l *AttentionLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention = on }
+
+// Forward returns [rows of q, OutFeatures], of q, k and v, which may all be one tensor.
+func (l *AttentionLayer) Forward(s *Step, q, k, v Tensor) Tensor {
+	q, k, v = l.project(s, q, k, v)
+	return l.Out.Forward(s, l.Attention.Forward(s, q, k, v))
+}
+
+// Decode is Forward in inference for rows that follow those in the cache: it adds their keys
+// and values to the cache, and attends to all of it.
+func (l *AttentionLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
+	q, k, v := l.project(s, x, x, x)
+	return l.Out.Forward(s, l.Attention.Decode(s, q, k, v, cache))
+}
+
+func (l *AttentionLayer) project(s *Step, q, k, v Tensor) (_, _, _ Tensor) {
+	q = l.Q.Forward(s, l.NormQ.Forward(s, q))
+	k = l.K.Forward(s, l.NormK.Forward(s, k))
+	v = l.V.Forward(s, l.NormV.Forward(s, v))
+	return q, k, v
+}
+
+// Backward returns the gradients of q, k and v, given that of the result. Where they are one
+// tensor, its gradient is the sum.
+func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
+	dq, dk, dv = l.Attention.Backward(s, l.Out.Backward(s, dy))
+	dv = l.NormV.Backward(s, l.V.Backward(s, dv))
+	dk = l.NormK.Backward(s, l.K.Backward(s, dk))
+	dq = l.NormQ.Backward(s, l.Q.Backward(s, dq))
+	return dq, dk, dv
+}
+
+// join returns the parameters of layers, one after the other.
+func join(layers ...interface{ Params() []*Param }) (list []*Param) {
+	for _, l := range layers {
+		list = append(list, l.Params()...)
+	}
+	return list
+}

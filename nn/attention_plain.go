@@ -1,0 +1,181 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/internal/philox"
+)
+
+// Attention the long way: the weights of all rows and keys are computed, stored in
+// [batch, heads, QLen, KVLen], and multiplied. The arguments are those of flash attention,
+// and so are the results but for rounding.
+
+// plainForward computes O of s.args, and the weights before dropout.
+func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
+	if !s.ok(s.call.Set(p, flashkit.PassForward, &s.args)) {
+		return
+	}
+	clear(weights)
+	dropped := s.takeIf(p.Score.Dropout > 0, p.QLen*p.KVLen)
+	for b := range p.Batch {
+		seq := s.call.Seq(b)
+		for h := range p.Heads {
+			g, each := h/(p.Heads/p.KVHeads), p.Heads/p.KVHeads
+			if h%each == 0 {
+				s.packed[0].Pack(matrixOf(&s.args.K, seq.KVBatch, g, seq.K0, seq.M).T())
+				s.packed[1].Pack(matrixOf(&s.args.V, seq.KVBatch, g, seq.K0, seq.M))
+			}
+			w := headOf(&p, weights, b, h, &seq)
+			s.mm = matmul.Args{C: w, A: matrixOf(&s.args.Q, seq.QBatch, h, seq.Q0, seq.N), B: &s.packed[0]}
+			s.multiply()
+			for i := range seq.N {
+				lo, hi := seq.Keys(i)
+				softmax(w.Data[i*w.RowStride:][:seq.M], lo, hi, p.SoftmaxScale())
+			}
+			if dropped != nil {
+				w = drop(&p, dropped, w, s.args.Seed, b, h)
+			}
+			o := matrixOf(&s.args.O, seq.QBatch, h, seq.Q0, seq.N)
+			s.mm = matmul.Args{C: o, A: w, B: &s.packed[1]}
+			s.multiply()
+			clearRows(&s.args.O, &p, seq.QBatch, h, seq.N, p.QLen)
+		}
+	}
+}
+
+// plainBackward computes DQ, DK and DV of s.args from the weights that plainForward left.
+func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
+	a := &s.args
+	lse := s.take(a.Q.Shape()[0] * p.Heads * a.Q.Shape()[2]) // it is not read, but the check asks for it
+	a.LSE = flashkit.F32(lse, a.Q.Shape()[0], p.Heads, a.Q.Shape()[2], 1)
+	if !s.ok(s.call.Set(p, flashkit.PassBackward, a)) {
+		return
+	}
+	slopes := s.take(p.QLen * p.KVLen) // of a head
+	dropped := s.takeIf(p.Score.Dropout > 0, p.QLen*p.KVLen)
+	for b := range p.Batch {
+		seq := s.call.Seq(b)
+		for h := range p.Heads {
+			g, each := h/(p.Heads/p.KVHeads), p.Heads/p.KVHeads
+			if h%each == 0 {
+				s.packed[0].Pack(matrixOf(&a.V, seq.KVBatch, g, seq.K0, seq.M).T())
+				s.packed[1].Pack(matrixOf(&a.K, seq.KVBatch, g, seq.K0, seq.M))
+			}
+			w := headOf(&p, weights, b, h, &seq)
+			d := matmul.Matrix{Data: slopes, Rows: seq.N, Cols: seq.M, RowStride: p.KVLen, ColStride: 1}
+			dO := matrixOf(&a.DO, seq.QBatch, h, seq.Q0, seq.N)
+			s.mm = matmul.Args{C: d, A: dO, B: &s.packed[0]} // the gradient of the dropped weights
+			s.multiply()
+			used := w
+			if dropped != nil {
+				used = drop(&p, dropped, w, a.Seed, b, h)
+			}
+			s.packed[2].Pack(dO)
+			s.mm = matmul.Args{C: matrixOf(&a.DV, seq.KVBatch, g, seq.K0, seq.M), A: used.T(), B: &s.packed[2], Accumulate: h%each > 0}
+			s.multiply()
+			if dropped != nil {
+				drop(&p, slopes, d, a.Seed, b, h)
+			}
+			softmaxGrad(d, w, float32(p.SoftmaxScale()))
+			s.mm = matmul.Args{C: matrixOf(&a.DQ, seq.QBatch, h, seq.Q0, seq.N), A: d, B: &s.packed[1]}
+			s.multiply()
+			s.packed[2].Pack(matrixOf(&a.Q, seq.QBatch, h, seq.Q0, seq.N))
+			s.mm = matmul.Args{C: matrixOf(&a.DK, seq.KVBatch, g, seq.K0, seq.M), A: d.T(), B: &s.packed[2], Accumulate: h%each > 0}
+			s.multiply()
+			clearRows(&a.DQ, &p, seq.QBatch, h, seq.N, p.QLen)
+			clearRows(&a.DK, &p, seq.KVBatch, g, seq.M, p.KVLen)
+			clearRows(&a.DV, &p, seq.KVBatch, g, seq.M, p.KVLen)
+		}
+	}
+}
+
+func (s *Step) takeIf(wanted bool, n int) []float32 {
+	if !wanted {
+		return nil
+	}
+	return s.take(n)
+}
+
+// softmax replaces scores by weights: those of keys from lo up to but not including hi, and
+// 0 for all others.
+func softmax(x []float32, lo, hi int, scale float64) {
+	m := math.Inf(-1)
+	for _, v := range x[lo:hi] {
+		m = math.Max(m, float64(v)*scale)
+	}
+	clear(x[:lo])
+	clear(x[hi:])
+	sum := 0.0
+	for j, v := range x[lo:hi] {
+		e := math.Exp(float64(v)*scale - m)
+		sum += e
+		x[lo+j] = float32(e)
+	}
+	f := float32(1 / sum)
+	for j := range x[lo:hi] {
+		x[lo+j] *= f
+	}
+}
+
+// softmaxGrad replaces the gradient d of weights w by that of the scores before the scale:
+// scale w (d - sum(w d)).
+func softmaxGrad(d, w matmul.Matrix, scale float32) {
+	for i := range d.Rows {
+		dRow, wRow := d.Data[i*d.RowStride:][:d.Cols], w.Data[i*w.RowStride:][:d.Cols]
+		dot := 0.0
+		for j, v := range wRow {
+			dot += float64(v) * float64(dRow[j])
+		}
+		for j, v := range wRow {
+			dRow[j] = scale * v * (dRow[j] - float32(dot))
+		}
+	}
+}
+
+// drop writes x of a head to y, which may be x, with the weights dropped that flash
+// attention drops, and the others multiplied by 1/(1-p).
+func drop(p *flashkit.Problem, y []float32, x matmul.Matrix, seed uint64, b, h int) matmul.Matrix {
+	below, keep, key := philox.Below(p.Score.Dropout), 1/(1-p.Score.Dropout), philox.Key(seed)
+	var words [4]uint32
+	for i := range x.Rows {
+		from, to := x.Data[i*x.RowStride:][:x.Cols], y[i*x.RowStride:][:x.Cols]
+		for j, v := range from {
+			if j%4 == 0 {
+				words = philox.Words([4]uint32{uint32(j / 4), uint32(i), uint32(h), uint32(b)}, key)
+			}
+			to[j] = 0
+			if words[j%4] >= below {
+				to[j] = v * keep
+			}
+		}
+	}
+	x.Data = y
+	return x
+}
+
+// headOf returns the weights of a head of a sequence.
+func headOf(p *flashkit.Problem, weights []float32, b, h int, seq *flashkit.Seq) matmul.Matrix {
+	return matmul.Matrix{Data: weights[(b*p.Heads+h)*p.QLen*p.KVLen:], Rows: seq.N, Cols: seq.M, RowStride: p.KVLen, ColStride: 1}
+}
+
+// matrixOf returns n rows of a head, from row r on.
+func matrixOf(t *flashkit.Tensor, b, h, r, n int) matmul.Matrix {
+	m := matmul.Matrix{Rows: n, Cols: t.Shape()[3], RowStride: t.Strides()[2], ColStride: 1}
+	if n > 0 {
+		m.Data = t.Float32s()[t.Offset(b, h, r):]
+	}
+	return m
+}
+
+// clearRows sets the padding of a head, rows from up to but not including to, to 0. Packed
+// sequences have none.
+func clearRows(t *flashkit.Tensor, p *flashkit.Problem, b, h, from, to int) {
+	if t.Shape()[0] != p.Batch || t.Shape()[2] != to {
+		return
+	}
+	for r := from; r < to; r++ {
+		clear(t.Float32s()[t.Offset(b, h, r):][:t.Shape()[3]])
+	}
+}

@@ -1,0 +1,144 @@
+package nn_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/nn"
+)
+
+// Decoding gives the logits of the whole text, whatever the pieces that it comes in.
+func TestDecode(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	tokens := someTokens(r, 2, 12, 11)
+	for _, timeFirst := range []bool{false, true} {
+		c := tiny
+		c.TimeFirst = timeFirst
+		m := newModel(t, c)
+		for _, flash := range []bool{true, false} {
+			for _, pieces := range [][]int{{12}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {5, 1, 0, 4, 2}} {
+				t.Run(fmt.Sprintf("flash=%v/%v", flash, pieces), func(t *testing.T) {
+					m.UseFlashAttention(flash)
+					s := inference(t)
+					row := func(y nn.Tensor, b, i, n int) []float32 { // position i of sequence b, of n
+						if timeFirst {
+							return y.Row(i*2 + b)
+						}
+						return y.Row(b*n + i)
+					}
+					ids := func(from, n int) (list []int32) {
+						for i := range 2 * n {
+							b, at := i/max(n, 1), i%max(n, 1)
+							if timeFirst {
+								b, at = i%2, i/2
+							}
+							list = append(list, tokens.IDs[b*12+from+at])
+						}
+						return list
+					}
+					want := m.Forward(s, nn.NewTokens(ids(0, 12), 2, 12))
+					require.NoError(t, s.Err())
+					caches, err := m.NewCaches(2)
+					require.NoError(t, err)
+					at := 0
+					for _, n := range pieces {
+						s := inference(t)
+						got := m.Decode(s, nn.NewTokens(ids(at, n), 2, n), caches)
+						require.NoError(t, s.Err())
+						for b := range 2 {
+							for i := range n {
+								near(t, "logits", row(want, b, at+i, 12), row(got, b, i, n), 1e-5)
+							}
+						}
+						at += n
+					}
+					require.Equal(t, []int32{12, 12}, caches[1].Lens())
+					s = inference(t)
+					m.Decode(s, nn.NewTokens([]int32{1, 1}, 2, 1), caches)
+					require.ErrorContains(t, s.Err(), "beyond the 12 positions")
+				})
+			}
+		}
+	}
+}
+
+// Sequences of a cache may have other lengths than each other, and rotary positions go on.
+func TestDecodeLengths(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	m := nn.NewMultiHeadAttention(4)
+	m.KVHeads, m.Causal = 2, true
+	m.Rotary, _ = nn.NewRotary(10, 6, 10000, false)
+	lens := []int32{9, 2, 5}
+	starts := []int32{0, 9, 11, 16}
+	q, k, v := random(r, 1, 16, 24), random(r, 1, 16, 12), random(r, 1, 16, 12)
+	q.Rows, k.Rows, v.Rows = nn.Packed(starts), nn.Packed(starts), nn.Packed(starts)
+	want := inference(t)
+	y := m.Forward(want, q, k, v)
+	require.NoError(t, want.Err())
+
+	cache, err := nn.NewKVCache(3, 2, 10, 6)
+	require.NoError(t, err)
+	require.Equal(t, 10, cache.Capacity())
+	for from := int32(0); from < 9; from += 3 { // three rows of each sequence at a time, as long as there are
+		part := func(x nn.Tensor) nn.Tensor {
+			p := nn.NewTensor(make([]float32, 3*3*x.Features), 3, 3, x.Features)
+			p.Lens = make([]int32, 3)
+			for b := range 3 {
+				p.Lens[b] = max(0, min(3, lens[b]-from))
+				for i := range p.Lens[b] {
+					copy(p.Row(b*3+int(i)), x.Row(int(starts[b]+from+i)))
+				}
+			}
+			return p
+		}
+		s := inference(t)
+		p := part(q)
+		got := m.Decode(s, p, part(k), part(v), cache)
+		require.NoError(t, s.Err())
+		for b := range 3 {
+			for i := range p.Lens[b] {
+				near(t, "rows", y.Row(int(starts[b]+from+i)), got.Row(b*3+int(i)), 1e-5)
+			}
+		}
+	}
+	require.Equal(t, lens, cache.Lens())
+}
+
+func TestKVCacheErrors(t *testing.T) {
+	for _, c := range [][4]int{{0, 1, 1, 1}, {1, -1, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}, {1 << 20, 1 << 20, 1 << 20, 1 << 20}} {
+		_, err := nn.NewKVCache(c[0], c[1], c[2], c[3])
+		require.ErrorContains(t, err, "KVCache: ")
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	c, err := nn.NewKVCache(2, 2, 4, 3)
+	require.NoError(t, err)
+	require.NoError(t, c.Append(random(r, 2, 3, 6), random(r, 2, 3, 6)))
+	before := append([]int32(nil), c.Lens()...)
+	require.ErrorContains(t, c.Append(random(r, 2, 2, 6), random(r, 2, 2, 6)), "do not fit: it has 3 of 4")
+	require.ErrorContains(t, c.Append(random(r, 1, 1, 6), random(r, 1, 1, 6)), "Batch = 1: must be 2")
+	require.ErrorContains(t, c.Append(random(r, 2, 1, 6), random(r, 2, 0, 6)), "the same")
+	require.ErrorContains(t, c.Append(random(r, 2, 1, 5), random(r, 2, 1, 6)), "Features = 5: must be 6")
+	require.Equal(t, before, c.Lens())
+
+	m := nn.NewMultiHeadAttention(2)
+	for want, f := range map[string]func(s *nn.Step){
+		"is for inference": func(s *nn.Step) {
+			s.BeginTraining(t.Context(), 0, 0)
+			m.Decode(s, random(r, 2, 1, 6), random(r, 2, 1, 6), random(r, 2, 1, 6), c)
+		},
+		"cache = nil": func(s *nn.Step) { m.Decode(s, random(r, 2, 1, 6), random(r, 2, 1, 6), random(r, 2, 1, 6), nil) },
+		"those of k":  func(s *nn.Step) { m.Decode(s, random(r, 2, 1, 6), random(r, 2, 2, 6), random(r, 2, 2, 6), c) },
+		"2 heads of 3": func(s *nn.Step) {
+			m.Decode(s, random(r, 2, 1, 8), random(r, 2, 1, 8), random(r, 2, 1, 8), c)
+		},
+		"Transformer: caches.len": func(s *nn.Step) { newModel(t, tiny).Decode(s, nn.NewTokens([]int32{1}, 1, 1), nil) },
+	} {
+		s := inference(t)
+		f(s)
+		require.ErrorContains(t, s.Err(), want)
+	}
+	require.Equal(t, before, c.Lens())
+}

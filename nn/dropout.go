@@ -1,0 +1,67 @@
+package nn
+
+import "github.com/flashkit-go/flashkit/internal/philox"
+
+// Dropout sets elements to 0 with probability P, and multiplies the others by 1/(1-P), in
+// training. In inference it does nothing. Which ones it drops depends on the seed and the
+// number of the Step, on how many dropouts came before in it, and on the place of the
+// element.
+type Dropout struct {
+	P float32 // from 0 up to but not 1
+}
+
+// Forward returns x, [rows, features], with elements dropped.
+func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
+	if !s.ok(l.check()) || !s.takes("Dropout", "x", &x, 0, nil) || l.P == 0 || !s.train {
+		return x
+	}
+	seed := s.nextSeed()
+	s.push(record{owner: l, x: Tensor{Features: x.Features, Rows: x.Rows}, seed: seed})
+	return l.drop(s, seed, x)
+}
+
+// Backward returns the gradient of x, given that of the result: 0 where x was dropped.
+func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
+	if !s.ok(l.check()) || l.P == 0 {
+		return dy
+	}
+	r := s.pop(l)
+	if !s.takes("Dropout", "dy", &dy, r.x.Features, &r.x.Rows) {
+		return Tensor{}
+	}
+	return l.drop(s, r.seed, dy)
+}
+
+// drop returns x times 0 or 1/(1-P).
+func (l *Dropout) drop(s *Step, seed uint64, x Tensor) Tensor {
+	y := s.NewTensor(x.Rows, x.Features)
+	w := s.work(x.Count(), dropRows)
+	w.dropout, w.seed, w.x, w.y = l, seed, x, y
+	s.do(4 * x.Features)
+	return y
+}
+
+// dropRows drops elements of rows. Four have the words of one counter.
+func dropRows(w *rowWork, _, from, to int) {
+	below, keep, key := philox.Below(w.dropout.P), 1/(1-w.dropout.P), philox.Key(w.seed)
+	var words [4]uint32
+	for i := from; i < to; i++ {
+		x, y, at := w.x.Row(i), w.y.Row(i), i*w.x.Features
+		for j, v := range x {
+			if n := at + j; n%4 == 0 || j == 0 {
+				words = philox.Words([4]uint32{uint32(n / 4), uint32(n / 4 >> 32)}, key)
+			}
+			y[j] = 0
+			if words[(at+j)%4] >= below {
+				y[j] = v * keep
+			}
+		}
+	}
+}
+
+func (l *Dropout) check() error {
+	if !(l.P >= 0 && l.P < 1) {
+		return problem("Dropout.P", l.P, "must be at least 0 and less than 1")
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package nn
+
+import (
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/internal/workers"
+)
+
+// An Engine computes for layers: attention through a Dispatcher, products with weights by
+// kernels of its own. It is safe for concurrent use.
+type Engine struct {
+	attention *dispatch.Dispatcher
+	products  *matmul.Engine
+	pool      workers.Pool // for all else
+}
+
+// NewEngine returns an Engine over a Dispatcher, which stays the caller's. Steps fail if it
+// is nil.
+func NewEngine(d *dispatch.Dispatcher) *Engine { return &Engine{attention: d, products: matmul.New()} }
+
+// Close gives back the Engine's goroutines, and leaves the Dispatcher open. No pass may be
+// in progress.
+func (e *Engine) Close() {
+	e.products.Close()
+	e.pool.Close()
+}
+
+// NewStep returns a Step, which one goroutine at a time may use.
+func (e *Engine) NewStep() *Step { return &Step{engine: e} }
+
+// An Activation is a function of each element between two layers.
+type Activation uint8
+
+// The activations.
+const (
+	None     Activation = Activation(matmul.None)
+	ReLU     Activation = Activation(matmul.ReLU)     // max(x, 0)
+	GELU     Activation = Activation(matmul.GELU)     // x Φ(x), by the error function
+	GELUTanh Activation = Activation(matmul.GELUTanh) // its approximation by tanh
+)

@@ -1,0 +1,295 @@
+package nn_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/flashkit-go/flashkit/nn"
+)
+
+// begin returns a Step in training.
+func begin() *nn.Step {
+	s := engine.NewStep()
+	s.BeginTraining(context.Background(), 1, 0)
+	return s
+}
+
+func ExampleLinear() {
+	l, s := nn.NewLinear(nn.Blank(), 2, 1, true), begin()
+	copy(l.Weight.Data, []float32{10, 1})
+	l.Bias.Data[0] = 5
+	l.Activation = nn.ReLU
+	y := l.Forward(s, nn.NewTensor([]float32{1, 2, -3, 4}, 1, 2, 2))
+	dx := l.Backward(s, nn.NewTensor([]float32{1, 1}, 1, 2, 1))
+	fmt.Println(y.Data, dx.Data, l.Weight.Grad, l.Bias.Grad, s.Err())
+	// Output: [17 0] [10 1 0 0] [1 2] [1] <nil>
+}
+
+func ExampleLinear_ForwardAdd() {
+	l, s := nn.NewLinear(nn.Blank(), 1, 1, true), begin()
+	l.Weight.Data[0] = 2
+	x := nn.NewTensor([]float32{1, 2}, 1, 2, 1)
+	fmt.Println(l.ForwardAdd(s, x, x).Data, s.Err())
+	// Output: [3 6] <nil>
+}
+
+func ExampleActivation() {
+	s := begin()
+	x, dy := nn.NewTensor([]float32{-1, 0, 2}, 1, 3, 1), nn.NewTensor([]float32{1, 1, 1}, 1, 3, 1)
+	for _, a := range []nn.Activation{nn.None, nn.ReLU, nn.GELU, nn.GELUTanh} {
+		y := a.Forward(s, x)
+		dx := a.Backward(s, dy)
+		fmt.Printf("%.3f %.3f\n", y.Data, dx.Data)
+	}
+	// Output:
+	// [-1.000 0.000 2.000] [1.000 1.000 1.000]
+	// [0.000 0.000 2.000] [0.000 0.000 1.000]
+	// [-0.159 0.000 1.954] [-0.083 0.500 1.085]
+	// [-0.159 0.000 1.955] [-0.083 0.500 1.086]
+}
+
+func ExampleLayerNorm() {
+	l, s := nn.NewLayerNorm(nn.NewInit(1), 2), begin()
+	l.Eps = 0
+	y := l.Forward(s, nn.NewTensor([]float32{3, 7}, 1, 1, 2))
+	dx := l.Backward(s, nn.NewTensor([]float32{1, 1}, 1, 1, 2))
+	fmt.Println(y.Data, dx.Data, len(l.Params()), s.Err())
+	// Output: [-1 1] [0 0] 2 <nil>
+}
+
+func ExampleEmbedding() {
+	l, s := nn.NewEmbedding(nn.Blank(), 3, 2), begin()
+	copy(l.Weight.Data, []float32{0, 1, 10, 11, 20, 21})
+	y := l.Forward(s, nn.NewTokens([]int32{2, 0, 2}, 1, 3))
+	l.Backward(s, nn.NewTensor([]float32{1, 1, 1, 1, 1, 1}, 1, 3, 2))
+	fmt.Println(y.Data, l.Params()[0].Grad, s.Err())
+	// Output: [20 21 0 1 20 21] [1 1 0 0 2 2] <nil>
+}
+
+func ExamplePositionalEmbedding() {
+	l, s := nn.NewPositionalEmbedding(nn.Blank(), 3, 1), begin()
+	copy(l.Weight.Data, []float32{1, 2, 3})
+	x := nn.NewTensor([]float32{10, 10, 10, 10}, 2, 2, 1)
+	y := l.Forward(s, x)
+	dx := l.Backward(s, x)
+	later := l.ForwardFrom(s, x, []int32{0, 1})
+	fmt.Println(y.Data, dx.Data, later.Data, l.Params()[0].Grad, s.Err())
+	// Output: [11 12 11 12] [10 10 10 10] [11 12 12 13] [20 20 0] <nil>
+}
+
+func ExampleDropout() {
+	l, s := &nn.Dropout{P: 0.5}, begin()
+	x := nn.NewTensor([]float32{1, 1, 1, 1, 1, 1, 1, 1}, 1, 1, 8)
+	y := l.Forward(s, x)
+	fmt.Println(y.Data)
+	fmt.Println(l.Backward(s, x).Data)
+	// Output:
+	// [0 0 0 2 0 0 0 0]
+	// [0 0 0 2 0 0 0 0]
+}
+
+func ExampleCrossEntropy() {
+	l, s := nn.CrossEntropy{Ignore: -100}, begin()
+	logits := nn.NewTensor([]float32{0, 0, 5, 1}, 1, 2, 2)
+	loss := l.Forward(s, logits, []int32{1, -100})
+	fmt.Printf("%.4f %v %v\n", loss, l.Backward(s).Data, s.Err())
+	// Output: 0.6931 [0.5 -0.5 0 0] <nil>
+}
+
+func ExampleAdamW() {
+	p := &nn.Param{Name: "p", Shape: []int{1}, Data: []float32{1}}
+	o := nn.NewAdamW([]*nn.Param{p}, 0.1)
+	o.WeightDecay = 0
+	p.ZeroGrad()
+	p.Grad[0] = 3
+	o.Update()
+	fmt.Printf("%.4f after %d step, %d tensors of state\n", p.Data[0], o.Steps, len(o.State()))
+	// Output: 0.9000 after 1 step, 2 tensors of state
+}
+
+func ExampleSGD() {
+	p := &nn.Param{Name: "p", Shape: []int{1}, Data: []float32{1}}
+	o := nn.NewSGD([]*nn.Param{p}, 0.1)
+	o.Momentum = 0.5
+	p.ZeroGrad()
+	p.Grad[0] = 1
+	o.Update()
+	o.Update()
+	fmt.Printf("%.4f, %s\n", p.Data[0], o.State()[0].Name)
+	// Output: 0.7500, sgd.velocity.p
+}
+
+func ExampleClipGradients() {
+	p := &nn.Param{Name: "p", Shape: []int{2}, Data: make([]float32, 2), Grad: []float32{3, 4}}
+	norm := nn.ClipGradients([]*nn.Param{p}, 1)
+	fmt.Printf("%v %.2f\n", norm, p.Grad)
+	// Output: 5 [0.60 0.80]
+}
+
+func ExampleMultiHeadAttention() {
+	m, s := nn.NewMultiHeadAttention(2), begin()
+	m.Causal = true
+	x := nn.NewTensor([]float32{1, 2, 3, 4, 5, 6, 7, 8}, 1, 2, 4)
+	y := m.Forward(s, x, x, x) // self-attention; k and v of another tensor make it cross-attention
+	dq, dk, dv := m.Backward(s, x)
+	fmt.Println(y.Row(0), s.Err()) // the first row sees itself alone
+	fmt.Println(dq.Features, dk.Features, dv.Features)
+	// Output:
+	// [1 2 3 4] <nil>
+	// 4 4 4
+}
+
+func ExampleMultiHeadAttention_ForwardWeights() {
+	m, s := nn.NewMultiHeadAttention(1), begin()
+	m.UseFlashAttention = false
+	q, k := nn.NewTensor([]float32{0, 0}, 1, 1, 2), nn.NewTensor([]float32{1, 2, 3, 4}, 1, 2, 2)
+	y, weights := m.ForwardWeights(s, q, k, k)
+	fmt.Println(y.Data, weights, s.Err())
+	// Output: [2 3] [0.5 0.5] <nil>
+}
+
+func ExampleRotary() {
+	r, err := nn.NewRotary(8, 2, 10000, false)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s := begin()
+	y := r.Forward(s, nn.NewTensor([]float32{1, 0, 1, 0}, 1, 2, 2), 1)
+	back := r.Backward(s, y, 1)
+	later := r.ForwardFrom(s, nn.NewTensor([]float32{1, 0}, 1, 1, 2), 1, []int32{1})
+	fmt.Printf("%.3f %.3f %.3f\n", y.Data, back.Data, later.Data)
+	// Output: [1.000 0.000 0.540 0.841] [1.000 0.000 1.000 0.000] [0.540 0.841]
+}
+
+func ExampleKVCache() {
+	m, s := nn.NewMultiHeadAttention(1), engine.NewStep()
+	cache, err := nn.NewKVCache(1, 1, 16, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s.Begin(context.Background())
+	for token := range 3 {
+		x := nn.NewTensor([]float32{0, float32(token)}, 1, 1, 2)
+		y := m.Decode(s, nn.NewTensor([]float32{1, 0}, 1, 1, 2), x, x, cache)
+		fmt.Printf("%.2f %v %v\n", y.Data, cache.Lens(), s.Err())
+	}
+	k, _ := cache.View()
+	fmt.Println(k.Shape(), cache.Capacity())
+	cache.Reset()
+	fmt.Println(cache.Append(nn.NewTensor([]float32{1, 2}, 1, 1, 2), nn.NewTensor([]float32{3, 4}, 1, 1, 2)), cache.Lens())
+	// Output:
+	// [0.00 0.00] [1] <nil>
+	// [0.00 0.50] [2] <nil>
+	// [0.00 1.00] [3] <nil>
+	// [1 1 16 2] 16
+	// <nil> [1]
+}
+
+func ExampleAttentionLayer() {
+	i := nn.NewInit(1)
+	l := nn.NewAttentionLayer(i, nn.AttentionConfig{QFeatures: 6, KFeatures: 4, VFeatures: 4, Heads: 2, DimHead: 8})
+	if err := i.Err(); err != nil {
+		log.Fatal(err)
+	}
+	s := begin()
+	text, image := s.NewTensor(nn.Rows{Batch: 1, T: 3}, 6), s.NewTensor(nn.Rows{Batch: 1, T: 5}, 4)
+	y := l.Forward(s, text, image, image)
+	dq, dk, dv := l.Backward(s, y)
+	fmt.Println(y.T, y.Features, dq.T, dk.T, dv.Features, len(l.Params()), s.Err())
+
+	self := nn.NewAttentionLayer(i, nn.AttentionConfig{QFeatures: 6, Heads: 2, DimHead: 8, Causal: true})
+	self.UseFlashAttention(false)
+	cache, err := nn.NewKVCache(1, 2, 10, 8)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s.Begin(context.Background())
+	fmt.Println(self.Decode(s, text, cache).T, cache.Lens(), s.Err())
+	// Output:
+	// 3 6 3 5 4 10 <nil>
+	// 3 [3] <nil>
+}
+
+func ExampleTransformerLayer() {
+	i := nn.NewInit(1)
+	l := nn.NewTransformerLayer(i, nn.TransformerConfig{Embedding: 6, Hidden: 24, Heads: 2, DimHead: 8, Dropout: 0.1, Causal: true})
+	if err := i.Err(); err != nil {
+		log.Fatal(err)
+	}
+	l.UseFlashAttention(true) // as it is without this line
+	s := begin()
+	y := l.Forward(s, s.NewTensor(nn.Rows{Batch: 2, T: 3}, 6))
+	dx := l.Backward(s, y)
+	cache, _ := nn.NewKVCache(2, 2, 10, 8)
+	s.Begin(context.Background())
+	next := l.Decode(s, dx, cache)
+	fmt.Println(y.Features, dx.Count(), next.Count(), len(l.Params()), s.Err())
+	// Output: 6 6 6 16 <nil>
+}
+
+func ExampleTransformer() {
+	i := nn.NewInit(1)
+	l := nn.NewTransformer(i, nn.TransformerConfig{Embedding: 6, Hidden: 24, Layers: 2, Heads: 2, DimHead: 8, SequenceLen: 10})
+	if err := i.Err(); err != nil {
+		log.Fatal(err)
+	}
+	l.UseFlashAttention(false)
+	s := begin()
+	y := l.Forward(s, s.NewTensor(nn.Padded(4, []int32{4, 2}), 6))
+	dx := l.Backward(s, y)
+	fmt.Println(y.Count(), dx.Features, len(l.Params()), s.Err())
+	caches, err := l.NewCaches(1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s.Begin(context.Background())
+	fmt.Println(l.Decode(s, s.NewTensor(nn.Rows{Batch: 1, T: 1}, 6), caches).Count(), s.Err())
+	// Output:
+	// 8 6 33 <nil>
+	// 1 <nil>
+}
+
+func ExampleLanguageModel() {
+	i := nn.NewInit(1)
+	m := nn.NewLanguageModel(i, nn.LanguageModelConfig{Vocabulary: 3, TransformerConfig: nn.TransformerConfig{
+		Embedding: 8, Hidden: 16, Layers: 1, Heads: 2, DimHead: 4, Causal: true, SequenceLen: 6}})
+	if err := i.Err(); err != nil {
+		log.Fatal(err)
+	}
+	m.UseFlashAttention(true) // as it is without this line
+	params, cross, s := m.Params(), nn.CrossEntropy{Ignore: -100}, engine.NewStep()
+	optimizer := nn.NewAdamW(params, 0.01)
+	text := nn.NewTokens([]int32{0, 1, 2, 0, 1, 2}, 1, 6)
+	for number := range uint64(100) {
+		s.BeginTraining(context.Background(), 1, number)
+		nn.ZeroGrads(params)
+		cross.Forward(s, m.Forward(s, text), []int32{1, 2, 0, 1, 2, 0})
+		m.Backward(s, cross.Backward(s))
+		if err := s.Err(); err != nil {
+			log.Fatal(err)
+		}
+		nn.ClipGradients(params, 1)
+		optimizer.Update()
+	}
+
+	caches, err := m.NewCaches(1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	token := int32(0)
+	for range 5 { // one row at a time: what was computed stays in the caches
+		s.Begin(context.Background())
+		logits := m.Decode(s, nn.NewTokens([]int32{token}, 1, 1), caches)
+		if err := s.Err(); err != nil {
+			log.Fatal(err)
+		}
+		for j, x := range logits.Data {
+			if x > logits.Data[token] {
+				token = int32(j)
+			}
+		}
+		fmt.Print(token, " ")
+	}
+	// Output: 1 2 0 1 2
+}

@@ -1,0 +1,139 @@
+package nn
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit/internal/matmul"
+)
+
+// A Linear layer multiplies each row by its weights: act(x W^T + b). Passes may run at the
+// same time, but for Backward, which adds to the gradients.
+type Linear struct {
+	Weight     *Param // [out, in]
+	Bias       *Param // [out], or nil
+	Activation Activation
+
+	in, out    int
+	transposed packing // W^T, for Forward
+	plain      packing // W, for Backward
+}
+
+// NewLinear returns a layer from in to out features, with or without bias, whose parameters
+// are called weight and bias.
+func NewLinear(i *Init, in, out int, bias bool) *Linear {
+	bound := inverseRoot(in)
+	l := &Linear{Weight: i.Uniform("weight", bound, out, in), in: in, out: out}
+	if bias {
+		l.Bias = i.Uniform("bias", bound, out)
+	}
+	return l
+}
+
+// Params returns the weight and, if there is one, the bias.
+func (l *Linear) Params() []*Param {
+	if l.Bias == nil {
+		return []*Param{l.Weight}
+	}
+	return []*Param{l.Weight, l.Bias}
+}
+
+// Forward returns act(x W^T + b), [rows, out], of x [rows, in].
+func (l *Linear) Forward(s *Step, x Tensor) Tensor { return l.ForwardAdd(s, x, Tensor{}) }
+
+// ForwardAdd is Forward plus a residual [rows, out], in one pass over memory. The gradient
+// of the residual is that of the sum.
+func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
+	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "x", &x, l.in, nil) {
+		return Tensor{}
+	}
+	y := s.NewTensor(x.Rows, l.out)
+	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: l.transposed.of(l.Weight, true), Activation: matmul.Activation(l.Activation)}
+	if l.Bias != nil {
+		s.mm.Bias = l.Bias.Data
+	}
+	if residual.Data != nil {
+		if !s.takes(l.Weight.Name, "residual", &residual, l.out, &x.Rows) {
+			return Tensor{}
+		}
+		s.mm.Residual = residual.matrix()
+	}
+	s.Push(l, x)
+	switch {
+	case l.Activation == None || !s.train:
+	case l.Activation == ReLU && residual.Data == nil:
+		s.Push(l, y) // its slope is that at y
+	default:
+		before := s.NewTensor(x.Rows, l.out)
+		s.mm.Before = before.matrix()
+		s.Push(l, before)
+	}
+	s.multiply()
+	return y
+}
+
+// Backward returns the gradient of x, [rows, in], given that of the result.
+func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
+	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "dy", &dy, l.out, nil) {
+		return Tensor{}
+	}
+	if l.Activation != None {
+		dy = activationGrad(s, l.Activation, s.Pop(l), dy)
+	}
+	x := s.Pop(l)
+	if !s.takes(l.Weight.Name, "dy", &dy, l.out, &x.Rows) {
+		return Tensor{}
+	}
+	dx := s.NewTensor(x.Rows, l.in)
+	s.mm = matmul.Args{C: dx.matrix(), A: dy.matrix(), B: l.plain.of(l.Weight, false)}
+	s.multiply()
+	s.packed[0].Pack(x.matrix())
+	s.mm = matmul.Args{C: matmul.Dense(l.Weight.grad(), l.out, l.in), A: dy.matrix().T(), B: &s.packed[0], Accumulate: true}
+	s.multiply()
+	if l.Bias != nil {
+		addColumns(s, l.Bias.grad(), &dy)
+	}
+	return dx
+}
+
+func (l *Linear) check() error {
+	if err := l.Weight.check("Linear.Weight", l.out, l.in); err != nil {
+		return err
+	}
+	if l.Activation > GELUTanh {
+		return problem(l.Weight.Name+": Activation", uint8(l.Activation), "must be None, ReLU, GELU or GELUTanh")
+	}
+	if l.Bias != nil {
+		return l.Bias.check("Linear.Bias", 0, l.out)
+	}
+	return nil
+}
+
+// matrix returns the tensor as products see it.
+func (x *Tensor) matrix() matmul.Matrix {
+	return matmul.Matrix{Data: x.Data, Rows: x.Count(), Cols: x.Features, RowStride: x.stride(), ColStride: 1}
+}
+
+// A packing is a parameter [out, in] as products take it, made anew when it has changed.
+type packing struct {
+	mu      sync.Mutex
+	version atomic.Uint64 // that was packed, plus 1
+	p       matmul.Packed
+}
+
+func (c *packing) of(w *Param, transposed bool) *matmul.Packed {
+	if c.version.Load() == w.version+1 {
+		return &c.p
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.version.Load() != w.version+1 {
+		m := matmul.Dense(w.Data, w.Shape[0], w.Shape[1])
+		if transposed {
+			m = m.T()
+		}
+		c.p.Pack(m)
+		c.version.Store(w.version + 1)
+	}
+	return &c.p
+}

@@ -1,0 +1,86 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+)
+
+// A CrossEntropy is the loss of a choice: minus the logarithm of the probability that the
+// softmax of a row of logits gives the row's target, in the mean over rows.
+type CrossEntropy struct {
+	// Ignore is the target of rows that do not count. PyTorch's default is -100.
+	Ignore int32
+}
+
+// Forward returns the loss of logits, [rows, classes], and one target for each row. Without
+// a row that counts it is 0; PyTorch returns NaN then.
+func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 {
+	if !s.takes("CrossEntropy", "logits", &logits, 0, nil) {
+		return 0
+	}
+	counted, err := l.count(&logits, targets)
+	if !s.ok(err) {
+		return 0
+	}
+	var grad Tensor
+	if s.train { // it costs one more pass over what is in cache, and no second exponential
+		grad = s.NewTensor(logits.Rows, logits.Features)
+	}
+	sum := 0.0
+	for i, target := range targets {
+		var to []float32
+		if s.train {
+			to = grad.Row(i)
+		}
+		if target == l.Ignore {
+			clear(to)
+			continue
+		}
+		sum += crossEntropy(logits.Row(i), to, int(target), 1/float64(counted))
+	}
+	s.Push(l, grad)
+	return sum / float64(max(counted, 1))
+}
+
+// Backward returns the gradient of the logits.
+func (l *CrossEntropy) Backward(s *Step) Tensor { return s.Pop(l) }
+
+// crossEntropy returns the loss of a row and, if grad is wanted, its gradient times scale.
+func crossEntropy(x, grad []float32, target int, scale float64) float64 {
+	m := float64(x[0])
+	for _, v := range x {
+		m = math.Max(m, float64(v)) // also a NaN
+	}
+	sum := 0.0
+	for j, v := range x {
+		e := math.Exp(float64(v) - m)
+		sum += e
+		if grad != nil {
+			grad[j] = float32(e)
+		}
+	}
+	if grad != nil {
+		f := float32(scale / sum)
+		for j := range grad {
+			grad[j] *= f
+		}
+		grad[target] -= float32(scale)
+	}
+	return m + math.Log(sum) - float64(x[target])
+}
+
+func (l *CrossEntropy) count(logits *Tensor, targets []int32) (n int, err error) {
+	if len(targets) != logits.Count() {
+		return 0, problem("CrossEntropy: targets.len", len(targets), "must be the number of rows, %d", logits.Count())
+	}
+	for i, t := range targets {
+		if t == l.Ignore {
+			continue
+		}
+		if t < 0 || int(t) >= logits.Features {
+			return 0, problem(fmt.Sprintf("CrossEntropy: targets[%d]", i), t, "must be from 0 to %d, or %d to be ignored", logits.Features-1, l.Ignore)
+		}
+		n++
+	}
+	return n, nil
+}

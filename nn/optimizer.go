@@ -1,0 +1,121 @@
+package nn
+
+import "math"
+
+// AdamW is the optimizer of Loshchilov and Hutter, Decoupled weight decay regularization
+// (2019), as PyTorch has it: the weights decay by themselves, and not as a part of the gradient.
+// Update is not safe for concurrent use, and no pass through the parameters may be in progress.
+type AdamW struct {
+	LR           float64
+	Beta1, Beta2 float64 // of the means of gradients and of their squares
+	Eps          float64
+	WeightDecay  float64
+	Steps        int // updates so far
+
+	params       []*Param
+	mean, square []*Param
+}
+
+// NewAdamW returns an optimizer with PyTorch's defaults but for the learning rate: betas 0.9
+// and 0.999, Eps 1e-8, WeightDecay 0.01.
+func NewAdamW(params []*Param, lr float64) *AdamW {
+	return &AdamW{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01,
+		params: params, mean: shadows(params, "adamw.mean."), square: shadows(params, "adamw.square.")}
+}
+
+// State returns what the optimizer knows besides Steps, for a file from which training goes
+// on: parameters named after those that they belong to.
+func (o *AdamW) State() []*Param { return append(append([]*Param(nil), o.mean...), o.square...) }
+
+// Update changes the parameters by their gradients, which it leaves.
+func (o *AdamW) Update() {
+	o.Steps++
+	b1, b2 := float32(o.Beta1), float32(o.Beta2)
+	step := float32(o.LR / (1 - math.Pow(o.Beta1, float64(o.Steps))))
+	root := float32(1 / math.Sqrt(1-math.Pow(o.Beta2, float64(o.Steps))))
+	decay, eps := float32(1-o.LR*o.WeightDecay), float32(o.Eps)
+	c1, c2 := float32(1-o.Beta1), float32(1-o.Beta2)
+	for k, p := range o.params {
+		grad, n := p.grad(), len(p.Data)
+		x, m, v := p.Data[:n], o.mean[k].shadow(p)[:n], o.square[k].shadow(p)[:n]
+		for i, g := range grad[:n] {
+			mean, square := b1*m[i]+c1*g, b2*v[i]+c2*g*g
+			m[i], v[i] = mean, square
+			x[i] = x[i]*decay - step*mean/(sqrt32(square)*root+eps)
+		}
+		p.Changed()
+	}
+}
+
+// SGD is stochastic gradient descent with momentum, as PyTorch has it: weight decay is a
+// part of the gradient. Update is not safe for concurrent use, and no pass through the
+// parameters may be in progress.
+type SGD struct {
+	LR          float64
+	Momentum    float64 // 0: none
+	WeightDecay float64
+
+	params, velocity []*Param
+}
+
+// NewSGD returns an optimizer without momentum and weight decay.
+func NewSGD(params []*Param, lr float64) *SGD {
+	return &SGD{LR: lr, params: params, velocity: shadows(params, "sgd.velocity.")}
+}
+
+// State returns what the optimizer knows, for a file from which training goes on.
+func (o *SGD) State() []*Param { return append([]*Param(nil), o.velocity...) }
+
+// Update changes the parameters by their gradients, which it leaves.
+func (o *SGD) Update() {
+	lr, momentum, decay := float32(o.LR), float32(o.Momentum), float32(o.WeightDecay)
+	for k, p := range o.params {
+		velocity := o.velocity[k].shadow(p)
+		for i, g := range p.grad() {
+			velocity[i] = momentum*velocity[i] + g + decay*p.Data[i]
+			p.Data[i] -= lr * velocity[i]
+		}
+		p.Changed()
+	}
+}
+
+// ClipGradients returns the norm of all gradients together, and scales them so that it is at
+// most most, if it is larger. Gradients whose norm is infinite or NaN stay as they are.
+func ClipGradients(params []*Param, most float64) (norm float64) {
+	squares := 0.0
+	for _, p := range params {
+		for _, g := range p.Grad {
+			squares += float64(g) * float64(g)
+		}
+	}
+	norm = math.Sqrt(squares)
+	scale := float32(most / (norm + 1e-6))
+	if !(scale < 1) || math.IsInf(norm, 0) {
+		return norm
+	}
+	for _, p := range params {
+		for i := range p.Grad {
+			p.Grad[i] *= scale
+		}
+	}
+	return norm
+}
+
+// shadows returns parameters of the same shapes, of zeros.
+func shadows(params []*Param, prefix string) []*Param {
+	list := make([]*Param, len(params))
+	for i, p := range params {
+		list[i] = &Param{Name: prefix + p.Name, Shape: p.Shape, Data: make([]float32, len(p.Data))}
+	}
+	return list
+}
+
+// shadow returns the data of p's shadow, of zeros if p has been given other data since.
+func (s *Param) shadow(p *Param) []float32 {
+	if len(s.Data) != len(p.Data) {
+		s.Shape, s.Data = p.Shape, make([]float32, len(p.Data))
+	}
+	return s.Data
+}
+
+func sqrt32(x float32) float32 { return float32(math.Sqrt(float64(x))) }

@@ -1,0 +1,71 @@
+package nn
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+// Save writes the parameters' data as a safetensors file, with metadata if it is not nil.
+// Equal parameters give equal bytes.
+func Save(w io.Writer, params []*Param, metadata map[string]string) error {
+	f := safetensors.File{Metadata: metadata}
+	for _, p := range params {
+		f.Tensors = append(f.Tensors, safetensors.FromFloat32s(p.Name, p.Shape, p.Data))
+	}
+	return f.Write(w)
+}
+
+// Load fills the parameters from a safetensors file, and returns its metadata. Each tensor
+// that is missing, of another shape or type than F32, or of no parameter is an error, and
+// all of them are returned together; the parameters then stay as they were. No pass through
+// the parameters may be in progress.
+func Load(file []byte, params []*Param) (metadata map[string]string, err error) {
+	f, err := safetensors.Parse(file)
+	if err != nil {
+		return nil, err
+	}
+	return f.Metadata, Assign(f, params)
+}
+
+// Assign is Load from a file that has been read.
+func Assign(f *safetensors.File, params []*Param) error {
+	tensors := make(map[string]safetensors.Tensor, len(f.Tensors))
+	for _, t := range f.Tensors {
+		tensors[t.Name] = t
+	}
+	var errs []error
+	data := make([][]float32, len(params))
+	for i, p := range params {
+		t, ok := tensors[p.Name]
+		delete(tensors, p.Name)
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("nn: tensor %.80q is missing, or there twice among the parameters", p.Name))
+		case !slices.Equal(t.Shape, p.Shape):
+			errs = append(errs, fmt.Errorf("nn: tensor %.80q is of shape %v; the parameter is of %v", p.Name, t.Shape, p.Shape))
+		default:
+			x, err := t.Float32s()
+			if err != nil {
+				errs = append(errs, err)
+			}
+			data[i] = x
+		}
+	}
+	for _, t := range f.Tensors {
+		if _, left := tensors[t.Name]; left {
+			errs = append(errs, fmt.Errorf("nn: tensor %.80q belongs to no parameter", t.Name))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for i, p := range params {
+		copy(p.Data, data[i])
+		p.Changed()
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package nn_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/nn"
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+func TestSaveLoad(t *testing.T) {
+	m := newModel(t, tiny)
+	var file, again bytes.Buffer
+	require.NoError(t, nn.Save(&file, m.Params(), map[string]string{"step": "7"}))
+	require.NoError(t, nn.Save(&again, m.Params(), map[string]string{"step": "7"}))
+	require.Equal(t, file.Bytes(), again.Bytes())
+
+	other := nn.NewLanguageModel(nn.Blank(), tiny)
+	tokens := someTokens(rand.New(rand.NewPCG(1, 2)), 2, 7, 11)
+	s := inference(t)
+	want := append([]float32(nil), m.Forward(s, tokens).Data...)
+	require.NotEqual(t, want, append([]float32(nil), other.Forward(s, tokens).Data...)) // and packs its weights
+	metadata, err := nn.Load(file.Bytes(), other.Params())
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"step": "7"}, metadata)
+	require.Equal(t, want, other.Forward(s, tokens).Data)
+	require.NoError(t, s.Err())
+}
+
+// Every tensor at fault is named, and nothing is loaded.
+func TestLoadErrors(t *testing.T) {
+	var file bytes.Buffer
+	require.NoError(t, nn.Save(&file, newModel(t, tiny).Params(), nil))
+	m := nn.NewLanguageModel(nn.Blank(), tiny)
+	var before bytes.Buffer
+	require.NoError(t, nn.Save(&before, m.Params(), nil))
+
+	f, err := safetensors.Parse(file.Bytes())
+	require.NoError(t, err)
+	f.Tensors[1].Name = "stranger"
+	f.Tensors[2].Shape = []int{4, 4}
+	f.Tensors[2].Data = f.Tensors[2].Data[:64]
+	f.Tensors[3].DType, f.Tensors[3].Data = "BF16", f.Tensors[3].Data[:len(f.Tensors[3].Data)/2]
+	var broken bytes.Buffer
+	require.NoError(t, f.Write(&broken))
+	_, err = nn.Load(broken.Bytes(), m.Params())
+	require.ErrorContains(t, err, `"positions.weight" is missing`)
+	require.ErrorContains(t, err, `"stranger" belongs to no parameter`)
+	require.ErrorContains(t, err, `"layers.0.attention.norm_q.weight" is of shape [4 4]; the parameter is of [16]`)
+	require.ErrorContains(t, err, `"layers.0.attention.norm_q.bias": dtype is BF16`)
+	require.Len(t, strings.Split(err.Error(), "\n"), 4)
+	_, err = nn.Load(file.Bytes()[:100], m.Params())
+	require.ErrorContains(t, err, "safetensors: ")
+	_, err = nn.Load(file.Bytes(), append(m.Params(), m.Params()[0]))
+	require.ErrorContains(t, err, "twice among the parameters")
+	var after bytes.Buffer
+	require.NoError(t, nn.Save(&after, m.Params(), nil))
+	require.Equal(t, before.Bytes(), after.Bytes())
+}
+
+// The names are those of PyTorch's modules in tools/nn_vectors.py, in a fixed order, and a
+// parameter's first values depend on the seed and on its name alone.
+func TestParams(t *testing.T) {
+	var names []string
+	m := newModel(t, tiny)
+	for _, p := range m.Params() {
+		names = append(names, p.Name)
+		require.Nil(t, p.Grad, "a model for inference has no gradients")
+	}
+	require.Equal(t, []string{"embedding.weight", "positions.weight",
+		"layers.0.attention.norm_q.weight", "layers.0.attention.norm_q.bias", "layers.0.attention.norm_k.weight", "layers.0.attention.norm_k.bias",
+		"layers.0.attention.norm_v.weight", "layers.0.attention.norm_v.bias",
+		"layers.0.attention.q.weight", "layers.0.attention.k.weight", "layers.0.attention.v.weight", "layers.0.attention.out.weight",
+		"layers.0.norm.weight", "layers.0.norm.bias",
+		"layers.0.linear1.weight", "layers.0.linear1.bias", "layers.0.linear2.weight", "layers.0.linear2.bias"}, names[:18])
+	require.Len(t, names, 2+2*16+2)
+	require.Equal(t, 11*16+12*16+2*(6*16+4*16*16+2*16+24*16+24+16*24+16)+11*16+11, nn.Count(m.Params()))
+
+	l := nn.NewLinear(nn.NewInit(3).In("layers").In("0").In("attention").In("q"), 16, 16, false)
+	require.Equal(t, m.Params()[8].Data, l.Weight.Data)
+	require.NotEqual(t, l.Weight.Data, nn.NewLinear(nn.NewInit(4).In("layers").In("0").In("attention").In("q"), 16, 16, false).Weight.Data)
+
+	i := nn.NewInit(9)
+	sum, squares := 0.0, 0.0
+	for _, x := range nn.NewLinear(i, 100, 1000, false).Weight.Data {
+		if !(x >= -.1 && x <= .1) {
+			require.Failf(t, "bound", "%v is beyond 1/sqrt(100)", x)
+		}
+		sum, squares = sum+float64(x), squares+float64(x)*float64(x)
+	}
+	require.InDelta(t, 0, sum/1e5, 1e-3)
+	require.InDelta(t, .01/3, squares/1e5, 5e-5)
+	squares = 0
+	for _, x := range nn.NewEmbedding(i, 100, 1000).Weight.Data {
+		squares += float64(x) * float64(x)
+	}
+	require.InDelta(t, 1, squares/1e5, .03)
+}

@@ -1,0 +1,5 @@
+//go:build !race && !purego
+
+package nn_test
+
+const allocates = false

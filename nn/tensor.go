@@ -1,0 +1,209 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Rows says how the rows of a tensor make up sequences: Batch of them, of T rows each, one
+// after the other, unless a field says otherwise.
+type Rows struct {
+	Batch, T int
+
+	// Lens has the length of each sequence, from 0 to T, where they are padded: attention
+	// does not look at rows beyond it, and gives them 0. nil: all are full.
+	Lens []int32
+
+	// Starts is of packed sequences: that of b has the rows from Starts[b] up to but not
+	// including Starts[b+1], as cu_seqlens of other libraries, and T is the longest one's
+	// length. It begins with 0 and has Batch+1 numbers. nil: not packed.
+	Starts []int32
+
+	// TimeFirst is of rows that lie [T, Batch], as in PyTorch with batch_first=False.
+	TimeFirst bool
+}
+
+// Packed returns the Rows of packed sequences. A nil or wrong list shows when it is used.
+func Packed(starts []int32) Rows {
+	r := Rows{Batch: max(0, len(starts)-1), Starts: starts}
+	for b := 1; b < len(starts); b++ {
+		r.T = max(r.T, int(starts[b])-int(starts[b-1]))
+	}
+	return r
+}
+
+// Padded returns the Rows of sequences of the given lengths, each in t rows.
+func Padded(t int, lens []int32) Rows { return Rows{Batch: len(lens), T: t, Lens: lens} }
+
+// Count returns the number of rows, those of the padding included.
+func (r Rows) Count() int {
+	if n := len(r.Starts); n > 0 {
+		return int(r.Starts[n-1])
+	}
+	return r.Batch * r.T
+}
+
+// sequence returns the first row of sequence b, how many it has without padding, and the
+// distance from one to the next, all in rows.
+func (r *Rows) sequence(b int) (first, n, step int) {
+	switch {
+	case r.Starts != nil:
+		return int(r.Starts[b]), int(r.Starts[b+1] - r.Starts[b]), 1
+	case r.Lens != nil:
+		n = int(r.Lens[b])
+	default:
+		n = r.T
+	}
+	if r.TimeFirst {
+		return b, n, r.Batch
+	}
+	return b * r.T, n, 1
+}
+
+// check returns what is wrong with the rows.
+func (r *Rows) check(of string) error {
+	switch {
+	case r.Batch < 0:
+		return problem(of+".Batch", r.Batch, "must be at least 0")
+	case r.T < 0:
+		return problem(of+".T", r.T, "must be at least 0")
+	case r.T > 0 && r.Batch > math.MaxInt32/r.T:
+		return problem(of+".Batch", r.Batch, "times T = %d is beyond 32 bits", r.T)
+	case r.Starts != nil && (r.Lens != nil || r.TimeFirst):
+		return problem(of+".Starts", "given", "must not stand beside Lens or TimeFirst: sequences are packed or not")
+	case r.Starts != nil && len(r.Starts) != r.Batch+1:
+		return problem(of+".Starts.len", len(r.Starts), "must be Batch + 1 = %d", r.Batch+1)
+	case r.Starts != nil && r.Starts[0] != 0:
+		return problem(of+".Starts[0]", r.Starts[0], "must be 0")
+	case r.Lens != nil && len(r.Lens) != r.Batch:
+		return problem(of+".Lens.len", len(r.Lens), "must be Batch = %d", r.Batch)
+	}
+	for b, n := range r.Lens {
+		if n < 0 || int(n) > r.T {
+			return problem(fmt.Sprintf("%s.Lens[%d]", of, b), n, "must be from 0 to T = %d", r.T)
+		}
+	}
+	longest := 0
+	for b := 1; b < len(r.Starts); b++ {
+		n := int(r.Starts[b]) - int(r.Starts[b-1])
+		if n < 0 || n > r.T {
+			return problem(fmt.Sprintf("%s.Starts[%d]", of, b), r.Starts[b], "must be from 0 to T = %d more than the one before it", r.T)
+		}
+		longest = max(longest, n)
+	}
+	if r.Starts != nil && longest != r.T {
+		return problem(of+".T", r.T, "must be the longest sequence, %d", longest)
+	}
+	return nil
+}
+
+// equal reports whether both have the same sequences in the same places.
+func (r *Rows) equal(o *Rows) bool {
+	if r.Batch != o.Batch || r.T != o.T || r.TimeFirst != o.TimeFirst || !equal(r.Lens, o.Lens) || !equal(r.Starts, o.Starts) {
+		return false
+	}
+	return true
+}
+
+// equal compares contents, and whether there is a list at all.
+func equal(a, b []int32) bool {
+	if (a == nil) != (b == nil) || len(a) != len(b) {
+		return false
+	}
+	if len(a) > 0 && &a[0] == &b[0] {
+		return true
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// A Tensor is activations: rows of so many features, and which sequences they belong to.
+// It is a view of its memory.
+type Tensor struct {
+	Data     []float32
+	Features int
+	Stride   int // elements from a row to the next one; 0 is Features
+	Rows
+}
+
+// NewTensor returns a tensor [batch, t, features] of the caller's memory.
+func NewTensor(data []float32, batch, t, features int) Tensor {
+	return Tensor{Data: data, Features: features, Rows: Rows{Batch: batch, T: t}}
+}
+
+// Columns returns a view of n features of every row, from feature i on. The view of more
+// than there are shows when it is used.
+func (x Tensor) Columns(i, n int) Tensor {
+	x.Stride = x.stride()
+	if i < 0 || n < 0 || i > x.Features-n {
+		x.Features = -1
+		return x
+	}
+	x.Data, x.Features = x.Data[min(i, len(x.Data)):], n
+	return x
+}
+
+// Row returns the features of row i, in the order of the memory.
+func (x *Tensor) Row(i int) []float32 { return x.Data[i*x.stride():][:x.Features:x.Features] }
+
+func (x *Tensor) stride() int {
+	if x.Stride == 0 {
+		return x.Features
+	}
+	return x.Stride
+}
+
+// isDense reports whether no memory lies between the rows.
+func (x *Tensor) isDense() bool { return x.stride() == x.Features || x.Count() <= 1 }
+
+// check returns what is wrong with the tensor; features 0 is any number of them.
+func (x *Tensor) check(of string, features int) error {
+	switch {
+	case x.Features < 1:
+		return problem(of+".Features", x.Features, "must be at least 1")
+	case features > 0 && x.Features != features:
+		return problem(of+".Features", x.Features, "must be %d", features)
+	case x.stride() < x.Features:
+		return problem(of+".Stride", x.Stride, "must be at least Features = %d", x.Features)
+	}
+	if err := x.Rows.check(of); err != nil {
+		return err
+	}
+	rows, stride := x.Count(), x.stride()
+	if rows > 0 && (len(x.Data) < x.Features || rows-1 > (len(x.Data)-x.Features)/stride) {
+		return problem(of+".Data.len", len(x.Data), "is too short for %d rows of %d features, %d apart", rows, x.Features, stride)
+	}
+	return nil
+}
+
+// heads returns the tensor as attention sees it: [batch, heads, rows, features of a head].
+func (x *Tensor) heads(n int) flashkit.Tensor {
+	d, stride := x.Features/n, x.stride()
+	switch {
+	case x.Starts != nil:
+		return flashkit.F32(x.Data, 1, n, x.Count(), d).WithStrides(0, d, stride)
+	case x.TimeFirst:
+		return flashkit.F32(x.Data, x.Batch, n, x.T, d).WithStrides(stride, d, x.Batch*stride)
+	}
+	return flashkit.F32(x.Data, x.Batch, n, x.T, d).WithStrides(x.T*stride, d, stride)
+}
+
+// Tokens are the numbers of words or characters, one for each row.
+type Tokens struct {
+	IDs []int32
+	Rows
+}
+
+// NewTokens returns tokens [batch, t] of the caller's memory.
+func NewTokens(ids []int32, batch, t int) Tokens { return Tokens{ids, Rows{Batch: batch, T: t}} }
+
+// problem is the error of what makes no sense.
+func problem(field string, value any, format string, args ...any) error {
+	return &flashkit.ProblemError{Field: field, Value: fmt.Sprint(value), Reason: fmt.Sprintf(format, args...)}
+}

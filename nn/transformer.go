@@ -1,0 +1,168 @@
+package nn
+
+import "strconv"
+
+// A TransformerConfig is what a Transformer is made of.
+type TransformerConfig struct {
+	Embedding   int // features of a row
+	Hidden      int // features between the two linear layers
+	Layers      int
+	Heads       int
+	DimHead     int // features of a head
+	Dropout     float32
+	Causal      bool
+	TimeFirst   bool // rows lie [T, batch], as PyTorch's do with batch_first=False
+	SequenceLen int  // the most rows of a sequence
+}
+
+// A TransformerLayer is attention and two linear layers, each with a norm before it and
+// added to its input: x + dropout(attention(x)), and of that x + dropout(linear2(dropout(
+// relu(linear1(norm(x)))))).
+type TransformerLayer struct {
+	Attention *AttentionLayer
+	Norm      *LayerNorm
+	Linear1   *Linear // with ReLU
+	Linear2   *Linear
+	Dropout   Dropout
+}
+
+// NewTransformerLayer returns a layer of a Transformer of config c. Its parameters are those
+// of attention, norm, linear1 and linear2.
+func NewTransformerLayer(i *Init, c TransformerConfig) *TransformerLayer {
+	l := &TransformerLayer{
+		NewAttentionLayer(i.In("attention"), AttentionConfig{QFeatures: c.Embedding, Heads: c.Heads, DimHead: c.DimHead, Dropout: c.Dropout, Causal: c.Causal}),
+		NewLayerNorm(i.In("norm"), c.Embedding),
+		NewLinear(i.In("linear1"), c.Embedding, c.Hidden, true),
+		NewLinear(i.In("linear2"), c.Hidden, c.Embedding, true),
+		Dropout{c.Dropout},
+	}
+	l.Linear1.Activation = ReLU
+	return l
+}
+
+// Params returns the parameters of the attention, the norm and the linear layers.
+func (l *TransformerLayer) Params() []*Param {
+	return join(l.Attention, l.Norm, l.Linear1, l.Linear2)
+}
+
+// UseFlashAttention says whether attention is computed by flash attention, as it is at first.
+func (l *TransformerLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention(on) }
+
+// Forward returns [rows, features], of x [rows, features].
+func (l *TransformerLayer) Forward(s *Step, x Tensor) Tensor {
+	m := s.Mark()
+	x = s.Add(x, l.Dropout.Forward(s, l.Attention.Forward(s, x, x, x)))
+	return s.Keep(m, l.feed(s, x))
+}
+
+// Decode is Forward in inference for rows that follow those in the cache.
+func (l *TransformerLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
+	m := s.Mark()
+	x = s.Add(x, l.Attention.Decode(s, x, cache))
+	return s.Keep(m, l.feed(s, x))
+}
+
+func (l *TransformerLayer) feed(s *Step, x Tensor) Tensor {
+	h := l.Linear1.Forward(s, l.Norm.Forward(s, x))
+	h = l.Dropout.Forward(s, h)
+	if l.Dropout.P == 0 || !s.train {
+		return l.Linear2.ForwardAdd(s, h, x)
+	}
+	return s.Add(x, l.Dropout.Forward(s, l.Linear2.Forward(s, h)))
+}
+
+// Backward returns the gradient of x, given that of the result.
+func (l *TransformerLayer) Backward(s *Step, dy Tensor) Tensor {
+	m := s.Mark()
+	dh := l.Linear2.Backward(s, l.Dropout.Backward(s, dy))
+	dh = l.Linear1.Backward(s, l.Dropout.Backward(s, dh))
+	dx := s.Add(dy, l.Norm.Backward(s, dh))
+	dq, dk, dv := l.Attention.Backward(s, l.Dropout.Backward(s, dx))
+	return s.Keep(m, s.Add(dx, dq, dk, dv))
+}
+
+// A Transformer adds learned positions, and then is layers one after the other.
+type Transformer struct {
+	Positions *PositionalEmbedding
+	Layers    []*TransformerLayer
+
+	config TransformerConfig
+}
+
+// NewTransformer returns a Transformer whose parameters are positions.weight and those of
+// layers.0, layers.1 and so on.
+func NewTransformer(i *Init, c TransformerConfig) *Transformer {
+	l := &Transformer{Positions: NewPositionalEmbedding(i.In("positions"), c.SequenceLen, c.Embedding), config: c}
+	if c.Layers < 1 {
+		i.Fail(problem("TransformerConfig.Layers", c.Layers, "must be at least 1"))
+	}
+	for n := 0; n < c.Layers && i.Err() == nil; n++ {
+		l.Layers = append(l.Layers, NewTransformerLayer(i.In("layers").In(strconv.Itoa(n)), c))
+	}
+	return l
+}
+
+// Params returns the positions, then the parameters of the layers.
+func (l *Transformer) Params() []*Param {
+	list := l.Positions.Params()
+	for _, layer := range l.Layers {
+		list = append(list, layer.Params()...)
+	}
+	return list
+}
+
+// UseFlashAttention says whether attention is computed by flash attention, as it is at first.
+func (l *Transformer) UseFlashAttention(on bool) {
+	for _, layer := range l.Layers {
+		layer.UseFlashAttention(on)
+	}
+}
+
+// Forward returns [rows, features], of x [rows, features] whose sequences have at most
+// SequenceLen rows.
+func (l *Transformer) Forward(s *Step, x Tensor) Tensor {
+	x.TimeFirst = x.TimeFirst || l.config.TimeFirst
+	x = l.Positions.Forward(s, x)
+	for _, layer := range l.Layers {
+		x = layer.Forward(s, x)
+	}
+	return x
+}
+
+// Backward returns the gradient of x, given that of the result.
+func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
+	dy.TimeFirst = dy.TimeFirst || l.config.TimeFirst
+	for n := len(l.Layers) - 1; n >= 0; n-- {
+		dy = l.Layers[n].Backward(s, dy)
+	}
+	return l.Positions.Backward(s, dy)
+}
+
+// NewCaches returns an empty cache for each layer, of batch sequences of at most SequenceLen
+// rows.
+func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
+	list := make([]*KVCache, len(l.Layers))
+	for n := range list {
+		c, err := NewKVCache(batch, l.config.Heads, l.config.SequenceLen, l.config.DimHead)
+		if err != nil {
+			return nil, err
+		}
+		list[n] = c
+	}
+	return list, nil
+}
+
+// Decode is Forward in inference for rows that follow those in the caches, to which it adds
+// theirs. After an error the caches are of no more use.
+func (l *Transformer) Decode(s *Step, x Tensor, caches []*KVCache) Tensor {
+	if len(caches) != len(l.Layers) || len(caches) == 0 || caches[0] == nil {
+		s.Fail(problem("Transformer: caches.len", len(caches), "must be those of NewCaches, for %d layers", len(l.Layers)))
+		return Tensor{}
+	}
+	x.TimeFirst = x.TimeFirst || l.config.TimeFirst
+	x = l.Positions.ForwardFrom(s, x, caches[0].lens)
+	for n, layer := range l.Layers {
+		x = layer.Decode(s, x, caches[n])
+	}
+	return x
+}
