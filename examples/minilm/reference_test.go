@@ -86,7 +86,11 @@ func (want *reference) compare(t *testing.T, f *Folder, d *dispatch.Dispatcher, 
 	apart, cosine := 0.0, 1.0
 	for _, set := range want.Sets[:sets] {
 		f := &Folder{f.Model, f.Tokenizer, set.Most}
-		rest := set.Texts
+		texts := set.Texts
+		if testing.Short() {
+			texts = texts[:30] // the later ones are longer and longer
+		}
+		rest := texts
 		var got collect
 		require.NoError(t, embed(context.Background(), f, e.NewStep(), func() (string, error) {
 			if len(rest) == 0 {
@@ -96,7 +100,7 @@ func (want *reference) compare(t *testing.T, f *Folder, d *dispatch.Dispatcher, 
 			rest = rest[1:]
 			return text, nil
 		}, &got))
-		require.Len(t, got, len(set.Texts))
+		require.Len(t, got, len(texts))
 		byText := map[string][]float32{}
 		for i, r := range got {
 			require.Equal(t, set.Tokens[i], r.Tokens, r.Text)
