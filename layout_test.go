@@ -43,6 +43,7 @@ var rooms = []struct {
 	{"dispatch", []string{"."}},
 	{"cmd/flashrun", []string{anything}},
 	{"bench/peers/product", []string{".", "backends/simd", "internal/matmul"}},
+	{"bench/peers/sentences", []string{"dispatch", "nn/bert", "safetensors"}},
 	{"bench/peers/*", []string{".", "dispatch", "safetensors"}},
 	{"docs/figures", []string{".", "backends/simd"}},
 	{"examples/*", []string{anything}},

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/nn/bert"
+)
+
+// A reference is what tools/minilm_reference.py writes.
+type reference struct {
+	Published [][3]any // two texts and their similarity
+	Sets      []struct {
+		Most    int
+		Texts   []string
+		Tokens  []int
+		Vectors [][]float32
+	}
+}
+
+// collect is a printer that keeps results.
+type collect []result
+
+func (c *collect) print(r *result) error {
+	x := *r
+	x.Vector = append([]float32(nil), r.Vector...)
+	*c = append(*c, x)
+	return nil
+}
+
+func (c *collect) end() error { return nil }
+
+// The vectors of the published model, on every kernel that this machine can run.
+func TestReference(t *testing.T) {
+	dir := os.Getenv("MINILM_MODEL")
+	if dir == "" {
+		t.Skip("MINILM_MODEL names no folder; make verify-minilm makes one")
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "reference.json"))
+	require.NoError(t, err)
+	var want reference
+	require.NoError(t, json.Unmarshal(text, &want))
+	require.Len(t, want.Sets, 2)
+	f, err := openFolder(dir)
+	require.NoError(t, err)
+	require.Equal(t, 256, f.MaxTokens)
+	all := dispatch.All(context.Background())
+	defer all.Close()
+	ran := 0
+	for _, k := range all.Kernels() {
+		if k.Pass != flashkit.PassForward {
+			continue
+		}
+		d, err := all.With(k.Name)
+		if err == nil {
+			_, err = d.Pick(flashkit.Problem{Batch: 2, Heads: 12, KVHeads: 12, QLen: 512, KVLen: 512, Dim: 32, VDim: 32, Ragged: true}, k.Pass)
+		}
+		if err != nil {
+			t.Logf("%s: %v", k.Name, err)
+			continue
+		}
+		ran++
+		sets := len(want.Sets)
+		if !strings.HasPrefix(k.Name, "simd/") {
+			sets = 1 // the sandbox takes minutes for the long one
+		}
+		t.Run(k.Name, func(t *testing.T) { want.compare(t, f, d, sets) })
+	}
+	require.Positive(t, ran)
+	t.Run("auto", func(t *testing.T) { want.compare(t, f, all, len(want.Sets)) })
+}
+
+func (want *reference) compare(t *testing.T, f *Folder, d *dispatch.Dispatcher, sets int) {
+	e := bert.NewEncoder(f.Model, d)
+	defer e.Close()
+	apart, cosine := 0.0, 1.0
+	for _, set := range want.Sets[:sets] {
+		f := &Folder{f.Model, f.Tokenizer, set.Most}
+		texts := set.Texts
+		if testing.Short() {
+			texts = texts[:30] // the later ones are longer and longer
+		}
+		rest := texts
+		var got collect
+		require.NoError(t, embed(context.Background(), f, e.NewStep(), func() (string, error) {
+			if len(rest) == 0 {
+				return "", io.EOF
+			}
+			text := rest[0]
+			rest = rest[1:]
+			return text, nil
+		}, &got))
+		require.Len(t, got, len(texts))
+		byText := map[string][]float32{}
+		for i, r := range got {
+			require.Equal(t, set.Tokens[i], r.Tokens, r.Text)
+			cosine = min(cosine, dot(r.Vector, set.Vectors[i])/math.Sqrt(dot(r.Vector, r.Vector)*dot(set.Vectors[i], set.Vectors[i])))
+			for j, v := range r.Vector {
+				if a := math.Abs(float64(v) - float64(set.Vectors[i][j])); !(a <= apart) {
+					apart = a
+				}
+			}
+			byText[r.Text] = r.Vector
+		}
+		for _, pair := range want.Published {
+			s := dot(byText[pair[0].(string)], byText[pair[1].(string)])
+			t.Logf("%.4f, published %.4f: %q / %q", s, pair[2], pair[0], pair[1])
+			require.InDelta(t, pair[2], s, 1e-4)
+		}
+	}
+	t.Logf("at most %.2g apart, cosine at least %.9f", apart, cosine)
+	require.LessOrEqual(t, apart, 1e-5)
+	require.GreaterOrEqual(t, cosine, 0.999999)
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/flashkit-go/flashkit/nn/bert"
+)
+
+// longestLine is how many bytes a line may have.
+const longestLine = 1 << 20
+
+// batchTexts and batchTokens bound what is computed at once. A batch is so large that its
+// sequences can share groups, and so small that results come while texts are still read.
+const (
+	batchTexts  = 256
+	batchTokens = 8192
+)
+
+// source returns a function that returns the next text, or io.EOF, and one that ends it.
+func (o *Options) source(in io.Reader) (next func() (string, error), end func() error, err error) {
+	end = func() error { return nil }
+	if len(o.texts) > 0 {
+		rest := o.texts
+		return func() (string, error) {
+			if len(rest) == 0 {
+				return "", io.EOF
+			}
+			text := rest[0]
+			rest = rest[1:]
+			return text, nil
+		}, end, nil
+	}
+	name := "standard input"
+	if o.file != "" && o.file != "-" {
+		f, err := os.Open(o.file)
+		if err != nil {
+			return nil, nil, err
+		}
+		in, end, name = f, f.Close, o.file
+	}
+	lines, line := bufio.NewScanner(in), 0
+	lines.Buffer(nil, longestLine)
+	return func() (string, error) {
+		if line++; lines.Scan() {
+			return strings.TrimSuffix(lines.Text(), "\r"), nil
+		}
+		if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+			return "", fmt.Errorf("%s, line %d: more than %d bytes", name, line, longestLine)
+		} else if err != nil {
+			return "", fmt.Errorf("%s, line %d: %w", name, line, err)
+		}
+		return "", io.EOF
+	}, end, nil
+}
+
+// A result is a text and its vector.
+type result struct {
+	Text      string    `json:"text"`
+	Tokens    int       `json:"tokens"`    // that the model saw
+	Truncated bool      `json:"truncated"` // whether that is not all
+	Vector    []float32 `json:"vector"`
+}
+
+// embed gives each text, in the order in which they come, to print.
+func embed(ctx context.Context, f *Folder, s *bert.Step, next func() (string, error), p printer) error {
+	h := f.Model.Config().Hidden
+	var b bert.Batch
+	var results []result
+	var vectors []float32
+	for done := false; !done; {
+		b.IDs, b.Starts, results = b.IDs[:0], append(b.Starts[:0], 0), results[:0]
+		for len(results) < batchTexts && len(b.IDs) < batchTokens && !done {
+			text, err := next()
+			if err == io.EOF {
+				done = true
+				continue
+			} else if err != nil {
+				return err
+			}
+			from := len(b.IDs)
+			b.IDs = f.Tokenizer.Encode(b.IDs, text, f.MaxTokens+1) // one more shows that there are more
+			r := result{Text: text, Tokens: len(b.IDs) - from}
+			if r.Truncated = r.Tokens > f.MaxTokens; r.Truncated {
+				b.IDs = f.Tokenizer.Encode(b.IDs[:from], text, f.MaxTokens)
+				r.Tokens = f.MaxTokens
+			}
+			b.Starts = append(b.Starts, int32(len(b.IDs)))
+			results = append(results, r)
+		}
+		if len(vectors) < len(results)*h {
+			vectors = make([]float32, len(results)*h)
+		}
+		if err := s.Vectors(ctx, vectors[:len(results)*h], b); err != nil {
+			return err
+		}
+		for i := range results {
+			results[i].Vector = vectors[i*h:][:h]
+			if err := p.print(&results[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return p.end()
+}

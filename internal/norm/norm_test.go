@@ -1,0 +1,139 @@
+package norm
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ways are what this machine can do, by name.
+func ways() map[string]func(dst, x, weight, bias []float32, eps float32) {
+	w := map[string]func(dst, x, weight, bias []float32, eps float32){"chosen": Rows, "portable": portableRows}
+	for name, f := range routines() {
+		w[name] = func(dst, x, weight, bias []float32, eps float32) {
+			f(&dst[0], &x[0], &weight[0], &bias[0], len(weight), len(x)/len(weight), eps)
+		}
+	}
+	return w
+}
+
+// exact returns a row in float64, and how far from it rounding may lead.
+func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
+	n, mean, variance, largest := float64(len(x)), 0.0, 0.0, 0.0
+	for _, v := range x {
+		mean += float64(v) / n
+		largest = max(largest, math.Abs(float64(v)))
+	}
+	for _, v := range x {
+		variance += (float64(v) - mean) * (float64(v) - mean) / n
+	}
+	scale := 1 / math.Sqrt(variance+float64(eps))
+	for i, v := range x {
+		d := (float64(v) - mean) * scale
+		y = append(y, d*float64(weight[i])+float64(bias[i]))
+		// The mean is off by the rounding of the largest numbers, all else by that of d.
+		bound = append(bound, 0x1p-22*((2+math.Abs(d)+4*largest*scale)*math.Abs(float64(weight[i]))+math.Abs(float64(bias[i]))))
+	}
+	return y, bound
+}
+
+// Every width beside float64, in place and not, and nothing written but the rows.
+func TestRows(t *testing.T) {
+	widths := []int{384, 768, 1021, 1024}
+	for n := 1; n <= 150; n++ {
+		widths = append(widths, n)
+	}
+	for name, rows := range ways() {
+		r := rand.New(rand.NewPCG(1, 2))
+		for _, n := range widths {
+			count := 1 + r.IntN(4)
+			weight, bias, x := make([]float32, n), make([]float32, n), make([]float32, n*count)
+			for i := range weight {
+				weight[i], bias[i] = float32(r.NormFloat64()), float32(r.NormFloat64())
+			}
+			for row := range count {
+				offset, size := r.NormFloat64()*math.Pow(10, float64(row)), math.Pow(10, float64(r.IntN(8)-4))
+				for i := range n {
+					x[row*n+i] = float32(size * (r.NormFloat64() + offset))
+				}
+			}
+			const guard = 40
+			memory := make([]float32, len(x)+2*guard)
+			for i := range memory {
+				memory[i] = float32(math.NaN())
+			}
+			dst := memory[guard:][:len(x):len(x)]
+			before := slices.Clone(x)
+			rows(dst, x, weight, bias, 1e-12)
+			require.Equal(t, before, x)
+			for i, v := range memory {
+				require.Equal(t, i < guard || i >= guard+len(x), v != v, "%s, %d features: element %d", name, n, i-guard)
+			}
+			for row := range count {
+				want, bound := exact(x[row*n:][:n], weight, bias, 1e-12)
+				for i := range n {
+					if d := math.Abs(float64(dst[row*n+i]) - want[i]); n > 1 && !(d <= bound[i]) {
+						t.Fatalf("%s, %d features, row %d, feature %d: %g, want %g, within %g", name, n, row, i, dst[row*n+i], want[i], bound[i])
+					}
+				}
+			}
+			if n == 1 {
+				require.Equal(t, slices.Repeat(bias, count), dst, name)
+			}
+			rows(x, x, weight, bias, 1e-12)
+			require.Equal(t, dst, x, "%s, %d features, in place", name, n)
+		}
+	}
+}
+
+// A row alone has the bits that it has among others, wherever it lies in memory, also beside
+// rows that are not finite.
+func TestRowsAlone(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for name, rows := range ways() {
+		for _, n := range []int{5, 16, 37, 384} {
+			weight, bias, x := make([]float32, n), make([]float32, n), make([]float32, 5*n)
+			for i := range x {
+				x[i] = float32(r.NormFloat64())
+			}
+			copy(weight, x[n:])
+			x[2*n+n/2], x[4*n] = float32(math.NaN()), float32(math.Inf(1))
+			all := make([]float32, 5*n)
+			rows(all, x, weight, bias, 1e-5)
+			for row := range 5 {
+				alone := make([]float32, n+1)[1:]
+				rows(alone, append([]float32{0}, x[row*n:][:n]...)[1:], weight, bias, 1e-5)
+				require.Equal(t, fmt.Sprint(all[row*n:][:n]), fmt.Sprint(alone), name)
+				require.Equal(t, row == 2 || row == 4, alone[0] != alone[0], "%s, row %d", name, row)
+			}
+		}
+	}
+}
+
+func TestRowsOfNothing(t *testing.T) {
+	Rows(nil, nil, []float32{1}, []float32{1}, 1)
+}
+
+func TestRowsAllocate(t *testing.T) {
+	x, w := make([]float32, 4*384), make([]float32, 384)
+	require.Zero(t, testing.AllocsPerRun(10, func() { Rows(x, x, w, w, 1e-5) }))
+}
+
+func BenchmarkRows(b *testing.B) {
+	x, w := make([]float32, 128*384), make([]float32, 384)
+	for i := range x {
+		x[i] = float32(i % 7)
+	}
+	for name, rows := range ways() {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				rows(x, x, w, w, 1e-5)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*128), "ns/row")
+		})
+	}
+}

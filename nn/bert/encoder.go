@@ -1,0 +1,216 @@
+package bert
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/internal/workers"
+)
+
+// An Encoder runs a model. It is safe for concurrent use.
+type Encoder struct {
+	model     *Model
+	attention *dispatch.Dispatcher
+	products  *matmul.Engine
+	pool      workers.Pool
+}
+
+// NewEncoder returns an Encoder over a Dispatcher, which stays the caller's. Steps fail if
+// either is nil.
+func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
+	return &Encoder{model: m, attention: d, products: matmul.New()}
+}
+
+// Close gives back the Encoder's goroutines. No call may be in progress.
+func (e *Encoder) Close() {
+	e.pool.Close()
+	e.products.Close()
+}
+
+// NewStep returns a Step, which one goroutine at a time may use.
+func (e *Encoder) NewStep() *Step { return &Step{encoder: e} }
+
+// A Batch is sequences of tokens, one after the other.
+type Batch struct {
+	IDs    []int32 // [rows], from 0 to Vocab - 1
+	Starts []int32 // [sequences + 1]: sequence b is from Starts[b] up to but not including Starts[b+1]; from 0 to rows
+	Types  []int32 // [rows], from 0 to Types - 1; nil is 0 for all
+}
+
+// A Step runs batches, and keeps the memory that they take: Hidden + max(4 Hidden,
+// Intermediate) floats for each token of a group. The sequences of a group go through all
+// layers together; it has some hundred tokens, or one sequence that is longer.
+type Step struct {
+	// Workers is how many goroutines a call may use at most, its own among them; 0 is no limit
+	// but GOMAXPROCS. Results do not depend on it.
+	Workers int
+
+	encoder *Encoder
+	groups  []group // one for each worker
+
+	// Of the call in progress:
+	ctx    context.Context
+	out    []float32
+	batch  Batch
+	pooled bool
+	cuts   []int        // the first sequence of each group, and the end
+	alone  int          // groups that have one worker each; the workers share the later ones
+	next   atomic.Int64 // of these groups
+}
+
+// groupRows is how many tokens a group has, of sequences that are not longer: what a layer
+// computes for them stays in a second-level cache.
+const groupRows = 256
+
+// Hidden sets out, [rows, Hidden], to the last hidden states of a batch. Errors are a
+// *flashkit.ProblemError before anything is written, the context's, or those of
+// dispatch.Dispatcher.Forward; what out holds after these is undefined.
+func (s *Step) Hidden(ctx context.Context, out []float32, b Batch) error {
+	return s.run(ctx, out, b, false)
+}
+
+// Vectors sets out, [sequences, Hidden], to the vectors of the sequences of a batch: the mean
+// of the last hidden states, divided by its length. That of a sequence without tokens is 0.
+// Errors are those of Hidden.
+func (s *Step) Vectors(ctx context.Context, out []float32, b Batch) error {
+	return s.run(ctx, out, b, true)
+}
+
+// run runs groups, as many at a time as there are workers. Where too few are left for that,
+// or one is as long as several, the workers share each.
+func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) error {
+	if err := s.check(&b, len(out), pooled); err != nil {
+		return err
+	}
+	s.ctx, s.out, s.batch, s.pooled = ctx, out, b, pooled
+	longest := s.cut()
+	most, n := workers.Most(s.Workers), len(s.cuts)-1
+	for len(s.groups) < most {
+		s.groups = append(s.groups, group{})
+	}
+	s.alone, s.next = 0, atomic.Int64{}
+	if most > 1 && longest <= len(b.IDs)/most {
+		s.alone = n - n%most
+		s.encoder.pool.Run((*task)(s), min(most, s.alone)-1)
+	}
+	err := ctx.Err()
+	for i := range s.groups {
+		if err == nil {
+			err = s.groups[i].err
+		}
+	}
+	for i := s.alone; i < n && err == nil; i++ {
+		err = s.runGroup(&s.groups[0], i, most)
+	}
+	for i := range s.groups {
+		s.groups[i].end()
+	}
+	s.ctx, s.out, s.batch = nil, nil, Batch{}
+	return err
+}
+
+// cut sets cuts to the sequences that begin the groups, and one more, the end. It returns the
+// tokens of the longest group. Workers have no part in it: a group's numbers depend on all
+// of its sequences.
+func (s *Step) cut() (longest int) {
+	starts := s.batch.Starts
+	s.cuts = append(s.cuts[:0], 0)
+	for i, last := 0, len(starts)-1; i < last; s.cuts = append(s.cuts, i) {
+		first := starts[i]
+		for i++; i < last && starts[i+1]-first <= groupRows; {
+			i++
+		}
+		longest = max(longest, int(starts[i]-first))
+	}
+	return longest
+}
+
+// A task is a Step as its workers see it.
+type task Step
+
+// Work runs groups that have one worker each.
+func (t *task) Work(slot int) {
+	s := (*Step)(t)
+	g := &s.groups[slot]
+	for g.err == nil {
+		i := int(s.next.Add(1)) - 1
+		if i >= s.alone {
+			return
+		}
+		s.runGroup(g, i, 1)
+	}
+}
+
+// runGroup runs group i and writes its part of out.
+func (s *Step) runGroup(g *group, i, most int) error {
+	h, first, last := s.encoder.model.config.Hidden, s.cuts[i], s.cuts[i+1]
+	x := g.run(s.ctx, s.encoder, &s.batch, first, last, most)
+	if !s.pooled {
+		copy(s.out[int(s.batch.Starts[first])*h:], x)
+		return g.err
+	}
+	for j := first; j < last; j++ {
+		n := int(s.batch.Starts[j+1]-s.batch.Starts[j]) * h
+		meanVector(s.out[j*h:][:h], x[:n])
+		x = x[n:]
+	}
+	return g.err
+}
+
+// check refuses a batch before anything of it is used.
+func (s *Step) check(b *Batch, out int, pooled bool) error {
+	if s.encoder == nil || s.encoder.model == nil || s.encoder.attention == nil {
+		return errors.New("bert: the Step has no Encoder with a Model and a Dispatcher: see NewEncoder and Encoder.NewStep")
+	}
+	c, rows := &s.encoder.model.config, len(b.IDs)
+	switch {
+	case s.Workers < 0:
+		return problem("Step.Workers", s.Workers, "must be at least 1, or 0 for GOMAXPROCS")
+	case rows > math.MaxInt32:
+		return problem("Batch.IDs.len", rows, "must be at most %d", math.MaxInt32)
+	case len(b.Starts) == 0 || b.Starts[0] != 0:
+		return problem("Batch.Starts", b.Starts[:min(1, len(b.Starts))], "must begin with 0")
+	case int(b.Starts[len(b.Starts)-1]) != rows:
+		return problem("Batch.Starts", b.Starts[len(b.Starts)-1], "must end with the number of IDs, %d", rows)
+	case b.Types != nil && len(b.Types) != rows:
+		return problem("Batch.Types.len", len(b.Types), "must be the number of IDs, %d", rows)
+	}
+	if err := checkElements(b, c); err != nil {
+		return err
+	}
+	want := rows
+	if pooled {
+		want = len(b.Starts) - 1
+	}
+	if want > math.MaxInt/4/c.Hidden || out != want*c.Hidden {
+		return problem("out.len", out, "must be %d rows of Hidden = %d", want, c.Hidden)
+	}
+	return nil
+}
+
+func checkElements(b *Batch, c *Config) error {
+	for i := 1; i < len(b.Starts); i++ {
+		n := int64(b.Starts[i]) - int64(b.Starts[i-1])
+		if n < 0 {
+			return problem(element("Starts", i), b.Starts[i], "must not be below %d before it", b.Starts[i-1])
+		}
+		if n > int64(c.Positions) {
+			return problem(element("Starts", i), b.Starts[i], "ends a sequence of %d tokens, and the model has %d positions", n, c.Positions)
+		}
+	}
+	for i, id := range b.IDs {
+		if id < 0 || int(id) >= c.Vocab {
+			return problem(element("IDs", i), id, "must be from 0 to %d", c.Vocab-1)
+		}
+	}
+	for i, t := range b.Types {
+		if t < 0 || int(t) >= c.Types {
+			return problem(element("Types", i), t, "must be from 0 to %d", c.Types-1)
+		}
+	}
+	return nil
+}

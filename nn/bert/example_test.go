@@ -1,0 +1,91 @@
+package bert_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/nn/bert"
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+const config = `{"model_type": "bert", "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+	"intermediate_size": 56, "max_position_embeddings": 40, "type_vocab_size": 2, "hidden_act": "gelu"}`
+
+func ExampleParseConfig() {
+	c, err := bert.ParseConfig([]byte(config))
+	fmt.Println(c.Layers, c.Hidden, c.Heads, err)
+	// Output: 2 32 4 <nil>
+}
+
+// load returns the model of the tests.
+func load() *bert.Model {
+	c, err := bert.ParseConfig([]byte(config))
+	if err != nil {
+		panic(err)
+	}
+	weights, err := os.ReadFile("testdata/tiny.safetensors")
+	if err != nil {
+		panic(err)
+	}
+	f, err := safetensors.Parse(weights)
+	if err != nil {
+		panic(err)
+	}
+	m, err := bert.Load(c, f)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+func ExampleLoad() {
+	m := load()
+	fmt.Println(m.Config().Hidden)
+	// Output: 32
+}
+
+// Two sentences of different lengths, packed.
+func ExampleStep_Vectors() {
+	ctx := context.Background()
+	d, err := dispatch.Default(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer d.Close()
+	e := bert.NewEncoder(load(), d)
+	defer e.Close()
+
+	s := e.NewStep()
+	ids := []int32{2, 17, 3, 2, 17, 30, 9, 3}
+	out := make([]float32, 2*32)
+	if err := s.Vectors(ctx, out, bert.Batch{IDs: ids, Starts: []int32{0, 3, 8}}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	similarity := float32(0)
+	for i := range 32 {
+		similarity += out[i] * out[32+i]
+	}
+	fmt.Printf("%.3f\n", similarity)
+	// Output: 0.941
+}
+
+func ExampleStep_Hidden() {
+	ctx := context.Background()
+	d, err := dispatch.Default(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer d.Close()
+	e := bert.NewEncoder(load(), d)
+	defer e.Close()
+
+	out := make([]float32, 2*32) // a row for each token
+	err = e.NewStep().Hidden(ctx, out, bert.Batch{IDs: []int32{5, 6}, Starts: []int32{0, 2}})
+	fmt.Printf("%.3f %v\n", out[:2], err)
+	// Output: [-0.218 0.258] <nil>
+}
