@@ -70,7 +70,7 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 		kept = s.take(q.Count() * m.Heads)
 		lse := Tensor{Data: kept, Features: m.Heads, Rows: q.Rows}
 		s.args.LSE = lse.heads(m.Heads)
-		fallthrough
+		s.ok(s.engine.training.Forward(s.ctx, p, &s.args))
 	default:
 		s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
 	}
@@ -100,7 +100,7 @@ func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	if m.UseFlashAttention {
 		lse := Tensor{Data: r.x.Data, Features: m.Heads, Rows: q.Rows}
 		s.args.LSE = lse.heads(m.Heads)
-		s.ok(s.engine.attention.Backward(s.ctx, p, &s.args))
+		s.ok(s.engine.training.Backward(s.ctx, p, &s.args))
 	} else {
 		s.plainBackward(p, r.x.Data)
 	}

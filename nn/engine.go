@@ -10,13 +10,20 @@ import (
 // kernels of its own. It is safe for concurrent use.
 type Engine struct {
 	attention *dispatch.Dispatcher
+	training  *dispatch.Dispatcher // both passes on kernels that sum scores alike
 	products  *matmul.Engine
 	pool      workers.Pool // for all else
 }
 
 // NewEngine returns an Engine over a Dispatcher, which stays the caller's. Steps fail if it
 // is nil.
-func NewEngine(d *dispatch.Dispatcher) *Engine { return &Engine{attention: d, products: matmul.New()} }
+func NewEngine(d *dispatch.Dispatcher) *Engine {
+	e := &Engine{attention: d, products: matmul.New()}
+	if d != nil {
+		e.training = d.Paired()
+	}
+	return e
+}
 
 // Close gives back the Engine's goroutines, and leaves the Dispatcher open. No pass may be
 // in progress.
