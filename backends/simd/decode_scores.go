@@ -3,11 +3,11 @@
 package simd
 
 import (
-	"math"
 	"math/bits"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
 // A decodeScores is what an item needs for scores that more happens to than a scale, for
@@ -69,7 +69,7 @@ func (f *decodeScores) setScores(isa *laneISA, j *job, ws *arena, x *itemOfKeys)
 		}
 	}
 	if score.Dropout != 0 {
-		f.kept, f.below = takeWords(ws, f.words+1), uint32(min(math.Floor(float64(score.Dropout)*(1<<32)+.5), 1<<32-1))
+		f.kept, f.below = takeWords(ws, f.words+1), philox.Below(score.Dropout)
 	}
 }
 

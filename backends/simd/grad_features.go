@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
 // A gradScore makes P and dS of panels where features change scores or weights:
@@ -90,7 +91,7 @@ func (isa *laneISA) newGradScore(j *job, ws *arena, by float64) gradScore {
 	}
 	if p := float64(s.Dropout); p > 0 {
 		g.kept = takeWords(ws, j.rows)
-		g.below, g.keep = uint32(min(math.Floor(p*(1<<32)+.5), 1<<32-1)), float32(1/(1-p))
+		g.below, g.keep = philox.Below(s.Dropout), float32(1/(1-p))
 	}
 	return g
 }

@@ -3,10 +3,10 @@
 package simd
 
 import (
-	"math"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
 // A featureScratch is what the features of a forward pass take, whatever the kernel: their
@@ -49,7 +49,7 @@ func (x *featureScratch) setFeatures(j *job, ws *arena, lanes, keys, step int) {
 		x.biasTile, x.biasBuf = ws.take(lanes*biasKeys), ws.take(lanes*biasStep(keys))
 	}
 	if x.drops {
-		x.limit, x.numbers = dropLimit(score.Dropout), takeWords(ws, lanes)
+		x.limit, x.numbers = philox.Below(score.Dropout), takeWords(ws, lanes)
 	}
 	if j.p.Carry {
 		x.earlier = ws.take(upToTiles(j.p.VDim))
@@ -88,11 +88,6 @@ func (pl *plan) pageFloats(keys, dim int) int {
 		return 0
 	}
 	return keys * pairWords(dim)
-}
-
-// dropLimit returns the number below which a random word drops a weight.
-func dropLimit(p float32) uint32 {
-	return uint32(min(math.Floor(float64(p)*(1<<32)+.5), 1<<32-1))
 }
 
 // beginScores returns the maximum that the routine of the scores of keys raises: the rows'

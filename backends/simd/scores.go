@@ -42,7 +42,7 @@ func (x *scorer) begin(j *job) {
 		x.z[i] = 1
 	}
 	if p := float64(x.score.Dropout); p > 0 {
-		x.dropBelow = uint32(min(math.Floor(p*(1<<32)+.5), 1<<32-1))
+		x.dropBelow = philox.Below(x.score.Dropout)
 		x.keep = float32(1 / (1 - p))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
 // What the plain kernels take, by name: what is new must be taught first. The host widens
@@ -39,8 +40,7 @@ func wantsDBias(c *flashkit.Call) bool {
 // dropout returns the number below which a random word drops a weight, and the factor of
 // the weights that are kept.
 func dropout(p float32) (threshold uint32, keep float32) {
-	threshold = uint32(min(math.Floor(float64(p)*(1<<32)+.5), math.MaxUint32))
-	return threshold, float32(1 / (1 - float64(p)))
+	return philox.Below(p), float32(1 / (1 - float64(p)))
 }
 
 const wordFeatures = 19 // the first of the block's words about features

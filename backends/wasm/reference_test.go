@@ -130,8 +130,8 @@ func scoreOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) (s, slope fl
 	return s, slope
 }
 
-// philox is Philox4x32-10.
-func philox(c [4]uint32, k [2]uint32) [4]uint32 {
+// philoxWords is Philox4x32-10.
+func philoxWords(c [4]uint32, k [2]uint32) [4]uint32 {
 	for range 10 {
 		x, y := uint64(c[0])*0xd2511f53, uint64(c[2])*0xcd9e8d57
 		c = [4]uint32{uint32(y>>32) ^ c[1] ^ k[0], uint32(y), uint32(x>>32) ^ c[3] ^ k[1], uint32(x)}
@@ -147,7 +147,7 @@ func keepOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) float64 {
 	if drop == 0 {
 		return 1
 	}
-	words := philox([4]uint32{uint32(j / 4), uint32(i), uint32(h), uint32(b)}, [2]uint32{uint32(a.Seed), uint32(a.Seed >> 32)})
+	words := philoxWords([4]uint32{uint32(j / 4), uint32(i), uint32(h), uint32(b)}, [2]uint32{uint32(a.Seed), uint32(a.Seed >> 32)})
 	if float64(words[j%4]) < math.Floor(drop*(1<<32)+.5) {
 		return 0
 	}
