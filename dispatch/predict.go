@@ -77,12 +77,12 @@ func (m *memory) number(r rule) uint64 {
 // there is none that is not in tried. One that was not measured near the size passes
 // the one with the shortest prediction of its own only if it is faster beyond doubt.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
-	first := d.first(x, tried)
+	scores := d.pairs(x, tried)
+	first := d.first(x, scores, tried)
 	if first == nil {
 		return nil
 	}
 	var best *candidate
-	scores := d.pairs(x, tried)
 	a, shortest := x.anchor(), 0.0
 	for i := range x.candidates {
 		c := &x.candidates[i]
@@ -103,10 +103,9 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	return best
 }
 
-// first returns the admitted candidate with the shortest prediction of its own, nil if
-// there is none that is not in tried.
-func (d *Dispatcher) first(x *plan, tried []int) (first *candidate) {
-	scores := d.pairs(x, tried)
+// first returns the candidate with the shortest prediction of its own of those that may
+// run, nil if there is none.
+func (d *Dispatcher) first(x *plan, scores string, tried []int) (first *candidate) {
 	for i := range x.candidates {
 		if c := &x.candidates[i]; d.may(c, scores, tried) && (first == nil || c.own < first.own) {
 			first = c
