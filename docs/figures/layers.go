@@ -10,14 +10,13 @@ func layers() *drawing {
 		mid        = left + wide/2
 	)
 	y := 14.
-	box := func(class, label, note string) {
+	box := func(class, label string) {
 		d.rect(class, left, y, wide, high)
 		text := "mid"
 		if class == "now" {
 			text = "mid on"
 		}
 		d.text(text, mid, y+15, "%s", label)
-		d.text("dim", left+wide+8, y+15, "%s", note)
 		y += step
 	}
 	three := func(class string, labels [3]string) {
@@ -44,18 +43,18 @@ func layers() *drawing {
 	first := y - 7
 	three("past", [3]string{"norm q", "norm k", "norm v"})
 	three("box", [3]string{"linear q", "linear k", "linear v"})
-	box("now", "multi-head attention", "")
+	box("now", "multi-head attention")
 	d.arrow(mid, y-step+high, mid, y)
-	box("box", "linear out", "")
+	box("box", "linear out")
 	d.arrow(mid, y-step+high, mid, y)
 	add(first)
 	second := y - 7
 	d.arrow(mid, y-step+high, mid, y)
-	box("past", "norm", "")
+	box("past", "norm")
 	d.arrow(mid, y-step+high, mid, y)
-	box("box", "linear1, ReLU, dropout", "")
+	box("box", "linear1, ReLU, dropout")
 	d.arrow(mid, y-step+high, mid, y)
-	box("box", "linear2", "")
+	box("box", "linear2")
 	d.arrow(mid, y-step+high, mid, y)
 	add(second)
 	d.arrow(mid, y-step+high, mid, y-2)
