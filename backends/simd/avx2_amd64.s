@@ -4737,10 +4737,14 @@ TEXT ·adjustAVX2(SB), NOSPLIT, $200-80
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Y0
 	VMINPS       Y0, Y12, Y12
-	MOVL         $0x3f800000, R8
+	MOVL         $0xc138aa3b, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+	VMULPS       Y12, Y1, Y1
+	MOVL         $0xff7fffff, R8
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Y0
-	VDIVPS       Y13, Y0, Y0
+	VMAXPS       Y0, Y1, Y0
 	VMOVUPS      Y0, 8(SP)
 	MOVL         $0x429a12d5, R8
 	VMOVD        R8, X1
@@ -4812,20 +4816,70 @@ uncappedSlopedRows:
 	VMINPS       Y4, Y13, Y4
 	VMAXPS       Y0, Y14, Y0
 	VMAXPS       Y4, Y14, Y4
-	VMULPS       8(SP), Y0, Y2
-	VMOVUPS      adjustConstants<>+0(SB), Y1
-	VFNMADD231PS Y2, Y2, Y1
+	VMOVUPS      (AX), Y1
+	VMOVUPS      32(AX), Y5
+	VANDPS       adjustConstants<>+32(SB), Y1, Y1
+	VANDPS       adjustConstants<>+32(SB), Y5, Y5
+	VMULPS       8(SP), Y1, Y1
+	VMULPS       8(SP), Y5, Y5
+	VMOVUPS      exp2Constants<>+192(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VADDPS       exp2Constants<>+224(SB), Y1, Y2
+	VSUBPS       exp2Constants<>+224(SB), Y2, Y3
+	VSUBPS       Y3, Y1, Y1
+	VMOVUPS      exp2Constants<>+160(SB), Y3
+	VFMADD213PS  exp2Constants<>+128(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+96(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+64(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+32(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+0(SB), Y1, Y3
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y3, Y1
+	VMOVUPS      exp2Constants<>+192(SB), Y6
+	VMAXPS       Y5, Y6, Y5
+	VADDPS       exp2Constants<>+224(SB), Y5, Y6
+	VSUBPS       exp2Constants<>+224(SB), Y6, Y7
+	VSUBPS       Y7, Y5, Y5
+	VMOVUPS      exp2Constants<>+160(SB), Y7
+	VFMADD213PS  exp2Constants<>+128(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+96(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+64(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+32(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+0(SB), Y5, Y7
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y5
+	VMOVUPS      uncapConstants<>+224(SB), Y3
+	VMOVUPS      uncapConstants<>+224(SB), Y7
+	VFMADD213PS  uncapConstants<>+192(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+192(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+160(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+64(SB), Y5, Y7
+	VMOVUPS      uncapConstants<>+0(SB), Y2
+	VMOVUPS      uncapConstants<>+0(SB), Y6
+	VFMADD213PS  uncapConstants<>+0(SB), Y1, Y2
+	VFMADD213PS  uncapConstants<>+0(SB), Y5, Y6
+	VFNMADD213PS uncapConstants<>+32(SB), Y3, Y2
+	VFNMADD213PS uncapConstants<>+32(SB), Y7, Y6
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y3, Y3, Y3
+	VMULPS       Y7, Y7, Y7
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y7, Y5, Y5
 	VMOVUPS      Y1, (BX)
+	VMOVUPS      Y5, 32(BX)
 	VADDPS       (SI), Y0, Y0
 	VANDPS       adjustConstants<>+32(SB), Y10, Y1
 	VFNMADD231PS Y15, Y1, Y0
 	VADDPS       adjustConstants<>+0(SB), Y10, Y10
 	VMOVUPS      Y0, (AX)
 	VMAXPS       Y8, Y0, Y8
-	VMULPS       8(SP), Y4, Y6
-	VMOVUPS      adjustConstants<>+0(SB), Y5
-	VFNMADD231PS Y6, Y6, Y5
-	VMOVUPS      Y5, 32(BX)
 	VADDPS       32(SI), Y4, Y4
 	VANDPS       adjustConstants<>+32(SB), Y11, Y5
 	VFNMADD231PS Y15, Y5, Y4
@@ -4873,19 +4927,69 @@ uncappedSlopedUnbiasedRows:
 	VMINPS       Y4, Y13, Y4
 	VMAXPS       Y0, Y14, Y0
 	VMAXPS       Y4, Y14, Y4
-	VMULPS       8(SP), Y0, Y2
-	VMOVUPS      adjustConstants<>+0(SB), Y1
-	VFNMADD231PS Y2, Y2, Y1
+	VMOVUPS      (AX), Y1
+	VMOVUPS      32(AX), Y5
+	VANDPS       adjustConstants<>+32(SB), Y1, Y1
+	VANDPS       adjustConstants<>+32(SB), Y5, Y5
+	VMULPS       8(SP), Y1, Y1
+	VMULPS       8(SP), Y5, Y5
+	VMOVUPS      exp2Constants<>+192(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VADDPS       exp2Constants<>+224(SB), Y1, Y2
+	VSUBPS       exp2Constants<>+224(SB), Y2, Y3
+	VSUBPS       Y3, Y1, Y1
+	VMOVUPS      exp2Constants<>+160(SB), Y3
+	VFMADD213PS  exp2Constants<>+128(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+96(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+64(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+32(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+0(SB), Y1, Y3
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y3, Y1
+	VMOVUPS      exp2Constants<>+192(SB), Y6
+	VMAXPS       Y5, Y6, Y5
+	VADDPS       exp2Constants<>+224(SB), Y5, Y6
+	VSUBPS       exp2Constants<>+224(SB), Y6, Y7
+	VSUBPS       Y7, Y5, Y5
+	VMOVUPS      exp2Constants<>+160(SB), Y7
+	VFMADD213PS  exp2Constants<>+128(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+96(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+64(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+32(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+0(SB), Y5, Y7
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y5
+	VMOVUPS      uncapConstants<>+224(SB), Y3
+	VMOVUPS      uncapConstants<>+224(SB), Y7
+	VFMADD213PS  uncapConstants<>+192(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+192(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+160(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+64(SB), Y5, Y7
+	VMOVUPS      uncapConstants<>+0(SB), Y2
+	VMOVUPS      uncapConstants<>+0(SB), Y6
+	VFMADD213PS  uncapConstants<>+0(SB), Y1, Y2
+	VFMADD213PS  uncapConstants<>+0(SB), Y5, Y6
+	VFNMADD213PS uncapConstants<>+32(SB), Y3, Y2
+	VFNMADD213PS uncapConstants<>+32(SB), Y7, Y6
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y3, Y3, Y3
+	VMULPS       Y7, Y7, Y7
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y7, Y5, Y5
 	VMOVUPS      Y1, (BX)
+	VMOVUPS      Y5, 32(BX)
 	VANDPS       adjustConstants<>+32(SB), Y10, Y1
 	VFNMADD231PS Y15, Y1, Y0
 	VADDPS       adjustConstants<>+0(SB), Y10, Y10
 	VMOVUPS      Y0, (AX)
 	VMAXPS       Y8, Y0, Y8
-	VMULPS       8(SP), Y4, Y6
-	VMOVUPS      adjustConstants<>+0(SB), Y5
-	VFNMADD231PS Y6, Y6, Y5
-	VMOVUPS      Y5, 32(BX)
 	VANDPS       adjustConstants<>+32(SB), Y11, Y5
 	VFNMADD231PS Y15, Y5, Y4
 	VADDPS       adjustConstants<>+0(SB), Y11, Y11
@@ -4934,17 +5038,67 @@ uncappedRows:
 	VMINPS       Y4, Y13, Y4
 	VMAXPS       Y0, Y14, Y0
 	VMAXPS       Y4, Y14, Y4
-	VMULPS       8(SP), Y0, Y2
-	VMOVUPS      adjustConstants<>+0(SB), Y1
-	VFNMADD231PS Y2, Y2, Y1
+	VMOVUPS      (AX), Y1
+	VMOVUPS      32(AX), Y5
+	VANDPS       adjustConstants<>+32(SB), Y1, Y1
+	VANDPS       adjustConstants<>+32(SB), Y5, Y5
+	VMULPS       8(SP), Y1, Y1
+	VMULPS       8(SP), Y5, Y5
+	VMOVUPS      exp2Constants<>+192(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VADDPS       exp2Constants<>+224(SB), Y1, Y2
+	VSUBPS       exp2Constants<>+224(SB), Y2, Y3
+	VSUBPS       Y3, Y1, Y1
+	VMOVUPS      exp2Constants<>+160(SB), Y3
+	VFMADD213PS  exp2Constants<>+128(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+96(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+64(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+32(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+0(SB), Y1, Y3
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y3, Y1
+	VMOVUPS      exp2Constants<>+192(SB), Y6
+	VMAXPS       Y5, Y6, Y5
+	VADDPS       exp2Constants<>+224(SB), Y5, Y6
+	VSUBPS       exp2Constants<>+224(SB), Y6, Y7
+	VSUBPS       Y7, Y5, Y5
+	VMOVUPS      exp2Constants<>+160(SB), Y7
+	VFMADD213PS  exp2Constants<>+128(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+96(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+64(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+32(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+0(SB), Y5, Y7
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y5
+	VMOVUPS      uncapConstants<>+224(SB), Y3
+	VMOVUPS      uncapConstants<>+224(SB), Y7
+	VFMADD213PS  uncapConstants<>+192(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+192(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+160(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+64(SB), Y5, Y7
+	VMOVUPS      uncapConstants<>+0(SB), Y2
+	VMOVUPS      uncapConstants<>+0(SB), Y6
+	VFMADD213PS  uncapConstants<>+0(SB), Y1, Y2
+	VFMADD213PS  uncapConstants<>+0(SB), Y5, Y6
+	VFNMADD213PS uncapConstants<>+32(SB), Y3, Y2
+	VFNMADD213PS uncapConstants<>+32(SB), Y7, Y6
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y3, Y3, Y3
+	VMULPS       Y7, Y7, Y7
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y7, Y5, Y5
 	VMOVUPS      Y1, (BX)
+	VMOVUPS      Y5, 32(BX)
 	VADDPS       (SI), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VMAXPS       Y8, Y0, Y8
-	VMULPS       8(SP), Y4, Y6
-	VMOVUPS      adjustConstants<>+0(SB), Y5
-	VFNMADD231PS Y6, Y6, Y5
-	VMOVUPS      Y5, 32(BX)
 	VADDPS       32(SI), Y4, Y4
 	VMOVUPS      Y4, 32(AX)
 	VMAXPS       Y9, Y4, Y9
@@ -4989,16 +5143,66 @@ uncappedUnbiasedRows:
 	VMINPS       Y4, Y13, Y4
 	VMAXPS       Y0, Y14, Y0
 	VMAXPS       Y4, Y14, Y4
-	VMULPS       8(SP), Y0, Y2
-	VMOVUPS      adjustConstants<>+0(SB), Y1
-	VFNMADD231PS Y2, Y2, Y1
+	VMOVUPS      (AX), Y1
+	VMOVUPS      32(AX), Y5
+	VANDPS       adjustConstants<>+32(SB), Y1, Y1
+	VANDPS       adjustConstants<>+32(SB), Y5, Y5
+	VMULPS       8(SP), Y1, Y1
+	VMULPS       8(SP), Y5, Y5
+	VMOVUPS      exp2Constants<>+192(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VADDPS       exp2Constants<>+224(SB), Y1, Y2
+	VSUBPS       exp2Constants<>+224(SB), Y2, Y3
+	VSUBPS       Y3, Y1, Y1
+	VMOVUPS      exp2Constants<>+160(SB), Y3
+	VFMADD213PS  exp2Constants<>+128(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+96(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+64(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+32(SB), Y1, Y3
+	VFMADD213PS  exp2Constants<>+0(SB), Y1, Y3
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y3, Y1
+	VMOVUPS      exp2Constants<>+192(SB), Y6
+	VMAXPS       Y5, Y6, Y5
+	VADDPS       exp2Constants<>+224(SB), Y5, Y6
+	VSUBPS       exp2Constants<>+224(SB), Y6, Y7
+	VSUBPS       Y7, Y5, Y5
+	VMOVUPS      exp2Constants<>+160(SB), Y7
+	VFMADD213PS  exp2Constants<>+128(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+96(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+64(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+32(SB), Y5, Y7
+	VFMADD213PS  exp2Constants<>+0(SB), Y5, Y7
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y5
+	VMOVUPS      uncapConstants<>+224(SB), Y3
+	VMOVUPS      uncapConstants<>+224(SB), Y7
+	VFMADD213PS  uncapConstants<>+192(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+192(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+160(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+128(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+128(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+96(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+96(SB), Y5, Y7
+	VFMADD213PS  uncapConstants<>+64(SB), Y1, Y3
+	VFMADD213PS  uncapConstants<>+64(SB), Y5, Y7
+	VMOVUPS      uncapConstants<>+0(SB), Y2
+	VMOVUPS      uncapConstants<>+0(SB), Y6
+	VFMADD213PS  uncapConstants<>+0(SB), Y1, Y2
+	VFMADD213PS  uncapConstants<>+0(SB), Y5, Y6
+	VFNMADD213PS uncapConstants<>+32(SB), Y3, Y2
+	VFNMADD213PS uncapConstants<>+32(SB), Y7, Y6
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y3, Y3, Y3
+	VMULPS       Y7, Y7, Y7
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y7, Y5, Y5
 	VMOVUPS      Y1, (BX)
+	VMOVUPS      Y5, 32(BX)
 	VMOVUPS      Y0, (AX)
 	VMAXPS       Y8, Y0, Y8
-	VMULPS       8(SP), Y4, Y6
-	VMOVUPS      adjustConstants<>+0(SB), Y5
-	VFNMADD231PS Y6, Y6, Y5
-	VMOVUPS      Y5, 32(BX)
 	VMOVUPS      Y4, 32(AX)
 	VMAXPS       Y9, Y4, Y9
 	ADDQ         CX, AX
@@ -5357,6 +5561,138 @@ DATA adjustConstants<>+212(SB)/4, $0x40b48000
 DATA adjustConstants<>+216(SB)/4, $0x40b48000
 DATA adjustConstants<>+220(SB)/4, $0x40b48000
 GLOBL adjustConstants<>(SB), RODATA|NOPTR, $224
+
+DATA exp2Constants<>+0(SB)/4, $0x3f800000
+DATA exp2Constants<>+4(SB)/4, $0x3f800000
+DATA exp2Constants<>+8(SB)/4, $0x3f800000
+DATA exp2Constants<>+12(SB)/4, $0x3f800000
+DATA exp2Constants<>+16(SB)/4, $0x3f800000
+DATA exp2Constants<>+20(SB)/4, $0x3f800000
+DATA exp2Constants<>+24(SB)/4, $0x3f800000
+DATA exp2Constants<>+28(SB)/4, $0x3f800000
+DATA exp2Constants<>+32(SB)/4, $0x3f317215
+DATA exp2Constants<>+36(SB)/4, $0x3f317215
+DATA exp2Constants<>+40(SB)/4, $0x3f317215
+DATA exp2Constants<>+44(SB)/4, $0x3f317215
+DATA exp2Constants<>+48(SB)/4, $0x3f317215
+DATA exp2Constants<>+52(SB)/4, $0x3f317215
+DATA exp2Constants<>+56(SB)/4, $0x3f317215
+DATA exp2Constants<>+60(SB)/4, $0x3f317215
+DATA exp2Constants<>+64(SB)/4, $0x3e75fcde
+DATA exp2Constants<>+68(SB)/4, $0x3e75fcde
+DATA exp2Constants<>+72(SB)/4, $0x3e75fcde
+DATA exp2Constants<>+76(SB)/4, $0x3e75fcde
+DATA exp2Constants<>+80(SB)/4, $0x3e75fcde
+DATA exp2Constants<>+84(SB)/4, $0x3e75fcde
+DATA exp2Constants<>+88(SB)/4, $0x3e75fcde
+DATA exp2Constants<>+92(SB)/4, $0x3e75fcde
+DATA exp2Constants<>+96(SB)/4, $0x3d635ba9
+DATA exp2Constants<>+100(SB)/4, $0x3d635ba9
+DATA exp2Constants<>+104(SB)/4, $0x3d635ba9
+DATA exp2Constants<>+108(SB)/4, $0x3d635ba9
+DATA exp2Constants<>+112(SB)/4, $0x3d635ba9
+DATA exp2Constants<>+116(SB)/4, $0x3d635ba9
+DATA exp2Constants<>+120(SB)/4, $0x3d635ba9
+DATA exp2Constants<>+124(SB)/4, $0x3d635ba9
+DATA exp2Constants<>+128(SB)/4, $0x3c1e7544
+DATA exp2Constants<>+132(SB)/4, $0x3c1e7544
+DATA exp2Constants<>+136(SB)/4, $0x3c1e7544
+DATA exp2Constants<>+140(SB)/4, $0x3c1e7544
+DATA exp2Constants<>+144(SB)/4, $0x3c1e7544
+DATA exp2Constants<>+148(SB)/4, $0x3c1e7544
+DATA exp2Constants<>+152(SB)/4, $0x3c1e7544
+DATA exp2Constants<>+156(SB)/4, $0x3c1e7544
+DATA exp2Constants<>+160(SB)/4, $0x3aaddd0a
+DATA exp2Constants<>+164(SB)/4, $0x3aaddd0a
+DATA exp2Constants<>+168(SB)/4, $0x3aaddd0a
+DATA exp2Constants<>+172(SB)/4, $0x3aaddd0a
+DATA exp2Constants<>+176(SB)/4, $0x3aaddd0a
+DATA exp2Constants<>+180(SB)/4, $0x3aaddd0a
+DATA exp2Constants<>+184(SB)/4, $0x3aaddd0a
+DATA exp2Constants<>+188(SB)/4, $0x3aaddd0a
+DATA exp2Constants<>+192(SB)/4, $0xc2fe0000
+DATA exp2Constants<>+196(SB)/4, $0xc2fe0000
+DATA exp2Constants<>+200(SB)/4, $0xc2fe0000
+DATA exp2Constants<>+204(SB)/4, $0xc2fe0000
+DATA exp2Constants<>+208(SB)/4, $0xc2fe0000
+DATA exp2Constants<>+212(SB)/4, $0xc2fe0000
+DATA exp2Constants<>+216(SB)/4, $0xc2fe0000
+DATA exp2Constants<>+220(SB)/4, $0xc2fe0000
+DATA exp2Constants<>+224(SB)/4, $0x4b40007f
+DATA exp2Constants<>+228(SB)/4, $0x4b40007f
+DATA exp2Constants<>+232(SB)/4, $0x4b40007f
+DATA exp2Constants<>+236(SB)/4, $0x4b40007f
+DATA exp2Constants<>+240(SB)/4, $0x4b40007f
+DATA exp2Constants<>+244(SB)/4, $0x4b40007f
+DATA exp2Constants<>+248(SB)/4, $0x4b40007f
+DATA exp2Constants<>+252(SB)/4, $0x4b40007f
+GLOBL exp2Constants<>(SB), RODATA|NOPTR, $256
+
+DATA uncapConstants<>+0(SB)/4, $0x3f000000
+DATA uncapConstants<>+4(SB)/4, $0x3f000000
+DATA uncapConstants<>+8(SB)/4, $0x3f000000
+DATA uncapConstants<>+12(SB)/4, $0x3f000000
+DATA uncapConstants<>+16(SB)/4, $0x3f000000
+DATA uncapConstants<>+20(SB)/4, $0x3f000000
+DATA uncapConstants<>+24(SB)/4, $0x3f000000
+DATA uncapConstants<>+28(SB)/4, $0x3f000000
+DATA uncapConstants<>+32(SB)/4, $0x40000000
+DATA uncapConstants<>+36(SB)/4, $0x40000000
+DATA uncapConstants<>+40(SB)/4, $0x40000000
+DATA uncapConstants<>+44(SB)/4, $0x40000000
+DATA uncapConstants<>+48(SB)/4, $0x40000000
+DATA uncapConstants<>+52(SB)/4, $0x40000000
+DATA uncapConstants<>+56(SB)/4, $0x40000000
+DATA uncapConstants<>+60(SB)/4, $0x40000000
+DATA uncapConstants<>+64(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+68(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+72(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+76(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+80(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+84(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+88(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+92(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+96(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+100(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+104(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+108(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+112(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+116(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+120(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+124(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+128(SB)/4, $0x3ff41362
+DATA uncapConstants<>+132(SB)/4, $0x3ff41362
+DATA uncapConstants<>+136(SB)/4, $0x3ff41362
+DATA uncapConstants<>+140(SB)/4, $0x3ff41362
+DATA uncapConstants<>+144(SB)/4, $0x3ff41362
+DATA uncapConstants<>+148(SB)/4, $0x3ff41362
+DATA uncapConstants<>+152(SB)/4, $0x3ff41362
+DATA uncapConstants<>+156(SB)/4, $0x3ff41362
+DATA uncapConstants<>+160(SB)/4, $0xbfc54444
+DATA uncapConstants<>+164(SB)/4, $0xbfc54444
+DATA uncapConstants<>+168(SB)/4, $0xbfc54444
+DATA uncapConstants<>+172(SB)/4, $0xbfc54444
+DATA uncapConstants<>+176(SB)/4, $0xbfc54444
+DATA uncapConstants<>+180(SB)/4, $0xbfc54444
+DATA uncapConstants<>+184(SB)/4, $0xbfc54444
+DATA uncapConstants<>+188(SB)/4, $0xbfc54444
+DATA uncapConstants<>+192(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+196(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+200(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+204(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+208(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+212(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+216(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+220(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+224(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+228(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+232(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+236(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+240(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+244(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+248(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+252(SB)/4, $0xbe55fbf4
+GLOBL uncapConstants<>(SB), RODATA|NOPTR, $256
 
 // func maskBitsAVX2(masks *uint32, mask *bool, step int, rows int)
 // Requires: AVX

@@ -5497,9 +5497,12 @@ TEXT ·adjustAVX512(SB), NOSPLIT, $8-80
 	MOVL         $0x7f7fffff, R8
 	VPBROADCASTD R8, Z0
 	VMINPS       Z0, Z12, Z12
-	MOVL         $0x3f800000, R8
+	MOVL         $0xc138aa3b, R8
+	VPBROADCASTD R8, Z1
+	VMULPS       Z12, Z1, Z1
+	MOVL         $0xff7fffff, R8
 	VPBROADCASTD R8, Z0
-	VDIVPS       Z13, Z0, Z0
+	VMAXPS       Z0, Z1, Z0
 	VMOVAPS      Z0, Z23
 	MOVL         $0x429a12d5, R8
 	VPBROADCASTD R8, Z1
@@ -5566,20 +5569,60 @@ uncappedSlopedRows:
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
 	VMAXPS       Z4, Z14, Z4
-	VMULPS       Z23, Z0, Z2
-	VMOVUPS      Z16, Z1
-	VFNMADD231PS Z2, Z2, Z1
+	VMOVUPS      (AX), Z1
+	VMOVUPS      64(AX), Z5
+	VANDPS       Z17, Z1, Z1
+	VANDPS       Z17, Z5, Z5
+	VMULPS       Z23, Z1, Z1
+	VMULPS       Z23, Z5, Z5
+	VREDUCEPS    $0x01, Z1, Z2
+	VMOVUPS      exp2Constants<>+320(SB), Z3
+	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
+	VSCALEFPS    Z1, Z3, Z1
+	VREDUCEPS    $0x01, Z5, Z6
+	VMOVUPS      exp2Constants<>+320(SB), Z7
+	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
+	VSCALEFPS    Z5, Z7, Z5
+	VMOVUPS      uncapConstants<>+448(SB), Z3
+	VMOVUPS      uncapConstants<>+448(SB), Z7
+	VFMADD213PS  uncapConstants<>+384(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+384(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+320(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+320(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+256(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+256(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+192(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+128(SB), Z5, Z7
+	VMOVUPS      uncapConstants<>+0(SB), Z2
+	VMOVUPS      uncapConstants<>+0(SB), Z6
+	VFMADD213PS  uncapConstants<>+0(SB), Z1, Z2
+	VFMADD213PS  uncapConstants<>+0(SB), Z5, Z6
+	VFNMADD213PS uncapConstants<>+64(SB), Z3, Z2
+	VFNMADD213PS uncapConstants<>+64(SB), Z7, Z6
+	VMULPS       Z2, Z3, Z3
+	VMULPS       Z6, Z7, Z7
+	VMULPS       Z3, Z3, Z3
+	VMULPS       Z7, Z7, Z7
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z7, Z5, Z5
 	VMOVUPS      Z1, (BX)
+	VMOVUPS      Z5, 64(BX)
 	VADDPS       (SI), Z0, Z0
 	VANDPS       Z17, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
 	VADDPS       Z16, Z10, Z10
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
-	VMULPS       Z23, Z4, Z6
-	VMOVUPS      Z16, Z5
-	VFNMADD231PS Z6, Z6, Z5
-	VMOVUPS      Z5, 64(BX)
 	VADDPS       64(SI), Z4, Z4
 	VANDPS       Z17, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
@@ -5627,19 +5670,59 @@ uncappedSlopedUnbiasedRows:
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
 	VMAXPS       Z4, Z14, Z4
-	VMULPS       Z23, Z0, Z2
-	VMOVUPS      Z16, Z1
-	VFNMADD231PS Z2, Z2, Z1
+	VMOVUPS      (AX), Z1
+	VMOVUPS      64(AX), Z5
+	VANDPS       Z17, Z1, Z1
+	VANDPS       Z17, Z5, Z5
+	VMULPS       Z23, Z1, Z1
+	VMULPS       Z23, Z5, Z5
+	VREDUCEPS    $0x01, Z1, Z2
+	VMOVUPS      exp2Constants<>+320(SB), Z3
+	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
+	VSCALEFPS    Z1, Z3, Z1
+	VREDUCEPS    $0x01, Z5, Z6
+	VMOVUPS      exp2Constants<>+320(SB), Z7
+	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
+	VSCALEFPS    Z5, Z7, Z5
+	VMOVUPS      uncapConstants<>+448(SB), Z3
+	VMOVUPS      uncapConstants<>+448(SB), Z7
+	VFMADD213PS  uncapConstants<>+384(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+384(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+320(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+320(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+256(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+256(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+192(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+128(SB), Z5, Z7
+	VMOVUPS      uncapConstants<>+0(SB), Z2
+	VMOVUPS      uncapConstants<>+0(SB), Z6
+	VFMADD213PS  uncapConstants<>+0(SB), Z1, Z2
+	VFMADD213PS  uncapConstants<>+0(SB), Z5, Z6
+	VFNMADD213PS uncapConstants<>+64(SB), Z3, Z2
+	VFNMADD213PS uncapConstants<>+64(SB), Z7, Z6
+	VMULPS       Z2, Z3, Z3
+	VMULPS       Z6, Z7, Z7
+	VMULPS       Z3, Z3, Z3
+	VMULPS       Z7, Z7, Z7
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z7, Z5, Z5
 	VMOVUPS      Z1, (BX)
+	VMOVUPS      Z5, 64(BX)
 	VANDPS       Z17, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
 	VADDPS       Z16, Z10, Z10
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
-	VMULPS       Z23, Z4, Z6
-	VMOVUPS      Z16, Z5
-	VFNMADD231PS Z6, Z6, Z5
-	VMOVUPS      Z5, 64(BX)
 	VANDPS       Z17, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
 	VADDPS       Z16, Z11, Z11
@@ -5688,17 +5771,57 @@ uncappedRows:
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
 	VMAXPS       Z4, Z14, Z4
-	VMULPS       Z23, Z0, Z2
-	VMOVUPS      Z16, Z1
-	VFNMADD231PS Z2, Z2, Z1
+	VMOVUPS      (AX), Z1
+	VMOVUPS      64(AX), Z5
+	VANDPS       Z17, Z1, Z1
+	VANDPS       Z17, Z5, Z5
+	VMULPS       Z23, Z1, Z1
+	VMULPS       Z23, Z5, Z5
+	VREDUCEPS    $0x01, Z1, Z2
+	VMOVUPS      exp2Constants<>+320(SB), Z3
+	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
+	VSCALEFPS    Z1, Z3, Z1
+	VREDUCEPS    $0x01, Z5, Z6
+	VMOVUPS      exp2Constants<>+320(SB), Z7
+	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
+	VSCALEFPS    Z5, Z7, Z5
+	VMOVUPS      uncapConstants<>+448(SB), Z3
+	VMOVUPS      uncapConstants<>+448(SB), Z7
+	VFMADD213PS  uncapConstants<>+384(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+384(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+320(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+320(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+256(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+256(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+192(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+128(SB), Z5, Z7
+	VMOVUPS      uncapConstants<>+0(SB), Z2
+	VMOVUPS      uncapConstants<>+0(SB), Z6
+	VFMADD213PS  uncapConstants<>+0(SB), Z1, Z2
+	VFMADD213PS  uncapConstants<>+0(SB), Z5, Z6
+	VFNMADD213PS uncapConstants<>+64(SB), Z3, Z2
+	VFNMADD213PS uncapConstants<>+64(SB), Z7, Z6
+	VMULPS       Z2, Z3, Z3
+	VMULPS       Z6, Z7, Z7
+	VMULPS       Z3, Z3, Z3
+	VMULPS       Z7, Z7, Z7
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z7, Z5, Z5
 	VMOVUPS      Z1, (BX)
+	VMOVUPS      Z5, 64(BX)
 	VADDPS       (SI), Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
-	VMULPS       Z23, Z4, Z6
-	VMOVUPS      Z16, Z5
-	VFNMADD231PS Z6, Z6, Z5
-	VMOVUPS      Z5, 64(BX)
 	VADDPS       64(SI), Z4, Z4
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
@@ -5743,16 +5866,56 @@ uncappedUnbiasedRows:
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
 	VMAXPS       Z4, Z14, Z4
-	VMULPS       Z23, Z0, Z2
-	VMOVUPS      Z16, Z1
-	VFNMADD231PS Z2, Z2, Z1
+	VMOVUPS      (AX), Z1
+	VMOVUPS      64(AX), Z5
+	VANDPS       Z17, Z1, Z1
+	VANDPS       Z17, Z5, Z5
+	VMULPS       Z23, Z1, Z1
+	VMULPS       Z23, Z5, Z5
+	VREDUCEPS    $0x01, Z1, Z2
+	VMOVUPS      exp2Constants<>+320(SB), Z3
+	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
+	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
+	VSCALEFPS    Z1, Z3, Z1
+	VREDUCEPS    $0x01, Z5, Z6
+	VMOVUPS      exp2Constants<>+320(SB), Z7
+	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
+	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
+	VSCALEFPS    Z5, Z7, Z5
+	VMOVUPS      uncapConstants<>+448(SB), Z3
+	VMOVUPS      uncapConstants<>+448(SB), Z7
+	VFMADD213PS  uncapConstants<>+384(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+384(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+320(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+320(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+256(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+256(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+192(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  uncapConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  uncapConstants<>+128(SB), Z5, Z7
+	VMOVUPS      uncapConstants<>+0(SB), Z2
+	VMOVUPS      uncapConstants<>+0(SB), Z6
+	VFMADD213PS  uncapConstants<>+0(SB), Z1, Z2
+	VFMADD213PS  uncapConstants<>+0(SB), Z5, Z6
+	VFNMADD213PS uncapConstants<>+64(SB), Z3, Z2
+	VFNMADD213PS uncapConstants<>+64(SB), Z7, Z6
+	VMULPS       Z2, Z3, Z3
+	VMULPS       Z6, Z7, Z7
+	VMULPS       Z3, Z3, Z3
+	VMULPS       Z7, Z7, Z7
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z7, Z5, Z5
 	VMOVUPS      Z1, (BX)
+	VMOVUPS      Z5, 64(BX)
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
-	VMULPS       Z23, Z4, Z6
-	VMOVUPS      Z16, Z5
-	VFNMADD231PS Z6, Z6, Z5
-	VMOVUPS      Z5, 64(BX)
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
 	ADDQ         CX, AX
@@ -6053,6 +6216,234 @@ end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+DATA exp2Constants<>+0(SB)/4, $0x3f800000
+DATA exp2Constants<>+4(SB)/4, $0x3f800000
+DATA exp2Constants<>+8(SB)/4, $0x3f800000
+DATA exp2Constants<>+12(SB)/4, $0x3f800000
+DATA exp2Constants<>+16(SB)/4, $0x3f800000
+DATA exp2Constants<>+20(SB)/4, $0x3f800000
+DATA exp2Constants<>+24(SB)/4, $0x3f800000
+DATA exp2Constants<>+28(SB)/4, $0x3f800000
+DATA exp2Constants<>+32(SB)/4, $0x3f800000
+DATA exp2Constants<>+36(SB)/4, $0x3f800000
+DATA exp2Constants<>+40(SB)/4, $0x3f800000
+DATA exp2Constants<>+44(SB)/4, $0x3f800000
+DATA exp2Constants<>+48(SB)/4, $0x3f800000
+DATA exp2Constants<>+52(SB)/4, $0x3f800000
+DATA exp2Constants<>+56(SB)/4, $0x3f800000
+DATA exp2Constants<>+60(SB)/4, $0x3f800000
+DATA exp2Constants<>+64(SB)/4, $0x3f31725d
+DATA exp2Constants<>+68(SB)/4, $0x3f31725d
+DATA exp2Constants<>+72(SB)/4, $0x3f31725d
+DATA exp2Constants<>+76(SB)/4, $0x3f31725d
+DATA exp2Constants<>+80(SB)/4, $0x3f31725d
+DATA exp2Constants<>+84(SB)/4, $0x3f31725d
+DATA exp2Constants<>+88(SB)/4, $0x3f31725d
+DATA exp2Constants<>+92(SB)/4, $0x3f31725d
+DATA exp2Constants<>+96(SB)/4, $0x3f31725d
+DATA exp2Constants<>+100(SB)/4, $0x3f31725d
+DATA exp2Constants<>+104(SB)/4, $0x3f31725d
+DATA exp2Constants<>+108(SB)/4, $0x3f31725d
+DATA exp2Constants<>+112(SB)/4, $0x3f31725d
+DATA exp2Constants<>+116(SB)/4, $0x3f31725d
+DATA exp2Constants<>+120(SB)/4, $0x3f31725d
+DATA exp2Constants<>+124(SB)/4, $0x3f31725d
+DATA exp2Constants<>+128(SB)/4, $0x3e75edab
+DATA exp2Constants<>+132(SB)/4, $0x3e75edab
+DATA exp2Constants<>+136(SB)/4, $0x3e75edab
+DATA exp2Constants<>+140(SB)/4, $0x3e75edab
+DATA exp2Constants<>+144(SB)/4, $0x3e75edab
+DATA exp2Constants<>+148(SB)/4, $0x3e75edab
+DATA exp2Constants<>+152(SB)/4, $0x3e75edab
+DATA exp2Constants<>+156(SB)/4, $0x3e75edab
+DATA exp2Constants<>+160(SB)/4, $0x3e75edab
+DATA exp2Constants<>+164(SB)/4, $0x3e75edab
+DATA exp2Constants<>+168(SB)/4, $0x3e75edab
+DATA exp2Constants<>+172(SB)/4, $0x3e75edab
+DATA exp2Constants<>+176(SB)/4, $0x3e75edab
+DATA exp2Constants<>+180(SB)/4, $0x3e75edab
+DATA exp2Constants<>+184(SB)/4, $0x3e75edab
+DATA exp2Constants<>+188(SB)/4, $0x3e75edab
+DATA exp2Constants<>+192(SB)/4, $0x3d648e75
+DATA exp2Constants<>+196(SB)/4, $0x3d648e75
+DATA exp2Constants<>+200(SB)/4, $0x3d648e75
+DATA exp2Constants<>+204(SB)/4, $0x3d648e75
+DATA exp2Constants<>+208(SB)/4, $0x3d648e75
+DATA exp2Constants<>+212(SB)/4, $0x3d648e75
+DATA exp2Constants<>+216(SB)/4, $0x3d648e75
+DATA exp2Constants<>+220(SB)/4, $0x3d648e75
+DATA exp2Constants<>+224(SB)/4, $0x3d648e75
+DATA exp2Constants<>+228(SB)/4, $0x3d648e75
+DATA exp2Constants<>+232(SB)/4, $0x3d648e75
+DATA exp2Constants<>+236(SB)/4, $0x3d648e75
+DATA exp2Constants<>+240(SB)/4, $0x3d648e75
+DATA exp2Constants<>+244(SB)/4, $0x3d648e75
+DATA exp2Constants<>+248(SB)/4, $0x3d648e75
+DATA exp2Constants<>+252(SB)/4, $0x3d648e75
+DATA exp2Constants<>+256(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+260(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+264(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+268(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+272(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+276(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+280(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+284(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+288(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+292(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+296(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+300(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+304(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+308(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+312(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+316(SB)/4, $0x3c13bc25
+DATA exp2Constants<>+320(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+324(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+328(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+332(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+336(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+340(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+344(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+348(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+352(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+356(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+360(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+364(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+368(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+372(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+376(SB)/4, $0x3af4ba89
+DATA exp2Constants<>+380(SB)/4, $0x3af4ba89
+GLOBL exp2Constants<>(SB), RODATA|NOPTR, $384
+
+DATA uncapConstants<>+0(SB)/4, $0x3f000000
+DATA uncapConstants<>+4(SB)/4, $0x3f000000
+DATA uncapConstants<>+8(SB)/4, $0x3f000000
+DATA uncapConstants<>+12(SB)/4, $0x3f000000
+DATA uncapConstants<>+16(SB)/4, $0x3f000000
+DATA uncapConstants<>+20(SB)/4, $0x3f000000
+DATA uncapConstants<>+24(SB)/4, $0x3f000000
+DATA uncapConstants<>+28(SB)/4, $0x3f000000
+DATA uncapConstants<>+32(SB)/4, $0x3f000000
+DATA uncapConstants<>+36(SB)/4, $0x3f000000
+DATA uncapConstants<>+40(SB)/4, $0x3f000000
+DATA uncapConstants<>+44(SB)/4, $0x3f000000
+DATA uncapConstants<>+48(SB)/4, $0x3f000000
+DATA uncapConstants<>+52(SB)/4, $0x3f000000
+DATA uncapConstants<>+56(SB)/4, $0x3f000000
+DATA uncapConstants<>+60(SB)/4, $0x3f000000
+DATA uncapConstants<>+64(SB)/4, $0x40000000
+DATA uncapConstants<>+68(SB)/4, $0x40000000
+DATA uncapConstants<>+72(SB)/4, $0x40000000
+DATA uncapConstants<>+76(SB)/4, $0x40000000
+DATA uncapConstants<>+80(SB)/4, $0x40000000
+DATA uncapConstants<>+84(SB)/4, $0x40000000
+DATA uncapConstants<>+88(SB)/4, $0x40000000
+DATA uncapConstants<>+92(SB)/4, $0x40000000
+DATA uncapConstants<>+96(SB)/4, $0x40000000
+DATA uncapConstants<>+100(SB)/4, $0x40000000
+DATA uncapConstants<>+104(SB)/4, $0x40000000
+DATA uncapConstants<>+108(SB)/4, $0x40000000
+DATA uncapConstants<>+112(SB)/4, $0x40000000
+DATA uncapConstants<>+116(SB)/4, $0x40000000
+DATA uncapConstants<>+120(SB)/4, $0x40000000
+DATA uncapConstants<>+124(SB)/4, $0x40000000
+DATA uncapConstants<>+128(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+132(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+136(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+140(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+144(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+148(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+152(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+156(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+160(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+164(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+168(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+172(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+176(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+180(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+184(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+188(SB)/4, $0x3ffffca8
+DATA uncapConstants<>+192(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+196(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+200(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+204(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+208(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+212(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+216(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+220(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+224(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+228(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+232(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+236(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+240(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+244(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+248(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+252(SB)/4, $0xbfff0bed
+DATA uncapConstants<>+256(SB)/4, $0x3ff41362
+DATA uncapConstants<>+260(SB)/4, $0x3ff41362
+DATA uncapConstants<>+264(SB)/4, $0x3ff41362
+DATA uncapConstants<>+268(SB)/4, $0x3ff41362
+DATA uncapConstants<>+272(SB)/4, $0x3ff41362
+DATA uncapConstants<>+276(SB)/4, $0x3ff41362
+DATA uncapConstants<>+280(SB)/4, $0x3ff41362
+DATA uncapConstants<>+284(SB)/4, $0x3ff41362
+DATA uncapConstants<>+288(SB)/4, $0x3ff41362
+DATA uncapConstants<>+292(SB)/4, $0x3ff41362
+DATA uncapConstants<>+296(SB)/4, $0x3ff41362
+DATA uncapConstants<>+300(SB)/4, $0x3ff41362
+DATA uncapConstants<>+304(SB)/4, $0x3ff41362
+DATA uncapConstants<>+308(SB)/4, $0x3ff41362
+DATA uncapConstants<>+312(SB)/4, $0x3ff41362
+DATA uncapConstants<>+316(SB)/4, $0x3ff41362
+DATA uncapConstants<>+320(SB)/4, $0xbfc54444
+DATA uncapConstants<>+324(SB)/4, $0xbfc54444
+DATA uncapConstants<>+328(SB)/4, $0xbfc54444
+DATA uncapConstants<>+332(SB)/4, $0xbfc54444
+DATA uncapConstants<>+336(SB)/4, $0xbfc54444
+DATA uncapConstants<>+340(SB)/4, $0xbfc54444
+DATA uncapConstants<>+344(SB)/4, $0xbfc54444
+DATA uncapConstants<>+348(SB)/4, $0xbfc54444
+DATA uncapConstants<>+352(SB)/4, $0xbfc54444
+DATA uncapConstants<>+356(SB)/4, $0xbfc54444
+DATA uncapConstants<>+360(SB)/4, $0xbfc54444
+DATA uncapConstants<>+364(SB)/4, $0xbfc54444
+DATA uncapConstants<>+368(SB)/4, $0xbfc54444
+DATA uncapConstants<>+372(SB)/4, $0xbfc54444
+DATA uncapConstants<>+376(SB)/4, $0xbfc54444
+DATA uncapConstants<>+380(SB)/4, $0xbfc54444
+DATA uncapConstants<>+384(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+388(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+392(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+396(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+400(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+404(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+408(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+412(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+416(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+420(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+424(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+428(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+432(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+436(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+440(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+444(SB)/4, $0x3f55fbf4
+DATA uncapConstants<>+448(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+452(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+456(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+460(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+464(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+468(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+472(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+476(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+480(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+484(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+488(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+492(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+496(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+500(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+504(SB)/4, $0xbe55fbf4
+DATA uncapConstants<>+508(SB)/4, $0xbe55fbf4
+GLOBL uncapConstants<>(SB), RODATA|NOPTR, $512
 
 // func maskBitsAVX512(masks *uint32, mask *bool, step int, rows int)
 // Requires: AVX, AVX512BW, AVX512VL

@@ -226,7 +226,7 @@ func TestAdjust(t *testing.T) {
 					}
 					if a.softcap != 0 && a.uncap.x != nil {
 						got := a.uncap.x[at]
-						requireThat(t, near(uncap, got, 8*0x1p-23) && !(got < 0), "uncap %g, want %g: s %g, softcap %g", got, uncap, in[at], a.softcap)
+						requireThat(t, near(uncap, got, 4*0x1p-23) && !(got < 0), "uncap %g, want %g: s %g, softcap %g", got, uncap, in[at], a.softcap)
 					}
 				}
 			}

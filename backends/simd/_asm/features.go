@@ -45,7 +45,7 @@ type adjuster struct {
 	cap, low    VecPhysical   // and -cap
 	slope       VecPhysical
 	ps, qs      [5]Op // coefficients; the last one of q is the limit of z^2
-	uncap       Op    // 1/cap
+	power       Op    // the logarithm of the uncap's power of 2 is this times |score|
 	one, abs    Op
 	s, bias, to GPVirtual // to: uncap
 	step        GPVirtual
@@ -114,6 +114,7 @@ func (a *adjuster) choose() {
 	SHLL(Imm(1), softcap) // without the sign
 	JZ(LabelRef("linear"))
 	a.softcapConstants()
+	a.exp2Memory()
 	TESTQ(a.to, a.to)
 	JZ(LabelRef("capped"))
 	a.chooseTerms("uncapped", variant{softcap: true, uncap: true})
@@ -163,8 +164,10 @@ func (a *adjuster) softcapConstants() {
 	VMULPS(t, a.scale, a.scale)
 	a.constant(math.MaxFloat32, t)
 	VMINPS(t, a.scale, a.scale) // or a score of 0 would be NaN
-	a.constant(1, t)
-	VDIVPS(a.cap, t, t)
+	a.constant(-2*math.Log2E/tanhScale, u)
+	VMULPS(a.scale, u, u)
+	a.constant(-math.MaxFloat32, t)
+	VMAXPS(t, u, t)
 	room := Mem{}
 	if !a.avx512 {
 		room = AllocLocal((1 + len(tanhP)) * a.vectorBytes)
@@ -177,7 +180,7 @@ func (a *adjuster) softcapConstants() {
 		VMOVUPS(z, room.Offset(i*a.vectorBytes))
 		return room.Offset(i * a.vectorBytes)
 	}
-	a.uncap = keep(0, t)
+	a.power = keep(0, t)
 	for i, c := range tanhP {
 		a.constant(c, u)
 		VMULPS(a.cap, u, u)
@@ -199,10 +202,10 @@ func (a *adjuster) loop(label string, has variant) {
 	if has.softcap {
 		a.tanh()
 	}
+	if has.uncap {
+		a.storeUncap()
+	}
 	for v, w := range a.work {
-		if has.uncap {
-			a.storeUncap(w, a.part(Mem{Base: a.to}, v))
-		}
 		a.terms(v, w, has)
 		VMOVUPS(w.z, a.part(Mem{Base: a.s}, v))
 		VMAXPS(a.top[v], w.z, a.top[v]) // a NaN score leaves the maximum as it is
@@ -238,14 +241,17 @@ func (a *adjuster) terms(v int, w adjustment, has variant) {
 	}
 }
 
-// tanh loads a row and sets z to cap*tanh(4z), for all of its vectors in turns: one alone
-// waits for its own results. Where the square is cut off, the quotient grows with z.
-func (a *adjuster) tanh() {
-	each := func(f func(v int, w adjustment)) {
-		for v, w := range a.work {
-			f(v, w)
-		}
+// each emits a step for all vectors of a row: one alone waits for its own results.
+func (a *adjuster) each(f func(v int, w adjustment)) {
+	for v, w := range a.work {
+		f(v, w)
 	}
+}
+
+// tanh loads a row and sets z to cap*tanh(4z). Where the square is cut off, the quotient
+// grows with z.
+func (a *adjuster) tanh() {
+	each := a.each
 	each(func(v int, w adjustment) { VMULPS(a.part(Mem{Base: a.s}, v), a.scale, w.z) })
 	each(func(_ int, w adjustment) { VMULPS(w.z, w.z, w.u) })
 	each(func(_ int, w adjustment) { VMINPS(a.qs[4], w.u, w.u) })
@@ -263,13 +269,33 @@ func (a *adjuster) tanh() {
 	each(func(_ int, w adjustment) { VMAXPS(w.z, a.low, w.z) })
 }
 
-// storeUncap stores the derivative of the capped score z, which is not below 0: z/cap is at
-// most 1, as two roundings of a quotient of 1 do not lead above it.
-func (a *adjuster) storeUncap(w adjustment, m Mem) {
-	VMULPS(a.uncap, w.z, w.p)
-	VMOVUPS(a.one, w.u)
-	VFNMADD231PS(w.p, w.p, w.u)
-	VMOVUPS(w.u, m)
+// inverse is a minimax fit to 2/(1+e) on [0, 1], relative error 5e-5, which a step of Newton's
+// method squares: the divider is busy with tanh.
+var inverse = []float64{1.9998979643911972, -1.9925514004056986, 1.9068414874438118, -1.5411458594267045, 0.8358757202573235, -0.20896893006433087}
+
+// storeUncap stores the derivative 1-tanh(x)^2 of a row's caps as e (2/(1+e))^2, e =
+// exp(-2|x|): the difference would lose what is left of it near the cap, and the gradients
+// with it. It takes e as 2^y of the score.
+func (a *adjuster) storeUncap() {
+	c := a.numbers("uncapConstants", append([]float64{.5, 2}, inverse...)...)
+	fit := func(i int) Mem { return c(2 + i) }
+	last := len(inverse) - 1
+	each := a.each
+	each(func(v int, w adjustment) { VMOVUPS(a.part(Mem{Base: a.s}, v), w.u) })
+	each(func(_ int, w adjustment) { VANDPS(a.abs, w.u, w.u) })
+	each(func(_ int, w adjustment) { VMULPS(a.power, w.u, w.u) })
+	each(func(_ int, w adjustment) { a.exp2(w.u, w.p, w.q) })
+	each(func(_ int, w adjustment) { VMOVUPS(fit(last), w.q) })
+	for i := last - 1; i >= 0; i-- {
+		each(func(_ int, w adjustment) { VFMADD213PS(fit(i), w.u, w.q) })
+	}
+	each(func(_ int, w adjustment) { VMOVUPS(c(0), w.p) })
+	each(func(_ int, w adjustment) { VFMADD213PS(c(0), w.u, w.p) })
+	each(func(_ int, w adjustment) { VFNMADD213PS(c(1), w.q, w.p) })
+	each(func(_ int, w adjustment) { VMULPS(w.p, w.q, w.q) })
+	each(func(_ int, w adjustment) { VMULPS(w.q, w.q, w.q) })
+	each(func(_ int, w adjustment) { VMULPS(w.q, w.u, w.u) })
+	each(func(v int, w adjustment) { VMOVUPS(w.u, a.part(Mem{Base: a.to}, v)) })
 }
 
 // maskBits emits the packing of a mask.

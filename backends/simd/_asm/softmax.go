@@ -23,31 +23,51 @@ func (g *generator) word(x uint32, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// An exponential is the registers of exp2, set by exp2Constants: the polynomial's
+// An exponential is the constants of exp2, in registers or in memory: the polynomial's
 // coefficients c0 to c5, and without VREDUCEPS the lowest argument and the number that
 // rounds.
 type exponential struct {
-	c             []VecPhysical
-	low, rounding VecPhysical
+	c             [6]Op
+	low, rounding Op
 }
 
-// exp2Constants loads the constants of exp2 into the last registers. The
-// polynomials are minimax fits of degree 5 to 2^f with c0 = 1, relative error
-// 1e-7: on [0, 1), and on [-1/2, 1/2].
+// exp2Numbers returns the constants in the order of exponential. The polynomials are
+// minimax fits of degree 5 to 2^f with c0 = 1, relative error 1e-7: on [0, 1), and on
+// [-1/2, 1/2].
+func (g *generator) exp2Numbers() []float32 {
+	if g.avx512 {
+		return []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}
+	}
+	return []float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149, -127, 0x1.8p23 + 127}
+}
+
+// exp2Constants loads the constants of exp2 into the last registers.
 func (g *generator) exp2Constants() {
-	coefficients := []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}
-	if !g.avx512 {
-		coefficients = []float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149}
-	}
 	last := g.registers[len(g.registers)-8:]
-	g.exp.c = last[:6]
-	for i, c := range coefficients {
-		g.constant(c, g.exp.c[i])
+	for i, c := range g.exp2Numbers() {
+		g.constant(c, last[i])
+		g.exp.set(i, last[i])
 	}
-	if !g.avx512 {
-		g.exp.low, g.exp.rounding = last[6], last[7]
-		g.constant(-127, g.exp.low)
-		g.constant(0x1.8p23+127, g.exp.rounding)
+}
+
+// exp2Memory lets exp2 read its constants from memory.
+func (g *generator) exp2Memory() {
+	numbers := g.exp2Numbers()
+	table := g.everyLane("exp2Constants", floatBits(numbers...))
+	for i := range numbers {
+		g.exp.set(i, table.Offset(i*g.vectorBytes))
+	}
+}
+
+// set sets constant i.
+func (e *exponential) set(i int, c Op) {
+	switch i {
+	case 6:
+		e.low = c
+	case 7:
+		e.rounding = c
+	default:
+		e.c[i] = c
 	}
 }
 
@@ -71,12 +91,21 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 		f = n
 		VREDUCEPS(Imm(floor), x, f)
 	} else {
-		VMAXPS(x, g.exp.low, x) // in this order it returns x when x is NaN
+		low := g.exp.low
+		if _, memory := low.(Mem); memory {
+			VMOVUPS(low, n)
+			low = n
+		}
+		VMAXPS(x, low, x) // in this order it returns x when x is NaN
 		VADDPS(g.exp.rounding, x, n)
 		VSUBPS(g.exp.rounding, n, p)
 		VSUBPS(p, x, x)
 	}
-	VMOVAPS(g.exp.c[5], p)
+	if _, memory := g.exp.c[5].(Mem); memory {
+		VMOVUPS(g.exp.c[5], p)
+	} else {
+		VMOVAPS(g.exp.c[5], p)
+	}
 	for i := 4; i >= 0; i-- {
 		VFMADD213PS(g.exp.c[i], f, p)
 	}
