@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/internal/norm"
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
@@ -72,8 +73,8 @@ func (s *Step) do(features int) {
 // addBlocks adds the sums of all blocks, in their order, to sum.
 func (w *rowWork) addBlocks(sum []float32, from int) {
 	each := len(w.part) / max(1, w.blocks())
-	for i := range w.blocks() {
-		add(sum, w.part[i*each+from:][:len(sum)])
+	if n := w.blocks(); n > 0 {
+		norm.Add(sum, w.part[from:], each, n)
 	}
 }
 
@@ -85,9 +86,7 @@ func addColumns(s *Step, sum []float32, x *Tensor) {
 	w := s.work(x.Count(), func(w *rowWork, block, from, to int) {
 		part := w.part[block*w.x.Features:][:w.x.Features]
 		clear(part)
-		for i := from; i < to; i++ {
-			add(part, w.x.Row(i))
-		}
+		norm.Add(part, w.x.Data[from*w.x.stride():], w.x.stride(), to-from)
 	})
 	w.x, w.part = *x, s.take(w.blocks()*x.Features)
 	s.do(x.Features)

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func rowsAVX2(dst *float32, x *float32, weight *float32, bias *float32, cols int, rows int, eps float32)
+// func rowsAVX2(dst *float32, x *float32, weight *float32, bias *float32, moments *float32, cols int, rows int, eps float32)
 // Requires: AVX, AVX2, FMA3, SSE
-TEXT ·rowsAVX2(SB), NOSPLIT, $8-52
+TEXT ·rowsAVX2(SB), NOSPLIT, $8-60
 	STMXCSR    (SP)
 	MOVL       $0x00009fc0, 4(SP)
 	LDMXCSR    4(SP)
@@ -14,14 +14,15 @@ TEXT ·rowsAVX2(SB), NOSPLIT, $8-52
 	MOVQ       x+8(FP), CX
 	MOVQ       weight+16(FP), DX
 	MOVQ       bias+24(FP), BX
-	MOVQ       cols+32(FP), SI
-	MOVQ       rows+40(FP), DI
-	MOVQ       SI, R8
-	ANDQ       $0x07, R8
-	LEAQ       firstElements<>+32(SB), R9
-	SHLQ       $0x02, R8
-	SUBQ       R8, R9
-	VMOVUPS    (R9), Y8
+	MOVQ       cols+40(FP), SI
+	MOVQ       rows+48(FP), DI
+	MOVQ       moments+32(FP), R8
+	MOVQ       SI, R9
+	ANDQ       $0x07, R9
+	LEAQ       firstElements<>+32(SB), R10
+	SHLQ       $0x02, R9
+	SUBQ       R9, R10
+	VMOVUPS    (R10), Y8
 	VXORPS     X9, X9, X9
 	VCVTSI2SSQ SI, X9, X9
 
@@ -30,44 +31,44 @@ row:
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	XORQ   R8, R8
-	MOVQ   SI, R9
-	SHRQ   $0x05, R9
+	XORQ   R9, R9
+	MOVQ   SI, R10
+	SHRQ   $0x05, R10
 	JZ     meanFourDone
 
 meanFour:
-	VMOVUPS (CX)(R8*1), Y4
+	VMOVUPS (CX)(R9*1), Y4
 	VADDPS  Y4, Y0, Y0
-	ADDQ    $0x20, R8
-	VMOVUPS (CX)(R8*1), Y4
+	ADDQ    $0x20, R9
+	VMOVUPS (CX)(R9*1), Y4
 	VADDPS  Y4, Y1, Y1
-	ADDQ    $0x20, R8
-	VMOVUPS (CX)(R8*1), Y4
+	ADDQ    $0x20, R9
+	VMOVUPS (CX)(R9*1), Y4
 	VADDPS  Y4, Y2, Y2
-	ADDQ    $0x20, R8
-	VMOVUPS (CX)(R8*1), Y4
+	ADDQ    $0x20, R9
+	VMOVUPS (CX)(R9*1), Y4
 	VADDPS  Y4, Y3, Y3
-	ADDQ    $0x20, R8
-	DECQ    R9
+	ADDQ    $0x20, R9
+	DECQ    R10
 	JNZ     meanFour
 
 meanFourDone:
-	MOVQ SI, R9
-	SHRQ $0x03, R9
-	ANDQ $0x03, R9
+	MOVQ SI, R10
+	SHRQ $0x03, R10
+	ANDQ $0x03, R10
 	JZ   meanOneDone
 
 meanOne:
-	VMOVUPS (CX)(R8*1), Y4
+	VMOVUPS (CX)(R9*1), Y4
 	VADDPS  Y4, Y0, Y0
-	ADDQ    $0x20, R8
-	DECQ    R9
+	ADDQ    $0x20, R9
+	DECQ    R10
 	JNZ     meanOne
 
 meanOneDone:
 	TESTQ      $0x00000007, SI
 	JZ         meanEnd
-	VMASKMOVPS (CX)(R8*1), Y8, Y4
+	VMASKMOVPS (CX)(R9*1), Y8, Y4
 	VADDPS     Y4, Y0, Y0
 
 meanEnd:
@@ -86,49 +87,49 @@ meanEnd:
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
-	XORQ         R8, R8
-	MOVQ         SI, R9
-	SHRQ         $0x05, R9
+	XORQ         R9, R9
+	MOVQ         SI, R10
+	SHRQ         $0x05, R10
 	JZ           varianceFourDone
 
 varianceFour:
-	VMOVUPS     (CX)(R8*1), Y4
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VFMADD231PS Y4, Y4, Y0
-	ADDQ        $0x20, R8
-	VMOVUPS     (CX)(R8*1), Y4
+	ADDQ        $0x20, R9
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VFMADD231PS Y4, Y4, Y1
-	ADDQ        $0x20, R8
-	VMOVUPS     (CX)(R8*1), Y4
+	ADDQ        $0x20, R9
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VFMADD231PS Y4, Y4, Y2
-	ADDQ        $0x20, R8
-	VMOVUPS     (CX)(R8*1), Y4
+	ADDQ        $0x20, R9
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VFMADD231PS Y4, Y4, Y3
-	ADDQ        $0x20, R8
-	DECQ        R9
+	ADDQ        $0x20, R9
+	DECQ        R10
 	JNZ         varianceFour
 
 varianceFourDone:
-	MOVQ SI, R9
-	SHRQ $0x03, R9
-	ANDQ $0x03, R9
+	MOVQ SI, R10
+	SHRQ $0x03, R10
+	ANDQ $0x03, R10
 	JZ   varianceOneDone
 
 varianceOne:
-	VMOVUPS     (CX)(R8*1), Y4
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VFMADD231PS Y4, Y4, Y0
-	ADDQ        $0x20, R8
-	DECQ        R9
+	ADDQ        $0x20, R9
+	DECQ        R10
 	JNZ         varianceOne
 
 varianceOneDone:
 	TESTQ       $0x00000007, SI
 	JZ          varianceEnd
-	VMASKMOVPS  (CX)(R8*1), Y8, Y4
+	VMASKMOVPS  (CX)(R9*1), Y8, Y4
 	VSUBPS      Y6, Y4, Y4
 	VANDPS      Y8, Y4, Y4
 	VFMADD231PS Y4, Y4, Y0
@@ -144,80 +145,87 @@ varianceEnd:
 	VPERMILPS    $0xb1, X0, X1
 	VADDSS       X1, X0, X0
 	VDIVSS       X9, X0, X0
-	VADDSS       eps+48(FP), X0, X0
+	VADDSS       eps+56(FP), X0, X0
 	VSQRTSS      X0, X0, X0
 	VMOVSS       one<>+0(SB), X1
 	VDIVSS       X0, X1, X1
 	VBROADCASTSS X1, Y7
-	XORQ         R8, R8
-	MOVQ         SI, R9
-	SHRQ         $0x05, R9
-	JZ           resultFourDone
+	TESTQ        R8, R8
+	JZ           kept
+	VMOVSS       X6, (R8)
+	VMOVSS       X1, 4(R8)
+	ADDQ         $0x08, R8
+
+kept:
+	XORQ R9, R9
+	MOVQ SI, R10
+	SHRQ $0x05, R10
+	JZ   resultFourDone
 
 resultFour:
-	VMOVUPS     (CX)(R8*1), Y4
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VMULPS      Y7, Y4, Y4
-	VMOVUPS     (DX)(R8*1), Y5
-	VMOVUPS     (BX)(R8*1), Y0
+	VMOVUPS     (DX)(R9*1), Y5
+	VMOVUPS     (BX)(R9*1), Y0
 	VFMADD213PS Y0, Y5, Y4
-	VMOVUPS     Y4, (AX)(R8*1)
-	ADDQ        $0x20, R8
-	VMOVUPS     (CX)(R8*1), Y4
+	VMOVUPS     Y4, (AX)(R9*1)
+	ADDQ        $0x20, R9
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VMULPS      Y7, Y4, Y4
-	VMOVUPS     (DX)(R8*1), Y5
-	VMOVUPS     (BX)(R8*1), Y0
+	VMOVUPS     (DX)(R9*1), Y5
+	VMOVUPS     (BX)(R9*1), Y0
 	VFMADD213PS Y0, Y5, Y4
-	VMOVUPS     Y4, (AX)(R8*1)
-	ADDQ        $0x20, R8
-	VMOVUPS     (CX)(R8*1), Y4
+	VMOVUPS     Y4, (AX)(R9*1)
+	ADDQ        $0x20, R9
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VMULPS      Y7, Y4, Y4
-	VMOVUPS     (DX)(R8*1), Y5
-	VMOVUPS     (BX)(R8*1), Y0
+	VMOVUPS     (DX)(R9*1), Y5
+	VMOVUPS     (BX)(R9*1), Y0
 	VFMADD213PS Y0, Y5, Y4
-	VMOVUPS     Y4, (AX)(R8*1)
-	ADDQ        $0x20, R8
-	VMOVUPS     (CX)(R8*1), Y4
+	VMOVUPS     Y4, (AX)(R9*1)
+	ADDQ        $0x20, R9
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VMULPS      Y7, Y4, Y4
-	VMOVUPS     (DX)(R8*1), Y5
-	VMOVUPS     (BX)(R8*1), Y0
+	VMOVUPS     (DX)(R9*1), Y5
+	VMOVUPS     (BX)(R9*1), Y0
 	VFMADD213PS Y0, Y5, Y4
-	VMOVUPS     Y4, (AX)(R8*1)
-	ADDQ        $0x20, R8
-	DECQ        R9
+	VMOVUPS     Y4, (AX)(R9*1)
+	ADDQ        $0x20, R9
+	DECQ        R10
 	JNZ         resultFour
 
 resultFourDone:
-	MOVQ SI, R9
-	SHRQ $0x03, R9
-	ANDQ $0x03, R9
+	MOVQ SI, R10
+	SHRQ $0x03, R10
+	ANDQ $0x03, R10
 	JZ   resultOneDone
 
 resultOne:
-	VMOVUPS     (CX)(R8*1), Y4
+	VMOVUPS     (CX)(R9*1), Y4
 	VSUBPS      Y6, Y4, Y4
 	VMULPS      Y7, Y4, Y4
-	VMOVUPS     (DX)(R8*1), Y5
-	VMOVUPS     (BX)(R8*1), Y0
+	VMOVUPS     (DX)(R9*1), Y5
+	VMOVUPS     (BX)(R9*1), Y0
 	VFMADD213PS Y0, Y5, Y4
-	VMOVUPS     Y4, (AX)(R8*1)
-	ADDQ        $0x20, R8
-	DECQ        R9
+	VMOVUPS     Y4, (AX)(R9*1)
+	ADDQ        $0x20, R9
+	DECQ        R10
 	JNZ         resultOne
 
 resultOneDone:
 	TESTQ       $0x00000007, SI
 	JZ          resultEnd
-	VMASKMOVPS  (CX)(R8*1), Y8, Y4
+	VMASKMOVPS  (CX)(R9*1), Y8, Y4
 	VSUBPS      Y6, Y4, Y4
 	VMULPS      Y7, Y4, Y4
-	VMASKMOVPS  (DX)(R8*1), Y8, Y5
-	VMASKMOVPS  (BX)(R8*1), Y8, Y0
+	VMASKMOVPS  (DX)(R9*1), Y8, Y5
+	VMASKMOVPS  (BX)(R9*1), Y8, Y0
 	VFMADD213PS Y0, Y5, Y4
-	VMASKMOVPS  Y4, Y8, (AX)(R8*1)
+	VMASKMOVPS  Y4, Y8, (AX)(R9*1)
 
 resultEnd:
 	LEAQ    (CX)(SI*4), CX
@@ -255,3 +263,338 @@ DATA firstElements<>+52(SB)/4, $0x00000000
 DATA firstElements<>+56(SB)/4, $0x00000000
 DATA firstElements<>+60(SB)/4, $0x00000000
 GLOBL firstElements<>(SB), RODATA|NOPTR, $64
+
+// func gradientsAVX2(dx *float32, x *float32, dy *float32, weight *float32, moments *float32, dWeight *float32, dBias *float32, cols int, rows int)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·gradientsAVX2(SB), NOSPLIT, $8-72
+	STMXCSR    (SP)
+	MOVL       $0x00009fc0, 4(SP)
+	LDMXCSR    4(SP)
+	MOVQ       dx+0(FP), AX
+	MOVQ       x+8(FP), CX
+	MOVQ       dy+16(FP), DX
+	MOVQ       weight+24(FP), BX
+	MOVQ       moments+32(FP), SI
+	MOVQ       dWeight+40(FP), DI
+	MOVQ       dBias+48(FP), R8
+	MOVQ       cols+56(FP), R9
+	MOVQ       rows+64(FP), R10
+	MOVQ       R9, R11
+	ANDQ       $0x07, R11
+	LEAQ       firstElements<>+32(SB), R12
+	SHLQ       $0x02, R11
+	SUBQ       R11, R12
+	VMOVUPS    (R12), Y11
+	VXORPS     X12, X12, X12
+	VCVTSI2SSQ R9, X12, X12
+
+row:
+	VBROADCASTSS (SI), Y7
+	VBROADCASTSS 4(SI), Y8
+	ADDQ         $0x08, SI
+	VXORPS       Y0, Y0, Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	XORQ         R11, R11
+	MOVQ         R9, R12
+	SHRQ         $0x05, R12
+	JZ           sumsFourDone
+
+sumsFour:
+	VMOVUPS     (CX)(R11*1), Y4
+	VSUBPS      Y7, Y4, Y4
+	VMULPS      Y8, Y4, Y4
+	VMOVUPS     (DX)(R11*1), Y5
+	VMOVUPS     (R8)(R11*1), Y6
+	VADDPS      Y5, Y6, Y6
+	VMOVUPS     Y6, (R8)(R11*1)
+	VMOVUPS     (DI)(R11*1), Y6
+	VFMADD231PS Y4, Y5, Y6
+	VMOVUPS     Y6, (DI)(R11*1)
+	VMOVUPS     (BX)(R11*1), Y6
+	VMULPS      Y5, Y6, Y6
+	VADDPS      Y6, Y0, Y0
+	VFMADD231PS Y4, Y6, Y2
+	ADDQ        $0x20, R11
+	VMOVUPS     (CX)(R11*1), Y4
+	VSUBPS      Y7, Y4, Y4
+	VMULPS      Y8, Y4, Y4
+	VMOVUPS     (DX)(R11*1), Y5
+	VMOVUPS     (R8)(R11*1), Y6
+	VADDPS      Y5, Y6, Y6
+	VMOVUPS     Y6, (R8)(R11*1)
+	VMOVUPS     (DI)(R11*1), Y6
+	VFMADD231PS Y4, Y5, Y6
+	VMOVUPS     Y6, (DI)(R11*1)
+	VMOVUPS     (BX)(R11*1), Y6
+	VMULPS      Y5, Y6, Y6
+	VADDPS      Y6, Y1, Y1
+	VFMADD231PS Y4, Y6, Y3
+	ADDQ        $0x20, R11
+	VMOVUPS     (CX)(R11*1), Y4
+	VSUBPS      Y7, Y4, Y4
+	VMULPS      Y8, Y4, Y4
+	VMOVUPS     (DX)(R11*1), Y5
+	VMOVUPS     (R8)(R11*1), Y6
+	VADDPS      Y5, Y6, Y6
+	VMOVUPS     Y6, (R8)(R11*1)
+	VMOVUPS     (DI)(R11*1), Y6
+	VFMADD231PS Y4, Y5, Y6
+	VMOVUPS     Y6, (DI)(R11*1)
+	VMOVUPS     (BX)(R11*1), Y6
+	VMULPS      Y5, Y6, Y6
+	VADDPS      Y6, Y0, Y0
+	VFMADD231PS Y4, Y6, Y2
+	ADDQ        $0x20, R11
+	VMOVUPS     (CX)(R11*1), Y4
+	VSUBPS      Y7, Y4, Y4
+	VMULPS      Y8, Y4, Y4
+	VMOVUPS     (DX)(R11*1), Y5
+	VMOVUPS     (R8)(R11*1), Y6
+	VADDPS      Y5, Y6, Y6
+	VMOVUPS     Y6, (R8)(R11*1)
+	VMOVUPS     (DI)(R11*1), Y6
+	VFMADD231PS Y4, Y5, Y6
+	VMOVUPS     Y6, (DI)(R11*1)
+	VMOVUPS     (BX)(R11*1), Y6
+	VMULPS      Y5, Y6, Y6
+	VADDPS      Y6, Y1, Y1
+	VFMADD231PS Y4, Y6, Y3
+	ADDQ        $0x20, R11
+	DECQ        R12
+	JNZ         sumsFour
+
+sumsFourDone:
+	MOVQ R9, R12
+	SHRQ $0x03, R12
+	ANDQ $0x03, R12
+	JZ   sumsOneDone
+
+sumsOne:
+	VMOVUPS     (CX)(R11*1), Y4
+	VSUBPS      Y7, Y4, Y4
+	VMULPS      Y8, Y4, Y4
+	VMOVUPS     (DX)(R11*1), Y5
+	VMOVUPS     (R8)(R11*1), Y6
+	VADDPS      Y5, Y6, Y6
+	VMOVUPS     Y6, (R8)(R11*1)
+	VMOVUPS     (DI)(R11*1), Y6
+	VFMADD231PS Y4, Y5, Y6
+	VMOVUPS     Y6, (DI)(R11*1)
+	VMOVUPS     (BX)(R11*1), Y6
+	VMULPS      Y5, Y6, Y6
+	VADDPS      Y6, Y0, Y0
+	VFMADD231PS Y4, Y6, Y2
+	ADDQ        $0x20, R11
+	DECQ        R12
+	JNZ         sumsOne
+
+sumsOneDone:
+	TESTQ       $0x00000007, R9
+	JZ          sumsEnd
+	VMASKMOVPS  (CX)(R11*1), Y11, Y4
+	VSUBPS      Y7, Y4, Y4
+	VMULPS      Y8, Y4, Y4
+	VMASKMOVPS  (DX)(R11*1), Y11, Y5
+	VMASKMOVPS  (R8)(R11*1), Y11, Y6
+	VADDPS      Y5, Y6, Y6
+	VMASKMOVPS  Y6, Y11, (R8)(R11*1)
+	VMASKMOVPS  (DI)(R11*1), Y11, Y6
+	VFMADD231PS Y4, Y5, Y6
+	VMASKMOVPS  Y6, Y11, (DI)(R11*1)
+	VMASKMOVPS  (BX)(R11*1), Y11, Y6
+	VMULPS      Y5, Y6, Y6
+	VADDPS      Y6, Y0, Y0
+	VFMADD231PS Y4, Y6, Y2
+
+sumsEnd:
+	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y0, X6
+	VADDPS       X6, X0, X0
+	VPERMILPS    $0x4e, X0, X6
+	VADDPS       X6, X0, X0
+	VPERMILPS    $0xb1, X0, X6
+	VADDSS       X6, X0, X0
+	VDIVSS       X12, X0, X0
+	VBROADCASTSS X0, Y9
+	VEXTRACTF128 $0x01, Y2, X6
+	VADDPS       X6, X2, X2
+	VPERMILPS    $0x4e, X2, X6
+	VADDPS       X6, X2, X2
+	VPERMILPS    $0xb1, X2, X6
+	VADDSS       X6, X2, X2
+	VDIVSS       X12, X2, X2
+	VBROADCASTSS X2, Y10
+	XORQ         R11, R11
+	MOVQ         R9, R12
+	SHRQ         $0x05, R12
+	JZ           resultFourDone
+
+resultFour:
+	VMOVUPS      (CX)(R11*1), Y4
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y8, Y4, Y4
+	VMOVUPS      (DX)(R11*1), Y5
+	VMOVUPS      (BX)(R11*1), Y6
+	VFMSUB213PS  Y9, Y6, Y5
+	VFNMADD231PS Y4, Y10, Y5
+	VMULPS       Y8, Y5, Y5
+	VMOVUPS      Y5, (AX)(R11*1)
+	ADDQ         $0x20, R11
+	VMOVUPS      (CX)(R11*1), Y4
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y8, Y4, Y4
+	VMOVUPS      (DX)(R11*1), Y5
+	VMOVUPS      (BX)(R11*1), Y6
+	VFMSUB213PS  Y9, Y6, Y5
+	VFNMADD231PS Y4, Y10, Y5
+	VMULPS       Y8, Y5, Y5
+	VMOVUPS      Y5, (AX)(R11*1)
+	ADDQ         $0x20, R11
+	VMOVUPS      (CX)(R11*1), Y4
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y8, Y4, Y4
+	VMOVUPS      (DX)(R11*1), Y5
+	VMOVUPS      (BX)(R11*1), Y6
+	VFMSUB213PS  Y9, Y6, Y5
+	VFNMADD231PS Y4, Y10, Y5
+	VMULPS       Y8, Y5, Y5
+	VMOVUPS      Y5, (AX)(R11*1)
+	ADDQ         $0x20, R11
+	VMOVUPS      (CX)(R11*1), Y4
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y8, Y4, Y4
+	VMOVUPS      (DX)(R11*1), Y5
+	VMOVUPS      (BX)(R11*1), Y6
+	VFMSUB213PS  Y9, Y6, Y5
+	VFNMADD231PS Y4, Y10, Y5
+	VMULPS       Y8, Y5, Y5
+	VMOVUPS      Y5, (AX)(R11*1)
+	ADDQ         $0x20, R11
+	DECQ         R12
+	JNZ          resultFour
+
+resultFourDone:
+	MOVQ R9, R12
+	SHRQ $0x03, R12
+	ANDQ $0x03, R12
+	JZ   resultOneDone
+
+resultOne:
+	VMOVUPS      (CX)(R11*1), Y4
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y8, Y4, Y4
+	VMOVUPS      (DX)(R11*1), Y5
+	VMOVUPS      (BX)(R11*1), Y6
+	VFMSUB213PS  Y9, Y6, Y5
+	VFNMADD231PS Y4, Y10, Y5
+	VMULPS       Y8, Y5, Y5
+	VMOVUPS      Y5, (AX)(R11*1)
+	ADDQ         $0x20, R11
+	DECQ         R12
+	JNZ          resultOne
+
+resultOneDone:
+	TESTQ        $0x00000007, R9
+	JZ           resultEnd
+	VMASKMOVPS   (CX)(R11*1), Y11, Y4
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y8, Y4, Y4
+	VMASKMOVPS   (DX)(R11*1), Y11, Y5
+	VMASKMOVPS   (BX)(R11*1), Y11, Y6
+	VFMSUB213PS  Y9, Y6, Y5
+	VFNMADD231PS Y4, Y10, Y5
+	VMULPS       Y8, Y5, Y5
+	VMASKMOVPS   Y5, Y11, (AX)(R11*1)
+
+resultEnd:
+	LEAQ    (AX)(R9*4), AX
+	LEAQ    (CX)(R9*4), CX
+	LEAQ    (DX)(R9*4), DX
+	DECQ    R10
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func addAVX2(sum *float32, x *float32, step int, cols int, rows int)
+// Requires: AVX, SSE
+TEXT ·addAVX2(SB), NOSPLIT, $8-40
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    step+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    cols+24(FP), BX
+	MOVQ    rows+32(FP), SI
+	MOVQ    BX, DI
+	ANDQ    $0x07, DI
+	LEAQ    firstElements<>+32(SB), R8
+	SHLQ    $0x02, DI
+	SUBQ    DI, R8
+	VMOVUPS (R8), Y8
+
+row:
+	XORQ DI, DI
+	MOVQ BX, R8
+	SHRQ $0x05, R8
+	JZ   sumFourDone
+
+sumFour:
+	VMOVUPS (AX)(DI*1), Y0
+	VMOVUPS (CX)(DI*1), Y1
+	VADDPS  Y1, Y0, Y0
+	VMOVUPS Y0, (AX)(DI*1)
+	ADDQ    $0x20, DI
+	VMOVUPS (AX)(DI*1), Y2
+	VMOVUPS (CX)(DI*1), Y3
+	VADDPS  Y3, Y2, Y2
+	VMOVUPS Y2, (AX)(DI*1)
+	ADDQ    $0x20, DI
+	VMOVUPS (AX)(DI*1), Y4
+	VMOVUPS (CX)(DI*1), Y5
+	VADDPS  Y5, Y4, Y4
+	VMOVUPS Y4, (AX)(DI*1)
+	ADDQ    $0x20, DI
+	VMOVUPS (AX)(DI*1), Y6
+	VMOVUPS (CX)(DI*1), Y7
+	VADDPS  Y7, Y6, Y6
+	VMOVUPS Y6, (AX)(DI*1)
+	ADDQ    $0x20, DI
+	DECQ    R8
+	JNZ     sumFour
+
+sumFourDone:
+	MOVQ BX, R8
+	SHRQ $0x03, R8
+	ANDQ $0x03, R8
+	JZ   sumOneDone
+
+sumOne:
+	VMOVUPS (AX)(DI*1), Y0
+	VMOVUPS (CX)(DI*1), Y1
+	VADDPS  Y1, Y0, Y0
+	VMOVUPS Y0, (AX)(DI*1)
+	ADDQ    $0x20, DI
+	DECQ    R8
+	JNZ     sumOne
+
+sumOneDone:
+	TESTQ      $0x00000007, BX
+	JZ         sumEnd
+	VMASKMOVPS (AX)(DI*1), Y8, Y0
+	VMASKMOVPS (CX)(DI*1), Y8, Y1
+	VADDPS     Y1, Y0, Y0
+	VMASKMOVPS Y0, Y8, (AX)(DI*1)
+
+sumEnd:
+	ADDQ    DX, CX
+	DECQ    SI
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func rowsAVX512(dst *float32, x *float32, weight *float32, bias *float32, cols int, rows int, eps float32)
+// func rowsAVX512(dst *float32, x *float32, weight *float32, bias *float32, moments *float32, cols int, rows int, eps float32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·rowsAVX512(SB), NOSPLIT, $8-52
+TEXT ·rowsAVX512(SB), NOSPLIT, $8-60
 	STMXCSR    (SP)
 	MOVL       $0x00009fc0, 4(SP)
 	LDMXCSR    4(SP)
@@ -14,14 +14,15 @@ TEXT ·rowsAVX512(SB), NOSPLIT, $8-52
 	MOVQ       x+8(FP), DX
 	MOVQ       weight+16(FP), BX
 	MOVQ       bias+24(FP), SI
-	MOVQ       cols+32(FP), DI
-	MOVQ       rows+40(FP), R8
+	MOVQ       cols+40(FP), DI
+	MOVQ       rows+48(FP), R8
+	MOVQ       moments+32(FP), R9
 	MOVQ       DI, CX
 	ANDQ       $0x0f, CX
-	MOVL       $0x00000001, R9
-	SHLL       CL, R9
-	DECL       R9
-	KMOVW      R9, K1
+	MOVL       $0x00000001, R10
+	SHLL       CL, R10
+	DECL       R10
+	KMOVW      R10, K1
 	VXORPS     X9, X9, X9
 	VCVTSI2SSQ DI, X9, X9
 
@@ -31,8 +32,8 @@ row:
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
 	XORQ   CX, CX
-	MOVQ   DI, R9
-	SHRQ   $0x06, R9
+	MOVQ   DI, R10
+	SHRQ   $0x06, R10
 	JZ     meanFourDone
 
 meanFour:
@@ -48,20 +49,20 @@ meanFour:
 	VMOVUPS (DX)(CX*1), Z4
 	VADDPS  Z4, Z3, Z3
 	ADDQ    $0x40, CX
-	DECQ    R9
+	DECQ    R10
 	JNZ     meanFour
 
 meanFourDone:
-	MOVQ DI, R9
-	SHRQ $0x04, R9
-	ANDQ $0x03, R9
+	MOVQ DI, R10
+	SHRQ $0x04, R10
+	ANDQ $0x03, R10
 	JZ   meanOneDone
 
 meanOne:
 	VMOVUPS (DX)(CX*1), Z4
 	VADDPS  Z4, Z0, Z0
 	ADDQ    $0x40, CX
-	DECQ    R9
+	DECQ    R10
 	JNZ     meanOne
 
 meanOneDone:
@@ -89,8 +90,8 @@ meanEnd:
 	VXORPS        Z2, Z2, Z2
 	VXORPS        Z3, Z3, Z3
 	XORQ          CX, CX
-	MOVQ          DI, R9
-	SHRQ          $0x06, R9
+	MOVQ          DI, R10
+	SHRQ          $0x06, R10
 	JZ            varianceFourDone
 
 varianceFour:
@@ -110,13 +111,13 @@ varianceFour:
 	VSUBPS      Z6, Z4, Z4
 	VFMADD231PS Z4, Z4, Z3
 	ADDQ        $0x40, CX
-	DECQ        R9
+	DECQ        R10
 	JNZ         varianceFour
 
 varianceFourDone:
-	MOVQ DI, R9
-	SHRQ $0x04, R9
-	ANDQ $0x03, R9
+	MOVQ DI, R10
+	SHRQ $0x04, R10
+	ANDQ $0x03, R10
 	JZ   varianceOneDone
 
 varianceOne:
@@ -124,7 +125,7 @@ varianceOne:
 	VSUBPS      Z6, Z4, Z4
 	VFMADD231PS Z4, Z4, Z0
 	ADDQ        $0x40, CX
-	DECQ        R9
+	DECQ        R10
 	JNZ         varianceOne
 
 varianceOneDone:
@@ -147,15 +148,22 @@ varianceEnd:
 	VPERMILPS     $0xb1, X0, X1
 	VADDSS        X1, X0, X0
 	VDIVSS        X9, X0, X0
-	VADDSS        eps+48(FP), X0, X0
+	VADDSS        eps+56(FP), X0, X0
 	VSQRTSS       X0, X0, X0
 	VMOVSS        one<>+0(SB), X1
 	VDIVSS        X0, X1, X1
 	VBROADCASTSS  X1, Z7
-	XORQ          CX, CX
-	MOVQ          DI, R9
-	SHRQ          $0x06, R9
-	JZ            resultFourDone
+	TESTQ         R9, R9
+	JZ            kept
+	VMOVSS        X6, (R9)
+	VMOVSS        X1, 4(R9)
+	ADDQ          $0x08, R9
+
+kept:
+	XORQ CX, CX
+	MOVQ DI, R10
+	SHRQ $0x06, R10
+	JZ   resultFourDone
 
 resultFour:
 	VMOVUPS     (DX)(CX*1), Z4
@@ -190,13 +198,13 @@ resultFour:
 	VFMADD213PS Z0, Z5, Z4
 	VMOVUPS     Z4, (AX)(CX*1)
 	ADDQ        $0x40, CX
-	DECQ        R9
+	DECQ        R10
 	JNZ         resultFour
 
 resultFourDone:
-	MOVQ DI, R9
-	SHRQ $0x04, R9
-	ANDQ $0x03, R9
+	MOVQ DI, R10
+	SHRQ $0x04, R10
+	ANDQ $0x03, R10
 	JZ   resultOneDone
 
 resultOne:
@@ -208,7 +216,7 @@ resultOne:
 	VFMADD213PS Z0, Z5, Z4
 	VMOVUPS     Z4, (AX)(CX*1)
 	ADDQ        $0x40, CX
-	DECQ        R9
+	DECQ        R10
 	JNZ         resultOne
 
 resultOneDone:
@@ -248,3 +256,342 @@ DATA one<>+52(SB)/4, $0x3f800000
 DATA one<>+56(SB)/4, $0x3f800000
 DATA one<>+60(SB)/4, $0x3f800000
 GLOBL one<>(SB), RODATA|NOPTR, $64
+
+// func gradientsAVX512(dx *float32, x *float32, dy *float32, weight *float32, moments *float32, dWeight *float32, dBias *float32, cols int, rows int)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·gradientsAVX512(SB), NOSPLIT, $8-72
+	STMXCSR    (SP)
+	MOVL       $0x00009fc0, 4(SP)
+	LDMXCSR    4(SP)
+	MOVQ       dx+0(FP), AX
+	MOVQ       x+8(FP), DX
+	MOVQ       dy+16(FP), BX
+	MOVQ       weight+24(FP), SI
+	MOVQ       moments+32(FP), DI
+	MOVQ       dWeight+40(FP), R8
+	MOVQ       dBias+48(FP), R9
+	MOVQ       cols+56(FP), R10
+	MOVQ       rows+64(FP), R11
+	MOVQ       R10, CX
+	ANDQ       $0x0f, CX
+	MOVL       $0x00000001, R12
+	SHLL       CL, R12
+	DECL       R12
+	KMOVW      R12, K1
+	VXORPS     X12, X12, X12
+	VCVTSI2SSQ R10, X12, X12
+
+row:
+	VBROADCASTSS (DI), Z7
+	VBROADCASTSS 4(DI), Z8
+	ADDQ         $0x08, DI
+	VXORPS       Z0, Z0, Z0
+	VXORPS       Z1, Z1, Z1
+	VXORPS       Z2, Z2, Z2
+	VXORPS       Z3, Z3, Z3
+	XORQ         CX, CX
+	MOVQ         R10, R12
+	SHRQ         $0x06, R12
+	JZ           sumsFourDone
+
+sumsFour:
+	VMOVUPS     (DX)(CX*1), Z4
+	VSUBPS      Z7, Z4, Z4
+	VMULPS      Z8, Z4, Z4
+	VMOVUPS     (BX)(CX*1), Z5
+	VMOVUPS     (R9)(CX*1), Z6
+	VADDPS      Z5, Z6, Z6
+	VMOVUPS     Z6, (R9)(CX*1)
+	VMOVUPS     (R8)(CX*1), Z6
+	VFMADD231PS Z4, Z5, Z6
+	VMOVUPS     Z6, (R8)(CX*1)
+	VMOVUPS     (SI)(CX*1), Z6
+	VMULPS      Z5, Z6, Z6
+	VADDPS      Z6, Z0, Z0
+	VFMADD231PS Z4, Z6, Z2
+	ADDQ        $0x40, CX
+	VMOVUPS     (DX)(CX*1), Z4
+	VSUBPS      Z7, Z4, Z4
+	VMULPS      Z8, Z4, Z4
+	VMOVUPS     (BX)(CX*1), Z5
+	VMOVUPS     (R9)(CX*1), Z6
+	VADDPS      Z5, Z6, Z6
+	VMOVUPS     Z6, (R9)(CX*1)
+	VMOVUPS     (R8)(CX*1), Z6
+	VFMADD231PS Z4, Z5, Z6
+	VMOVUPS     Z6, (R8)(CX*1)
+	VMOVUPS     (SI)(CX*1), Z6
+	VMULPS      Z5, Z6, Z6
+	VADDPS      Z6, Z1, Z1
+	VFMADD231PS Z4, Z6, Z3
+	ADDQ        $0x40, CX
+	VMOVUPS     (DX)(CX*1), Z4
+	VSUBPS      Z7, Z4, Z4
+	VMULPS      Z8, Z4, Z4
+	VMOVUPS     (BX)(CX*1), Z5
+	VMOVUPS     (R9)(CX*1), Z6
+	VADDPS      Z5, Z6, Z6
+	VMOVUPS     Z6, (R9)(CX*1)
+	VMOVUPS     (R8)(CX*1), Z6
+	VFMADD231PS Z4, Z5, Z6
+	VMOVUPS     Z6, (R8)(CX*1)
+	VMOVUPS     (SI)(CX*1), Z6
+	VMULPS      Z5, Z6, Z6
+	VADDPS      Z6, Z0, Z0
+	VFMADD231PS Z4, Z6, Z2
+	ADDQ        $0x40, CX
+	VMOVUPS     (DX)(CX*1), Z4
+	VSUBPS      Z7, Z4, Z4
+	VMULPS      Z8, Z4, Z4
+	VMOVUPS     (BX)(CX*1), Z5
+	VMOVUPS     (R9)(CX*1), Z6
+	VADDPS      Z5, Z6, Z6
+	VMOVUPS     Z6, (R9)(CX*1)
+	VMOVUPS     (R8)(CX*1), Z6
+	VFMADD231PS Z4, Z5, Z6
+	VMOVUPS     Z6, (R8)(CX*1)
+	VMOVUPS     (SI)(CX*1), Z6
+	VMULPS      Z5, Z6, Z6
+	VADDPS      Z6, Z1, Z1
+	VFMADD231PS Z4, Z6, Z3
+	ADDQ        $0x40, CX
+	DECQ        R12
+	JNZ         sumsFour
+
+sumsFourDone:
+	MOVQ R10, R12
+	SHRQ $0x04, R12
+	ANDQ $0x03, R12
+	JZ   sumsOneDone
+
+sumsOne:
+	VMOVUPS     (DX)(CX*1), Z4
+	VSUBPS      Z7, Z4, Z4
+	VMULPS      Z8, Z4, Z4
+	VMOVUPS     (BX)(CX*1), Z5
+	VMOVUPS     (R9)(CX*1), Z6
+	VADDPS      Z5, Z6, Z6
+	VMOVUPS     Z6, (R9)(CX*1)
+	VMOVUPS     (R8)(CX*1), Z6
+	VFMADD231PS Z4, Z5, Z6
+	VMOVUPS     Z6, (R8)(CX*1)
+	VMOVUPS     (SI)(CX*1), Z6
+	VMULPS      Z5, Z6, Z6
+	VADDPS      Z6, Z0, Z0
+	VFMADD231PS Z4, Z6, Z2
+	ADDQ        $0x40, CX
+	DECQ        R12
+	JNZ         sumsOne
+
+sumsOneDone:
+	TESTQ       $0x0000000f, R10
+	JZ          sumsEnd
+	VMOVUPS.Z   (DX)(CX*1), K1, Z4
+	VSUBPS      Z7, Z4, Z4
+	VMULPS      Z8, Z4, Z4
+	VMOVUPS.Z   (BX)(CX*1), K1, Z5
+	VMOVUPS.Z   (R9)(CX*1), K1, Z6
+	VADDPS      Z5, Z6, Z6
+	VMOVUPS     Z6, K1, (R9)(CX*1)
+	VMOVUPS.Z   (R8)(CX*1), K1, Z6
+	VFMADD231PS Z4, Z5, Z6
+	VMOVUPS     Z6, K1, (R8)(CX*1)
+	VMOVUPS.Z   (SI)(CX*1), K1, Z6
+	VMULPS      Z5, Z6, Z6
+	VADDPS      Z6, Z0, Z0
+	VFMADD231PS Z4, Z6, Z2
+
+sumsEnd:
+	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z0, Y6
+	VADDPS        Y6, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X6
+	VADDPS        X6, X0, X0
+	VPERMILPS     $0x4e, X0, X6
+	VADDPS        X6, X0, X0
+	VPERMILPS     $0xb1, X0, X6
+	VADDSS        X6, X0, X0
+	VDIVSS        X12, X0, X0
+	VBROADCASTSS  X0, Z9
+	VEXTRACTF64X4 $0x01, Z2, Y6
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X6
+	VADDPS        X6, X2, X2
+	VPERMILPS     $0x4e, X2, X6
+	VADDPS        X6, X2, X2
+	VPERMILPS     $0xb1, X2, X6
+	VADDSS        X6, X2, X2
+	VDIVSS        X12, X2, X2
+	VBROADCASTSS  X2, Z10
+	XORQ          CX, CX
+	MOVQ          R10, R12
+	SHRQ          $0x06, R12
+	JZ            resultFourDone
+
+resultFour:
+	VMOVUPS      (DX)(CX*1), Z4
+	VSUBPS       Z7, Z4, Z4
+	VMULPS       Z8, Z4, Z4
+	VMOVUPS      (BX)(CX*1), Z5
+	VMOVUPS      (SI)(CX*1), Z6
+	VFMSUB213PS  Z9, Z6, Z5
+	VFNMADD231PS Z4, Z10, Z5
+	VMULPS       Z8, Z5, Z5
+	VMOVUPS      Z5, (AX)(CX*1)
+	ADDQ         $0x40, CX
+	VMOVUPS      (DX)(CX*1), Z4
+	VSUBPS       Z7, Z4, Z4
+	VMULPS       Z8, Z4, Z4
+	VMOVUPS      (BX)(CX*1), Z5
+	VMOVUPS      (SI)(CX*1), Z6
+	VFMSUB213PS  Z9, Z6, Z5
+	VFNMADD231PS Z4, Z10, Z5
+	VMULPS       Z8, Z5, Z5
+	VMOVUPS      Z5, (AX)(CX*1)
+	ADDQ         $0x40, CX
+	VMOVUPS      (DX)(CX*1), Z4
+	VSUBPS       Z7, Z4, Z4
+	VMULPS       Z8, Z4, Z4
+	VMOVUPS      (BX)(CX*1), Z5
+	VMOVUPS      (SI)(CX*1), Z6
+	VFMSUB213PS  Z9, Z6, Z5
+	VFNMADD231PS Z4, Z10, Z5
+	VMULPS       Z8, Z5, Z5
+	VMOVUPS      Z5, (AX)(CX*1)
+	ADDQ         $0x40, CX
+	VMOVUPS      (DX)(CX*1), Z4
+	VSUBPS       Z7, Z4, Z4
+	VMULPS       Z8, Z4, Z4
+	VMOVUPS      (BX)(CX*1), Z5
+	VMOVUPS      (SI)(CX*1), Z6
+	VFMSUB213PS  Z9, Z6, Z5
+	VFNMADD231PS Z4, Z10, Z5
+	VMULPS       Z8, Z5, Z5
+	VMOVUPS      Z5, (AX)(CX*1)
+	ADDQ         $0x40, CX
+	DECQ         R12
+	JNZ          resultFour
+
+resultFourDone:
+	MOVQ R10, R12
+	SHRQ $0x04, R12
+	ANDQ $0x03, R12
+	JZ   resultOneDone
+
+resultOne:
+	VMOVUPS      (DX)(CX*1), Z4
+	VSUBPS       Z7, Z4, Z4
+	VMULPS       Z8, Z4, Z4
+	VMOVUPS      (BX)(CX*1), Z5
+	VMOVUPS      (SI)(CX*1), Z6
+	VFMSUB213PS  Z9, Z6, Z5
+	VFNMADD231PS Z4, Z10, Z5
+	VMULPS       Z8, Z5, Z5
+	VMOVUPS      Z5, (AX)(CX*1)
+	ADDQ         $0x40, CX
+	DECQ         R12
+	JNZ          resultOne
+
+resultOneDone:
+	TESTQ        $0x0000000f, R10
+	JZ           resultEnd
+	VMOVUPS.Z    (DX)(CX*1), K1, Z4
+	VSUBPS       Z7, Z4, Z4
+	VMULPS       Z8, Z4, Z4
+	VMOVUPS.Z    (BX)(CX*1), K1, Z5
+	VMOVUPS.Z    (SI)(CX*1), K1, Z6
+	VFMSUB213PS  Z9, Z6, Z5
+	VFNMADD231PS Z4, Z10, Z5
+	VMULPS       Z8, Z5, Z5
+	VMOVUPS      Z5, K1, (AX)(CX*1)
+
+resultEnd:
+	LEAQ    (AX)(R10*4), AX
+	LEAQ    (DX)(R10*4), DX
+	LEAQ    (BX)(R10*4), BX
+	DECQ    R11
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func addAVX512(sum *float32, x *float32, step int, cols int, rows int)
+// Requires: AVX, AVX512F, SSE
+TEXT ·addAVX512(SB), NOSPLIT, $8-40
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    x+8(FP), DX
+	MOVQ    step+16(FP), BX
+	SHLQ    $0x02, BX
+	MOVQ    cols+24(FP), SI
+	MOVQ    rows+32(FP), DI
+	MOVQ    SI, CX
+	ANDQ    $0x0f, CX
+	MOVL    $0x00000001, R8
+	SHLL    CL, R8
+	DECL    R8
+	KMOVW   R8, K1
+
+row:
+	XORQ CX, CX
+	MOVQ SI, R8
+	SHRQ $0x06, R8
+	JZ   sumFourDone
+
+sumFour:
+	VMOVUPS (AX)(CX*1), Z0
+	VMOVUPS (DX)(CX*1), Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (AX)(CX*1)
+	ADDQ    $0x40, CX
+	VMOVUPS (AX)(CX*1), Z2
+	VMOVUPS (DX)(CX*1), Z3
+	VADDPS  Z3, Z2, Z2
+	VMOVUPS Z2, (AX)(CX*1)
+	ADDQ    $0x40, CX
+	VMOVUPS (AX)(CX*1), Z4
+	VMOVUPS (DX)(CX*1), Z5
+	VADDPS  Z5, Z4, Z4
+	VMOVUPS Z4, (AX)(CX*1)
+	ADDQ    $0x40, CX
+	VMOVUPS (AX)(CX*1), Z6
+	VMOVUPS (DX)(CX*1), Z7
+	VADDPS  Z7, Z6, Z6
+	VMOVUPS Z6, (AX)(CX*1)
+	ADDQ    $0x40, CX
+	DECQ    R8
+	JNZ     sumFour
+
+sumFourDone:
+	MOVQ SI, R8
+	SHRQ $0x04, R8
+	ANDQ $0x03, R8
+	JZ   sumOneDone
+
+sumOne:
+	VMOVUPS (AX)(CX*1), Z0
+	VMOVUPS (DX)(CX*1), Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (AX)(CX*1)
+	ADDQ    $0x40, CX
+	DECQ    R8
+	JNZ     sumOne
+
+sumOneDone:
+	TESTQ     $0x0000000f, SI
+	JZ        sumEnd
+	VMOVUPS.Z (AX)(CX*1), K1, Z0
+	VMOVUPS.Z (DX)(CX*1), K1, Z1
+	VADDPS    Z1, Z0, Z0
+	VMOVUPS   Z0, K1, (AX)(CX*1)
+
+sumEnd:
+	ADDQ    BX, DX
+	DECQ    DI
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET

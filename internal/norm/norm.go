@@ -1,32 +1,118 @@
-// Package norm computes layer norms of rows on the CPU, with the vector instructions of the
-// machine. What a row becomes depends on that row alone. Numbers below 2^-126 may count as 0.
+// Package norm computes layer norms of rows and their gradients on the CPU, with the vector
+// instructions of the machine. What a row becomes depends on that row alone. Numbers below
+// 2^-126 may count as 0.
 package norm
 
 import "math"
 
+// An isa is the routines of an instruction set, which are documented where they are declared.
+type isa struct {
+	rows      func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)
+	gradients func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)
+	add       func(sum, x *float32, step, cols, rows int)
+}
+
 // Rows sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the biased
 // variance of the row. A row has as many features as weight has, at least 1, and so has bias. Rows
-// lie one after the other; dst is as long as x, and may be x.
-func Rows(dst, x, weight, bias []float32, eps float32) {
+// lie one after the other; dst is as long as x, and may be x. If moments is not nil it gets two
+// numbers of each row: the mean and 1 / sqrt(variance + eps).
+func Rows(dst, x, weight, bias, moments []float32, eps float32) {
 	n := len(weight)
 	if len(x) < n {
 		return
 	}
 	dst, bias = dst[:len(x)], bias[:n]
-	if vectorRows != nil {
-		vectorRows(&dst[0], &x[0], &weight[0], &bias[0], n, len(x)/n, eps)
-		return
+	if moments != nil {
+		moments = moments[:2*(len(x)/n)]
 	}
-	portableRows(dst, x, weight, bias, eps)
+	chosen.rowsOf(dst, x, weight, bias, moments, eps)
 }
 
-func portableRows(dst, x, weight, bias []float32, eps float32) {
-	for n := len(weight); len(x) >= n; x, dst = x[n:], dst[n:] {
+func (u *isa) rowsOf(dst, x, weight, bias, moments []float32, eps float32) {
+	if u == nil {
+		portableRows(dst, x, weight, bias, moments, eps)
+		return
+	}
+	var m *float32
+	if moments != nil {
+		m = &moments[0]
+	}
+	n := len(weight)
+	u.rows(&dst[0], &x[0], &weight[0], &bias[0], m, n, len(x)/n, eps)
+}
+
+// Gradients sets dx to the gradient of x, given that of the rows which Rows made of x, dy, and
+// their moments. It adds those of weight and bias, of these rows, to dWeight and dBias. dx may be
+// dy.
+func Gradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
+	n := len(weight)
+	if len(x) < n {
+		return
+	}
+	dx, dy, moments, dWeight, dBias = dx[:len(x)], dy[:len(x)], moments[:2*(len(x)/n)], dWeight[:n], dBias[:n]
+	chosen.gradientsOf(dx, x, dy, weight, moments, dWeight, dBias)
+}
+
+func (u *isa) gradientsOf(dx, x, dy, weight, moments, dWeight, dBias []float32) {
+	if u == nil {
+		portableGradients(dx, x, dy, weight, moments, dWeight, dBias)
+		return
+	}
+	n := len(weight)
+	u.gradients(&dx[0], &x[0], &dy[0], &weight[0], &moments[0], &dWeight[0], &dBias[0], n, len(x)/n)
+}
+
+// Add adds to sum rows of as many numbers, step apart, one after the other.
+func Add(sum, x []float32, step, rows int) {
+	if len(sum) == 0 || rows < 1 {
+		return
+	}
+	chosen.addTo(sum, x[:(rows-1)*step+len(sum)], step, rows)
+}
+
+func (u *isa) addTo(sum, x []float32, step, rows int) {
+	if u != nil {
+		u.add(&sum[0], &x[0], step, len(sum), rows)
+		return
+	}
+	for i := range rows {
+		for j, v := range x[i*step:][:len(sum)] {
+			sum[j] += v
+		}
+	}
+}
+
+func portableRows(dst, x, weight, bias, moments []float32, eps float32) {
+	n := len(weight)
+	for row := 0; len(x) >= n; x, dst, row = x[n:], dst[n:], row+1 {
 		x, dst := x[:n], dst[:n]
 		mean := float32(sumOf(x) / float64(n))
 		scale := float32(1 / math.Sqrt(squaresOf(x, mean)/float64(n)+float64(eps)))
+		if moments != nil {
+			moments[2*row], moments[2*row+1] = mean, scale
+		}
 		for i, v := range x {
 			dst[i] = (v-mean)*scale*weight[i] + bias[i]
+		}
+	}
+}
+
+func portableGradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
+	n := len(weight)
+	for ; len(x) >= n; x, dx, dy, moments = x[n:], dx[n:], dy[n:], moments[2:] {
+		x, dx, dy := x[:n], dx[:n], dy[:n]
+		mean, scale := moments[0], moments[1]
+		var sum, dot float64
+		for i, d := range dy {
+			y, dn := (x[i]-mean)*scale, d*weight[i]
+			sum += float64(dn)
+			dot += float64(dn) * float64(y)
+			dWeight[i] += d * y
+			dBias[i] += d
+		}
+		a, b := float32(sum/float64(n)), float32(dot/float64(n))
+		for i, d := range dy {
+			dx[i] = scale * (d*weight[i] - a - (x[i]-mean)*scale*b)
 		}
 	}
 }

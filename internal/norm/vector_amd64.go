@@ -4,15 +4,26 @@ package norm
 
 import "golang.org/x/sys/cpu"
 
-// vectorRows is the best of this machine, nil if there is none.
-var vectorRows = choose()
+// chosen is the best of this machine, nil if there is none.
+var chosen = choose()
 
-func choose() func(dst, x, weight, bias *float32, cols, rows int, eps float32) {
-	switch {
-	case cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL:
-		return rowsAVX512
-	case cpu.X86.HasAVX2 && cpu.X86.HasFMA:
-		return rowsAVX2
+func choose() *isa {
+	for _, name := range []string{"avx512", "avx2"} {
+		if u := available()[name]; u != nil {
+			return u
+		}
 	}
 	return nil
+}
+
+// available returns what this machine has, by name.
+func available() map[string]*isa {
+	list := map[string]*isa{}
+	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
+		list["avx512"] = &isa{rowsAVX512, gradientsAVX512, addAVX512}
+	}
+	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
+		list["avx2"] = &isa{rowsAVX2, gradientsAVX2, addAVX2}
+	}
+	return list
 }

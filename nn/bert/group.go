@@ -123,7 +123,7 @@ func (g *group) attend() {
 
 func (g *group) normalize(n *layerNorm) {
 	if g.err == nil {
-		norm.Rows(g.x, g.x, n.weight, n.bias, n.eps)
+		norm.Rows(g.x, g.x, n.weight, n.bias, nil, n.eps)
 	}
 }
 

@@ -39,7 +39,7 @@ func main() {
 func (g *generator) routines() map[string]func() {
 	switch g.suffix {
 	case "AVX512", "AVX2":
-		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "rows": g.rowRoutines, "matmul": g.matmul, "norm": g.normRows}
+		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "rows": g.rowRoutines, "matmul": g.matmul, "norm": g.norm}
 	case "AVX512BF16":
 		return map[string]func(){"": g.bf16Routines}
 	}

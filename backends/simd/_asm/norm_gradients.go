@@ -1,0 +1,97 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// normGradients emits the gradients of layer norms: two passes over each row, for the sums and
+// for the result.
+func (g *generator) normGradients() {
+	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
+		"sets rows of dx to scale (dn - mean(dn) - n mean(dn n)) with n = (x - mean) scale and dn = dy weight,",
+		"and adds dy n to dWeight and dy to dBias. moments are what rows makes. dx may be dy. cols, rows > 0.")
+	dx, x, dy, weight, moments := param("dx"), param("x"), param("dy"), param("weight"), param("moments")
+	dWeight, dBias, cols, rows := param("dWeight"), param("dBias"), param("cols"), param("rows")
+	r := g.registers
+	sums, dots := r[0:2], r[2:4]
+	n, d, t, mean, scale, a, b, mask, count := r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12].AsX()
+	left := GP64()
+	MOVQ(cols, left)
+	g.tailMask(left, mask)
+	VXORPS(count, count, count)
+	VCVTSI2SSQ(cols, count, count)
+	normal := func(e elements) {
+		e.load(x, n)
+		VSUBPS(mean, n, n)
+		VMULPS(scale, n, n)
+	}
+
+	Label("row")
+	VBROADCASTSS(Mem{Base: moments}, mean)
+	VBROADCASTSS(Mem{Base: moments, Disp: 4}, scale)
+	ADDQ(Imm(8), moments)
+	for _, z := range []VecPhysical{sums[0], sums[1], dots[0], dots[1]} {
+		VXORPS(z, z, z)
+	}
+	g.fourAtATime("sums", cols, mask, func(e elements, i int) {
+		normal(e)
+		e.load(dy, d)
+		e.load(dBias, t)
+		VADDPS(d, t, t)
+		e.store(t, dBias)
+		e.load(dWeight, t)
+		VFMADD231PS(n, d, t)
+		e.store(t, dWeight)
+		e.load(weight, t)
+		VMULPS(d, t, t) // 0 beyond the row
+		VADDPS(t, sums[i%2], sums[i%2])
+		VFMADD231PS(n, t, dots[i%2])
+	})
+	VADDPS(sums[1], sums[0], sums[0])
+	VADDPS(dots[1], dots[0], dots[0])
+	for _, s := range []struct{ sum, mean VecPhysical }{{sums[0], a}, {dots[0], b}} {
+		g.addLanes(s.sum, t)
+		VDIVSS(count, s.sum.AsX(), s.sum.AsX())
+		VBROADCASTSS(s.sum.AsX(), s.mean)
+	}
+	g.fourAtATime("result", cols, mask, func(e elements, _ int) {
+		normal(e)
+		e.load(dy, d)
+		e.load(weight, t)
+		VFMSUB213PS(a, t, d)
+		VFNMADD231PS(n, b, d)
+		VMULPS(scale, d, d)
+		e.store(d, dx)
+	})
+	for _, p := range []GPVirtual{dx, x, dy} {
+		LEAQ(Mem{Base: p, Index: cols, Scale: 4}, p)
+	}
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}
+
+// addTo emits sums of rows.
+func (g *generator) addTo() {
+	g.arithmetic("add", "func(sum, x *float32, step, cols, rows int)",
+		"adds to sum rows of x, step elements apart. cols, rows > 0.")
+	sum, x, step, cols, rows := param("sum"), param("x"), bytes(param("step")), param("cols"), param("rows")
+	mask := g.registers[8]
+	left := GP64()
+	MOVQ(cols, left)
+	g.tailMask(left, mask)
+	Label("row")
+	g.fourAtATime("sum", cols, mask, func(e elements, i int) {
+		v, t := g.registers[2*i], g.registers[2*i+1]
+		e.load(sum, v)
+		e.load(x, t)
+		VADDPS(t, v, v)
+		e.store(v, sum)
+	})
+	ADDQ(step, x)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}
