@@ -3,7 +3,7 @@ package nn
 import (
 	"math"
 
-	"github.com/flashkit-go/flashkit/internal/norm"
+	"github.com/flashkit-go/flashkit/internal/elements"
 )
 
 // A LayerNorm makes each row of mean 0 and variance 1, and then scales and shifts its
@@ -59,7 +59,7 @@ func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 func normForward(w *rowWork, _, from, to int) {
 	l, n := w.norm, min(w.x.together(), to-from)
 	for i := from; i < to; i += n {
-		norm.Rows(w.y.span(i, n), w.x.span(i, n), l.Weight.Data, l.Bias.Data, w.z.span(i, n), l.Eps)
+		elements.Norm(w.y.span(i, n), w.x.span(i, n), l.Weight.Data, l.Bias.Data, w.z.span(i, n), l.Eps)
 	}
 }
 
@@ -70,7 +70,7 @@ func normBackward(w *rowWork, block, from, to int) {
 	clear(dWeight)
 	clear(dBias)
 	for i := from; i < to; i += n {
-		norm.Gradients(w.last.span(i, n), w.x.span(i, n), w.y.span(i, n), w.norm.Weight.Data, w.z.span(i, n), dWeight, dBias)
+		elements.NormGradients(w.last.span(i, n), w.x.span(i, n), w.y.span(i, n), w.norm.Weight.Data, w.z.span(i, n), dWeight, dBias)
 	}
 }
 
@@ -88,7 +88,7 @@ func (l *LayerNorm) check() error {
 }
 
 // add adds x to sum.
-func add(sum, x []float32) { norm.Add(sum, x, 0, 1) }
+func add(sum, x []float32) { elements.Add(sum, x, 0, 1) }
 
 // inverseRoot returns 1/sqrt(n), 0 for what is no number of features.
 func inverseRoot(n int) float64 {

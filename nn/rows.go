@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/elements"
 	"github.com/flashkit-go/flashkit/internal/matmul"
-	"github.com/flashkit-go/flashkit/internal/norm"
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
@@ -74,7 +74,7 @@ func (s *Step) do(features int) {
 func (w *rowWork) addBlocks(sum []float32, from int) {
 	each := len(w.part) / max(1, w.blocks())
 	if n := w.blocks(); n > 0 {
-		norm.Add(sum, w.part[from:], each, n)
+		elements.Add(sum, w.part[from:], each, n)
 	}
 }
 
@@ -86,7 +86,7 @@ func addColumns(s *Step, sum []float32, x *Tensor) {
 	w := s.work(x.Count(), func(w *rowWork, block, from, to int) {
 		part := w.part[block*w.x.Features:][:w.x.Features]
 		clear(part)
-		norm.Add(part, w.x.Data[from*w.x.stride():], w.x.stride(), to-from)
+		elements.Add(part, w.x.Data[from*w.x.stride():], w.x.stride(), to-from)
 	})
 	w.x, w.part = *x, s.take(w.blocks()*x.Features)
 	s.do(x.Features)

@@ -6,11 +6,12 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// norm emits the routines of internal/norm.
-func (g *generator) norm() {
+// elementwise emits the routines of internal/elements.
+func (g *generator) elementwise() {
 	g.normRows()
 	g.normGradients()
 	g.addTo()
+	g.adamW()
 }
 
 // normRows emits layer norms of rows: three passes over each, for the mean, for the variance
@@ -19,8 +20,7 @@ func (g *generator) normRows() {
 	g.arithmetic("rows", "func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)",
 		"sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, and of moments, if that is not nil,",
 		"to the mean and 1 / sqrt(variance + eps). dst may be x. cols, rows > 0.")
-	dst, x, weight, bias, cols, rows := param("dst"), param("x"), param("weight"), param("bias"), param("cols"), param("rows")
-	moments := param("moments")
+	dst, x, weight, bias, moments, cols, rows := param("dst"), param("x"), param("weight"), param("bias"), param("moments"), param("cols"), param("rows")
 	r := g.registers
 	sums, v, w, mean, scale, mask, count := r[:4], r[4], r[5], r[6], r[7], r[8], r[9].AsX()
 	one := g.numbers("one", 1)
@@ -57,12 +57,7 @@ func (g *generator) normRows() {
 	VMOVSS(one(0), root)
 	VDIVSS(variance, root, root)
 	VBROADCASTSS(root, scale)
-	TESTQ(moments, moments)
-	JZ(LabelRef("kept"))
-	VMOVSS(mean.AsX(), Mem{Base: moments})
-	VMOVSS(root, Mem{Base: moments, Disp: 4})
-	ADDQ(Imm(8), moments)
-	Label("kept")
+	keepMoments(moments, mean.AsX(), root)
 	g.fourAtATime("result", cols, mask, func(e elements, _ int) {
 		e.load(x, v)
 		VSUBPS(mean, v, v)
@@ -77,6 +72,16 @@ func (g *generator) normRows() {
 	DECQ(rows)
 	JNZ(LabelRef("row"))
 	g.done()
+}
+
+// keepMoments stores two numbers of a row, if there is a place.
+func keepMoments(place GPVirtual, mean, scale Register) {
+	TESTQ(place, place)
+	JZ(LabelRef("kept"))
+	VMOVSS(mean, Mem{Base: place})
+	VMOVSS(scale, Mem{Base: place, Disp: 4})
+	ADDQ(Imm(8), place)
+	Label("kept")
 }
 
 // fourAtATime emits a loop over a row: four vectors, then single ones, then what is left of

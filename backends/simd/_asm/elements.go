@@ -16,12 +16,12 @@ func (g *generator) normGradients() {
 	dWeight, dBias, cols, rows := param("dWeight"), param("dBias"), param("cols"), param("rows")
 	r := g.registers
 	sums, dots := r[0:2], r[2:4]
-	n, d, t, mean, scale, a, b, mask, count := r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12].AsX()
+	n, d, t, mean, scale, a, b, mask, count := r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12]
 	left := GP64()
 	MOVQ(cols, left)
 	g.tailMask(left, mask)
 	VXORPS(count, count, count)
-	VCVTSI2SSQ(cols, count, count)
+	VCVTSI2SSQ(cols, count.AsX(), count.AsX())
 	normal := func(e elements) {
 		e.load(x, n)
 		VSUBPS(mean, n, n)
@@ -32,9 +32,7 @@ func (g *generator) normGradients() {
 	VBROADCASTSS(Mem{Base: moments}, mean)
 	VBROADCASTSS(Mem{Base: moments, Disp: 4}, scale)
 	ADDQ(Imm(8), moments)
-	for _, z := range []VecPhysical{sums[0], sums[1], dots[0], dots[1]} {
-		VXORPS(z, z, z)
-	}
+	clearSums([][]VecPhysical{sums, dots})
 	g.fourAtATime("sums", cols, mask, func(e elements, i int) {
 		normal(e)
 		e.load(dy, d)
@@ -51,11 +49,8 @@ func (g *generator) normGradients() {
 	})
 	VADDPS(sums[1], sums[0], sums[0])
 	VADDPS(dots[1], dots[0], dots[0])
-	for _, s := range []struct{ sum, mean VecPhysical }{{sums[0], a}, {dots[0], b}} {
-		g.addLanes(s.sum, t)
-		VDIVSS(count, s.sum.AsX(), s.sum.AsX())
-		VBROADCASTSS(s.sum.AsX(), s.mean)
-	}
+	g.meanOf(sums[0], count, t, a)
+	g.meanOf(dots[0], count, t, b)
 	g.fourAtATime("result", cols, mask, func(e elements, _ int) {
 		normal(e)
 		e.load(dy, d)
@@ -71,6 +66,14 @@ func (g *generator) normGradients() {
 	DECQ(rows)
 	JNZ(LabelRef("row"))
 	g.done()
+}
+
+// meanOf sets every element of mean to the sum of those of z, divided by count. It destroys z
+// and t.
+func (g *generator) meanOf(z, count, t, mean VecPhysical) {
+	g.addLanes(z, t)
+	VDIVSS(count.AsX(), z.AsX(), z.AsX())
+	VBROADCASTSS(z.AsX(), mean)
 }
 
 // addTo emits sums of rows.
@@ -93,5 +96,41 @@ func (g *generator) addTo() {
 	ADDQ(step, x)
 	DECQ(rows)
 	JNZ(LabelRef("row"))
+	g.done()
+}
+
+// adamW emits a step of AdamW.
+func (g *generator) adamW() {
+	g.arithmetic("adamW", "func(x, mean, square, grad, by *float32, n int)",
+		"sets mean = by[0] mean + by[1] grad, square = by[2] square + by[3] grad² and",
+		"x = by[4] x - by[5] mean / (sqrt(square) by[6] + by[7]). n > 0.")
+	x, mean, square, grad, by, n := param("x"), param("mean"), param("square"), param("grad"), param("by"), param("n")
+	r := g.registers
+	c, mask, gz, m, v, z := r[:8], r[8], r[9], r[10], r[11], r[12]
+	for i := range c {
+		VBROADCASTSS(Mem{Base: by, Disp: 4 * i}, c[i])
+	}
+	left := GP64()
+	MOVQ(n, left)
+	g.tailMask(left, mask)
+	g.eachVector(n, mask, func(e elements, _ string) {
+		e.load(grad, gz)
+		e.load(mean, m)
+		VMULPS(c[0], m, m)
+		VFMADD231PS(c[1], gz, m)
+		e.store(m, mean)
+		VMULPS(gz, gz, gz)
+		e.load(square, v)
+		VMULPS(c[2], v, v)
+		VFMADD231PS(c[3], gz, v)
+		e.store(v, square)
+		VSQRTPS(v, v)
+		VFMADD213PS(c[7], c[6], v)
+		VMULPS(c[5], m, m)
+		VDIVPS(v, m, m)
+		e.load(x, z)
+		VFMSUB213PS(m, c[4], z)
+		e.store(z, x)
+	})
 	g.done()
 }

@@ -1,7 +1,8 @@
-// Package norm computes layer norms of rows and their gradients on the CPU, with the vector
-// instructions of the machine. What a row becomes depends on that row alone. Numbers below
-// 2^-126 may count as 0.
-package norm
+// Package elements computes on the CPU what layers and optimizers do to rows and to single
+// elements: layer norms and their gradients, sums of rows, steps of AdamW. It uses the vector
+// instructions of the machine. What becomes of a row or an element depends on it alone. Numbers
+// below 2^-126 may count as 0.
+package elements
 
 import "math"
 
@@ -10,13 +11,14 @@ type isa struct {
 	rows      func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)
 	gradients func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)
 	add       func(sum, x *float32, step, cols, rows int)
+	adamW     func(x, mean, square, grad, by *float32, n int)
 }
 
-// Rows sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the biased
+// Norm sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the biased
 // variance of the row. A row has as many features as weight has, at least 1, and so has bias. Rows
 // lie one after the other; dst is as long as x, and may be x. If moments is not nil it gets two
 // numbers of each row: the mean and 1 / sqrt(variance + eps).
-func Rows(dst, x, weight, bias, moments []float32, eps float32) {
+func Norm(dst, x, weight, bias, moments []float32, eps float32) {
 	n := len(weight)
 	if len(x) < n {
 		return
@@ -41,10 +43,10 @@ func (u *isa) rowsOf(dst, x, weight, bias, moments []float32, eps float32) {
 	u.rows(&dst[0], &x[0], &weight[0], &bias[0], m, n, len(x)/n, eps)
 }
 
-// Gradients sets dx to the gradient of x, given that of the rows which Rows made of x, dy, and
+// NormGradients sets dx to the gradient of x, given that of the rows which Norm made of x, dy, and
 // their moments. It adds those of weight and bias, of these rows, to dWeight and dBias. dx may be
 // dy.
-func Gradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
+func NormGradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
 	n := len(weight)
 	if len(x) < n {
 		return

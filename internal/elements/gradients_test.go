@@ -1,4 +1,4 @@
-package norm
+package elements
 
 import (
 	"math"
@@ -11,7 +11,7 @@ import (
 
 // Every width beside float64, in place and not, and nothing written but the rows. What is
 // added to the gradients of weight and bias stays.
-func TestGradients(t *testing.T) {
+func TestNormGradients(t *testing.T) {
 	widths := []int{384, 1021}
 	for n := 1; n <= 140; n++ {
 		widths = append(widths, n)

@@ -1,4 +1,4 @@
-package norm
+package elements
 
 import (
 	"fmt"
@@ -49,7 +49,7 @@ func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
 }
 
 // Every width beside float64, in place and not, and nothing written but the rows.
-func TestRows(t *testing.T) {
+func TestNorm(t *testing.T) {
 	widths := []int{384, 768, 1021, 1024}
 	for n := 1; n <= 150; n++ {
 		widths = append(widths, n)
@@ -108,7 +108,7 @@ func TestRows(t *testing.T) {
 
 // A row alone has the bits that it has among others, wherever it lies in memory, also beside
 // rows that are not finite.
-func TestRowsAlone(t *testing.T) {
+func TestNormAlone(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for name, way := range ways() {
 		for _, n := range []int{5, 16, 37, 384} {
@@ -130,16 +130,16 @@ func TestRowsAlone(t *testing.T) {
 	}
 }
 
-func TestRowsOfNothing(t *testing.T) {
-	Rows(nil, nil, []float32{1}, []float32{1}, nil, 1)
+func TestNormOfNothing(t *testing.T) {
+	Norm(nil, nil, []float32{1}, []float32{1}, nil, 1)
 }
 
-func TestRowsAllocate(t *testing.T) {
+func TestNormAllocates(t *testing.T) {
 	x, w := make([]float32, 4*384), make([]float32, 384)
-	require.Zero(t, testing.AllocsPerRun(10, func() { Rows(x, x, w, w, nil, 1e-5) }))
+	require.Zero(t, testing.AllocsPerRun(10, func() { Norm(x, x, w, w, nil, 1e-5) }))
 }
 
-func BenchmarkRows(b *testing.B) {
+func BenchmarkNorm(b *testing.B) {
 	x, w := make([]float32, 128*384), make([]float32, 384)
 	for i := range x {
 		x[i] = float32(i % 7)

@@ -1,6 +1,6 @@
 //go:build !amd64 || noasm || purego
 
-package norm
+package elements
 
 var chosen *isa
 

@@ -1,4 +1,4 @@
-package norm
+package elements
 
 import (
 	"syscall"
@@ -30,6 +30,7 @@ func TestNothingOutsideIsTouched(t *testing.T) {
 				way.rowsOf(y, x, weight, bias, moments, 1e-5)
 				way.gradientsOf(place(3*n, end), x, y, weight, moments, bias, place(n, end))
 				way.addTo(bias, x, n, 3)
+				way.update(&AdamW{Eps: 1}, x, y, place(3*n, end), place(3*n, end))
 			}
 		}
 	}
