@@ -26,6 +26,9 @@ type rowWork struct {
 	seed          uint64
 	x, y, z, last Tensor
 	part          []float32 // sums of each block
+	sums          []float64 // one of each block
+	targets       []int32
+	ignore        int32
 
 	weights, slopes matmul.Matrix // of a head
 	seq             flashkit.Seq
