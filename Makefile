@@ -154,8 +154,9 @@ nn-values: $(VENV)/peers ## every layer of package nn beside PyTorch in float64 
 
 lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50 losses must agree; tokens a second of both
 	$(GO) build -o bin/lm ./examples/lm
-	$(VENV)/bin/python tools/lm_torch.py bin/lm --batch 4 --length 32 --embedding 64 --layers 2 --lr 1e-3 --write examples/lm/testdata/losses.txt
+	$(VENV)/bin/python tools/lm_torch.py bin/lm --batch 4 --length 32 --embedding 64 --layers 2 --lr 1e-3
 	$(VENV)/bin/python tools/lm_torch.py bin/lm
+	$(VENV)/bin/python tools/lm_torch.py bin/lm --length 1024 --batch 4
 
 generate: asm wasm vectors docs ## remake everything generated
 
