@@ -154,13 +154,14 @@ nn-values: $(VENV)/peers ## every layer of package nn beside PyTorch in float64 
 
 lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50 losses must agree; tokens a second of both
 	$(GO) build -o bin/lm ./examples/lm
-	$(VENV)/bin/python tools/lm_torch.py bin/lm --batch 4 --length 32 --embedding 64 --layers 2 --lr 1e-3 --write examples/lm/testdata/losses.txt
+	$(VENV)/bin/python tools/lm_torch.py bin/lm --batch 4 --length 32 --embedding 64 --layers 2 --lr 1e-3
 	$(VENV)/bin/python tools/lm_torch.py bin/lm
+	$(VENV)/bin/python tools/lm_torch.py bin/lm --length 1024 --batch 4
 
 generate: asm wasm vectors docs ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
-	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/norm/avx*_amd64.*
+	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/elements/avx*_amd64.*
 	cd backends/simd/_asm && $(GO) test . && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
@@ -174,8 +175,8 @@ asm: ## remake the assembly from the avo programs in backends/simd/_asm
 		$(GO) run . -isa AMXBF16 -pass decode -out ../amxbf16_decode_amd64.s -stubs ../amxbf16_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass matmul -out ../../../internal/matmul/avx512_amd64.s -stubs ../../../internal/matmul/avx512_amd64.go -pkg matmul && \
 		$(GO) run . -isa AVX2 -pass matmul -out ../../../internal/matmul/avx2_amd64.s -stubs ../../../internal/matmul/avx2_amd64.go -pkg matmul && \
-		$(GO) run . -isa AVX512 -pass norm -out ../../../internal/norm/avx512_amd64.s -stubs ../../../internal/norm/avx512_amd64.go -pkg norm && \
-		$(GO) run . -isa AVX2 -pass norm -out ../../../internal/norm/avx2_amd64.s -stubs ../../../internal/norm/avx2_amd64.go -pkg norm
+		$(GO) run . -isa AVX512 -pass elements -out ../../../internal/elements/avx512_amd64.s -stubs ../../../internal/elements/avx512_amd64.go -pkg elements && \
+		$(GO) run . -isa AVX2 -pass elements -out ../../../internal/elements/avx2_amd64.s -stubs ../../../internal/elements/avx2_amd64.go -pkg elements
 
 # The pinned compiler of kernel.wasm: Debian's packages of that name.
 toolchain:
@@ -236,7 +237,7 @@ vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd internal/matmul internal/norm backends/wasm docs/man docs/completions docs/report docs/figures docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd internal/matmul internal/elements backends/wasm docs/man docs/completions docs/report docs/figures docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)

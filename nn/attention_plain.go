@@ -24,8 +24,8 @@ func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
 		for h := range p.Heads {
 			g, each := h/(p.Heads/p.KVHeads), p.Heads/p.KVHeads
 			if h%each == 0 {
-				s.packed[0].Pack(matrixOf(&s.args.K, seq.KVBatch, g, seq.K0, seq.M).T())
-				s.packed[1].Pack(matrixOf(&s.args.V, seq.KVBatch, g, seq.K0, seq.M))
+				s.pack(0, matrixOf(&s.args.K, seq.KVBatch, g, seq.K0, seq.M).T())
+				s.pack(1, matrixOf(&s.args.V, seq.KVBatch, g, seq.K0, seq.M))
 			}
 			w := headOf(&p, weights, b, h, &seq)
 			s.mm = matmul.Args{C: w, A: matrixOf(&s.args.Q, seq.QBatch, h, seq.Q0, seq.N), B: &s.packed[0]}
@@ -59,8 +59,8 @@ func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 		for h := range p.Heads {
 			g, each := h/(p.Heads/p.KVHeads), p.Heads/p.KVHeads
 			if h%each == 0 {
-				s.packed[0].Pack(matrixOf(&a.V, seq.KVBatch, g, seq.K0, seq.M).T())
-				s.packed[1].Pack(matrixOf(&a.K, seq.KVBatch, g, seq.K0, seq.M))
+				s.pack(0, matrixOf(&a.V, seq.KVBatch, g, seq.K0, seq.M).T())
+				s.pack(1, matrixOf(&a.K, seq.KVBatch, g, seq.K0, seq.M))
 			}
 			w := headOf(&p, weights, b, h, &seq)
 			d := matmul.Matrix{Data: slopes, Rows: seq.N, Cols: seq.M, RowStride: p.KVLen, ColStride: 1}
@@ -71,7 +71,7 @@ func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 			if dropped != nil {
 				used = drop(&p, dropped, w, a.Seed, b, h)
 			}
-			s.packed[2].Pack(dO)
+			s.pack(2, dO)
 			s.mm = matmul.Args{C: matrixOf(&a.DV, seq.KVBatch, g, seq.K0, seq.M), A: used.T(), B: &s.packed[2], Accumulate: h%each > 0}
 			s.multiply()
 			if dropped != nil {
@@ -82,7 +82,7 @@ func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 			s.do(seq.M)
 			s.mm = matmul.Args{C: matrixOf(&a.DQ, seq.QBatch, h, seq.Q0, seq.N), A: d, B: &s.packed[1]}
 			s.multiply()
-			s.packed[2].Pack(matrixOf(&a.Q, seq.QBatch, h, seq.Q0, seq.N))
+			s.pack(2, matrixOf(&a.Q, seq.QBatch, h, seq.Q0, seq.N))
 			s.mm = matmul.Args{C: matrixOf(&a.DK, seq.KVBatch, g, seq.K0, seq.M), A: d.T(), B: &s.packed[2], Accumulate: h%each > 0}
 			s.multiply()
 			clearRows(&a.DQ, &p, seq.QBatch, h, seq.N, p.QLen)

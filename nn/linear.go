@@ -48,7 +48,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 		return Tensor{}
 	}
 	y := s.NewTensor(x.Rows, l.out)
-	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: l.transposed.of(l.Weight, true), Activation: matmul.Activation(l.Activation)}
+	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: l.transposed.of(s, l.Weight, true), Activation: matmul.Activation(l.Activation)}
 	if l.Bias != nil {
 		s.mm.Bias = l.Bias.Data
 	}
@@ -85,9 +85,9 @@ func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 		return Tensor{}
 	}
 	dx := s.NewTensor(x.Rows, l.in)
-	s.mm = matmul.Args{C: dx.matrix(), A: dy.matrix(), B: l.plain.of(l.Weight, false)}
+	s.mm = matmul.Args{C: dx.matrix(), A: dy.matrix(), B: l.plain.of(s, l.Weight, false)}
 	s.multiply()
-	s.packed[0].Pack(x.matrix())
+	s.pack(0, x.matrix())
 	s.mm = matmul.Args{C: matmul.Dense(l.Weight.grad(), l.out, l.in), A: dy.matrix().T(), B: &s.packed[0], Accumulate: true}
 	s.multiply()
 	if l.Bias != nil {
@@ -121,7 +121,7 @@ type packing struct {
 	p       matmul.Packed
 }
 
-func (c *packing) of(w *Param, transposed bool) *matmul.Packed {
+func (c *packing) of(s *Step, w *Param, transposed bool) *matmul.Packed {
 	if c.version.Load() == w.version+1 {
 		return &c.p
 	}
@@ -132,7 +132,7 @@ func (c *packing) of(w *Param, transposed bool) *matmul.Packed {
 		if transposed {
 			m = m.T()
 		}
-		c.p.Pack(m)
+		s.engine.products.Pack(&c.p, m, s.Workers)
 		c.version.Store(w.version + 1)
 	}
 	return &c.p

@@ -26,20 +26,32 @@ func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 
 	if s.train { // it costs one more pass over what is in cache, and no second exponential
 		grad = s.NewTensor(logits.Rows, logits.Features)
 	}
+	w := s.work(logits.Count(), crossEntropyRows)
+	w.x, w.y, w.targets, w.ignore, w.scale = logits, grad, targets, l.Ignore, 1/float64(counted)
+	w.sums = append(w.sums[:0], make([]float64, w.blocks())...)
+	s.do(16 * logits.Features) // exponentials
 	sum := 0.0
-	for i, target := range targets {
-		var to []float32
-		if s.train {
-			to = grad.Row(i)
-		}
-		if target == l.Ignore {
-			clear(to)
-			continue
-		}
-		sum += crossEntropy(logits.Row(i), to, int(target), 1/float64(counted))
+	for _, x := range w.sums {
+		sum += x
 	}
 	s.Push(l, grad)
 	return sum / float64(max(counted, 1))
+}
+
+// crossEntropyRows computes the sum of the losses of a block, and their gradients if they are
+// wanted.
+func crossEntropyRows(w *rowWork, block, from, to int) {
+	for i := from; i < to; i++ {
+		var grad []float32
+		if w.y.Data != nil {
+			grad = w.y.Row(i)
+		}
+		if target := w.targets[i]; target != w.ignore {
+			w.sums[block] += crossEntropy(w.x.Row(i), grad, int(target), w.scale)
+		} else {
+			clear(grad)
+		}
+	}
 }
 
 // Backward returns the gradient of the logits.

@@ -1,6 +1,10 @@
 package nn
 
-import "math"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit/internal/elements"
+)
 
 // A LayerNorm makes each row of mean 0 and variance 1, and then scales and shifts its
 // features: (x - mean) / sqrt(variance + Eps) * Weight + Bias. The variance is the biased
@@ -53,70 +57,21 @@ func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 
 // normForward computes rows of y from those of x, and their mean and 1/sqrt(variance + Eps).
 func normForward(w *rowWork, _, from, to int) {
-	f := w.x.Features
-	weight, bias := w.norm.Weight.Data[:f], w.norm.Bias.Data[:f]
-	for i := from; i < to; i++ {
-		x, y, moments := w.x.Row(i)[:f], w.y.Row(i)[:f], w.z.Row(i)
-		mean, scale := w.norm.moments(x)
-		moments[0], moments[1] = mean, scale
-		for j, v := range x[:f] {
-			y[j] = (v-mean)*scale*weight[j] + bias[j]
-		}
+	l, n := w.norm, min(w.x.together(), to-from)
+	for i := from; i < to; i += n {
+		elements.Norm(w.y.span(i, n), w.x.span(i, n), l.Weight.Data, l.Bias.Data, w.z.span(i, n), l.Eps)
 	}
 }
 
 // normBackward computes rows of dx, and the block's part of the gradients of weight and bias.
-// With n = (x - mean) scale and dn = dy Weight, dx is scale (dn - mean(dn) - n mean(dn n)).
 func normBackward(w *rowWork, block, from, to int) {
-	f := w.x.Features
-	weight, dWeight, dBias := w.norm.Weight.Data[:f], w.part[2*f*block:][:f], w.part[2*f*block+f:][:f]
+	f, n := w.x.Features, min(w.x.together(), w.y.together(), to-from)
+	dWeight, dBias := w.part[2*f*block:][:f], w.part[2*f*block+f:][:f]
 	clear(dWeight)
 	clear(dBias)
-	for i := from; i < to; i++ {
-		x, dy, dx := w.x.Row(i)[:f], w.y.Row(i)[:f], w.last.Row(i)[:f] // of one length, so that the loops check none
-		mean, scale := w.z.Row(i)[0], w.z.Row(i)[1]
-		var sum, dot float64
-		for j, d := range dy[:f] {
-			n, dn := (x[j]-mean)*scale, d*weight[j]
-			sum += float64(dn)
-			dot += float64(dn) * float64(n)
-			dWeight[j] += d * n
-			dBias[j] += d
-		}
-		a, b := float32(sum/float64(f)), float32(dot/float64(f))*scale
-		for j, d := range dy[:f] {
-			dx[j] = scale * (d*weight[j] - a - (x[j]-mean)*b)
-		}
+	for i := from; i < to; i += n {
+		elements.NormGradients(w.last.span(i, n), w.x.span(i, n), w.y.span(i, n), w.norm.Weight.Data, w.z.span(i, n), dWeight, dBias)
 	}
-}
-
-// moments returns the mean of a row and 1/sqrt(variance + Eps).
-func (l *LayerNorm) moments(row []float32) (mean, scale float32) {
-	n := float64(len(row))
-	m := sumOf(row, 0, false) / n
-	return float32(m), float32(1 / math.Sqrt(sumOf(row, m, true)/n+float64(l.Eps)))
-}
-
-// sumOf returns the sum of the differences to m, or of their squares. Four sums go side by
-// side, so that none waits for the other.
-func sumOf(x []float32, m float64, squares bool) float64 {
-	var sum [4]float64
-	for len(x) >= 4 {
-		a, b, c, d := float64(x[0])-m, float64(x[1])-m, float64(x[2])-m, float64(x[3])-m
-		if squares {
-			a, b, c, d = a*a, b*b, c*c, d*d
-		}
-		sum[0], sum[1], sum[2], sum[3] = sum[0]+a, sum[1]+b, sum[2]+c, sum[3]+d
-		x = x[4:]
-	}
-	for _, v := range x {
-		d := float64(v) - m
-		if squares {
-			d *= d
-		}
-		sum[0] += d
-	}
-	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
 func (l *LayerNorm) check() error {
@@ -133,11 +88,7 @@ func (l *LayerNorm) check() error {
 }
 
 // add adds x to sum.
-func add(sum, x []float32) {
-	for i, v := range x {
-		sum[i] += v
-	}
-}
+func add(sum, x []float32) { elements.Add(sum, x, 0, 1) }
 
 // inverseRoot returns 1/sqrt(n), 0 for what is no number of features.
 func inverseRoot(n int) float64 {

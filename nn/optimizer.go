@@ -1,6 +1,10 @@
 package nn
 
-import "math"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit/internal/elements"
+)
 
 // AdamW is the optimizer of Loshchilov and Hutter, Decoupled weight decay regularization
 // (2019), as PyTorch has it: the weights decay by themselves, and not as a part of the gradient.
@@ -14,6 +18,7 @@ type AdamW struct {
 
 	params       []*Param
 	mean, square []*Param
+	step         elements.AdamW // in progress, so that none is allocated
 }
 
 // NewAdamW returns an optimizer with PyTorch's defaults but for the learning rate: betas 0.9
@@ -30,19 +35,13 @@ func (o *AdamW) State() []*Param { return append(append([]*Param(nil), o.mean...
 // Update changes the parameters by their gradients, which it leaves.
 func (o *AdamW) Update() {
 	o.Steps++
-	b1, b2 := float32(o.Beta1), float32(o.Beta2)
-	step := float32(o.LR / (1 - math.Pow(o.Beta1, float64(o.Steps))))
-	root := float32(1 / math.Sqrt(1-math.Pow(o.Beta2, float64(o.Steps))))
-	decay, eps := float32(1-o.LR*o.WeightDecay), float32(o.Eps)
-	c1, c2 := float32(1-o.Beta1), float32(1-o.Beta2)
+	o.step = elements.AdamW{
+		Beta1: float32(o.Beta1), Beta1Rest: float32(1 - o.Beta1), Beta2: float32(o.Beta2), Beta2Rest: float32(1 - o.Beta2),
+		Decay: float32(1 - o.LR*o.WeightDecay), Rate: float32(o.LR / (1 - math.Pow(o.Beta1, float64(o.Steps)))),
+		Root: float32(1 / math.Sqrt(1-math.Pow(o.Beta2, float64(o.Steps)))), Eps: float32(o.Eps),
+	}
 	for k, p := range o.params {
-		grad, n := p.grad(), len(p.Data)
-		x, m, v := p.Data[:n], o.mean[k].shadow(p)[:n], o.square[k].shadow(p)[:n]
-		for i, g := range grad[:n] {
-			mean, square := b1*m[i]+c1*g, b2*v[i]+c2*g*g
-			m[i], v[i] = mean, square
-			x[i] = x[i]*decay - step*mean/(sqrt32(square)*root+eps)
-		}
+		o.step.Update(p.Data, o.mean[k].shadow(p), o.square[k].shadow(p), p.grad())
 		p.Changed()
 	}
 }
@@ -84,9 +83,7 @@ func (o *SGD) Update() {
 func ClipGradients(params []*Param, most float64) (norm float64) {
 	squares := 0.0
 	for _, p := range params {
-		for _, g := range p.Grad {
-			squares += float64(g) * float64(g)
-		}
+		squares += squaresOf(p.Grad)
 	}
 	norm = math.Sqrt(squares)
 	scale := float32(most / (norm + 1e-6))
@@ -99,6 +96,20 @@ func ClipGradients(params []*Param, most float64) (norm float64) {
 		}
 	}
 	return norm
+}
+
+// squaresOf returns the sum of squares. Four sums go side by side, so that none waits for the
+// other.
+func squaresOf(x []float32) float64 {
+	var sum [4]float64
+	for ; len(x) >= 4; x = x[4:] {
+		a, b, c, d := float64(x[0]), float64(x[1]), float64(x[2]), float64(x[3])
+		sum[0], sum[1], sum[2], sum[3] = sum[0]+a*a, sum[1]+b*b, sum[2]+c*c, sum[3]+d*d
+	}
+	for _, v := range x {
+		sum[0] += float64(v) * float64(v)
+	}
+	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
 // shadows returns parameters of the same shapes, of zeros.
@@ -117,5 +128,3 @@ func (s *Param) shadow(p *Param) []float32 {
 	}
 	return s.Data
 }
-
-func sqrt32(x float32) float32 { return float32(math.Sqrt(float64(x))) }

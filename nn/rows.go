@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/elements"
 	"github.com/flashkit-go/flashkit/internal/matmul"
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
@@ -25,6 +26,9 @@ type rowWork struct {
 	seed          uint64
 	x, y, z, last Tensor
 	part          []float32 // sums of each block
+	sums          []float64 // one of each block
+	targets       []int32
+	ignore        int32
 
 	weights, slopes matmul.Matrix // of a head
 	seq             flashkit.Seq
@@ -72,8 +76,8 @@ func (s *Step) do(features int) {
 // addBlocks adds the sums of all blocks, in their order, to sum.
 func (w *rowWork) addBlocks(sum []float32, from int) {
 	each := len(w.part) / max(1, w.blocks())
-	for i := range w.blocks() {
-		add(sum, w.part[i*each+from:][:len(sum)])
+	if n := w.blocks(); n > 0 {
+		elements.Add(sum, w.part[from:], each, n)
 	}
 }
 
@@ -85,9 +89,7 @@ func addColumns(s *Step, sum []float32, x *Tensor) {
 	w := s.work(x.Count(), func(w *rowWork, block, from, to int) {
 		part := w.part[block*w.x.Features:][:w.x.Features]
 		clear(part)
-		for i := from; i < to; i++ {
-			add(part, w.x.Row(i))
-		}
+		elements.Add(part, w.x.Data[from*w.x.stride():], w.x.stride(), to-from)
 	})
 	w.x, w.part = *x, s.take(w.blocks()*x.Features)
 	s.do(x.Features)

@@ -229,6 +229,9 @@ func (s *Step) nextSeed() uint64 {
 	return uint64(w[0]) | uint64(w[1])<<32
 }
 
+// pack makes s.packed[i] of m, for a product of this pass.
+func (s *Step) pack(i int, m matmul.Matrix) { s.engine.products.Pack(&s.packed[i], m, s.Workers) }
+
 // multiply runs the product that s.mm describes.
 func (s *Step) multiply() {
 	s.mm.Workers = s.Workers

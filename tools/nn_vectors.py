@@ -161,7 +161,9 @@ LAYERS = {
 
 
 def f32(x):
-    return x.detach().numpy().astype(np.float32)
+    """Round. What is 0 but for rounding in float64 becomes 0, so that every machine writes the same."""
+    x = x.detach().numpy()
+    return np.where(abs(x) < 1e-14, 0, x).astype(np.float32)
 
 
 def cell(c):

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/flashkit-go/flashkit/nn"
@@ -29,7 +28,8 @@ func (t *trainer) recipe() (string, error) {
 }
 
 // save writes the checkpoint. It is written beside its place and then moved, so that a run
-// that is killed leaves the one before it.
+// that is killed leaves the one before it, and what it wrote besides is there for the next run
+// to write anew.
 func (t *trainer) save() error {
 	if t.checkpoint == "" {
 		return nil
@@ -38,15 +38,14 @@ func (t *trainer) save() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(t.checkpoint), filepath.Base(t.checkpoint)+".*")
+	f, err := os.Create(t.checkpoint + ".part")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // nothing is there once it has been moved
 	n := t.optimizer.Steps
 	err = nn.Save(f, t.state(n), map[string]string{"step": strconv.Itoa(n), "recipe": recipe})
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
+		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return os.Rename(f.Name(), t.checkpoint)
 }

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func multiply1AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
+// func multiply1AVX2(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)
 // Requires: AVX, FMA3, MMX+, SSE
-TEXT ·multiply1AVX2(SB), NOSPLIT, $8-104
+TEXT ·multiply1AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -14,477 +14,26 @@ TEXT ·multiply1AVX2(SB), NOSPLIT, $8-104
 	MOVQ    a+8(FP), CX
 	MOVQ    aRow+16(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    aCol+24(FP), BX
-	SHLQ    $0x02, BX
-	MOVQ    b+32(FP), SI
-	MOVQ    k+40(FP), DI
-	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+88(FP), R9
-	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+96(FP), $0x00
-	JNE     stream
+	MOVQ    b+24(FP), BX
+	MOVQ    k+32(FP), SI
+	MOVQ    rows+40(FP), DI
+	MOVQ    ahead+80(FP), R8
+	LEAQ    (DX)(DX*2), R9
+	CMPQ    fetch+88(FP), $0x03
+	JG      slow
+	JE      fast
 
-tile:
-	CMPQ       R8, $0x04
-	JL         tiledone
+once:
+	CMPQ       DI, $0x04
+	JL         tails
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
-	MOVQ       c+64(FP), R11
-	TESTQ      R11, R11
-	JZ         tilefetched
-	MOVQ       cStep+72(FP), R12
-	SHLQ       $0x02, R12
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-tilefetched:
-	MOVQ CX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tilestrided
-	SUBQ $0x00000004, R13
-	JL   tiledenserest
-
-tiledense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS 4(R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 4(R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 4(R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 4(R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS 8(R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 8(R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 8(R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 8(R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS 12(R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 12(R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 12(R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 12(R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tiledense
-
-tiledenserest:
-	ADDQ $0x00000004, R13
-	JZ   tiledenseend
-
-tiledenseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tiledenseone
-
-tiledenseend:
-	JMP tilestore
-
-tilestrided:
-	SUBQ $0x00000004, R13
-	JL   tileapartrest
-
-tileapart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tileapart
-
-tileapartrest:
-	ADDQ $0x00000004, R13
-	JZ   tileapartend
-
-tileapartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tileapartone
-
-tileapartend:
-tilestore:
-	CMPQ   add+56(FP), $0x00
-	JE     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-
-tileset:
-	MOVQ    c+64(FP), R11
-	MOVQ    bias+80(FP), R12
-	TESTQ   R11, R11
-	JNZ     tilelast
-	VMOVUPS Y0, (AX)
-	VMOVUPS Y1, 32(AX)
-	VMOVUPS Y2, 64(AX)
-	VMOVUPS Y3, 96(AX)
-	JMP     tilestored
-
-tilelast:
-	TESTQ   R12, R12
-	JZ      tileplain
-	VMOVUPS (R12), Y4
-	VADDPS  Y4, Y0, Y0
-	VADDPS  Y4, Y1, Y1
-	VADDPS  Y4, Y2, Y2
-	VADDPS  Y4, Y3, Y3
-
-tileplain:
-	MOVQ    cStep+72(FP), R12
-	SHLQ    $0x02, R12
-	VMOVUPS Y0, (R11)
-	ADDQ    R12, R11
-	VMOVUPS Y1, (R11)
-	ADDQ    R12, R11
-	VMOVUPS Y2, (R11)
-	ADDQ    R12, R11
-	VMOVUPS Y3, (R11)
-	ADDQ    R12, R11
-	MOVQ    R11, c+64(FP)
-
-tilestored:
-	ADDQ $0x00000080, AX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	SUBQ $0x04, R8
-	JMP  tile
-
-tiledone:
-	JMP tails
-
-stream:
-streamtile:
-	CMPQ       R8, $0x04
-	JL         streamtiledone
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	MOVQ       c+64(FP), R11
-	TESTQ      R11, R11
-	JZ         streamtilefetched
-	MOVQ       cStep+72(FP), R12
-	SHLQ       $0x02, R12
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-streamtilefetched:
-	MOVQ CX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  streamtilestrided
-	SUBQ $0x00000004, R13
-	JL   streamtiledenserest
-
-streamtiledense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS 4(R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 4(R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 4(R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 4(R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS 8(R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 8(R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 8(R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 8(R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS 12(R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 12(R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 12(R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 12(R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          streamtiledense
-
-streamtiledenserest:
-	ADDQ $0x00000004, R13
-	JZ   streamtiledenseend
-
-streamtiledenseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          streamtiledenseone
-
-streamtiledenseend:
-	JMP streamtilestore
-
-streamtilestrided:
-	SUBQ $0x00000004, R13
-	JL   streamtileapartrest
-
-streamtileapart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          streamtileapart
-
-streamtileapartrest:
-	ADDQ $0x00000004, R13
-	JZ   streamtileapartend
-
-streamtileapartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R11)(R10*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         BX, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          streamtileapartone
-
-streamtileapartend:
-streamtilestore:
-	CMPQ   add+56(FP), $0x00
-	JE     streamtileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-
-streamtileset:
-	MOVQ    c+64(FP), R11
-	MOVQ    bias+80(FP), R12
-	TESTQ   R11, R11
-	JNZ     streamtilelast
-	VMOVUPS Y0, (AX)
-	VMOVUPS Y1, 32(AX)
-	VMOVUPS Y2, 64(AX)
-	VMOVUPS Y3, 96(AX)
-	JMP     streamtilestored
-
-streamtilelast:
-	TESTQ   R12, R12
-	JZ      streamtileplain
-	VMOVUPS (R12), Y4
-	VADDPS  Y4, Y0, Y0
-	VADDPS  Y4, Y1, Y1
-	VADDPS  Y4, Y2, Y2
-	VADDPS  Y4, Y3, Y3
-
-streamtileplain:
-	MOVQ    cStep+72(FP), R12
-	SHLQ    $0x02, R12
-	VMOVUPS Y0, (R11)
-	ADDQ    R12, R11
-	VMOVUPS Y1, (R11)
-	ADDQ    R12, R11
-	VMOVUPS Y2, (R11)
-	ADDQ    R12, R11
-	VMOVUPS Y3, (R11)
-	ADDQ    R12, R11
-	MOVQ    R11, c+64(FP)
-
-streamtilestored:
-	ADDQ $0x00000080, AX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	SUBQ $0x04, R8
-	JMP  streamtile
-
-streamtiledone:
-tails:
-	CMPQ       R8, $0x03
-	JNE        tail3done
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	MOVQ       c+64(FP), R10
+	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         tail3fetched
-	MOVQ       cStep+72(FP), R11
+	JZ         oncefetched
+	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
@@ -492,166 +41,112 @@ tails:
 	ADDQ       R11, R10
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
 
-tail3fetched:
-	MOVQ CX, R11
+oncefetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail3strided
-	SUBQ $0x00000004, R13
-	JL   tail3denserest
+	SUBQ $0x00000004, R12
+	JL   oncesteprest
 
-tail3dense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
+oncestep:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
+	VBROADCASTSS (R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
+	VBROADCASTSS (R10)(DX*2), Y7
 	VFMADD231PS  Y7, Y4, Y2
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS 4(R11), Y5
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 4(R11)(DX*1), Y6
+	VBROADCASTSS 4(R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 4(R11)(DX*2), Y7
+	VBROADCASTSS 4(R10)(DX*2), Y7
 	VFMADD231PS  Y7, Y4, Y2
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS 8(R11), Y5
+	VBROADCASTSS 4(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 8(R11)(DX*1), Y6
+	VBROADCASTSS 8(R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 8(R11)(DX*2), Y7
+	VBROADCASTSS 8(R10)(DX*2), Y7
 	VFMADD231PS  Y7, Y4, Y2
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS 12(R11), Y5
+	VBROADCASTSS 8(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 12(R11)(DX*1), Y6
+	VBROADCASTSS 12(R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 12(R11)(DX*2), Y7
+	VBROADCASTSS 12(R10)(DX*2), Y7
 	VFMADD231PS  Y7, Y4, Y2
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail3dense
+	VBROADCASTSS 12(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000080, R8
+	SUBQ         $0x00000004, R12
+	JGE          oncestep
 
-tail3denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail3denseend
+oncesteprest:
+	ADDQ $0x00000004, R12
+	JZ   oncestepend
 
-tail3denseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
+oncestepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
+	VBROADCASTSS (R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
+	VBROADCASTSS (R10)(DX*2), Y7
 	VFMADD231PS  Y7, Y4, Y2
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tail3denseone
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000020, R8
+	DECQ         R12
+	JNZ          oncestepone
 
-tail3denseend:
-	JMP tail3store
-
-tail3strided:
-	SUBQ $0x00000004, R13
-	JL   tail3apartrest
-
-tail3apart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	ADDQ         BX, R11
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	ADDQ         BX, R11
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail3apart
-
-tail3apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail3apartend
-
-tail3apartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R11)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	ADDQ         BX, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tail3apartone
-
-tail3apartend:
-tail3store:
-	CMPQ   add+56(FP), $0x00
-	JE     tail3set
+oncestepend:
+	CMPQ   add+48(FP), $0x00
+	JE     onceset
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
 
-tail3set:
-	MOVQ    c+64(FP), R10
-	MOVQ    bias+80(FP), R11
+onceset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     tail3last
+	JNZ     oncelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
-	JMP     tail3stored
+	VMOVUPS Y3, 96(AX)
+	JMP     oncestored
 
-tail3last:
+oncelast:
 	TESTQ   R11, R11
-	JZ      tail3plain
+	JZ      onceplain
 	VMOVUPS (R11), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
+	VADDPS  Y4, Y3, Y3
 
-tail3plain:
-	MOVQ    cStep+72(FP), R11
+onceplain:
+	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
 	ADDQ    R11, R10
@@ -659,145 +154,509 @@ tail3plain:
 	ADDQ    R11, R10
 	VMOVUPS Y2, (R10)
 	ADDQ    R11, R10
-	MOVQ    R10, c+64(FP)
+	VMOVUPS Y3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
-tail3stored:
-tail3done:
-	CMPQ       R8, $0x02
-	JNE        tail2done
+oncestored:
+	ADDQ $0x00000080, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  once
+	MOVQ BX, R8
+	JMP  slow
+
+fast:
+	CMPQ       DI, $0x04
+	JL         tails
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
-	MOVQ       c+64(FP), R10
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         tail2fetched
-	MOVQ       cStep+72(FP), R11
+	JZ         fastfetched
+	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+fastfetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   faststeprest
+
+faststep:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 4(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 4(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 4(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 8(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 8(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 8(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 12(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 12(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 12(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000080, R8
+	SUBQ         $0x00000004, R12
+	JGE          faststep
+
+faststeprest:
+	ADDQ $0x00000004, R12
+	JZ   faststepend
+
+faststepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000020, R8
+	DECQ         R12
+	JNZ          faststepone
+
+faststepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fastset
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+
+fastset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fastlast
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	JMP     faststored
+
+fastlast:
+	TESTQ   R11, R11
+	JZ      fastplain
+	VMOVUPS (R11), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VADDPS  Y4, Y3, Y3
+
+fastplain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+faststored:
+	ADDQ $0x00000080, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fast
+	MOVQ BX, R8
+
+slow:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         slowfetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+slowfetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   slowsteprest
+
+slowstep:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 4(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 4(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 4(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 8(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 8(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 8(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 12(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 12(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 12(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000020, R8
+	SUBQ         $0x00000004, R12
+	JGE          slowstep
+
+slowsteprest:
+	ADDQ $0x00000004, R12
+	JZ   slowstepend
+
+slowstepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000008, R8
+	DECQ         R12
+	JNZ          slowstepone
+
+slowstepend:
+	CMPQ   add+48(FP), $0x00
+	JE     slowset
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+
+slowset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     slowlast
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	JMP     slowstored
+
+slowlast:
+	TESTQ   R11, R11
+	JZ      slowplain
+	VMOVUPS (R11), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VADDPS  Y4, Y3, Y3
+
+slowplain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+slowstored:
+	ADDQ $0x00000080, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  slow
+	MOVQ BX, R8
+	JMP  slow
+
+tails:
+	CMPQ       DI, $0x03
+	JNE        tail3done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	MOVQ       c+56(FP), R9
+	TESTQ      R9, R9
+	JZ         tail3fetched
+	MOVQ       cStep+64(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+
+tail3fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   tail3steprest
+
+tail3step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 4(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 4(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 8(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 8(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 12(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 12(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000080, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail3step
+
+tail3steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail3stepend
+
+tail3stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000020, R8
+	DECQ         R12
+	JNZ          tail3stepone
+
+tail3stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     tail3set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+
+tail3set:
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
+	JNZ     tail3last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	JMP     tail3stored
+
+tail3last:
+	TESTQ   R10, R10
+	JZ      tail3plain
+	VMOVUPS (R10), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+
+tail3plain:
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Y0, (R9)
+	ADDQ    R10, R9
+	VMOVUPS Y1, (R9)
+	ADDQ    R10, R9
+	VMOVUPS Y2, (R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
+
+tail3stored:
+tail3done:
+	CMPQ       DI, $0x02
+	JNE        tail2done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	MOVQ       c+56(FP), R9
+	TESTQ      R9, R9
+	JZ         tail2fetched
+	MOVQ       cStep+64(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
 
 tail2fetched:
-	MOVQ CX, R11
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail2strided
-	SUBQ $0x00000004, R13
-	JL   tail2denserest
+	SUBQ $0x00000004, R12
+	JL   tail2steprest
 
-tail2dense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
+tail2step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
+	VBROADCASTSS (R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS 4(R11), Y5
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 4(R11)(DX*1), Y6
+	VBROADCASTSS 4(R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS 8(R11), Y5
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 8(R11)(DX*1), Y6
+	VBROADCASTSS 8(R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS 12(R11), Y5
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 12(R11)(DX*1), Y6
+	VBROADCASTSS 12(R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail2dense
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000080, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail2step
 
-tail2denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail2denseend
+tail2steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail2stepend
 
-tail2denseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
+tail2stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
+	VBROADCASTSS (R10)(DX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tail2denseone
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000020, R8
+	DECQ         R12
+	JNZ          tail2stepone
 
-tail2denseend:
-	JMP tail2store
-
-tail2strided:
-	SUBQ $0x00000004, R13
-	JL   tail2apartrest
-
-tail2apart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	ADDQ         BX, R11
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	ADDQ         BX, R11
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail2apart
-
-tail2apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail2apartend
-
-tail2apartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R11)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	ADDQ         BX, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tail2apartone
-
-tail2apartend:
-tail2store:
-	CMPQ   add+56(FP), $0x00
+tail2stepend:
+	CMPQ   add+48(FP), $0x00
 	JE     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 
 tail2set:
-	MOVQ    c+64(FP), DX
-	MOVQ    bias+80(FP), R10
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), R9
 	TESTQ   DX, DX
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
@@ -805,134 +664,85 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R10, R10
+	TESTQ   R9, R9
 	JZ      tail2plain
-	VMOVUPS (R10), Y4
+	VMOVUPS (R9), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 
 tail2plain:
-	MOVQ    cStep+72(FP), R10
-	SHLQ    $0x02, R10
+	MOVQ    cStep+64(FP), R9
+	SHLQ    $0x02, R9
 	VMOVUPS Y0, (DX)
-	ADDQ    R10, DX
+	ADDQ    R9, DX
 	VMOVUPS Y1, (DX)
-	ADDQ    R10, DX
-	MOVQ    DX, c+64(FP)
+	ADDQ    R9, DX
+	MOVQ    DX, c+56(FP)
 
 tail2stored:
 tail2done:
-	CMPQ       R8, $0x01
+	CMPQ       DI, $0x01
 	JNE        tail1done
 	VXORPS     Y0, Y0, Y0
-	MOVQ       c+64(FP), DX
+	MOVQ       c+56(FP), DX
 	TESTQ      DX, DX
 	JZ         tail1fetched
-	MOVQ       cStep+72(FP), R8
-	SHLQ       $0x02, R8
+	MOVQ       cStep+64(FP), DI
+	SHLQ       $0x02, DI
 	PREFETCHT0 (DX)
-	ADDQ       R8, DX
+	ADDQ       DI, DX
 
 tail1fetched:
-	MOVQ CX, R11
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail1strided
-	SUBQ $0x00000004, R13
-	JL   tail1denserest
+	SUBQ $0x00000004, R12
+	JL   tail1steprest
 
-tail1dense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
+tail1step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS 4(R11), Y5
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS 8(R11), Y5
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS 12(R11), Y5
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail1dense
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000080, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail1step
 
-tail1denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail1denseend
+tail1steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail1stepend
 
-tail1denseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
+tail1stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
 	VFMADD231PS  Y5, Y4, Y0
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tail1denseone
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000020, R8
+	DECQ         R12
+	JNZ          tail1stepone
 
-tail1denseend:
-	JMP tail1store
-
-tail1strided:
-	SUBQ $0x00000004, R13
-	JL   tail1apartrest
-
-tail1apart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	ADDQ         BX, R11
-	VMOVUPS      32(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	ADDQ         BX, R11
-	VMOVUPS      96(R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail1apart
-
-tail1apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail1apartend
-
-tail1apartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y4
-	VBROADCASTSS (R11), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	ADDQ         BX, R11
-	ADDQ         $0x00000020, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tail1apartone
-
-tail1apartend:
-tail1store:
-	CMPQ   add+56(FP), $0x00
+tail1stepend:
+	CMPQ   add+48(FP), $0x00
 	JE     tail1set
 	VADDPS (AX), Y0, Y0
 
 tail1set:
-	MOVQ    c+64(FP), CX
-	MOVQ    bias+80(FP), DX
+	MOVQ    c+56(FP), CX
+	MOVQ    bias+72(FP), DX
 	TESTQ   CX, CX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
@@ -945,11 +755,11 @@ tail1last:
 	VADDPS  Y4, Y0, Y0
 
 tail1plain:
-	MOVQ    cStep+72(FP), AX
+	MOVQ    cStep+64(FP), AX
 	SHLQ    $0x02, AX
 	VMOVUPS Y0, (CX)
 	ADDQ    AX, CX
-	MOVQ    CX, c+64(FP)
+	MOVQ    CX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -957,9 +767,9 @@ tail1done:
 	VZEROUPPER
 	RET
 
-// func multiply2AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
+// func multiply2AVX2(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)
 // Requires: AVX, FMA3, MMX+, SSE
-TEXT ·multiply2AVX2(SB), NOSPLIT, $8-104
+TEXT ·multiply2AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -967,19 +777,18 @@ TEXT ·multiply2AVX2(SB), NOSPLIT, $8-104
 	MOVQ    a+8(FP), CX
 	MOVQ    aRow+16(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    aCol+24(FP), BX
-	SHLQ    $0x02, BX
-	MOVQ    b+32(FP), SI
-	MOVQ    k+40(FP), DI
-	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+88(FP), R9
-	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+96(FP), $0x00
-	JNE     stream
+	MOVQ    b+24(FP), BX
+	MOVQ    k+32(FP), SI
+	MOVQ    rows+40(FP), DI
+	MOVQ    ahead+80(FP), R8
+	LEAQ    (DX)(DX*2), R9
+	CMPQ    fetch+88(FP), $0x03
+	JG      slow
+	JE      fast
 
-tile:
-	CMPQ       R8, $0x04
-	JL         tiledone
+once:
+	CMPQ       DI, $0x04
+	JL         tails
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -988,605 +797,10 @@ tile:
 	VXORPS     Y5, Y5, Y5
 	VXORPS     Y6, Y6, Y6
 	VXORPS     Y7, Y7, Y7
-	MOVQ       c+64(FP), R11
-	TESTQ      R11, R11
-	JZ         tilefetched
-	MOVQ       cStep+72(FP), R12
-	SHLQ       $0x02, R12
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-tilefetched:
-	MOVQ CX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tilestrided
-	SUBQ $0x00000004, R13
-	JL   tiledenserest
-
-tiledense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS 4(R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 4(R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 4(R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS 4(R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	PREFETCHT1   64(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS 8(R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 8(R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 8(R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS 8(R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS 12(R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 12(R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 12(R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS 12(R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tiledense
-
-tiledenserest:
-	ADDQ $0x00000004, R13
-	JZ   tiledenseend
-
-tiledenseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tiledenseone
-
-tiledenseend:
-	JMP tilestore
-
-tilestrided:
-	SUBQ $0x00000004, R13
-	JL   tileapartrest
-
-tileapart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tileapart
-
-tileapartrest:
-	ADDQ $0x00000004, R13
-	JZ   tileapartend
-
-tileapartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tileapartone
-
-tileapartend:
-tilestore:
-	CMPQ   add+56(FP), $0x00
-	JE     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
-
-tileset:
-	MOVQ    c+64(FP), R11
-	MOVQ    bias+80(FP), R12
-	TESTQ   R11, R11
-	JNZ     tilelast
-	VMOVUPS Y0, (AX)
-	VMOVUPS Y1, 32(AX)
-	VMOVUPS Y2, 64(AX)
-	VMOVUPS Y3, 96(AX)
-	VMOVUPS Y4, 128(AX)
-	VMOVUPS Y5, 160(AX)
-	VMOVUPS Y6, 192(AX)
-	VMOVUPS Y7, 224(AX)
-	JMP     tilestored
-
-tilelast:
-	TESTQ   R12, R12
-	JZ      tileplain
-	VMOVUPS (R12), Y8
-	VADDPS  Y8, Y0, Y0
-	VADDPS  Y8, Y2, Y2
-	VADDPS  Y8, Y4, Y4
-	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R12), Y9
-	VADDPS  Y9, Y1, Y1
-	VADDPS  Y9, Y3, Y3
-	VADDPS  Y9, Y5, Y5
-	VADDPS  Y9, Y7, Y7
-
-tileplain:
-	MOVQ    cStep+72(FP), R12
-	SHLQ    $0x02, R12
-	VMOVUPS Y0, (R11)
-	VMOVUPS Y1, 32(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y2, (R11)
-	VMOVUPS Y3, 32(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y4, (R11)
-	VMOVUPS Y5, 32(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y6, (R11)
-	VMOVUPS Y7, 32(R11)
-	ADDQ    R12, R11
-	MOVQ    R11, c+64(FP)
-
-tilestored:
-	ADDQ $0x00000100, AX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	SUBQ $0x04, R8
-	JMP  tile
-
-tiledone:
-	JMP tails
-
-stream:
-streamtile:
-	CMPQ       R8, $0x04
-	JL         streamtiledone
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VXORPS     Y7, Y7, Y7
-	MOVQ       c+64(FP), R11
-	TESTQ      R11, R11
-	JZ         streamtilefetched
-	MOVQ       cStep+72(FP), R12
-	SHLQ       $0x02, R12
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-streamtilefetched:
-	MOVQ CX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  streamtilestrided
-	SUBQ $0x00000004, R13
-	JL   streamtiledenserest
-
-streamtiledense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS 4(R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 4(R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 4(R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS 4(R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	PREFETCHT1   128(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS 8(R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 8(R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 8(R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS 8(R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	PREFETCHT1   192(R9)
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS 12(R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 12(R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 12(R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS 12(R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000004, R13
-	JGE          streamtiledense
-
-streamtiledenserest:
-	ADDQ $0x00000004, R13
-	JZ   streamtiledenseend
-
-streamtiledenseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000040, R9
-	DECQ         R13
-	JNZ          streamtiledenseone
-
-streamtiledenseend:
-	JMP streamtilestore
-
-streamtilestrided:
-	SUBQ $0x00000004, R13
-	JL   streamtileapartrest
-
-streamtileapart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	PREFETCHT1   128(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	PREFETCHT1   192(R9)
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000004, R13
-	JGE          streamtileapart
-
-streamtileapartrest:
-	ADDQ $0x00000004, R13
-	JZ   streamtileapartend
-
-streamtileapartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	VBROADCASTSS (R11)(R10*1), Y13
-	VFMADD231PS  Y13, Y8, Y6
-	VFMADD231PS  Y13, Y9, Y7
-	ADDQ         BX, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000040, R9
-	DECQ         R13
-	JNZ          streamtileapartone
-
-streamtileapartend:
-streamtilestore:
-	CMPQ   add+56(FP), $0x00
-	JE     streamtileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
-
-streamtileset:
-	MOVQ    c+64(FP), R11
-	MOVQ    bias+80(FP), R12
-	TESTQ   R11, R11
-	JNZ     streamtilelast
-	VMOVUPS Y0, (AX)
-	VMOVUPS Y1, 32(AX)
-	VMOVUPS Y2, 64(AX)
-	VMOVUPS Y3, 96(AX)
-	VMOVUPS Y4, 128(AX)
-	VMOVUPS Y5, 160(AX)
-	VMOVUPS Y6, 192(AX)
-	VMOVUPS Y7, 224(AX)
-	JMP     streamtilestored
-
-streamtilelast:
-	TESTQ   R12, R12
-	JZ      streamtileplain
-	VMOVUPS (R12), Y8
-	VADDPS  Y8, Y0, Y0
-	VADDPS  Y8, Y2, Y2
-	VADDPS  Y8, Y4, Y4
-	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R12), Y9
-	VADDPS  Y9, Y1, Y1
-	VADDPS  Y9, Y3, Y3
-	VADDPS  Y9, Y5, Y5
-	VADDPS  Y9, Y7, Y7
-
-streamtileplain:
-	MOVQ    cStep+72(FP), R12
-	SHLQ    $0x02, R12
-	VMOVUPS Y0, (R11)
-	VMOVUPS Y1, 32(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y2, (R11)
-	VMOVUPS Y3, 32(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y4, (R11)
-	VMOVUPS Y5, 32(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y6, (R11)
-	VMOVUPS Y7, 32(R11)
-	ADDQ    R12, R11
-	MOVQ    R11, c+64(FP)
-
-streamtilestored:
-	ADDQ $0x00000100, AX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	SUBQ $0x04, R8
-	JMP  streamtile
-
-streamtiledone:
-tails:
-	CMPQ       R8, $0x03
-	JNE        tail3done
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	MOVQ       c+64(FP), R10
+	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         tail3fetched
-	MOVQ       cStep+72(FP), R11
+	JZ         oncefetched
+	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
@@ -1594,220 +808,152 @@ tails:
 	ADDQ       R11, R10
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
 
-tail3fetched:
-	MOVQ CX, R11
+oncefetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail3strided
-	SUBQ $0x00000004, R13
-	JL   tail3denserest
+	SUBQ $0x00000004, R12
+	JL   oncesteprest
 
-tail3dense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
+oncestep:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
+	VBROADCASTSS (R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
+	VBROADCASTSS (R10)(DX*2), Y12
 	VFMADD231PS  Y12, Y8, Y4
 	VFMADD231PS  Y12, Y9, Y5
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS 4(R11), Y10
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
+	VBROADCASTSS 4(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 4(R11)(DX*1), Y11
+	VBROADCASTSS 4(R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 4(R11)(DX*2), Y12
+	VBROADCASTSS 4(R10)(DX*2), Y12
 	VFMADD231PS  Y12, Y8, Y4
 	VFMADD231PS  Y12, Y9, Y5
-	PREFETCHT1   128(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS 8(R11), Y10
+	VBROADCASTSS 4(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	PREFETCHT1   128(R8)
+	VMOVUPS      128(R11), Y8
+	VMOVUPS      160(R11), Y9
+	VBROADCASTSS 8(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 8(R11)(DX*1), Y11
+	VBROADCASTSS 8(R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 8(R11)(DX*2), Y12
+	VBROADCASTSS 8(R10)(DX*2), Y12
 	VFMADD231PS  Y12, Y8, Y4
 	VFMADD231PS  Y12, Y9, Y5
-	PREFETCHT1   192(R9)
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS 12(R11), Y10
+	VBROADCASTSS 8(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	PREFETCHT1   192(R8)
+	VMOVUPS      192(R11), Y8
+	VMOVUPS      224(R11), Y9
+	VBROADCASTSS 12(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 12(R11)(DX*1), Y11
+	VBROADCASTSS 12(R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS 12(R11)(DX*2), Y12
+	VBROADCASTSS 12(R10)(DX*2), Y12
 	VFMADD231PS  Y12, Y8, Y4
 	VFMADD231PS  Y12, Y9, Y5
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail3dense
+	VBROADCASTSS 12(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000100, R11
+	ADDQ         $0x00000100, R8
+	SUBQ         $0x00000004, R12
+	JGE          oncestep
 
-tail3denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail3denseend
+oncesteprest:
+	ADDQ $0x00000004, R12
+	JZ   oncestepend
 
-tail3denseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
+oncestepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
+	VBROADCASTSS (R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
+	VBROADCASTSS (R10)(DX*2), Y12
 	VFMADD231PS  Y12, Y8, Y4
 	VFMADD231PS  Y12, Y9, Y5
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000040, R9
-	DECQ         R13
-	JNZ          tail3denseone
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000040, R8
+	DECQ         R12
+	JNZ          oncestepone
 
-tail3denseend:
-	JMP tail3store
-
-tail3strided:
-	SUBQ $0x00000004, R13
-	JL   tail3apartrest
-
-tail3apart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	ADDQ         BX, R11
-	PREFETCHT1   128(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	ADDQ         BX, R11
-	PREFETCHT1   192(R9)
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	ADDQ         BX, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail3apart
-
-tail3apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail3apartend
-
-tail3apartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	VBROADCASTSS (R11)(DX*2), Y12
-	VFMADD231PS  Y12, Y8, Y4
-	VFMADD231PS  Y12, Y9, Y5
-	ADDQ         BX, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000040, R9
-	DECQ         R13
-	JNZ          tail3apartone
-
-tail3apartend:
-tail3store:
-	CMPQ   add+56(FP), $0x00
-	JE     tail3set
+oncestepend:
+	CMPQ   add+48(FP), $0x00
+	JE     onceset
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 	VADDPS 128(AX), Y4, Y4
 	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
 
-tail3set:
-	MOVQ    c+64(FP), R10
-	MOVQ    bias+80(FP), R11
+onceset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     tail3last
+	JNZ     oncelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
 	VMOVUPS Y4, 128(AX)
 	VMOVUPS Y5, 160(AX)
-	JMP     tail3stored
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	JMP     oncestored
 
-tail3last:
+oncelast:
 	TESTQ   R11, R11
-	JZ      tail3plain
+	JZ      onceplain
 	VMOVUPS (R11), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
+	VADDPS  Y8, Y6, Y6
 	VMOVUPS 32(R11), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
+	VADDPS  Y9, Y7, Y7
 
-tail3plain:
-	MOVQ    cStep+72(FP), R11
+onceplain:
+	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
 	VMOVUPS Y1, 32(R10)
@@ -1818,174 +964,652 @@ tail3plain:
 	VMOVUPS Y4, (R10)
 	VMOVUPS Y5, 32(R10)
 	ADDQ    R11, R10
-	MOVQ    R10, c+64(FP)
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
-tail3stored:
-tail3done:
-	CMPQ       R8, $0x02
-	JNE        tail2done
+oncestored:
+	ADDQ $0x00000100, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  once
+	MOVQ BX, R8
+	JMP  slow
+
+fast:
+	CMPQ       DI, $0x04
+	JL         tails
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
-	MOVQ       c+64(FP), R10
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         tail2fetched
-	MOVQ       cStep+72(FP), R11
+	JZ         fastfetched
+	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+fastfetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   faststeprest
+
+faststep:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
+	VBROADCASTSS 4(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 4(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 4(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 4(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	PREFETCHT1   64(R8)
+	VMOVUPS      128(R11), Y8
+	VMOVUPS      160(R11), Y9
+	VBROADCASTSS 8(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 8(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 8(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 8(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      192(R11), Y8
+	VMOVUPS      224(R11), Y9
+	VBROADCASTSS 12(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 12(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 12(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 12(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000100, R11
+	ADDQ         $0x00000080, R8
+	SUBQ         $0x00000004, R12
+	JGE          faststep
+
+faststeprest:
+	ADDQ $0x00000004, R12
+	JZ   faststepend
+
+faststepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000020, R8
+	DECQ         R12
+	JNZ          faststepone
+
+faststepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fastset
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+
+fastset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fastlast
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	JMP     faststored
+
+fastlast:
+	TESTQ   R11, R11
+	JZ      fastplain
+	VMOVUPS (R11), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VADDPS  Y8, Y6, Y6
+	VMOVUPS 32(R11), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+	VADDPS  Y9, Y5, Y5
+	VADDPS  Y9, Y7, Y7
+
+fastplain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	VMOVUPS Y3, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y4, (R10)
+	VMOVUPS Y5, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+faststored:
+	ADDQ $0x00000100, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fast
+	MOVQ BX, R8
+
+slow:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         slowfetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+slowfetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   slowsteprest
+
+slowstep:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
+	VBROADCASTSS 4(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 4(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 4(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 4(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      128(R11), Y8
+	VMOVUPS      160(R11), Y9
+	VBROADCASTSS 8(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 8(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 8(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 8(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      192(R11), Y8
+	VMOVUPS      224(R11), Y9
+	VBROADCASTSS 12(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 12(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 12(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 12(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000100, R11
+	ADDQ         $0x00000020, R8
+	SUBQ         $0x00000004, R12
+	JGE          slowstep
+
+slowsteprest:
+	ADDQ $0x00000004, R12
+	JZ   slowstepend
+
+slowstepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000008, R8
+	DECQ         R12
+	JNZ          slowstepone
+
+slowstepend:
+	CMPQ   add+48(FP), $0x00
+	JE     slowset
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+
+slowset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     slowlast
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	JMP     slowstored
+
+slowlast:
+	TESTQ   R11, R11
+	JZ      slowplain
+	VMOVUPS (R11), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VADDPS  Y8, Y6, Y6
+	VMOVUPS 32(R11), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+	VADDPS  Y9, Y5, Y5
+	VADDPS  Y9, Y7, Y7
+
+slowplain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	VMOVUPS Y3, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y4, (R10)
+	VMOVUPS Y5, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+slowstored:
+	ADDQ $0x00000100, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  slow
+	MOVQ BX, R8
+	JMP  slow
+
+tails:
+	CMPQ       DI, $0x03
+	JNE        tail3done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	MOVQ       c+56(FP), R9
+	TESTQ      R9, R9
+	JZ         tail3fetched
+	MOVQ       cStep+64(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+
+tail3fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   tail3steprest
+
+tail3step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
+	VBROADCASTSS 4(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 4(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 4(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	PREFETCHT1   128(R8)
+	VMOVUPS      128(R11), Y8
+	VMOVUPS      160(R11), Y9
+	VBROADCASTSS 8(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 8(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 8(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	PREFETCHT1   192(R8)
+	VMOVUPS      192(R11), Y8
+	VMOVUPS      224(R11), Y9
+	VBROADCASTSS 12(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 12(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 12(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000100, R11
+	ADDQ         $0x00000100, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail3step
+
+tail3steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail3stepend
+
+tail3stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000040, R8
+	DECQ         R12
+	JNZ          tail3stepone
+
+tail3stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     tail3set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+
+tail3set:
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
+	JNZ     tail3last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	JMP     tail3stored
+
+tail3last:
+	TESTQ   R10, R10
+	JZ      tail3plain
+	VMOVUPS (R10), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VMOVUPS 32(R10), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+	VADDPS  Y9, Y5, Y5
+
+tail3plain:
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y4, (R9)
+	VMOVUPS Y5, 32(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
+
+tail3stored:
+tail3done:
+	CMPQ       DI, $0x02
+	JNE        tail2done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+56(FP), R9
+	TESTQ      R9, R9
+	JZ         tail2fetched
+	MOVQ       cStep+64(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	ADDQ       R10, R9
 
 tail2fetched:
-	MOVQ CX, R11
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail2strided
-	SUBQ $0x00000004, R13
-	JL   tail2denserest
+	SUBQ $0x00000004, R12
+	JL   tail2steprest
 
-tail2dense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
+tail2step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
+	VBROADCASTSS (R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS 4(R11), Y10
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
+	VBROADCASTSS 4(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 4(R11)(DX*1), Y11
+	VBROADCASTSS 4(R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	PREFETCHT1   128(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS 8(R11), Y10
+	PREFETCHT1   128(R8)
+	VMOVUPS      128(R11), Y8
+	VMOVUPS      160(R11), Y9
+	VBROADCASTSS 8(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 8(R11)(DX*1), Y11
+	VBROADCASTSS 8(R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	PREFETCHT1   192(R9)
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS 12(R11), Y10
+	PREFETCHT1   192(R8)
+	VMOVUPS      192(R11), Y8
+	VMOVUPS      224(R11), Y9
+	VBROADCASTSS 12(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 12(R11)(DX*1), Y11
+	VBROADCASTSS 12(R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail2dense
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000100, R11
+	ADDQ         $0x00000100, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail2step
 
-tail2denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail2denseend
+tail2steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail2stepend
 
-tail2denseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
+tail2stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
+	VBROADCASTSS (R10)(DX*1), Y11
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000040, R9
-	DECQ         R13
-	JNZ          tail2denseone
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000040, R8
+	DECQ         R12
+	JNZ          tail2stepone
 
-tail2denseend:
-	JMP tail2store
-
-tail2strided:
-	SUBQ $0x00000004, R13
-	JL   tail2apartrest
-
-tail2apart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	ADDQ         BX, R11
-	PREFETCHT1   128(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	ADDQ         BX, R11
-	PREFETCHT1   192(R9)
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	ADDQ         BX, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail2apart
-
-tail2apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail2apartend
-
-tail2apartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (R11)(DX*1), Y11
-	VFMADD231PS  Y11, Y8, Y2
-	VFMADD231PS  Y11, Y9, Y3
-	ADDQ         BX, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000040, R9
-	DECQ         R13
-	JNZ          tail2apartone
-
-tail2apartend:
-tail2store:
-	CMPQ   add+56(FP), $0x00
+tail2stepend:
+	CMPQ   add+48(FP), $0x00
 	JE     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
@@ -1993,8 +1617,8 @@ tail2store:
 	VADDPS 96(AX), Y3, Y3
 
 tail2set:
-	MOVQ    c+64(FP), DX
-	MOVQ    bias+80(FP), R10
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), R9
 	TESTQ   DX, DX
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
@@ -2004,165 +1628,104 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R10, R10
+	TESTQ   R9, R9
 	JZ      tail2plain
-	VMOVUPS (R10), Y8
+	VMOVUPS (R9), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
-	VMOVUPS 32(R10), Y9
+	VMOVUPS 32(R9), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 
 tail2plain:
-	MOVQ    cStep+72(FP), R10
-	SHLQ    $0x02, R10
+	MOVQ    cStep+64(FP), R9
+	SHLQ    $0x02, R9
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
-	ADDQ    R10, DX
+	ADDQ    R9, DX
 	VMOVUPS Y2, (DX)
 	VMOVUPS Y3, 32(DX)
-	ADDQ    R10, DX
-	MOVQ    DX, c+64(FP)
+	ADDQ    R9, DX
+	MOVQ    DX, c+56(FP)
 
 tail2stored:
 tail2done:
-	CMPQ       R8, $0x01
+	CMPQ       DI, $0x01
 	JNE        tail1done
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
-	MOVQ       c+64(FP), DX
+	MOVQ       c+56(FP), DX
 	TESTQ      DX, DX
 	JZ         tail1fetched
-	MOVQ       cStep+72(FP), R8
-	SHLQ       $0x02, R8
+	MOVQ       cStep+64(FP), DI
+	SHLQ       $0x02, DI
 	PREFETCHT0 (DX)
-	ADDQ       R8, DX
+	ADDQ       DI, DX
 
 tail1fetched:
-	MOVQ CX, R11
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail1strided
-	SUBQ $0x00000004, R13
-	JL   tail1denserest
+	SUBQ $0x00000004, R12
+	JL   tail1steprest
 
-tail1dense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
+tail1step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS 4(R11), Y10
+	PREFETCHT1   64(R8)
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
+	VBROADCASTSS 4(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	PREFETCHT1   128(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS 8(R11), Y10
+	PREFETCHT1   128(R8)
+	VMOVUPS      128(R11), Y8
+	VMOVUPS      160(R11), Y9
+	VBROADCASTSS 8(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	PREFETCHT1   192(R9)
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS 12(R11), Y10
+	PREFETCHT1   192(R8)
+	VMOVUPS      192(R11), Y8
+	VMOVUPS      224(R11), Y9
+	VBROADCASTSS 12(R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail1dense
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000100, R11
+	ADDQ         $0x00000100, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail1step
 
-tail1denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail1denseend
+tail1steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail1stepend
 
-tail1denseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
+tail1stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000040, R9
-	DECQ         R13
-	JNZ          tail1denseone
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000040, R8
+	DECQ         R12
+	JNZ          tail1stepone
 
-tail1denseend:
-	JMP tail1store
-
-tail1strided:
-	SUBQ $0x00000004, R13
-	JL   tail1apartrest
-
-tail1apart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      64(R12), Y8
-	VMOVUPS      96(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	ADDQ         BX, R11
-	PREFETCHT1   128(R9)
-	VMOVUPS      128(R12), Y8
-	VMOVUPS      160(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	ADDQ         BX, R11
-	PREFETCHT1   192(R9)
-	VMOVUPS      192(R12), Y8
-	VMOVUPS      224(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	ADDQ         BX, R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail1apart
-
-tail1apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail1apartend
-
-tail1apartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y8
-	VMOVUPS      32(R12), Y9
-	VBROADCASTSS (R11), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	ADDQ         BX, R11
-	ADDQ         $0x00000040, R12
-	ADDQ         $0x00000040, R9
-	DECQ         R13
-	JNZ          tail1apartone
-
-tail1apartend:
-tail1store:
-	CMPQ   add+56(FP), $0x00
+tail1stepend:
+	CMPQ   add+48(FP), $0x00
 	JE     tail1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 
 tail1set:
-	MOVQ    c+64(FP), CX
-	MOVQ    bias+80(FP), DX
+	MOVQ    c+56(FP), CX
+	MOVQ    bias+72(FP), DX
 	TESTQ   CX, CX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
@@ -2178,12 +1741,12 @@ tail1last:
 	VADDPS  Y9, Y1, Y1
 
 tail1plain:
-	MOVQ    cStep+72(FP), AX
+	MOVQ    cStep+64(FP), AX
 	SHLQ    $0x02, AX
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	ADDQ    AX, CX
-	MOVQ    CX, c+64(FP)
+	MOVQ    CX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -2191,9 +1754,9 @@ tail1done:
 	VZEROUPPER
 	RET
 
-// func multiply3AVX2(sums *float32, a *float32, aRow int, aCol int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, stream int)
+// func multiply3AVX2(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)
 // Requires: AVX, FMA3, MMX+, SSE
-TEXT ·multiply3AVX2(SB), NOSPLIT, $8-104
+TEXT ·multiply3AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -2201,19 +1764,18 @@ TEXT ·multiply3AVX2(SB), NOSPLIT, $8-104
 	MOVQ    a+8(FP), CX
 	MOVQ    aRow+16(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    aCol+24(FP), BX
-	SHLQ    $0x02, BX
-	MOVQ    b+32(FP), SI
-	MOVQ    k+40(FP), DI
-	MOVQ    rows+48(FP), R8
-	MOVQ    ahead+88(FP), R9
-	LEAQ    (DX)(DX*2), R10
-	CMPQ    stream+96(FP), $0x00
-	JNE     stream
+	MOVQ    b+24(FP), BX
+	MOVQ    k+32(FP), SI
+	MOVQ    rows+40(FP), DI
+	MOVQ    ahead+80(FP), R8
+	LEAQ    (DX)(DX*2), R9
+	CMPQ    fetch+88(FP), $0x03
+	JG      slow
+	JE      fast
 
-tile:
-	CMPQ       R8, $0x04
-	JL         tiledone
+once:
+	CMPQ       DI, $0x04
+	JL         tails
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -2226,760 +1788,10 @@ tile:
 	VXORPS     Y9, Y9, Y9
 	VXORPS     Y10, Y10, Y10
 	VXORPS     Y11, Y11, Y11
-	MOVQ       c+64(FP), R11
-	TESTQ      R11, R11
-	JZ         tilefetched
-	MOVQ       cStep+72(FP), R12
-	SHLQ       $0x02, R12
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-
-tilefetched:
-	MOVQ CX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tilestrided
-	SUBQ $0x00000004, R13
-	JL   tiledenserest
-
-tiledense:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS 4(R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 4(R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 4(R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS 4(R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	PREFETCHT1   64(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS 8(R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 8(R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 8(R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS 8(R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS 12(R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 12(R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 12(R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS 12(R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tiledense
-
-tiledenserest:
-	ADDQ $0x00000004, R13
-	JZ   tiledenseend
-
-tiledenseone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tiledenseone
-
-tiledenseend:
-	JMP tilestore
-
-tilestrided:
-	SUBQ $0x00000004, R13
-	JL   tileapartrest
-
-tileapart:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	PREFETCHT1   64(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000004, R13
-	JGE          tileapart
-
-tileapartrest:
-	ADDQ $0x00000004, R13
-	JZ   tileapartend
-
-tileapartone:
-	PREFETCHT1   (R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000020, R9
-	DECQ         R13
-	JNZ          tileapartone
-
-tileapartend:
-tilestore:
-	CMPQ   add+56(FP), $0x00
-	JE     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
-	VADDPS 256(AX), Y8, Y8
-	VADDPS 288(AX), Y9, Y9
-	VADDPS 320(AX), Y10, Y10
-	VADDPS 352(AX), Y11, Y11
-
-tileset:
-	MOVQ    c+64(FP), R11
-	MOVQ    bias+80(FP), R12
-	TESTQ   R11, R11
-	JNZ     tilelast
-	VMOVUPS Y0, (AX)
-	VMOVUPS Y1, 32(AX)
-	VMOVUPS Y2, 64(AX)
-	VMOVUPS Y3, 96(AX)
-	VMOVUPS Y4, 128(AX)
-	VMOVUPS Y5, 160(AX)
-	VMOVUPS Y6, 192(AX)
-	VMOVUPS Y7, 224(AX)
-	VMOVUPS Y8, 256(AX)
-	VMOVUPS Y9, 288(AX)
-	VMOVUPS Y10, 320(AX)
-	VMOVUPS Y11, 352(AX)
-	JMP     tilestored
-
-tilelast:
-	TESTQ   R12, R12
-	JZ      tileplain
-	VMOVUPS (R12), Y12
-	VADDPS  Y12, Y0, Y0
-	VADDPS  Y12, Y3, Y3
-	VADDPS  Y12, Y6, Y6
-	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R12), Y13
-	VADDPS  Y13, Y1, Y1
-	VADDPS  Y13, Y4, Y4
-	VADDPS  Y13, Y7, Y7
-	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R12), Y14
-	VADDPS  Y14, Y2, Y2
-	VADDPS  Y14, Y5, Y5
-	VADDPS  Y14, Y8, Y8
-	VADDPS  Y14, Y11, Y11
-
-tileplain:
-	MOVQ    cStep+72(FP), R12
-	SHLQ    $0x02, R12
-	VMOVUPS Y0, (R11)
-	VMOVUPS Y1, 32(R11)
-	VMOVUPS Y2, 64(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y3, (R11)
-	VMOVUPS Y4, 32(R11)
-	VMOVUPS Y5, 64(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y6, (R11)
-	VMOVUPS Y7, 32(R11)
-	VMOVUPS Y8, 64(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y9, (R11)
-	VMOVUPS Y10, 32(R11)
-	VMOVUPS Y11, 64(R11)
-	ADDQ    R12, R11
-	MOVQ    R11, c+64(FP)
-
-tilestored:
-	ADDQ $0x00000180, AX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	SUBQ $0x04, R8
-	JMP  tile
-
-tiledone:
-	JMP tails
-
-stream:
-streamtile:
-	CMPQ       R8, $0x04
-	JL         streamtiledone
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VXORPS     Y7, Y7, Y7
-	VXORPS     Y8, Y8, Y8
-	VXORPS     Y9, Y9, Y9
-	VXORPS     Y10, Y10, Y10
-	VXORPS     Y11, Y11, Y11
-	MOVQ       c+64(FP), R11
-	TESTQ      R11, R11
-	JZ         streamtilefetched
-	MOVQ       cStep+72(FP), R12
-	SHLQ       $0x02, R12
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-
-streamtilefetched:
-	MOVQ CX, R11
-	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  streamtilestrided
-	SUBQ $0x00000004, R13
-	JL   streamtiledenserest
-
-streamtiledense:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	PREFETCHT1   128(R9)
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS 4(R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 4(R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 4(R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS 4(R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	PREFETCHT1   192(R9)
-	PREFETCHT1   256(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS 8(R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 8(R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 8(R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS 8(R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	PREFETCHT1   320(R9)
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS 12(R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 12(R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 12(R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS 12(R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000180, R9
-	SUBQ         $0x00000004, R13
-	JGE          streamtiledense
-
-streamtiledenserest:
-	ADDQ $0x00000004, R13
-	JZ   streamtiledenseend
-
-streamtiledenseone:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000060, R9
-	DECQ         R13
-	JNZ          streamtiledenseone
-
-streamtiledenseend:
-	JMP streamtilestore
-
-streamtilestrided:
-	SUBQ $0x00000004, R13
-	JL   streamtileapartrest
-
-streamtileapart:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	PREFETCHT1   128(R9)
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	PREFETCHT1   192(R9)
-	PREFETCHT1   256(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	PREFETCHT1   320(R9)
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000180, R9
-	SUBQ         $0x00000004, R13
-	JGE          streamtileapart
-
-streamtileapartrest:
-	ADDQ $0x00000004, R13
-	JZ   streamtileapartend
-
-streamtileapartone:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	VBROADCASTSS (R11)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y9
-	VFMADD231PS  Y15, Y13, Y10
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         BX, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000060, R9
-	DECQ         R13
-	JNZ          streamtileapartone
-
-streamtileapartend:
-streamtilestore:
-	CMPQ   add+56(FP), $0x00
-	JE     streamtileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
-	VADDPS 256(AX), Y8, Y8
-	VADDPS 288(AX), Y9, Y9
-	VADDPS 320(AX), Y10, Y10
-	VADDPS 352(AX), Y11, Y11
-
-streamtileset:
-	MOVQ    c+64(FP), R11
-	MOVQ    bias+80(FP), R12
-	TESTQ   R11, R11
-	JNZ     streamtilelast
-	VMOVUPS Y0, (AX)
-	VMOVUPS Y1, 32(AX)
-	VMOVUPS Y2, 64(AX)
-	VMOVUPS Y3, 96(AX)
-	VMOVUPS Y4, 128(AX)
-	VMOVUPS Y5, 160(AX)
-	VMOVUPS Y6, 192(AX)
-	VMOVUPS Y7, 224(AX)
-	VMOVUPS Y8, 256(AX)
-	VMOVUPS Y9, 288(AX)
-	VMOVUPS Y10, 320(AX)
-	VMOVUPS Y11, 352(AX)
-	JMP     streamtilestored
-
-streamtilelast:
-	TESTQ   R12, R12
-	JZ      streamtileplain
-	VMOVUPS (R12), Y12
-	VADDPS  Y12, Y0, Y0
-	VADDPS  Y12, Y3, Y3
-	VADDPS  Y12, Y6, Y6
-	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R12), Y13
-	VADDPS  Y13, Y1, Y1
-	VADDPS  Y13, Y4, Y4
-	VADDPS  Y13, Y7, Y7
-	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R12), Y14
-	VADDPS  Y14, Y2, Y2
-	VADDPS  Y14, Y5, Y5
-	VADDPS  Y14, Y8, Y8
-	VADDPS  Y14, Y11, Y11
-
-streamtileplain:
-	MOVQ    cStep+72(FP), R12
-	SHLQ    $0x02, R12
-	VMOVUPS Y0, (R11)
-	VMOVUPS Y1, 32(R11)
-	VMOVUPS Y2, 64(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y3, (R11)
-	VMOVUPS Y4, 32(R11)
-	VMOVUPS Y5, 64(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y6, (R11)
-	VMOVUPS Y7, 32(R11)
-	VMOVUPS Y8, 64(R11)
-	ADDQ    R12, R11
-	VMOVUPS Y9, (R11)
-	VMOVUPS Y10, 32(R11)
-	VMOVUPS Y11, 64(R11)
-	ADDQ    R12, R11
-	MOVQ    R11, c+64(FP)
-
-streamtilestored:
-	ADDQ $0x00000180, AX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	SUBQ $0x04, R8
-	JMP  streamtile
-
-streamtiledone:
-tails:
-	CMPQ       R8, $0x03
-	JNE        tail3done
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VXORPS     Y7, Y7, Y7
-	VXORPS     Y8, Y8, Y8
-	MOVQ       c+64(FP), R10
+	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         tail3fetched
-	MOVQ       cStep+72(FP), R11
+	JZ         oncefetched
+	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
 	PREFETCHT0 64(R10)
@@ -2990,232 +1802,141 @@ tails:
 	PREFETCHT0 (R10)
 	PREFETCHT0 64(R10)
 	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
 
-tail3fetched:
-	MOVQ CX, R11
+oncefetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail3strided
-	SUBQ $0x00000004, R13
-	JL   tail3denserest
+	SUBQ $0x00000004, R12
+	JL   oncesteprest
 
-tail3dense:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
+oncestep:
+	PREFETCHT1   (R8)
+	PREFETCHT1   64(R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
+	VBROADCASTSS (R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
+	VBROADCASTSS (R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VFMADD231PS  Y15, Y14, Y8
-	PREFETCHT1   128(R9)
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS 4(R11), Y15
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	PREFETCHT1   128(R8)
+	VMOVUPS      96(R11), Y12
+	VMOVUPS      128(R11), Y13
+	VMOVUPS      160(R11), Y14
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 4(R11)(DX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 4(R11)(DX*2), Y15
+	VBROADCASTSS 4(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VFMADD231PS  Y15, Y14, Y8
-	PREFETCHT1   192(R9)
-	PREFETCHT1   256(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS 8(R11), Y15
+	VBROADCASTSS 4(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	PREFETCHT1   192(R8)
+	PREFETCHT1   256(R8)
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VMOVUPS      256(R11), Y14
+	VBROADCASTSS 8(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 8(R11)(DX*1), Y15
+	VBROADCASTSS 8(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 8(R11)(DX*2), Y15
+	VBROADCASTSS 8(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VFMADD231PS  Y15, Y14, Y8
-	PREFETCHT1   320(R9)
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS 12(R11), Y15
+	VBROADCASTSS 8(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	PREFETCHT1   320(R8)
+	VMOVUPS      288(R11), Y12
+	VMOVUPS      320(R11), Y13
+	VMOVUPS      352(R11), Y14
+	VBROADCASTSS 12(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 12(R11)(DX*1), Y15
+	VBROADCASTSS 12(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS 12(R11)(DX*2), Y15
+	VBROADCASTSS 12(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VFMADD231PS  Y15, Y14, Y8
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000180, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail3dense
+	VBROADCASTSS 12(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000180, R11
+	ADDQ         $0x00000180, R8
+	SUBQ         $0x00000004, R12
+	JGE          oncestep
 
-tail3denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail3denseend
+oncesteprest:
+	ADDQ $0x00000004, R12
+	JZ   oncestepend
 
-tail3denseone:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
+oncestepone:
+	PREFETCHT1   (R8)
+	PREFETCHT1   64(R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
+	VBROADCASTSS (R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
+	VBROADCASTSS (R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VFMADD231PS  Y15, Y14, Y8
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000060, R9
-	DECQ         R13
-	JNZ          tail3denseone
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000060, R11
+	ADDQ         $0x00000060, R8
+	DECQ         R12
+	JNZ          oncestepone
 
-tail3denseend:
-	JMP tail3store
-
-tail3strided:
-	SUBQ $0x00000004, R13
-	JL   tail3apartrest
-
-tail3apart:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	ADDQ         BX, R11
-	PREFETCHT1   128(R9)
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	ADDQ         BX, R11
-	PREFETCHT1   192(R9)
-	PREFETCHT1   256(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	ADDQ         BX, R11
-	PREFETCHT1   320(R9)
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	ADDQ         BX, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000180, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail3apart
-
-tail3apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail3apartend
-
-tail3apartone:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	VBROADCASTSS (R11)(DX*2), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y8
-	ADDQ         BX, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000060, R9
-	DECQ         R13
-	JNZ          tail3apartone
-
-tail3apartend:
-tail3store:
-	CMPQ   add+56(FP), $0x00
-	JE     tail3set
+oncestepend:
+	CMPQ   add+48(FP), $0x00
+	JE     onceset
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -3225,12 +1946,15 @@ tail3store:
 	VADDPS 192(AX), Y6, Y6
 	VADDPS 224(AX), Y7, Y7
 	VADDPS 256(AX), Y8, Y8
+	VADDPS 288(AX), Y9, Y9
+	VADDPS 320(AX), Y10, Y10
+	VADDPS 352(AX), Y11, Y11
 
-tail3set:
-	MOVQ    c+64(FP), R10
-	MOVQ    bias+80(FP), R11
+onceset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     tail3last
+	JNZ     oncelast
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -3240,26 +1964,32 @@ tail3set:
 	VMOVUPS Y6, 192(AX)
 	VMOVUPS Y7, 224(AX)
 	VMOVUPS Y8, 256(AX)
-	JMP     tail3stored
+	VMOVUPS Y9, 288(AX)
+	VMOVUPS Y10, 320(AX)
+	VMOVUPS Y11, 352(AX)
+	JMP     oncestored
 
-tail3last:
+oncelast:
 	TESTQ   R11, R11
-	JZ      tail3plain
+	JZ      onceplain
 	VMOVUPS (R11), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
+	VADDPS  Y12, Y9, Y9
 	VMOVUPS 32(R11), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
+	VADDPS  Y13, Y10, Y10
 	VMOVUPS 64(R11), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
+	VADDPS  Y14, Y11, Y11
 
-tail3plain:
-	MOVQ    cStep+72(FP), R11
+onceplain:
+	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
 	VMOVUPS Y1, 32(R10)
@@ -3273,22 +2003,43 @@ tail3plain:
 	VMOVUPS Y7, 32(R10)
 	VMOVUPS Y8, 64(R10)
 	ADDQ    R11, R10
-	MOVQ    R10, c+64(FP)
+	VMOVUPS Y9, (R10)
+	VMOVUPS Y10, 32(R10)
+	VMOVUPS Y11, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
-tail3stored:
-tail3done:
-	CMPQ       R8, $0x02
-	JNE        tail2done
+oncestored:
+	ADDQ $0x00000180, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  once
+	MOVQ BX, R8
+	JMP  slow
+
+fast:
+	CMPQ       DI, $0x04
+	JL         tails
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
 	VXORPS     Y4, Y4, Y4
 	VXORPS     Y5, Y5, Y5
-	MOVQ       c+64(FP), R10
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	VXORPS     Y10, Y10, Y10
+	VXORPS     Y11, Y11, Y11
+	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         tail2fetched
-	MOVQ       cStep+72(FP), R11
+	JZ         fastfetched
+	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
 	PREFETCHT0 64(R10)
@@ -3296,191 +2047,773 @@ tail3done:
 	PREFETCHT0 (R10)
 	PREFETCHT0 64(R10)
 	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+
+fastfetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   faststeprest
+
+faststep:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      96(R11), Y12
+	VMOVUPS      128(R11), Y13
+	VMOVUPS      160(R11), Y14
+	VBROADCASTSS 4(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 4(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 4(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 4(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	PREFETCHT1   64(R8)
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VMOVUPS      256(R11), Y14
+	VBROADCASTSS 8(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 8(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 8(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 8(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      288(R11), Y12
+	VMOVUPS      320(R11), Y13
+	VMOVUPS      352(R11), Y14
+	VBROADCASTSS 12(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 12(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 12(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 12(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000180, R11
+	ADDQ         $0x00000080, R8
+	SUBQ         $0x00000004, R12
+	JGE          faststep
+
+faststeprest:
+	ADDQ $0x00000004, R12
+	JZ   faststepend
+
+faststepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000060, R11
+	ADDQ         $0x00000020, R8
+	DECQ         R12
+	JNZ          faststepone
+
+faststepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fastset
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+	VADDPS 256(AX), Y8, Y8
+	VADDPS 288(AX), Y9, Y9
+	VADDPS 320(AX), Y10, Y10
+	VADDPS 352(AX), Y11, Y11
+
+fastset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fastlast
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	VMOVUPS Y8, 256(AX)
+	VMOVUPS Y9, 288(AX)
+	VMOVUPS Y10, 320(AX)
+	VMOVUPS Y11, 352(AX)
+	JMP     faststored
+
+fastlast:
+	TESTQ   R11, R11
+	JZ      fastplain
+	VMOVUPS (R11), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VADDPS  Y12, Y6, Y6
+	VADDPS  Y12, Y9, Y9
+	VMOVUPS 32(R11), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VADDPS  Y13, Y7, Y7
+	VADDPS  Y13, Y10, Y10
+	VMOVUPS 64(R11), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+	VADDPS  Y14, Y8, Y8
+	VADDPS  Y14, Y11, Y11
+
+fastplain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	VMOVUPS Y2, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	VMOVUPS Y4, 32(R10)
+	VMOVUPS Y5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	VMOVUPS Y8, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y9, (R10)
+	VMOVUPS Y10, 32(R10)
+	VMOVUPS Y11, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+faststored:
+	ADDQ $0x00000180, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fast
+	MOVQ BX, R8
+
+slow:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	VXORPS     Y10, Y10, Y10
+	VXORPS     Y11, Y11, Y11
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         slowfetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+
+slowfetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   slowsteprest
+
+slowstep:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      96(R11), Y12
+	VMOVUPS      128(R11), Y13
+	VMOVUPS      160(R11), Y14
+	VBROADCASTSS 4(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 4(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 4(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 4(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VMOVUPS      256(R11), Y14
+	VBROADCASTSS 8(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 8(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 8(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 8(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      288(R11), Y12
+	VMOVUPS      320(R11), Y13
+	VMOVUPS      352(R11), Y14
+	VBROADCASTSS 12(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 12(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 12(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 12(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000180, R11
+	ADDQ         $0x00000020, R8
+	SUBQ         $0x00000004, R12
+	JGE          slowstep
+
+slowsteprest:
+	ADDQ $0x00000004, R12
+	JZ   slowstepend
+
+slowstepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000060, R11
+	ADDQ         $0x00000008, R8
+	DECQ         R12
+	JNZ          slowstepone
+
+slowstepend:
+	CMPQ   add+48(FP), $0x00
+	JE     slowset
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+	VADDPS 256(AX), Y8, Y8
+	VADDPS 288(AX), Y9, Y9
+	VADDPS 320(AX), Y10, Y10
+	VADDPS 352(AX), Y11, Y11
+
+slowset:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     slowlast
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	VMOVUPS Y8, 256(AX)
+	VMOVUPS Y9, 288(AX)
+	VMOVUPS Y10, 320(AX)
+	VMOVUPS Y11, 352(AX)
+	JMP     slowstored
+
+slowlast:
+	TESTQ   R11, R11
+	JZ      slowplain
+	VMOVUPS (R11), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VADDPS  Y12, Y6, Y6
+	VADDPS  Y12, Y9, Y9
+	VMOVUPS 32(R11), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VADDPS  Y13, Y7, Y7
+	VADDPS  Y13, Y10, Y10
+	VMOVUPS 64(R11), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+	VADDPS  Y14, Y8, Y8
+	VADDPS  Y14, Y11, Y11
+
+slowplain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	VMOVUPS Y2, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	VMOVUPS Y4, 32(R10)
+	VMOVUPS Y5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	VMOVUPS Y8, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y9, (R10)
+	VMOVUPS Y10, 32(R10)
+	VMOVUPS Y11, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+slowstored:
+	ADDQ $0x00000180, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  slow
+	MOVQ BX, R8
+	JMP  slow
+
+tails:
+	CMPQ       DI, $0x03
+	JNE        tail3done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	MOVQ       c+56(FP), R9
+	TESTQ      R9, R9
+	JZ         tail3fetched
+	MOVQ       cStep+64(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	PREFETCHT0 64(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 64(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 64(R9)
+	ADDQ       R10, R9
+
+tail3fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   tail3steprest
+
+tail3step:
+	PREFETCHT1   (R8)
+	PREFETCHT1   64(R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	PREFETCHT1   128(R8)
+	VMOVUPS      96(R11), Y12
+	VMOVUPS      128(R11), Y13
+	VMOVUPS      160(R11), Y14
+	VBROADCASTSS 4(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 4(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 4(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	PREFETCHT1   192(R8)
+	PREFETCHT1   256(R8)
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VMOVUPS      256(R11), Y14
+	VBROADCASTSS 8(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 8(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 8(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	PREFETCHT1   320(R8)
+	VMOVUPS      288(R11), Y12
+	VMOVUPS      320(R11), Y13
+	VMOVUPS      352(R11), Y14
+	VBROADCASTSS 12(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 12(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 12(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000180, R11
+	ADDQ         $0x00000180, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail3step
+
+tail3steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail3stepend
+
+tail3stepone:
+	PREFETCHT1   (R8)
+	PREFETCHT1   64(R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000060, R11
+	ADDQ         $0x00000060, R8
+	DECQ         R12
+	JNZ          tail3stepone
+
+tail3stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     tail3set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+	VADDPS 256(AX), Y8, Y8
+
+tail3set:
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
+	JNZ     tail3last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	VMOVUPS Y8, 256(AX)
+	JMP     tail3stored
+
+tail3last:
+	TESTQ   R10, R10
+	JZ      tail3plain
+	VMOVUPS (R10), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VADDPS  Y12, Y6, Y6
+	VMOVUPS 32(R10), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VADDPS  Y13, Y7, Y7
+	VMOVUPS 64(R10), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+	VADDPS  Y14, Y8, Y8
+
+tail3plain:
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	VMOVUPS Y2, 64(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y3, (R9)
+	VMOVUPS Y4, 32(R9)
+	VMOVUPS Y5, 64(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y6, (R9)
+	VMOVUPS Y7, 32(R9)
+	VMOVUPS Y8, 64(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
+
+tail3stored:
+tail3done:
+	CMPQ       DI, $0x02
+	JNE        tail2done
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	MOVQ       c+56(FP), R9
+	TESTQ      R9, R9
+	JZ         tail2fetched
+	MOVQ       cStep+64(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	PREFETCHT0 64(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 64(R9)
+	ADDQ       R10, R9
 
 tail2fetched:
-	MOVQ CX, R11
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail2strided
-	SUBQ $0x00000004, R13
-	JL   tail2denserest
+	SUBQ $0x00000004, R12
+	JL   tail2steprest
 
-tail2dense:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
+tail2step:
+	PREFETCHT1   (R8)
+	PREFETCHT1   64(R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
+	VBROADCASTSS (R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	PREFETCHT1   128(R9)
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS 4(R11), Y15
+	PREFETCHT1   128(R8)
+	VMOVUPS      96(R11), Y12
+	VMOVUPS      128(R11), Y13
+	VMOVUPS      160(R11), Y14
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 4(R11)(DX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	PREFETCHT1   192(R9)
-	PREFETCHT1   256(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS 8(R11), Y15
+	PREFETCHT1   192(R8)
+	PREFETCHT1   256(R8)
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VMOVUPS      256(R11), Y14
+	VBROADCASTSS 8(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 8(R11)(DX*1), Y15
+	VBROADCASTSS 8(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	PREFETCHT1   320(R9)
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS 12(R11), Y15
+	PREFETCHT1   320(R8)
+	VMOVUPS      288(R11), Y12
+	VMOVUPS      320(R11), Y13
+	VMOVUPS      352(R11), Y14
+	VBROADCASTSS 12(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS 12(R11)(DX*1), Y15
+	VBROADCASTSS 12(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000180, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail2dense
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000180, R11
+	ADDQ         $0x00000180, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail2step
 
-tail2denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail2denseend
+tail2steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail2stepend
 
-tail2denseone:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
+tail2stepone:
+	PREFETCHT1   (R8)
+	PREFETCHT1   64(R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
+	VBROADCASTSS (R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000060, R9
-	DECQ         R13
-	JNZ          tail2denseone
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000060, R11
+	ADDQ         $0x00000060, R8
+	DECQ         R12
+	JNZ          tail2stepone
 
-tail2denseend:
-	JMP tail2store
-
-tail2strided:
-	SUBQ $0x00000004, R13
-	JL   tail2apartrest
-
-tail2apart:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	ADDQ         BX, R11
-	PREFETCHT1   128(R9)
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	ADDQ         BX, R11
-	PREFETCHT1   192(R9)
-	PREFETCHT1   256(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	ADDQ         BX, R11
-	PREFETCHT1   320(R9)
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	ADDQ         BX, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000180, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail2apart
-
-tail2apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail2apartend
-
-tail2apartone:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	VBROADCASTSS (R11)(DX*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y5
-	ADDQ         BX, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000060, R9
-	DECQ         R13
-	JNZ          tail2apartone
-
-tail2apartend:
-tail2store:
-	CMPQ   add+56(FP), $0x00
+tail2stepend:
+	CMPQ   add+48(FP), $0x00
 	JE     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
@@ -3490,8 +2823,8 @@ tail2store:
 	VADDPS 160(AX), Y5, Y5
 
 tail2set:
-	MOVQ    c+64(FP), DX
-	MOVQ    bias+80(FP), R10
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), R9
 	TESTQ   DX, DX
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
@@ -3503,199 +2836,125 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R10, R10
+	TESTQ   R9, R9
 	JZ      tail2plain
-	VMOVUPS (R10), Y12
+	VMOVUPS (R9), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
-	VMOVUPS 32(R10), Y13
+	VMOVUPS 32(R9), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
-	VMOVUPS 64(R10), Y14
+	VMOVUPS 64(R9), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 
 tail2plain:
-	MOVQ    cStep+72(FP), R10
-	SHLQ    $0x02, R10
+	MOVQ    cStep+64(FP), R9
+	SHLQ    $0x02, R9
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
-	ADDQ    R10, DX
+	ADDQ    R9, DX
 	VMOVUPS Y3, (DX)
 	VMOVUPS Y4, 32(DX)
 	VMOVUPS Y5, 64(DX)
-	ADDQ    R10, DX
-	MOVQ    DX, c+64(FP)
+	ADDQ    R9, DX
+	MOVQ    DX, c+56(FP)
 
 tail2stored:
 tail2done:
-	CMPQ       R8, $0x01
+	CMPQ       DI, $0x01
 	JNE        tail1done
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
-	MOVQ       c+64(FP), DX
+	MOVQ       c+56(FP), DX
 	TESTQ      DX, DX
 	JZ         tail1fetched
-	MOVQ       cStep+72(FP), R8
-	SHLQ       $0x02, R8
+	MOVQ       cStep+64(FP), DI
+	SHLQ       $0x02, DI
 	PREFETCHT0 (DX)
 	PREFETCHT0 64(DX)
-	ADDQ       R8, DX
+	ADDQ       DI, DX
 
 tail1fetched:
-	MOVQ CX, R11
+	MOVQ CX, R10
+	MOVQ BX, R11
 	MOVQ SI, R12
-	MOVQ DI, R13
-	CMPQ BX, $0x04
-	JNE  tail1strided
-	SUBQ $0x00000004, R13
-	JL   tail1denserest
+	SUBQ $0x00000004, R12
+	JL   tail1steprest
 
-tail1dense:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
+tail1step:
+	PREFETCHT1   (R8)
+	PREFETCHT1   64(R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	PREFETCHT1   128(R9)
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS 4(R11), Y15
+	PREFETCHT1   128(R8)
+	VMOVUPS      96(R11), Y12
+	VMOVUPS      128(R11), Y13
+	VMOVUPS      160(R11), Y14
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	PREFETCHT1   192(R9)
-	PREFETCHT1   256(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS 8(R11), Y15
+	PREFETCHT1   192(R8)
+	PREFETCHT1   256(R8)
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VMOVUPS      256(R11), Y14
+	VBROADCASTSS 8(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	PREFETCHT1   320(R9)
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS 12(R11), Y15
+	PREFETCHT1   320(R8)
+	VMOVUPS      288(R11), Y12
+	VMOVUPS      320(R11), Y13
+	VMOVUPS      352(R11), Y14
+	VBROADCASTSS 12(R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000180, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail1dense
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000180, R11
+	ADDQ         $0x00000180, R8
+	SUBQ         $0x00000004, R12
+	JGE          tail1step
 
-tail1denserest:
-	ADDQ $0x00000004, R13
-	JZ   tail1denseend
+tail1steprest:
+	ADDQ $0x00000004, R12
+	JZ   tail1stepend
 
-tail1denseone:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
+tail1stepone:
+	PREFETCHT1   (R8)
+	PREFETCHT1   64(R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000060, R9
-	DECQ         R13
-	JNZ          tail1denseone
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000060, R11
+	ADDQ         $0x00000060, R8
+	DECQ         R12
+	JNZ          tail1stepone
 
-tail1denseend:
-	JMP tail1store
-
-tail1strided:
-	SUBQ $0x00000004, R13
-	JL   tail1apartrest
-
-tail1apart:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	ADDQ         BX, R11
-	PREFETCHT1   128(R9)
-	VMOVUPS      96(R12), Y12
-	VMOVUPS      128(R12), Y13
-	VMOVUPS      160(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	ADDQ         BX, R11
-	PREFETCHT1   192(R9)
-	PREFETCHT1   256(R9)
-	VMOVUPS      192(R12), Y12
-	VMOVUPS      224(R12), Y13
-	VMOVUPS      256(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	ADDQ         BX, R11
-	PREFETCHT1   320(R9)
-	VMOVUPS      288(R12), Y12
-	VMOVUPS      320(R12), Y13
-	VMOVUPS      352(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	ADDQ         BX, R11
-	ADDQ         $0x00000180, R12
-	ADDQ         $0x00000180, R9
-	SUBQ         $0x00000004, R13
-	JGE          tail1apart
-
-tail1apartrest:
-	ADDQ $0x00000004, R13
-	JZ   tail1apartend
-
-tail1apartone:
-	PREFETCHT1   (R9)
-	PREFETCHT1   64(R9)
-	VMOVUPS      (R12), Y12
-	VMOVUPS      32(R12), Y13
-	VMOVUPS      64(R12), Y14
-	VBROADCASTSS (R11), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y1
-	VFMADD231PS  Y15, Y14, Y2
-	ADDQ         BX, R11
-	ADDQ         $0x00000060, R12
-	ADDQ         $0x00000060, R9
-	DECQ         R13
-	JNZ          tail1apartone
-
-tail1apartend:
-tail1store:
-	CMPQ   add+56(FP), $0x00
+tail1stepend:
+	CMPQ   add+48(FP), $0x00
 	JE     tail1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 
 tail1set:
-	MOVQ    c+64(FP), CX
-	MOVQ    bias+80(FP), DX
+	MOVQ    c+56(FP), CX
+	MOVQ    bias+72(FP), DX
 	TESTQ   CX, CX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
@@ -3714,13 +2973,13 @@ tail1last:
 	VADDPS  Y14, Y2, Y2
 
 tail1plain:
-	MOVQ    cStep+72(FP), AX
+	MOVQ    cStep+64(FP), AX
 	SHLQ    $0x02, AX
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	VMOVUPS Y2, 64(CX)
 	ADDQ    AX, CX
-	MOVQ    CX, c+64(FP)
+	MOVQ    CX, c+56(FP)
 
 tail1stored:
 tail1done:

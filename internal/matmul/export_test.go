@@ -19,3 +19,6 @@ func Tile() (rows, cols int) { return chosen.tile, 3 * chosen.lanes }
 
 // MostK is the products of a partial sum.
 const MostK = mostK
+
+// Memory returns what is packed.
+func (p *Packed) Memory() []float32 { return p.memory }

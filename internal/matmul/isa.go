@@ -18,7 +18,7 @@ type isa struct {
 }
 
 type (
-	multiplyFunc = func(sums, a *float32, aRow, aCol int, b *float32, k, rows, add int, c *float32, cStep int, bias, ahead *float32, stream int)
+	multiplyFunc = func(sums, a *float32, aRow int, b *float32, k, rows, add int, c *float32, cStep int, bias, ahead *float32, fetch int)
 	finishFunc   = func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 	slopeFunc    = func(dx, x, dy *float32, n int)
 )

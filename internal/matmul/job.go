@@ -11,25 +11,29 @@ import (
 type job struct {
 	args       Args
 	dst, x, dy []float32       // of elements, which have no C
+	packed     *Packed         // of what is packed, which lies in A
 	done       <-chan struct{} // of the call's context
 
 	cut     panels
 	rows    int  // of an item
 	group   int  // panels of an item
 	kBlock  int  // products of a partial sum
+	copies  bool // A, whose rows have gaps, is copied a part at a time
 	plain   bool // C is the product, or that and a bias
 	items   int64
 	next    atomic.Int64
 	workers int
-	sums    [][]float32 // of each worker
+	work    [][]float32 // of each worker: sums, and then a part of A
 }
 
 const (
 	mostRows   = 128     // of an item
 	blockA     = 1 << 18 // floats of rows of A that stay in the second-level cache beside a panel
 	panelGroup = 4       // panels of an item where they do not
+	copyGroup  = 12      // panels of an item that copies A: their sums stay in that cache, too
 	mostK      = 384     // of a partial sum: its part of a panel stays in the second-level cache
 	elements   = 1 << 13 // of an item
+	packRows   = 64      // of B, of an item that packs
 	smallTime  = 10_000  // nanoseconds of work that are worth a helper
 )
 
@@ -45,29 +49,35 @@ func (j *job) plan() {
 	a := &j.args
 	m, k := a.C.Rows, a.B.k
 	j.cut = panelsOf(a.B.n)
-	j.kBlock = max(4, equalParts(k, mostK, 4)) // of no K, too: block counts by it
+	j.kBlock = max(16, equalParts(k, mostK, 16)) // of no K, too: block counts by it
 	time := 2 * float64(m) * float64(k) * float64(a.B.n) / chosen.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := chosen.tile
-	j.rows, j.group = equalParts(m, mostRows, tile), 1
-	if j.rows*k > blockA {
+	j.rows, j.group, j.copies = equalParts(m, mostRows, tile), 1, a.A.ColStride != 1
+	switch {
+	case j.copies:
+		j.group = equalParts(j.cut.count(), copyGroup, 1)
+	case j.rows*k > blockA:
 		j.group = panelGroup
 	}
 	for j.tooFew(tile) {
-		if j.group > 1 {
-			j.group = 1
-		} else {
+		switch {
+		case j.group == 1 || j.copies && j.rows >= 8*tile:
 			j.rows = equalParts(m, j.rows/2, tile)
+		case j.copies:
+			j.group = equalParts(j.cut.count(), j.group/2, 1)
+		default:
+			j.group = 1
 		}
 	}
 	j.plain = a.Activation == None && a.Before.Data == nil && a.Residual.Data == nil && !a.Accumulate
 	j.items = int64(j.count())
-	j.hold(j.group * j.rows * min(3, j.cut.vectors) * chosen.lanes)
+	j.hold(j.sumsOf(j.group) + j.copied())
 }
 
 // tooFew reports whether smaller items would keep the workers busier: a helper that waits
 // long for the last item falls asleep and comes late to the next call. Items of few rows
-// read B more often.
+// read B more often, those of few panels copy A more often.
 func (j *job) tooFew(tile int) bool {
 	if j.workers == 1 || j.group == 1 && j.rows <= 2*tile {
 		return false
@@ -81,14 +91,25 @@ func (j *job) groups() int { return (j.cut.count() + j.group - 1) / j.group }
 
 func (j *job) count() int { return (j.args.C.Rows + j.rows - 1) / j.rows * j.groups() }
 
+// sumsOf returns how many sums an item has in so many panels.
+func (j *job) sumsOf(panels int) int { return panels * j.rows * min(3, j.cut.vectors) * chosen.lanes }
+
+// copied returns how many elements of A an item copies at a time.
+func (j *job) copied() int {
+	if !j.copies {
+		return 0
+	}
+	return j.rows * j.kBlock
+}
+
 // hold reserves the workspace of all workers, so that a later call allocates nothing.
 func (j *job) hold(floats int) {
 	j.workers = int(min(int64(j.workers), j.items))
-	for len(j.sums) < j.workers {
-		j.sums = append(j.sums, nil)
+	for len(j.work) < j.workers {
+		j.work = append(j.work, nil)
 	}
 	for i := range j.workers {
-		j.sums[i] = aligned(j.sums[i], floats)
+		j.work[i] = aligned(j.work[i], floats)
 	}
 }
 
@@ -99,6 +120,13 @@ func (j *job) planElements() {
 	j.workers = int(min(int64(workers.Most(0)), 1+int64(time/smallTime), j.items))
 }
 
+// planPacking cuts what makes a Packed of B, which is in the place of A.
+func (j *job) planPacking(most int) {
+	j.items = j.packed.items(&j.args.A)
+	time := 4 * float64(j.packed.k) * float64(j.packed.n) / chosen.flops
+	j.workers = int(min(int64(workers.Most(most)), 1+int64(time/smallTime), j.items))
+}
+
 // Work takes items until none is left.
 func (j *job) Work(slot int) {
 	for !j.canceled() {
@@ -106,25 +134,34 @@ func (j *job) Work(slot int) {
 		if item >= j.items {
 			return
 		}
-		if j.x != nil {
+		switch {
+		case j.x != nil:
 			j.elements(int(item) * elements)
-			continue
+		case j.packed != nil:
+			j.packed.pack(&j.args.A, int(item))
+		default:
+			n := j.groups()
+			j.block(j.work[slot], int(item)/n*j.rows, int(item)%n*j.group)
 		}
-		n := j.groups()
-		j.block(j.sums[slot], int(item)/n*j.rows, int(item)%n*j.group)
 	}
 }
 
 // block computes rows of C within an item's panels. Where rows of A are long, each part of
 // them meets all these panels while it is in the cache.
-func (j *job) block(sums []float32, row, first int) {
-	k, last := j.args.B.k, min(first+j.group, j.cut.count())
-	size := len(sums) / j.group
+func (j *job) block(work []float32, row, first int) {
+	a, k, last := &j.args.A, j.args.B.k, min(first+j.group, j.cut.count())
+	rows, size := min(j.rows, j.args.C.Rows-row), j.sumsOf(1)
 	for from := 0; from == 0 || from < k; from += j.kBlock {
+		p := part{row: row, rows: rows, from: from, n: min(j.kBlock, k-from)}
+		if k > 0 {
+			p.a = Matrix{Data: a.Data[row*a.RowStride+from*a.ColStride:], Rows: rows, Cols: p.n, RowStride: a.RowStride, ColStride: a.ColStride}
+		}
+		if j.copies && k > 0 {
+			p.a.copyTo(work[j.sumsOf(j.group):])
+		}
 		for i := first; i < last; i++ {
-			p := part{row: row, rows: min(j.rows, j.args.C.Rows-row), from: from, n: min(j.kBlock, k-from)}
 			p.col, p.width = j.cut.at(i)
-			p.sums = sums[(i-first)*size:][:p.rows*p.width]
+			p.sums = work[(i-first)*size:][:rows*p.width]
 			next := k*p.col + (from+p.n)*p.width // of this panel, or the next one's start
 			if i+1 < last {
 				col, width := j.cut.at(i + 1)
@@ -142,6 +179,7 @@ func (j *job) block(sums []float32, row, first int) {
 type part struct {
 	row, rows, col, width int
 	from, n               int
+	a                     Matrix    // that part of A
 	sums                  []float32 // [rows][width]
 }
 
@@ -158,7 +196,7 @@ func (j *job) part(p *part, next int) {
 		if p.from == 0 {
 			clear(p.sums)
 		}
-		multiplyPortable(p.sums, &a.A, p.row, p.from, a.B.memory[at:][:p.n*p.width], p.n, p.rows, p.width)
+		multiplyPortable(p.sums, &p.a, a.B.memory[at:][:p.n*p.width], p.width)
 	default:
 		var c, bias *float32
 		if last && j.plain && p.col+p.width <= a.B.n {
@@ -167,12 +205,8 @@ func (j *job) part(p *part, next int) {
 				bias = &a.Bias[p.col]
 			}
 		}
-		stream := 0
-		if p.rows < 3*chosen.tile {
-			stream = 1
-		}
 		multiply, ahead := chosen.multiply[p.width/chosen.lanes-1], &a.B.memory[min(next, len(a.B.memory)-1)]
-		multiply(&p.sums[0], a.A.at(p.row, p.from), a.A.RowStride, a.A.ColStride, &a.B.memory[at], p.n, p.rows, min(p.from, 1), c, a.C.RowStride, bias, ahead, stream)
+		multiply(&p.sums[0], &p.a.Data[0], p.a.RowStride, &a.B.memory[at], p.n, p.rows, min(p.from, 1), c, a.C.RowStride, bias, ahead, fetchTiles(p.rows))
 		if c != nil {
 			return
 		}
@@ -180,6 +214,25 @@ func (j *job) part(p *part, next int) {
 	if last {
 		a.finish(p)
 	}
+}
+
+// fetchTiles returns with how many tiles the next part of B is prefetched: where they are
+// many, slowly, as reads of A and B that miss the first-level cache wait behind it.
+func fetchTiles(rows int) int {
+	switch {
+	case rows < 3*chosen.tile:
+		return 1
+	case rows < 12*chosen.tile:
+		return 3
+	}
+	return 12
+}
+
+// copyTo makes a a copy in memory whose rows lie one after the other.
+func (a *Matrix) copyTo(memory []float32) {
+	memory = memory[:a.Rows*a.Cols]
+	packPanel(memory, *a, 0, a.Cols)
+	*a = Dense(memory, a.Rows, a.Cols)
 }
 
 // at returns the address of an element.

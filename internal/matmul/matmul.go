@@ -94,10 +94,23 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 	if a.C.Rows == 0 || a.C.Cols == 0 {
 		return nil
 	}
-	j := e.newJob(ctx)
+	j := e.newJob(ctx.Done())
 	j.args = *a
 	j.plan()
-	return e.do(ctx, j)
+	e.do(j)
+	return ctx.Err()
+}
+
+// Pack is p.Pack(b) by so many goroutines at most, 0 for GOMAXPROCS.
+func (e *Engine) Pack(p *Packed, b Matrix, most int) {
+	p.begin(&b)
+	if len(p.memory) == 0 {
+		return
+	}
+	j := e.newJob(nil)
+	j.packed, j.args.A = p, b
+	j.planPacking(most)
+	e.do(j)
 }
 
 // Apply sets dst[i] = act(x[i]). dst may be x.
@@ -127,28 +140,28 @@ func (e *Engine) elements(ctx context.Context, dst, x, dy []float32, act Activat
 	if len(x) == 0 {
 		return nil
 	}
-	j := e.newJob(ctx)
+	j := e.newJob(ctx.Done())
 	j.dst, j.x, j.dy, j.args.Activation = dst, x, dy, act
 	j.planElements()
-	return e.do(ctx, j)
+	e.do(j)
+	return ctx.Err()
 }
 
-func (e *Engine) newJob(ctx context.Context) *job {
+func (e *Engine) newJob(done <-chan struct{}) *job {
 	j := e.last.Swap(nil)
 	if j == nil {
 		j = e.jobs.Get().(*job)
 	}
-	j.done = ctx.Done()
+	j.done = done
 	return j
 }
 
 // do runs a job and gives it back.
-func (e *Engine) do(ctx context.Context, j *job) error {
+func (e *Engine) do(j *job) {
 	j.next.Store(0)
 	e.pool.Run(j, j.workers-1)
-	j.args, j.done, j.dst, j.x, j.dy = Args{}, nil, nil, nil, nil
+	j.args, j.done, j.dst, j.x, j.dy, j.packed = Args{}, nil, nil, nil, nil, nil
 	if !e.last.CompareAndSwap(nil, j) {
 		e.jobs.Put(j)
 	}
-	return ctx.Err()
 }

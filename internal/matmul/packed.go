@@ -21,6 +21,14 @@ func (p *Packed) Dims() (k, n int) { return p.k, p.n }
 // reaches beyond its memory, or has more elements than that, leaves p such that every product
 // with it is a *flashkit.ProblemError.
 func (p *Packed) Pack(b Matrix) {
+	p.begin(&b)
+	for item := range p.items(&b) {
+		p.pack(&b, int(item))
+	}
+}
+
+// begin checks b and makes room for it.
+func (p *Packed) begin(b *Matrix) {
 	p.k, p.n, p.memory = 0, 0, p.memory[:0]
 	if p.err = b.check("B", b.Rows, b.Cols); p.err != nil {
 		return
@@ -31,14 +39,35 @@ func (p *Packed) Pack(b Matrix) {
 		return
 	}
 	p.k, p.n = b.Rows, b.Cols
-	if p.k == 0 || p.n == 0 {
-		return
+	if p.k > 0 && p.n > 0 {
+		p.memory = aligned(p.memory, p.k*panelsOf(p.n).vectors*chosen.lanes)
 	}
-	cut := panelsOf(p.n)
-	p.memory = aligned(p.memory, p.k*cut.vectors*chosen.lanes)
-	for i := range cut.count() {
+}
+
+// items returns into how many items the packing of b is cut: rows that lie without gaps, or
+// else panels.
+func (p *Packed) items(b *Matrix) int64 {
+	switch {
+	case len(p.memory) == 0:
+		return 0
+	case b.ColStride == 1:
+		return int64((p.k + packRows - 1) / packRows)
+	}
+	return int64(panelsOf(p.n).count())
+}
+
+// pack packs an item.
+func (p *Packed) pack(b *Matrix, item int) {
+	cut, from, to := panelsOf(p.n), 0, p.k
+	first, last := item, item+1
+	if b.ColStride == 1 {
+		from, first, last = item*packRows, 0, cut.count()
+		to = min(from+packRows, p.k)
+	}
+	for i := first; i < last; i++ {
 		col, width := cut.at(i)
-		packPanel(p.memory[p.k*col:], b, col, width)
+		rows := Matrix{b.Data[from*b.RowStride:], to - from, b.Cols, b.RowStride, b.ColStride}
+		packPanel(p.memory[p.k*col+from*width:], rows, col, width)
 	}
 }
 

@@ -1,29 +1,29 @@
 package matmul
 
-// multiplyPortable adds to sums, [rows][width], the products of rows of a and a panel. The
-// conversions keep compilers from fusing products and sums, which would make the bits of a
-// row depend on its tile.
-func multiplyPortable(sums []float32, a *Matrix, row, from int, panel []float32, k, rows, width int) {
-	r := 0
-	for ; r+2 <= rows; r += 2 {
-		x := a.Data[(row+r)*a.RowStride+from*a.ColStride:]
+// multiplyPortable adds to sums, [rows][width], the products of rows of a, each without gaps,
+// and a panel. The conversions keep compilers from fusing products and sums, which would make
+// the bits of a row depend on its tile.
+func multiplyPortable(sums []float32, a *Matrix, panel []float32, width int) {
+	r, k := 0, a.Cols
+	for ; r+2 <= a.Rows; r += 2 {
+		x, y := a.Data[r*a.RowStride:][:k], a.Data[(r+1)*a.RowStride:][:k]
 		for c := 0; c < width; c += 4 {
-			twoRows(sums[r*width+c:], x, a.RowStride, a.ColStride, panel[c:], k, width)
+			twoRows(sums[r*width+c:], x, y, panel[c:], width)
 		}
 	}
-	if r < rows {
-		x := a.Data[(row+r)*a.RowStride+from*a.ColStride:]
+	if r < a.Rows {
+		x := a.Data[r*a.RowStride:][:k]
 		for c := 0; c < width; c += 4 {
-			oneRow(sums[r*width+c:], x, a.ColStride, panel[c:], k, width)
+			oneRow(sums[r*width+c:], x, panel[c:], width)
 		}
 	}
 }
 
-func twoRows(sums, x []float32, rowStride, colStride int, panel []float32, k, width int) {
+func twoRows(sums, x, y, panel []float32, width int) {
 	var s0, s1, s2, s3, t0, t1, t2, t3 float32
-	for i := range k {
-		b := panel[i*width:][:4]
-		x0, x1 := x[i*colStride], x[rowStride+i*colStride]
+	y = y[:len(x)]
+	for i, x0 := range x {
+		b, x1 := panel[i*width:][:4], y[i]
 		s0 += float32(x0 * b[0])
 		s1 += float32(x0 * b[1])
 		s2 += float32(x0 * b[2])
@@ -37,11 +37,10 @@ func twoRows(sums, x []float32, rowStride, colStride int, panel []float32, k, wi
 	addFour(sums[width:], t0, t1, t2, t3)
 }
 
-func oneRow(sums, x []float32, colStride int, panel []float32, k, width int) {
+func oneRow(sums, x, panel []float32, width int) {
 	var s0, s1, s2, s3 float32
-	for i := range k {
+	for i, x0 := range x {
 		b := panel[i*width:][:4]
-		x0 := x[i*colStride]
 		s0 += float32(x0 * b[0])
 		s1 += float32(x0 * b[1])
 		s2 += float32(x0 * b[2])

@@ -5,8 +5,8 @@ import (
 	"strconv"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/elements"
 	"github.com/flashkit-go/flashkit/internal/matmul"
-	"github.com/flashkit-go/flashkit/internal/norm"
 )
 
 // A group is sequences on their way through the layers, all tokens the rows of one matrix:
@@ -123,7 +123,7 @@ func (g *group) attend() {
 
 func (g *group) normalize(n *layerNorm) {
 	if g.err == nil {
-		norm.Rows(g.x, g.x, n.weight, n.bias, n.eps)
+		elements.Norm(g.x, g.x, n.weight, n.bias, nil, n.eps)
 	}
 }
 

@@ -38,7 +38,7 @@ func (g *generator) tileRows() int {
 type panel struct {
 	vectors            int
 	sums, a, b, k      GPVirtual
-	aRow, aRow3, aCol  GPVirtual // bytes
+	aRow, aRow3        GPVirtual // bytes
 	rows, ahead        GPVirtual
 	a0, a4, at, n      GPVirtual // of the tile at hand
 	lanesB, broadcasts []VecPhysical
@@ -47,52 +47,60 @@ type panel struct {
 // multiplyPanel emits C += A B for a panel.
 func (g *generator) multiplyPanel(vectors int) {
 	g.arithmetic(fmt.Sprintf("multiply%d", vectors),
-		"func(sums, a *float32, aRow, aCol int, b *float32, k, rows, add int, c *float32, cStep int, bias, ahead *float32, stream int)",
-		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i*aCol] b[i][c].",
+		"func(sums, a *float32, aRow int, b *float32, k, rows, add int, c *float32, cStep int, bias, ahead *float32, fetch int)",
+		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].",
 		fmt.Sprintf("Rows of sums and b have %d vectors. If c is not nil, what would be sums goes to rows of c, cStep", vectors),
-		"elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on into the second-level cache: if stream is not 0 as much",
-		"as b has for each tile, else a third of that. k > 0.")
-	p := &panel{vectors: vectors, sums: param("sums"), a: param("a"), aRow: bytes(param("aRow")), aCol: bytes(param("aCol")),
+		"elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache: with",
+		fmt.Sprintf("the first tile if fetch is 1, else with the first fetch tiles, which are %d or %d. k > 0.", fastFetch, slowFetch))
+	p := &panel{vectors: vectors, sums: param("sums"), a: param("a"), aRow: bytes(param("aRow")),
 		b: param("b"), k: param("k"), rows: param("rows"), ahead: param("ahead"), aRow3: GP64(), a0: GP64(), a4: GP64(), at: GP64(), n: GP64()}
 	most := g.tileRows()
 	used := most * vectors
 	p.lanesB, p.broadcasts = g.registers[used:used+vectors], g.registers[used+vectors:]
 	p.broadcasts = p.broadcasts[:min(4, len(p.broadcasts))]
 	LEAQ(Mem{Base: p.aRow, Index: p.aRow, Scale: 2}, p.aRow3)
-	CMPQ(address("stream"), Imm(0))
-	JNE(LabelRef("stream"))
-	g.tiles(p, most, "tile", 1)
-	JMP(LabelRef("tails"))
-	Label("stream")
-	g.tiles(p, most, "streamtile", vectors)
+	CMPQ(address("fetch"), Imm(fastFetch))
+	JG(LabelRef("slow"))
+	JE(LabelRef("fast"))
+	g.tiles(p, most, "once", vectors*g.vectorBytes)
+	g.tiles(p, most, "fast", g.vectorBytes)
+	g.tiles(p, most, "slow", 3*g.vectorBytes/slowFetch)
 	Label("tails")
 	for rows := most - 1; rows > 0; rows-- {
 		name := fmt.Sprintf("tail%d", rows)
 		CMPQ(p.rows, Imm(uint64(rows)))
 		JNE(LabelRef(name + "done"))
-		g.tile(p, rows, name, vectors)
+		g.tile(p, rows, name, vectors*g.vectorBytes)
 		Label(name + "done")
 	}
 	g.done()
 }
 
-// tiles emits whole tiles, which prefetch so many vectors with each step.
+// A panel of three vectors is prefetched with one tile or with so many.
+const (
+	fastFetch = 3
+	slowFetch = 12
+)
+
+// tiles emits whole tiles, which prefetch so many bytes with each step. After the tiles that
+// do, it goes on with what reads the panel itself once more: what is in the cache costs little.
 func (g *generator) tiles(p *panel, rows int, name string, ahead int) {
 	Label(name)
 	CMPQ(p.rows, Imm(uint64(rows)))
-	JL(LabelRef(name + "done"))
+	JL(LabelRef("tails"))
 	g.tile(p, rows, name, ahead)
 	ADDQ(U32(uint32(rows*p.vectors*g.vectorBytes)), p.sums)
 	for range rows {
 		ADDQ(p.aRow, p.a)
 	}
 	SUBQ(Imm(uint64(rows)), p.rows)
-	JMP(LabelRef(name))
-	Label(name + "done")
+	DECQ(address("fetch"))
+	JNZ(LabelRef(name))
+	MOVQ(p.b, p.ahead)
+	JMP(LabelRef("slow"))
 }
 
-// tile emits the products of one tile. Elements of A that lie side by side are addressed
-// without arithmetic.
+// tile emits the products of one tile.
 func (g *generator) tile(p *panel, rows int, name string, ahead int) {
 	acc := make([][]VecPhysical, rows)
 	for r := range acc {
@@ -106,13 +114,7 @@ func (g *generator) tile(p *panel, rows int, name string, ahead int) {
 	}
 	MOVQ(p.b, p.at)
 	MOVQ(p.k, p.n)
-	CMPQ(p.aCol, Imm(4))
-	JNE(LabelRef(name + "strided"))
-	g.steps(p, acc, name+"dense", ahead, true)
-	JMP(LabelRef(name + "store"))
-	Label(name + "strided")
-	g.steps(p, acc, name+"apart", ahead, false)
-	Label(name + "store")
+	g.steps(p, acc, name+"step", ahead)
 	g.storeTile(p, acc, name)
 }
 
@@ -170,9 +172,9 @@ func (g *generator) storeTile(p *panel, acc [][]VecPhysical, name string) {
 	Label(name + "stored")
 }
 
-// steps emits the loop over K. Each step prefetches so many vectors.
-func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, vectors int, dense bool) {
-	rowBytes, ahead := p.vectors*g.vectorBytes, vectors*g.vectorBytes
+// steps emits the loop over K. Each step prefetches so many bytes.
+func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, ahead int) {
+	rowBytes := p.vectors * g.vectorBytes
 	unrolled(label, p.n, func(i int) {
 		for at := (i*ahead + line - 1) / line * line; at < (i+1)*ahead; at += line {
 			PREFETCHT1(Mem{Base: p.ahead, Disp: at})
@@ -182,27 +184,15 @@ func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, vectors i
 		}
 		for r := range acc {
 			x := p.broadcasts[r%len(p.broadcasts)]
-			m := rowAt([]GPVirtual{p.a0, p.a4}[r/4], p.aRow, p.aRow3, r%4)
-			if dense {
-				m = m.Offset(i * 4)
-			}
-			VBROADCASTSS(m, x)
+			VBROADCASTSS(rowAt([]GPVirtual{p.a0, p.a4}[r/4], p.aRow, p.aRow3, r%4).Offset(i*4), x)
 			for v, z := range p.lanesB {
 				VFMADD231PS(x, z, acc[r][v])
 			}
 		}
-		if !dense {
-			ADDQ(p.aCol, p.a0)
-			if len(acc) > 4 {
-				ADDQ(p.aCol, p.a4)
-			}
-		}
 	}, func(steps int) {
-		if dense {
-			ADDQ(U32(uint32(steps*4)), p.a0)
-			if len(acc) > 4 {
-				ADDQ(U32(uint32(steps*4)), p.a4)
-			}
+		ADDQ(U32(uint32(steps*4)), p.a0)
+		if len(acc) > 4 {
+			ADDQ(U32(uint32(steps*4)), p.a4)
 		}
 		ADDQ(U32(uint32(steps*rowBytes)), p.at)
 		ADDQ(U32(uint32(steps*ahead)), p.ahead)

@@ -6,12 +6,21 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
+// elementwise emits the routines of internal/elements.
+func (g *generator) elementwise() {
+	g.normRows()
+	g.normGradients()
+	g.addTo()
+	g.adamW()
+}
+
 // normRows emits layer norms of rows: three passes over each, for the mean, for the variance
 // and for the result. A pass that sums has four sums, as additions take four cycles.
 func (g *generator) normRows() {
-	g.arithmetic("rows", "func(dst, x, weight, bias *float32, cols, rows int, eps float32)",
-		"sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias. dst may be x. cols, rows > 0.")
-	dst, x, weight, bias, cols, rows := param("dst"), param("x"), param("weight"), param("bias"), param("cols"), param("rows")
+	g.arithmetic("rows", "func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)",
+		"sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, and of moments, if that is not nil,",
+		"to the mean and 1 / sqrt(variance + eps). dst may be x. cols, rows > 0.")
+	dst, x, weight, bias, moments, cols, rows := param("dst"), param("x"), param("weight"), param("bias"), param("moments"), param("cols"), param("rows")
 	r := g.registers
 	sums, v, w, mean, scale, mask, count := r[:4], r[4], r[5], r[6], r[7], r[8], r[9].AsX()
 	one := g.numbers("one", 1)
@@ -48,6 +57,7 @@ func (g *generator) normRows() {
 	VMOVSS(one(0), root)
 	VDIVSS(variance, root, root)
 	VBROADCASTSS(root, scale)
+	keepMoments(moments, mean.AsX(), root)
 	g.fourAtATime("result", cols, mask, func(e elements, _ int) {
 		e.load(x, v)
 		VSUBPS(mean, v, v)
@@ -62,6 +72,16 @@ func (g *generator) normRows() {
 	DECQ(rows)
 	JNZ(LabelRef("row"))
 	g.done()
+}
+
+// keepMoments stores two numbers of a row, if there is a place.
+func keepMoments(place GPVirtual, mean, scale Register) {
+	TESTQ(place, place)
+	JZ(LabelRef("kept"))
+	VMOVSS(mean, Mem{Base: place})
+	VMOVSS(scale, Mem{Base: place, Disp: 4})
+	ADDQ(Imm(8), place)
+	Label("kept")
 }
 
 // fourAtATime emits a loop over a row: four vectors, then single ones, then what is left of
@@ -105,7 +125,11 @@ func (g *generator) fourSums(label string, cols GPVirtual, mask VecPhysical, sum
 	VADDPS(sums[1], sums[0], sums[0])
 	VADDPS(sums[3], sums[2], sums[2])
 	VADDPS(sums[2], sums[0], sums[0])
-	a, b := sums[0], sums[1]
+	g.addLanes(sums[0], sums[1])
+}
+
+// addLanes sets the first element of a to the sum of all. It destroys b.
+func (g *generator) addLanes(a, b VecPhysical) {
 	if g.avx512 {
 		VEXTRACTF64X4(Imm(1), a, b.AsY())
 		VADDPS(b.AsY(), a.AsY(), a.AsY())

@@ -1,4 +1,4 @@
-package norm
+package elements
 
 import (
 	"fmt"
@@ -11,27 +11,34 @@ import (
 )
 
 // ways are what this machine can do, by name.
-func ways() map[string]func(dst, x, weight, bias []float32, eps float32) {
-	w := map[string]func(dst, x, weight, bias []float32, eps float32){"chosen": Rows, "portable": portableRows}
-	for name, f := range routines() {
-		w[name] = func(dst, x, weight, bias []float32, eps float32) {
-			f(&dst[0], &x[0], &weight[0], &bias[0], len(weight), len(x)/len(weight), eps)
-		}
+func ways() map[string]*isa {
+	w := available()
+	if w == nil {
+		w = map[string]*isa{}
 	}
+	w["portable"] = nil
 	return w
 }
 
-// exact returns a row in float64, and how far from it rounding may lead.
-func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
-	n, mean, variance, largest := float64(len(x)), 0.0, 0.0, 0.0
+// momentsOf returns the mean of a row and 1/sqrt(variance + eps).
+func momentsOf(x []float32, eps float32) (mean, scale float64) {
+	n, variance := float64(len(x)), 0.0
 	for _, v := range x {
 		mean += float64(v) / n
-		largest = max(largest, math.Abs(float64(v)))
 	}
 	for _, v := range x {
 		variance += (float64(v) - mean) * (float64(v) - mean) / n
 	}
-	scale := 1 / math.Sqrt(variance+float64(eps))
+	return mean, 1 / math.Sqrt(variance+float64(eps))
+}
+
+// exact returns a row in float64, and how far from it rounding may lead.
+func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
+	mean, scale := momentsOf(x, eps)
+	largest := 0.0
+	for _, v := range x {
+		largest = max(largest, math.Abs(float64(v)))
+	}
 	for i, v := range x {
 		d := (float64(v) - mean) * scale
 		y = append(y, d*float64(weight[i])+float64(bias[i]))
@@ -42,12 +49,12 @@ func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
 }
 
 // Every width beside float64, in place and not, and nothing written but the rows.
-func TestRows(t *testing.T) {
+func TestNorm(t *testing.T) {
 	widths := []int{384, 768, 1021, 1024}
 	for n := 1; n <= 150; n++ {
 		widths = append(widths, n)
 	}
-	for name, rows := range ways() {
+	for name, way := range ways() {
 		r := rand.New(rand.NewPCG(1, 2))
 		for _, n := range widths {
 			count := 1 + r.IntN(4)
@@ -68,7 +75,11 @@ func TestRows(t *testing.T) {
 			}
 			dst := memory[guard:][:len(x):len(x)]
 			before := slices.Clone(x)
-			rows(dst, x, weight, bias, 1e-12)
+			moments := []float32(nil)
+			if n%2 == 0 {
+				moments = make([]float32, 2*count)
+			}
+			way.rowsOf(dst, x, weight, bias, moments, 1e-12)
 			require.Equal(t, before, x)
 			for i, v := range memory {
 				require.Equal(t, i < guard || i >= guard+len(x), v != v, "%s, %d features: element %d", name, n, i-guard)
@@ -84,7 +95,12 @@ func TestRows(t *testing.T) {
 			if n == 1 {
 				require.Equal(t, slices.Repeat(bias, count), dst, name)
 			}
-			rows(x, x, weight, bias, 1e-12)
+			for row := range len(moments) / 2 {
+				mean, scale := momentsOf(x[row*n:][:n], 1e-12)
+				require.InDelta(t, mean, moments[2*row], 0x1p-21*(math.Abs(mean)+1/scale))
+				require.InEpsilon(t, scale, moments[2*row+1], 1e-4)
+			}
+			way.rowsOf(x, x, weight, bias, nil, 1e-12)
 			require.Equal(t, dst, x, "%s, %d features, in place", name, n)
 		}
 	}
@@ -92,9 +108,9 @@ func TestRows(t *testing.T) {
 
 // A row alone has the bits that it has among others, wherever it lies in memory, also beside
 // rows that are not finite.
-func TestRowsAlone(t *testing.T) {
+func TestNormAlone(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for name, rows := range ways() {
+	for name, way := range ways() {
 		for _, n := range []int{5, 16, 37, 384} {
 			weight, bias, x := make([]float32, n), make([]float32, n), make([]float32, 5*n)
 			for i := range x {
@@ -103,10 +119,10 @@ func TestRowsAlone(t *testing.T) {
 			copy(weight, x[n:])
 			x[2*n+n/2], x[4*n] = float32(math.NaN()), float32(math.Inf(1))
 			all := make([]float32, 5*n)
-			rows(all, x, weight, bias, 1e-5)
+			way.rowsOf(all, x, weight, bias, nil, 1e-5)
 			for row := range 5 {
 				alone := make([]float32, n+1)[1:]
-				rows(alone, append([]float32{0}, x[row*n:][:n]...)[1:], weight, bias, 1e-5)
+				way.rowsOf(alone, append([]float32{0}, x[row*n:][:n]...)[1:], weight, bias, nil, 1e-5)
 				require.Equal(t, fmt.Sprint(all[row*n:][:n]), fmt.Sprint(alone), name)
 				require.Equal(t, row == 2 || row == 4, alone[0] != alone[0], "%s, row %d", name, row)
 			}
@@ -114,24 +130,24 @@ func TestRowsAlone(t *testing.T) {
 	}
 }
 
-func TestRowsOfNothing(t *testing.T) {
-	Rows(nil, nil, []float32{1}, []float32{1}, 1)
+func TestNormOfNothing(t *testing.T) {
+	Norm(nil, nil, []float32{1}, []float32{1}, nil, 1)
 }
 
-func TestRowsAllocate(t *testing.T) {
+func TestNormAllocates(t *testing.T) {
 	x, w := make([]float32, 4*384), make([]float32, 384)
-	require.Zero(t, testing.AllocsPerRun(10, func() { Rows(x, x, w, w, 1e-5) }))
+	require.Zero(t, testing.AllocsPerRun(10, func() { Norm(x, x, w, w, nil, 1e-5) }))
 }
 
-func BenchmarkRows(b *testing.B) {
+func BenchmarkNorm(b *testing.B) {
 	x, w := make([]float32, 128*384), make([]float32, 384)
 	for i := range x {
 		x[i] = float32(i % 7)
 	}
-	for name, rows := range ways() {
+	for name, way := range ways() {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				rows(x, x, w, w, 1e-5)
+				way.rowsOf(x, x, w, w, nil, 1e-5)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*128), "ns/row")
 		})
