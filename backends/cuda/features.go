@@ -202,7 +202,7 @@ func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s St
 		return err
 	}
 	keys := ceilDiv(p.KVLen, f.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
-	rows := ceilDiv(p.QLen, f.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
+	rows := ceilDiv(p.QLen, f.rows) * heads * f32Parts(id, p, p.Dim, f32KeyColumns)
 	return b.run(f, keys+rows, block, s)
 }
 

@@ -38,7 +38,7 @@ template <int D, bool F> struct Tile {
     static constexpr int slice = D < 64 ? D : 64;       // columns of a stage
     static constexpr bool stays = D <= 128;             // the block's own rows stay in shared memory
     static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV in a block
-    static constexpr int row_out = D < 256 ? D : 256;   // columns of dQ in a block
+    static constexpr int row_out = F ? out : D < 256 ? D : 256; // columns of dQ in a block
     static constexpr int own = rows * slice;            // floats of a slice of own rows
     static constexpr int stage = row_walk * slice + (stays ? 0 : own);
     static constexpr int shared = ((stays ? 2 * rows * D : 0) + 2 * stage + 4 * walk) * 4 + slice * 8 + (F ? row_walk / 2 * threads * 4 : 0);
@@ -169,14 +169,18 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
                 score<slice, true>(s, own_slice(b, 0, i), b, p.dim);
             }
             const float *row_stats = stats + stat * 2 * walk;
-            auto lse_of = [&](int j, int e) { return keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2]; };
-            if constexpr (features)
+            if constexpr (features) {
+                auto lse_of = [&](int j, int e) { return keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2]; };
                 Scores<float>(p, f, e.s, batch, keys ? head : own_head).template weights<keys>(s, row, at + 2 * t, lse_of, slopes);
-            else
+            } else {
 #pragma unroll
                 for (int j = 0; j < tiles; j++)
 #pragma unroll
-                    for (int e = 0; e < 4; e++) s[j][e] = exp2_approx(fmaf(s[j][e], p.scale, -lse_of(j, e)) * 1.4426950408889634f);
+                    for (int e = 0; e < 4; e++) {
+                        float l = keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2];
+                        s[j][e] = exp2_approx(fmaf(s[j][e], p.scale, -l) * 1.4426950408889634f);
+                    }
+            }
             auto hide = [&](float (&x)[tiles][4]) {
 #pragma unroll
                 for (int j = 0; j < tiles; j++)

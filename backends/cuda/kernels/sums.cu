@@ -125,7 +125,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
 #pragma unroll
                     for (int c = 0; c < 4; c++) {
                         const int i = own + c / 2 * 8, key = key0 + 8 * j + 2 * t + c % 2;
-                        const bool seen = key >= i + e.lo && key <= i + e.hi && key < e.keys;
+                        const bool seen = i < e.rows && key >= i + e.lo && key <= i + e.hi && key < e.keys;
                         if (!seen) s[j][c] = 0;
                     }
                 x.template drop<false>(s, own, key0 + 2 * t);
