@@ -138,24 +138,24 @@ template <class T> struct Scores {
 
     // Makes scores in units of log2 of the dot products of a tile: own is the lane's row g,
     // walked its column 2t. What lies outside the tensors becomes anything. Hidden scores
-    // are -inf; what the band hides stays. By the lane's slopes, which lie a block's
-    // threads apart in shared memory, gradients of capped scores are to be multiplied.
+    // are -inf; what the band hides stays.
     template <bool transposed, int tiles> __device__ __forceinline__ void adjust(float (&s)[tiles][4], int own, int walked) const {
-        change<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, nullptr);
+        change<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
     // The same for backward: lse(n, e) is that of the element's row. Makes weights of the
-    // dot products.
-    template <bool transposed, int tiles, class LSE>
-    __device__ __forceinline__ void weights(float (&s)[tiles][4], int own, int walked, LSE lse, float *slopes) const {
-        change<transposed, true>(s, own, walked, lse, slopes);
+    // dot products. slope(n, e, d) is told, where there is a softcap, by what a gradient of
+    // the capped score is to be multiplied.
+    template <bool transposed, int tiles, class LSE, class Slope>
+    __device__ __forceinline__ void weights(float (&s)[tiles][4], int own, int walked, LSE lse, Slope slope) const {
+        change<transposed, true>(s, own, walked, lse, slope);
 #pragma unroll
         for (int n = 0; n < tiles; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(s[n][e] * kLog2E);
     }
 
-    template <bool transposed, bool backward, int tiles, class LSE>
-    __device__ __forceinline__ void change(float (&s)[tiles][4], int own, int walked, LSE lse, float *slopes) const {
+    template <bool transposed, bool backward, int tiles, class LSE, class Slope>
+    __device__ __forceinline__ void change(float (&s)[tiles][4], int own, int walked, LSE lse, Slope told) const {
         auto less = [&](int n, int e) { // a row without weight has the weights 0
             const float l = lse(n, e);
             return l == __int_as_float(0xff800000) ? l : -l;
@@ -168,7 +168,7 @@ template <class T> struct Scores {
                     float d;
                     const float x = tanh_of(s[n][e] * f.cap_in, d);
                     s[n][e] = backward ? fmaf(x, f.cap, less(n, e)) : x * f.cap_out;
-                    if (slopes) slopes[(4 * n + e) * blockDim.x] = d;
+                    if (backward) told(n, e, d);
                 }
         } else {
 #pragma unroll
@@ -276,22 +276,30 @@ template <class T> struct Scores {
     // each other.
     template <bool transposed, int tiles> __device__ __forceinline__ void drop(float (&s)[tiles][4], int own, int walked) const {
         if (!f.drop_below) return;
-        const int lane = threadIdx.x % 32, t = lane % 4, mine = transposed ? lane / 4 % 4 : t;
 #pragma unroll
         for (int n = 0; n < tiles; n++) {
-            const int i = transposed ? walked + 8 * n + mine % 2 : own + mine % 2 * 8;
-            const int j = transposed ? own + mine / 2 * 8 : walked - 2 * t + 8 * n + mine / 2 * 4;
-            const uint4 w = philox({(uint32_t)j >> 2, (uint32_t)i, (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]);
-            uint32_t dropped = (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
-            dropped <<= 4 * mine;
-            dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 4 : 1);
-            dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 8 : 2);
+            const uint32_t dropped = drops<transposed>(own, walked + 8 * n);
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int place = transposed ? 4 * (e % 2 + e / 2 * 2) + lane / 4 % 4 : 4 * (t / 2 * 2 + e / 2) + t % 2 * 2 + e % 2;
-                s[n][e] = __uint_as_float(__float_as_uint(s[n][e]) | dropped >> place << 31);
-            }
+            for (int e = 0; e < 4; e++) s[n][e] = __uint_as_float(__float_as_uint(s[n][e]) | dropped >> e << 31);
         }
+    }
+    // Bit e of the result says that dropout drops weight e of the lane's four of 8 columns.
+    template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
+        const int lane = threadIdx.x % 32, t = lane % 4, mine = transposed ? lane / 4 % 4 : t;
+        const int i = transposed ? walked + mine % 2 : own + mine % 2 * 8;
+        const int j = transposed ? own + mine / 2 * 8 : walked - 2 * t + mine / 2 * 4;
+        const uint4 w = philox({(uint32_t)j >> 2, (uint32_t)i, (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]);
+        uint32_t dropped = (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
+        dropped <<= 4 * mine;
+        dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 4 : 1);
+        dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 8 : 2);
+        uint32_t bits = 0;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int place = transposed ? 4 * e + lane / 4 % 4 : 4 * (t / 2 * 2 + e / 2) + t % 2 * 2 + e % 2;
+            bits |= (dropped >> place & 1) << e;
+        }
+        return bits;
     }
 };
 

@@ -34,10 +34,10 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
     for (int b = 0; b < p.batch; b++) {
         const Sequence s = sequence(p, x.f, b);
         const float *lse = first(p.lse, s.q_batch, h) + s.q0 * p.lse.row;
-        const float *delta = x.f.delta + ((int64_t)b * p.heads + h) * x.f.delta_rows;
+        const float *delta = x.f.delta + ((int64_t)b * p.heads + h) * x.f.delta_rows * x.f.delta_step;
         for (int i = threadIdx.x; i < s.rows; i += sink_threads) {
             const float weight = expf(sink - lse[i * p.lse.row]);
-            if (sink != -kInf && weight != 0) sum -= (double)weight * delta[i];
+            if (sink != -kInf && weight != 0) sum -= (double)weight * delta[i * x.f.delta_step];
         }
     }
     __shared__ double part[sink_threads];
@@ -117,9 +117,9 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
                 for (int r = 0; r < 2; r++) {
                     const int i = own + 8 * r;
                     lse[r] = i < e.rows ? first(p.lse, e.q_batch, h)[(e.q0 + i) * p.lse.row] : -kInf;
-                    delta[r] = i < e.rows ? f.delta[((int64_t)b * p.heads + h) * f.delta_rows + i] : 0;
+                    delta[r] = i < e.rows ? f.delta[(((int64_t)b * p.heads + h) * f.delta_rows + i) * f.delta_step] : 0;
                 }
-                x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, nullptr);
+                x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, [](int, int, float) {});
 #pragma unroll
                 for (int j = 0; j < tiles; j++)
 #pragma unroll
