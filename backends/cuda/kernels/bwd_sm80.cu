@@ -94,20 +94,6 @@ template <int D, bool features = false> struct Layout {
 template <bool b> struct Bool { static constexpr bool value = b; };
 constexpr float log2e = 1.4426950408889634f;
 
-// c += a b^T over D columns; a 16*M rows, b 8*N rows of tiles, at these offsets from two places.
-template <class T, int D, int M, int N>
-__device__ __forceinline__ void product(float (&c)[M][N][4], uint32_t a, int to_a, uint32_t b, int to_b) {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        uint32_t x[M][4], y[4];
-        for (int m = 0; m < M; m++) load_matrix(x[m], at<2 * D>(a, 16 * m, 2 * k) + to_a);
-        for (int n = 0; n < N; n += 2) {
-            load_matrix(y, at<2 * D>(b, 8 * n, 2 * k) + to_b);
-            for (int m = 0; m < M; m++) mma<T>(c[m][n], x[m], y[0], y[1]), mma<T>(c[m][n + 1], x[m], y[2], y[3]);
-        }
-    }
-}
-
 // c += x b over 16 rows of b at an offset from a place, for N/2 groups of 16 columns, 16*step columns apart.
 template <class T, int D, int step, int M, int N>
 __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (&x)[M][4], uint32_t b, int to_b, bool guard) {
@@ -211,28 +197,27 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
     };
 
     // Makes P^T of S^T, and of dP^T what P is multiplied by for dS^T: rows of the tile from
-    // row on, keys from key on. Dropped weights get the sign -.
-    auto weights = [&](float(&s)[M][chunk / 8][4], float(&dp)[M][chunk / 8][4], const float2 *stat, int row, int r0, int key, int head) {
+    // row on, keys from key on.
+    auto weights = [&](float(&s)[M][chunk / 8][4], float(&dp)[M][chunk / 8][4], uint32_t (&dropped)[M], const float2 *stat, int row, int r0, int key, int head) {
         Sequence e = {};
         if constexpr (features) e.diagonal = work.s.diagonal;
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const Scores<T> x(p, f, e, work.b, head);
             const int own = key + 16 * m + lane / 4, walked = row + lane % 4 * 2;
-            uint32_t dropped = 0; // a bit for each weight
+            dropped[m] = 0; // a bit for each weight
             if (f.drop_below)
 #pragma unroll
-                for (int n = 0; n < chunk / 8; n++) dropped |= x.template drops<true>(own, r0 + walked + 8 * n) << 4 * n;
+                for (int n = 0; n < chunk / 8; n++) {
+                    dropped[m] |= x.template drops<true>(own, r0 + walked + 8 * n) << 4 * n;
+#pragma unroll
+                    for (int e = 0; e < 4; e++) dp[m][n][e] = dropped[m] >> (4 * n + e) & 1 ? 0 : dp[m][n][e] * f.keep;
+                }
 #pragma unroll
             for (int n = 0; n < chunk / 8; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) dp[m][n][e] = (dropped >> (4 * n + e) & 1 ? 0 : dp[m][n][e] * f.keep) - stat[walked + 8 * n + e % 2].y;
+                for (int e = 0; e < 4; e++) dp[m][n][e] -= stat[walked + 8 * n + e % 2].y;
             x.template weights<true>(s[m], own, r0 + walked, [&](int n, int e) { return stat[walked + 8 * n + e % 2].x; }, [&](int n, int e, float d) { dp[m][n][e] *= d; });
-            if (f.drop_below)
-#pragma unroll
-                for (int n = 0; n < chunk / 8; n++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++) s[m][n][e] = __uint_as_float(__float_as_uint(s[m][n][e]) | dropped >> (4 * n + e) << 31);
         }
     };
     auto takes_part = [&](int head, int i, int key) {
@@ -258,7 +243,8 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
             float s[M][chunk / 8][4] = {}, dp[M][chunk / 8][4] = {};
             product<T, D>(s, own, 0, queries, 0);
             product<T, D>(dp, own, L::v, queries, to_dout);
-            if constexpr (features) weights(s, dp, stat, row, r0, work.k0 + key0, head);
+            uint32_t dropped[M];
+            if constexpr (features) weights(s, dp, dropped, stat, row, r0, work.k0 + key0, head);
             for (int n = 0; n < chunk / 8; n++)
                 for (int e = 0; e < 2; e++) {
                     const int r = row + 8 * n + lane % 4 * 2 + e, i = r0 + r;
@@ -267,16 +253,21 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
                         for (int f = e; f < 4; f += 2) {
                             const int key = k0 + key0 + 16 * m + lane / 4 + f / 2 * 8;
                             const bool hidden = edge.value && (key < i + lo() || key > i + hi() || key >= keys() || i >= rows());
-                            if constexpr (features) {
+                            if constexpr (features) { // dP of a hidden key may be NaN
                                 if (hidden) s[m][n][f] = 0;
-                                dp[m][n][f] = s[m][n][f] == 0 ? 0 : fabsf(s[m][n][f]) * dp[m][n][f]; // dP of a hidden key may be NaN
-                                s[m][n][f] = left_of(s[m][n][f]);
+                                dp[m][n][f] = hidden || edge.value && s[m][n][f] == 0 ? 0 : s[m][n][f] * dp[m][n][f];
                                 continue;
                             }
                             s[m][n][f] = exp2_approx(hidden ? -infinity : fmaf(s[m][n][f], p.scale_log2, -t.x));
                             dp[m][n][f] = hidden ? 0 : s[m][n][f] * (dp[m][n][f] - t.y);
                         }
                 }
+            if (features && f.drop_below)
+#pragma unroll
+                for (int m = 0; m < M; m++)
+#pragma unroll
+                    for (int i = 0; i < chunk / 2; i++)
+                        if (dropped[m] >> i & 1) s[m][i / 4][i % 4] = 0;
             uint32_t pa[chunk / 16][M][4], da[chunk / 16][M][4];
             for (int n = 0; n < chunk / 16; n++)
                 for (int m = 0; m < M; m++) {
@@ -434,7 +425,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         const int r = r0 + 16 * warp + 8 * half + lane / 4;
         const float on_diagonal = lane / 4 % 2 ? x[0][half][2 * half + 1] : x[0][half][2 * half];
         const bool there = r < e.rows();
-        const float lse = there ? stat_of(p.lse, e.q_batch(), h, e.q0() + r) * (features ? 1 : log2e) : 0;
+        const float lse = there ? stat_of(p.lse, e.q_batch(), h, e.q0() + r) * log2e : 0;
         const float dlse = there && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0;
         ((float2 *)p.delta)[(int64_t)bh * tiles * 64 + r] = {lse == -infinity ? infinity : lse, on_diagonal - dlse};
     }
