@@ -1,0 +1,105 @@
+package cuda
+
+import (
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What features add to the time of a pass, as fractions of it: any at all, which takes
+// other code, and each by itself. Products of 16 bits take less time beside them.
+var featureTimes = [...]struct {
+	feature           flashkit.Feature
+	float32           float64 // both passes
+	forward, backward float64 // of 16 bits
+}{
+	{flashkit.AllFeatures, .02, .15, .18},
+	{flashkit.FeatureSoftcap, .25, .9, .4}, {flashkit.FeatureALiBi, .05, .5, .1}, {flashkit.FeatureBias, .15, 1, .5},
+	{flashkit.FeatureMask, .3, .8, 1.5}, {flashkit.FeatureDropout, .3, 1.3, .5}, {flashkit.FeaturePage, .1, .1, 0},
+	{flashkit.FeatureMixed, .2, 0, 0},
+}
+
+// share returns what a feature adds to a pass of the stem.
+func (s *stem) share(t flashkit.DType, i int) float64 {
+	switch x := &featureTimes[i]; {
+	case t == flashkit.Float32:
+		return x.float32
+	case s.pass == flashkit.PassForward:
+		return x.forward
+	default:
+		return x.backward
+	}
+}
+
+// launchTime is that of another kernel, in microseconds: of a copy of what sequences say
+// too.
+const launchTime = 4
+
+// callCost predicts the time of a call on the device's own memory. It depends on the
+// problem, the pass and the traits alone.
+func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
+	t := s.deviceCost(dev, c.Problem, c.Traits.Loose)
+	if !featured(&c.Problem) {
+		return t
+	}
+	return s.withFeatures(dev, c, t, microseconds(s.costsOf(c.DType).launch))
+}
+
+// withFeatures returns what a call takes whose like without features takes a time, of which a
+// part does not depend on what is computed.
+func (s *stem) withFeatures(dev *Device, c *flashkit.Call, whole, fixed time.Duration) time.Duration {
+	asked, share, us := c.Features(), 1., 0.
+	for i := range featureTimes {
+		if asked&featureTimes[i].feature != 0 {
+			share += s.share(c.DType, i)
+		}
+	}
+	if c.Ragged {
+		share *= math.Exp2(-float64(c.Traits.Load) / 4)
+		us += launchTime
+	}
+	if c.Carry {
+		us += launchTime
+	}
+	if s.pass == flashkit.PassBackward {
+		if c.Score.Sink {
+			us += launchTime
+		}
+		if c.Score.Bias {
+			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())
+			us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
+		}
+	}
+	return fixed + time.Duration(float64(max(0, whole-fixed))*share) + microseconds(us)
+}
+
+// dbiasCycles returns those of a multiprocessor for a product of sums_dbias.
+func dbiasCycles(t flashkit.DType) float64 {
+	if t == flashkit.Float32 {
+		return 1. / 57
+	}
+	return 1. / 200
+}
+
+// hostCallCost predicts the time of a call with host tensors that has at most so many
+// buffers. One with features goes as one chunk.
+func (s *stem) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
+	if !featured(&c.Problem) {
+		return s.hostCost(dev, c.Problem, buffers)
+	}
+	in, out, rows := hostBytes(c.Problem, s.pass)
+	if c.Ragged {
+		part := math.Exp2(-float64(c.Traits.Load) / 8) // rows and keys are to pairs as a root
+		in, out, rows = in*part, out*part, rows*part
+	}
+	pairs := float64(c.Batch) * float64(c.Heads) * float64(c.QLen) * float64(c.KVLen)
+	if c.Score.Bias {
+		in += pairs * float64(c.DType.Size())
+	}
+	if c.Score.Mask {
+		in += pairs
+	}
+	h := &hostTensorCosts
+	return microseconds(h.call+(in*h.pack+out*h.unpack+rows*h.row)/1e3+(in+out)/h.rate*1e6) + s.callCost(dev, c)
+}
