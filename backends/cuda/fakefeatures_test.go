@@ -71,7 +71,8 @@ func (f *fakeDriver) computeFeatured(fn *fakeFunction, k *fakeKernel, block feat
 		x.sumBias()
 	case strings.Contains(fn.name, "_delta"):
 		x.sumDeltas()
-	case strings.Contains(fn.name, "_finish"): // of what backward has written already
+	case strings.Contains(fn.name, "_finish"):
+		x.finish()
 	case strings.HasPrefix(fn.name, "bwd_"):
 		x.backward()
 	default:
@@ -369,6 +370,19 @@ func (x *fakeFeatured) backwardRow(s *fakeSequence, h, i int, dk, dv [][]float64
 		}
 	}
 	x.store(vDQ, s.qBatch, h, s.q0+i, dq, float64(x.scale))
+}
+
+// finish writes dQ where there is no key, and so no block of keys; backward wrote the rest.
+func (x *fakeFeatured) finish() {
+	if x.kvLen > 0 {
+		return
+	}
+	for b := range x.seqs {
+		s := &x.seqs[b]
+		for h := range int(x.heads) {
+			x.store(vDQ, s.qBatch, h, s.q0, matrix(s.rowEnd, int(x.dim)), 1)
+		}
+	}
 }
 
 func (x *fakeFeatured) sumSink() {
