@@ -64,11 +64,16 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	return b.launch(id, p, a, s.handle)
 }
 
-// arguments are what a call needs on the heap: the block that the driver copies,
-// and the checked call.
+// arguments are what a call needs on the heap: the block that the driver copies, of
+// which plain instances take a part, the checked call, and what its sequences say.
 type arguments struct {
 	mapped
-	call flashkit.Call
+	features
+	call     flashkit.Call
+	featured bool
+	ints     []int32 // the lists of Sequences, one after the other
+	sides    [5]int  // how long each of them is
+	intsAt   Pointer // where they lie on the device
 }
 
 // set describes a call on the device's memory.
@@ -79,6 +84,7 @@ func (a *arguments) set(c *flashkit.Call) {
 			a.views[i].set(*x.Of(c.Args))
 		}
 	}
+	a.setFeatures(c)
 }
 
 // runDevice runs a call on tensors of the device to its end.

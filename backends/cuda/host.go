@@ -50,6 +50,9 @@ type hostCall struct {
 }
 
 func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) error {
+	if featured(&call.Problem) {
+		return b.runHostFeatures(ctx, id, call)
+	}
 	p, arrays := call.Problem, arraysOf(call)
 	units := p.Batch * p.KVHeads
 	if units == 0 {
@@ -158,6 +161,7 @@ func (c *hostCall) do(l *stagingBuffer, first, n int) error {
 	a := c.b.args.Get().(*arguments)
 	defer c.b.args.Put(a)
 	a.describe(p)
+	a.featured = false
 	for i := range c.arrays {
 		c.arrays[i].place(&a.views[i], l.device)
 	}

@@ -34,6 +34,9 @@ type images struct {
 	mu      sync.Mutex
 	modules [len(stems)]Module
 	loaded  [len(stems)][len(partNames)][len(dtypes)][maxDims]atomic.Pointer[function]
+
+	sums Module // of kernels/sums.cu
+	sum  [numSums]atomic.Pointer[function]
 }
 
 // A function is a kernel that is ready to launch.
@@ -68,6 +71,24 @@ func (x *images) get(d *Driver, s stemID, part partID, p flashkit.Problem) (*fun
 	return f, err
 }
 
+// getSum is get of a kernel of kernels/sums.cu.
+func (x *images) getSum(d *Driver, id sumID) (*function, error) {
+	slot := &x.sum[id]
+	if f := slot.Load(); f != nil {
+		return f, nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if f := slot.Load(); f != nil {
+		return f, nil
+	}
+	f, err := x.loadFrom(d, &x.sums, "sums", sumName(id))
+	if err == nil {
+		slot.Store(f)
+	}
+	return f, err
+}
+
 // symbolName returns the name of a kernel: bwd_sm80_bf16_d64, bwd_sm80_delta_bf16.
 func symbolName(s stemID, part partID, t flashkit.DType, dim int) string {
 	name := stems[s].name
@@ -84,16 +105,21 @@ func symbolName(s stemID, part partID, t flashkit.DType, dim int) string {
 }
 
 func (x *images) load(d *Driver, s stemID, name string) (*function, error) {
-	if x.modules[s] == 0 {
-		image, err := readImage(imageFiles, stems[s].name, x.arch)
+	return x.loadFrom(d, &x.modules[s], stems[s].name, name)
+}
+
+// loadFrom returns a kernel of a file, which is loaded if m is not it yet.
+func (x *images) loadFrom(d *Driver, m *Module, file, name string) (*function, error) {
+	if *m == 0 {
+		image, err := readImage(imageFiles, file, x.arch)
 		if err != nil {
 			return nil, err
 		}
-		if x.modules[s], err = d.ModuleLoadData(image); err != nil {
-			return nil, fmt.Errorf("image %s: %w", stems[s].name, err)
+		if *m, err = d.ModuleLoadData(image); err != nil {
+			return nil, fmt.Errorf("image %s: %w", file, err)
 		}
 	}
-	return loadFunction(d, x.modules[s], name)
+	return loadFunction(d, *m, name)
 }
 
 // loadFunction returns a module's kernel, with its plan.
@@ -123,7 +149,7 @@ func loadFunction(d *Driver, m Module, name string) (*function, error) {
 
 func (x *images) close(d *Driver) error {
 	var all error
-	for _, m := range x.modules {
+	for _, m := range append(x.modules[:], x.sums) {
 		if m != 0 {
 			all = errors.Join(all, d.ModuleUnload(m))
 		}

@@ -21,6 +21,7 @@ type stem struct {
 	dtypes []flashkit.DType
 	dims   []int // padded head dims, rising
 	rows   int   // query rows of a KV head, at most; 0 is no limit
+	takes  flashkit.Feature
 	costs  *costs
 }
 
@@ -44,14 +45,14 @@ const maxDims = 6
 
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, &fwdSM90Costs},
-	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, &fwdSM80Costs},
-	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, &bwdSM90Costs},
-	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, &bwdSM80Costs},
-	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, &fwdF32Costs},
-	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, &bwdF32Costs},
+	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, plainFeatures, &fwdSM90Costs},
+	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, plainFeatures, &fwdSM80Costs},
+	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, plainFeatures, &bwdSM90Costs},
+	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, plainFeatures, &bwdSM80Costs},
+	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs},
+	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesBackward, &bwdF32Costs},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, &decodeCosts},
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, plainFeatures, &decodeCosts},
 }
 
 // A part is a kernel of a stem.
@@ -62,12 +63,18 @@ const (
 	partDelta         // backward: delta, and zeros
 	partFinish        // backward: dQ rounded, where blocks of keys add to it
 	partMerge         // decode: the parts of the keys put together
+
+	partFeatures // the same with features
+	partFeaturesDelta
+	partFeaturesFinish
+	partFeaturesMerge
 )
 
 var partNames = [...]struct {
 	name   string
 	perDim bool
-}{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true}}
+}{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true},
+	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true}}
 
 // pad returns which of the stem's head dims a problem is padded to, if one of
 // them is wide enough.
@@ -160,8 +167,12 @@ func blocks(p flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }
 
-// takes is what every kernel takes beyond dense attention in a band.
-const takes = flashkit.FeatureShift
+// What kernels take beyond dense attention in a band.
+const (
+	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout
+	takesBackward = plainFeatures | takesScores | flashkit.FeatureRagged
+	takesForward  = takesBackward | flashkit.FeaturePage | flashkit.FeatureCarry
+)
 
 // Kernels returns the backend's kernels. They take host tensors and stream them
 // through the device. Those of the zero Backend, which has no device, describe the
@@ -171,15 +182,15 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	for i := range stems {
 		s := &stems[i]
 		k := flashkit.Kernel{
-			Name: "cuda/" + s.name, Pass: s.pass, Takes: takes,
+			Name: "cuda/" + s.name, Pass: s.pass, Takes: s.takes,
 			Missing: func() string { return s.missing(&b.dev) },
 			Device:  true,
 			Refuses: func(c *flashkit.Call) string { return s.refuses(&b.dev, c) },
 			Cost: func(c *flashkit.Call) time.Duration {
 				if c.Traits.Device {
-					return s.deviceCost(&b.dev, c.Problem, c.Traits.Loose)
+					return s.callCost(&b.dev, c)
 				}
-				return s.hostCost(&b.dev, c.Problem, cap(b.staging.free))
+				return s.hostCallCost(&b.dev, c, cap(b.staging.free))
 			},
 			Run: func(ctx context.Context, c *flashkit.Call) error {
 				if c.Traits.Device {
@@ -248,15 +259,12 @@ const maxChoices = 1 << 12
 // that fit, or -1.
 func (b *Backend) fastest(name string, c *flashkit.Call) stemID {
 	best, bestCost := stemID(-1), time.Duration(0)
-	if c.Features()&^takes != 0 {
-		return best
-	}
 	for i := range stems {
 		s := &stems[i]
-		if !s.named(name, c.Pass) || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
+		if !s.named(name, c.Pass) || c.Features()&^s.takes != 0 || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
 			continue
 		}
-		if cost := s.deviceCost(&b.dev, c.Problem, c.Traits.Loose); best < 0 || cost < bestCost {
+		if cost := s.callCost(&b.dev, c); best < 0 || cost < bestCost {
 			best, bestCost = stemID(i), cost
 		}
 	}
@@ -274,7 +282,7 @@ func (s *stem) named(name string, pass flashkit.Pass) bool {
 
 // refuses returns why the stem does not take a call, "" if it does.
 func (s *stem) refuses(dev *Device, c *flashkit.Call) string {
-	if missing := c.Features() &^ takes; missing != 0 {
+	if missing := c.Features() &^ s.takes; missing != 0 {
 		return "does not support " + missing.String()
 	}
 	if !s.describes(c.Traits) {

@@ -18,6 +18,9 @@ func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHa
 }
 
 func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	if x.featured {
+		return b.enqueueFeatured(id, p, x, s)
+	}
 	if p.Batch == 0 {
 		return nil
 	}
@@ -26,11 +29,11 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 	case fwdSM90:
 		return b.enqueueHopper(id, p, x, s)
 	case decodeSM80:
-		return b.enqueueDecode(id, p, a, s)
+		return b.enqueueDecode(id, p, x, s)
 	case bwdSM90, bwdSM80:
 		return b.enqueueBackward(id, p, x, s)
 	case bwdF32:
-		return b.enqueueBackwardF32(id, p, a, s)
+		return b.enqueueBackwardF32(id, p, x, s)
 	}
 	f, err := b.images.get(b.drv, id, partMain, p)
 	if err != nil {
@@ -58,8 +61,17 @@ func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
 	return ceilDiv(columns, each)
 }
 
-// plan returns the workspace of a stem for a problem.
-func (b *Backend) plan(id stemID, p flashkit.Problem) (workspace, error) {
+// plan returns the workspace of a stem for a problem. That of a call with sequences has
+// what they say too.
+func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
+	w, err = b.planParts(id, p)
+	if p.Carry {
+		w.carried = p.Batch * p.Heads * p.QLen
+	}
+	return w, err
+}
+
+func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 	switch id {
 	case fwdSM90:
 		return planHopper(p), nil
@@ -125,7 +137,7 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 		}
 	}
 	w, heads := planBackward(id, p), p.Batch*p.Heads
-	return w.within(b, a, s, func() error {
+	return w.within(b, x, s, func() error {
 		if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
 			return err
 		}
@@ -136,7 +148,7 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 	})
 }
 
-func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	delta, err := b.images.get(b.drv, id, partDelta, p)
 	if err != nil {
 		return err
@@ -147,8 +159,8 @@ func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, a *params, s
 	}
 	w, heads := planBackward(id, p), p.Batch*p.Heads
 	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
-	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
-	return w.within(b, a, s, func() error {
+	rows, a := ceilDiv(p.QLen, main.rows)*heads*f32Parts(id, p, p.Dim, f32Columns), &x.params
+	return w.within(b, x, s, func() error {
 		if err := b.run(delta, heads*ceilDiv(p.QLen, delta.rows), unsafe.Pointer(a), s); err != nil {
 			return err
 		}
@@ -202,7 +214,7 @@ func cutKeys(all, pieces, warps, slots int) (splits int) {
 	return splits
 }
 
-func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, a *params, s StreamHandle) error {
+func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	f, err := b.images.get(b.drv, id, partMain, p)
 	if err != nil {
 		return err
@@ -211,9 +223,9 @@ func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, a *params, s Stre
 	if err != nil {
 		return err
 	}
-	d := b.planDecode(f, id, p)
+	d, a := b.planDecode(f, id, p), &x.params
 	a.splits = int32(d.splits)
-	return d.within(b, a, s, func() error {
+	return d.within(b, x, s, func() error {
 		if d.turn > 0 {
 			if err := b.drv.MemsetD32Async(a.turn, 0, d.turn, s); err != nil {
 				return err
@@ -258,6 +270,7 @@ func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel strin
 	var n int
 	err = b.do(func() (err error) {
 		w, err := b.plan(id, p)
+		w.ints = mostInts(&p)
 		n = w.bytes()
 		return err
 	})
@@ -267,32 +280,48 @@ func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel strin
 // A workspace is the arrays of one call, in words of 4 bytes.
 type workspace struct {
 	delta, dqSum, turn, partO, partLSE int
+	carried, ints                      int
+}
+
+// mostInts bounds what the sequences of a call say.
+func mostInts(p *flashkit.Problem) int {
+	n := 0
+	if p.Ragged {
+		n = 2 * (p.Batch + 1)
+	}
+	if p.Page > 0 {
+		n += p.Batch * ceilDiv(p.KVLen, p.Page)
+	}
+	return n
 }
 
 // granule is the alignment of an array, in bytes.
 const granule = 256
 
-func (w *workspace) arrays(a *params) [5]struct {
+// workArray is where an array lies, and its words.
+type workArray struct {
 	at    *Pointer
 	words int
-} {
-	return [...]struct {
-		at    *Pointer
-		words int
-	}{{&a.delta, w.delta}, {&a.dqSum, w.dqSum}, {&a.turn, w.turn}, {&a.partO, w.partO}, {&a.partLSE, w.partLSE}}
+}
+
+func (w *workspace) arrays(a *arguments) [7]workArray {
+	return [...]workArray{
+		{&a.params.delta, w.delta}, {&a.dqSum, w.dqSum}, {&a.turn, w.turn}, {&a.partO, w.partO}, {&a.partLSE, w.partLSE},
+		{&a.carriedLSE, w.carried}, {&a.intsAt, w.ints},
+	}
 }
 
 func (w *workspace) bytes() int {
 	n := 0
-	for _, x := range w.arrays(new(params)) {
-		n += ceilDiv(4*x.words, granule) * granule
+	for _, words := range [...]int{w.delta, w.dqSum, w.turn, w.partO, w.partLSE, w.carried, w.ints} {
+		n += ceilDiv(4*words, granule) * granule
 	}
 	return n
 }
 
 // within allocates the workspace in the order of the stream, runs f, and frees it
 // in that order.
-func (w *workspace) within(b *Backend, a *params, s StreamHandle, f func() error) error {
+func (w *workspace) within(b *Backend, a *arguments, s StreamHandle, f func() error) error {
 	n := w.bytes()
 	if n == 0 {
 		return f()

@@ -74,13 +74,17 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 	return flashkit.OnDevice(m, t, uintptr(at), n-from, b, heads, rows, dim)
 }
 
-// denseArguments are the tensors of dense attention, in the order of params.views.
-var denseArguments = flashkit.Arguments()[:len(params{}.views)]
+// allArguments are all tensors, denseArguments those of dense attention, which come first in
+// the order of params.views.
+var (
+	allArguments   = flashkit.Arguments()
+	denseArguments = allArguments[:len(params{}.views)]
+)
 
 // owns refuses tensors that are not in memory of b.
 func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Problem) error {
-	for i := range denseArguments {
-		a := &denseArguments[i]
+	for i := range allArguments {
+		a := &allArguments[i]
 		t := a.Of(args)
 		if a.Role(p, pass) == 0 || t.IsZero() {
 			continue // the common check knows whether it may be missing

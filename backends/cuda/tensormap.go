@@ -98,7 +98,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	} else {
 		a.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, b.dev.SMs)
 	}
-	return w.within(b, &a.params, s, func() error {
+	return w.within(b, a, s, func() error {
 		if w.turn > 0 {
 			if err := b.drv.MemsetD32Async(a.turn, 0, w.turn, s); err != nil {
 				return err

@@ -13,8 +13,7 @@
 // 2t and 2t+1. Operands come from shared memory by loads of 16 or 8 bytes, and
 // columns are dealt to lanes accordingly; see score and weigh.
 #pragma once
-#include "mma.cuh"
-#include "params.cuh"
+#include "score.cuh"
 
 constexpr float kInf = __builtin_huge_valf();
 
@@ -68,6 +67,43 @@ __device__ __forceinline__ void load(float *to, const float *data, int64_t step,
     }
 }
 
+// load of the keys row to row+count-1 of KV head h of a sequence, which may lie in pages
+// or have 16 bits.
+template <int threads, int slice, int count>
+__device__ __forceinline__ void load_keys(float *to, const View &v, const Features &f, const Sequence &s, int b, int h, int cols, int row, int col) {
+    if (!f.page && !f.kv_type) {
+        load<threads, slice, count>(to, (const float *)v.data + key_place(v, f, s, b, h, 0), v.row, s.keys, cols, row, col);
+        return;
+    }
+    constexpr int chunks = slice / 4, stride = threads / chunks;
+    const int chunk = threadIdx.x % chunks, r = threadIdx.x / chunks, c0 = col + chunk * 4, left = cols - c0;
+    const bool aligned = (((uintptr_t)v.data | v.batch << 2 | v.head << 2 | v.row << 2) & 15) == 0;
+#pragma unroll 1
+    for (int i = r; i < count; i += stride) {
+        const bool in = row + i < s.keys && left > 0;
+        const int64_t at = in ? key_place(v, f, s, b, h, row + i) + c0 : 0;
+        float *into = to + place<slice>(i, chunk);
+        if (f.kv_type) {
+            const uint16_t *from = (const uint16_t *)v.data + at;
+            float x[4];
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const uint16_t y = in && c < left ? from[c] : 0;
+                x[c] = f.kv_type == 1 ? widen<F16>(y) : widen<BF16>(y);
+            }
+            *(float4 *)into = make_float4(x[0], x[1], x[2], x[3]);
+            continue;
+        }
+        const float *from = (const float *)v.data + at;
+        if (aligned) {
+            copy_async16(shared_address(into), from, in ? min(left * 4, 16) : 0);
+            continue;
+        }
+#pragma unroll 1
+        for (int c = 0; c < 4; c++) copy_async4(shared_address(into + c), in && c < left ? from + c : (const float *)v.data, in && c < left ? 4 : 0);
+    }
+}
+
 // Replaces what is not finite in a tile by zeros, and returns whether there was
 // any; then bit r of bad[c] tells that row r of column c was replaced.
 template <int threads, int slice, int count> __device__ __forceinline__ bool clean(float *tile, unsigned long long *bad) {
@@ -104,6 +140,24 @@ __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long
 #pragma unroll
         for (int c = 0; c < 2; c++)
             if (bad[col + 2 * lane_g() + c] & seen) o[n / 2][2 * c + n % 2] = __int_as_float(0x7fffffff);
+    }
+}
+
+// The same where a mask hides too. at is the lane's row 0, of tensors, and walked the
+// tile's row 0; those that it sees are from from+at to to+at.
+template <bool transposed>
+__device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to, const Scores<float> &x, int at, int walked, int rows) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const int own = at + n % 2 + n / 2 * 8, lo = max(from + n % 2 + n / 2 * 8, 0), hi = min(to + n % 2 + n / 2 * 8, 63);
+        const unsigned long long seen = lo <= hi && own < rows ? ~0ull >> (63 - hi) & ~0ull << lo : 0;
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+#pragma unroll 1
+            for (unsigned long long left = bad[col + 2 * lane_g() + c] & seen; left; left &= left - 1) {
+                const int other = walked + __ffsll(left) - 1;
+                if (x.takes_part(transposed ? other : own, transposed ? own : other)) o[n / 2][2 * c + n % 2] = __int_as_float(0x7fffffff);
+            }
     }
 }
 
@@ -203,8 +257,8 @@ __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, cons
 // Key 2t of p stands in place t of the operand, key 2t+1 in place t+4. Of each 16
 // columns of v, lane g brings 2g and 2g+1. Then o[m][h] has columns 16m+2g (elements
 // 0, 1) and 16m+2g+1 (2, 3) of rows 8h+2t (0, 2) and 8h+2t+1 (1, 3), and alpha[n]
-// belongs to row n of the lane, row 2t + n%2 + n/2*8.
-template <int slice, int tiles>
+// belongs to row n of the lane, row 2t + n%2 + n/2*8. With signs, p is what drop leaves.
+template <int slice, bool signs = false, int tiles>
 __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float (&alpha)[4], const float (&p)[tiles][4], const float *v) {
     int g = lane_g(), t = lane_t();
 #pragma unroll
@@ -213,7 +267,10 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
 #pragma unroll
         for (int j = 0; j < tiles; j++) {
             uint32_t ph[4], pl[4];
-            split4(make_float4(p[j][0], p[j][1], p[j][2], p[j][3]), ph, pl);
+            if constexpr (signs)
+                split4(make_float4(left_of(p[j][0]), left_of(p[j][1]), left_of(p[j][2]), left_of(p[j][3])), ph, pl);
+            else
+                split4(make_float4(p[j][0], p[j][1], p[j][2], p[j][3]), ph, pl);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 int chunk = 4 * (m + n) + g / 2, half = g % 2 * 2;
@@ -250,4 +307,16 @@ __device__ __forceinline__ void store(float *to, int cols, int col, const float 
         if (col < cols) to[col] = x;
         if (col + 1 < cols) to[col + 1] = y;
     }
+}
+
+// store, of a row that may be continued, when what is there counts earlier times, or may be
+// padding, which becomes 0. Where earlier is 0 nothing is read.
+__device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float scale, float earlier, bool row) {
+    col += 2 * lane_g();
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+        if (col + c < cols) {
+            const float x = o[n / 2][2 * c + n % 2] * scale, y = earlier == 0 ? x : fmaf(earlier, to[col + c], x);
+            to[col + c] = row ? y : 0;
+        }
 }

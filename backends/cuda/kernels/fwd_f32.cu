@@ -39,7 +39,7 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-template <int D> __device__ __forceinline__ void forward(const Params &p) {
+template <int D, bool features> __device__ __forceinline__ void forward(const Params &p, const Features &f) {
     using T = Tile<D>;
     constexpr int slice = T::slice, keys = T::keys;
     extern __shared__ __align__(16) float shared[];
@@ -55,11 +55,18 @@ template <int D> __device__ __forceinline__ void forward(const Params &p) {
     int tile = (p.q_len + T::rows - 1) / T::rows - 1 - at / heads;
     int head = at % heads % p.heads, batch = at % heads / p.heads;
     int kv_head = head / (p.heads / p.kv_heads);
-    const float *q = first(p.q, batch, head), *k = first(p.k, batch, kv_head), *v = first(p.v, batch, kv_head);
+    const Extent<features> s(p, f, batch);
+    const float *q = first(p.q, s.q_batch(), head), *k = first(p.k, batch, kv_head), *v = first(p.v, batch, kv_head);
+    if constexpr (features) {
+        if (tile * T::rows >= s.row_end()) return;
+        q += s.s.q0 * p.q.row;
+    }
 
-    int row0 = tile * T::rows, row1 = min(row0 + T::rows, p.q_len);     // the rows of the block
-    int key0 = max(0, row0 + p.lo) / keys * keys;                       // the keys that they see,
-    int key1 = min(p.kv_len, max(0, row1 + p.hi));                      // rounded down to a whole tile
+    int row0 = tile * T::rows, row1 = min(row0 + T::rows, s.rows());      // the rows of the block
+    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // the keys that they see,
+    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // rounded down to a whole tile
+    if constexpr (features)
+        if (row0 >= row1) key1 = key0;                          // all rows are padding
     const int k_slices = D > slice ? (p.dim + slice - 1) / slice : 1;
     const int v_slices = D > slice ? (min(p.v_dim - part * T::out, T::out) + slice - 1) / slice : 1;
 
@@ -74,7 +81,10 @@ template <int D> __device__ __forceinline__ void forward(const Params &p) {
         if (next_key < key1) {
             float *to = ring + into * T::stage;
             int v_col = part * T::out + (next_slice - k_slices) * slice;
-            if (next_slice < k_slices)
+            if constexpr (features)
+                load_keys<T::threads, slice, keys>(to, next_slice < k_slices ? p.k : p.v, f, s.s, batch, kv_head,
+                                                   next_slice < k_slices ? p.dim : p.v_dim, next_key, next_slice < k_slices ? next_slice * slice : v_col);
+            else if (next_slice < k_slices)
                 load<T::threads, slice, keys>(to, k, p.k.row, p.kv_len, p.dim, next_key, next_slice * slice);
             else
                 load<T::threads, slice, keys>(to, v, p.v.row, p.kv_len, p.v_dim, next_key, v_col);
@@ -91,23 +101,24 @@ template <int D> __device__ __forceinline__ void forward(const Params &p) {
     };
 
     for (int i = 0; i < k_slices; i++)
-        load<T::threads, slice, T::rows>(q_tile + i * T::rows * slice, q, p.q.row, p.q_len, p.dim, row0, i * slice);
+        load<T::threads, slice, T::rows>(q_tile + i * T::rows * slice, q, p.q.row, s.rows(), p.dim, row0, i * slice);
     load_next(0);
 
     for (int key = key0; key < key1; key += keys) {
-        float s[keys / 8][4] = {};
+        float w[keys / 8][4] = {}; // S, then P
         for (int i = 0; i < k_slices; i++) {
             const float *kt = next_stage();
-            score<slice, true>(s, q_tile + (i * T::rows + 16 * warp) * slice, kt, p.dim);
+            score<slice, true>(w, q_tile + (i * T::rows + 16 * warp) * slice, kt, p.dim);
         }
-        bool edge = key < row1 - 1 + p.lo || key + keys - 1 > min(row0 + p.hi, p.kv_len - 1);
+        bool edge = key < row1 - 1 + s.lo() || key + keys - 1 > min(row0 + s.hi(), s.keys() - 1);
+        if constexpr (features) Scores<float>(p, f, s.s, batch, head).template adjust<false>(w, row, key + 2 * t);
         if (edge) {
 #pragma unroll
             for (int j = 0; j < keys / 8; j++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int x = key + 8 * j + 2 * t + e % 2, i = row + e / 2 * 8;
-                    if (x < i + p.lo || x > i + p.hi || x >= p.kv_len) s[j][e] = -kInf;
+                    if (x < i + s.lo() || x > i + s.hi() || x >= s.keys()) w[j][e] = -kInf;
                 }
         }
 
@@ -116,10 +127,10 @@ template <int D> __device__ __forceinline__ void forward(const Params &p) {
         float alpha[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float top = s[0][2 * r];
+            float top = w[0][2 * r];
 #pragma unroll
-            for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-            top = fmaxf(m[r], quad_max(top) * p.scale_log2);
+            for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(w[j][2 * r], w[j][2 * r + 1]));
+            top = fmaxf(m[r], features ? quad_max(top) : quad_max(top) * p.scale_log2);
             float from = top == -kInf ? 0 : top; // no key yet: keep -inf - -inf away
             alpha[r] = exp2_approx(m[r] - from);
             m[r] = top;
@@ -128,10 +139,14 @@ template <int D> __device__ __forceinline__ void forward(const Params &p) {
             for (int j = 0; j < keys / 8; j++)
 #pragma unroll
                 for (int e = 2 * r; e < 2 * r + 2; e++) {
-                    s[j][e] = exp2_approx(fmaf(s[j][e], p.scale_log2, -from));
-                    sum += s[j][e];
+                    w[j][e] = exp2_approx(features ? w[j][e] - from : fmaf(w[j][e], p.scale_log2, -from));
+                    sum += w[j][e];
                 }
             l[r] = fmaf(l[r], alpha[r], sum);
+        }
+        if constexpr (features) {
+            Scores<float>(p, f, s.s, batch, head).template drop<false>(w, row, key + 2 * t);
+            edge |= f.mask.data != nullptr;
         }
 
         float row_alpha[4]; // of the rows that weigh gives the lane
@@ -143,20 +158,31 @@ template <int D> __device__ __forceinline__ void forward(const Params &p) {
             if (i == v_slices) break;
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
-            weigh<slice>(o[i], row_alpha, s, vt);
+            weigh<slice, features>(o[i], row_alpha, w, vt);
             if (!spoiled) continue;
             int i0 = row - g + 2 * t - key;
 #pragma unroll
-            for (int b = 0; b < slice / 16; b++) spoil(o[i][b], bad, 16 * b, i0 + p.lo, i0 + p.hi);
+            for (int b = 0; b < slice / 16; b++)
+                if constexpr (features)
+                    spoil_masked<false>(o[i][b], bad, 16 * b, i0 + s.lo(), i0 + s.hi(), Scores<float>(p, f, s.s, batch, head), row - g + 2 * t, key, s.rows());
+                else
+                    spoil(o[i][b], bad, 16 * b, i0 + s.lo(), i0 + s.hi());
         }
     }
 
     copy_wait<0>(); // no copy outlives its block
-    float scale[2];
+    float scale[2], earlier[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int i = row + 8 * r;
         l[r] = quad_sum(l[r]);
+        if constexpr (features) {
+            Ending y = {0, 0, -kInf};
+            if (i < s.rows()) y = ending(f, m[r], l[r], head, f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
+            scale[r] = y.scale, earlier[r] = y.earlier;
+            if (p.lse.data && t == 0 && part == 0 && i < s.row_end()) first(p.lse, s.q_batch(), head)[(s.s.q0 + i) * p.lse.row] = y.lse;
+            continue;
+        }
         scale[r] = l[r] == 0 ? 0 : 1 / l[r];
         if (p.lse.data && t == 0 && part == 0 && i < p.q_len)
             first(p.lse, batch, head)[i * p.lse.row] = l[r] == 0 ? -kInf : fmaf(m[r], 0.69314718f, logf(l[r]));
@@ -164,20 +190,29 @@ template <int D> __device__ __forceinline__ void forward(const Params &p) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         int i = row - g + 2 * t + n % 2 + n / 2 * 8; // row n of the lane, as weigh has it
-        float by = __shfl_sync(~0u, scale[n / 2], 8 * t + n % 2 * 4);
-        if (i >= p.q_len) continue;
-        float *to = first(p.o, batch, head) + i * p.o.row;
+        float by = __shfl_sync(~0u, scale[n / 2], 8 * t + n % 2 * 4), onto = 0;
+        if constexpr (features) onto = __shfl_sync(~0u, earlier[n / 2], 8 * t + n % 2 * 4);
+        if (i >= s.row_end()) continue;
+        float *to = first(p.o, s.q_batch(), head) + i * p.o.row;
+        if constexpr (features) to += s.s.q0 * p.o.row;
 #pragma unroll
         for (int x = 0; x < T::out / slice; x++)
 #pragma unroll
-            for (int b = 0; b < slice / 16; b++) store(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by);
+            for (int b = 0; b < slice / 16; b++)
+                if constexpr (features)
+                    store_onto(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by, onto, i < s.rows());
+                else
+                    store(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by);
     }
 }
 
-#define INSTANCE(D, blocks)                                                                            \
-    extern "C" __global__ void __launch_bounds__(Tile<D>::threads, blocks)                             \
-        fwd_f32_d##D(const __grid_constant__ Params p) { forward<D>(p); }                              \
-    extern "C" __device__ Plan fwd_f32_d##D##_plan = {Tile<D>::threads, Tile<D>::shared, Tile<D>::rows, Tile<D>::keys};
+#define INSTANCE(D, blocks)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(Tile<D>::threads, blocks)                                                    \
+        fwd_f32_d##D(const __grid_constant__ Params p) { forward<D, false>(p, no_features); }                                 \
+    extern "C" __device__ Plan fwd_f32_d##D##_plan = {Tile<D>::threads, Tile<D>::shared, Tile<D>::rows, Tile<D>::keys};       \
+    extern "C" __global__ void __launch_bounds__(Tile<D>::threads, blocks)                                                    \
+        fwd_f32_features_d##D(const __grid_constant__ FeatureParams x) { forward<D, true>(x.p, x.f); }                        \
+    extern "C" __device__ Plan fwd_f32_features_d##D##_plan = {Tile<D>::threads, Tile<D>::shared, Tile<D>::rows, Tile<D>::keys};
 
 INSTANCE(32, 3)
 INSTANCE(64, 3)

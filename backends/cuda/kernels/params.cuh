@@ -38,3 +38,42 @@ struct Plan {
     int rows;    // query rows of a block's tile
     int keys;    // keys of a block's tile
 };
+
+// What a call has beyond dense attention in a band, which the instances of a kernel for
+// features take: features.go mirrors it field for field. Nothing is 0 or null.
+struct Features {
+    View bias, dbias, mask; // [batch, heads, rows, keys]; what repeats has stride 0. mask is bytes
+    View slopes;            // [batch, heads] float32
+    View sink, dsink;       // [heads] float32
+
+    // Where sequences lie: in padded tensors the lengths, in packed ones the starts
+    // [batch + 1] of those of a side. The keys of sequence b are those of pages
+    // pages[b * page_width], ... of a pool [pages, heads, page, row elements].
+    const int *q_lens, *q_starts, *kv_lens, *kv_starts, *pages;
+    int64_t left, right;  // keys that a row sees on a side of its diagonal; -1 for all
+    int64_t shift;        // of the diagonal
+    float *carried_lse;   // workspace: LSE of earlier keys, [batch, heads, q_len]
+    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows], as tiles of query rows sum it
+
+    uint32_t seed[2], drop_below; // random words below it drop their weight
+    float keep;                   // what the other weights are multiplied by; 1 without dropout
+    float cap_in, cap_out;        // scale / softcap, softcap * log2(e); cap_in is 0 without
+    int top_left;                 // the diagonal begins at key 0
+    int page, page_width;         // keys of a page, pages of a sequence; 0 without pages
+    uint32_t page_factor;         // j / page is j * page_factor >> page_shift
+    int page_shift;
+    int bias_wide, dbias_wide;    // float32, not of the problem's type
+    int bias_pairs, mask_pairs;   // two keys of a row, from an even one on, lie in aligned memory
+    int kv_type;                  // of K and V where that of Q is float32: 0 the same, 1 float16, 2 bfloat16
+    int carry;
+    int delta_rows;
+    int dbias_shape[3];           // batch, heads, rows
+};
+
+// The argument block of the instances for features.
+struct alignas(64) FeatureParams {
+    uint8_t maps[4][128]; // of kernels with tensor maps
+    Params p;
+    int rows[8]; // of fwd_sm90
+    Features f;
+};

@@ -1,0 +1,266 @@
+package cuda
+
+import (
+	"math"
+	"math/bits"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/philox"
+)
+
+// features is struct Features of kernels/params.cuh, field for field.
+type features struct {
+	bias, dbias, mask, slopes, sink, dsink view
+
+	qLens, qStarts, kvLens, kvStarts, pages Pointer
+	left, right, shift                      int64
+	carriedLSE, delta                       Pointer
+
+	seed                [2]uint32
+	dropBelow           uint32
+	keep, capIn, capOut float32
+	topLeft             int32
+	page, pageWidth     int32
+	pageFactor          uint32
+	pageShift           int32
+	biasWide, dbiasWide int32
+	biasPairs           int32
+	maskPairs           int32
+	kvType              int32
+	carry               int32
+	deltaRows           int32
+	dbiasShape          [3]int32
+	_                   [24]byte // the driver copies the block with the padding of its alignment to 64
+}
+
+// plainFeatures are those that plain instances of every kernel take, as numbers.
+const plainFeatures = flashkit.FeatureShift
+
+// featured reports whether a problem is for the instances with features.
+func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
+
+// setFeatures describes what a call has beyond dense attention in a band, and keeps what its
+// sequences say for copyInts.
+func (x *arguments) setFeatures(c *flashkit.Call) {
+	x.features, x.ints = features{}, x.ints[:0]
+	if x.featured = featured(&c.Problem); !x.featured {
+		return
+	}
+	f, p, args := &x.features, &c.Problem, c.Args
+	for _, v := range [...]struct {
+		to *view
+		t  *flashkit.Tensor
+	}{{&f.bias, &args.Bias}, {&f.mask, &args.Mask}, {&f.slopes, &args.Slopes}, {&f.sink, &args.Sink}} {
+		if !v.t.IsZero() {
+			v.to.set(*v.t)
+		}
+	}
+	if c.Pass == flashkit.PassBackward {
+		if !args.DBias.IsZero() {
+			f.dbias.set(args.DBias)
+			n := args.DBias.Shape()
+			f.dbiasShape = [3]int32{int32(n[0]), int32(n[1]), int32(n[2])}
+		}
+		if !args.DSink.IsZero() {
+			f.dsink.set(args.DSink)
+		}
+	}
+	f.say(p, args.Seed)
+	f.biasWide, f.dbiasWide = toBit(args.Bias.DType() == flashkit.Float32), toBit(args.DBias.DType() == flashkit.Float32)
+	f.align(p, args.Bias.DType().Size())
+	x.setSequences(args.Seqs)
+}
+
+// say fills in what the problem says.
+func (f *features) say(p *flashkit.Problem, seed uint64) {
+	f.left, f.right, f.shift = side(p.Band.Left()), side(p.Band.Right()), int64(p.Band.Shifted())
+	f.topLeft = toBit(p.Band.IsTopLeft())
+	f.keep = 1
+	if d := p.Score.Dropout; d != 0 {
+		f.seed, f.dropBelow, f.keep = philox.Key(seed), philox.Below(d), float32(1/(1-float64(d)))
+	}
+	if c := float64(p.Score.Softcap); c != 0 {
+		f.capIn, f.capOut = float32(p.SoftmaxScale()/c), float32(c*math.Log2E)
+	}
+	switch p.KVDType {
+	case flashkit.Float16:
+		f.kvType = 1
+	case flashkit.BFloat16:
+		f.kvType = 2
+	}
+	f.carry = toBit(p.Carry)
+	if f.page = int32(min(p.Page, reach)); p.Page > 0 {
+		f.pageFactor, f.pageShift = divisor(uint32(f.page))
+	}
+}
+
+// align says whether pairs of keys of biases and masks can be read at once.
+func (f *features) align(p *flashkit.Problem, biasSize int) {
+	pairs := func(v *view, size int) int32 {
+		return toBit(v.data != 0 && p.KVLen%2 == 0 && uintptr(v.data)%uintptr(2*size) == 0 && (v.batch|v.head|v.row)%2 == 0)
+	}
+	f.biasPairs, f.maskPairs = pairs(&f.bias, biasSize), pairs(&f.mask, 1)
+}
+
+// side returns the keys that a band shows on a side, so that sums with a shift do not overflow.
+func side(n int) int64 { return int64(min(n, math.MaxInt/2)) }
+
+func toBit(x bool) int32 {
+	if x {
+		return 1
+	}
+	return 0
+}
+
+// divisor returns the numbers with which j / d is j * factor >> shift for 0 <= j < 2^31
+// (Granlund and Montgomery 1994).
+func divisor(d uint32) (factor uint32, shift int32) {
+	l := bits.Len32(d - 1)
+	return uint32((uint64(1)<<(31+l) + uint64(d) - 1) / uint64(d)), int32(31 + l)
+}
+
+// setSequences keeps what the sequences say.
+func (x *arguments) setSequences(s *flashkit.Sequences) {
+	x.sides = [5]int{}
+	if s == nil {
+		return
+	}
+	for i, list := range [...][]int32{s.QLens, s.QStarts, s.KVLens, s.KVStarts, s.Pages} {
+		x.ints = append(x.ints, list...)
+		x.sides[i] = len(list)
+	}
+}
+
+// copyInts copies what the sequences say to the workspace, in the order of the stream. The
+// driver has read the host's memory when the copy is enqueued, as that is not pinned.
+func (x *arguments) copyInts(d *Driver, s StreamHandle) error {
+	if len(x.ints) == 0 {
+		return nil
+	}
+	f, at := &x.features, x.intsAt
+	for i, p := range [...]*Pointer{&f.qLens, &f.qStarts, &f.kvLens, &f.kvStarts, &f.pages} {
+		if x.sides[i] > 0 {
+			*p = at
+		}
+		at += Pointer(4 * x.sides[i])
+	}
+	f.pageWidth = int32(x.sides[4] / max(1, int(x.batch)))
+	return d.MemcpyHtoDAsync(x.intsAt, unsafe.Pointer(unsafe.SliceData(x.ints)), 4*len(x.ints), s)
+}
+
+// enqueueFeatured is enqueue for the instances with features.
+func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	w, err := b.plan(id, p)
+	if err != nil {
+		return err
+	}
+	w.ints = len(x.ints)
+	return w.within(b, x, s, func() error {
+		if err := x.copyInts(b.drv, s); err != nil {
+			return err
+		}
+		if p.Carry {
+			if err := b.sum(sumCarry, p, x, ceilDiv(p.QLen, carryRows)*p.Batch*p.Heads, s); err != nil {
+				return err
+			}
+		}
+		if p.Batch > 0 {
+			if err := b.enqueueParts(id, p, x, s); err != nil {
+				return err
+			}
+		}
+		if stems[id].pass == flashkit.PassForward {
+			return nil
+		}
+		return b.enqueueSums(p, x, s)
+	})
+}
+
+// enqueueParts launches the kernels of a stem that have instances with features.
+func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	block := unsafe.Pointer(&x.mapped)
+	f, err := b.images.get(b.drv, id, partFeatures, p)
+	if err != nil {
+		return err
+	}
+	heads := p.Batch * p.Heads
+	if stems[id].pass == flashkit.PassForward {
+		blocks := ceilDiv(p.QLen, f.rows) * heads
+		if id == fwdF32 {
+			blocks *= f32Parts(id, p, p.VDim, f32Columns)
+		}
+		return b.run(f, blocks, block, s)
+	}
+	delta, err := b.images.get(b.drv, id, partFeaturesDelta, p)
+	if err != nil {
+		return err
+	}
+	x.features.delta, x.deltaRows = x.params.delta+Pointer(4*heads*p.QLen), int32(p.QLen)
+	if err := b.run(delta, heads*ceilDiv(p.QLen, delta.rows), block, s); err != nil {
+		return err
+	}
+	keys := ceilDiv(p.KVLen, f.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
+	rows := ceilDiv(p.QLen, f.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
+	return b.run(f, keys+rows, block, s)
+}
+
+// enqueueSums launches what sums DBias and DSink, when they are wanted.
+func (b *Backend) enqueueSums(p flashkit.Problem, x *arguments, s StreamHandle) error {
+	if x.dsink.data != 0 {
+		if err := b.sum(sumDSink, p, x, p.Heads, s); err != nil {
+			return err
+		}
+	}
+	if x.dbias.data == 0 {
+		return nil
+	}
+	d := x.dbiasShape
+	return b.sum(sumDBias, p, x, ceilDiv(p.KVLen, dbiasTile)*ceilDiv(int(d[2]), dbiasTile)*int(d[1])*int(d[0]), s)
+}
+
+// The tiles of kernels/sums.cu.
+const (
+	carryRows = 256
+	dbiasTile = 64
+)
+
+// A sumID is a kernel of kernels/sums.cu.
+type sumID int
+
+const (
+	sumCarry sumID = iota
+	sumDSink
+	sumDBias // of each dtype
+	numSums  = sumDBias + sumID(len(dtypes))
+)
+
+// sumName returns the name of a kernel of kernels/sums.cu.
+func sumName(id sumID) string {
+	switch id {
+	case sumCarry:
+		return "sums_carry"
+	case sumDSink:
+		return "sums_dsink"
+	}
+	return "sums_dbias_" + dtypes[id-sumDBias].String()
+}
+
+// sum launches a kernel of kernels/sums.cu.
+func (b *Backend) sum(id sumID, p flashkit.Problem, x *arguments, blocks int, s StreamHandle) error {
+	if blocks == 0 {
+		return nil
+	}
+	if id == sumDBias {
+		for i, t := range dtypes {
+			if t == p.DType {
+				id += sumID(i)
+			}
+		}
+	}
+	f, err := b.images.getSum(b.drv, id)
+	if err != nil {
+		return err
+	}
+	return b.run(f, blocks, unsafe.Pointer(&x.mapped), s)
+}

@@ -1,0 +1,294 @@
+// What features change, in the three places of a kernel where they have a say:
+//
+//	begin    which rows and keys a sequence has, and where they lie: sequence, key_place
+//	scores   of a tile before its maximum: Scores::adjust caps, biases and masks them
+//	weights  of a tile after its sum: Scores::drop; and of a row at its end: Ending
+//
+// Scores are in units of log2 from adjust on: their weight is 2^(s - m). A tile is what
+// the tensor cores make: lane 4g+t has rows g and g+8 and, of each 8 columns, 2t and
+// 2t+1. Kernels that own keys have keys as rows and query rows as columns: transposed.
+// Branches on features are the same for a whole grid, and around loops over a tile.
+#pragma once
+#include "mma.cuh"
+#include "params.cuh"
+
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718f;
+constexpr int kReach = 1 << 30;
+
+// A sequence: rows [0, rows) of it lie from row q0 of batch q_batch of the tensors on,
+// keys likewise. Up to row_end and key_end the rows of the tensors are padding, whose
+// results are 0. Row i sees the keys from i+lo to i+hi.
+struct Sequence {
+    int q_batch, q0, rows, row_end;
+    int kv_batch, key0, keys, key_end;
+    int lo, hi, diagonal;
+};
+
+__device__ __forceinline__ int within_reach(int64_t x) { return (int)(x < -kReach ? -kReach : x > kReach ? kReach : x); }
+
+__device__ __forceinline__ Sequence sequence(const Params &p, const Features &f, int b) {
+    Sequence s = {b, 0, p.q_len, p.q_len, b, 0, p.kv_len, p.kv_len};
+    if (f.q_starts) {
+        s.q_batch = 0, s.q0 = f.q_starts[b];
+        s.rows = s.row_end = f.q_starts[b + 1] - s.q0;
+    } else if (f.q_lens) {
+        s.rows = f.q_lens[b];
+    }
+    if (f.kv_starts) {
+        s.kv_batch = 0, s.key0 = f.kv_starts[b];
+        s.keys = s.key_end = f.kv_starts[b + 1] - s.key0;
+    } else if (f.kv_lens) {
+        s.keys = f.kv_lens[b];
+    }
+    const int64_t off = (f.top_left ? 0 : s.keys - s.rows) + f.shift;
+    s.diagonal = within_reach(off);
+    s.lo = f.left < 0 ? -kReach : within_reach(off - f.left);
+    s.hi = f.right < 0 ? kReach : within_reach(off + f.right);
+    return s;
+}
+
+// The same for both instances of a kernel: without features it is the argument block.
+template <bool features> struct Extent {
+    const Params &p;
+    int b;
+    __device__ __forceinline__ Extent(const Params &p, const Features &, int b) : p(p), b(b) {}
+    __device__ __forceinline__ int q_batch() const { return b; }
+    __device__ __forceinline__ int kv_batch() const { return b; }
+    __device__ __forceinline__ int q0() const { return 0; }
+    __device__ __forceinline__ int rows() const { return p.q_len; }
+    __device__ __forceinline__ int row_end() const { return p.q_len; }
+    __device__ __forceinline__ int keys() const { return p.kv_len; }
+    __device__ __forceinline__ int key_end() const { return p.kv_len; }
+    __device__ __forceinline__ int lo() const { return p.lo; }
+    __device__ __forceinline__ int hi() const { return p.hi; }
+};
+template <> struct Extent<true> {
+    Sequence s;
+    __device__ __forceinline__ Extent(const Params &p, const Features &f, int b) : s(sequence(p, f, b)) {}
+    __device__ __forceinline__ int q_batch() const { return s.q_batch; }
+    __device__ __forceinline__ int kv_batch() const { return s.kv_batch; }
+    __device__ __forceinline__ int q0() const { return s.q0; }
+    __device__ __forceinline__ int rows() const { return s.rows; }
+    __device__ __forceinline__ int row_end() const { return s.row_end; }
+    __device__ __forceinline__ int keys() const { return s.keys; }
+    __device__ __forceinline__ int key_end() const { return s.key_end; }
+    __device__ __forceinline__ int lo() const { return s.lo; }
+    __device__ __forceinline__ int hi() const { return s.hi; }
+};
+__device__ const Features no_features = {};
+
+// Where key j of sequence b lies: the element at which its row of KV head h begins.
+__device__ __forceinline__ int64_t key_place(const View &v, const Features &f, const Sequence &s, int b, int h, int j) {
+    if (!f.page) return s.kv_batch * v.batch + h * v.head + (s.key0 + j) * v.row;
+    const int page = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
+    return f.pages[(int64_t)b * f.page_width + page] * v.batch + h * v.head + (j - page * f.page) * v.row;
+}
+
+// The same value, but what follows from it is computed again, not kept in registers.
+__device__ __forceinline__ int again(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
+__device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
+#pragma unroll
+    for (int i = 0; i < 10; i++) {
+        const uint64_t a = (uint64_t)0xD2511F53 * c.x, b = (uint64_t)0xCD9E8D57 * c.z;
+        c = {(uint32_t)(b >> 32) ^ c.y ^ k0, (uint32_t)b, (uint32_t)(a >> 32) ^ c.w ^ k1, (uint32_t)a};
+        k0 += 0x9E3779B9, k1 += 0xBB67AE85;
+    }
+    return c;
+}
+
+// tanh(x), and 1 - tanh(x)^2 without the digits that this difference would lose. Near 0
+// tanh is a polynomial, as 1-e would lose them there.
+__device__ __forceinline__ float tanh_of(float x, float &slope) {
+    const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), y = x * x;
+    const float small = fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
+    slope = 4 * e * r * r;
+    return a < 0.6f ? small : copysignf((1 - e) * r, x);
+}
+
+// Row i, key j of a bias in float32 or in T.
+template <class T> __device__ __forceinline__ float narrow_bias(const char *at) { return widen<T>(*(const uint16_t *)at); }
+template <> __device__ __forceinline__ float narrow_bias<float>(const char *at) { return *(const float *)at; }
+
+// The scores of one query head of a sequence. T is float, F16 or BF16: the type of a
+// bias that is not float32.
+template <class T> struct Scores {
+    const Params &p;
+    const Features &f;
+    int b, h, diagonal;
+    float slope; // of ALiBi, times log2(e)
+    const char *bias, *mask; // of row 0, key 0
+
+    // Computed again for each tile: registers are short.
+    __device__ __forceinline__ Scores(const Params &p, const Features &f, const Sequence &s, int batch, int query_head) : p(p), f(f) {
+        b = again(batch), h = again(query_head), diagonal = s.diagonal;
+        slope = f.slopes.data ? ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head] * kLog2E : 0;
+        bias = (const char *)f.bias.data + (b * f.bias.batch + h * f.bias.head) * bias_size();
+        mask = (const char *)f.mask.data + (b * f.mask.batch + h * f.mask.head);
+    }
+    __device__ __forceinline__ int bias_size() const { return sizeof(T) == 4 || f.bias_wide ? 4 : 2; }
+
+    // Whether the mask lets row i see key j.
+    __device__ __forceinline__ bool takes_part(int i, int j) const { return !f.mask.data || mask[i * f.mask.row + j]; }
+
+    // Makes scores in units of log2 of the dot products of a tile: own is the lane's row g,
+    // walked its column 2t. What lies outside the tensors becomes anything. Hidden scores
+    // are -inf; what the band hides stays. By the lane's slopes, which lie a block's
+    // threads apart in shared memory, gradients of capped scores are to be multiplied.
+    template <bool transposed, int tiles>
+    __device__ __forceinline__ void adjust(float (&s)[tiles][4], int own, int walked, float *slopes = nullptr) const {
+        if (f.cap_in != 0) {
+#pragma unroll
+            for (int n = 0; n < tiles; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float d;
+                    s[n][e] = tanh_of(s[n][e] * f.cap_in, d) * f.cap_out;
+                    if (slopes) slopes[(4 * n + e) * blockDim.x] = d;
+                }
+        } else {
+#pragma unroll
+            for (int n = 0; n < tiles; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[n][e] *= p.scale_log2;
+        }
+        if (f.bias.data) {
+            if (sizeof(T) == 4 || f.bias_wide)
+                add_bias<transposed, float>(s, own, walked);
+            else
+                add_bias<transposed, T>(s, own, walked);
+        }
+        if (f.slopes.data) {
+            const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
+#pragma unroll
+            for (int n = 0; n < tiles; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int further = 8 * n + e % 2 - e / 2 * 8;
+                    s[n][e] = fmaf(-slope, fabsf(distance + (transposed ? -further : further)), s[n][e]);
+                }
+        }
+        if (f.mask.data) hide<transposed>(s, own, walked);
+    }
+
+    template <bool transposed, class B, int tiles>
+    __device__ __forceinline__ void add_bias(float (&s)[tiles][4], int own, int walked) const {
+        constexpr int size = sizeof(B) == 4 ? 4 : 2;
+        own = again(own), walked = again(walked);
+        const int rows = p.q_len - 1, keys = p.kv_len - 1;
+        const int64_t step = f.bias.row * size;
+        if (transposed) {
+            const char *at[2] = {bias + min(own, keys) * size, bias + min(own + 8, keys) * size};
+#pragma unroll
+            for (int n = 0; n < tiles; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, rows) * step), kLog2E, s[n][e]);
+            return;
+        }
+        const char *at[2] = {bias + min(own, rows) * step, bias + min(own + 8, rows) * step};
+        if (f.bias_pairs) {
+#pragma unroll
+            for (int n = 0; n < tiles; n++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const char *from = at[r] + min(walked + 8 * n, keys - 1) * size;
+                    float x, y;
+                    if constexpr (size == 4) {
+                        const float2 both = *(const float2 *)from;
+                        x = both.x, y = both.y;
+                    } else {
+                        const uint32_t both = *(const uint32_t *)from;
+                        x = widen<B>(both & 0xffff), y = widen<B>(both >> 16);
+                    }
+                    s[n][2 * r] = fmaf(x, kLog2E, s[n][2 * r]);
+                    s[n][2 * r + 1] = fmaf(y, kLog2E, s[n][2 * r + 1]);
+                }
+            return;
+        }
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, keys) * size), kLog2E, s[n][e]);
+    }
+
+    template <bool transposed, int tiles> __device__ __forceinline__ void hide(float (&s)[tiles][4], int own, int walked) const {
+        const int rows = p.q_len - 1, keys = p.kv_len - 1;
+        const float hidden = __int_as_float(0xff800000);
+        own = again(own), walked = again(walked);
+        if (transposed) {
+            const char *at[2] = {mask + min(own, keys), mask + min(own + 8, keys)};
+#pragma unroll
+            for (int n = 0; n < tiles; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (!at[e / 2][min(walked + 8 * n + e % 2, rows) * f.mask.row]) s[n][e] = hidden;
+            return;
+        }
+        const char *at[2] = {mask + min(own, rows) * f.mask.row, mask + min(own + 8, rows) * f.mask.row};
+        if (f.mask_pairs) {
+#pragma unroll
+            for (int n = 0; n < tiles; n++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const uint16_t both = *(const uint16_t *)(at[r] + min(walked + 8 * n, keys - 1));
+                    if (!(both & 0xff)) s[n][2 * r] = hidden;
+                    if (!(both >> 8)) s[n][2 * r + 1] = hidden;
+                }
+            return;
+        }
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (!at[e / 2][min(walked + 8 * n + e % 2, keys)]) s[n][e] = hidden;
+    }
+
+    // Gives the weights that dropout drops the sign -, from which dropped and kept tell
+    // them again: P is positive, and a NaN that the tensor cores or exp2 make is too. A
+    // random counter serves four keys of a row: four lanes have four of them, and tell
+    // each other.
+    template <bool transposed, int tiles> __device__ __forceinline__ void drop(float (&s)[tiles][4], int own, int walked) const {
+        if (!f.drop_below) return;
+        const int lane = threadIdx.x % 32, t = lane % 4, mine = transposed ? lane / 4 % 4 : t;
+#pragma unroll
+        for (int n = 0; n < tiles; n++) {
+            const int i = transposed ? walked + 8 * n + mine % 2 : own + mine % 2 * 8;
+            const int j = transposed ? own + mine / 2 * 8 : walked - 2 * t + 8 * n + mine / 2 * 4;
+            const uint4 w = philox({(uint32_t)j >> 2, (uint32_t)i, (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]);
+            uint32_t dropped = (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
+            dropped <<= 4 * mine;
+            dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 4 : 1);
+            dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 8 : 2);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int place = transposed ? 4 * (e % 2 + e / 2 * 2) + lane / 4 % 4 : 4 * (t / 2 * 2 + e / 2) + t % 2 * 2 + e % 2;
+                s[n][e] = __uint_as_float(__float_as_uint(s[n][e]) | dropped >> place << 31);
+            }
+        }
+    }
+};
+
+// A weight after drop: whether it is dropped; what is left of it, before keep.
+__device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
+__device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
+
+// The end of a row, whose keys gave the maximum m in units of log2, the sum of weights l
+// and the sum o of weighted values: O = o * scale + earlier * (the O of earlier keys), which is
+// not to be read where earlier is 0.
+struct Ending { float scale, earlier, lse; };
+
+__device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {
+    const float none = __int_as_float(0xff800000);
+    const float sink = f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] * kLog2E : none;
+    const float before = carried * kLog2E, top = fmaxf(l == 0 ? none : m, fmaxf(sink, before));
+    if (top == none && l == 0) return {0, 0, none};
+    const float mine = l == 0 ? 0 : exp2_approx(m - top), earlier = exp2_approx(before - top);
+    const float sum = l * mine + earlier + exp2_approx(sink - top), by = 1 / sum;
+    return {mine * by * f.keep, earlier * by, sum == 0 ? none : fmaf(top, kLn2, logf(sum))};
+}

@@ -1,0 +1,358 @@
+// Backward attention in float32: for each query row i and key j that it sees,
+//
+//	P = exp(scale Q[i]·K[j] - LSE[i]);  delta[i] = dO[i]·O[i] - dLSE[i]
+//	dS = P (dO[i]·V[j] - delta[i])
+//	dV[j] += P dO[i];  dK[j] += scale dS Q[i];  dQ[i] += scale dS K[j]
+//
+// (Dao et al. 2022, algorithm 4.) A block owns a tile of keys, walks the query
+// rows that see it and sums its dK and dV in registers, or owns a tile of query
+// rows, walks their keys and sums its dQ. Nothing is shared, so nothing is added
+// atomically and nothing waits: every sum has one order. The price is that P and
+// dP are computed twice, seven products instead of five.
+//
+// Launch, in this order:
+//
+//	bwd_f32_delta: grid.x = batch * heads * ceil(q_len / rows)
+//	bwd_f32_d*: grid.x = (ceil(kv_len / keys) * kv_heads * key_parts +
+//	    ceil(q_len / rows) * heads * row_parts) * batch
+//
+// with key_parts = row_parts = 1 but for d256 and d512, which deal the columns of
+// the gradients out to several blocks: key_parts = ceil(max(dim, v_dim) / 128),
+// row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len], for tiles of
+// keys and for tiles of query rows.
+//
+// Tiles: 16 rows of the block's own in each warp, and 64 or 32 rows that it walks.
+// Both sides of the work are one code: own are K, V and walked are Q, dO, or own
+// are Q, dO and walked are K, V; S and dP are computed with the block's own rows
+// as rows, so that P and dS are already operands of the products that they go
+// into. The block's own rows stay in shared memory while they fit; else their
+// slices arrive together with those of the walked rows. Slices of 64 columns
+// arrive in the order of use in a ring of two stages: while one is used, the next
+// is on its way.
+#include "f32.cuh"
+
+template <int D> struct Tile {
+    static constexpr int threads = 128, rows = 64;
+    static constexpr int walk = D < 128 ? 64 : 32;      // query rows that a tile of keys walks at a time
+    static constexpr int row_walk = D <= 128 ? 64 : 32; // and keys that a tile of query rows walks
+    static constexpr int slice = D < 64 ? D : 64;       // columns of a stage
+    static constexpr bool stays = D <= 128;             // the block's own rows stay in shared memory
+    static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV in a block
+    static constexpr int row_out = D < 256 ? D : 256;   // columns of dQ in a block
+    static constexpr int own = rows * slice;            // floats of a slice of own rows
+    static constexpr int stage = row_walk * slice + (stays ? 0 : own);
+    static constexpr int shared = ((stays ? 2 * rows * D : 0) + 2 * stage + 4 * walk) * 4 + slice * 8;
+};
+
+// One tile of keys (keys = true) or of query rows, whose gradients are summed in
+// columns part * out and on.
+template <int D, bool keys, bool features>
+__device__ __forceinline__ void gradients(const Params &p, const Features &f, int tile, int part, int own_head, int batch) {
+    using T = Tile<D>;
+    const Extent<features> e(p, f, batch);
+    constexpr int slice = T::slice, walk = keys ? T::walk : T::row_walk, tiles = walk / 8;
+    constexpr int out = keys ? T::out : T::row_out;
+    constexpr int kOut = out / slice;
+    constexpr bool whole = D <= out;
+    extern __shared__ __align__(16) float shared[];
+    float *own_tile = shared;                                           // [2][D / slice][rows][slice]
+    float *ring = own_tile + (T::stays ? 2 * T::rows * D : 0);          // [2][walked rows, then own ones][slice]
+    float *stats = ring + 2 * T::stage;                                 // [2][2][walk]: LSE and delta of walked rows
+    auto *bad = (unsigned long long *)(stats + 4 * T::walk);            // [slice]
+
+    // Own are a0, a1, of which S = a0·b0 and dP = a1·b1.
+    const View &a0 = keys ? p.k : p.q, &a1 = keys ? p.v : p.dout;
+    const View &b0 = keys ? p.q : p.k, &b1 = keys ? p.dout : p.v;
+    const int owned = keys ? e.keys() : e.rows(), walked = keys ? e.rows() : e.keys();
+    const int end = keys ? e.key_end() : e.row_end();                   // of own rows, padding included
+    const int lo = keys ? -e.hi() : e.lo(), hi = keys ? -e.lo() : e.hi();       // row i sees, or is seen by, i+lo to i+hi
+    const int group = p.heads / p.kv_heads;
+    const int head0 = keys ? own_head * group : own_head / group, head1 = keys ? head0 + group : head0 + 1;
+    const int own_batch = keys ? e.kv_batch() : e.q_batch(), walked_batch = keys ? e.q_batch() : e.kv_batch();
+    const float *own0 = first(a0, own_batch, own_head), *own1 = first(a1, own_batch, own_head);
+    Scores<float> x(p, f);
+    if constexpr (features) {
+        if (tile * T::rows >= end) return;
+        own0 += (keys ? e.s.key0 : e.s.q0) * a0.row, own1 += (keys ? e.s.key0 : e.s.q0) * a1.row;
+    }
+
+    int row0 = tile * T::rows, row1 = min(row0 + T::rows, owned);
+    int walk0 = max(0, row0 + lo) / walk * walk, walk1 = min(walked, max(0, row1 + hi));
+    if (features && row0 >= row1) walk1 = walk0;                        // all own rows are padding
+    const int slices0 = D > slice ? (p.dim + slice - 1) / slice : 1;    // of a0, b0; of these in the part: out0
+    const int slices1 = D > slice ? (p.v_dim + slice - 1) / slice : 1;  // of a1, b1
+    const int out0 = whole ? slices0 : max(0, min(slices0 - part * kOut, kOut));
+    const int out1 = whole ? slices1 : max(0, min(slices1 - part * kOut, kOut));
+
+    int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
+    int row = row0 + 16 * warp + g;                                     // and row + 8
+    float d0[kOut][slice / 16][2][4] = {}, d1[keys ? kOut : 1][slice / 16][2][4] = {};  // dK and dV, or dQ
+    float lse[2] = {}, delta[2] = {};
+    if (!keys) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int i = row + 8 * r;
+            if (i >= owned) continue;
+            lse[r] = first(p.lse, e.q_batch(), own_head)[(features ? e.q0() + i : i) * p.lse.row];
+            delta[r] = p.delta[((int64_t)(p.batch + batch) * p.heads + own_head) * p.q_len + i];
+        }
+    }
+
+    // The stages of a tile are the slices of b0 (for S), of b1 (for dP and, if
+    // the gradient has them all, dV), those of dV if not, those of b0 for d0.
+    const int dp = slices0, dv = dp + slices1, dk = dv + (keys && !whole ? out1 : 0), last = dk + out0;
+    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // of next_head
+    if constexpr (features) walked0 += (keys ? e.s.q0 : e.s.key0) * b0.row, walked1 += (keys ? e.s.q0 : e.s.key0) * b1.row;
+    int next_head = head0, next = walk0, next_step = 0, next_stats = 0, stage = 0;
+    auto load_next = [&](int into) {
+        if (next_head < head1) {
+            float *to = ring + into * T::stage;
+            int s = next_step;
+            bool second = s >= dp && s < dk;
+            int col = (s < dp ? s : s < dv ? s - dp : part * kOut + (s < dk ? s - dv : s - dk)) * slice;
+            int cols = second ? p.v_dim : p.dim;
+            const float *from = second ? walked1 : walked0;
+            load<T::threads, slice, walk>(to, from, second ? b1.row : b0.row, walked, cols, next, col);
+            from = second ? own1 : own0;
+            if (!T::stays && s < dv)
+                load<T::threads, slice, T::rows>(to + walk * slice, from, second ? a1.row : a0.row, owned, cols, row0, col);
+            if (keys && s == 0 && threadIdx.x < 2 * walk) {
+                int i = threadIdx.x % walk;
+                bool in = next + i < walked;
+                from = threadIdx.x < walk
+                    ? first(p.lse, e.q_batch(), next_head) + ((in ? next + i : 0) + (features ? e.q0() : 0)) * p.lse.row
+                    : p.delta + ((int64_t)batch * p.heads + next_head) * p.q_len + (in ? next + i : 0);
+                copy_async4(shared_address(stats + next_stats * 2 * walk + threadIdx.x), from, in ? 4 : 0);
+            }
+            if (++next_step == last) {
+                next_step = 0, next += walk, next_stats ^= 1;
+                if (next >= walk1) {
+                    next = walk0, next_head++;
+                    walked0 += b0.head, walked1 += b1.head; // only a tile of keys has more than one head
+                }
+            }
+        }
+        copy_commit();
+    };
+    auto next_stage = [&] {
+        copy_wait<0>();
+        __syncthreads(); // the stage is there for all, and the one before it is used up
+        load_next(stage ^ 1);
+        stage ^= 1;
+        return ring + (stage ^ 1) * T::stage;
+    };
+    auto own_slice = [&](const float *at, int which, int i) {
+        return (T::stays ? own_tile + (which * (D / slice) + i) * T::own : at + walk * slice) + 16 * warp * slice;
+    };
+
+    if (walk0 >= walk1) next_head = head1; // nothing to walk
+    if (T::stays && walk0 < walk1) {
+        float *to = own_tile;
+        for (int i = 0; i < slices0; i++, to += T::own)
+            load<T::threads, slice, T::rows>(to, own0, a0.row, owned, p.dim, row0, i * slice);
+        to = own_tile + T::rows * D;
+        for (int i = 0; i < slices1; i++, to += T::own)
+            load<T::threads, slice, T::rows>(to, own1, a1.row, owned, p.v_dim, row0, i * slice);
+    }
+    load_next(0);
+
+    const float one[4] = {1, 1, 1, 1};
+    int stat = 0;
+    for (int head = head0; head < head1; head++) {
+        if constexpr (features) x.head(e.s, batch, head);
+        for (int at = walk0; at < walk1; at += walk, stat ^= 1) {
+            bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1);
+            const int from[2] = {row + lo - at, row + 8 + lo - at};     // the walked rows that rows g and g+8 see
+            const int to[2] = {min(row + hi, walked - 1) - at, min(row + 8 + hi, walked - 1) - at};
+            float s[tiles][4] = {}, ds[tiles][4] = {}, slopes[features ? tiles : 1][4];
+            for (int i = 0; i < slices0; i++) {
+                const float *b = next_stage();
+                score<slice, true>(s, own_slice(b, 0, i), b, p.dim);
+            }
+            const float *row_stats = stats + stat * 2 * walk;
+            if constexpr (features) x.template adjust<keys, true>(s, slopes, row, at + 2 * t);
+#pragma unroll
+            for (int j = 0; j < tiles; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float l = keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2];
+                    if constexpr (features) // a row without weight has the weights 0
+                        s[j][e] = exp2_approx(l == -kInf ? -kInf : fmaf(l, -kLog2E, s[j][e]));
+                    else
+                        s[j][e] = exp2_approx(fmaf(s[j][e], p.scale, -l) * 1.4426950408889634f);
+                }
+            auto hide = [&](float (&x)[tiles][4]) {
+#pragma unroll
+                for (int j = 0; j < tiles; j++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        int i = 8 * j + 2 * t + e % 2;
+                        if (i < from[e / 2] || i > to[e / 2]) x[j][e] = 0;
+                    }
+            };
+            if (edge) hide(s);
+            if constexpr (features) {
+                x.template drop<keys>(s, row, at + 2 * t);
+                edge |= f.mask.data != nullptr;
+            }
+
+            // Adds the slice at b, weighed by x, to slice i of a gradient.
+            auto add = [&](auto signs, float (&d)[kOut][slice / 16][2][4], int i, const float (&y)[tiles][4], float *b) {
+                bool spoiled = edge && clean<T::threads, slice, walk>(b, bad);
+                weigh<slice, decltype(signs)::value>(d[i], one, y, b);
+                if (!spoiled) return;
+                int i0 = row - g + 2 * t - at;
+#pragma unroll
+                for (int c = 0; c < slice / 16; c++)
+                    if constexpr (features)
+                        spoil_masked<keys>(d[i][c], bad, 16 * c, i0 + lo, i0 + hi, x, row - g + 2 * t, at, owned);
+                    else
+                        spoil(d[i][c], bad, 16 * c, i0 + lo, i0 + hi);
+            };
+            if constexpr (keys && whole) {
+#pragma unroll
+                for (int i = 0; i < kOut; i++) {
+                    if (i == slices1) break;
+                    float *b = next_stage();
+                    score<slice, false>(ds, own_slice(b, 1, i), b, p.v_dim);
+                    add(Bool<features>(), d1, i, s, b);
+                }
+            } else {
+                for (int i = 0; i < slices1; i++) {
+                    const float *b = next_stage();
+                    score<slice, false>(ds, own_slice(b, 1, i), b, p.v_dim);
+                }
+                if constexpr (keys) {
+#pragma unroll
+                    for (int i = 0; i < kOut; i++) {
+                        if (i == out1) break;
+                        add(Bool<features>(), d1, i, s, next_stage());
+                    }
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < tiles; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float l = keys ? row_stats[walk + 8 * j + 2 * t + e % 2] : delta[e / 2];
+                    if constexpr (features) // dP of a hidden key may be NaN
+                        ds[j][e] = s[j][e] == 0 ? 0 : fabsf(s[j][e]) * slopes[j][e] * ((dropped(s[j][e]) ? 0 : ds[j][e] * f.keep) - l);
+                    else
+                        ds[j][e] = s[j][e] * (ds[j][e] - l);
+                }
+            if (edge) hide(ds);
+#pragma unroll
+            for (int i = 0; i < kOut; i++) {
+                if (i == out0) break;
+                add(Bool<false>(), d0, i, ds, next_stage());
+            }
+        }
+    }
+
+    copy_wait<0>(); // no copy outlives its block
+    const View &to0 = keys ? p.dk : p.dq;
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int i = row - g + 2 * t + n % 2 + n / 2 * 8; // row n of the lane, as weigh has it
+        if (i >= end) continue;
+        float *to = first(to0, own_batch, own_head) + i * to0.row, *to1 = first(p.dv, own_batch, own_head) + i * p.dv.row;
+        if constexpr (features) {
+            to += (keys ? e.s.key0 : e.s.q0) * to0.row, to1 += (keys ? e.s.key0 : e.s.q0) * p.dv.row;
+            if (i >= owned) { // padding
+                for (int col = part * out + lane_g(); col < min((part + 1) * out, max(p.dim, p.v_dim)); col += 8) {
+                    if (col < p.dim) to[col] = 0;
+                    if (keys && col < p.v_dim) to1[col] = 0;
+                }
+                continue;
+            }
+        }
+#pragma unroll
+        for (int x = 0; x < kOut; x++)
+#pragma unroll
+            for (int c = 0; c < slice / 16; c++) {
+                int col = part * out + x * slice + 16 * c;
+                store(to, p.dim, col, d0[x][c], n, p.scale);
+                if constexpr (keys) store(to1, p.v_dim, col, d1[x][c], n, features ? f.keep : 1);
+            }
+    }
+}
+
+template <int D, bool features> __device__ __forceinline__ void backward(const Params &p, const Features &f) {
+    using T = Tile<D>;
+    int at = blockIdx.x;
+    int key_parts = D > T::out ? (max(p.dim, p.v_dim) + T::out - 1) / T::out : 1;
+    int row_parts = D > T::row_out ? (p.dim + T::row_out - 1) / T::row_out : 1;
+    int key_blocks = (p.kv_len + T::rows - 1) / T::rows * p.kv_heads * p.batch * key_parts;
+    if (at < key_blocks) { // under a causal mask the first keys are seen by the most rows
+        int heads = p.kv_heads * p.batch, part = at % key_parts;
+        at /= key_parts;
+        gradients<D, true, features>(p, f, at / heads, part, at % heads % p.kv_heads, at % heads / p.kv_heads);
+    } else { // and the last rows see the most keys
+        at -= key_blocks;
+        int heads = p.heads * p.batch, part = at % row_parts;
+        at /= row_parts;
+        int tile = (p.q_len + T::rows - 1) / T::rows - 1 - at / heads;
+        gradients<D, false, features>(p, f, tile, part, at % heads % p.heads, at % heads / p.heads);
+    }
+}
+
+// delta for 64 rows of a head. The sum is the diagonal of O dO^T or of dO O^T, computed
+// as the main kernel computes V dO^T for a tile of keys and dO V^T for a tile of rows:
+// where a row gives all its weight to one key, O is that row of V, and dP - delta is 0
+// and not a difference of roundings.
+constexpr int delta_threads = 128, delta_rows = 64;
+template <bool features> __device__ __forceinline__ void diagonal(const Params &p, const Features &f) {
+    constexpr int slice = 64; // columns at a time: those of the instances that use the tensor cores
+    extern __shared__ __align__(16) float shared[]; // [2][delta_rows][slice]: O and dO
+    int tiles = (p.q_len + delta_rows - 1) / delta_rows, row = blockIdx.x % tiles * delta_rows, head = blockIdx.x / tiles;
+    const Extent<features> e(p, f, head / p.heads);
+    const float *o = first(p.o, e.q_batch(), head % p.heads), *dout = first(p.dout, e.q_batch(), head % p.heads);
+    if constexpr (features) {
+        if (row >= e.rows()) return;
+        o += e.s.q0 * p.o.row, dout += e.s.q0 * p.dout.row;
+    }
+    int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
+    float *own_o = shared + 16 * warp * slice, *own_dout = own_o + delta_rows * slice;
+    float of_keys[2][4] = {}, of_rows[2][4] = {};
+    for (int col = 0; col < p.v_dim; col += slice) {
+        load<delta_threads, slice, delta_rows>(shared, o, p.o.row, e.rows(), p.v_dim, row, col);
+        load<delta_threads, slice, delta_rows>(shared + delta_rows * slice, dout, p.dout.row, e.rows(), p.v_dim, row, col);
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads(); // O and dO are there
+        score<slice, false>(of_keys, own_o, own_dout, p.v_dim);
+        score<slice, false>(of_rows, own_dout, own_o, p.v_dim);
+        __syncthreads(); // and may be replaced
+    }
+    if (t != g / 2) return; // off the diagonal
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = row + 16 * warp + 8 * half + g;
+        if (i >= e.rows()) continue;
+        float dlse = p.dlse.data ? first(p.dlse, e.q_batch(), head % p.heads)[(features ? e.q0() + i : i) * p.dlse.row] : 0;
+        int64_t at = (int64_t)head * p.q_len + i;
+        p.delta[at] = (g % 2 ? of_keys[half][2 * half + 1] : of_keys[half][2 * half]) - dlse;
+        p.delta[at + (int64_t)p.batch * p.heads * p.q_len] = (g % 2 ? of_rows[half][2 * half + 1] : of_rows[half][2 * half]) - dlse;
+    }
+}
+#define DELTA(name, block, features, p, f)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(delta_threads) name(const __grid_constant__ block x) { diagonal<features>(p, f); } \
+    extern "C" __device__ Plan name##_plan = {delta_threads, 2 * delta_rows * 64 * 4, delta_rows, 0};
+
+DELTA(bwd_f32_delta, Params, false, x, no_features)
+DELTA(bwd_f32_features_delta, FeatureParams, true, x.p, x.f)
+
+#define MAIN(name, D, blocks, block, features, p, f)                                                                              \
+    extern "C" __global__ void __launch_bounds__(Tile<D>::threads, blocks) name(const __grid_constant__ block x) {                 \
+        backward<D, features>(p, f);                                                                                               \
+    }                                                                                                                              \
+    extern "C" __device__ Plan name##_plan = {Tile<D>::threads, Tile<D>::shared, Tile<D>::rows, Tile<D>::rows};
+#define INSTANCE(D, blocks, feature_blocks)                          \
+    MAIN(bwd_f32_d##D, D, blocks, Params, false, x, no_features)     \
+    MAIN(bwd_f32_features_d##D, D, feature_blocks, FeatureParams, true, x.p, x.f)
+
+
+INSTANCE(64, 2, 2)
+
+
+
