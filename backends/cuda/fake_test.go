@@ -343,13 +343,20 @@ func (f *fakeDriver) moduleCalls() {
 			f.mu.Unlock()
 			return f.measured(k.name, (*limitArgs)(a))
 		}
-		if strings.HasPrefix(k.name, "fwd_sm90") || strings.HasPrefix(k.name, "bwd_sm90") && k.plan[3] > 0 {
+		var block *features
+		if isFeatured(k.name) {
+			whole := (*struct {
+				mapped
+				features
+			})(a)
+			a, block = unsafe.Pointer(&whole.params), &whole.features
+		} else if strings.HasPrefix(k.name, "fwd_sm90") || strings.HasPrefix(k.name, "bwd_sm90") && k.plan[3] > 0 {
 			a = unsafe.Pointer(&(*mapped)(a).params)
 		}
 		l := fakeLaunch{k.name, blocks, threads, shared, s, *(*params)(a)}
 		f.launches = append(f.launches, l)
 		f.mu.Unlock()
-		return f.compute(k, l)
+		return f.compute(k, l, block)
 	}
 	f.LaunchDependent = f.LaunchKernel
 }

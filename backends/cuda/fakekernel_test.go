@@ -103,7 +103,7 @@ const (
 	vDV
 )
 
-func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch) error {
+func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) error {
 	k := &fakeKernel{params: l.params, plan: fn.plan, blocks: l.blocks, arrays: map[Pointer]*fakeView{}}
 	dtype := flashkit.Float32
 	for _, t := range dtypes[1:] {
@@ -126,6 +126,10 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch) error {
 		if m, ok := f.at(p); ok {
 			k.arrays[p] = &fakeView{memory: m}
 		}
+	}
+	if block != nil {
+		f.computeFeatured(fn, k, *block, dtype)
+		return nil
 	}
 	k.load()
 	switch {

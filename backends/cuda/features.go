@@ -19,7 +19,8 @@ type features struct {
 
 	seed                [2]uint32
 	dropBelow           uint32
-	keep, capIn, capOut float32
+	keep                float32
+	capIn, capOut, cap  float32
 	topLeft             int32
 	page, pageWidth     int32
 	pageFactor          uint32
@@ -81,7 +82,7 @@ func (f *features) say(p *flashkit.Problem, seed uint64) {
 		f.seed, f.dropBelow, f.keep = philox.Key(seed), philox.Below(d), float32(1/(1-float64(d)))
 	}
 	if c := float64(p.Score.Softcap); c != 0 {
-		f.capIn, f.capOut = float32(p.SoftmaxScale()/c), float32(c*math.Log2E)
+		f.capIn, f.capOut, f.cap = float32(p.SoftmaxScale()/c), float32(c*math.Log2E), float32(c)
 	}
 	switch p.KVDType {
 	case flashkit.Float16:
@@ -201,7 +202,7 @@ func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s St
 		return err
 	}
 	keys := ceilDiv(p.KVLen, f.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
-	rows := ceilDiv(p.QLen, f.rows) * heads * f32Parts(id, p, p.Dim, f32Columns)
+	rows := ceilDiv(p.QLen, f.rows) * heads * f32Parts(id, p, p.Dim, f32KeyColumns)
 	return b.run(f, keys+rows, block, s)
 }
 

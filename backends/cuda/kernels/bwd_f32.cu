@@ -38,7 +38,7 @@ template <int D, bool F> struct Tile {
     static constexpr int slice = D < 64 ? D : 64;       // columns of a stage
     static constexpr bool stays = D <= 128;             // the block's own rows stay in shared memory
     static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV in a block
-    static constexpr int row_out = D < 256 ? D : 256;   // columns of dQ in a block
+    static constexpr int row_out = F ? out : D < 256 ? D : 256; // columns of dQ in a block
     static constexpr int own = rows * slice;            // floats of a slice of own rows
     static constexpr int stage = row_walk * slice + (stays ? 0 : own);
     static constexpr int shared = ((stays ? 2 * rows * D : 0) + 2 * stage + 4 * walk) * 4 + slice * 8 + (F ? row_walk / 2 * threads * 4 : 0);
@@ -169,17 +169,18 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
                 score<slice, true>(s, own_slice(b, 0, i), b, p.dim);
             }
             const float *row_stats = stats + stat * 2 * walk;
-            if constexpr (features) Scores<float>(p, f, e.s, batch, head).template adjust<keys>(s, row, at + 2 * t, slopes);
+            if constexpr (features) {
+                auto lse_of = [&](int j, int e) { return keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2]; };
+                Scores<float>(p, f, e.s, batch, keys ? head : own_head).template weights<keys>(s, row, at + 2 * t, lse_of, slopes);
+            } else {
 #pragma unroll
-            for (int j = 0; j < tiles; j++)
+                for (int j = 0; j < tiles; j++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    float l = keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2];
-                    if constexpr (features) // a row without weight has the weights 0
-                        s[j][e] = exp2_approx(l == -kInf ? -kInf : fmaf(l, -kLog2E, s[j][e]));
-                    else
+                    for (int e = 0; e < 4; e++) {
+                        float l = keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2];
                         s[j][e] = exp2_approx(fmaf(s[j][e], p.scale, -l) * 1.4426950408889634f);
-                }
+                    }
+            }
             auto hide = [&](float (&x)[tiles][4]) {
 #pragma unroll
                 for (int j = 0; j < tiles; j++)
@@ -191,7 +192,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
             };
             if (edge) hide(s);
             if constexpr (features) {
-                Scores<float>(p, f, e.s, batch, head).template drop<keys>(s, row, at + 2 * t);
+                Scores<float>(p, f, e.s, batch, keys ? head : own_head).template drop<keys>(s, row, at + 2 * t);
                 edge |= f.mask.data != nullptr;
             }
 
@@ -207,7 +208,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
 #pragma unroll
                 for (int c = 0; c < slice / 16; c++)
                     if constexpr (features)
-                        spoil_masked<keys>(d[i][c], bad, 16 * c, i0 + lo, i0 + hi, Scores<float>(p, f, e.s, batch, head), row - g + 2 * t, at, owned);
+                        spoil_masked<keys>(d[i][c], bad, 16 * c, i0 + lo, i0 + hi, Scores<float>(p, f, e.s, batch, keys ? head : own_head), row - g + 2 * t, at, owned);
                     else
                         spoil(d[i][c], bad, 16 * c, i0 + lo, i0 + hi);
             };

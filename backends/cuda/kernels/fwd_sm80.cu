@@ -24,8 +24,7 @@
 // A key that a row does not see has p = 0, but 0 * NaN would reach o all the
 // same. That can only happen in tiles on the edge of the band, and it leaves a
 // NaN in o. Then the block starts anew, and multiplies those tiles with care.
-#include "mma.cuh"
-#include "params.cuh"
+#include "score.cuh"
 
 template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, bool keep_q_> struct Shape {
     using T = Type;
@@ -79,7 +78,7 @@ template <class T> __device__ __forceinline__ uint32_t finite(uint32_t pair) {
 // Keeps the compiler from computing x again wherever it is used.
 __device__ __forceinline__ uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
-template <class S> __device__ __forceinline__ void forward(const Params &p) {
+template <class S, bool features> __device__ __forceinline__ void forward(const Params &p, const Features &f) {
     using T = typename S::T;
     constexpr int M = S::tiles, R = 2 * M; // 16-row tiles of a warp, rows of a thread
     const float inf = __int_as_float(0x7f800000);
@@ -88,7 +87,7 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
 
     // The block's row tile and head. Under a mask, the heads whose K and V fit
     // into the L2 cache together go row tile by row tile, the longest first.
-    const int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
+    int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
     const bool rising = hi < p.kv_len - 1, banded = rising || p.q_len - 1 + lo > 0;
     const int row_tiles = (p.q_len + S::rows - 1) / S::rows, all = p.batch * p.heads;
     const int together = banded ? max(1, min(all, (int)(16777216.f / ((float)p.kv_len * (p.dim + p.v_dim))))) : 1;
@@ -96,20 +95,33 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
     const int place = blockIdx.x - first * row_tiles, batch = (first + place % size) / p.heads;
     const int head = (first + place % size) % p.heads, kv_head = head / (p.heads / p.kv_heads);
     const int row0 = (rising ? row_tiles - 1 - place / size : place / size) * S::rows;
-    const int rows = min(S::rows, p.q_len - row0);
+    const Extent<features> e(p, f, batch);
+    if constexpr (features) {
+        if (row0 >= e.row_end()) return;
+        lo = min(max(e.lo(), -e.rows()), e.keys()), hi = max(min(e.hi(), e.keys()), -e.rows());
+    }
+    const int rows = min(S::rows, e.rows() - row0);
 
     // The tiles of keys from..to hold what some row sees, every row sees all of
     // those full_from..full_to.
-    const int last_key = min(p.kv_len - 1, row0 + rows - 1 + hi), first_key = max(0, row0 + lo);
-    const int from = first_key / S::keys, to = last_key < first_key ? from - 1 : last_key / S::keys;
+    const int last_key = min(e.keys() - 1, row0 + rows - 1 + hi), first_key = max(0, row0 + lo);
+    const int from = first_key / S::keys, to = last_key < first_key || features && rows <= 0 ? from - 1 : last_key / S::keys;
     const int full_from = (max(0, row0 + rows - 1 + lo) + S::keys - 1) / S::keys;
-    int full_to = max(0, min(p.kv_len, row0 + hi + 1)) / S::keys - 1;
-    const bool edges = from < full_from || to > full_to;
+    int full_to = max(0, min(e.keys(), row0 + hi + 1)) / S::keys - 1;
+    const bool edges = from < full_from || to > full_to || features && f.mask.data;
 
-    const uint16_t *q = (const uint16_t *)p.q.data + batch * p.q.batch + head * p.q.head + row0 * p.q.row;  // [rows, dim]
-    const uint16_t *k = (const uint16_t *)p.k.data + batch * p.k.batch + kv_head * p.k.head;                // [kv_len, dim]
-    const uint16_t *v = (const uint16_t *)p.v.data + batch * p.v.batch + kv_head * p.v.head;                // [kv_len, v_dim]
-    const bool aligned = (((uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (p.q.row | p.k.row | p.v.row | p.dim | p.v_dim) * 2) & 15) == 0;
+    const uint16_t *q = (const uint16_t *)p.q.data + e.q_batch() * p.q.batch + head * p.q.head + row0 * p.q.row; // [rows, dim]
+    const uint16_t *k = (const uint16_t *)p.k.data + e.kv_batch() * p.k.batch + kv_head * p.k.head;              // [kv_len, dim]
+    const uint16_t *v = (const uint16_t *)p.v.data + e.kv_batch() * p.v.batch + kv_head * p.v.head;              // [kv_len, v_dim]
+    if constexpr (features) {
+        q += e.s.q0 * p.q.row;
+        if (f.page) // rows are found in the table
+            k = (const uint16_t *)p.k.data + kv_head * p.k.head, v = (const uint16_t *)p.v.data + kv_head * p.v.head;
+        else
+            k += e.s.key0 * p.k.row, v += e.s.key0 * p.v.row;
+    }
+    bool aligned = (((uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (p.q.row | p.k.row | p.v.row | p.dim | p.v_dim) * 2) & 15) == 0;
+    if (features && f.page) aligned = aligned && ((p.k.batch | p.v.batch) & 7) == 0;
 
     // Copies go row group by row group, from the last to the first, tile by tile.
     constexpr int groups = S::keys / S::step, pieces = S::chunks / S::group, fetches = 2 * groups * pieces, stage_bytes = 2 * S::tile_bytes;
@@ -122,9 +134,17 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;
     };
     // Piece x of the fetches that copy a tile; stage is where the tile goes.
-    auto fetch = [&](int x, uint32_t stage, int left, bool aligned) {
+    auto fetch = [&](int x, uint32_t stage, int tile, int left, bool aligned) {
         const int n = groups - 1 - x / pieces % groups, value = x / pieces / groups;
         const uint32_t at = copy_at + S::q_bytes + stage + value * S::tile_bytes + n * S::step * S::row_bytes;
+        if constexpr (features)
+            if (f.page) {
+                const int key = tile * S::keys + n * S::step + thread_row;
+                const View &view = value ? p.v : p.k;
+                const uint16_t *row = (const uint16_t *)view.data + thread_col;
+                if (key < e.keys()) row += key_place(view, f, e.s, batch, kv_head, key);
+                return copy_chunk<S>(at, row, x % pieces, key < e.keys(), value ? p.v_dim : p.dim, aligned);
+            }
         copy_chunk<S>(at, value ? v_next : k_next, x % pieces, n * S::step < left - thread_row, value ? p.v_dim : p.dim, aligned);
         if (x % pieces < pieces - 1) return;
         if (value)
@@ -133,13 +153,13 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
             k_next -= S::step * p.k.row;
     };
     auto load = [&](int tile, uint32_t stage) {
-        const int left = tile == to ? p.kv_len - tile * S::keys : S::keys; // only the last tile can be short
+        const int left = tile == to ? e.keys() - tile * S::keys : S::keys; // only the last tile can be short
         if (aligned) {
 #pragma unroll
-            for (int x = 0; x < fetches; x++) fetch(x, stage, left, true);
+            for (int x = 0; x < fetches; x++) fetch(x, stage, tile, left, true);
         } else {
 #pragma unroll 1
-            for (int x = 0; x < fetches; x++) fetch(x, stage, left, false);
+            for (int x = 0; x < fetches; x++) fetch(x, stage, tile, left, false);
         }
         copy_commit();
     };
@@ -189,17 +209,28 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
             }
         }
     };
-    auto weight = [&](float &s, float shift) { return s = exp2_approx(fmaf(s, p.scale_log2, shift)); }; // P in place of S
+    auto weight = [&](float &s, float shift) { // P in place of S
+        if constexpr (features) return s = exp2_approx(s + shift);
+        else return s = exp2_approx(fmaf(s, p.scale_log2, shift));
+    };
+    auto adjust = [&](float(&s)[M][S::keys / 8][4], int key0) {
+        if constexpr (features)
+#pragma unroll
+            for (int i = 0; i < M; i++) Scores<T>(p, f, e.s, batch, head).template adjust<false>(s[i], row + 16 * i, key0 + lane % 4 * 2);
+    };
     auto packed = [&](uint32_t(&a)[4], float(&s)[S::keys / 8][4], int kk) {
 #pragma unroll
-        for (int e = 0; e < 4; e++) a[e] = pack<T>(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
+        for (int e = 0; e < 4; e++)
+            if constexpr (features) a[e] = pack<T>(left_of(s[2 * kk + e / 2][e % 2 * 2]), left_of(s[2 * kk + e / 2][e % 2 * 2 + 1]));
+            else a[e] = pack<T>(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
     };
 
     // A tile that every row sees whole, on the bet that no maximum grows much.
     // Returns how many of its keys are done.
-    auto attend_full = [&](uint32_t at) {
+    auto attend_full = [&](uint32_t at, int key0) {
         float s[M][S::keys / 8][4];
         scores(s, at);
+        adjust(s, key0);
         constexpr int columns = S::dim / 16, steps = S::keys / 16 * columns;
         constexpr int pieces = (2 * M + columns - 1) / columns;
         uint32_t v[3][4];
@@ -229,6 +260,10 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
             }
             if (__any_sync(~0u, !(total < 256))) return add(), kk * 16;
             uint32_t a[M][4];
+            if constexpr (features)
+#pragma unroll
+                for (int i = 0; i < M; i++)
+                    Scores<T>(p, f, e.s, batch, head).template drop<false>((float(&)[2][4])s[i][2 * kk], row + 16 * i, key0 + 16 * kk + lane % 4 * 2);
 #pragma unroll
             for (int i = 0; i < M; i++) packed(a[i], s[i], kk);
 #pragma unroll
@@ -256,7 +291,8 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
         if (key0 > top_row + M * 16 - 1 + hi || key0 + S::keys <= top_row + lo) return; // the warp sees nothing of it
         float s[M][S::keys / 8][4];
         scores(s, at);
-        const int key = key0 + lane % 4 * 2, left = p.kv_len - key; // the thread's first key
+        adjust(s, key0);
+        const int key = key0 + lane % 4 * 2, left = e.keys() - key; // the thread's first key
         const uint32_t before = key - row - lo, band = hi - lo;     // row + lo .. row + hi are seen
         auto sees = [&](int i, int n, int e) {
             return before + (n * 8 + (e & 1) - i * 16 - (e >> 1) * 8) <= band && n * 8 + (e & 1) < left && n * 8 >= begin;
@@ -276,7 +312,7 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
                 }
             top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
             top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
-            top[r] *= p.scale_log2;
+            if constexpr (!features) top[r] *= p.scale_log2;
             grown |= top[r] > m[r] + 8;
         }
         if (__any_sync(~0u, grown))
@@ -301,6 +337,9 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
                 for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++) sum += weight(s[r / 2][n][e], shift);
             l[r] += sum;
         }
+        if constexpr (features)
+#pragma unroll
+            for (int i = 0; i < M; i++) Scores<T>(p, f, e.s, batch, head).template drop<false>(s[i], row + 16 * i, key);
 #pragma unroll
         for (int kk = 0; kk < S::keys / 16; kk++) {
             uint32_t a[M][4];
@@ -357,7 +396,7 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
             if (tile > from) load(tile - 1, stage_bytes - stage);
             int done = 0;
             if (full)
-                done = attend_full(at);
+                done = attend_full(at, tile * S::keys);
             else if (careful) {
 #pragma unroll 1
                 for (int i = threadIdx.x; i < S::tile_bytes / 16; i += S::threads) {
@@ -383,16 +422,39 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
 
     // O goes through the warp's own rows of Q in shared memory, so that whole
     // chunks are stored.
-    uint16_t *out = (uint16_t *)p.o.data + batch * p.o.batch + head * p.o.head; // [q_len, v_dim]
-    float *lse = p.lse.data ? (float *)p.lse.data + batch * p.lse.batch + head * p.lse.head : nullptr; // [q_len]
+    uint16_t *out = (uint16_t *)p.o.data + e.q_batch() * p.o.batch + head * p.o.head; // [q_len, v_dim]
+    float *lse = p.lse.data ? (float *)p.lse.data + e.q_batch() * p.lse.batch + head * p.lse.head : nullptr; // [q_len]
+    if constexpr (features) {
+        out += e.s.q0 * p.o.row;
+        if (lse) lse += e.s.q0 * p.lse.row;
+    }
     char *rows_o = shared + warp * (M * 16 * S::row_bytes);
     __syncwarp(); // every lane has read its part of Q
 #pragma unroll
     for (int r = 0; r < R; r++) {
         float sum = l[r] + __shfl_xor_sync(~0u, l[r], 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-        const float a = sum == 0 ? 0 : 1 / sum;
         const int at = r * 8 + lane / 4;
+        if constexpr (features) {
+            const int i = row + r * 8;
+            const bool real = i < e.rows();
+            const Ending y = ending(f, m[r], sum, head, f.carry && real ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -inf);
+            if (lse && lane % 4 == 0 && i < e.row_end()) lse[i * p.lse.row] = real ? y.lse : -inf;
+#pragma unroll
+            for (int n = 0; n < S::dim / 8; n++) {
+                float z[2];
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    const int col = n * 8 + lane % 4 * 2 + c;
+                    z[c] = o[r / 2][n][r % 2 * 2 + c] * y.scale;
+                    if (y.earlier != 0 && real && col < p.v_dim) z[c] = fmaf(y.earlier, widen<T>(out[i * p.o.row + col]), z[c]);
+                    if (!real || y.scale == 0 && y.earlier == 0) z[c] = 0;
+                }
+                *(uint32_t *)(rows_o + at * S::row_bytes + ((n ^ swizzle<S>(at)) << 4) + lane % 4 * 4) = pack<T>(z[0], z[1]);
+            }
+            continue;
+        }
+        const float a = sum == 0 ? 0 : 1 / sum;
 #pragma unroll
         for (int n = 0; n < S::dim / 8; n++)
             *(uint32_t *)(rows_o + at * S::row_bytes + ((n ^ swizzle<S>(at)) << 4) + lane % 4 * 4) =
@@ -402,15 +464,19 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
     __syncwarp(); // O is complete
     if (careful) {
         // What is not finite in V, for the rows that see it.
-        const uint16_t *value = (const uint16_t *)p.v.data + batch * p.v.batch + kv_head * p.v.head;
+        const uint16_t *value = (const uint16_t *)p.v.data + e.kv_batch() * p.v.batch + kv_head * p.v.head;
 #pragma unroll 1
         for (int key = first_key; key <= last_key; key++)
 #pragma unroll 1
             for (int c = lane; c < p.v_dim; c += 32) {
-                const float x = widen<T>(value[key * p.v.row + c]);
+                float x;
+                if constexpr (features) x = widen<T>(((const uint16_t *)p.v.data)[key_place(p.v, f, e.s, batch, kv_head, key) + c]);
+                else x = widen<T>(value[key * p.v.row + c]);
                 if (fabsf(x) < inf) continue;
 #pragma unroll 1
                 for (int r = max(0, key - hi - top_row); r <= min(M * 16 - 1, key - lo - top_row); r++) {
+                    if constexpr (features)
+                        if (top_row + r >= e.rows() || !Scores<T>(p, f, e.s, batch, head).takes_part(top_row + r, key)) continue;
                     uint16_t &y = *(uint16_t *)(rows_o + r * S::row_bytes + ((c / 8 ^ swizzle<S>(r)) << 4) + c % 8 * 2);
                     y = pack<T>(widen<T>(y) + x, 0);
                 }
@@ -421,7 +487,7 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
 #pragma unroll 4
     for (int i = lane; i < M * 16 * S::chunks; i += 32) {
         const int r = i / S::chunks, c = i % S::chunks, n = row0 + warp * (M * 16) + r;
-        if (n >= p.q_len) continue;
+        if (n >= e.row_end()) continue;
         const uint4 x = *(const uint4 *)(rows_o + r * S::row_bytes + ((c ^ swizzle<S>(r)) << 4));
         uint16_t *to = out + n * p.o.row + c * 8;
         if (out_whole && c * 8 + 8 <= p.v_dim)
@@ -432,14 +498,17 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
     }
 }
 
-#define INSTANCE(name, ...)                                                                                   \
+#define KERNEL(name, block, features, p, f, ...)                                                               \
     using name##_shape = Shape<__VA_ARGS__>;                                                                  \
     extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, \
                                               name##_shape::keys};                                            \
     extern "C" __global__ void __launch_bounds__(name##_shape::threads, name##_shape::blocks)                 \
-        name(const __grid_constant__ Params p) {                                                              \
-        forward<name##_shape>(p);                                                                             \
+        name(const __grid_constant__ block x) {                                                               \
+        forward<name##_shape, features>(p, f);                                                                \
     }
+#define INSTANCE(type, T, dim, ...)                                                                           \
+    KERNEL(fwd_sm80_##type##_d##dim, Params, false, x, no_features, T, dim, __VA_ARGS__)                      \
+    KERNEL(fwd_sm80_features_##type##_d##dim, FeatureParams, true, x.p, x.f, T, dim, __VA_ARGS__)
 
 // Warps, 16-row tiles of a warp, keys, blocks of a multiprocessor, Q in
 // registers; by the shared memory of a multiprocessor: 228, 164 or 100 KB.
@@ -466,15 +535,15 @@ template <class S> __device__ __forceinline__ void forward(const Params &p) {
 #define SHAPE_256 8, 1, 32, 1, false
 #endif
 
-INSTANCE(fwd_sm80_f16_d32, F16, 32, SHAPE_32)
-INSTANCE(fwd_sm80_f16_d64, F16, 64, SHAPE_64)
-INSTANCE(fwd_sm80_f16_d96, F16, 96, SHAPE_96)
-INSTANCE(fwd_sm80_f16_d128, F16, 128, SHAPE_128)
-INSTANCE(fwd_sm80_f16_d192, F16, 192, SHAPE_192)
-INSTANCE(fwd_sm80_f16_d256, F16, 256, SHAPE_256)
-INSTANCE(fwd_sm80_bf16_d32, BF16, 32, SHAPE_32)
-INSTANCE(fwd_sm80_bf16_d64, BF16, 64, SHAPE_64)
-INSTANCE(fwd_sm80_bf16_d96, BF16, 96, SHAPE_96)
-INSTANCE(fwd_sm80_bf16_d128, BF16, 128, SHAPE_128)
-INSTANCE(fwd_sm80_bf16_d192, BF16, 192, SHAPE_192)
-INSTANCE(fwd_sm80_bf16_d256, BF16, 256, SHAPE_256)
+INSTANCE(f16, F16, 32, SHAPE_32)
+INSTANCE(f16, F16, 64, SHAPE_64)
+INSTANCE(f16, F16, 96, SHAPE_96)
+INSTANCE(f16, F16, 128, SHAPE_128)
+INSTANCE(f16, F16, 192, SHAPE_192)
+INSTANCE(f16, F16, 256, SHAPE_256)
+INSTANCE(bf16, BF16, 32, SHAPE_32)
+INSTANCE(bf16, BF16, 64, SHAPE_64)
+INSTANCE(bf16, BF16, 96, SHAPE_96)
+INSTANCE(bf16, BF16, 128, SHAPE_128)
+INSTANCE(bf16, BF16, 192, SHAPE_192)
+INSTANCE(bf16, BF16, 256, SHAPE_256)

@@ -57,7 +57,7 @@ struct Features {
 
     uint32_t seed[2], drop_below; // random words below it drop their weight
     float keep;                   // what the other weights are multiplied by; 1 without dropout
-    float cap_in, cap_out;        // scale / softcap, softcap * log2(e); cap_in is 0 without
+    float cap_in, cap_out, cap;   // scale / softcap, softcap * log2(e), softcap; 0 without
     int top_left;                 // the diagonal begins at key 0
     int page, page_width;         // keys of a page, pages of a sequence; 0 without pages
     uint32_t page_factor;         // j / page is j * page_factor >> page_shift

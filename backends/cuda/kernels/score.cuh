@@ -4,7 +4,8 @@
 //	scores   of a tile before its maximum: Scores::adjust caps, biases and masks them
 //	weights  of a tile after its sum: Scores::drop; and of a row at its end: Ending
 //
-// Scores are in units of log2 from adjust on: their weight is 2^(s - m). A tile is what
+// Scores of forward kernels are in units of log2 from adjust on: their weight is
+// 2^(s - m). Backward ones have LSE taken off at once, as rounding is least then. A tile is what
 // the tensor cores make: lane 4g+t has rows g and g+8 and, of each 8 columns, 2t and
 // 2t+1. Kernels that own keys have keys as rows and query rows as columns: transposed.
 // Branches on features are the same for a whole grid, and around loops over a tile.
@@ -120,13 +121,13 @@ template <class T> struct Scores {
     const Params &p;
     const Features &f;
     int b, h, diagonal;
-    float slope; // of ALiBi, times log2(e)
+    float slope; // of ALiBi
     const char *bias, *mask; // of row 0, key 0
 
     // Computed again for each tile: registers are short.
     __device__ __forceinline__ Scores(const Params &p, const Features &f, const Sequence &s, int batch, int query_head) : p(p), f(f) {
         b = again(batch), h = again(query_head), diagonal = s.diagonal;
-        slope = f.slopes.data ? ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head] * kLog2E : 0;
+        slope = f.slopes.data ? ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head] : 0;
         bias = (const char *)f.bias.data + (b * f.bias.batch + h * f.bias.head) * bias_size();
         mask = (const char *)f.mask.data + (b * f.mask.batch + h * f.mask.head);
     }
@@ -139,44 +140,64 @@ template <class T> struct Scores {
     // walked its column 2t. What lies outside the tensors becomes anything. Hidden scores
     // are -inf; what the band hides stays. By the lane's slopes, which lie a block's
     // threads apart in shared memory, gradients of capped scores are to be multiplied.
-    template <bool transposed, int tiles>
-    __device__ __forceinline__ void adjust(float (&s)[tiles][4], int own, int walked, float *slopes = nullptr) const {
+    template <bool transposed, int tiles> __device__ __forceinline__ void adjust(float (&s)[tiles][4], int own, int walked) const {
+        change<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, nullptr);
+    }
+    // The same for backward: lse(n, e) is that of the element's row. Makes weights of the
+    // dot products.
+    template <bool transposed, int tiles, class LSE>
+    __device__ __forceinline__ void weights(float (&s)[tiles][4], int own, int walked, LSE lse, float *slopes) const {
+        change<transposed, true>(s, own, walked, lse, slopes);
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(s[n][e] * kLog2E);
+    }
+
+    template <bool transposed, bool backward, int tiles, class LSE>
+    __device__ __forceinline__ void change(float (&s)[tiles][4], int own, int walked, LSE lse, float *slopes) const {
+        auto less = [&](int n, int e) { // a row without weight has the weights 0
+            const float l = lse(n, e);
+            return l == __int_as_float(0xff800000) ? l : -l;
+        };
         if (f.cap_in != 0) {
 #pragma unroll
             for (int n = 0; n < tiles; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     float d;
-                    s[n][e] = tanh_of(s[n][e] * f.cap_in, d) * f.cap_out;
+                    const float x = tanh_of(s[n][e] * f.cap_in, d);
+                    s[n][e] = backward ? fmaf(x, f.cap, less(n, e)) : x * f.cap_out;
                     if (slopes) slopes[(4 * n + e) * blockDim.x] = d;
                 }
         } else {
 #pragma unroll
             for (int n = 0; n < tiles; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] *= p.scale_log2;
+                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], p.scale, less(n, e)) : s[n][e] * p.scale_log2;
         }
         if (f.bias.data) {
             if (sizeof(T) == 4 || f.bias_wide)
-                add_bias<transposed, float>(s, own, walked);
+                add_bias<transposed, backward, float>(s, own, walked);
             else
-                add_bias<transposed, T>(s, own, walked);
+                add_bias<transposed, backward, T>(s, own, walked);
         }
         if (f.slopes.data) {
-            const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
+            const float by = backward ? -slope : -slope * kLog2E, distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
             for (int n = 0; n < tiles; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int further = 8 * n + e % 2 - e / 2 * 8;
-                    s[n][e] = fmaf(-slope, fabsf(distance + (transposed ? -further : further)), s[n][e]);
+                    s[n][e] = fmaf(by, fabsf(distance + (transposed ? -further : further)), s[n][e]);
                 }
         }
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    template <bool transposed, class B, int tiles>
+    template <bool transposed, bool backward, class B, int tiles>
     __device__ __forceinline__ void add_bias(float (&s)[tiles][4], int own, int walked) const {
+        const float unit = backward ? 1 : kLog2E;
         constexpr int size = sizeof(B) == 4 ? 4 : 2;
         own = again(own), walked = again(walked);
         const int rows = p.q_len - 1, keys = p.kv_len - 1;
@@ -187,7 +208,7 @@ template <class T> struct Scores {
             for (int n = 0; n < tiles; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, rows) * step), kLog2E, s[n][e]);
+                    s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, rows) * step), unit, s[n][e]);
             return;
         }
         const char *at[2] = {bias + min(own, rows) * step, bias + min(own + 8, rows) * step};
@@ -205,8 +226,8 @@ template <class T> struct Scores {
                         const uint32_t both = *(const uint32_t *)from;
                         x = widen<B>(both & 0xffff), y = widen<B>(both >> 16);
                     }
-                    s[n][2 * r] = fmaf(x, kLog2E, s[n][2 * r]);
-                    s[n][2 * r + 1] = fmaf(y, kLog2E, s[n][2 * r + 1]);
+                    s[n][2 * r] = fmaf(x, unit, s[n][2 * r]);
+                    s[n][2 * r + 1] = fmaf(y, unit, s[n][2 * r + 1]);
                 }
             return;
         }
@@ -214,7 +235,7 @@ template <class T> struct Scores {
         for (int n = 0; n < tiles; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, keys) * size), kLog2E, s[n][e]);
+                s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, keys) * size), unit, s[n][e]);
     }
 
     template <bool transposed, int tiles> __device__ __forceinline__ void hide(float (&s)[tiles][4], int own, int walked) const {

@@ -113,20 +113,20 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
                 product<T, false>(ds, shared, p.dout, e.q_batch * p.dout.batch + h * p.dout.head + e.q0 * p.dout.row, e.rows, row0,
                                   p.v, e.kv_batch * p.v.batch + kv * p.v.head + e.key0 * p.v.row, e.keys, key0, p.v_dim);
                 const Scores<T> x(p, f, e, b, h);
-                x.template adjust<false>(s, own, key0 + 2 * t);
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const int i = own + 8 * r;
                     lse[r] = i < e.rows ? first(p.lse, e.q_batch, h)[(e.q0 + i) * p.lse.row] : -kInf;
                     delta[r] = i < e.rows ? f.delta[((int64_t)b * p.heads + h) * f.delta_rows + i] : 0;
                 }
+                x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, nullptr);
 #pragma unroll
                 for (int j = 0; j < tiles; j++)
 #pragma unroll
                     for (int c = 0; c < 4; c++) {
                         const int i = own + c / 2 * 8, key = key0 + 8 * j + 2 * t + c % 2;
-                        const bool seen = lse[c / 2] != -kInf && key >= i + e.lo && key <= i + e.hi && key < e.keys;
-                        s[j][c] = seen ? exp2_approx(fmaf(lse[c / 2], -kLog2E, s[j][c])) : 0;
+                        const bool seen = i < e.rows && key >= i + e.lo && key <= i + e.hi && key < e.keys;
+                        if (!seen) s[j][c] = 0;
                     }
                 x.template drop<false>(s, own, key0 + 2 * t);
 #pragma unroll

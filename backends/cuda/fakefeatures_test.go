@@ -1,0 +1,420 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"math"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/philox"
+)
+
+// What the instances with features compute, from the argument block alone.
+
+// isFeatured reports whether a kernel takes the block of features.
+func isFeatured(name string) bool {
+	return strings.Contains(name, "_features") || strings.HasPrefix(name, "sums_")
+}
+
+// A fakeSequence is what a kernel finds of a sequence.
+type fakeSequence struct {
+	b                           int
+	qBatch, q0, rows, rowEnd    int
+	kvBatch, key0, keys, keyEnd int
+	lo, hi, diagonal            int
+	pages                       []int32
+	k, v                        [][][]float64 // [head][key][element]
+}
+
+// A fakeFeatured is one launch of an instance with features at work.
+type fakeFeatured struct {
+	*fakeKernel
+	f    features
+	fake *fakeDriver
+	name string
+
+	bias, dbias, mask, slopes, sink, dsink fakeView
+	carried, deltas                        *fakeView
+	seqs                                   []fakeSequence
+}
+
+func (f *fakeDriver) computeFeatured(fn *fakeFunction, k *fakeKernel, block features, dtype flashkit.DType) {
+	x := &fakeFeatured{fakeKernel: k, f: block, fake: f, name: fn.name}
+	for _, v := range []struct {
+		to   *fakeView
+		from view
+		t    flashkit.DType
+	}{
+		{&x.bias, block.bias, wide(block.biasWide, dtype)}, {&x.dbias, block.dbias, wide(block.dbiasWide, dtype)}, {&x.mask, block.mask, flashkit.Bool},
+		{&x.slopes, block.slopes, flashkit.Float32}, {&x.sink, block.sink, flashkit.Float32}, {&x.dsink, block.dsink, flashkit.Float32},
+	} {
+		m, _ := f.at(v.from.data)
+		*v.to = fakeView{memory: m, view: v.from, dtype: v.t}
+	}
+	if block.kvType != 0 {
+		for _, i := range []int{vK, vV} {
+			k.views[i].dtype = dtypes[block.kvType]
+		}
+	}
+	m, _ := f.at(block.carriedLSE)
+	d, _ := f.at(block.delta)
+	x.carried, x.deltas = &fakeView{memory: m}, &fakeView{memory: d}
+	for b := range int(k.batch) {
+		x.seqs = append(x.seqs, x.sequence(b))
+	}
+	switch {
+	case fn.name == "sums_carry":
+		x.copyLSE()
+	case fn.name == "sums_dsink":
+		x.sumSink()
+	case strings.HasPrefix(fn.name, "sums_dbias"):
+		x.sumBias()
+	case strings.Contains(fn.name, "_delta"):
+		x.sumDeltas()
+	case strings.HasPrefix(fn.name, "bwd_f32"):
+		x.backward()
+	default:
+		x.forward()
+	}
+}
+
+func wide(is int32, t flashkit.DType) flashkit.DType {
+	if is != 0 {
+		return flashkit.Float32
+	}
+	return t
+}
+
+// list returns n integers of the device's memory, nil where there are none.
+func (x *fakeFeatured) list(p Pointer, n int) (list []int32) {
+	m, ok := x.fake.at(p)
+	if p == 0 || !ok {
+		return nil
+	}
+	for i := range n {
+		list = append(list, int32(binary.LittleEndian.Uint32(m[4*i:])))
+	}
+	return list
+}
+
+func (x *fakeFeatured) sequence(b int) fakeSequence {
+	n := int(x.batch)
+	s := fakeSequence{b: b, qBatch: b, rows: int(x.qLen), rowEnd: int(x.qLen), kvBatch: b, keys: int(x.kvLen), keyEnd: int(x.kvLen)}
+	if starts := x.list(x.f.qStarts, n+1); starts != nil {
+		s.qBatch, s.q0, s.rows = 0, int(starts[b]), int(starts[b+1]-starts[b])
+		s.rowEnd = s.rows
+	} else if lens := x.list(x.f.qLens, n); lens != nil {
+		s.rows = int(lens[b])
+	}
+	if starts := x.list(x.f.kvStarts, n+1); starts != nil {
+		s.kvBatch, s.key0, s.keys = 0, int(starts[b]), int(starts[b+1]-starts[b])
+		s.keyEnd = s.keys
+	} else if lens := x.list(x.f.kvLens, n); lens != nil {
+		s.keys = int(lens[b])
+	}
+	if w := int(x.f.pageWidth); x.f.page != 0 {
+		s.pages = x.list(x.f.pages, n*w)[b*w:][:w]
+	}
+	if s.diagonal = int(x.f.shift); x.f.topLeft == 0 {
+		s.diagonal += s.keys - s.rows
+	}
+	s.lo, s.hi = -reach, reach
+	if x.f.left >= 0 {
+		s.lo = max(-reach, min(s.diagonal-int(x.f.left), reach))
+	}
+	if x.f.right >= 0 {
+		s.hi = max(-reach, min(s.diagonal+int(x.f.right), reach))
+	}
+	s.k, s.v = x.keyRows(&s, vK, int(x.dim)), x.keyRows(&s, vV, int(x.vDim))
+	return s
+}
+
+// keyRows reads K or V of a sequence.
+func (x *fakeFeatured) keyRows(s *fakeSequence, i, cols int) [][][]float64 {
+	heads := make([][][]float64, x.kvHeads)
+	if x.views[i].view.data == 0 || strings.HasPrefix(x.name, "sums_carry") {
+		return heads
+	}
+	for g := range heads {
+		for j := range s.keys {
+			batch, at := s.kvBatch, s.key0+j
+			if s.pages != nil {
+				page := int(uint64(j) * uint64(x.f.pageFactor) >> x.f.pageShift)
+				batch, at = int(s.pages[page]), j-page*int(x.f.page)
+			}
+			heads[g] = append(heads[g], x.elements(i, batch, g, at, cols))
+		}
+	}
+	return heads
+}
+
+func (x *fakeFeatured) elements(i, b, h, r, cols int) []float64 {
+	row := make([]float64, cols)
+	for c := range row {
+		row[c] = x.views[i].get(b, h, r, c)
+	}
+	return row
+}
+
+// scores returns the scores of row i, -Inf where hidden, and the slopes of their caps.
+func (x *fakeFeatured) scores(s *fakeSequence, h, i int) (scores, slopes []float64, seen []bool) {
+	q := x.elements(vQ, s.qBatch, h, s.q0+i, int(x.dim))
+	scores, slopes, seen = make([]float64, s.keys), make([]float64, s.keys), make([]bool, s.keys)
+	for j := range scores {
+		scores[j] = math.Inf(-1)
+		if j < i+s.lo || j > i+s.hi || x.mask.view.data != 0 && x.mask.memory[x.mask.at(s.b, h, i, j)] == 0 {
+			continue
+		}
+		dot := 0.0
+		for c, k := range s.k[h/int(x.heads/x.kvHeads)][j] {
+			dot += q[c] * k
+		}
+		scores[j], slopes[j], seen[j] = dot*float64(x.scale), 1, true
+		if x.f.capIn != 0 {
+			t := math.Tanh(dot * float64(x.f.capIn))
+			scores[j], slopes[j] = float64(x.f.cap)*t, 1-t*t
+		}
+		if x.bias.view.data != 0 {
+			scores[j] += x.bias.get(s.b, h, i, j)
+		}
+		if x.slopes.view.data != 0 {
+			scores[j] -= x.slopes.get(s.b, h, 0, 0) * math.Abs(float64(j-i-s.diagonal))
+		}
+	}
+	return scores, slopes, seen
+}
+
+// kept returns what dropout multiplies a weight by.
+func (x *fakeFeatured) kept(b, h, i, j int) float64 {
+	words := philox.Words([4]uint32{uint32(j / 4), uint32(i), uint32(h), uint32(b)}, x.f.seed)
+	if words[j%4] < x.f.dropBelow {
+		return 0
+	}
+	return float64(x.f.keep)
+}
+
+func (x *fakeFeatured) forward() {
+	rows, parts := int(x.plan[2]), 1
+	if strings.HasPrefix(x.name, "fwd_f32") {
+		parts = x.parts(x.name, x.vDim, 256)
+	}
+	tiles := ceilDiv(int(x.qLen), rows)
+	for block := range min(x.blocks/parts, tiles*int(x.batch*x.heads)) {
+		s, h := &x.seqs[block/tiles/int(x.heads)], block/tiles%int(x.heads)
+		for i := block % tiles * rows; i < min((block%tiles+1)*rows, s.rowEnd); i++ {
+			x.row(s, h, i)
+		}
+	}
+}
+
+// row computes a row of O and LSE.
+func (x *fakeFeatured) row(s *fakeSequence, h, i int) {
+	o, lse := make([]float64, x.vDim), math.Inf(-1)
+	if i < s.rows {
+		o, lse = x.sum(s, h, i)
+	}
+	for c, y := range o {
+		x.views[vO].set(s.qBatch, h, s.q0+i, c, y)
+	}
+	if x.views[vLSE].view.data != 0 {
+		x.views[vLSE].set(s.qBatch, h, s.q0+i, 0, lse)
+	}
+}
+
+func (x *fakeFeatured) sum(s *fakeSequence, h, i int) (o []float64, lse float64) {
+	o = make([]float64, x.vDim)
+	scores, _, seen := x.scores(s, h, i)
+	earlier, sink, top := math.Inf(-1), math.Inf(-1), math.Inf(-1)
+	if x.f.carry != 0 {
+		earlier = x.carried.get(0, 0, 0, x.index(s.b, h, i))
+	}
+	if x.sink.view.data != 0 {
+		sink = x.sink.get(0, h, 0, 0)
+	}
+	for _, y := range append([]float64{earlier, sink}, scores...) {
+		top = max(top, y)
+	}
+	if math.IsInf(top, -1) {
+		return o, top
+	}
+	l := math.Exp(earlier-top) + math.Exp(sink-top)
+	if w := math.Exp(earlier - top); w != 0 {
+		for c := range o {
+			o[c] += w * x.views[vO].get(s.qBatch, h, s.q0+i, c)
+		}
+	}
+	for j, y := range scores {
+		if w := math.Exp(y - top); seen[j] {
+			l += w
+			if w *= x.kept(s.b, h, i, j); w != 0 {
+				for c, v := range s.v[h/int(x.heads/x.kvHeads)][j] {
+					o[c] += w * v
+				}
+			}
+		}
+	}
+	for c := range o {
+		o[c] /= l
+	}
+	return o, top + math.Log(l)
+}
+
+func (x *fakeFeatured) copyLSE() {
+	for i := range min(x.blocks*int(x.plan[2]), int(x.batch*x.heads*x.qLen)) {
+		s, h := &x.seqs[i/int(x.qLen)/int(x.heads)], i/int(x.qLen)%int(x.heads)
+		if r := i % int(x.qLen); r < s.rows {
+			x.carried.set(0, 0, 0, i, x.views[vLSE].get(s.qBatch, h, s.q0+r, 0))
+		}
+	}
+}
+
+// sumDeltas writes delta twice, as bwd_f32 does.
+func (x *fakeFeatured) sumDeltas() {
+	for b := range x.seqs {
+		s := &x.seqs[b]
+		for h := range int(x.heads) {
+			for i := range s.rows {
+				d := 0.0
+				for c := range int(x.vDim) {
+					d += x.views[vO].get(s.qBatch, h, s.q0+i, c) * x.views[vDO].get(s.qBatch, h, s.q0+i, c)
+				}
+				d = float64(float32(d)) - x.dlse(s.qBatch, h, s.q0+i)
+				for half := range 2 {
+					x.arrays[x.params.delta].set(0, 0, 0, half*int(x.batch*x.heads*x.qLen)+x.index(b, h, i), d)
+				}
+			}
+		}
+	}
+}
+
+// gradients returns P before and after dropout, and dS before the slope of the cap, of the
+// keys that row i sees.
+func (x *fakeFeatured) gradients(s *fakeSequence, h, i int) (dropped, ds, slopes []float64) {
+	scores, slopes, seen := x.scores(s, h, i)
+	lse, delta := x.views[vLSE].get(s.qBatch, h, s.q0+i, 0), x.deltas.get(0, 0, 0, (s.b*int(x.heads)+h)*int(x.f.deltaRows)+i)
+	do := x.elements(vDO, s.qBatch, h, s.q0+i, int(x.vDim))
+	dropped, ds = make([]float64, s.keys), make([]float64, s.keys)
+	for j := range ds {
+		w := math.Exp(scores[j] - lse)
+		if !seen[j] || math.IsInf(lse, -1) || w == 0 {
+			continue
+		}
+		dp, z := 0.0, x.kept(s.b, h, i, j)
+		for c, v := range s.v[h/int(x.heads/x.kvHeads)][j] {
+			dp += do[c] * v
+		}
+		dropped[j], ds[j] = w*z, w*(z*float64(float32(dp))-delta)
+	}
+	return dropped, ds, slopes
+}
+
+func (x *fakeFeatured) backward() {
+	rowParts, keyParts := x.parts(x.name, x.dim, 128), x.parts(x.name, max(x.dim, x.vDim), 128)
+	rows := ceilDiv(int(x.qLen), int(x.plan[2])) * int(x.batch*x.heads)
+	if (x.blocks-rows*rowParts)/keyParts < ceilDiv(int(x.kvLen), int(x.plan[3]))*int(x.batch*x.kvHeads) {
+		return // a grid too small
+	}
+	group := int(x.heads / x.kvHeads)
+	for b := range x.seqs {
+		s := &x.seqs[b]
+		for g := range int(x.kvHeads) {
+			dk, dv := matrix(s.keyEnd, int(x.dim)), matrix(s.keyEnd, int(x.vDim))
+			for h := g * group; h < (g+1)*group; h++ {
+				for i := range s.rowEnd {
+					x.backwardRow(s, h, i, dk, dv)
+				}
+			}
+			x.store(vDK, s.kvBatch, g, s.key0, dk, float64(x.scale))
+			x.store(vDV, s.kvBatch, g, s.key0, dv, 1)
+		}
+	}
+}
+
+func matrix(rows, cols int) [][]float64 {
+	m := make([][]float64, rows)
+	for i := range m {
+		m[i] = make([]float64, cols)
+	}
+	return m
+}
+
+func (x *fakeFeatured) store(i, b, h, from int, rows [][]float64, scale float64) {
+	for r := range rows {
+		for c, y := range rows[r] {
+			x.views[i].set(b, h, from+r, c, y*scale)
+		}
+	}
+}
+
+// backwardRow writes a row of dQ and adds to dK and dV.
+func (x *fakeFeatured) backwardRow(s *fakeSequence, h, i int, dk, dv [][]float64) {
+	dq := matrix(1, int(x.dim))
+	if i < s.rows {
+		dropped, ds, slopes := x.gradients(s, h, i)
+		q, do := x.elements(vQ, s.qBatch, h, s.q0+i, int(x.dim)), x.elements(vDO, s.qBatch, h, s.q0+i, int(x.vDim))
+		for j := range ds {
+			if y := ds[j] * slopes[j]; y != 0 {
+				for c, k := range s.k[h/int(x.heads/x.kvHeads)][j] {
+					dq[0][c] += y * k
+					dk[j][c] += y * q[c]
+				}
+			}
+			if w := dropped[j]; w != 0 {
+				for c := range do {
+					dv[j][c] += w * do[c]
+				}
+			}
+		}
+	}
+	x.store(vDQ, s.qBatch, h, s.q0+i, dq, float64(x.scale))
+}
+
+func (x *fakeFeatured) sumSink() {
+	for h := range x.blocks {
+		sum := 0.0
+		for b := range x.seqs {
+			s := &x.seqs[b]
+			for i := range s.rows {
+				w := math.Exp(x.sink.get(0, h, 0, 0) - x.views[vLSE].get(s.qBatch, h, s.q0+i, 0))
+				if w != 0 && !math.IsNaN(w) {
+					sum -= w * x.deltas.get(0, 0, 0, (b*int(x.heads)+h)*int(x.f.deltaRows)+i)
+				}
+			}
+		}
+		x.dsink.set(0, h, 0, 0, sum)
+	}
+}
+
+func (x *fakeFeatured) sumBias() {
+	n := x.f.dbiasShape
+	sums := make([]float64, n[0]*n[1]*n[2]*x.kvLen)
+	at := func(b, h, i, j int) int {
+		y := 0
+		for d, k := range [...]int{b, h, i} {
+			if n[d] == 1 {
+				k = 0
+			}
+			y = y*int(n[d]) + k
+		}
+		return y*int(x.kvLen) + j
+	}
+	for b := range x.seqs {
+		for h := range int(x.heads) {
+			for i := range x.seqs[b].rows {
+				_, ds, _ := x.gradients(&x.seqs[b], h, i)
+				for j, y := range ds {
+					sums[at(b, h, i, j)] += y
+				}
+			}
+		}
+	}
+	for b := range int(n[0]) {
+		for h := range int(n[1]) {
+			for i := range int(n[2]) {
+				for j := range int(x.kvLen) {
+					x.dbias.set(b, h, i, j, sums[at(b, h, i, j)])
+				}
+			}
+		}
+	}
+}
