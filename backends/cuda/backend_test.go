@@ -119,10 +119,15 @@ func newDeviceCall(t testing.TB, b *Backend, name string) *deviceCall {
 		require.NoError(t, fillRandom(c.s, m, dtype, n))
 		return m.Tensor(dtype, 0, s[0], s[1], s[2], s[3])
 	}
-	p := c.p
-	for _, a := range denseArguments {
-		if a.Name != "DLSE" {
-			*a.Of(&c.args) = tensor(a.DType(&p), a.Shape(&p))
+	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+		shapes := flashkit.NewArgs(c.p, pass)
+		for _, a := range allArguments {
+			if x := a.Of(shapes); a.Name != "DLSE" && !x.IsZero() && a.Of(&c.args).IsZero() {
+				*a.Of(&c.args) = tensor(x.DType(), x.Shape())
+			}
+		}
+		if shapes.Seqs != nil {
+			c.args.Seqs = shapes.Seqs
 		}
 	}
 	return c
@@ -135,6 +140,13 @@ func buffer(t flashkit.Tensor) *Buffer { return t.Owner().(*Buffer) }
 // a block of a million.
 func fillRandom(s *Stream, m *Buffer, dtype flashkit.DType, n int) error {
 	const block = 1 << 20
+	if dtype == flashkit.Bool {
+		mask := make([]bool, n)
+		for i := range mask {
+			mask[i] = rand.IntN(4) > 0
+		}
+		return Upload(s, m, 0, mask)
+	}
 	wide, narrow := make([]float32, min(n, block)), make([]uint16, min(n, block))
 	for i := range wide {
 		if wide[i] = float32(rand.NormFloat64()); dtype == flashkit.Float16 {

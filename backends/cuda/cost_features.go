@@ -7,16 +7,29 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What features add to the time of a pass, as a fraction of it: any at all, which takes
-// other code, and each by itself.
-const anyFeature = .05
-
+// What features add to the time of a pass, as fractions of it: any at all, which takes
+// other code, and each by itself. Products of 16 bits take less time beside them.
 var featureTimes = [...]struct {
-	feature flashkit.Feature
-	share   float64
+	feature           flashkit.Feature
+	float32           float64 // both passes
+	forward, backward float64 // of 16 bits
 }{
-	{flashkit.FeatureSoftcap, .2}, {flashkit.FeatureALiBi, .05}, {flashkit.FeatureBias, .3}, {flashkit.FeatureMask, .3},
-	{flashkit.FeatureDropout, .5}, {flashkit.FeaturePage, .1}, {flashkit.FeatureMixed, .2},
+	{flashkit.AllFeatures, .02, .15, .18},
+	{flashkit.FeatureSoftcap, .25, .9, .4}, {flashkit.FeatureALiBi, .05, .5, .1}, {flashkit.FeatureBias, .15, 1, .5},
+	{flashkit.FeatureMask, .3, .8, 1.5}, {flashkit.FeatureDropout, .3, 1.3, .5}, {flashkit.FeaturePage, .1, .1, 0},
+	{flashkit.FeatureMixed, .2, 0, 0},
+}
+
+// share returns what a feature adds to a pass of the stem.
+func (s *stem) share(t flashkit.DType, i int) float64 {
+	switch x := &featureTimes[i]; {
+	case t == flashkit.Float32:
+		return x.float32
+	case s.pass == flashkit.PassForward:
+		return x.forward
+	default:
+		return x.backward
+	}
 }
 
 // launchTime is that of another kernel, in microseconds: of a copy of what sequences say
@@ -36,10 +49,10 @@ func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
 // withFeatures returns what a call takes whose like without features takes a time, of which a
 // part does not depend on what is computed.
 func (s *stem) withFeatures(dev *Device, c *flashkit.Call, whole, fixed time.Duration) time.Duration {
-	asked, share, us := c.Features(), 1+anyFeature, 0.
-	for _, f := range featureTimes {
-		if asked&f.feature != 0 {
-			share += f.share
+	asked, share, us := c.Features(), 1., 0.
+	for i := range featureTimes {
+		if asked&featureTimes[i].feature != 0 {
+			share += s.share(c.DType, i)
 		}
 	}
 	if c.Ragged {
@@ -53,16 +66,21 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call, whole, fixed time.Dur
 		if c.Score.Sink {
 			us += launchTime
 		}
-		if c.Score.Bias { // two products in float32
-			us += launchTime + float64(c.Batch)*float64(c.Heads)*float64(c.Problem.Area())*float64(c.Dim+c.VDim)*dbiasCycles/
-				float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
+		if c.Score.Bias {
+			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())
+			us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
 		}
 	}
 	return fixed + time.Duration(float64(max(0, whole-fixed))*share) + microseconds(us)
 }
 
-// dbiasCycles are those of a multiprocessor for a product of sums_dbias.
-const dbiasCycles = 1. / 128
+// dbiasCycles returns those of a multiprocessor for a product of sums_dbias.
+func dbiasCycles(t flashkit.DType) float64 {
+	if t == flashkit.Float32 {
+		return 1. / 57
+	}
+	return 1. / 200
+}
 
 // hostCallCost predicts the time of a call with host tensors that has at most so many
 // buffers. One with features goes as one chunk.

@@ -71,7 +71,9 @@ func (f *fakeDriver) computeFeatured(fn *fakeFunction, k *fakeKernel, block feat
 		x.sumBias()
 	case strings.Contains(fn.name, "_delta"):
 		x.sumDeltas()
-	case strings.HasPrefix(fn.name, "bwd_f32"):
+	case strings.Contains(fn.name, "_finish"):
+		x.finish()
+	case strings.HasPrefix(fn.name, "bwd_"):
 		x.backward()
 	default:
 		x.forward()
@@ -268,7 +270,7 @@ func (x *fakeFeatured) copyLSE() {
 	}
 }
 
-// sumDeltas writes delta twice, as bwd_f32 does.
+// sumDeltas writes delta where kernels/sums.cu looks for it.
 func (x *fakeFeatured) sumDeltas() {
 	for b := range x.seqs {
 		s := &x.seqs[b]
@@ -279,9 +281,7 @@ func (x *fakeFeatured) sumDeltas() {
 					d += x.views[vO].get(s.qBatch, h, s.q0+i, c) * x.views[vDO].get(s.qBatch, h, s.q0+i, c)
 				}
 				d = float64(float32(d)) - x.dlse(s.qBatch, h, s.q0+i)
-				for half := range 2 {
-					x.arrays[x.params.delta].set(0, 0, 0, half*int(x.batch*x.heads*x.qLen)+x.index(b, h, i), d)
-				}
+				x.deltas.set(0, 0, 0, ((b*int(x.heads)+h)*int(x.f.deltaRows)+i)*int(x.f.deltaStep), d)
 			}
 		}
 	}
@@ -291,7 +291,7 @@ func (x *fakeFeatured) sumDeltas() {
 // keys that row i sees.
 func (x *fakeFeatured) gradients(s *fakeSequence, h, i int) (dropped, ds, slopes []float64) {
 	scores, slopes, seen := x.scores(s, h, i)
-	lse, delta := x.views[vLSE].get(s.qBatch, h, s.q0+i, 0), x.deltas.get(0, 0, 0, (s.b*int(x.heads)+h)*int(x.f.deltaRows)+i)
+	lse, delta := x.views[vLSE].get(s.qBatch, h, s.q0+i, 0), x.deltas.get(0, 0, 0, ((s.b*int(x.heads)+h)*int(x.f.deltaRows)+i)*int(x.f.deltaStep))
 	do := x.elements(vDO, s.qBatch, h, s.q0+i, int(x.vDim))
 	dropped, ds = make([]float64, s.keys), make([]float64, s.keys)
 	for j := range ds {
@@ -309,8 +309,11 @@ func (x *fakeFeatured) gradients(s *fakeSequence, h, i int) (dropped, ds, slopes
 }
 
 func (x *fakeFeatured) backward() {
-	rowParts, keyParts := x.parts(x.name, x.dim, 128), x.parts(x.name, max(x.dim, x.vDim), 128)
-	rows := ceilDiv(int(x.qLen), int(x.plan[2])) * int(x.batch*x.heads)
+	rowParts, keyParts, rows := 1, 1, 0
+	if strings.HasPrefix(x.name, "bwd_f32") {
+		rowParts, keyParts = x.parts(x.name, x.dim, 128), x.parts(x.name, max(x.dim, x.vDim), 128)
+		rows = ceilDiv(int(x.qLen), int(x.plan[2])) * int(x.batch*x.heads)
+	}
 	if (x.blocks-rows*rowParts)/keyParts < ceilDiv(int(x.kvLen), int(x.plan[3]))*int(x.batch*x.kvHeads) {
 		return // a grid too small
 	}
@@ -369,6 +372,19 @@ func (x *fakeFeatured) backwardRow(s *fakeSequence, h, i int, dk, dv [][]float64
 	x.store(vDQ, s.qBatch, h, s.q0+i, dq, float64(x.scale))
 }
 
+// finish writes dQ where there is no key, and so no block of keys; backward wrote the rest.
+func (x *fakeFeatured) finish() {
+	if x.kvLen > 0 {
+		return
+	}
+	for b := range x.seqs {
+		s := &x.seqs[b]
+		for h := range int(x.heads) {
+			x.store(vDQ, s.qBatch, h, s.q0, matrix(s.rowEnd, int(x.dim)), 1)
+		}
+	}
+}
+
 func (x *fakeFeatured) sumSink() {
 	for h := range x.blocks {
 		sum := 0.0
@@ -377,7 +393,7 @@ func (x *fakeFeatured) sumSink() {
 			for i := range s.rows {
 				w := math.Exp(x.sink.get(0, h, 0, 0) - x.views[vLSE].get(s.qBatch, h, s.q0+i, 0))
 				if w != 0 && !math.IsNaN(w) {
-					sum -= w * x.deltas.get(0, 0, 0, (b*int(x.heads)+h)*int(x.f.deltaRows)+i)
+					sum -= w * x.deltas.get(0, 0, 0, ((b*int(x.heads)+h)*int(x.f.deltaRows)+i)*int(x.f.deltaStep))
 				}
 			}
 		}

@@ -31,8 +31,9 @@ type features struct {
 	kvType              int32
 	carry               int32
 	deltaRows           int32
+	deltaStep           int32
 	dbiasShape          [3]int32
-	_                   [24]byte // the driver copies the block with the padding of its alignment to 64
+	_                   [20]byte // the driver copies the block with the padding of its alignment to 64
 }
 
 // plainFeatures are those that plain instances of every kernel take, as numbers.
@@ -197,13 +198,34 @@ func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s St
 	if err != nil {
 		return err
 	}
-	x.features.delta, x.deltaRows = x.params.delta+Pointer(4*heads*p.QLen), int32(p.QLen)
+	if id == bwdSM80 {
+		return b.enqueueBackwardSM80(delta, f, p, x, s)
+	}
+	x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+Pointer(4*heads*p.QLen), int32(p.QLen), 1
 	if err := b.run(delta, heads*ceilDiv(p.QLen, delta.rows), block, s); err != nil {
 		return err
 	}
 	keys := ceilDiv(p.KVLen, f.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
 	rows := ceilDiv(p.QLen, f.rows) * heads * f32Parts(id, p, p.Dim, f32KeyColumns)
 	return b.run(f, keys+rows, block, s)
+}
+
+// enqueueBackwardSM80 launches the kernels of bwd_sm80: those of delta, the main one, and
+// the one that rounds dQ.
+func (b *Backend) enqueueBackwardSM80(delta, main *function, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	finish, err := b.images.get(b.drv, bwdSM80, partFeaturesFinish, p)
+	if err != nil {
+		return err
+	}
+	block, heads := unsafe.Pointer(&x.mapped), p.Batch*p.Heads
+	x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+4, int32(ceilDiv(p.QLen, backwardRows)*backwardRows), 2 // beside LSE
+	if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), block, s); err != nil {                           // also without rows: it sets the counters
+		return err
+	}
+	if err := b.run(main, p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys), block, s); err != nil {
+		return err
+	}
+	return b.run(finish, heads*ceilDiv(p.QLen, finish.rows), block, s)
 }
 
 // enqueueSums launches what sums DBias and DSink, when they are wanted.

@@ -109,14 +109,36 @@ func instances(id stemID) (names []string) {
 	return names
 }
 
+// Every image of sums holds all its kernels.
+func TestImagesHoldSums(t *testing.T) {
+	for _, arch := range []int{80, 86, 89, 90} {
+		image, err := readImage(imageFiles, "sums", arch)
+		require.NoError(t, err)
+		parsed, err := parseImage(image)
+		require.NoError(t, err)
+		for id := range numSums {
+			require.True(t, parsed.functions[sumName(id)], "sm_%d lacks %s", arch, sumName(id))
+			require.Len(t, parsed.plans[sumName(id)+"_plan"], 16)
+		}
+	}
+	ptx, err := readImage(imageFiles, "sums", 120)
+	require.NoError(t, err)
+	for id := range numSums {
+		require.Contains(t, string(ptx), ".entry "+sumName(id)+"(")
+	}
+}
+
 // has reports whether the stem has a kernel for the part.
 func (s *stem) has(part partID) bool {
+	if part >= partFeatures && s.takes&^plainFeatures == 0 {
+		return false
+	}
 	switch part {
-	case partDelta:
+	case partDelta, partFeaturesDelta:
 		return s.pass == flashkit.PassBackward
-	case partFinish:
+	case partFinish, partFeaturesFinish:
 		return s.name == "bwd_sm80" || s.name == "bwd_sm90"
-	case partMerge:
+	case partMerge, partFeaturesMerge:
 		return s.name == "decode_sm80"
 	}
 	return true

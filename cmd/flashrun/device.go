@@ -61,6 +61,7 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 	if d.to, err = gpu.NewEvent(); err != nil {
 		return err
 	}
+	d.args.Seed, d.args.Seqs = t.args.Seed, t.args.Seqs
 	for _, a := range flashkit.Arguments() {
 		from, to := a.Of(&t.args), a.Of(&d.args)
 		if from.IsZero() {
@@ -83,9 +84,12 @@ func (d *deviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.
 		return flashkit.Tensor{}, err
 	}
 	d.buffers = append(d.buffers, m)
-	if t.DType() == flashkit.Float32 {
+	switch t.DType() {
+	case flashkit.Float32:
 		err = cuda.Upload(d.stream, m, 0, t.Float32s())
-	} else {
+	case flashkit.Bool:
+		err = cuda.Upload(d.stream, m, 0, t.Bools())
+	default:
 		err = cuda.Upload(d.stream, m, 0, t.Uint16s())
 	}
 	s := t.Shape()

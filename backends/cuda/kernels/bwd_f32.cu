@@ -170,8 +170,12 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
             }
             const float *row_stats = stats + stat * 2 * walk;
             if constexpr (features) {
-                auto lse_of = [&](int j, int e) { return keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2]; };
-                Scores<float>(p, f, e.s, batch, keys ? head : own_head).template weights<keys>(s, row, at + 2 * t, lse_of, slopes);
+                auto lse_of = [&](int j, int e) { // Inf for a row without weight
+                    const float l = keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2];
+                    return l == -kInf ? kInf : l;
+                };
+                Scores<float>(p, f, e.s, batch, keys ? head : own_head).template weights<keys>(s, row, at + 2 * t, lse_of,
+                    [&](int j, int e, float d) { slopes[(4 * j + e) * T::threads] = d; });
             } else {
 #pragma unroll
                 for (int j = 0; j < tiles; j++)

@@ -134,17 +134,9 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;
     };
     // Piece x of the fetches that copy a tile; stage is where the tile goes.
-    auto fetch = [&](int x, uint32_t stage, int tile, int left, bool aligned) {
+    auto fetch = [&](int x, uint32_t stage, int left, bool aligned) {
         const int n = groups - 1 - x / pieces % groups, value = x / pieces / groups;
         const uint32_t at = copy_at + S::q_bytes + stage + value * S::tile_bytes + n * S::step * S::row_bytes;
-        if constexpr (features)
-            if (f.page) {
-                const int key = tile * S::keys + n * S::step + thread_row;
-                const View &view = value ? p.v : p.k;
-                const uint16_t *row = (const uint16_t *)view.data + thread_col;
-                if (key < e.keys()) row += key_place(view, f, e.s, batch, kv_head, key);
-                return copy_chunk<S>(at, row, x % pieces, key < e.keys(), value ? p.v_dim : p.dim, aligned);
-            }
         copy_chunk<S>(at, value ? v_next : k_next, x % pieces, n * S::step < left - thread_row, value ? p.v_dim : p.dim, aligned);
         if (x % pieces < pieces - 1) return;
         if (value)
@@ -152,14 +144,30 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         else
             k_next -= S::step * p.k.row;
     };
+    // The same of keys in pages, row by row.
+    auto load_pages = [&](int tile, uint32_t stage) {
+#pragma unroll 1
+        for (int n = 0; n < 2 * groups; n++) {
+            const int key = tile * S::keys + n % groups * S::step + thread_row;
+            const uint32_t at = copy_at + S::q_bytes + stage + n / groups * S::tile_bytes + n % groups * S::step * S::row_bytes;
+            const View &view = n < groups ? p.k : p.v;
+            const uint16_t *row = (const uint16_t *)view.data + thread_col;
+            if constexpr (features)
+                if (key < e.keys()) row += key_place(view, f, e.s, batch, kv_head, key);
+#pragma unroll
+            for (int j = 0; j < pieces; j++) copy_chunk<S>(at, row, j, key < e.keys(), n < groups ? p.dim : p.v_dim, aligned);
+        }
+        copy_commit();
+    };
     auto load = [&](int tile, uint32_t stage) {
+        if (features && f.page) return load_pages(tile, stage);
         const int left = tile == to ? e.keys() - tile * S::keys : S::keys; // only the last tile can be short
         if (aligned) {
 #pragma unroll
-            for (int x = 0; x < fetches; x++) fetch(x, stage, tile, left, true);
+            for (int x = 0; x < fetches; x++) fetch(x, stage, left, true);
         } else {
 #pragma unroll 1
-            for (int x = 0; x < fetches; x++) fetch(x, stage, tile, left, false);
+            for (int x = 0; x < fetches; x++) fetch(x, stage, left, false);
         }
         copy_commit();
     };
@@ -209,20 +217,26 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             }
         }
     };
+    // Where features leave scores as they are, they are scaled with the exponential, as without.
+    const bool changes = features && (f.cap_in != 0 || f.bias.data || f.slopes.data || f.mask.data);
+    const float factor = changes ? 1 : p.scale_log2;
+    float slope = 0;
+    if constexpr (features) slope = Scores<T>(p, f, e.s, batch, head).slope;
     auto weight = [&](float &s, float shift) { // P in place of S
-        if constexpr (features) return s = exp2_approx(s + shift);
-        else return s = exp2_approx(fmaf(s, p.scale_log2, shift));
+        return s = exp2_approx(fmaf(s, features ? factor : p.scale_log2, shift));
     };
     auto adjust = [&](float(&s)[M][S::keys / 8][4], int key0) {
         if constexpr (features)
+            if (changes) {
+                Scores<T> x(p, f, e.s, batch, head);
+                x.slope = slope;
 #pragma unroll
-            for (int i = 0; i < M; i++) Scores<T>(p, f, e.s, batch, head).template adjust<false>(s[i], row + 16 * i, key0 + lane % 4 * 2);
+                for (int i = 0; i < M; i++) x.template adjust<false>(s[i], row + 16 * i, key0 + lane % 4 * 2);
+            }
     };
     auto packed = [&](uint32_t(&a)[4], float(&s)[S::keys / 8][4], int kk) {
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            if constexpr (features) a[e] = pack<T>(left_of(s[2 * kk + e / 2][e % 2 * 2]), left_of(s[2 * kk + e / 2][e % 2 * 2 + 1]));
-            else a[e] = pack<T>(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
+        for (int e = 0; e < 4; e++) a[e] = pack<T>(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
     };
 
     // A tile that every row sees whole, on the bet that no maximum grows much.
@@ -260,10 +274,6 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             }
             if (__any_sync(~0u, !(total < 256))) return add(), kk * 16;
             uint32_t a[M][4];
-            if constexpr (features)
-#pragma unroll
-                for (int i = 0; i < M; i++)
-                    Scores<T>(p, f, e.s, batch, head).template drop<false>((float(&)[2][4])s[i][2 * kk], row + 16 * i, key0 + 16 * kk + lane % 4 * 2);
 #pragma unroll
             for (int i = 0; i < M; i++) packed(a[i], s[i], kk);
 #pragma unroll
@@ -312,7 +322,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
                 }
             top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
             top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
-            if constexpr (!features) top[r] *= p.scale_log2;
+            top[r] *= features ? factor : p.scale_log2;
             grown |= top[r] > m[r] + 8;
         }
         if (__any_sync(~0u, grown))
@@ -337,9 +347,10 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
                 for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++) sum += weight(s[r / 2][n][e], shift);
             l[r] += sum;
         }
-        if constexpr (features)
+        if constexpr (features) {
 #pragma unroll
-            for (int i = 0; i < M; i++) Scores<T>(p, f, e.s, batch, head).template drop<false>(s[i], row + 16 * i, key);
+            for (int i = 0; i < M; i++) Scores<T>(p, f, e.s, batch, head).template drop<false, true>(s[i], row + 16 * i, key);
+        }
 #pragma unroll
         for (int kk = 0; kk < S::keys / 16; kk++) {
             uint32_t a[M][4];
@@ -392,7 +403,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             copy_wait<0>();
             __syncthreads(); // this tile has arrived for every thread, and all have left the other stage
             const uint32_t stage = (tile & 1) * stage_bytes, at = tiles_at + stage;
-            const bool full = tile >= full_from && tile <= full_to && tile < to;
+            const bool full = tile >= full_from && tile <= full_to && tile < to && !(features && f.drop_below); // no branch of dropout is worth a place among the products
             if (tile > from) load(tile - 1, stage_bytes - stage);
             int done = 0;
             if (full)

@@ -66,7 +66,7 @@ struct Features {
     int bias_pairs, mask_pairs;   // two keys of a row, from an even one on, lie in aligned memory
     int kv_type;                  // of K and V where that of Q is float32: 0 the same, 1 float16, 2 bfloat16
     int carry;
-    int delta_rows;
+    int delta_rows, delta_step;   // of delta: rows of a head, floats from one to the next
     int dbias_shape[3];           // batch, heads, rows
 };
 

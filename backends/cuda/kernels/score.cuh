@@ -4,8 +4,8 @@
 //	scores   of a tile before its maximum: Scores::adjust caps, biases and masks them
 //	weights  of a tile after its sum: Scores::drop; and of a row at its end: Ending
 //
-// Scores of forward kernels are in units of log2 from adjust on: their weight is
-// 2^(s - m). Backward ones have LSE taken off at once, as rounding is least then. A tile is what
+// Scores are in units of log2 from adjust on: their weight is 2^(s - m). Backward kernels
+// take LSE off at once, those of float32 in natural units, as rounding is least then. A tile is what
 // the tensor cores make: lane 4g+t has rows g and g+8 and, of each 8 columns, 2t and
 // 2t+1. Kernels that own keys have keys as rows and query rows as columns: transposed.
 // Branches on features are the same for a whole grid, and around loops over a tile.
@@ -138,28 +138,25 @@ template <class T> struct Scores {
 
     // Makes scores in units of log2 of the dot products of a tile: own is the lane's row g,
     // walked its column 2t. What lies outside the tensors becomes anything. Hidden scores
-    // are -inf; what the band hides stays. By the lane's slopes, which lie a block's
-    // threads apart in shared memory, gradients of capped scores are to be multiplied.
+    // are -inf; what the band hides stays.
     template <bool transposed, int tiles> __device__ __forceinline__ void adjust(float (&s)[tiles][4], int own, int walked) const {
-        change<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, nullptr);
+        change<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
-    // The same for backward: lse(n, e) is that of the element's row. Makes weights of the
-    // dot products.
-    template <bool transposed, int tiles, class LSE>
-    __device__ __forceinline__ void weights(float (&s)[tiles][4], int own, int walked, LSE lse, float *slopes) const {
-        change<transposed, true>(s, own, walked, lse, slopes);
+    // The same for backward: lse(n, e) is that of the element's row, for 16-bit types in units
+    // of log2, and Inf for a row without weight. Makes weights of the dot products. slope(n, e, d) is told, where there is a softcap, by what a gradient of
+    // the capped score is to be multiplied.
+    template <bool transposed, int tiles, class LSE, class Slope>
+    __device__ __forceinline__ void weights(float (&s)[tiles][4], int own, int walked, LSE lse, Slope slope) const {
+        change<transposed, true>(s, own, walked, lse, slope);
 #pragma unroll
         for (int n = 0; n < tiles; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(s[n][e] * kLog2E);
+            for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(sizeof(T) == 4 ? s[n][e] * kLog2E : s[n][e]);
     }
 
-    template <bool transposed, bool backward, int tiles, class LSE>
-    __device__ __forceinline__ void change(float (&s)[tiles][4], int own, int walked, LSE lse, float *slopes) const {
-        auto less = [&](int n, int e) { // a row without weight has the weights 0
-            const float l = lse(n, e);
-            return l == __int_as_float(0xff800000) ? l : -l;
-        };
+    template <bool transposed, bool backward, int tiles, class LSE, class Slope>
+    __device__ __forceinline__ void change(float (&s)[tiles][4], int own, int walked, LSE lse, Slope told) const {
+        constexpr bool natural = backward && sizeof(T) == 4;
         if (f.cap_in != 0) {
 #pragma unroll
             for (int n = 0; n < tiles; n++)
@@ -167,23 +164,23 @@ template <class T> struct Scores {
                 for (int e = 0; e < 4; e++) {
                     float d;
                     const float x = tanh_of(s[n][e] * f.cap_in, d);
-                    s[n][e] = backward ? fmaf(x, f.cap, less(n, e)) : x * f.cap_out;
-                    if (slopes) slopes[(4 * n + e) * blockDim.x] = d;
+                    s[n][e] = backward ? fmaf(x, natural ? f.cap : f.cap_out, -lse(n, e)) : x * f.cap_out;
+                    if (backward) told(n, e, d);
                 }
         } else {
 #pragma unroll
             for (int n = 0; n < tiles; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], p.scale, less(n, e)) : s[n][e] * p.scale_log2;
+                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], natural ? p.scale : p.scale_log2, -lse(n, e)) : s[n][e] * p.scale_log2;
         }
         if (f.bias.data) {
             if (sizeof(T) == 4 || f.bias_wide)
-                add_bias<transposed, backward, float>(s, own, walked);
+                add_bias<transposed, natural, float>(s, own, walked);
             else
-                add_bias<transposed, backward, T>(s, own, walked);
+                add_bias<transposed, natural, T>(s, own, walked);
         }
         if (f.slopes.data) {
-            const float by = backward ? -slope : -slope * kLog2E, distance = transposed ? own - walked - diagonal : walked - own - diagonal;
+            const float by = natural ? -slope : -slope * kLog2E, distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
             for (int n = 0; n < tiles; n++)
 #pragma unroll
@@ -195,9 +192,9 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    template <bool transposed, bool backward, class B, int tiles>
+    template <bool transposed, bool natural, class B, int tiles>
     __device__ __forceinline__ void add_bias(float (&s)[tiles][4], int own, int walked) const {
-        const float unit = backward ? 1 : kLog2E;
+        const float unit = natural ? 1 : kLog2E;
         constexpr int size = sizeof(B) == 4 ? 4 : 2;
         own = again(own), walked = again(walked);
         const int rows = p.q_len - 1, keys = p.kv_len - 1;
@@ -271,27 +268,35 @@ template <class T> struct Scores {
     }
 
     // Gives the weights that dropout drops the sign -, from which dropped and kept tell
-    // them again: P is positive, and a NaN that the tensor cores or exp2 make is too. A
+    // them again, or makes them zeros: P is positive, and a NaN that the tensor cores or exp2 make is too. A
     // random counter serves four keys of a row: four lanes have four of them, and tell
     // each other.
-    template <bool transposed, int tiles> __device__ __forceinline__ void drop(float (&s)[tiles][4], int own, int walked) const {
+    template <bool transposed, bool zeros = false, int tiles> __device__ __forceinline__ void drop(float (&s)[tiles][4], int own, int walked) const {
         if (!f.drop_below) return;
-        const int lane = threadIdx.x % 32, t = lane % 4, mine = transposed ? lane / 4 % 4 : t;
 #pragma unroll
         for (int n = 0; n < tiles; n++) {
-            const int i = transposed ? walked + 8 * n + mine % 2 : own + mine % 2 * 8;
-            const int j = transposed ? own + mine / 2 * 8 : walked - 2 * t + 8 * n + mine / 2 * 4;
-            const uint4 w = philox({(uint32_t)j >> 2, (uint32_t)i, (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]);
-            uint32_t dropped = (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
-            dropped <<= 4 * mine;
-            dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 4 : 1);
-            dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 8 : 2);
+            const uint32_t dropped = drops<transposed>(own, walked + 8 * n);
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int place = transposed ? 4 * (e % 2 + e / 2 * 2) + lane / 4 % 4 : 4 * (t / 2 * 2 + e / 2) + t % 2 * 2 + e % 2;
-                s[n][e] = __uint_as_float(__float_as_uint(s[n][e]) | dropped >> place << 31);
-            }
+            for (int e = 0; e < 4; e++) s[n][e] = zeros && dropped >> e & 1 ? 0 : __uint_as_float(__float_as_uint(s[n][e]) | (zeros ? 0 : dropped >> e << 31));
         }
+    }
+    // Bit e of the result says that dropout drops weight e of the lane's four of 8 columns.
+    template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
+        const int lane = threadIdx.x % 32, t = lane % 4, mine = transposed ? lane / 4 % 4 : t;
+        const int i = transposed ? walked + mine % 2 : own + mine % 2 * 8;
+        const int j = transposed ? own + mine / 2 * 8 : walked - 2 * t + mine / 2 * 4;
+        const uint4 w = philox({(uint32_t)j >> 2, (uint32_t)i, (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]);
+        uint32_t dropped = (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
+        dropped <<= 4 * mine;
+        dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 4 : 1);
+        dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 8 : 2);
+        uint32_t bits = 0;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int place = transposed ? 4 * e + lane / 4 % 4 : 4 * (t / 2 * 2 + e / 2) + t % 2 * 2 + e % 2;
+            bits |= (dropped >> place & 1) << e;
+        }
+        return bits;
     }
 };
 

@@ -10,8 +10,9 @@
 // kernels before.
 //
 // A block of sums_dbias owns a tile of dBias and walks all that it is summed over, with
-// the products of the float32 kernels: the scores are those of any kernel but for rounding.
+// the products of the other kernels for the type.
 #include "f32.cuh"
+#include "tile.cuh"
 
 constexpr int kRows = 64, kKeys = 64, kThreads = 128, kSlice = 64;
 
@@ -34,10 +35,10 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
     for (int b = 0; b < p.batch; b++) {
         const Sequence s = sequence(p, x.f, b);
         const float *lse = first(p.lse, s.q_batch, h) + s.q0 * p.lse.row;
-        const float *delta = x.f.delta + ((int64_t)b * p.heads + h) * x.f.delta_rows;
+        const float *delta = x.f.delta + ((int64_t)b * p.heads + h) * x.f.delta_rows * x.f.delta_step;
         for (int i = threadIdx.x; i < s.rows; i += sink_threads) {
             const float weight = expf(sink - lse[i * p.lse.row]);
-            if (sink != -kInf && weight != 0) sum -= (double)weight * delta[i];
+            if (sink != -kInf && weight != 0) sum -= (double)weight * delta[i * x.f.delta_step];
         }
     }
     __shared__ double part[sink_threads];
@@ -51,34 +52,44 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
 }
 extern "C" __device__ Plan sums_dsink_plan = {sink_threads, 0, 0, 0};
 
-// Rows row to row+63 and columns col to col+63 of a matrix of T in shared memory, in
-// float32; what it does not have becomes zero.
+// The products of a tile, s = Q K^T and ds = dO V^T, in slices of 64 columns, of which one is
+// loaded while the one before is used.
 template <class T>
-__device__ __forceinline__ void fetch(float *to, const View &v, int64_t at, int rows, int cols, int row, int col) {
-    if constexpr (sizeof(T) == 4) {
-        load<kThreads, kSlice, kRows>(to, (const float *)v.data + at, v.row, rows, cols, row, col);
-    } else {
-#pragma unroll 4
-        for (int i = threadIdx.x; i < kRows * kSlice; i += kThreads) {
-            const int r = i / kSlice, c = i % kSlice;
-            const bool in = row + r < rows && col + c < cols;
-            to[place<kSlice>(r, c / 4) + c % 4] = in ? widen<T>(((const uint16_t *)v.data)[at + (row + r) * v.row + col + c]) : 0;
+__device__ __forceinline__ void products(float (&s)[kKeys / 8][4], float (&ds)[kKeys / 8][4], float *shared, const Params &p, const Sequence &e, int h, int kv, int row, int key) {
+    constexpr int floats = sizeof(T) == 4 ? kRows * kSlice : kRows * kSlice / 2; // of a slice of a side
+    const int split = (p.dim + kSlice - 1) / kSlice, all = split + (p.v_dim + kSlice - 1) / kSlice;
+    auto fetch = [&](int step) {
+        const bool second = step >= split;
+        const View &a = second ? p.dout : p.q, &b = second ? p.v : p.k;
+        const int col = (second ? step - split : step) * kSlice, cols = second ? p.v_dim : p.dim;
+        const int64_t from = e.q_batch * a.batch + h * a.head + e.q0 * a.row, to = e.kv_batch * b.batch + kv * b.head + e.key0 * b.row;
+        float *at = shared + step % 2 * 2 * floats;
+        if constexpr (sizeof(T) == 4) {
+            load<kThreads, kSlice, kRows>(at, (const float *)a.data + from, a.row, e.rows, cols, row, col);
+            load<kThreads, kSlice, kKeys>(at + floats, (const float *)b.data + to, b.row, e.keys, cols, key, col);
+        } else {
+            copy_rows<kRows, kSlice, kThreads>(shared_address(at), (const uint16_t *)a.data + from + row * a.row + col, a.row, e.rows - row, cols - col, aligned16(a, cols));
+            copy_rows<kKeys, kSlice, kThreads>(shared_address(at + floats), (const uint16_t *)b.data + to + key * b.row + col, b.row, e.keys - key, cols - col, aligned16(b, cols));
         }
-    }
-}
-
-// s += a b^T for a tile of 64 rows of a and 64 of b.
-template <class T, bool fine>
-__device__ __forceinline__ void product(float (&s)[kKeys / 8][4], float *shared, const View &a, int64_t a0, int rows, int row, const View &b, int64_t b0, int keys, int key, int cols) {
-#pragma unroll 1
-    for (int col = 0; col < cols; col += kSlice) {
-        __syncthreads(); // the tiles before these are used up
-        fetch<T>(shared, a, a0, rows, cols, row, col);
-        fetch<T>(shared + kRows * kSlice, b, b0, keys, cols, key, col);
         copy_commit();
+    };
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __syncthreads(); // the slices of the tile before are used up
+    fetch(0);
+#pragma unroll 1
+    for (int step = 0; step < all; step++) {
         copy_wait<0>();
-        __syncthreads(); // the tiles are there
-        score<kSlice, fine>(s, shared + threadIdx.x / 32 * 16 * kSlice, shared + kRows * kSlice, cols);
+        __syncthreads(); // this slice is there, and the one before it is used up
+        if (step + 1 < all) fetch(step + 1);
+        const float *at = shared + step % 2 * 2 * floats;
+        if constexpr (sizeof(T) == 4) {
+            if (step < split) score<kSlice, true>(s, at + warp * 16 * kSlice, at + floats, p.dim);
+            else score<kSlice, false>(ds, at + warp * 16 * kSlice, at + floats, p.v_dim);
+        } else {
+            const uint32_t a = shared_address(at) + warp * 16 * 2 * kSlice + place<2 * kSlice>(lane, false), b = shared_address(at + floats) + place<2 * kSlice>(lane, true);
+            if (step < split) product<T, kSlice>((float(&)[1][kKeys / 8][4])s, a, 0, b, 0);
+            else product<T, kSlice>((float(&)[1][kKeys / 8][4])ds, a, 0, b, 0);
+        }
     }
 }
 
@@ -90,7 +101,7 @@ template <class T> __device__ __forceinline__ void store_dbias(const Features &f
 }
 
 template <class T> __device__ __forceinline__ void dbias(const Params &p, const Features &f) {
-    extern __shared__ __align__(16) float shared[]; // [2][64][64]
+    extern __shared__ __align__(128) float shared[]; // [2] slices of [64][64] of rows and of keys
     constexpr int tiles = kKeys / 8;
     const bool repeats = f.dbias_shape[2] == 1 && p.q_len != 1;
     const int key_tiles = (p.kv_len + kKeys - 1) / kKeys, row_tiles = (f.dbias_shape[2] + kRows - 1) / kRows;
@@ -108,18 +119,16 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
             for (int h = head; h < heads; h++) {
                 const int kv = h / (p.heads / p.kv_heads), own = row0 + 16 * warp + g;
                 float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
-                product<T, true>(s, shared, p.q, e.q_batch * p.q.batch + h * p.q.head + e.q0 * p.q.row, e.rows, row0,
-                                 p.k, e.kv_batch * p.k.batch + kv * p.k.head + e.key0 * p.k.row, e.keys, key0, p.dim);
-                product<T, false>(ds, shared, p.dout, e.q_batch * p.dout.batch + h * p.dout.head + e.q0 * p.dout.row, e.rows, row0,
-                                  p.v, e.kv_batch * p.v.batch + kv * p.v.head + e.key0 * p.v.row, e.keys, key0, p.v_dim);
+                products<T>(s, ds, shared, p, e, h, kv, row0, key0);
                 const Scores<T> x(p, f, e, b, h);
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const int i = own + 8 * r;
-                    lse[r] = i < e.rows ? first(p.lse, e.q_batch, h)[(e.q0 + i) * p.lse.row] : -kInf;
-                    delta[r] = i < e.rows ? f.delta[((int64_t)b * p.heads + h) * f.delta_rows + i] : 0;
+                    lse[r] = i < e.rows ? first(p.lse, e.q_batch, h)[(e.q0 + i) * p.lse.row] * (sizeof(T) == 4 ? 1 : kLog2E) : kInf;
+                    if (lse[r] == -kInf) lse[r] = kInf; // no weights
+                    delta[r] = i < e.rows ? f.delta[(((int64_t)b * p.heads + h) * f.delta_rows + i) * f.delta_step] : 0;
                 }
-                x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, nullptr);
+                x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, [](int, int, float) {});
 #pragma unroll
                 for (int j = 0; j < tiles; j++)
 #pragma unroll
@@ -139,6 +148,19 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
     }
     const int64_t at = batch * f.dbias.batch + head * f.dbias.head;
     if (!repeats) {
+        const bool pairs = sizeof(T) != 4 && !f.dbias_wide && ((uintptr_t)f.dbias.data & 3) == 0 && ((f.dbias.batch | f.dbias.head | f.dbias.row | p.kv_len) & 1) == 0;
+        if constexpr (sizeof(T) != 4)
+            if (pairs) {
+#pragma unroll
+                for (int j = 0; j < tiles; j++)
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const int i = row + 8 * r, key = key0 + 8 * j + 2 * t;
+                        if (i < f.dbias_shape[2] && key < p.kv_len)
+                            *(uint32_t *)((uint16_t *)f.dbias.data + at + i * f.dbias.row + key) = pack<T>(sums[j][2 * r], sums[j][2 * r + 1]);
+                    }
+                return;
+            }
 #pragma unroll
         for (int j = 0; j < tiles; j++)
 #pragma unroll
@@ -164,7 +186,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
 
 #define DBIAS(type, T)                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(kThreads) sums_dbias_##type(const __grid_constant__ FeatureParams x) { dbias<T>(x.p, x.f); }  \
-    extern "C" __device__ Plan sums_dbias_##type##_plan = {kThreads, 2 * kRows * kSlice * 4, kRows, kKeys};
+    extern "C" __device__ Plan sums_dbias_##type##_plan = {kThreads, 2 * (kRows + kKeys) * kSlice * (sizeof(T) == 4 ? 4 : 2), kRows, kKeys};
 
 DBIAS(f32, float)
 DBIAS(f16, F16)

@@ -108,3 +108,17 @@ __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, in
 template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&y)[4], const float (&x)[N][4], int n, float factor = 1) {
     for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
 }
+
+// c += a b^T over D columns; a 16*M rows, b 8*N rows of tiles, at these offsets from two places.
+template <class T, int D, int M, int N>
+__device__ __forceinline__ void product(float (&c)[M][N][4], uint32_t a, int to_a, uint32_t b, int to_b) {
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t x[M][4], y[4];
+        for (int m = 0; m < M; m++) load_matrix(x[m], at<2 * D>(a, 16 * m, 2 * k) + to_a);
+        for (int n = 0; n < N; n += 2) {
+            load_matrix(y, at<2 * D>(b, 8 * n, 2 * k) + to_b);
+            for (int m = 0; m < M; m++) mma<T>(c[m][n], x[m], y[0], y[1]), mma<T>(c[m][n + 1], x[m], y[2], y[3]);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+package cuda
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+const featureProblems = `
+	b2-h4-g2-n33-m70-d24-dv40-f32-causal-softcap5-alibi-bias-mask-sink-dropout0.25
+	b3-h2-g1-n9-m21-d16-f32-window5.3-shift2-alibi-sink-ragged
+	b3-h2-g1-n9-m21-d16-f32-softcap2-ragged-page4
+	b2-h2-g1-n9-m21-d16-f32-sink-carry
+	b2-h2-g1-n9-m21-d16-f32-kvf16-mask`
+
+// Tensors on the device and on the host give the same, with features too: what is laid out
+// for copies, lengths and tables among it.
+func TestDeviceMemoryFeatures(t *testing.T) {
+	b, _ := openFake(t)
+	for _, name := range strings.Fields(featureProblems) {
+		c := newDeviceCall(t, b, name)
+		if seqs := c.args.Seqs; seqs != nil {
+			if seqs.KVLens == nil {
+				seqs.KVLens = []int32{21, 0, 17}
+			}
+			seqs.QLens = []int32{9, 5, 0}
+			for i := range seqs.KVLens {
+				seqs.KVLens[i] -= int32(i)
+				seqs.KVLens[i] = max(0, seqs.KVLens[i])
+			}
+		}
+		c.args.Seed = 42
+		host := c.args
+		for _, a := range allArguments {
+			if x := a.Of(&c.args); !x.IsZero() {
+				*a.Of(&host) = c.toHost(t, *x)
+			}
+		}
+		passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
+		if c.p.Features()&flashkit.ForwardFeatures != 0 {
+			passes = passes[:1]
+		}
+		for _, pass := range passes {
+			require.NoError(t, c.launch(pass, Options{}), name)
+			for _, k := range b.Kernels() {
+				if strings.HasSuffix(k.Name, "_f32") && k.Pass == pass {
+					require.NoError(t, k.Compute(t.Context(), c.p, &host), name)
+				}
+			}
+			for _, a := range allArguments {
+				if x := a.Of(&c.args); a.Role(&c.p, pass)&flashkit.Output != 0 && !x.IsZero() {
+					require.Equal(t, hostBytesOf(a.Of(&host)), hostBytesOf(ptr(c.toHost(t, *x))), "%s of %s", a.Name, name)
+				}
+			}
+		}
+		c.close(t)
+	}
+}
+
+func ptr[T any](x T) *T { return &x }
+
+// toHost returns a copy of a tensor on the host.
+func (c *deviceCall) toHost(t *testing.T, x flashkit.Tensor) flashkit.Tensor {
+	s := x.Shape()
+	switch x.DType() {
+	case flashkit.Float32:
+		h := make([]float32, x.Len())
+		require.NoError(t, Download(c.s, h, buffer(x), 0))
+		return flashkit.F32(h, s[0], s[1], s[2], s[3])
+	case flashkit.Bool:
+		h := make([]bool, x.Len())
+		require.NoError(t, Download(c.s, h, buffer(x), 0))
+		return flashkit.Bools(h, s[0], s[1], s[2], s[3])
+	}
+	h := make([]uint16, x.Len())
+	require.NoError(t, Download(c.s, h, buffer(x), 0))
+	if x.DType() == flashkit.Float16 {
+		return flashkit.F16(h, s[0], s[1], s[2], s[3])
+	}
+	return flashkit.BF16(h, s[0], s[1], s[2], s[3])
+}
+
+// Calls with features on the device's memory do not allocate either.
+func TestDeviceAllocationsFeatures(t *testing.T) {
+	b, _ := openFake(t)
+	c := newDeviceCall(t, b, "b2-h2-g1-n8-m8-d8-f32-softcap3-bias-sink-dropout0.1-ragged")
+	defer c.close(t)
+	c.args.Seqs.KVLens = []int32{8, 3}
+	require.NoError(t, c.forward())
+	require.NoError(t, c.backward())
+	b.drv.LaunchKernel = func(Function, int, int, int, StreamHandle, unsafe.Pointer) error { return nil }
+	b.drv.MemAllocAsync = func(int, StreamHandle) (Pointer, error) { return 1 << 45, nil }
+	b.drv.MemFreeAsync = func(Pointer, StreamHandle) error { return nil }
+	b.drv.MemcpyHtoDAsync = func(Pointer, unsafe.Pointer, int, StreamHandle) error { return nil }
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if c.forward() != nil || c.backward() != nil {
+			t.Error("failed")
+		}
+	}))
+}
+
+func TestDivisor(t *testing.T) {
+	for range 200000 {
+		d, j := uint32(1)+rand.Uint32N(1<<rand.IntN(31)), rand.Uint32()>>(1+rand.IntN(31))
+		factor, shift := divisor(d)
+		require.Equal(t, j/d, uint32(uint64(j)*uint64(factor)>>shift), "%d / %d", j, d)
+	}
+}
+
+// A plain call takes plain instances, one with features those for them, after a call of
+// either kind.
+func TestFeatureLaunches(t *testing.T) {
+	b, f := openFake(t)
+	for range 2 {
+		for _, x := range []struct {
+			problem string
+			want    []string
+		}{
+			{"b2-h2-g2-n10-m50-d40-f32-shift1", []string{"fwd_f32_d64", "bwd_f32_delta", "bwd_f32_d64"}},
+			{"b2-h2-g2-n10-m50-d40-f32-alibi", []string{"fwd_f32_features_d64", "bwd_f32_features_delta", "bwd_f32_features_d64"}},
+			{"b2-h2-g2-n10-m50-d40-f32-bias-sink", []string{"fwd_f32_features_d64", "bwd_f32_features_delta", "bwd_f32_features_d64", "sums_dsink", "sums_dbias_f32"}},
+		} {
+			c := newDeviceCall(t, b, x.problem)
+			c.fwdOptions.Kernel = "cuda/fwd_f32"
+			f.launches = nil
+			require.NoError(t, c.forward())
+			require.NoError(t, c.backward())
+			var got []string
+			for _, l := range f.launches {
+				got = append(got, l.name)
+			}
+			require.Equal(t, x.want, got, x.problem)
+			c.close(t)
+		}
+	}
+}
+
+// Sequences cost what they are long, by the traits alone.
+func TestCostOfSequences(t *testing.T) {
+	b, _ := openFake(t)
+	for i := range stems {
+		s := &stems[i]
+		if s.takes&flashkit.FeatureRagged == 0 {
+			continue
+		}
+		p := problem(t, "b64-h16-g16-n1-m4096-d64-f32-ragged")
+		if p.DType = s.dtypes[len(s.dtypes)-1]; s.rows == 0 {
+			p.QLen = 4096
+		}
+		full := p.Ask(s.pass)
+		short := p.Ask(s.pass)
+		short.Traits.Load = 8 // a quarter of the pairs
+		require.Less(t, s.callCost(&b.dev, short), s.callCost(&b.dev, full)/2, s.name)
+	}
+}
