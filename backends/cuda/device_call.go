@@ -16,7 +16,8 @@ type Options struct {
 // Forward computes a forward pass on the device's memory, in the stream. It
 // returns when the work is enqueued; ctx is looked at before that. Errors are
 // those of flashkit.Kernel.Do. The first call of a kernel loads it; later
-// ones neither allocate nor wait, and a CUDA graph may capture them.
+// ones neither allocate nor wait, and a CUDA graph may capture them, but for Ragged
+// problems: what Args.Seqs says is copied by each call.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }
