@@ -35,11 +35,15 @@
 // their sums. dS K needs the keys of both, so dS goes through shared memory, and each
 // computes a 64x64 block of it. A further warpgroup moves data: two of its warps fetch,
 // two add a block of dQ each to dq_sum. For D 256 the registers hold half of the columns
-// of the sums: two blocks compute all of S and dP, and each its half of the rest.
+// of the sums: two blocks compute all of S and dP, and each its half of the rest. Shared
+// memory has no room for dQ then: the threads add it when the warp says that it is their turn.
 //
 // Products are in flight while the warpgroup computes: dP under the exponentials; dV
 // and dK, 16 rows at a time, under the next exponentials and dS; the next S while dQ
 // goes to shared memory (Shah et al. 2024, section 3.2, do so in the forward pass).
+// LSE and delta are loaded ahead, for many rows at once, as no load passes a product. The
+// fence between dQ in shared memory and its copy takes longer than the stores, so it is
+// executed by the lane that copies: it need only lie on the path between them.
 //
 // The first key block of a head stores its dq_sum tile; later ones accumulate, in key
 // order when deterministic. Each block takes a ticket and waits for lower tickets only, so
@@ -74,11 +78,17 @@ __device__ __forceinline__ int panels_of(const Params &p) { // of 64 columns of 
     return dim <= 64 ? 1 : dim <= 128 ? 2 : 4;
 }
 
+// What a loop body is made for.
+template <bool x> struct Constant {
+    __device__ constexpr operator bool() const { return x; }
+};
+
 template <class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
     static constexpr int parts = parts_; // in which a tile is exponentiated: with two, fewer registers are in use at a time
+    static constexpr bool two_bodies = dim == 64; // of the loop over tiles, one of them without the branches for hidden pairs
     static constexpr int threads = 384, panels = dim / 64, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
     static constexpr bool staged = shares == 1; // dQ goes through shared memory
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
@@ -109,10 +119,20 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
 
+// How many key heads are worked on at a time, each from its first tile of keys on. The
+// more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
+// drift apart, to rows far from each other: without a mask there are only so many heads
+// that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows,
+// so that those of a head begin, and wait for each other, again and again.
+template <class S> __device__ __forceinline__ int together(const Params &p) {
+    if (p.q_len == 0 || p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len) return 16;
+    const int64_t bytes = (int64_t)padded_rows(p) * (p.heads / p.kv_heads) * S::dim * (2 + 2 + 4), fit = (32 << 20) / bytes;
+    return fit < 2 ? 2 : fit > 16 ? 16 : fit;
+}
+
 template <class S> __device__ __forceinline__ void find(const Params &p, volatile Work &w) {
-    // Groups of 16 heads take turns, each from its first tile of keys on.
-    const int nth = p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, ticket = nth / S::shares;
-    const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (16 * tiles) * 16, width = min(16, p.batch * p.kv_heads - first);
+    const int nth = p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, ticket = nth / S::shares, heads = together<S>(p);
+    const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (heads * tiles) * heads, width = min(heads, p.batch * p.kv_heads - first);
     const int head = first + (ticket - first * tiles) % width, key0 = (ticket - first * tiles) / width * S::keys;
     const int row_from = max(0, key0 - p.hi), row_to = min(p.q_len - 1, min(key0 + S::keys, p.kv_len) - 1 - p.lo);
     w.share = nth % S::shares, w.batch = head / p.kv_heads, w.kv_head = head % p.kv_heads, w.key0 = key0;
@@ -159,9 +179,11 @@ template <class S> __device__ __forceinline__ int earlier(const Params &p, volat
     return (w.key0 - max(0, tile * S::rows + p.lo) / S::keys * S::keys) / S::keys;
 }
 
-// The lane that adds a warpgroup's blocks of dQ to dq_sum. What it reads of a counter
-// needs no order: only adds follow, which are issued after the load has returned and
-// take effect where all blocks see them.
+// The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
+// where they are staged. What it reads of a counter needs no order: only adds follow,
+// which are issued after the load has returned and take effect in the L2 cache, where
+// all blocks see them. There a copy has added everything when it is over, so its turn
+// ends without a release, which would take as long again; adds of threads need one.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     int parity = 0, seen = 0;
@@ -171,15 +193,19 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         int *turn = p.turn + 1 + block;
         const int before = earlier<S>(p, w, tile);
         while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
+        if constexpr (!S::staged) barrier_arrive(sh.dq_empty(group)); // the warpgroup may add
         barrier_wait(sh.dq_full(group), parity);
-        if (before == 0) bulk_store(to, sh.dq(group), 16384);
-        else bulk_add(to, sh.dq(group), 16384);
-        store_commit(), store_wait_read();
-        barrier_arrive(sh.dq_empty(group));
-        seen = tile > w.from ? load_counter(turn - 2) : 0; // of the next tile, in time
+        if constexpr (S::staged) {
+            async_fence(); // between the stores, which the barrier has ordered before, and the copy
+            if (before == 0) bulk_store(to, sh.dq(group), 16384);
+            else bulk_add(to, sh.dq(group), 16384);
+            store_commit(), store_wait_read();
+            barrier_arrive(sh.dq_empty(group));
+        }
+        seen = tile > w.from ? load_counter(turn - 2 * S::shares) : 0; // of the next tile, in time
         if (p.deterministic || before == 0) {
-            store_wait(); // the sums are where all blocks see them
-            add_counter_release(turn);
+            if constexpr (S::staged) store_wait(), add_counter(turn);
+            else add_counter_release(turn);
         }
         parity ^= 1;
     });
@@ -196,7 +222,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
     // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
-    float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[4];
+    float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];
     uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4];
     each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
@@ -264,23 +290,21 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         async_fence();                 // the products see them without
         named_barrier(2 + group, 128); // all of them
     };
-    int *ending = nullptr; // the counter of a turn that ends at the next barrier
     int head = w.kv_head * (p.heads / p.kv_heads);
-    auto end_turn = [&] { if (!S::staged && ending && thread == 0) add_counter_release(ending); };
     const bool odd = uniform(w.odd[group]);
-#pragma unroll 1
-    for (int n = 0; n < steps; n++) {
-        const bool edge = odd || cut();
+    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
+        constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
+        auto load_stats = [&](int which, int part) { // of all rows of a part, ahead of time, as loads do not pass the products
+            each<size>([&](int i) {
+                const float2 *from = (const float2 *)stats(which) + (part * size + i) * 8 + lane % 4, x = from[0], y = from[4];
+                stat[4 * i] = x.x, stat[4 * i + 1] = x.y, stat[4 * i + 2] = y.x, stat[4 * i + 3] = y.y;
+            });
+        };
+        load_stats(0, 0);
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         scores(dp, sh.k(1), sh.q(1, ring.stage));
-        if (edge) clean();
-        constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
-        auto next_stat = [&](int i) { // the i-th that is needed, ahead of time, as loads do not pass the products
-            const int which = i / size % 2, group = i / size / 2 * size + i % size;
-            const float2 *from = (const float2 *)stats(which) + group * 8 + lane % 4, x = from[0], y = from[4];
-            stat[0] = x.x, stat[1] = x.y, stat[2] = y.x, stat[3] = y.y;
-        };
         if (edge) {
+            clean();
             const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             each<2>([&](int half) {
                 const int k = key + 8 * half;
@@ -292,29 +316,27 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
                 });
             });
         }
-        next_stat(0);
         auto exponentials = [&](int i) { // P of 16 rows, in place of S; dV += P dO
-            each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[j / 4 * 2 + j % 2])); });
+            each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[i % size * 4 + j / 4 * 2 + j % 2])); });
             each<4>([&](int j) { weights[i][j] = pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]); });
-            next_stat(i / size * size + i + 1);
             sums(dv, weights[i], sh.q(1, ring.stage), i);
         };
         auto gradients = [&](int i) { // dS of 16 rows, in place of dP; dK += dS Q
-            each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[j / 4 * 2 + j % 2]); });
+            each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[i % size * 4 + j / 4 * 2 + j % 2]); });
             if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
             each<4>([&](int j) { slopes[i][j] = pack<T>(dp[8 * i + 2 * j], dp[8 * i + 2 * j + 1]); });
             store_matrix_transposed(sh.ds(buffer) + ds_place + i * 2048, slopes[i]);
-            if (i + 1 < groups) next_stat((i / size + 1) * size + i + 1);
-            else async_fence(); // the product of both warpgroups' dS sees it
+            if (i + 1 == groups) async_fence(); // the product of both warpgroups' dS sees it
             sums(dk, slopes[i], sh.q(0, ring.stage), i);
         };
         each<S::parts>([&](int part) {
+            if (part) load_stats(0, part);
             each<size>([&](int i) { exponentials(part * size + i); });
+            load_stats(1, part);
             if (part == 0) wgmma_wait<size>(); // dP is there
             each<size>([&](int i) { gradients(part * size + i); });
         });
         named_barrier(1, 256); // both have written theirs; and the product of the tile before is over
-        end_turn();
         {
             const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : first_panel + group;
             const uint64_t x = descriptor(sh.ds(buffer) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
@@ -323,7 +345,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             each<8>([&](int i) { wgmma<T, 1>(dq, x + (i / 4 * S::row_panel + i % 4 * 32) / 16, y + i * 2048 / 16, i > 0); });
             wgmma_commit();
         }
-        const int stage = ring.stage, done = tile;
+        const int stage = ring.stage;
+        [[maybe_unused]] const int done = tile;
         ring.next(), buffer ^= 1;
         tile = tile == from ? to : tile - 1;
         wgmma_wait<1>();
@@ -331,27 +354,29 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         give(sh.q_empty(0, stage)), give(sh.q_empty(1, stage));
         start(n + 1 < steps); // after the last tile, of whatever is there: for nobody
         wgmma_wait<1>();
+        barrier_wait(sh.dq_empty(group), S::staged ? n % 2 ^ 1 : n % 2);
         if constexpr (S::staged) {
-            barrier_wait(sh.dq_empty(group), n % 2 ^ 1);
             each<8>([&](int i) { store_shared(sh.dq(group) + warp * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
-            async_fence(), __syncwarp(); // the copy sees it
-            give(sh.dq_full(group));
-        } else { // at once, and the turn ends when both warpgroups have met again
-            const int64_t block = block_of<S>(p, w, head, done, group);
+        } else {
+            float *to = p.dq_sum + block_of<S>(p, w, head, done, group) * 4096 + warp * 1024 + lane * 4;
             const int before = earlier<S>(p, w, done);
-            while (load_counter(p.turn + 1 + block) < (p.deterministic ? before : min(before, 1))) {}
-            float *to = p.dq_sum + block * 4096 + warp * 1024 + lane * 4;
             each<8>([&](int i) {
                 if (before == 0) *(float4 *)(to + i * 128) = {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]};
                 else add_global4(to + i * 128, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
             });
-            ending = p.turn + 1 + block;
             if (done == from) head++;
         }
+        __syncwarp();
+        give(sh.dq_full(group));
         wgmma_wait<0>();
+    };
+#pragma unroll 1
+    for (int n = 0; n < steps; n++) {
+        if constexpr (!S::two_bodies) visit(n, odd || cut());
+        else if (odd || cut()) visit(n, Constant<true>());
+        else visit(n, Constant<false>());
     }
     named_barrier(1, 256); // nobody reads K and V any more
-    end_turn();
     launch_dependents();
 
     // dK and dV leave through the warpgroup's rows of K and V.
@@ -408,7 +433,7 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a) 
         registers_shrink<24>();
         if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
         if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
-        if (S::staged && (threadIdx.x == 64 || threadIdx.x == 96)) add(a.p, sh, threadIdx.x / 32 - 2);
+        if (threadIdx.x == 64 || threadIdx.x == 96) add(a.p, sh, threadIdx.x / 32 - 2);
     } else {
         registers_grow<240>();
         compute<S>(a, sh, group - 1);
