@@ -33,7 +33,7 @@ func openFake(t *testing.T) (*Backend, *fakeDriver) {
 // workspace and errors are the real ones.
 func TestConformanceOnFake(t *testing.T) {
 	b, _ := openFake(t)
-	b.staging.chunk = 3000 // several chunks for most cases
+	b.staging.chunk, b.staging.whole = 3000, 3000 // several chunks for most cases
 	conformance.Run(t, b)
 }
 

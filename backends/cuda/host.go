@@ -21,6 +21,9 @@ import (
 // for the bus, and little beside a problem whose copies matter.
 const chunkBytes = 2 << 20
 
+// featureBytes is what a chunk of a call with features carries, if its batches are smaller.
+const featureBytes = 128 << 20
+
 // rowAlignment is what the kernels' fast copies want of a row's address, in bytes.
 const rowAlignment = 16
 
@@ -292,6 +295,7 @@ func (l *stagingBuffer) close(d *Driver) error {
 type staging struct {
 	free  chan *stagingBuffer
 	chunk int // bytes
+	whole int // bytes of a chunk of a call with features
 }
 
 // stagingBytes bounds the pinned memory of all buffers, unless one unit needs more.
@@ -299,7 +303,7 @@ const stagingBytes = 512 << 20
 
 func newStaging() staging {
 	n := max(2, min(12, runtime.GOMAXPROCS(0)))
-	l := staging{make(chan *stagingBuffer, n), chunkBytes}
+	l := staging{make(chan *stagingBuffer, n), chunkBytes, featureBytes}
 	for range n {
 		l.free <- new(stagingBuffer)
 	}

@@ -8,10 +8,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Host tensors of a call with features go through the device as one chunk: what is read,
-// what is read and written, what is written, so that each way is one copy. What repeats is
-// copied once, of packed tensors the rows of sequences alone, of pools of pages those that
-// sequences have.
+// Host tensors of a call with features go through the device in chunks of some batches,
+// one after the other, or as one where sequences differ or something is summed over
+// batches. A chunk is what is read, what is read and written, what is written, so that each
+// way is one copy. What repeats is copied once, of packed tensors the rows of sequences
+// alone, of pools of pages those that sequences have.
 
 // A staged tensor is an argument, and where it lies in a staging buffer.
 type staged struct {
@@ -19,7 +20,8 @@ type staged struct {
 	t      flashkit.Tensor
 	role   flashkit.Role
 	shape  [4]int // of what is copied
-	from   int    // the first row of it
+	batch  int    // the first batch of it,
+	from   int    // and row
 	pages  []int32
 	row    int // bytes from one row to the next
 	offset int
@@ -29,6 +31,8 @@ type staged struct {
 // A stagedCall is a call with features on host tensors.
 type stagedCall struct {
 	c             *flashkit.Call
+	p             flashkit.Problem // of the chunk
+	first         int              // batch of it
 	list          []staged
 	pages         []int32 // the pages that sequences have, in their order
 	table         []int32 // where they lie in the copy
@@ -38,13 +42,44 @@ type stagedCall struct {
 }
 
 func (b *Backend) runHostFeatures(ctx context.Context, id stemID, call *flashkit.Call) error {
-	x := &stagedCall{c: call}
-	x.lay()
 	l, err := b.staging.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer b.staging.put(l)
+	for n, first := batchesOf(call, b.staging.whole), 0; ; first += n {
+		x := &stagedCall{c: call, p: call.Problem, first: first}
+		x.p.Batch = min(n, call.Batch-first)
+		if err := x.run(ctx, b, id, l); err != nil || first+n >= call.Batch {
+			if l.bytes > 2*featureBytes { // no call but this one needs as much
+				err = errors.Join(err, b.do(func() error { return l.shrink(b.drv) }))
+			}
+			return err
+		}
+	}
+}
+
+// batchesOf returns how many batches a chunk has that takes so many bytes. It depends on the
+// problem and the shapes, and not on what optional results are wanted but where these are
+// sums over batches.
+func batchesOf(c *flashkit.Call, limit int) int {
+	a := c.Args
+	summed := c.Pass == flashkit.PassBackward && (!a.DSink.IsZero() || !a.DBias.IsZero() && a.DBias.Shape()[0] != c.Batch)
+	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout is by the number of the batch
+		return max(1, c.Batch)
+	}
+	in, out, _ := hostBytes(c.Problem, c.Pass)
+	for _, t := range [...]*flashkit.Tensor{&a.Bias, &a.Mask} {
+		if s := t.Shape(); s[0] == c.Batch {
+			in += float64(t.DType().Size()) * float64(s[0]) * float64(s[1]) * float64(s[2]) * float64(s[3])
+		}
+	}
+	return max(1, min(c.Batch, int(float64(limit)*float64(c.Batch)/max(1, in+out))))
+}
+
+// run takes a chunk through a staging buffer.
+func (x *stagedCall) run(ctx context.Context, b *Backend, id stemID, l *stagingBuffer) error {
+	x.lay()
 	if err := b.do(func() error { return l.grow(b.drv, max(x.bytes, granule)) }); err != nil {
 		return err
 	}
@@ -59,8 +94,7 @@ func (b *Backend) runHostFeatures(ctx context.Context, id stemID, call *flashkit
 	a := b.args.Get().(*arguments)
 	defer b.args.Put(a)
 	x.describe(a, l.device)
-	err = b.do(func() error { return x.pass(b, id, a, l) })
-	if err != nil {
+	if err := b.do(func() error { return x.pass(b, id, a, l) }); err != nil {
 		return err
 	}
 	for i := range x.list {
@@ -78,7 +112,7 @@ func (x *stagedCall) pass(b *Backend, id stemID, a *arguments, l *stagingBuffer)
 			return err
 		}
 	}
-	err := b.enqueue(id, x.c.Problem, a, l.stream)
+	err := b.enqueue(id, x.p, a, l.stream)
 	if n := x.bytes - x.outputsFrom; err == nil && n > 0 {
 		err = b.drv.MemcpyDtoHAsync(unsafe.Add(l.host, x.outputsFrom), l.device+Pointer(x.outputsFrom), n, l.stream)
 	}
@@ -145,6 +179,9 @@ func (x *stagedCall) add(a *flashkit.Argument, t flashkit.Tensor, role flashkit.
 			s.from, s.shape[2] = x.kv[0], x.kv[1]-x.kv[0]
 		}
 	}
+	if t.Shape()[0] == x.c.Batch && x.c.Batch > x.p.Batch {
+		s.shape[0], s.batch = x.p.Batch, x.first
+	}
 	for d, stride := range t.Strides() {
 		if role == flashkit.Input && stride == 0 && s.shape[d] > 1 && s.pages == nil {
 			s.shape[d] = 1 // it repeats
@@ -168,7 +205,7 @@ func (s *staged) move(host unsafe.Pointer, in bool) {
 	buffer, memory := unsafe.Slice((*byte)(unsafe.Add(host, s.offset)), s.bytes), hostBytesOf(&s.t)
 	n := s.shape[3] * size
 	for b := range s.shape[0] {
-		batch := b
+		batch := s.batch + b
 		if s.pages != nil {
 			batch = int(s.pages[b])
 		}
@@ -200,8 +237,11 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 
 // describe sets the argument block for the copies on the device.
 func (x *stagedCall) describe(a *arguments, device Pointer) {
-	a.params.describe(x.c.Problem)
+	a.params.describe(x.p)
 	a.setFeatures(x.c)
+	if a.dbiasShape[0] > 1 {
+		a.dbiasShape[0] = int32(x.p.Batch)
+	}
 	for i := range x.list {
 		s := &x.list[i]
 		if v := a.view(s.arg.Name); v != nil {
