@@ -275,7 +275,9 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 		score.endHead(j, x, item, c)
 	}
 	isa.endRows(sum)
-	j.passed[item].Store(math.MaxInt64)
+	if !j.canceled() { // else whoever waits would add to dQ where earlier items still do
+		j.passed[item].Store(math.MaxInt64)
+	}
 	j.clearGradKeys(&x.seqTile)
 }
 

@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 
 	"github.com/flashkit-go/flashkit"
@@ -20,13 +21,21 @@ func (j *job) backward(x *instance) error {
 		if item >= n {
 			break
 		}
-		if err := j.backwardChunk(x, item); err != nil {
+		switch err := j.backwardChunk(x, item); err {
+		case nil:
+			j.passed[item].Store(passedAll)
+		case errStopped:
+			return nil
+		default:
 			return err
 		}
-		j.passed[item].Store(passedAll)
 	}
 	return nil
 }
+
+// errStopped ends an item of a call that has stopped. Such an item passes nothing: the
+// one that waits for it would read dQ where an earlier one still writes.
+var errStopped = errors.New("stopped")
 
 // backwardChunk takes the heads of an item one after the other.
 func (j *job) backwardChunk(x *instance, item int) error {
@@ -43,7 +52,7 @@ func (j *job) backwardChunk(x *instance, item int) error {
 	for b := b0; b < b1; b++ {
 		s := j.c.Seq(b)
 		for g := g0; g < g1; g++ {
-			if err := j.backwardHead(x, item, &done, &s, b, g, chunk*j.chunk); err != nil || j.stopped() {
+			if err := j.backwardHead(x, item, &done, &s, b, g, chunk*j.chunk); err != nil {
 				return err
 			}
 		}
@@ -73,7 +82,7 @@ func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, 
 		}
 		for t := range j.tiles(s.N) {
 			if j.stopped() {
-				return nil
+				return errStopped
 			}
 			if err := j.backwardTile(x, item, *done, s, b, h, t, k0, k1); err != nil {
 				return err
@@ -120,7 +129,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 		return nil
 	}
 	if !first && !j.waitFor(item-j.owners(), done+1) {
-		return nil
+		return errStopped
 	}
 	j.loadTile(x, s, h, i0, i1-i0, first)
 	flags := flagFirst
@@ -133,7 +142,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 			}
 		}
 		if j.stopped() {
-			return nil
+			return errStopped
 		}
 		if j.pairs {
 			j.loadPairs(x, b, h, i0, i1, j0, j1)
