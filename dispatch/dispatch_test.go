@@ -267,6 +267,15 @@ func TestDefault(t *testing.T) {
 	require.Equal(t, [2]string{"simd/fwd_generic", "simd/bwd_generic"}, names(d))
 	require.NoError(t, d.Close())
 
+	t.Setenv("FLASHKIT_DEVICE", "4096")
+	d, err = dispatch.Default(t.Context())
+	require.NoError(t, err, "nobody asks for a GPU")
+	require.NoError(t, d.Close())
+	t.Setenv("FLASHKIT_BACKEND", "")
+	_, err = dispatch.Default(t.Context())
+	require.ErrorIs(t, err, flashkit.ErrUnavailable)
+	require.ErrorContains(t, err, "FLASHKIT_DEVICE=4096: cuda: ")
+
 	t.Setenv("FLASHKIT_BACKEND", "nonsense")
 	_, err = dispatch.Default(t.Context())
 	var wrong *flashkit.ProblemError

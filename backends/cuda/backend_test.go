@@ -40,7 +40,7 @@ func TestConformanceOnFake(t *testing.T) {
 func TestOpenUnavailable(t *testing.T) {
 	for reason, spoil := range map[string]func(*fakeDriver){
 		"no device: cuInit: CUDA_ERROR_FAKE (100)":                              func(f *fakeDriver) { f.failures["cuInit"] = f.fail("cuInit", codeNoDevice) },
-		"no device: number 0 of 0":                                              func(f *fakeDriver) { f.devices = 0 },
+		"no device: the driver sees none":                                       func(f *fakeDriver) { f.devices = 0 },
 		"driver too old: it supports CUDA 12.8; the kernels require 13.0":       func(f *fakeDriver) { f.version = 12080 },
 		"architecture below sm_70: Fake GPU has compute capability 6.1":         func(f *fakeDriver) { f.attributes[attrMajor], f.attributes[attrMinor] = 6, 1 },
 		"Fake GPU has no memory pools or no unified addresses":                  func(f *fakeDriver) { f.attributes[attrMemoryPools] = 0 },
@@ -54,6 +54,42 @@ func TestOpenUnavailable(t *testing.T) {
 		require.EqualError(t, err, "cuda: unavailable on this machine: "+reason)
 		require.Empty(t, f.leaks(), reason)
 	}
+}
+
+// Nothing to tell where there is no GPU; all else that keeps one from being opened is.
+func TestNoDevice(t *testing.T) {
+	f := newFake()
+	f.failures["cuInit"] = f.fail("cuInit", codeNoDevice)
+	_, err := OpenWith(&f.Driver, 0)
+	require.ErrorIs(t, err, ErrNoDevice)
+	f = newFake()
+	f.devices = 0
+	_, err = devicesOf(&f.Driver)
+	require.ErrorIs(t, err, ErrNoDevice)
+	f = newFake()
+	_, err = OpenWith(&f.Driver, 1)
+	require.EqualError(t, err, "cuda: unavailable on this machine: no device: number 1 of 1")
+	require.NotErrorIs(t, err, ErrNoDevice)
+	require.ErrorIs(t, lacking{errors.New("no driver library")}, ErrNoDevice)
+	t.Setenv(DeviceVariable, "one")
+	_, err = Open()
+	require.EqualError(t, err, `cuda: unavailable on this machine: FLASHKIT_DEVICE = "one": must be the number of a GPU, from 0`)
+}
+
+func TestDevices(t *testing.T) {
+	f := newFake()
+	f.devices, f.attributes[attrMajor] = 3, 6
+	list, err := devicesOf(&f.Driver)
+	require.NoError(t, err)
+	require.Len(t, list, 3)
+	for i, d := range list {
+		require.Equal(t, i, d.Ordinal)
+		require.Equal(t, "Fake GPU", d.Name)
+		require.Equal(t, 80<<30, d.Memory)
+		require.Equal(t, 13000, d.Driver)
+		require.Contains(t, d.Reason, "sm_70")
+	}
+	require.Empty(t, f.leaks())
 }
 
 // An older GPU keeps the backend and says in Fits what its kernels lack.

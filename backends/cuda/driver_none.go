@@ -5,5 +5,5 @@ package cuda
 import "errors"
 
 func openDriver() (*Driver, error) {
-	return nil, errors.New("this program was built without CUDA")
+	return nil, lacking{errors.New("this program was built without CUDA")}
 }

@@ -19,7 +19,7 @@ import (
 func openDriver() (*Driver, error) {
 	l, err := openLibrary()
 	if err != nil {
-		return nil, fmt.Errorf("no driver library: %w", err)
+		return nil, lacking{fmt.Errorf("no driver library: %w", err)}
 	}
 	var c calls
 	if err := c.bind(l.lookup); err != nil {

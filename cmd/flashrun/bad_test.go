@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/backends/cuda"
+
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -148,6 +150,40 @@ func TestUnavailableBackendIsAFailure(t *testing.T) {
 	code, _, _ = flashrun(t, "run")
 	require.Equal(t, exitFailed, code, "the environment is an explicit choice too")
 	require.Contains(t, ok(t, "run", "--backend", "simd", "--repeat", "1"), "simd/", "and the flag overrides it")
+}
+
+// A GPU that somebody asks for by number and that is not there is an error, unless a
+// backend is named that has no use for it.
+func TestUnavailableDevice(t *testing.T) {
+	t.Setenv("FLASHKIT_DEVICE", "")
+	t.Setenv("FLASHKIT_BACKEND", "")
+	for _, command := range [][]string{{"run"}, {"explain", "b1-h1-g1-n4-m4-d8-f32"}, {"bench", "--problem", "b1-h1-g1-n4-m4-d8-f32"}, {"calibrate", "--out", filepath.Join(t.TempDir(), "p.json")}} {
+		code, stdout, stderr := flashrun(t, append(command, "--device", "4096")...)
+		require.Equal(t, exitFailed, code, stderr)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "device 4096 requested: cuda: unavailable on this machine: ")
+		require.Equal(t, "4096", os.Getenv("FLASHKIT_DEVICE"))
+		require.NoError(t, os.Setenv("FLASHKIT_DEVICE", ""))
+	}
+	require.Contains(t, ok(t, "run", "--device", "4096", "--backend", "simd", "--repeat", "1"), "simd/")
+	for _, wrong := range []string{"-1", "gpu", "0x1"} {
+		code, _, stderr := flashrun(t, "run", "--device="+wrong)
+		require.Equal(t, exitUsage, code)
+		require.Contains(t, stderr, `--device "`+wrong+`": must be the number of a GPU, from 0`)
+	}
+}
+
+func TestListDevices(t *testing.T) {
+	lines := listDevices([]cuda.Device{
+		{Ordinal: 0, Name: "NVIDIA H200", Major: 9, SMs: 132, Memory: 140 << 30},
+		{Ordinal: 1, Name: "Old", Major: 6, Minor: 1, Memory: 8 << 30, Reason: "architecture below sm_70"},
+	})
+	text := string(printed(lines, true))
+	require.Contains(t, text, "GPU 0    NVIDIA H200, 140.0 GiB, compute capability 9.0, 132 multiprocessors\n")
+	require.Contains(t, text, "GPU 1    architecture below sm_70\n")
+	require.Equal(t, &gpu{0, "NVIDIA H200", 140 << 30, "9.0", 132}, lines[0].Device)
+	require.True(t, lines[0].Available)
+	require.False(t, lines[1].Available)
 }
 
 func TestReadOnlyFolder(t *testing.T) {

@@ -154,6 +154,11 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	}
 	defer b.close()
 	warnOfProfile(cmd, b.dispatch)
+	if choice := backendChoice(f.backend); choice == "auto" || choice == "all" {
+		if err := missingDevice(cmd, b.dispatch); err != nil {
+			return err
+		}
+	}
 	if f.regrets != "" {
 		return f.regret(cmd, b, problems)
 	}

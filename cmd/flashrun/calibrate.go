@@ -95,6 +95,9 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	all := dispatch.All(cmd.Context()) // a bad profile is no news here
 	defer all.Close()
 	d, err := all.With(f.name())
+	if err == nil && f.name() == "auto" {
+		err = missingDevice(cmd, all)
+	}
 	if err != nil {
 		return unavailable(err)
 	}

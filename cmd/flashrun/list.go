@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
@@ -24,6 +26,27 @@ type listed struct {
 	Requires  string   `json:"requires,omitempty"` // of a machine
 	Available bool     `json:"available"`
 	Reason    string   `json:"reason,omitempty"` // why it is not available
+	Device    *gpu     `json:"device,omitempty"` // of a line that is a GPU, not a kernel
+}
+
+// A gpu is a device as flashrun list shows it. Its number is what --device takes.
+type gpu struct {
+	Number     int    `json:"number"`
+	Name       string `json:"name"`
+	Bytes      int    `json:"bytes"`
+	Capability string `json:"compute_capability"`
+	SMs        int    `json:"multiprocessors"`
+}
+
+// listDevices returns a line for each GPU.
+func listDevices(devices []cuda.Device) (lines []listed) {
+	for i := range devices {
+		d := &devices[i]
+		g := &gpu{d.Ordinal, d.Name, d.Memory, fmt.Sprintf("%d.%d", d.Major, d.Minor), d.SMs}
+		lines = append(lines, listed{Name: fmt.Sprintf("GPU %d", g.Number), Device: g, Available: d.Reason == "", Reason: d.Reason,
+			About: fmt.Sprintf("%s, %s, compute capability %s, %d multiprocessors", g.Name, formatBytes(float64(g.Bytes)), g.Capability, g.SMs)})
+	}
+	return lines
 }
 
 func newList() *cobra.Command {
@@ -37,7 +60,8 @@ func newList() *cobra.Command {
 			d := dispatch.All(cmd.Context())
 			defer d.Close()
 			warnOfProfile(cmd, d)
-			lines := list(d)
+			devices, _ := cuda.Devices() // what d misses says why there are none
+			lines := append(listDevices(devices), list(d)...)
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
@@ -61,6 +85,8 @@ func printed(lines []listed, about bool) []byte {
 	fmt.Fprintf(t, "machine\t%s/%s, %d CPUs, GOMAXPROCS %d\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0))
 	for _, l := range lines {
 		switch {
+		case l.Device != nil:
+			fmt.Fprintf(t, "%s\t%s\n", l.Name, cmp.Or(l.Reason, l.About))
 		case !l.Available:
 			fmt.Fprintf(t, "%s\t%s\n", l.Name, l.Reason)
 		case about:

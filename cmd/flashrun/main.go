@@ -9,9 +9,11 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
@@ -95,9 +97,38 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 		SilenceErrors: true,
 		Version:       version(),
 	}
+	root.PersistentFlags().String("device", "", "`number` of the GPU, as flashrun list shows it (default FLASHKIT_DEVICE, else 0)")
+	root.PersistentPreRunE = setDevice
 	root.SetVersionTemplate("{{.Name}} version {{.Version}} (" + build() + ")\n")
 	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newBurn())
 	return root
+}
+
+// setDevice lets cuda.Open find what --device says.
+func setDevice(cmd *cobra.Command, _ []string) error {
+	n, err := cmd.Flags().GetString("device")
+	if err != nil || n == "" {
+		return err
+	}
+	if i, err := strconv.Atoi(n); err != nil || i < 0 {
+		return fmt.Errorf("--device %q: must be the number of a GPU, from 0", n)
+	}
+	return os.Setenv(cuda.DeviceVariable, n)
+}
+
+// missingDevice returns why the GPU that --device or FLASHKIT_DEVICE names is missing, and
+// says in a line why one is left out that nobody named and that does not work.
+func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
+	for _, m := range d.Missing() {
+		switch name := os.Getenv(cuda.DeviceVariable); {
+		case m.Backend != "cuda":
+		case name != "":
+			return unavailable(fmt.Errorf("device %s requested: %w", name, m.Err))
+		case !errors.Is(m.Err, cuda.ErrNoDevice):
+			fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning: the GPU is left out:", message(m.Err.Error()))
+		}
+	}
+	return nil
 }
 
 // warnOfProfile says why the profile is not used, if there is one.
@@ -112,7 +143,11 @@ func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
 	all := dispatch.All(cmd.Context())
 	warnOfProfile(cmd, all)
-	chosen, err := all.With(backendChoice(backend))
+	name := backendChoice(backend)
+	chosen, err := all.With(name)
+	if err == nil && name == "auto" {
+		err = missingDevice(cmd, all)
+	}
 	if err != nil {
 		all.Close()
 		return nil, unavailable(err)
