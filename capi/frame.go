@@ -1,0 +1,245 @@
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A frame is what a call has in Go. Frames are used again, so that a call allocates nothing.
+type frame struct {
+	problem flashkit.Problem
+	args    flashkit.Args
+	seqs    flashkit.Sequences
+}
+
+var frames = sync.Pool{New: func() any { return new(frame) }}
+
+func (f *frame) release() {
+	*f = frame{}
+	frames.Put(f)
+}
+
+// setProblem takes a C program's problem. What flashkit validates is left to it.
+func (f *frame) setProblem(p *C.fk_problem) error {
+	const known = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_RAGGED | C.FK_CARRY
+	switch {
+	case p.features&^known != 0:
+		return wrong(C.FK_ERR_VALUE, "features", uint32(p.features), "has bits that this library does not know")
+	case p.dtype < 0 || p.dtype > C.FK_BOOL:
+		return wrong(C.FK_ERR_DTYPE, "dtype", p.dtype, "must be FK_F32, FK_F16 or FK_BF16")
+	case p.kv_dtype < 0 || p.kv_dtype > C.FK_BOOL:
+		return wrong(C.FK_ERR_DTYPE, "kv_dtype", p.kv_dtype, "must be FK_F16 or FK_BF16, or 0 for dtype")
+	}
+	band, err := bandOf(p)
+	if err != nil {
+		return err
+	}
+	f.problem = flashkit.Problem{
+		Batch: int(p.batch), Heads: int(p.heads), KVHeads: int(p.kv_heads), QLen: int(p.q_len), KVLen: int(p.kv_len),
+		Dim: int(p.dim), VDim: int(p.v_dim), DType: flashkit.DType(p.dtype), KVDType: flashkit.DType(p.kv_dtype),
+		Band: band, Scale: float32(p.scale),
+		Score: flashkit.Score{
+			Softcap: float32(p.softcap), Dropout: float32(p.dropout),
+			ALiBi: p.features&C.FK_ALIBI != 0, Bias: p.features&C.FK_BIAS != 0,
+			Mask: p.features&C.FK_MASK != 0, Sink: p.features&C.FK_SINK != 0,
+		},
+		Ragged: p.features&C.FK_RAGGED != 0, Page: int(p.page), Carry: p.features&C.FK_CARRY != 0,
+	}
+	return nil
+}
+
+func bandOf(p *C.fk_problem) (b flashkit.Band, err error) {
+	switch p.band {
+	case C.FK_BAND_FULL:
+	case C.FK_BAND_CAUSAL:
+		b = flashkit.Causal()
+	case C.FK_BAND_WINDOW:
+		b = flashkit.Window(int(p.left), int(p.right))
+	default:
+		return b, wrong(C.FK_ERR_VALUE, "band", p.band, "must be FK_BAND_FULL, FK_BAND_CAUSAL or FK_BAND_WINDOW")
+	}
+	if p.band != C.FK_BAND_WINDOW {
+		if p.left != 0 {
+			return b, wrong(C.FK_ERR_VALUE, "left", p.left, "must be 0 where band is not FK_BAND_WINDOW")
+		}
+		if p.right != 0 {
+			return b, wrong(C.FK_ERR_VALUE, "right", p.right, "must be 0 where band is not FK_BAND_WINDOW")
+		}
+	}
+	switch p.top_left {
+	case 0:
+	case 1:
+		b = b.TopLeft()
+	default:
+		return b, wrong(C.FK_ERR_VALUE, "top_left", p.top_left, "must be 0 or 1")
+	}
+	return b.Shift(int(p.shift)), nil
+}
+
+// describe fills in what the frame's arguments tell of a problem.
+func (f *frame) describe(p *C.fk_problem) error {
+	for _, t := range [...]struct {
+		name string
+		t    *flashkit.Tensor
+	}{{"q", &f.args.Q}, {"k", &f.args.K}, {"v", &f.args.V}} {
+		if t.t.IsZero() {
+			return &failure{C.FK_ERR_NULL, t.name, "flashkit: " + t.name + ": the tensor is missing"}
+		}
+	}
+	x := flashkit.ProblemOf(&f.args, flashkit.Band{})
+	p.batch, p.heads, p.kv_heads = C.int64_t(x.Batch), C.int64_t(x.Heads), C.int64_t(x.KVHeads)
+	p.q_len, p.kv_len, p.dim, p.v_dim = C.int64_t(x.QLen), C.int64_t(x.KVLen), C.int64_t(x.Dim), C.int64_t(x.VDim)
+	p.dtype, p.kv_dtype, p.page = C.int32_t(x.DType), C.int32_t(x.KVDType), C.int64_t(x.Page)
+	p.features &= C.FK_CARRY
+	for _, has := range [...]struct {
+		it  bool
+		bit C.uint32_t
+	}{{x.Score.ALiBi, C.FK_ALIBI}, {x.Score.Bias, C.FK_BIAS}, {x.Score.Mask, C.FK_MASK}, {x.Score.Sink, C.FK_SINK}, {x.Ragged, C.FK_RAGGED}} {
+		if has.it {
+			p.features |= has.bit
+		}
+	}
+	return nil
+}
+
+// set takes a C program's arguments for a pass.
+func (f *frame) set(a *C.fk_args, pass flashkit.Pass) error {
+	to := &f.args
+	for i, x := range [...]struct {
+		name string
+		from *C.fk_tensor
+		to   *flashkit.Tensor
+	}{
+		{"q", &a.q, &to.Q}, {"k", &a.k, &to.K}, {"v", &a.v, &to.V}, {"o", &a.o, &to.O}, {"lse", &a.lse, &to.LSE},
+		{"bias", &a.bias, &to.Bias}, {"mask", &a.mask, &to.Mask}, {"slopes", &a.slopes, &to.Slopes}, {"sink", &a.sink, &to.Sink},
+		{"d_o", &a.d_o, &to.DO}, {"d_lse", &a.d_lse, &to.DLSE}, {"d_q", &a.d_q, &to.DQ}, {"d_k", &a.d_k, &to.DK}, {"d_v", &a.d_v, &to.DV},
+		{"d_bias", &a.d_bias, &to.DBias}, {"d_sink", &a.d_sink, &to.DSink},
+	} {
+		if i == 9 && pass == flashkit.PassForward {
+			break
+		}
+		if err := view(x.from, x.to, x.name); err != nil {
+			return err
+		}
+	}
+	if a.workers < 0 || a.workers > math.MaxInt32 {
+		return wrong(C.FK_ERR_VALUE, "workers", a.workers, "must be at least 1, or 0 for no limit")
+	}
+	to.Seed, to.Workers = uint64(a.seed), int(a.workers)
+	return f.setSequences(a)
+}
+
+// view makes a tensor of a C program's memory, which it does not touch.
+func view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
+	if t.data == nil && t.shape == [4]C.int64_t{} {
+		return nil
+	}
+	if t.dtype < 0 || t.dtype > C.FK_BOOL {
+		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.dtype, "must be one of FK_F32, FK_F16, FK_BF16 and FK_BOOL")
+	}
+	if t.device != C.FK_HOST {
+		return wrong(C.FK_ERR_VALUE, name+".device", t.device, "must be FK_HOST")
+	}
+	dtype := flashkit.DType(t.dtype)
+	n, err := length(t, dtype.Size(), name)
+	if err != nil {
+		return err
+	}
+	b, h, r, d := int(t.shape[0]), int(t.shape[1]), int(t.shape[2]), int(t.shape[3])
+	var x flashkit.Tensor
+	switch dtype {
+	case flashkit.Float32:
+		x = flashkit.F32(unsafe.Slice((*float32)(t.data), n), b, h, r, d)
+	case flashkit.Float16:
+		x = flashkit.F16(unsafe.Slice((*uint16)(t.data), n), b, h, r, d)
+	case flashkit.BFloat16:
+		x = flashkit.BF16(unsafe.Slice((*uint16)(t.data), n), b, h, r, d)
+	case flashkit.Bool:
+		x = flashkit.Bools(unsafe.Slice((*bool)(t.data), n), b, h, r, d)
+	}
+	*to = x.WithStrides(int(t.strides[0]), int(t.strides[1]), int(t.strides[2]))
+	return nil
+}
+
+// length returns how many elements lie from the first one of a view to its last one.
+func length(t *C.fk_tensor, size int, name string) (int, error) {
+	for d, n := range t.shape {
+		if n < 0 {
+			return 0, wrong(C.FK_ERR_DIMENSION, fmt.Sprintf("%s.shape[%d]", name, d), n, "must not be negative")
+		}
+	}
+	for _, n := range t.shape {
+		if n == 0 {
+			return 0, nil
+		}
+	}
+	if t.data == nil {
+		return 0, &failure{C.FK_ERR_NULL, name + ".data", "flashkit: " + name + ".data is NULL"}
+	}
+	if uintptr(t.data)%uintptr(size) != 0 {
+		return 0, wrong(C.FK_ERR_STRIDE, name+".data", t.data, "must be a multiple of an element's size, %d", size)
+	}
+	last := uint64(0)
+	for d, n := range t.shape {
+		stride := t.strides[d]
+		switch {
+		case n == 1:
+			continue
+		case stride < 0:
+			return 0, wrong(C.FK_ERR_STRIDE, fmt.Sprintf("%s.strides[%d]", name, d), stride, "must not be negative")
+		case d == 3 && stride != 1:
+			return 0, wrong(C.FK_ERR_STRIDE, name+".strides[3]", stride, "must be 1: the elements of a row are contiguous")
+		}
+		hi, reach := bits.Mul64(uint64(n-1), uint64(stride))
+		last += reach
+		if hi != 0 || reach > math.MaxInt64 || last > uint64(math.MaxInt64/size-1) {
+			return 0, wrong(C.FK_ERR_STRIDE, fmt.Sprintf("%s.strides[%d]", name, d), stride, "reaches beyond the memory that there can be; shape %v", t.shape)
+		}
+	}
+	if end := uintptr(t.data) + uintptr(last+1)*uintptr(size); end < uintptr(t.data) {
+		return 0, wrong(C.FK_ERR_STRIDE, name+".strides", t.strides, "reaches beyond the memory that there can be; shape %v", t.shape)
+	}
+	return int(last + 1), nil
+}
+
+// setSequences takes what the arguments say of sequences, if they do.
+func (f *frame) setSequences(a *C.fk_args) error {
+	s := &f.seqs
+	const most = math.MaxInt32
+	switch {
+	case a.seqs < 0 || a.seqs > most:
+		return wrong(C.FK_ERR_DIMENSION, "seqs", a.seqs, "must be from 0 to %d", most)
+	case a.pages_per_seq < 0 || a.pages_per_seq > most:
+		return wrong(C.FK_ERR_VALUE, "pages_per_seq", a.pages_per_seq, "must be from 0 to %d", most)
+	}
+	for _, x := range [...]struct {
+		name string
+		from *C.int32_t
+		n    int
+		to   *[]int32
+	}{
+		{"q_lens", a.q_lens, int(a.seqs), &s.QLens}, {"kv_lens", a.kv_lens, int(a.seqs), &s.KVLens},
+		{"q_starts", a.q_starts, int(a.seqs) + 1, &s.QStarts}, {"kv_starts", a.kv_starts, int(a.seqs) + 1, &s.KVStarts},
+		{"pages", a.pages, int(a.seqs) * int(a.pages_per_seq), &s.Pages},
+	} {
+		if x.from == nil {
+			continue
+		}
+		if uintptr(unsafe.Pointer(x.from))%4 != 0 {
+			return wrong(C.FK_ERR_STRIDE, x.name, x.from, "must be a multiple of 4")
+		}
+		*x.to = unsafe.Slice((*int32)(x.from), x.n)
+	}
+	if f.problem.Ragged || a.seqs != 0 || s.QLens != nil || s.KVLens != nil || s.QStarts != nil || s.KVStarts != nil || s.Pages != nil {
+		f.args.Seqs = s
+	}
+	return nil
+}
