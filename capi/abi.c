@@ -14,6 +14,9 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
+/* The Go half has no const. */
+#define MUTABLE(x) ((void *)(uintptr_t)(x))
+
 /* The Go runtime does not outlive a fork: its threads are missing. */
 static volatile bool forked;
 
@@ -46,20 +49,17 @@ static int fail(fk_error *to, int code, const char *field, const char *message)
 	return give(to, &e);
 }
 
-/* done gives the error of a call of the Go half, whose text is not there unless there is one. */
-static int done(fk_error *to, int code, fk_error *e)
+/* done gives the error of a call of the Go half, which is not filled in where there is none. */
+static int done(fk_error *to, int code, const fk_error *e)
 {
-	e->code = code;
-	if (code == FK_OK) {
-		e->reserved = 0;
-		e->field[0] = e->message[0] = 0;
-		if (to != NULL && to->size >= offsetof(fk_error, message) + 1) {
-			to->code = FK_OK;
-			to->field[0] = to->message[0] = 0;
-			return FK_OK;
-		}
-	}
-	return give(to, e);
+	static const fk_error none;
+	if (code != FK_OK)
+		return give(to, e);
+	if (to == NULL || to->size < sizeof *to)
+		return give(to, &none);
+	to->code = FK_OK;
+	to->field[0] = to->message[0] = 0;
+	return FK_OK;
 }
 
 static int is_forked(fk_error *err)
@@ -115,7 +115,7 @@ PUBLIC int fk_open(const char *backend, uint32_t flags, fk_dispatcher **out, fk_
 	if (out == NULL)
 		return fail(err, FK_ERR_NULL, "out", "is NULL");
 	*out = NULL;
-	int code = abiOpen((char *)(uintptr_t)backend, flags, &h, &e);
+	int code = abiOpen(MUTABLE(backend), flags, &h, &e);
 	*out = (fk_dispatcher *)h;
 	return done(err, code, &e);
 }
@@ -141,7 +141,7 @@ PUBLIC int fk_problem_of(const fk_args *args, fk_problem *p, fk_error *err)
 		filled = *p;
 	}
 	COMPLETE(fk_args, args);
-	int code = abiProblemOf((fk_args *)(uintptr_t)args, &filled, &e);
+	int code = abiProblemOf(MUTABLE(args), &filled, &e);
 	if (code == FK_OK) {
 		filled.size = to->size;
 		memcpy(to, &filled, to->size < sizeof filled ? to->size : sizeof filled);
@@ -158,7 +158,7 @@ static int run(fk_dispatcher *d, int pass, const fk_problem *p, const fk_args *a
 		return fail(err, FK_ERR_NULL, "d", "is NULL");
 	COMPLETE(fk_problem, p);
 	COMPLETE(fk_args, args);
-	return done(err, abiRun((abi_handle)d, pass, (fk_problem *)(uintptr_t)p, (fk_args *)(uintptr_t)args, &e), &e);
+	return done(err, abiRun((abi_handle)d, pass, MUTABLE(p), MUTABLE(args), &e), &e);
 }
 
 PUBLIC int fk_forward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err)
@@ -169,6 +169,92 @@ PUBLIC int fk_forward(fk_dispatcher *d, const fk_problem *p, const fk_args *args
 PUBLIC int fk_backward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err)
 {
 	return run(d, FK_PASS_BACKWARD, p, args, err);
+}
+
+PUBLIC int fk_workspace(fk_dispatcher *d, const fk_problem *p, int pass, fk_memory *out, fk_error *err)
+{
+	fk_error e;
+	fk_memory m = fk_memory_init();
+	if (forked)
+		return is_forked(err);
+	if (out == NULL)
+		return fail(err, FK_ERR_NULL, "out", "is NULL");
+	if (out->size < sizeof out->size || out->size > LONGEST)
+		return fail(err, FK_ERR_SIZE, "out.size", "must be the sizeof of the structure");
+	COMPLETE(fk_problem, p);
+	int code = abiWorkspace((abi_handle)d, MUTABLE(p), pass, &m, &e);
+	m.size = out->size;
+	if (code == FK_OK)
+		memcpy(out, &m, out->size < sizeof m ? out->size : sizeof m);
+	return done(err, code, &e);
+}
+
+PUBLIC int fk_explain(fk_dispatcher *d, const fk_problem *p, int pass, char *buf, size_t len, size_t *needed, fk_error *err)
+{
+	fk_error e;
+	size_t all = 0;
+	if (forked)
+		return is_forked(err);
+	if (buf == NULL && len > 0)
+		return fail(err, FK_ERR_NULL, "buf", "is NULL, and len is not 0");
+	COMPLETE(fk_problem, p);
+	int code = abiExplain((abi_handle)d, MUTABLE(p), pass, buf, len, &all, &e);
+	if (code == FK_OK && needed != NULL)
+		*needed = all;
+	return done(err, code, &e);
+}
+
+PUBLIC int fk_kernels(fk_dispatcher *d, char *buf, size_t len, size_t *needed, fk_error *err)
+{
+	fk_error e;
+	size_t all = 0;
+	if (forked)
+		return is_forked(err);
+	if (buf == NULL && len > 0)
+		return fail(err, FK_ERR_NULL, "buf", "is NULL, and len is not 0");
+	int code = abiKernels((abi_handle)d, buf, len, &all, &e);
+	if (code == FK_OK && needed != NULL)
+		*needed = all;
+	return done(err, code, &e);
+}
+
+PUBLIC int fk_merge(const fk_tensor *o, const fk_tensor *lse, const fk_tensor *o1, const fk_tensor *lse1,
+                    const fk_tensor *o2, const fk_tensor *lse2, fk_error *err)
+{
+	fk_error e;
+	if (forked)
+		return is_forked(err);
+	int code = abiMerge(MUTABLE(o), MUTABLE(lse), MUTABLE(o1), MUTABLE(lse1), MUTABLE(o2), MUTABLE(lse2), &e);
+	return done(err, code, &e);
+}
+
+PUBLIC int fk_cancel_new(fk_cancel **out, fk_error *err)
+{
+	fk_error e;
+	abi_handle h = 0;
+	if (forked)
+		return is_forked(err);
+	if (out == NULL)
+		return fail(err, FK_ERR_NULL, "out", "is NULL");
+	int code = abiCancelNew(&h, &e);
+	*out = (fk_cancel *)h;
+	return done(err, code, &e);
+}
+
+PUBLIC int fk_cancel_now(fk_cancel *c, fk_error *err)
+{
+	fk_error e;
+	if (forked)
+		return is_forked(err);
+	return done(err, abiCancelNow((abi_handle)c, &e), &e);
+}
+
+PUBLIC int fk_cancel_free(fk_cancel *c, fk_error *err)
+{
+	fk_error e;
+	if (forked)
+		return is_forked(err);
+	return done(err, abiCancelFree((abi_handle)c, &e), &e);
 }
 
 PUBLIC const char *fk_error_string(int code)
@@ -199,3 +285,41 @@ PUBLIC const char *fk_error_string(int code)
 }
 
 PUBLIC const char *fk_version(void) { return "0.1"; }
+
+/* check_params checks what needs no tensor. */
+static int check_params(const FlashAttentionParams *p)
+{
+	if (forked)
+		return FLASH_ATTENTION_ERR_INTERNAL;
+	if (p == NULL)
+		return FLASH_ATTENTION_ERR_NULL;
+	if (p->batch < 1 || p->heads < 1 || p->seq_len < 1)
+		return FLASH_ATTENTION_ERR_DIMENSION;
+	if (p->head_dim < 1 || p->head_dim > FLASH_ATTENTION_MAX_HEAD_DIM)
+		return FLASH_ATTENTION_ERR_HEAD_DIM;
+	if (p->block_m < 0 || p->block_n < 0)
+		return FLASH_ATTENTION_ERR_BLOCK;
+	return FLASH_ATTENTION_OK;
+}
+
+PUBLIC int flash_attention_cpu_forward(const float *Q, const float *K, const float *V, float *O,
+                                       const FlashAttentionParams *params)
+{
+	int code = check_params(params);
+	if (code != FLASH_ATTENTION_OK)
+		return code;
+	if (Q == NULL || K == NULL || V == NULL || O == NULL)
+		return FLASH_ATTENTION_ERR_NULL;
+	return abiClassicForward(MUTABLE(Q), MUTABLE(K), MUTABLE(V), O, MUTABLE(params));
+}
+
+PUBLIC int flash_attention_cpu_backward(const float *Q, const float *K, const float *V, const float *dO,
+                                        float *dQ, float *dK, float *dV, const FlashAttentionParams *params)
+{
+	int code = check_params(params);
+	if (code != FLASH_ATTENTION_OK)
+		return code;
+	if (Q == NULL || K == NULL || V == NULL || dO == NULL || dQ == NULL || dK == NULL || dV == NULL)
+		return FLASH_ATTENTION_ERR_NULL;
+	return abiClassicBackward(MUTABLE(Q), MUTABLE(K), MUTABLE(V), MUTABLE(dO), dQ, dK, dV, MUTABLE(params));
+}

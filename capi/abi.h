@@ -7,6 +7,5 @@
 /* Handles cross as numbers: as pointers they would point nowhere, which Go's collector does not bear. */
 typedef uintptr_t abi_handle;
 
-static inline abi_handle abi_cancel_of(const fk_args *a) { return (abi_handle)a->cancel; }
-
 #endif
+

@@ -38,8 +38,8 @@ func report(e *C.fk_error, err error) C.int {
 
 func write(e *C.fk_error, code C.int, field, message string) C.int {
 	e.size, e.code, e.reserved = C.sizeof_fk_error, C.int32_t(code), 0
-	put(text(&e.field[0], len(e.field)), field)
-	put(text(&e.message[0], len(e.message)), message)
+	put(bytesAt(&e.field[0], len(e.field)), field)
+	put(bytesAt(&e.message[0], len(e.message)), message)
 	return code
 }
 
@@ -51,8 +51,8 @@ func put(to []byte, s string) {
 	clear(to[copy(to, s):])
 }
 
-// explain reports an error of a call, of which more is known.
-func (f *frame) explain(e *C.fk_error, err error) C.int {
+// report reports an error of a call, of which more is known.
+func (f *frame) report(e *C.fk_error, err error) C.int {
 	code, field := classify(err)
 	if code == C.FK_ERR_DIMENSION && f.isHeadDim(err) {
 		code = C.FK_ERR_HEAD_DIM

@@ -4,9 +4,7 @@ package main
 import "C"
 
 import (
-	"fmt"
 	"math"
-	"math/bits"
 	"sync"
 	"unsafe"
 
@@ -18,6 +16,7 @@ type frame struct {
 	problem flashkit.Problem
 	args    flashkit.Args
 	seqs    flashkit.Sequences
+	device  *device // that the tensors lie on, nil if they lie on the host
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -110,8 +109,11 @@ func (f *frame) describe(p *C.fk_problem) error {
 	return nil
 }
 
-// set takes a C program's arguments for a pass.
-func (f *frame) set(a *C.fk_args, pass flashkit.Pass) error {
+// set takes a C program's arguments for a pass. Without a session they are not to be run.
+func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
+	if err := f.place(a, s); err != nil {
+		return err
+	}
 	to := &f.args
 	for i, x := range [...]struct {
 		name string
@@ -126,7 +128,7 @@ func (f *frame) set(a *C.fk_args, pass flashkit.Pass) error {
 		if i == 9 && pass == flashkit.PassForward {
 			break
 		}
-		if err := view(x.from, x.to, x.name); err != nil {
+		if err := f.view(x.from, x.to, x.name); err != nil {
 			return err
 		}
 	}
@@ -137,77 +139,14 @@ func (f *frame) set(a *C.fk_args, pass flashkit.Pass) error {
 	return f.setSequences(a)
 }
 
-// view makes a tensor of a C program's memory, which it does not touch.
-func view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
-	if t.data == nil && t.shape == [4]C.int64_t{} {
+// place finds the device where Q says that it lies. All else must lie there, too, which
+// flashkit checks.
+func (f *frame) place(a *C.fk_args, s *session) (err error) {
+	if a.q.device != C.FK_CUDA || s == nil {
 		return nil
 	}
-	if t.dtype < 0 || t.dtype > C.FK_BOOL {
-		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.dtype, "must be one of FK_F32, FK_F16, FK_BF16 and FK_BOOL")
-	}
-	if t.device != C.FK_HOST {
-		return wrong(C.FK_ERR_VALUE, name+".device", t.device, "must be FK_HOST")
-	}
-	dtype := flashkit.DType(t.dtype)
-	n, err := length(t, dtype.Size(), name)
-	if err != nil {
-		return err
-	}
-	b, h, r, d := int(t.shape[0]), int(t.shape[1]), int(t.shape[2]), int(t.shape[3])
-	var x flashkit.Tensor
-	switch dtype {
-	case flashkit.Float32:
-		x = flashkit.F32(unsafe.Slice((*float32)(t.data), n), b, h, r, d)
-	case flashkit.Float16:
-		x = flashkit.F16(unsafe.Slice((*uint16)(t.data), n), b, h, r, d)
-	case flashkit.BFloat16:
-		x = flashkit.BF16(unsafe.Slice((*uint16)(t.data), n), b, h, r, d)
-	case flashkit.Bool:
-		x = flashkit.Bools(unsafe.Slice((*bool)(t.data), n), b, h, r, d)
-	}
-	*to = x.WithStrides(int(t.strides[0]), int(t.strides[1]), int(t.strides[2]))
-	return nil
-}
-
-// length returns how many elements lie from the first one of a view to its last one.
-func length(t *C.fk_tensor, size int, name string) (int, error) {
-	for d, n := range t.shape {
-		if n < 0 {
-			return 0, wrong(C.FK_ERR_DIMENSION, fmt.Sprintf("%s.shape[%d]", name, d), n, "must not be negative")
-		}
-	}
-	for _, n := range t.shape {
-		if n == 0 {
-			return 0, nil
-		}
-	}
-	if t.data == nil {
-		return 0, &failure{C.FK_ERR_NULL, name + ".data", "flashkit: " + name + ".data is NULL"}
-	}
-	if uintptr(t.data)%uintptr(size) != 0 {
-		return 0, wrong(C.FK_ERR_STRIDE, name+".data", t.data, "must be a multiple of an element's size, %d", size)
-	}
-	last := uint64(0)
-	for d, n := range t.shape {
-		stride := t.strides[d]
-		switch {
-		case n == 1:
-			continue
-		case stride < 0:
-			return 0, wrong(C.FK_ERR_STRIDE, fmt.Sprintf("%s.strides[%d]", name, d), stride, "must not be negative")
-		case d == 3 && stride != 1:
-			return 0, wrong(C.FK_ERR_STRIDE, name+".strides[3]", stride, "must be 1: the elements of a row are contiguous")
-		}
-		hi, reach := bits.Mul64(uint64(n-1), uint64(stride))
-		last += reach
-		if hi != 0 || reach > math.MaxInt64 || last > uint64(math.MaxInt64/size-1) {
-			return 0, wrong(C.FK_ERR_STRIDE, fmt.Sprintf("%s.strides[%d]", name, d), stride, "reaches beyond the memory that there can be; shape %v", t.shape)
-		}
-	}
-	if end := uintptr(t.data) + uintptr(last+1)*uintptr(size); end < uintptr(t.data) {
-		return 0, wrong(C.FK_ERR_STRIDE, name+".strides", t.strides, "reaches beyond the memory that there can be; shape %v", t.shape)
-	}
-	return int(last + 1), nil
+	f.device, err = s.gpu()
+	return err
 }
 
 // setSequences takes what the arguments say of sequences, if they do.
@@ -222,21 +161,22 @@ func (f *frame) setSequences(a *C.fk_args) error {
 	}
 	for _, x := range [...]struct {
 		name string
-		from *C.int32_t
+		from **C.int32_t
 		n    int
 		to   *[]int32
 	}{
-		{"q_lens", a.q_lens, int(a.seqs), &s.QLens}, {"kv_lens", a.kv_lens, int(a.seqs), &s.KVLens},
-		{"q_starts", a.q_starts, int(a.seqs) + 1, &s.QStarts}, {"kv_starts", a.kv_starts, int(a.seqs) + 1, &s.KVStarts},
-		{"pages", a.pages, int(a.seqs) * int(a.pages_per_seq), &s.Pages},
+		{"q_lens", &a.q_lens, int(a.seqs), &s.QLens}, {"kv_lens", &a.kv_lens, int(a.seqs), &s.KVLens},
+		{"q_starts", &a.q_starts, int(a.seqs) + 1, &s.QStarts}, {"kv_starts", &a.kv_starts, int(a.seqs) + 1, &s.KVStarts},
+		{"pages", &a.pages, int(a.seqs) * int(a.pages_per_seq), &s.Pages},
 	} {
-		if x.from == nil {
+		at := word(x.from)
+		if at == 0 {
 			continue
 		}
-		if uintptr(unsafe.Pointer(x.from))%4 != 0 {
-			return wrong(C.FK_ERR_STRIDE, x.name, x.from, "must be a multiple of 4")
+		if err := checkAddress(x.name, at, 4); err != nil {
+			return err
 		}
-		*x.to = unsafe.Slice((*int32)(x.from), x.n)
+		*x.to = unsafe.Slice((*int32)(unsafe.Pointer(*x.from)), x.n)
 	}
 	if f.problem.Ragged || a.seqs != 0 || s.QLens != nil || s.KVLens != nil || s.QStarts != nil || s.KVStarts != nil || s.Pages != nil {
 		f.args.Seqs = s

@@ -1,97 +1,50 @@
 // Command capi is the library libflashkit: flashkit.h over package dispatch. It is built
 // with -buildmode=c-shared or c-archive; `make capi` in the root does it.
+//
+// abi.c has the functions that C programs call. They call those of this file, each of
+// which returns an FK_ code and writes the error where C reads it.
 package main
 
 // #include "abi.h"
-// #cgo CFLAGS: -std=c11 -Wall -Wextra -Werror -pedantic -fvisibility=hidden -D_GNU_SOURCE
+// #cgo CFLAGS: -std=c11 -Wall -Wextra -Werror -fvisibility=hidden -D_GNU_SOURCE
+// #cgo LDFLAGS: -lpthread
 import "C"
 
 import (
 	"context"
 	"fmt"
-	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/dispatch"
 )
 
 func main() {}
 
-// What C programs hold.
-var (
-	dispatchers table[*dispatch.Dispatcher]
-	cancels     table[canceler]
-)
-
-type canceler struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
 // caught turns a panic into an error: none may reach a C program.
 func caught(code *C.int, e *C.fk_error) {
 	if x := recover(); x != nil {
-		*code = report(e, &failure{C.FK_ERR_INTERNAL, "", fmt.Sprint("panic: ", x)})
+		*code = write(e, C.FK_ERR_INTERNAL, "", fmt.Sprint("panic: ", x))
 	}
 }
 
 //export abiOpen
 func abiOpen(backend *C.char, flags C.uint32_t, out *C.abi_handle, e *C.fk_error) (code C.int) {
 	defer caught(&code, e)
-	d, err := open(backend, flags)
+	s, err := open(backend, flags)
 	if err != nil {
 		return report(e, err)
 	}
-	*out = C.abi_handle(dispatchers.add(d))
+	*out = C.abi_handle(sessions.add(s))
 	return C.FK_OK
-}
-
-func open(backend *C.char, flags C.uint32_t) (*dispatch.Dispatcher, error) {
-	if flags&^(C.FK_OPEN_FROZEN|C.FK_OPEN_PAIRED|C.FK_OPEN_BLANK) != 0 {
-		return nil, &failure{C.FK_ERR_VALUE, "flags", fmt.Sprintf("flags = %#x: has bits that this library does not know", uint32(flags))}
-	}
-	var d *dispatch.Dispatcher
-	if backend == nil {
-		var err error
-		if d, err = dispatch.Default(context.Background()); err != nil {
-			return nil, err
-		}
-	} else {
-		all := dispatch.All(context.Background())
-		chosen, err := all.With(C.GoString(backend))
-		if err != nil {
-			all.Close()
-			return nil, err
-		}
-		d = chosen
-	}
-	if flags&C.FK_OPEN_BLANK != 0 {
-		d = d.Blank()
-	}
-	if flags&C.FK_OPEN_PAIRED != 0 {
-		d = d.Paired()
-	}
-	if flags&C.FK_OPEN_FROZEN != 0 {
-		d = d.Frozen()
-	}
-	return d, nil
 }
 
 //export abiClose
 func abiClose(h C.abi_handle, e *C.fk_error) (code C.int) {
 	defer caught(&code, e)
-	d, ok := dispatchers.remove(uintptr(h))
+	s, ok := sessions.remove(uintptr(h))
 	if !ok {
-		return report(e, stale("d", h))
+		return report(e, stale("d", uintptr(h)))
 	}
-	return report(e, d.Close())
-}
-
-func stale(field string, h C.abi_handle) error {
-	if h == 0 {
-		return &failure{C.FK_ERR_NULL, field, field + " is NULL"}
-	}
-	return &failure{C.FK_ERR_HANDLE, field, field + " is closed, or was never open"}
+	return report(e, s.close())
 }
 
 //export abiProblemOf
@@ -99,7 +52,7 @@ func abiProblemOf(a *C.fk_args, p *C.fk_problem, e *C.fk_error) (code C.int) {
 	defer caught(&code, e)
 	f := frames.Get().(*frame)
 	defer f.release()
-	if err := f.set(a, flashkit.PassForward); err != nil {
+	if err := f.set(a, flashkit.PassForward, nil); err != nil {
 		return report(e, err)
 	}
 	return report(e, f.describe(p))
@@ -108,48 +61,142 @@ func abiProblemOf(a *C.fk_args, p *C.fk_problem, e *C.fk_error) (code C.int) {
 //export abiRun
 func abiRun(h C.abi_handle, pass C.int, p *C.fk_problem, a *C.fk_args, e *C.fk_error) (code C.int) {
 	defer caught(&code, e)
-	d := dispatchers.hold(uintptr(h))
-	if d == nil {
-		return report(e, stale("d", h))
+	s := sessions.hold(uintptr(h))
+	if s == nil {
+		return report(e, stale("d", uintptr(h)))
 	}
-	defer d.release()
+	defer s.release()
 	f := frames.Get().(*frame)
 	defer f.release()
-	if err := f.run(d.value, p, a, flashkit.Pass(pass)); err != nil {
-		return f.explain(e, err)
+	if err := f.run(s.value, p, a, flashkit.Pass(pass)); err != nil {
+		return f.report(e, err)
 	}
 	return C.FK_OK
 }
 
-// run runs a pass with the frame's memory.
-func (f *frame) run(d *dispatch.Dispatcher, p *C.fk_problem, a *C.fk_args, pass flashkit.Pass) error {
+// run runs a pass.
+func (f *frame) run(s *session, p *C.fk_problem, a *C.fk_args, pass flashkit.Pass) error {
 	if err := f.setProblem(p); err != nil {
 		return err
 	}
-	if err := f.set(a, pass); err != nil {
+	if err := f.set(a, pass, s); err != nil {
 		return err
 	}
 	if f.problem.Ragged && int64(a.seqs) != int64(p.batch) {
-		return &failure{C.FK_ERR_DIMENSION, "seqs", fmt.Sprintf("seqs = %d: must be batch = %d in a ragged problem", a.seqs, p.batch)}
+		return wrong(C.FK_ERR_DIMENSION, "seqs", a.seqs, "must be batch = %d in a ragged problem", p.batch)
 	}
-	ctx, end, err := contextOf(a)
+	ctx, held, stop, err := limits(a)
 	if err != nil {
 		return err
 	}
-	if end != nil {
-		defer end()
+	if held != nil {
+		defer held.release()
 	}
-	if pass == flashkit.PassBackward {
-		return d.Backward(ctx, f.problem, &f.args)
+	if stop != nil {
+		defer stop()
 	}
-	return d.Forward(ctx, f.problem, &f.args)
+	switch {
+	case f.device != nil:
+		return s.launch(ctx, f, pass, word(&a.stream))
+	case pass == flashkit.PassBackward:
+		return s.Backward(ctx, f.problem, &f.args)
+	}
+	return s.Forward(ctx, f.problem, &f.args)
 }
 
-// contextOf returns what ends a call, and what to do after it, if anything.
-func contextOf(a *C.fk_args) (ctx context.Context, end func(), err error) {
-	ctx = context.Background()
-	return ctx, nil, nil
+//export abiWorkspace
+func abiWorkspace(h C.abi_handle, p *C.fk_problem, pass C.int, out *C.fk_memory, e *C.fk_error) (code C.int) {
+	defer caught(&code, e)
+	return ask(h, p, pass, e, func(s *session, p flashkit.Problem, pass flashkit.Pass) error {
+		k, err := s.Pick(p, pass)
+		if err != nil || k.Needs == nil {
+			return err
+		}
+		m := k.Needs(p.Ask(pass))
+		out.host, out.tensors, out.device = C.double(m.Host), C.double(m.Tensors), C.double(m.Device)
+		return nil
+	})
 }
 
-// text returns n bytes of a C structure as a slice.
-func text(at *C.char, n int) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(at)), n) }
+//export abiExplain
+func abiExplain(h C.abi_handle, p *C.fk_problem, pass C.int, buf *C.char, n C.size_t, needed *C.size_t, e *C.fk_error) (code C.int) {
+	defer caught(&code, e)
+	return ask(h, p, pass, e, func(s *session, p flashkit.Problem, pass flashkit.Pass) error {
+		text, err := explanation(s, p, pass)
+		if err == nil {
+			*needed = C.size_t(print(buf, n, text))
+		}
+		return err
+	})
+}
+
+//export abiKernels
+func abiKernels(h C.abi_handle, buf *C.char, n C.size_t, needed *C.size_t, e *C.fk_error) (code C.int) {
+	defer caught(&code, e)
+	s := sessions.hold(uintptr(h))
+	if s == nil {
+		return report(e, stale("d", uintptr(h)))
+	}
+	defer s.release()
+	*needed = C.size_t(print(buf, n, listing(s.value)))
+	return C.FK_OK
+}
+
+// ask answers a question about a pass of a problem.
+func ask(h C.abi_handle, p *C.fk_problem, pass C.int, e *C.fk_error, answer func(*session, flashkit.Problem, flashkit.Pass) error) C.int {
+	s := sessions.hold(uintptr(h))
+	if s == nil {
+		return report(e, stale("d", uintptr(h)))
+	}
+	defer s.release()
+	var f frame
+	if err := f.setProblem(p); err != nil {
+		return report(e, err)
+	}
+	if pass != C.FK_PASS_FORWARD && pass != C.FK_PASS_BACKWARD {
+		return report(e, wrong(C.FK_ERR_VALUE, "pass", pass, "must be FK_PASS_FORWARD or FK_PASS_BACKWARD"))
+	}
+	return report(e, answer(s.value, f.problem, flashkit.Pass(pass)))
+}
+
+//export abiCancelNew
+func abiCancelNew(out *C.abi_handle, e *C.fk_error) (code C.int) {
+	defer caught(&code, e)
+	ctx, now := context.WithCancel(context.Background())
+	*out = C.abi_handle(tickets.add(ticket{ctx, now}))
+	return C.FK_OK
+}
+
+//export abiCancelNow
+func abiCancelNow(h C.abi_handle, e *C.fk_error) (code C.int) {
+	defer caught(&code, e)
+	t := tickets.hold(uintptr(h))
+	if t == nil {
+		return report(e, stale("c", uintptr(h)))
+	}
+	defer t.release()
+	t.value.now()
+	return C.FK_OK
+}
+
+//export abiCancelFree
+func abiCancelFree(h C.abi_handle, e *C.fk_error) (code C.int) {
+	defer caught(&code, e)
+	t, ok := tickets.remove(uintptr(h))
+	if !ok {
+		return report(e, stale("c", uintptr(h)))
+	}
+	t.now()
+	return C.FK_OK
+}
+
+//export abiMerge
+func abiMerge(o, lse, o1, lse1, o2, lse2 *C.fk_tensor, e *C.fk_error) (code C.int) {
+	defer caught(&code, e)
+	m := merging{}
+	if err := m.set(o, lse, o1, lse1, o2, lse2); err != nil {
+		return report(e, err)
+	}
+	m.run()
+	return C.FK_OK
+}
