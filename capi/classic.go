@@ -41,8 +41,8 @@ func (f *frame) setClassic(p *C.FlashAttentionParams, pass flashkit.Pass, pointe
 		return err
 	}
 	for i, at := range pointers {
-		if err := checkAddress("pointer", uintptr(unsafe.Pointer(at)), 4); err != nil {
-			return err
+		if reason := addressFault(uintptr(unsafe.Pointer(at)), 4); reason != "" {
+			return &failure{C.FK_ERR_STRIDE, "", reason}
 		}
 		*list[i] = flashkit.F32(unsafe.Slice((*float32)(at), b*h*n*d), b, h, n, d)
 	}

@@ -173,8 +173,8 @@ func (f *frame) setSequences(a *C.fk_args) error {
 		if at == 0 {
 			continue
 		}
-		if err := checkAddress(x.name, at, 4); err != nil {
-			return err
+		if reason := addressFault(at, 4); reason != "" {
+			return wrong(C.FK_ERR_STRIDE, x.name, hex(at), "%s", reason)
 		}
 		*x.to = unsafe.Slice((*int32)(unsafe.Pointer(*x.from)), x.n)
 	}

@@ -77,8 +77,8 @@ func length(t *C.fk_tensor, size int, name string) (int, error) {
 	if at == 0 {
 		return 0, &failure{C.FK_ERR_NULL, name + ".data", "flashkit: " + name + ".data: is NULL"}
 	}
-	if err := checkAddress(name+".data", at, size); err != nil {
-		return 0, err
+	if reason := addressFault(at, size); reason != "" {
+		return 0, wrong(C.FK_ERR_STRIDE, name+".data", hex(at), "%s", reason)
 	}
 	most := min(math.MaxInt64, uint64(math.MaxUint-at))/uint64(size) - 1 // the last index that there can be
 	last := uint64(0)
@@ -101,16 +101,18 @@ func length(t *C.fk_tensor, size int, name string) (int, error) {
 	return int(last + 1), nil
 }
 
-// checkAddress refuses what is no address of elements of that size. Go takes small numbers
-// in pointers for a sign of broken memory.
-func checkAddress(name string, at uintptr, size int) error {
+// addressFault says why a number is no address of elements of that size, "" if it is one.
+// Go takes small numbers in pointers for a sign of broken memory.
+func addressFault(at uintptr, size int) string {
 	switch {
 	case at < 4096:
-		return wrong(C.FK_ERR_STRIDE, name, fmt.Sprintf("%#x", at), "is no address")
+		return "is no address"
 	case at%uintptr(size) != 0:
-		return wrong(C.FK_ERR_STRIDE, name, fmt.Sprintf("%#x", at), "must be a multiple of an element's size, %d", size)
+		return fmt.Sprintf("must be a multiple of an element's size, %d", size)
 	}
-	return nil
+	return ""
 }
+
+func hex(at uintptr) string { return fmt.Sprintf("%#x", at) }
 
 func element(name string, i int) string { return fmt.Sprintf("%s[%d]", name, i) }
