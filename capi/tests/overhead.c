@@ -35,7 +35,7 @@ int main(int argc, char **argv)
 	if (fk_open("simd", FK_OPEN_FROZEN | FK_OPEN_BLANK, &dispatcher, &e) || fk_problem_of(&a, &p, &e))
 		return puts(e.message), 1;
 	double least = 1e18;
-	for (int round = 0; round < 10; round++) {
+	for (int round = 0; round < 40; round++) {
 		double start = now();
 		for (int64_t i = 0; i < calls; i++)
 			if (fk_forward(dispatcher, &p, &a, &e) != FK_OK)

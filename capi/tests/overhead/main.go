@@ -35,7 +35,7 @@ func main() {
 	args := &flashkit.Args{Q: view(), K: view(), V: view(), O: view()}
 	p := flashkit.ProblemOf(args, flashkit.Band{})
 	least := time.Duration(1<<63 - 1)
-	for range 10 {
+	for range 40 {
 		start := time.Now()
 		for range calls {
 			if err := d.Forward(ctx, p, args); err != nil {
