@@ -109,26 +109,46 @@ func (f *frame) describe(p *C.fk_problem) error {
 	return nil
 }
 
+// slots are where the tensors of a call lie, in C and in Go: first those of the forward
+// pass.
+var slots = [...]struct {
+	name     string
+	from, to uintptr // offsets
+}{
+	{"q", unsafe.Offsetof(C.fk_args{}.q), unsafe.Offsetof(flashkit.Args{}.Q)},
+	{"k", unsafe.Offsetof(C.fk_args{}.k), unsafe.Offsetof(flashkit.Args{}.K)},
+	{"v", unsafe.Offsetof(C.fk_args{}.v), unsafe.Offsetof(flashkit.Args{}.V)},
+	{"o", unsafe.Offsetof(C.fk_args{}.o), unsafe.Offsetof(flashkit.Args{}.O)},
+	{"lse", unsafe.Offsetof(C.fk_args{}.lse), unsafe.Offsetof(flashkit.Args{}.LSE)},
+	{"bias", unsafe.Offsetof(C.fk_args{}.bias), unsafe.Offsetof(flashkit.Args{}.Bias)},
+	{"mask", unsafe.Offsetof(C.fk_args{}.mask), unsafe.Offsetof(flashkit.Args{}.Mask)},
+	{"slopes", unsafe.Offsetof(C.fk_args{}.slopes), unsafe.Offsetof(flashkit.Args{}.Slopes)},
+	{"sink", unsafe.Offsetof(C.fk_args{}.sink), unsafe.Offsetof(flashkit.Args{}.Sink)},
+	{"d_o", unsafe.Offsetof(C.fk_args{}.d_o), unsafe.Offsetof(flashkit.Args{}.DO)},
+	{"d_lse", unsafe.Offsetof(C.fk_args{}.d_lse), unsafe.Offsetof(flashkit.Args{}.DLSE)},
+	{"d_q", unsafe.Offsetof(C.fk_args{}.d_q), unsafe.Offsetof(flashkit.Args{}.DQ)},
+	{"d_k", unsafe.Offsetof(C.fk_args{}.d_k), unsafe.Offsetof(flashkit.Args{}.DK)},
+	{"d_v", unsafe.Offsetof(C.fk_args{}.d_v), unsafe.Offsetof(flashkit.Args{}.DV)},
+	{"d_bias", unsafe.Offsetof(C.fk_args{}.d_bias), unsafe.Offsetof(flashkit.Args{}.DBias)},
+	{"d_sink", unsafe.Offsetof(C.fk_args{}.d_sink), unsafe.Offsetof(flashkit.Args{}.DSink)},
+}
+
+// forwardSlots is how many of them the forward pass has.
+const forwardSlots = 9
+
 // set takes a C program's arguments for a pass. Without a session they are not to be run.
 func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 	if err := f.place(a, s); err != nil {
 		return err
 	}
-	to := &f.args
-	for i, x := range [...]struct {
-		name string
-		from *C.fk_tensor
-		to   *flashkit.Tensor
-	}{
-		{"q", &a.q, &to.Q}, {"k", &a.k, &to.K}, {"v", &a.v, &to.V}, {"o", &a.o, &to.O}, {"lse", &a.lse, &to.LSE},
-		{"bias", &a.bias, &to.Bias}, {"mask", &a.mask, &to.Mask}, {"slopes", &a.slopes, &to.Slopes}, {"sink", &a.sink, &to.Sink},
-		{"d_o", &a.d_o, &to.DO}, {"d_lse", &a.d_lse, &to.DLSE}, {"d_q", &a.d_q, &to.DQ}, {"d_k", &a.d_k, &to.DK}, {"d_v", &a.d_v, &to.DV},
-		{"d_bias", &a.d_bias, &to.DBias}, {"d_sink", &a.d_sink, &to.DSink},
-	} {
-		if i == 9 && pass == flashkit.PassForward {
-			break
-		}
-		if err := f.view(x.from, x.to, x.name); err != nil {
+	to, n := &f.args, len(slots)
+	if pass == flashkit.PassForward {
+		n = forwardSlots
+	}
+	for i := range slots[:n] {
+		x := &slots[i]
+		from, t := (*C.fk_tensor)(unsafe.Add(unsafe.Pointer(a), x.from)), (*flashkit.Tensor)(unsafe.Add(unsafe.Pointer(to), x.to))
+		if err := f.view(from, t, x.name); err != nil {
 			return err
 		}
 	}
@@ -159,6 +179,9 @@ func (f *frame) setSequences(a *C.fk_args) error {
 	case a.pages_per_seq < 0 || a.pages_per_seq > most:
 		return wrong(C.FK_ERR_VALUE, "pages_per_seq", a.pages_per_seq, "must be from 0 to %d", most)
 	}
+	if !f.problem.Ragged && a.seqs == 0 && word(&a.q_lens)|word(&a.kv_lens)|word(&a.q_starts)|word(&a.kv_starts)|word(&a.pages) == 0 {
+		return nil
+	}
 	for _, x := range [...]struct {
 		name string
 		from **C.int32_t
@@ -178,8 +201,6 @@ func (f *frame) setSequences(a *C.fk_args) error {
 		}
 		*x.to = unsafe.Slice((*int32)(unsafe.Pointer(*x.from)), x.n)
 	}
-	if f.problem.Ragged || a.seqs != 0 || s.QLens != nil || s.KVLens != nil || s.QStarts != nil || s.KVStarts != nil || s.Pages != nil {
-		f.args.Seqs = s
-	}
+	f.args.Seqs = s
 	return nil
 }

@@ -20,30 +20,35 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 	if t.dtype < 0 || t.dtype > C.FK_BOOL {
 		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.dtype, "must be one of FK_F32, FK_F16, FK_BF16 and FK_BOOL")
 	}
-	n, err := length(t, flashkit.DType(t.dtype).Size(), name)
+	dtype := flashkit.DType(t.dtype)
+	n, err := length(t, dtype.Size(), name)
 	if err != nil {
 		return err
 	}
 	b, h, r, d := int(t.shape[0]), int(t.shape[1]), int(t.shape[2]), int(t.shape[3])
-	dtype, x, mem := flashkit.DType(t.dtype), flashkit.Tensor{}, unsafe.Pointer(nil)
-	if n > 0 && t.device == C.FK_HOST {
+	batch, head, row := int(t.strides[0]), int(t.strides[1]), int(t.strides[2])
+	switch t.device {
+	case C.FK_HOST:
+	case C.FK_CUDA:
+		*to = flashkit.OnDevice(f.owner(), dtype, word(&t.data), n, b, h, r, d).WithStrides(batch, head, row)
+		return nil
+	default:
+		return wrong(C.FK_ERR_VALUE, name+".device", t.device, "must be FK_HOST or FK_CUDA")
+	}
+	var mem unsafe.Pointer
+	if n > 0 { // else the address may be anything
 		mem = t.data
 	}
-	switch {
-	case t.device == C.FK_CUDA:
-		x = flashkit.OnDevice(f.owner(), dtype, word(&t.data), n, b, h, r, d)
-	case t.device != C.FK_HOST:
-		return wrong(C.FK_ERR_VALUE, name+".device", t.device, "must be FK_HOST or FK_CUDA")
-	case dtype == flashkit.Float32:
-		x = flashkit.F32(unsafe.Slice((*float32)(mem), n), b, h, r, d)
-	case dtype == flashkit.Float16:
-		x = flashkit.F16(unsafe.Slice((*uint16)(mem), n), b, h, r, d)
-	case dtype == flashkit.BFloat16:
-		x = flashkit.BF16(unsafe.Slice((*uint16)(mem), n), b, h, r, d)
-	default:
-		x = flashkit.Bools(unsafe.Slice((*bool)(mem), n), b, h, r, d)
+	switch dtype {
+	case flashkit.Float32:
+		*to = flashkit.F32(unsafe.Slice((*float32)(mem), n), b, h, r, d).WithStrides(batch, head, row)
+	case flashkit.Float16:
+		*to = flashkit.F16(unsafe.Slice((*uint16)(mem), n), b, h, r, d).WithStrides(batch, head, row)
+	case flashkit.BFloat16:
+		*to = flashkit.BF16(unsafe.Slice((*uint16)(mem), n), b, h, r, d).WithStrides(batch, head, row)
+	case flashkit.Bool:
+		*to = flashkit.Bools(unsafe.Slice((*bool)(mem), n), b, h, r, d).WithStrides(batch, head, row)
 	}
-	*to = x.WithStrides(int(t.strides[0]), int(t.strides[1]), int(t.strides[2]))
 	return nil
 }
 
