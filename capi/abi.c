@@ -17,6 +17,16 @@
 /* The Go half has no const. */
 #define MUTABLE(x) ((void *)(uintptr_t)(x))
 
+/* What programs were compiled with. Sizes only grow, and nothing moves. */
+#if UINTPTR_MAX == UINT64_MAX
+_Static_assert(sizeof(fk_tensor) == 80, "fk_tensor");
+_Static_assert(sizeof(fk_error) == 512 && offsetof(fk_error, message) == 80, "fk_error");
+_Static_assert(sizeof(fk_problem) == 128 && offsetof(fk_problem, page) == 120, "fk_problem");
+_Static_assert(sizeof(fk_args) == 1384 && offsetof(fk_args, stream) == 1376, "fk_args");
+_Static_assert(offsetof(fk_args, d_sink) == 1208 && offsetof(fk_args, q_lens) == 1304, "fk_args");
+_Static_assert(sizeof(fk_memory) == 32 && sizeof(FlashAttentionParams) == 28, "fk_memory");
+#endif
+
 /* The Go runtime does not outlive a fork: its threads are missing. */
 static volatile bool forked;
 
@@ -115,6 +125,10 @@ PUBLIC int fk_open(const char *backend, uint32_t flags, fk_dispatcher **out, fk_
 	if (out == NULL)
 		return fail(err, FK_ERR_NULL, "out", "is NULL");
 	*out = NULL;
+	if (backend == NULL) /* Go has the environment as it was when the process began */
+		backend = getenv("FLASHKIT_BACKEND");
+	if (backend == NULL || *backend == 0)
+		backend = "auto";
 	int code = abiOpen(MUTABLE(backend), flags, &h, &e);
 	*out = (fk_dispatcher *)h;
 	return done(err, code, &e);

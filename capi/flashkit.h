@@ -7,7 +7,7 @@
  *     NULL, receives the code, the field at fault and a text.
  *   - After an error of FK_ERR_NULL to FK_ERR_UNAVAILABLE nothing was written. After
  *     another one the outputs are undefined.
- *   - It may be called from any thread, from several at once.
+ *   - It may be called from any thread, from several at once, but not from a signal handler.
  *   - Structures begin with their size, which the caller sets: fields are only ever added
  *     at the end. A shorter structure of an older program is taken, and what it lacks is
  *     zero. A longer one is taken if what this library does not know is zero. Zero
@@ -301,7 +301,7 @@ int fk_kernels(fk_dispatcher *d, char *buf, size_t len, size_t *needed, fk_error
 
 /*
  * fk_cancel_new makes what ends calls, fk_cancel_now ends those that hold it, also those
- * that begin later, and fk_cancel_free frees it; no call may hold it then.
+ * that begin later, and fk_cancel_free waits for the calls that hold it, and frees it.
  */
 int fk_cancel_new(fk_cancel **out, fk_error *err);
 int fk_cancel_now(fk_cancel *c, fk_error *err);

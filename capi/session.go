@@ -53,16 +53,12 @@ func open(backend *C.char, flags C.uint32_t) (*session, error) {
 
 // choose opens the backends, restricted to one or to a kernel.
 func choose(backend *C.char) (*dispatch.Dispatcher, error) {
-	ctx := context.Background()
-	if backend == nil {
-		return dispatch.Default(ctx)
-	}
-	all := dispatch.All(ctx)
+	all := dispatch.All(context.Background())
 	chosen, err := all.With(C.GoString(backend))
 	if err != nil {
-		all.Close()
+		return nil, errors.Join(err, all.Close())
 	}
-	return chosen, err
+	return chosen, nil
 }
 
 func (s *session) close() error {

@@ -208,6 +208,23 @@ static void test_questions(fk_dispatcher *d)
 	free(w.memory);
 }
 
+/* A dispatcher for training takes the same calls. */
+static void test_flags(void)
+{
+	work w = new_work(2, 1, 64, 32);
+	fk_error e = fk_error_init();
+	fk_dispatcher *d;
+	SAY(fk_open("simd", FK_OPEN_FROZEN | FK_OPEN_PAIRED | FK_OPEN_BLANK, &d, &e) == FK_OK, "%s", e.message);
+	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_OK && fk_backward(d, &w.p, &w.a, &e) == FK_OK, "%s", e.message);
+	CHECK(e.code == FK_OK && e.field[0] == 0 && e.message[0] == 0);
+	CHECK(fk_close(d, &e) == FK_OK);
+	CHECK(setenv("FLASHKIT_BACKEND", "simd/fwd_generic", 1) == 0 && fk_open(NULL, 0, &d, &e) == FK_OK);
+	char text[1 << 14];
+	CHECK(fk_kernels(d, text, sizeof text, NULL, &e) == FK_OK && strstr(text, "simd/fwd_generic") == text && !strstr(text, "avx"));
+	CHECK(fk_close(d, &e) == FK_OK && unsetenv("FLASHKIT_BACKEND") == 0);
+	free(w.memory);
+}
+
 typedef struct thread_work {
 	fk_dispatcher *d;
 	work w;
@@ -378,7 +395,7 @@ static void test_classic(void)
 int main(void)
 {
 	fk_dispatcher *d = open_frozen();
-	test_sizes(d), test_cancel(d), test_merge(d), test_questions(d), test_threads(d), test_fork(d), test_classic(), test_signals(d);
+	test_sizes(d), test_cancel(d), test_merge(d), test_questions(d), test_flags(), test_threads(d), test_fork(d), test_classic(), test_signals(d);
 	CHECK(fk_close(d, NULL) == FK_OK);
 	printf("behavior: %d failures\n", failures);
 	return failures != 0;
