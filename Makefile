@@ -211,6 +211,13 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler
 	$(MAKE) -C backends/cuda/gorgoniacu test
 
+.PHONY: capi capi-install
+capi: ## libflashkit, the library for C, with its tests: under sanitizers, and with mandoc and valgrind where these are; needs a C compiler
+	$(MAKE) -C capi test
+
+capi-install: ## libflashkit, flashkit.h, manual pages and pkg-config file into PREFIX; needs a C compiler
+	$(MAKE) -C capi install
+
 .PHONY: minilm wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm
 minilm: ## vet, lint and test examples/minilm, a module of its own, with its fuzz targets
 	cd examples/minilm && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./... && $(GO) mod tidy -diff && $(GO) test ./...

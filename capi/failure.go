@@ -1,0 +1,168 @@
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+)
+
+// A failure is an error of this package, in the terms of flashkit.h.
+type failure struct {
+	code  C.int
+	field string
+	text  string
+}
+
+func (f *failure) Error() string { return f.text }
+
+// wrong returns the failure of a field, with its value.
+func wrong(code C.int, field string, value any, format string, args ...any) error {
+	return &failure{code, field, fmt.Sprintf("flashkit: %s = %v: %s", field, value, fmt.Sprintf(format, args...))}
+}
+
+// report writes an error where C reads it and returns its code. nil is FK_OK.
+func report(e *C.fk_error, err error) C.int {
+	if err == nil {
+		return C.FK_OK
+	}
+	code, field := classify(err)
+	return write(e, code, field, err.Error())
+}
+
+func write(e *C.fk_error, code C.int, field, message string) C.int {
+	e.size, e.code, e.reserved = C.sizeof_fk_error, C.int32_t(code), 0
+	put(bytesAt(&e.field[0], len(e.field)), field)
+	put(bytesAt(&e.message[0], len(e.message)), message)
+	return code
+}
+
+// put writes s and a zero byte, and cuts s where it does not fit, at the end of a character.
+func put(to []byte, s string) {
+	if len(s) >= len(to) {
+		s = strings.ToValidUTF8(s[:len(to)-1], "")
+	}
+	clear(to[copy(to, s):])
+}
+
+// report reports an error of a call, of which more is known.
+func (f *frame) report(e *C.fk_error, err error) C.int {
+	code, field := classify(err)
+	if code == C.FK_ERR_DIMENSION && f.isHeadDim(err) {
+		code = C.FK_ERR_HEAD_DIM
+	}
+	return write(e, code, field, err.Error())
+}
+
+// isHeadDim reports whether a tensor has another shape in its last dimension alone, which is
+// that of a head.
+func (f *frame) isHeadDim(err error) bool {
+	var p *flashkit.ProblemError
+	if !errors.As(err, &p) {
+		return false
+	}
+	for _, a := range flashkit.Arguments() {
+		if p.Field != a.Name+".shape" {
+			continue
+		}
+		has, want := a.Of(&f.args).Shape(), a.Shape(&f.problem)
+		switch a.Name {
+		case "Q", "K", "V", "O", "DO", "DQ", "DK", "DV":
+			return has[3] != want[3]
+		}
+	}
+	return false
+}
+
+// classify returns the code of an error and the field at fault, as flashkit.h names it.
+func classify(err error) (C.int, string) {
+	var own *failure
+	var problem *flashkit.ProblemError
+	var driver *cuda.Error
+	switch {
+	case errors.As(err, &own):
+		return own.code, own.field
+	case errors.Is(err, context.Canceled):
+		return C.FK_ERR_CANCELED, "cancel"
+	case errors.Is(err, context.DeadlineExceeded):
+		return C.FK_ERR_TIMEOUT, "timeout_ns"
+	case errors.As(err, &problem):
+		return problemCode(problem), fieldName(problem.Field)
+	case errors.Is(err, flashkit.ErrUnavailable):
+		return C.FK_ERR_UNAVAILABLE, "backend"
+	case errors.Is(err, errors.ErrUnsupported):
+		return C.FK_ERR_UNSUPPORTED, ""
+	case errors.As(err, &driver) && driver.Code == outOfMemory:
+		return C.FK_ERR_MEMORY, ""
+	case driver != nil:
+		return C.FK_ERR_DRIVER, ""
+	}
+	return C.FK_ERR_INTERNAL, ""
+}
+
+// outOfMemory is CUDA_ERROR_OUT_OF_MEMORY.
+const outOfMemory = 2
+
+func problemCode(e *flashkit.ProblemError) C.int {
+	field, of, _ := strings.Cut(e.Field, ".")
+	switch {
+	case strings.HasPrefix(e.Reason, "has no backward pass"):
+		return C.FK_ERR_UNSUPPORTED
+	case e.Value == "none":
+		return C.FK_ERR_NULL
+	case e.Value == "output" || strings.HasPrefix(of, "strides") && strings.Contains(e.Reason, "overlap"):
+		return C.FK_ERR_OVERLAP
+	case of == "shape":
+		return C.FK_ERR_DIMENSION
+	case of == "dtype":
+		return C.FK_ERR_DTYPE
+	case strings.HasPrefix(of, "strides"):
+		return C.FK_ERR_STRIDE
+	}
+	switch field {
+	case "Batch", "Heads", "KVHeads", "QLen", "KVLen", "the scores":
+		return C.FK_ERR_DIMENSION
+	case "Q", "K", "V", "O":
+		if strings.Contains(e.Reason, "overflows") {
+			return C.FK_ERR_DIMENSION
+		}
+	case "Dim", "VDim":
+		return C.FK_ERR_HEAD_DIM
+	case "DType", "KVDType":
+		return C.FK_ERR_DTYPE
+	}
+	return C.FK_ERR_VALUE
+}
+
+// fields are the names in flashkit.h of what flashkit names otherwise.
+var fields = map[string]string{
+	"Batch": "batch", "Heads": "heads", "KVHeads": "kv_heads", "QLen": "q_len", "KVLen": "kv_len", "Dim": "dim", "VDim": "v_dim",
+	"DType": "dtype", "KVDType": "kv_dtype", "Band.left": "left", "Band.right": "right", "Band.shift": "shift",
+	"Scale": "scale", "Score.Softcap": "softcap", "Score.Dropout": "dropout", "Page": "page", "Carry": "features", "the scores": "q_len",
+	"Q": "q", "K": "k", "V": "v", "O": "o", "LSE": "lse", "DO": "d_o", "DLSE": "d_lse", "DQ": "d_q", "DK": "d_k", "DV": "d_v",
+	"Bias": "bias", "DBias": "d_bias", "Mask": "mask", "Slopes": "slopes", "Sink": "sink", "DSink": "d_sink",
+	"Args.Seqs": "seqs", "Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts",
+	"Seqs.Pages": "pages", "Workers": "workers", "Pass": "pass",
+}
+
+// fieldName returns flashkit.h's name of a field: "KVHeads" is kv_heads, "Q.shape" q.shape,
+// "Seqs.QLens[3]" q_lens[3].
+func fieldName(field string) string {
+	if name, ok := fields[field]; ok {
+		return name
+	}
+	for i := len(field) - 1; i > 0; i-- {
+		if field[i] == '.' || field[i] == '[' {
+			if name, ok := fields[field[:i]]; ok {
+				return name + strings.TrimSuffix(field[i:], ".len")
+			}
+		}
+	}
+	return field
+}

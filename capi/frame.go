@@ -1,0 +1,206 @@
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"math"
+	"sync"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A frame is what a call has in Go. Frames are used again, so that a call allocates nothing.
+type frame struct {
+	problem flashkit.Problem
+	args    flashkit.Args
+	seqs    flashkit.Sequences
+	device  *device // that the tensors lie on, nil if they lie on the host
+}
+
+var frames = sync.Pool{New: func() any { return new(frame) }}
+
+func (f *frame) release() {
+	*f = frame{}
+	frames.Put(f)
+}
+
+// setProblem takes a C program's problem. What flashkit validates is left to it.
+func (f *frame) setProblem(p *C.fk_problem) error {
+	const known = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_RAGGED | C.FK_CARRY
+	switch {
+	case p.features&^known != 0:
+		return wrong(C.FK_ERR_VALUE, "features", uint32(p.features), "has bits that this library does not know")
+	case p.dtype < 0 || p.dtype > C.FK_BOOL:
+		return wrong(C.FK_ERR_DTYPE, "dtype", p.dtype, "must be FK_F32, FK_F16 or FK_BF16")
+	case p.kv_dtype < 0 || p.kv_dtype > C.FK_BOOL:
+		return wrong(C.FK_ERR_DTYPE, "kv_dtype", p.kv_dtype, "must be FK_F16 or FK_BF16, or 0 for dtype")
+	}
+	band, err := bandOf(p)
+	if err != nil {
+		return err
+	}
+	f.problem = flashkit.Problem{
+		Batch: int(p.batch), Heads: int(p.heads), KVHeads: int(p.kv_heads), QLen: int(p.q_len), KVLen: int(p.kv_len),
+		Dim: int(p.dim), VDim: int(p.v_dim), DType: flashkit.DType(p.dtype), KVDType: flashkit.DType(p.kv_dtype),
+		Band: band, Scale: float32(p.scale),
+		Score: flashkit.Score{
+			Softcap: float32(p.softcap), Dropout: float32(p.dropout),
+			ALiBi: p.features&C.FK_ALIBI != 0, Bias: p.features&C.FK_BIAS != 0,
+			Mask: p.features&C.FK_MASK != 0, Sink: p.features&C.FK_SINK != 0,
+		},
+		Ragged: p.features&C.FK_RAGGED != 0, Page: int(p.page), Carry: p.features&C.FK_CARRY != 0,
+	}
+	return nil
+}
+
+func bandOf(p *C.fk_problem) (b flashkit.Band, err error) {
+	switch p.band {
+	case C.FK_BAND_FULL:
+	case C.FK_BAND_CAUSAL:
+		b = flashkit.Causal()
+	case C.FK_BAND_WINDOW:
+		b = flashkit.Window(int(p.left), int(p.right))
+	default:
+		return b, wrong(C.FK_ERR_VALUE, "band", p.band, "must be FK_BAND_FULL, FK_BAND_CAUSAL or FK_BAND_WINDOW")
+	}
+	if p.band != C.FK_BAND_WINDOW {
+		if p.left != 0 {
+			return b, wrong(C.FK_ERR_VALUE, "left", p.left, "must be 0 where band is not FK_BAND_WINDOW")
+		}
+		if p.right != 0 {
+			return b, wrong(C.FK_ERR_VALUE, "right", p.right, "must be 0 where band is not FK_BAND_WINDOW")
+		}
+	}
+	switch p.top_left {
+	case 0:
+	case 1:
+		b = b.TopLeft()
+	default:
+		return b, wrong(C.FK_ERR_VALUE, "top_left", p.top_left, "must be 0 or 1")
+	}
+	return b.Shift(int(p.shift)), nil
+}
+
+// describe fills in what the frame's arguments tell of a problem.
+func (f *frame) describe(p *C.fk_problem) error {
+	for _, t := range [...]struct {
+		name string
+		t    *flashkit.Tensor
+	}{{"q", &f.args.Q}, {"k", &f.args.K}, {"v", &f.args.V}} {
+		if t.t.IsZero() {
+			return &failure{C.FK_ERR_NULL, t.name, "flashkit: " + t.name + ": the tensor is missing"}
+		}
+	}
+	x := flashkit.ProblemOf(&f.args, flashkit.Band{})
+	p.batch, p.heads, p.kv_heads = C.int64_t(x.Batch), C.int64_t(x.Heads), C.int64_t(x.KVHeads)
+	p.q_len, p.kv_len, p.dim, p.v_dim = C.int64_t(x.QLen), C.int64_t(x.KVLen), C.int64_t(x.Dim), C.int64_t(x.VDim)
+	p.dtype, p.kv_dtype, p.page = C.int32_t(x.DType), C.int32_t(x.KVDType), C.int64_t(x.Page)
+	p.features &= C.FK_CARRY
+	for _, has := range [...]struct {
+		it  bool
+		bit C.uint32_t
+	}{{x.Score.ALiBi, C.FK_ALIBI}, {x.Score.Bias, C.FK_BIAS}, {x.Score.Mask, C.FK_MASK}, {x.Score.Sink, C.FK_SINK}, {x.Ragged, C.FK_RAGGED}} {
+		if has.it {
+			p.features |= has.bit
+		}
+	}
+	return nil
+}
+
+// slots are where the tensors of a call lie, in C and in Go: first those of the forward
+// pass.
+var slots = [...]struct {
+	name     string
+	from, to uintptr // offsets
+}{
+	{"q", unsafe.Offsetof(C.fk_args{}.q), unsafe.Offsetof(flashkit.Args{}.Q)},
+	{"k", unsafe.Offsetof(C.fk_args{}.k), unsafe.Offsetof(flashkit.Args{}.K)},
+	{"v", unsafe.Offsetof(C.fk_args{}.v), unsafe.Offsetof(flashkit.Args{}.V)},
+	{"o", unsafe.Offsetof(C.fk_args{}.o), unsafe.Offsetof(flashkit.Args{}.O)},
+	{"lse", unsafe.Offsetof(C.fk_args{}.lse), unsafe.Offsetof(flashkit.Args{}.LSE)},
+	{"bias", unsafe.Offsetof(C.fk_args{}.bias), unsafe.Offsetof(flashkit.Args{}.Bias)},
+	{"mask", unsafe.Offsetof(C.fk_args{}.mask), unsafe.Offsetof(flashkit.Args{}.Mask)},
+	{"slopes", unsafe.Offsetof(C.fk_args{}.slopes), unsafe.Offsetof(flashkit.Args{}.Slopes)},
+	{"sink", unsafe.Offsetof(C.fk_args{}.sink), unsafe.Offsetof(flashkit.Args{}.Sink)},
+	{"d_o", unsafe.Offsetof(C.fk_args{}.d_o), unsafe.Offsetof(flashkit.Args{}.DO)},
+	{"d_lse", unsafe.Offsetof(C.fk_args{}.d_lse), unsafe.Offsetof(flashkit.Args{}.DLSE)},
+	{"d_q", unsafe.Offsetof(C.fk_args{}.d_q), unsafe.Offsetof(flashkit.Args{}.DQ)},
+	{"d_k", unsafe.Offsetof(C.fk_args{}.d_k), unsafe.Offsetof(flashkit.Args{}.DK)},
+	{"d_v", unsafe.Offsetof(C.fk_args{}.d_v), unsafe.Offsetof(flashkit.Args{}.DV)},
+	{"d_bias", unsafe.Offsetof(C.fk_args{}.d_bias), unsafe.Offsetof(flashkit.Args{}.DBias)},
+	{"d_sink", unsafe.Offsetof(C.fk_args{}.d_sink), unsafe.Offsetof(flashkit.Args{}.DSink)},
+}
+
+// forwardSlots is how many of them the forward pass has.
+const forwardSlots = 9
+
+// set takes a C program's arguments for a pass. Without a session they are not to be run.
+func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
+	if err := f.place(a, s); err != nil {
+		return err
+	}
+	to, n := &f.args, len(slots)
+	if pass == flashkit.PassForward {
+		n = forwardSlots
+	}
+	for i := range slots[:n] {
+		x := &slots[i]
+		from, t := (*C.fk_tensor)(unsafe.Add(unsafe.Pointer(a), x.from)), (*flashkit.Tensor)(unsafe.Add(unsafe.Pointer(to), x.to))
+		if err := f.view(from, t, x.name); err != nil {
+			return err
+		}
+	}
+	if a.workers < 0 || a.workers > math.MaxInt32 {
+		return wrong(C.FK_ERR_VALUE, "workers", a.workers, "must be at least 1, or 0 for no limit")
+	}
+	to.Seed, to.Workers = uint64(a.seed), int(a.workers)
+	return f.setSequences(a)
+}
+
+// place finds the device where Q says that it lies. All else must lie there, too, which
+// flashkit checks.
+func (f *frame) place(a *C.fk_args, s *session) (err error) {
+	if a.q.device != C.FK_CUDA || s == nil {
+		return nil
+	}
+	f.device, err = s.gpu()
+	return err
+}
+
+// setSequences takes what the arguments say of sequences, if they do.
+func (f *frame) setSequences(a *C.fk_args) error {
+	s := &f.seqs
+	const most = math.MaxInt32
+	switch {
+	case a.seqs < 0 || a.seqs > most:
+		return wrong(C.FK_ERR_DIMENSION, "seqs", a.seqs, "must be from 0 to %d", most)
+	case a.pages_per_seq < 0 || a.pages_per_seq > most:
+		return wrong(C.FK_ERR_VALUE, "pages_per_seq", a.pages_per_seq, "must be from 0 to %d", most)
+	}
+	if !f.problem.Ragged && a.seqs == 0 && word(&a.q_lens)|word(&a.kv_lens)|word(&a.q_starts)|word(&a.kv_starts)|word(&a.pages) == 0 {
+		return nil
+	}
+	for _, x := range [...]struct {
+		name string
+		from **C.int32_t
+		n    int
+		to   *[]int32
+	}{
+		{"q_lens", &a.q_lens, int(a.seqs), &s.QLens}, {"kv_lens", &a.kv_lens, int(a.seqs), &s.KVLens},
+		{"q_starts", &a.q_starts, int(a.seqs) + 1, &s.QStarts}, {"kv_starts", &a.kv_starts, int(a.seqs) + 1, &s.KVStarts},
+		{"pages", &a.pages, int(a.seqs) * int(a.pages_per_seq), &s.Pages},
+	} {
+		at := word(x.from)
+		if at == 0 {
+			continue
+		}
+		if reason := addressFault(at, 4); reason != "" {
+			return wrong(C.FK_ERR_STRIDE, x.name, hex(at), "%s", reason)
+		}
+		*x.to = unsafe.Slice((*int32)(unsafe.Pointer(*x.from)), x.n)
+	}
+	f.args.Seqs = s
+	return nil
+}

@@ -1,0 +1,209 @@
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// A merging combines results over two sets of keys: with the weights exp(lse1-lse) and
+// exp(lse2-lse) of the two, where exp(lse) is the sum of exp(lse1) and exp(lse2).
+type merging struct {
+	o, lse, o1, lse1, o2, lse2 flashkit.Tensor
+}
+
+// set takes and checks a C program's tensors.
+func (m *merging) set(o, lse, o1, lse1, o2, lse2 *C.fk_tensor) error {
+	list := [...]struct {
+		name string
+		from *C.fk_tensor
+		to   *flashkit.Tensor
+	}{{"o", o, &m.o}, {"o1", o1, &m.o1}, {"lse1", lse1, &m.lse1}, {"o2", o2, &m.o2}, {"lse2", lse2, &m.lse2}, {"lse", lse, &m.lse}}
+	var f frame
+	for i, x := range list {
+		if x.from == nil && i == len(list)-1 {
+			break // lse is optional
+		}
+		if x.from == nil {
+			return stale(x.name, 0)
+		}
+		if x.from.device != C.FK_HOST {
+			return wrong(C.FK_ERR_VALUE, x.name+".device", x.from.device, "must be FK_HOST")
+		}
+		if err := f.view(x.from, x.to, x.name); err != nil {
+			return err
+		}
+		if x.to.IsZero() && i < len(list)-1 {
+			return stale(x.name, 0)
+		}
+	}
+	for _, x := range list {
+		if err := m.check(x.name, x.to); err != nil {
+			return err
+		}
+	}
+	return m.checkOutputs()
+}
+
+// check compares a tensor with o.
+func (m *merging) check(name string, t *flashkit.Tensor) error {
+	shape, dtype := m.o.Shape(), m.o.DType()
+	if name == "lse" || name == "lse1" || name == "lse2" {
+		shape[3], dtype = 1, flashkit.Float32
+	}
+	switch {
+	case t.IsZero():
+		return nil
+	case t.DType() != dtype:
+		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.DType(), "must be %v", dtype)
+	case t.DType() == flashkit.Bool:
+		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.DType(), "must be f32, f16 or bf16")
+	case t.Shape() != shape && t.Shape()[3] != shape[3]:
+		return wrong(C.FK_ERR_HEAD_DIM, name+".shape", t.Shape(), "must be %v", shape)
+	case t.Shape() != shape:
+		return wrong(C.FK_ERR_DIMENSION, name+".shape", t.Shape(), "must be %v", shape)
+	}
+	return nil
+}
+
+// checkOutputs refuses outputs whose elements coincide, or that share memory with another
+// tensor, unless they are the same view of it.
+func (m *merging) checkOutputs() error {
+	for _, out := range [...]struct {
+		name string
+		t    *flashkit.Tensor
+	}{{"o", &m.o}, {"lse", &m.lse}} {
+		if out.t.Len() == 0 {
+			continue
+		}
+		if !isApart(out.t) {
+			return wrong(C.FK_ERR_OVERLAP, out.name+".strides", out.t.Strides(), "lets elements of an output overlap; shape %v", out.t.Shape())
+		}
+		for _, in := range [...]struct {
+			name string
+			t    *flashkit.Tensor
+		}{{"o", &m.o}, {"lse", &m.lse}, {"o1", &m.o1}, {"lse1", &m.lse1}, {"o2", &m.o2}, {"lse2", &m.lse2}} {
+			if in.t != out.t && overlap(out.t, in.t) {
+				return wrong(C.FK_ERR_OVERLAP, out.name, "output", "shares memory with %s", in.name)
+			}
+		}
+	}
+	return nil
+}
+
+// overlap reports whether two views share memory in another way than as one view. Where
+// both have gaps, of which the other may lie in, that is the caller's promise.
+func overlap(x, y *flashkit.Tensor) bool {
+	from, to := x.Address(), x.Address()+uintptr(x.Len()*x.DType().Size())
+	otherFrom, otherTo := y.Address(), y.Address()+uintptr(y.Len()*y.DType().Size())
+	if from >= otherTo || otherFrom >= to {
+		return false
+	}
+	if from == otherFrom {
+		return to != otherTo || x.DType() != y.DType() || x.Strides() != y.Strides()
+	}
+	return to == otherTo || isDense(x) || isDense(y)
+}
+
+func isDense(t *flashkit.Tensor) bool {
+	s := t.Shape()
+	return t.Len() == s[0]*s[1]*s[2]*s[3]
+}
+
+// isApart reports whether each stride steps over all that the smaller ones reach.
+func isApart(t *flashkit.Tensor) bool {
+	shape, strides := t.Shape(), t.Strides()
+	reach, done := shape[3], [3]bool{}
+	for range 3 {
+		next := -1
+		for d := range 3 {
+			if !done[d] && (next < 0 || strides[d] < strides[next]) {
+				next = d
+			}
+		}
+		if done[next] = true; shape[next] == 1 {
+			continue
+		}
+		if strides[next] < reach {
+			return false
+		}
+		reach += (shape[next] - 1) * strides[next]
+	}
+	return true
+}
+
+func (m *merging) run() {
+	shape := m.o.Shape()
+	for b := range shape[0] {
+		for h := range shape[1] {
+			for r := range shape[2] {
+				m.row(b, h, r, shape[3])
+			}
+		}
+	}
+}
+
+func (m *merging) row(b, h, r, n int) {
+	first, second := m.lse1.Float32s()[m.lse1.Offset(b, h, r)], m.lse2.Float32s()[m.lse2.Offset(b, h, r)]
+	w1, w2, lse := weights(float64(first), float64(second))
+	if !m.lse.IsZero() {
+		m.lse.Float32s()[m.lse.Offset(b, h, r)] = float32(lse)
+	}
+	at, from1, from2 := m.o.Offset(b, h, r), m.o1.Offset(b, h, r), m.o2.Offset(b, h, r)
+	if m.o.DType() == flashkit.Float32 {
+		mix(m.o.Float32s()[at:][:n], m.o1.Float32s()[from1:][:n], m.o2.Float32s()[from2:][:n], w1, w2)
+		return
+	}
+	read, write := half.FromBF16, half.ToBF16
+	if m.o.DType() == flashkit.Float16 {
+		read, write = half.FromF16, half.ToF16
+	}
+	mixHalf(m.o.Uint16s()[at:][:n], m.o1.Uint16s()[from1:][:n], m.o2.Uint16s()[from2:][:n], w1, w2, read, write)
+}
+
+// weights returns what two results count, and the logarithm of both sums together. What
+// saw no key counts nothing.
+func weights(first, second float64) (w1, w2 float32, lse float64) {
+	most := max(first, second)
+	if math.IsInf(most, -1) {
+		return 0, 0, most
+	}
+	e1, e2 := math.Exp(first-most), math.Exp(second-most)
+	return float32(e1 / (e1 + e2)), float32(e2 / (e1 + e2)), most + math.Log(e1+e2)
+}
+
+// mix writes w1*x + w2*y. A weight of 0 hides what it belongs to, also if that is NaN.
+func mix(to, x, y []float32, w1, w2 float32) {
+	switch {
+	case w1 == 0 && w2 == 0:
+		clear(to)
+	case w1 == 0:
+		copy(to, y)
+	case w2 == 0:
+		copy(to, x)
+	default:
+		for i := range to {
+			to[i] = w1*x[i] + w2*y[i]
+		}
+	}
+}
+
+// mixHalf is mix for numbers of 16 bits.
+func mixHalf(to, x, y []uint16, w1, w2 float32, read func(uint16) float32, write func(float32) uint16) {
+	switch {
+	case w1 == 0 && w2 == 0:
+		clear(to)
+	case w1 == 0:
+		copy(to, y)
+	case w2 == 0:
+		copy(to, x)
+	default:
+		for i := range to {
+			to[i] = write(w1*read(x[i]) + w2*read(y[i]))
+		}
+	}
+}

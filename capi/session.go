@@ -1,0 +1,160 @@
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A session is what an fk_dispatcher stands for: the dispatcher, and the door to the
+// device's memory, which is opened by the first call that needs it.
+type session struct {
+	*dispatch.Dispatcher
+
+	mu     sync.Mutex
+	device *device
+}
+
+// A device is GPU 0, as calls on its memory see it.
+type device struct {
+	backend *cuda.Backend
+	memory  *cuda.Buffer // all of it: whose memory it is, is the C program's affair
+}
+
+func open(backend *C.char, flags C.uint32_t) (*session, error) {
+	if flags&^(C.FK_OPEN_FROZEN|C.FK_OPEN_PAIRED|C.FK_OPEN_BLANK) != 0 {
+		return nil, wrong(C.FK_ERR_VALUE, "flags", uint32(flags), "has bits that this library does not know")
+	}
+	d, err := choose(backend)
+	if err != nil {
+		return nil, err
+	}
+	if flags&C.FK_OPEN_BLANK != 0 {
+		d = d.Blank()
+	}
+	if flags&C.FK_OPEN_PAIRED != 0 {
+		d = d.Paired()
+	}
+	if flags&C.FK_OPEN_FROZEN != 0 {
+		d = d.Frozen()
+	}
+	return &session{Dispatcher: d}, nil
+}
+
+// choose opens the backends, restricted to one or to a kernel.
+func choose(backend *C.char) (*dispatch.Dispatcher, error) {
+	all := dispatch.All(context.Background())
+	chosen, err := all.With(C.GoString(backend))
+	if err != nil {
+		return nil, errors.Join(err, all.Close())
+	}
+	return chosen, nil
+}
+
+func (s *session) close() error {
+	err := s.Close()
+	if s.device != nil {
+		err = errors.Join(err, s.device.backend.Close())
+	}
+	return err
+}
+
+// gpu returns the device, which it opens if that was not done.
+func (s *session) gpu() (*device, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.device != nil {
+		return s.device, nil
+	}
+	if !s.has("cuda/") {
+		for _, m := range s.Missing() {
+			if m.Backend == "cuda" {
+				return nil, m.Err
+			}
+		}
+		return nil, &failure{C.FK_ERR_UNSUPPORTED, "q.device", "flashkit: q.device = FK_CUDA: the dispatcher was restricted to other backends than cuda"}
+	}
+	b, err := cuda.Open()
+	if err != nil {
+		return nil, err
+	}
+	s.device = &device{b, b.Wrap(0, math.MaxInt)}
+	return s.device, nil
+}
+
+func (s *session) has(prefix string) bool {
+	for _, k := range s.Kernels() {
+		if strings.HasPrefix(k.Name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// kernel returns the one kernel of cuda that the dispatcher admits for a pass, "" if
+// there are several.
+func (s *session) kernel(pass flashkit.Pass) (name string) {
+	n := 0
+	for _, k := range s.Kernels() {
+		if k.Pass == pass && strings.HasPrefix(k.Name, "cuda/") {
+			name, n = k.Name, n+1
+		}
+	}
+	if n != 1 {
+		return ""
+	}
+	return name
+}
+
+// launch enqueues a pass on tensors of the device.
+func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stream uintptr) error {
+	b := f.device.backend
+	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, cuda.Options{Kernel: s.kernel(pass)})
+}
+
+// A ticket is what ends a call from another thread.
+type ticket struct {
+	ctx context.Context
+	now context.CancelFunc
+}
+
+// What C programs hold.
+var (
+	sessions table[*session]
+	tickets  table[ticket]
+)
+
+// limits returns the context of a call, and what is to be released and stopped after it.
+func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop context.CancelFunc, err error) {
+	ctx = context.Background()
+	if a.timeout_ns < 0 {
+		return nil, nil, nil, wrong(C.FK_ERR_VALUE, "timeout_ns", a.timeout_ns, "must not be negative; 0 is no limit")
+	}
+	if number := word(&a.cancel); number != 0 {
+		if held = tickets.hold(number); held == nil {
+			return nil, nil, nil, stale("cancel", number)
+		}
+		ctx = held.value.ctx
+	}
+	if a.timeout_ns > 0 {
+		ctx, stop = context.WithTimeout(ctx, duration(a.timeout_ns))
+	}
+	return ctx, held, stop, nil
+}
+
+func stale(field string, number uintptr) error {
+	if number == 0 {
+		return &failure{C.FK_ERR_NULL, field, fmt.Sprintf("flashkit: %s: is NULL", field)}
+	}
+	return &failure{C.FK_ERR_HANDLE, field, fmt.Sprintf("flashkit: %s: is closed, or was never open", field)}
+}

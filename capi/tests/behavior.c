@@ -1,0 +1,402 @@
+/*
+ * What calls do beside numbers: sizes of structures, handles, threads, cancel, merge,
+ * questions, signals, fork, and the smaller interface.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "flashkit.h"
+
+static int failures;
+
+/* SAY is CHECK with what there is to say. */
+#define SAY(what, ...)                                                         \
+	do {                                                                   \
+		if (!(what)) {                                                 \
+			failures++;                                            \
+			printf("FAIL %s:%d: %s: ", __FILE__, __LINE__, #what); \
+			printf(__VA_ARGS__);                                   \
+			putchar('\n');                                         \
+		}                                                              \
+	} while (0)
+
+#define CHECK(what) SAY(what, "%s", "")
+
+/* A problem of one sequence, with memory of its own. */
+typedef struct work {
+	fk_problem p;
+	fk_args a;
+	float *memory;
+} work;
+
+static float noise(uint32_t i)
+{
+	i = (i ^ i >> 16) * 0x85EBCA6Bu;
+	i = (i ^ i >> 13) * 0xC2B2AE35u;
+	return (float)((i ^ i >> 16) >> 8) / (1 << 23) - 1;
+}
+
+static work new_work(int64_t heads, int64_t n, int64_t m, int64_t d)
+{
+	work w = {fk_problem_init(), fk_args_init(), NULL};
+	size_t rows = (size_t)(heads * n * d), keys = (size_t)(heads * m * d), lses = (size_t)(heads * n), at = 0;
+	size_t sizes[] = {rows, keys, keys, rows, lses, rows, rows, keys, keys};
+	fk_tensor *to[] = {&w.a.q, &w.a.k, &w.a.v, &w.a.o, &w.a.lse, &w.a.d_o, &w.a.d_q, &w.a.d_k, &w.a.d_v};
+	w.memory = malloc((4 * rows + 4 * keys + lses) * sizeof(float));
+	for (int i = 0; i < 9; at += sizes[i++]) {
+		for (size_t j = 0; j < sizes[i]; j++)
+			w.memory[at + j] = noise((uint32_t)(at + j));
+		int is_keys = to[i] == &w.a.k || to[i] == &w.a.v || to[i] == &w.a.d_k || to[i] == &w.a.d_v;
+		*to[i] = fk_dense(w.memory + at, FK_F32, 1, heads, is_keys ? m : n, sizes[i] == lses && i == 4 ? 1 : d);
+	}
+	fk_error e = fk_error_init();
+	SAY(fk_problem_of(&w.a, &w.p, &e) == FK_OK, "%s", e.message);
+	return w;
+}
+
+static float *values(fk_tensor *t) { return t->data; }
+
+static fk_dispatcher *open_frozen(void)
+{
+	fk_dispatcher *d = NULL;
+	fk_error e = fk_error_init();
+	SAY(fk_open("auto", FK_OPEN_FROZEN | FK_OPEN_BLANK, &d, &e) == FK_OK, "%s", e.message);
+	return d;
+}
+
+static void test_sizes(fk_dispatcher *d)
+{
+	work w = new_work(2, 4, 4, 8);
+	fk_error e = fk_error_init();
+	struct { fk_args a; uint64_t later[4]; } longer = {w.a, {0}};
+	longer.a.size = sizeof longer;
+	SAY(fk_forward(d, &w.p, &longer.a, &e) == FK_OK, "%s", e.message);
+	longer.later[3] = 1;
+	SAY(fk_forward(d, &w.p, &longer.a, &e) == FK_ERR_SIZE && strcmp(e.field, "args.size") == 0, "%s", e.message);
+
+	/* A structure of before timeout_ns, followed by what has nothing to do with it. */
+	fk_args shorter = w.a;
+	shorter.size = offsetof(fk_args, timeout_ns);
+	shorter.timeout_ns = -1;
+	shorter.cancel = (fk_cancel *)&shorter;
+	SAY(fk_forward(d, &w.p, &shorter, &e) == FK_OK, "%s", e.message);
+	fk_problem before = w.p;
+	before.size = offsetof(fk_problem, page);
+	before.page = 99;
+	SAY(fk_forward(d, &before, &w.a, &e) == FK_OK, "%s", e.message);
+	CHECK(fk_problem_of(&w.a, &before, &e) == FK_OK && before.page == 99 && before.size == offsetof(fk_problem, page));
+
+	w.p.heads = 3;
+	fk_error small = {.size = offsetof(fk_error, message)};
+	small.message[0] = 'x';
+	CHECK(fk_forward(d, &w.p, &w.a, &small) == FK_ERR_DIMENSION && small.code == FK_ERR_DIMENSION);
+	SAY(strcmp(small.field, "kv_heads") == 0 && small.message[0] == 'x', "%s", small.field);
+	CHECK(fk_forward(d, &w.p, &w.a, NULL) == FK_ERR_DIMENSION);
+	free(w.memory);
+}
+
+static void *cancel_soon(void *c)
+{
+	struct timespec t = {0, 20000000};
+	nanosleep(&t, NULL);
+	CHECK(fk_cancel_now(c, NULL) == FK_OK);
+	return NULL;
+}
+
+static void test_cancel(fk_dispatcher *d)
+{
+	work w = new_work(8, 8192, 8192, 64); /* seconds of work */
+	fk_error e = fk_error_init();
+	pthread_t thread;
+	CHECK(fk_cancel_new(&w.a.cancel, &e) == FK_OK);
+	CHECK(pthread_create(&thread, NULL, cancel_soon, w.a.cancel) == 0);
+	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_ERR_CANCELED && strcmp(e.field, "cancel") == 0, "%s", e.message);
+	pthread_join(thread, NULL);
+	SAY(fk_backward(d, &w.p, &w.a, &e) == FK_ERR_CANCELED, "%s", e.message); /* also one that begins later */
+	CHECK(fk_cancel_free(w.a.cancel, &e) == FK_OK);
+	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_ERR_HANDLE, "%s", e.message);
+	w.a.cancel = NULL;
+	w.a.timeout_ns = 10000000;
+	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_ERR_TIMEOUT && strcmp(e.field, "timeout_ns") == 0, "%s", e.message);
+	free(w.memory);
+}
+
+static void narrow(void *to, const float *from, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint32_t bits;
+		memcpy(&bits, from + i, 4);
+		((uint16_t *)to)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+	}
+}
+
+/* The first keys and the rest, merged, are all of them. */
+static void test_merge(fk_dispatcher *d)
+{
+	enum { HEADS = 2, N = 6, M = 20, FIRST = 7, DIM = 8, SIZE = HEADS * N * DIM };
+	work w = new_work(HEADS, N, M, DIM);
+	fk_error e = fk_error_init();
+	float o[2][SIZE], lse[2][HEADS * N];
+	uint16_t half[2][SIZE];
+	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_OK, "%s", e.message);
+	fk_tensor to[2], weights[2], halves[2];
+	for (int part = 0; part < 2; part++) {
+		fk_args a = w.a;
+		fk_problem p = w.p;
+		int64_t from = part ? FIRST : 0, keys = part ? M - FIRST : FIRST;
+		a.k.data = values(&w.a.k) + from * DIM, a.v.data = values(&w.a.v) + from * DIM;
+		a.k.shape[2] = a.v.shape[2] = p.kv_len = keys;
+		a.o = to[part] = fk_dense(o[part], FK_F32, 1, HEADS, N, DIM);
+		a.lse = weights[part] = fk_dense(lse[part], FK_F32, 1, HEADS, N, 1);
+		SAY(fk_forward(d, &p, &a, &e) == FK_OK, "%s", e.message);
+		narrow(half[part], o[part], SIZE);
+		halves[part] = fk_dense(half[part], FK_BF16, 1, HEADS, N, DIM);
+	}
+	SAY(fk_merge(&halves[0], NULL, &halves[0], &weights[0], &halves[1], &weights[1], &e) == FK_OK, "%s", e.message);
+	SAY(fk_merge(&to[1], &weights[1], &to[0], &weights[0], &to[1], &weights[1], &e) == FK_OK, "%s", e.message);
+	for (int i = 0; i < SIZE; i++) {
+		uint32_t bits = (uint32_t)half[0][i] << 16;
+		float x;
+		memcpy(&x, &bits, 4);
+		SAY(fabsf(o[1][i] - values(&w.a.o)[i]) < 1e-6f, "o[%d] = %g, want %g", i, o[1][i], values(&w.a.o)[i]);
+		SAY(fabsf(x - values(&w.a.o)[i]) < 1e-2f, "bf16 o[%d] = %g, want %g", i, x, values(&w.a.o)[i]);
+	}
+	for (int i = 0; i < HEADS * N; i++)
+		SAY(fabsf(lse[1][i] - values(&w.a.lse)[i]) < 1e-6f, "lse[%d] = %g, want %g", i, lse[1][i], values(&w.a.lse)[i]);
+
+	/* What saw no key counts nothing, whatever its o; two such are a row that sees none. */
+	for (int i = 0; i < HEADS * N; i++)
+		lse[0][i] = -INFINITY;
+	for (int i = 0; i < SIZE; i++)
+		o[0][i] = NAN;
+	SAY(fk_merge(&to[0], NULL, &to[0], &weights[0], &to[1], &weights[1], &e) == FK_OK, "%s", e.message);
+	CHECK(memcmp(o[0], o[1], sizeof o[0]) == 0);
+	SAY(fk_merge(&to[1], &weights[1], &to[0], &weights[0], &to[0], &weights[0], &e) == FK_OK, "%s", e.message);
+	CHECK(o[1][0] == 0 && o[1][SIZE - 1] == 0 && lse[1][3] == -INFINITY);
+	free(w.memory);
+}
+
+static void test_questions(fk_dispatcher *d)
+{
+	work w = new_work(2, 128, 128, 64);
+	fk_error e = fk_error_init();
+	fk_memory m = fk_memory_init();
+	char text[1 << 14], cut[16];
+	size_t needed = 0, again = 0;
+	int chosen = 0;
+	SAY(fk_explain(d, &w.p, FK_PASS_BACKWARD, text, sizeof text, &needed, &e) == FK_OK, "%s", e.message);
+	CHECK(needed == strlen(text) && needed > 0);
+	for (char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+		chosen += *line == '*';
+	SAY(chosen == 1, "%s", text);
+	memset(cut, 'x', sizeof cut);
+	CHECK(fk_explain(d, &w.p, FK_PASS_BACKWARD, cut, 8, &again, &e) == FK_OK && again > 8);
+	CHECK(strlen(cut) == 7 && memcmp(cut, text, 7) == 0 && cut[8] == 'x');
+	CHECK(fk_kernels(d, NULL, 0, &needed, &e) == FK_OK && needed > 0);
+	SAY(fk_kernels(d, text, sizeof text, NULL, &e) == FK_OK && strstr(text, "simd/fwd_generic\tforward\t"), "%s", text);
+	SAY(fk_workspace(d, &w.p, FK_PASS_BACKWARD, &m, &e) == FK_OK && m.host > 0 && m.device == 0, "%g", m.host);
+	for (int code = -1; code <= FK_ERR_INTERNAL + 1; code++)
+		CHECK((strcmp(fk_error_string(code), "unknown error") == 0) == (code < 0 || code > FK_ERR_INTERNAL));
+	CHECK(strcmp(fk_version(), "0.1") == 0);
+	free(w.memory);
+}
+
+/* A dispatcher for training takes the same calls. */
+static void test_flags(void)
+{
+	work w = new_work(2, 1, 64, 32);
+	fk_error e = fk_error_init();
+	fk_dispatcher *d;
+	SAY(fk_open("simd", FK_OPEN_FROZEN | FK_OPEN_PAIRED | FK_OPEN_BLANK, &d, &e) == FK_OK, "%s", e.message);
+	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_OK && fk_backward(d, &w.p, &w.a, &e) == FK_OK, "%s", e.message);
+	CHECK(e.code == FK_OK && e.field[0] == 0 && e.message[0] == 0);
+	CHECK(fk_close(d, &e) == FK_OK);
+	CHECK(setenv("FLASHKIT_BACKEND", "simd/fwd_generic", 1) == 0 && fk_open(NULL, 0, &d, &e) == FK_OK);
+	char text[1 << 14];
+	CHECK(fk_kernels(d, text, sizeof text, NULL, &e) == FK_OK && strstr(text, "simd/fwd_generic") == text && !strstr(text, "avx"));
+	CHECK(fk_close(d, &e) == FK_OK && unsetenv("FLASHKIT_BACKEND") == 0);
+	free(w.memory);
+}
+
+typedef struct thread_work {
+	fk_dispatcher *d;
+	work w;
+	float *want;
+	int closing;
+} thread_work;
+
+static void *call_often(void *x)
+{
+	thread_work *t = x;
+	fk_error e = fk_error_init();
+	size_t bytes = (size_t)(t->w.p.heads * t->w.p.q_len * t->w.p.dim) * sizeof(float);
+	for (int i = 0; i < 50; i++) {
+		int code = fk_forward(t->d, &t->w.p, &t->w.a, &e);
+		if (t->closing && code == FK_ERR_HANDLE)
+			break;
+		SAY(code == FK_OK, "%s", e.message);
+		CHECK(memcmp(t->want, t->w.a.o.data, bytes) == 0);
+	}
+	return NULL;
+}
+
+/* Eight threads, each with a problem of its own; then the same while the handle is closed. */
+static void test_threads(fk_dispatcher *d)
+{
+	for (int closing = 0; closing < 2; closing++) {
+		pthread_t threads[8];
+		thread_work t[8];
+		fk_error e = fk_error_init();
+		fk_dispatcher *shared = closing ? open_frozen() : d;
+		for (int i = 0; i < 8; i++) {
+			t[i] = (thread_work){shared, new_work(1 + i % 3, 16 + 9 * i, 40 + 11 * i, 32), NULL, closing};
+			SAY(fk_forward(shared, &t[i].w.p, &t[i].w.a, &e) == FK_OK, "%s", e.message);
+			size_t bytes = (size_t)(t[i].w.p.heads * t[i].w.p.q_len * t[i].w.p.dim) * sizeof(float);
+			t[i].want = malloc(bytes);
+			memcpy(t[i].want, t[i].w.a.o.data, bytes);
+		}
+		for (int i = 0; i < 8; i++)
+			CHECK(pthread_create(&threads[i], NULL, call_often, &t[i]) == 0);
+		if (closing)
+			SAY(fk_close(shared, &e) == FK_OK, "%s", e.message);
+		for (int i = 0; i < 8; i++) {
+			pthread_join(threads[i], NULL);
+			free(t[i].want), free(t[i].w.memory);
+		}
+	}
+}
+
+static volatile sig_atomic_t caught[NSIG];
+static sigjmp_buf back;
+
+static void on_signal(int number)
+{
+	caught[number]++;
+	if (number == SIGSEGV)
+		siglongjmp(back, 1);
+}
+
+static void handle(int number)
+{
+	struct sigaction s = {0};
+	s.sa_handler = on_signal;
+	s.sa_flags = SA_ONSTACK | SA_RESTART; /* as the Go runtime needs it */
+	CHECK(sigaction(number, &s, NULL) == 0);
+}
+
+/* The host's own handlers stay. A signal that comes during a call is the host's, too. */
+static void test_signals(fk_dispatcher *d)
+{
+	work w = new_work(4, 2048, 2048, 64);
+	fk_error e = fk_error_init();
+	handle(SIGINT), handle(SIGTERM), handle(SIGALRM), handle(SIGUSR1), handle(SIGSEGV);
+	for (int i = 0; i < 3; i++) {
+		struct timespec t = {0, 2000000};
+		timer_t timer;
+		struct sigevent v = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM};
+		struct itimerspec every = {t, t};
+		CHECK(timer_create(CLOCK_MONOTONIC, &v, &timer) == 0 && timer_settime(timer, 0, &every, NULL) == 0);
+		SAY(fk_forward(d, &w.p, &w.a, &e) == FK_OK, "%s", e.message);
+		CHECK(timer_delete(timer) == 0);
+	}
+	raise(SIGINT), raise(SIGTERM), raise(SIGUSR1);
+	CHECK(caught[SIGINT] == 1 && caught[SIGTERM] == 1 && caught[SIGUSR1] == 1 && caught[SIGALRM] > 0);
+	if (sigsetjmp(back, 1) == 0)
+		raise(SIGSEGV);
+	CHECK(caught[SIGSEGV] == 1);
+	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_OK, "after a fault of the host: %s", e.message);
+	signal(SIGSEGV, SIG_DFL);
+	free(w.memory);
+}
+
+static void test_fork(fk_dispatcher *d)
+{
+	work w = new_work(1, 4, 4, 8);
+	fk_error e = fk_error_init();
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		FlashAttentionParams p = {1, 1, 4, 8, 0, 0, 0};
+		int ok = fk_forward(d, &w.p, &w.a, &e) == FK_ERR_FORKED && e.message[0] != 0 && fk_close(d, NULL) == FK_ERR_FORKED;
+		ok &= flash_attention_cpu_forward(w.a.q.data, w.a.k.data, w.a.v.data, w.a.o.data, &p) == FLASH_ATTENTION_ERR_INTERNAL;
+		_exit(ok ? 0 : 1);
+	}
+	int status = -1;
+	SAY(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
+	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_OK, "the parent goes on: %s", e.message);
+	free(w.memory);
+}
+
+/* naive computes one head by the definition. */
+static double naive(const float *q, const float *k, const float *v, const float *g, int n, int d, int causal, float *o)
+{
+	double loss = 0, *s = malloc((size_t)n * sizeof *s);
+	for (int i = 0; i < n; i++) {
+		double most = -INFINITY, sum = 0;
+		int last = causal ? i : n - 1;
+		for (int j = 0; j <= last; j++) {
+			s[j] = 0;
+			for (int c = 0; c < d; c++)
+				s[j] += (double)q[i * d + c] * k[j * d + c] / sqrt(d);
+			most = fmax(most, s[j]);
+		}
+		for (int j = 0; j <= last; j++)
+			sum += s[j] = exp(s[j] - most);
+		for (int c = 0; c < d; c++) {
+			double x = 0;
+			for (int j = 0; j <= last; j++)
+				x += s[j] / sum * v[j * d + c];
+			if (o)
+				o[i * d + c] = (float)x;
+			loss += x * g[i * d + c];
+		}
+	}
+	free(s);
+	return loss;
+}
+
+static void test_classic(void)
+{
+	static const int dims[] = {1, 3, 64, 512};
+	for (int t = 0; t < 8; t++) {
+		int n = 9, d = dims[t / 2], size = n * d;
+		FlashAttentionParams p = {.batch = 1, .heads = 2, .seq_len = n, .head_dim = d, .block_m = 64, .block_n = 64, .causal = t % 2};
+		float *x = malloc((size_t)size * 18 * sizeof *x), *want = x + 16 * size;
+		float *q = x, *k = x + 2 * size, *v = x + 4 * size, *g = x + 6 * size, *o = x + 8 * size, *in[] = {q, k, v}, *grad[] = {x + 10 * size, x + 12 * size, x + 14 * size};
+		for (int i = 0; i < 18 * size; i++)
+			x[i] = noise((uint32_t)i);
+		CHECK(flash_attention_cpu_forward(q, k, v, o, &p) == FLASH_ATTENTION_OK);
+		CHECK(flash_attention_cpu_backward(q, k, v, g, grad[0], grad[1], grad[2], &p) == FLASH_ATTENTION_OK);
+		for (int h = 0; h < 2; h++)
+			naive(q + h * size, k + h * size, v + h * size, g, n, d, p.causal, want + h * size);
+		for (int i = 0; i < 2 * size; i++)
+			SAY(fabsf(o[i] - want[i]) < 1e-5f, "d %d causal %d o[%d] = %g, want %g", d, p.causal, i, o[i], want[i]);
+		for (int which = 0; which < 3; which++) /* of the last head, by differences */
+			for (int i = 0; i < size; i += 1 + size / 7) {
+				float *at = &in[which][size + i], before = *at, step = 1.0f / 64;
+				double up, down;
+				*at = before + step, up = naive(q + size, k + size, v + size, g + size, n, d, p.causal, NULL);
+				*at = before - step, down = naive(q + size, k + size, v + size, g + size, n, d, p.causal, NULL);
+				*at = before;
+				double slope = (up - down) / (2 * step), got = grad[which][size + i];
+				SAY(fabs(slope - got) < 2e-3 * (1 + fabs(slope)), "d %d causal %d input %d [%d] = %g, want %g", d, p.causal, which, i, got, slope);
+			}
+		free(x);
+	}
+}
+
+int main(void)
+{
+	fk_dispatcher *d = open_frozen();
+	test_sizes(d), test_cancel(d), test_merge(d), test_questions(d), test_flags(), test_threads(d), test_fork(d), test_classic(), test_signals(d);
+	CHECK(fk_close(d, NULL) == FK_OK);
+	printf("behavior: %d failures\n", failures);
+	return failures != 0;
+}

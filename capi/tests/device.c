@@ -1,0 +1,89 @@
+/*
+ * Tensors on a device, against the driver of tests/fake_cuda.c: a call enqueues on the
+ * caller's stream and returns, errors of the driver have their codes, and memory of host and device
+ * does not mix.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "flashkit.h"
+
+const char *fake_log(void);
+void fake_reset(int code);
+
+static int failures;
+
+static void check(int good, const char *what, const fk_error *e)
+{
+	if (good)
+		return;
+	failures++;
+	printf("FAIL %s: %d, %s, %s; log:\n%s", what, e->code, e->field, e->message, fake_log());
+}
+
+/* count returns how often the log has a line of what, and on the stream alone if that is not NULL. */
+static int count(const char *what, void *stream)
+{
+	char line[64];
+	int n = 0;
+	snprintf(line, sizeof line, stream ? "%s %p\n" : "%s ", what, stream);
+	for (const char *at = fake_log(); (at = strstr(at, line)) != NULL; at++)
+		n++;
+	return n;
+}
+
+static fk_tensor on_device(void *data, int32_t dtype, int64_t rows, int64_t row)
+{
+	fk_tensor t = fk_dense(data, dtype, 1, 2, rows, row);
+	t.device = FK_CUDA;
+	return t;
+}
+
+int main(void)
+{
+	static uint16_t memory[8][2 * 64 * 64];
+	static float lse[2 * 64];
+	char stream; /* any address will do */
+	fk_error e = fk_error_init();
+	fk_dispatcher *d, *host;
+	fk_args a = fk_args_init();
+	fk_tensor *tensors[] = {&a.q, &a.k, &a.v, &a.o, &a.d_o, &a.d_q, &a.d_k, &a.d_v};
+	for (int i = 0; i < 8; i++)
+		*tensors[i] = on_device(memory[i], FK_BF16, 64, 64);
+	a.lse = on_device(lse, FK_F32, 64, 1);
+	a.stream = &stream;
+	fk_problem p = fk_problem_init();
+	p.band = FK_BAND_CAUSAL;
+	if (fk_open("auto", 0, &d, &e) || fk_open("simd", 0, &host, &e) || fk_problem_of(&a, &p, &e))
+		return puts(e.message), 1;
+
+	for (int pass = 0; pass < 2; pass++) {
+		int (*run)(fk_dispatcher *, const fk_problem *, const fk_args *, fk_error *) = pass ? fk_backward : fk_forward;
+		check(run(d, &p, &a, &e) == FK_OK, "the first call, which loads the kernel", &e);
+		fake_reset(0);
+		check(run(d, &p, &a, &e) == FK_OK, "a call", &e);
+		check(count("launch", &stream) > 0 && count("launch", &stream) == count("launch", NULL), "launches on the caller's stream", &e);
+		check(count("wait", NULL) == 0, "does not wait", &e);
+		fake_reset(2);
+		check(run(d, &p, &a, &e) == FK_ERR_MEMORY, "out of memory", &e);
+		fake_reset(999);
+		check(run(d, &p, &a, &e) == FK_ERR_DRIVER && strstr(e.message, "999") != NULL, "an error of the driver", &e);
+		fake_reset(0);
+	}
+
+	fk_args mixed = a;
+	mixed.k.device = FK_HOST;
+	check(fk_forward(d, &p, &mixed, &e) == FK_ERR_VALUE && strcmp(e.field, "k") == 0, "K on the host", &e);
+	mixed = a;
+	mixed.q.device = FK_HOST;
+	check(fk_forward(d, &p, &mixed, &e) == FK_ERR_VALUE && strcmp(e.field, "k") == 0, "Q on the host", &e);
+	check(fk_forward(host, &p, &a, &e) == FK_ERR_UNSUPPORTED && strcmp(e.field, "q.device") == 0, "simd alone", &e);
+	check(count("launch", NULL) == 0, "nothing was launched", &e);
+	fk_cancel *c;
+	check(fk_cancel_new(&c, &e) == FK_OK && fk_cancel_now(c, &e) == FK_OK, "cancel", &e);
+	a.cancel = c;
+	check(fk_forward(d, &p, &a, &e) == FK_ERR_CANCELED && count("launch", NULL) == 0, "canceled", &e);
+	check(fk_cancel_free(c, &e) == FK_OK && fk_close(d, &e) == FK_OK && fk_close(host, &e) == FK_OK, "close", &e);
+	printf("device: %d failures\n", failures);
+	return failures != 0;
+}

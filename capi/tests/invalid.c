@@ -1,0 +1,274 @@
+/*
+ * Bad inputs: each has its code and its field, and writes nothing. Built with
+ * AddressSanitizer.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "flashkit.h"
+
+enum { B = 2, H = 4, G = 2, N = 5, M = 7, D = 8, DV = 6 };
+
+/* Memory of a call, with room to spoil what a case wants. */
+static float q[B * H * N * D], k[B * G * M * D], v[B * G * M * DV], o[B * H * N * DV], lse[B * H * N];
+static float d_o[B * H * N * DV], d_q[B * H * N * D], d_k[B * G * M * D], d_v[B * G * M * DV];
+static float bias[H * N * M], slopes[H], sink[H];
+static unsigned char mask[N * M];
+static int32_t lens[B] = {3, 5}, starts[B + 1] = {0, 2, 5}, pages[B * 2] = {0, 1, 1, 0};
+
+static fk_dispatcher *dispatcher;
+static fk_problem p;
+static fk_args a;
+static int count, failures;
+
+static void reset(void)
+{
+	p = fk_problem_init();
+	p.batch = B, p.heads = H, p.kv_heads = G, p.q_len = N, p.kv_len = M, p.dim = D, p.v_dim = DV;
+	a = fk_args_init();
+	a.q = fk_dense(q, FK_F32, B, H, N, D);
+	a.k = fk_dense(k, FK_F32, B, G, M, D);
+	a.v = fk_dense(v, FK_F32, B, G, M, DV);
+	a.o = fk_dense(o, FK_F32, B, H, N, DV);
+	a.lse = fk_dense(lse, FK_F32, B, H, N, 1);
+	a.d_o = fk_dense(d_o, FK_F32, B, H, N, DV);
+	a.d_q = fk_dense(d_q, FK_F32, B, H, N, D);
+	a.d_k = fk_dense(d_k, FK_F32, B, G, M, D);
+	a.d_v = fk_dense(d_v, FK_F32, B, G, M, DV);
+	for (int i = 0; i < B * H * N * DV; i++)
+		o[i] = 42;
+	for (int i = 0; i < B * H * N * D; i++)
+		d_q[i] = 42;
+}
+
+static void ragged(void)
+{
+	p.features |= FK_RAGGED;
+	a.seqs = B;
+	a.q_lens = a.kv_lens = lens;
+}
+
+static void paged(void)
+{
+	ragged();
+	p.page = 4;
+	a.k = fk_dense(k, FK_F32, 2, G, 4, D);
+	a.v = fk_dense(v, FK_F32, 2, G, 4, DV);
+	a.pages = pages;
+	a.pages_per_seq = 2;
+}
+
+static void verdict(const char *what, int got, int code, const fk_error *e, const char *field)
+{
+	int wrote = 0;
+	count++;
+	for (int i = 0; i < B * H * N * DV; i++)
+		wrote |= o[i] != 42;
+	for (int i = 0; i < B * H * N * D; i++)
+		wrote |= d_q[i] != 42;
+	if (got == code && e->code == code && strcmp(e->field, field) == 0 && e->message[0] != 0 && !wrote)
+		return;
+	failures++;
+	printf("FAIL %s: code %d (%s), field %s, message %s%s; want %d, %s\n", what, got, fk_error_string(got), e->field, e->message,
+	       wrote ? ", and wrote" : "", code, field);
+}
+
+/* One bad input: what changes in a good call of a pass, the code and the field. */
+#define BAD(pass, code, field, ...)                                                        \
+	do {                                                                               \
+		fk_error e_ = fk_error_init();                                             \
+		reset();                                                                   \
+		__VA_ARGS__;                                                               \
+		int got_ = pass == FK_PASS_BACKWARD ? fk_backward(dispatcher, &p, &a, &e_) \
+		                                    : fk_forward(dispatcher, &p, &a, &e_); \
+		verdict(#__VA_ARGS__, got_, code, &e_, field);                             \
+	} while (0)
+
+#define FORWARD(code, field, ...) BAD(FK_PASS_FORWARD, code, field, __VA_ARGS__)
+#define BACKWARD(code, field, ...) BAD(FK_PASS_BACKWARD, code, field, __VA_ARGS__)
+
+static void problems(void)
+{
+	FORWARD(FK_ERR_DIMENSION, "batch", p.batch = -1);
+	FORWARD(FK_ERR_DIMENSION, "heads", p.heads = 0);
+	FORWARD(FK_ERR_DIMENSION, "kv_heads", p.kv_heads = 3);
+	FORWARD(FK_ERR_DIMENSION, "q_len", p.q_len = INT64_MIN);
+	FORWARD(FK_ERR_DIMENSION, "kv_len", p.kv_len = -7);
+	FORWARD(FK_ERR_DIMENSION, "q", p.q_len = INT64_MAX);
+	FORWARD(FK_ERR_HEAD_DIM, "dim", p.dim = 0);
+	FORWARD(FK_ERR_HEAD_DIM, "v_dim", p.v_dim = -1);
+	FORWARD(FK_ERR_DTYPE, "dtype", p.dtype = FK_BOOL);
+	FORWARD(FK_ERR_DTYPE, "dtype", p.dtype = 256);
+	FORWARD(FK_ERR_DTYPE, "kv_dtype", p.kv_dtype = -1);
+	FORWARD(FK_ERR_DTYPE, "kv_dtype", p.dtype = FK_F16, p.kv_dtype = FK_BF16);
+	FORWARD(FK_ERR_VALUE, "band", p.band = 3);
+	FORWARD(FK_ERR_VALUE, "left", p.left = 1);
+	FORWARD(FK_ERR_VALUE, "right", p.band = FK_BAND_CAUSAL, p.right = 1);
+	FORWARD(FK_ERR_VALUE, "left", p.band = FK_BAND_WINDOW, p.left = -2);
+	FORWARD(FK_ERR_VALUE, "top_left", p.top_left = 2);
+	FORWARD(FK_ERR_VALUE, "shift", p.shift = INT64_MAX);
+	FORWARD(FK_ERR_VALUE, "scale", p.scale = -1);
+	FORWARD(FK_ERR_VALUE, "scale", p.scale = NAN);
+	FORWARD(FK_ERR_VALUE, "softcap", p.softcap = INFINITY);
+	FORWARD(FK_ERR_VALUE, "dropout", p.dropout = 1);
+	FORWARD(FK_ERR_VALUE, "features", p.features = 64);
+	FORWARD(FK_ERR_VALUE, "page", p.page = 4);
+	FORWARD(FK_ERR_SIZE, "p.size", p.size = 0);
+	FORWARD(FK_ERR_SIZE, "p.size", p.size = 12);
+	FORWARD(FK_ERR_SIZE, "p.size", p.size = (size_t)-8);
+	BACKWARD(FK_ERR_UNSUPPORTED, "features", p.features = FK_CARRY);
+}
+
+static void tensors(void)
+{
+	FORWARD(FK_ERR_NULL, "q", memset(&a.q, 0, sizeof a.q));
+	FORWARD(FK_ERR_NULL, "k.data", a.k.data = NULL);
+	FORWARD(FK_ERR_NULL, "o", memset(&a.o, 0, sizeof a.o));
+	FORWARD(FK_ERR_DIMENSION, "q.shape[1]", a.q.shape[1] = -4);
+	FORWARD(FK_ERR_DIMENSION, "q.shape", a.q.shape[1] = 2);
+	FORWARD(FK_ERR_HEAD_DIM, "v.shape", a.v.shape[3] = DV - 1);
+	FORWARD(FK_ERR_DTYPE, "k.dtype", a.k.dtype = FK_F16);
+	FORWARD(FK_ERR_DTYPE, "lse.dtype", a.lse.dtype = FK_BF16);
+	FORWARD(FK_ERR_DTYPE, "v.dtype", a.v.dtype = 77);
+	FORWARD(FK_ERR_VALUE, "v.device", a.v.device = 2);
+	FORWARD(FK_ERR_STRIDE, "q.strides[2]", a.q.strides[2] = -D);
+	FORWARD(FK_ERR_STRIDE, "q.strides[3]", a.q.strides[3] = 0);
+	FORWARD(FK_ERR_STRIDE, "k.strides[0]", a.k.strides[0] = INT64_MAX);
+	FORWARD(FK_ERR_STRIDE, "k.strides[1]", a.k.strides[1] = INT64_MAX - 3);
+	FORWARD(FK_ERR_STRIDE, "q.data", a.q.data = (char *)q + 2);
+	FORWARD(FK_ERR_STRIDE, "q.data", a.q.data = (void *)4);
+	FORWARD(FK_ERR_OVERLAP, "o.strides[2]", a.o.strides[2] = DV - 1);
+	FORWARD(FK_ERR_OVERLAP, "o.strides[1]", a.o.strides[1] = 0);
+	FORWARD(FK_ERR_OVERLAP, "o", a.v.data = o);
+	FORWARD(FK_ERR_OVERLAP, "o", a.lse.data = o);
+	FORWARD(FK_ERR_VALUE, "mask", a.mask = fk_dense(mask, FK_BOOL, 1, 1, N, M));
+	FORWARD(FK_ERR_NULL, "bias", p.features = FK_BIAS);
+	FORWARD(FK_ERR_DIMENSION, "bias.shape", p.features = FK_BIAS, a.bias = fk_dense(bias, FK_F32, 1, H, N, M - 1));
+	FORWARD(FK_ERR_DTYPE, "mask.dtype", p.features = FK_MASK, a.mask = fk_dense(bias, FK_F32, 1, 1, N, M));
+	FORWARD(FK_ERR_DIMENSION, "slopes.shape", p.features = FK_ALIBI, a.slopes = fk_dense(slopes, FK_F32, 1, 2, 1, 1));
+	FORWARD(FK_ERR_DTYPE, "sink.dtype", p.features = FK_SINK, a.sink = fk_dense(sink, FK_F16, 1, H, 1, 1));
+	BACKWARD(FK_ERR_NULL, "lse", memset(&a.lse, 0, sizeof a.lse));
+	BACKWARD(FK_ERR_NULL, "d_v", memset(&a.d_v, 0, sizeof a.d_v));
+	BACKWARD(FK_ERR_HEAD_DIM, "d_o.shape", a.d_o.shape[3] = DV - 1);
+	BACKWARD(FK_ERR_OVERLAP, "d_q", a.d_q.data = q);
+	BACKWARD(FK_ERR_UNSUPPORTED, "kv_dtype", p.kv_dtype = FK_F16, a.k.dtype = a.v.dtype = a.d_k.dtype = a.d_v.dtype = FK_F16);
+}
+
+static void rest(void)
+{
+	FORWARD(FK_ERR_SIZE, "args.size", a.size = 1 << 20);
+	FORWARD(FK_ERR_VALUE, "workers", a.workers = -1);
+	FORWARD(FK_ERR_VALUE, "timeout_ns", a.timeout_ns = -1);
+	FORWARD(FK_ERR_HANDLE, "cancel", a.cancel = (fk_cancel *)(uintptr_t)12345);
+	FORWARD(FK_ERR_VALUE, "seqs", a.seqs = B, a.q_lens = lens);
+	FORWARD(FK_ERR_DIMENSION, "seqs", ragged(), a.seqs = B + 1);
+	FORWARD(FK_ERR_DIMENSION, "seqs", ragged(), a.seqs = -1);
+	FORWARD(FK_ERR_VALUE, "q_lens[1]", ragged(), p.q_len = 4, a.q.shape[2] = a.o.shape[2] = a.lse.shape[2] = 4);
+	FORWARD(FK_ERR_VALUE, "q_starts", ragged(), a.q_starts = starts);
+	FORWARD(FK_ERR_STRIDE, "kv_lens", ragged(), a.kv_lens = (const int32_t *)((const char *)lens + 1));
+	FORWARD(FK_ERR_VALUE, "kv_starts[2]", ragged(), a.kv_lens = NULL, a.kv_starts = starts, a.k.shape[0] = a.v.shape[0] = 1, a.k.shape[2] = a.v.shape[2] = 4);
+	FORWARD(FK_ERR_VALUE, "kv_lens", paged(), a.kv_lens = NULL);
+	FORWARD(FK_ERR_VALUE, "pages", paged(), a.pages = NULL);
+	FORWARD(FK_ERR_VALUE, "pages[0]", paged(), pages[0] = 2);
+	pages[0] = 0;
+	FORWARD(FK_ERR_VALUE, "kv_lens[1]", paged(), a.pages_per_seq = 1);
+	FORWARD(FK_ERR_VALUE, "pages_per_seq", paged(), a.pages_per_seq = -1);
+	BACKWARD(FK_ERR_UNSUPPORTED, "page", paged());
+}
+
+#define CALL(code, field, call)                        \
+	do {                                           \
+		fk_error e = fk_error_init();          \
+		reset();                               \
+		verdict(#call, call, code, &e, field); \
+	} while (0)
+
+static void calls(void)
+{
+	fk_dispatcher *other = NULL;
+	fk_memory m = {0};
+	fk_cancel *c = NULL;
+	char text[8];
+	CALL(FK_ERR_NULL, "out", fk_open("auto", 0, NULL, &e));
+	CALL(FK_ERR_VALUE, "flags", fk_open("auto", 8, &other, &e));
+	CALL(FK_ERR_VALUE, "backend", fk_open("no such backend", 0, &other, &e));
+	CALL(FK_ERR_VALUE, "backend", fk_open("simd/fwd_", 0, &other, &e));
+	CALL(FK_ERR_NULL, "d", fk_forward(NULL, &p, &a, &e));
+	CALL(FK_ERR_HANDLE, "d", fk_forward((fk_dispatcher *)&q, &p, &a, &e));
+	CALL(FK_ERR_NULL, "p", fk_forward(dispatcher, NULL, &a, &e));
+	CALL(FK_ERR_NULL, "args", fk_backward(dispatcher, &p, NULL, &e));
+	CALL(FK_ERR_NULL, "args", fk_problem_of(NULL, &p, &e));
+	CALL(FK_ERR_NULL, "p", fk_problem_of(&a, NULL, &e));
+	CALL(FK_ERR_NULL, "v", (memset(&a.v, 0, sizeof a.v), fk_problem_of(&a, &p, &e)));
+	CALL(FK_ERR_SIZE, "out.size", fk_workspace(dispatcher, &p, FK_PASS_FORWARD, &m, &e));
+	CALL(FK_ERR_VALUE, "pass", fk_explain(dispatcher, &p, 2, text, sizeof text, NULL, &e));
+	CALL(FK_ERR_NULL, "buf", fk_kernels(dispatcher, NULL, 8, NULL, &e));
+	CALL(FK_ERR_NULL, "c", fk_cancel_now(c, &e));
+	CALL(FK_ERR_HANDLE, "c", fk_cancel_free((fk_cancel *)&q, &e));
+	if (other != NULL)
+		failures++, puts("FAIL fk_open wrote a handle of what it did not open");
+}
+
+static void merges(void)
+{
+	fk_tensor x, y, z, l;
+	CALL(FK_ERR_NULL, "o2", (x = a.o, l = a.lse, fk_merge(&x, NULL, &x, &l, NULL, &l, &e)));
+	CALL(FK_ERR_DTYPE, "o1.dtype", (x = a.o, y = a.d_o, y.dtype = FK_BF16, l = a.lse, fk_merge(&x, NULL, &y, &l, &x, &l, &e)));
+	CALL(FK_ERR_HEAD_DIM, "lse1.shape", (x = a.o, y = a.d_o, l = a.lse, fk_merge(&x, NULL, &y, &y, &y, &l, &e)));
+	CALL(FK_ERR_DIMENSION, "o2.shape", (x = a.o, y = z = a.d_o, z.shape[0] = 1, l = a.lse, fk_merge(&x, NULL, &y, &l, &z, &l, &e)));
+	CALL(FK_ERR_OVERLAP, "o", (x = y = a.o, x.shape[0] = y.shape[0] = 1, y.data = o + 1, l = a.lse, l.shape[0] = 1, fk_merge(&x, NULL, &y, &l, &x, &l, &e)));
+	CALL(FK_ERR_OVERLAP, "o.strides", (x = y = a.o, x.strides[2] = 1, l = a.lse, fk_merge(&x, NULL, &y, &l, &y, &l, &e)));
+}
+
+#define CLASSIC(want, call)                                                                  \
+	do {                                                                                 \
+		int got_ = call;                                                             \
+		count++;                                                                     \
+		if (got_ != want)                                                            \
+			failures++, printf("FAIL %s: %d, want %d\n", #call, got_, want);     \
+	} while (0)
+
+static void classics(void)
+{
+	FlashAttentionParams good = {.batch = B, .heads = G, .seq_len = N, .head_dim = D}, bad;
+	static float x[B * G * N * D], y[B * G * N * D], z[B * G * N * D];
+	CLASSIC(FLASH_ATTENTION_ERR_NULL, flash_attention_cpu_forward(x, x, x, y, NULL));
+	CLASSIC(FLASH_ATTENTION_ERR_NULL, flash_attention_cpu_forward(x, x, NULL, y, &good));
+	CLASSIC(FLASH_ATTENTION_ERR_NULL, flash_attention_cpu_forward(x, (const float *)((const char *)x + 1), x, y, &good));
+	CLASSIC(FLASH_ATTENTION_ERR_DIMENSION, (bad = good, bad.seq_len = 0, flash_attention_cpu_forward(x, x, x, y, &bad)));
+	CLASSIC(FLASH_ATTENTION_ERR_DIMENSION, (bad = good, bad.batch = bad.heads = bad.seq_len = 0x7fffffff, flash_attention_cpu_forward(x, x, x, y, &bad)));
+	CLASSIC(FLASH_ATTENTION_ERR_HEAD_DIM, (bad = good, bad.head_dim = 513, flash_attention_cpu_forward(x, x, x, y, &bad)));
+	CLASSIC(FLASH_ATTENTION_ERR_BLOCK, (bad = good, bad.block_n = -1, flash_attention_cpu_forward(x, x, x, y, &bad)));
+	CLASSIC(FLASH_ATTENTION_ERR_OVERLAP, flash_attention_cpu_forward(x, x, x, x, &good));
+	CLASSIC(FLASH_ATTENTION_ERR_NULL, flash_attention_cpu_backward(x, x, x, x, y, z, NULL, &good));
+	CLASSIC(FLASH_ATTENTION_ERR_OVERLAP, flash_attention_cpu_backward(x, x, x, x, y, y, z, &good));
+	CLASSIC(FLASH_ATTENTION_ERR_DIMENSION, (bad = good, bad.heads = -1, flash_attention_cpu_backward(x, x, x, x, y, z, z, &bad)));
+}
+
+/* What fails here would make the rest worth nothing: the call that cases spoil is good. */
+static void good(void)
+{
+	fk_error e = fk_error_init();
+	reset();
+	if (fk_forward(dispatcher, &p, &a, &e) || fk_backward(dispatcher, &p, &a, &e))
+		failures++, printf("FAIL a good call: %s\n", e.message);
+	reset(), paged();
+	if (fk_forward(dispatcher, &p, &a, &e))
+		failures++, printf("FAIL a good paged call: %s\n", e.message);
+}
+
+int main(void)
+{
+	fk_error e = fk_error_init();
+	if (fk_open("auto", 0, &dispatcher, &e) != FK_OK)
+		return puts(e.message), 1;
+	good(), problems(), tensors(), rest(), calls(), merges(), classics();
+	if (fk_close(dispatcher, &e) != FK_OK)
+		return puts(e.message), 1;
+	reset();
+	verdict("forward after close", fk_forward(dispatcher, &p, &a, &e), FK_ERR_HANDLE, &e, "d");
+	verdict("close after close", fk_close(dispatcher, &e), FK_ERR_HANDLE, &e, "d");
+	printf("%d bad inputs, %d failures\n", count, failures);
+	return failures != 0;
+}
