@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -131,6 +132,19 @@ func TestGradients(t *testing.T) {
 				l := nn.NewLayerNorm(nn.NewInit(1), 7)
 				checkLayer(t, l.Params(), []nn.Tensor{random(r, 3, 30, 7)}, one(l))
 			})
+			t.Run("PositionalEmbedding", func(t *testing.T) {
+				l := nn.NewPositionalEmbedding(nn.NewInit(1), 4, 7)
+				checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 3, 7)}, one(l))
+			})
+			t.Run("Activation", func(t *testing.T) {
+				for _, a := range []nn.Activation{nn.ReLU, nn.GELU, nn.GELUTanh} {
+					x := random(r, 2, 3, 7)
+					for i, v := range x.Data { // away from where the slope of ReLU jumps
+						x.Data[i] = v + float32(math.Copysign(1, float64(v)))
+					}
+					checkLayer(t, nil, []nn.Tensor{x}, one(a))
+				}
+			})
 			t.Run("Dropout", func(t *testing.T) {
 				checkLayer(t, nil, []nn.Tensor{random(r, 2, 3, 7)}, one(&nn.Dropout{P: dropout}))
 			})
@@ -154,5 +168,44 @@ func TestGradients(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// The loss of a whole model: embeddings, layers, head and cross entropy, with a row that does
+// not count.
+func TestGradientsOfLoss(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 14))
+	tokens, targets := someTokens(r, 2, 6, 5), someTokens(r, 2, 6, 5).IDs
+	targets[4] = -100
+	const counted = 11
+	for _, flash := range []bool{true, false} {
+		for _, dropout := range []float32{0, .3} {
+			t.Run(fmt.Sprintf("flash=%v/dropout=%v", flash, dropout), func(t *testing.T) {
+				m := newModel(t, nn.LanguageModelConfig{Vocabulary: 5, TransformerConfig: nn.TransformerConfig{
+					Embedding: 8, Hidden: 10, Layers: 2, Heads: 2, DimHead: 4, Dropout: dropout, Causal: true, SequenceLen: 6}})
+				m.UseFlashAttention(flash)
+				for _, l := range m.Transformer.Layers {
+					l.Linear1.Activation = nn.GELU // the slope of ReLU jumps
+				}
+				params, s, cross := m.Params(), engine.NewStep(), nn.CrossEntropy{Ignore: -100}
+				for _, p := range params {
+					if strings.HasSuffix(p.Name, "norm_k.bias") {
+						continue // its gradient is 0 but for rounding
+					}
+					checkGradient(t, p.Name, p.Data, func() (float64, []float32) {
+						s.BeginTraining(t.Context(), 5, 6)
+						nn.ZeroGrads(params)
+						p.Changed()
+						loss := cross.Forward(s, m.Forward(s, tokens), targets)
+						m.Backward(s, cross.Backward(s))
+						require.NoError(t, s.Err())
+						for i := range p.Grad {
+							p.Grad[i] *= counted
+						}
+						return counted * loss, p.Grad // the sum of the rows' losses
+					})
+				}
+			})
+		}
 	}
 }

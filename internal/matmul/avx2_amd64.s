@@ -19,11 +19,16 @@ TEXT ·multiply1AVX2(SB), NOSPLIT, $8-96
 	MOVQ    rows+40(FP), DI
 	MOVQ    ahead+80(FP), R8
 	LEAQ    (DX)(DX*2), R9
-	CMPQ    fetch+88(FP), $0x03
-	JG      slow
-	JE      fast
+	CMPQ    fetch+88(FP), $0x02
+	JE      fetch2
+	CMPQ    fetch+88(FP), $0x04
+	JE      fetch4
+	CMPQ    fetch+88(FP), $0x08
+	JE      fetch8
+	CMPQ    fetch+88(FP), $0x10
+	JE      fetch16
 
-once:
+fetch1:
 	CMPQ       DI, $0x04
 	JL         tails
 	VXORPS     Y0, Y0, Y0
@@ -32,7 +37,7 @@ once:
 	VXORPS     Y3, Y3, Y3
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         oncefetched
+	JZ         fetch1fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -44,14 +49,14 @@ once:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 
-oncefetched:
+fetch1fetched:
 	MOVQ CX, R10
 	MOVQ BX, R11
 	MOVQ SI, R12
 	SUBQ $0x00000004, R12
-	JL   oncesteprest
+	JL   fetch1steprest
 
-oncestep:
+fetch1step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y4
 	VBROADCASTSS (R10), Y5
@@ -94,13 +99,13 @@ oncestep:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000080, R8
 	SUBQ         $0x00000004, R12
-	JGE          oncestep
+	JGE          fetch1step
 
-oncesteprest:
+fetch1steprest:
 	ADDQ $0x00000004, R12
-	JZ   oncestepend
+	JZ   fetch1stepend
 
-oncestepone:
+fetch1stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y4
 	VBROADCASTSS (R10), Y5
@@ -115,37 +120,37 @@ oncestepone:
 	ADDQ         $0x00000020, R11
 	ADDQ         $0x00000020, R8
 	DECQ         R12
-	JNZ          oncestepone
+	JNZ          fetch1stepone
 
-oncestepend:
+fetch1stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     onceset
+	JE     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
-onceset:
+fetch1set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     oncelast
+	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
-	JMP     oncestored
+	JMP     fetch1stored
 
-oncelast:
+fetch1last:
 	TESTQ   R11, R11
-	JZ      onceplain
+	JZ      fetch1plain
 	VMOVUPS (R11), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
-onceplain:
+fetch1plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
@@ -158,7 +163,7 @@ onceplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-oncestored:
+fetch1stored:
 	ADDQ $0x00000080, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -166,11 +171,11 @@ oncestored:
 	ADDQ DX, CX
 	SUBQ $0x04, DI
 	DECQ fetch+88(FP)
-	JNZ  once
+	JNZ  fetch1
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch16
 
-fast:
+fetch2:
 	CMPQ       DI, $0x04
 	JL         tails
 	VXORPS     Y0, Y0, Y0
@@ -179,7 +184,7 @@ fast:
 	VXORPS     Y3, Y3, Y3
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         fastfetched
+	JZ         fetch2fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -191,160 +196,14 @@ fast:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 
-fastfetched:
+fetch2fetched:
 	MOVQ CX, R10
 	MOVQ BX, R11
 	MOVQ SI, R12
 	SUBQ $0x00000004, R12
-	JL   faststeprest
+	JL   fetch2steprest
 
-faststep:
-	PREFETCHT1   (R8)
-	VMOVUPS      (R11), Y4
-	VBROADCASTSS (R10), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R10)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R10)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R10)(R9*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	VMOVUPS      32(R11), Y4
-	VBROADCASTSS 4(R10), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 4(R10)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 4(R10)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 4(R10)(R9*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	PREFETCHT1   64(R8)
-	VMOVUPS      64(R11), Y4
-	VBROADCASTSS 8(R10), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 8(R10)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 8(R10)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 8(R10)(R9*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	VMOVUPS      96(R11), Y4
-	VBROADCASTSS 12(R10), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS 12(R10)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS 12(R10)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 12(R10)(R9*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         $0x00000010, R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000080, R8
-	SUBQ         $0x00000004, R12
-	JGE          faststep
-
-faststeprest:
-	ADDQ $0x00000004, R12
-	JZ   faststepend
-
-faststepone:
-	PREFETCHT1   (R8)
-	VMOVUPS      (R11), Y4
-	VBROADCASTSS (R10), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (R10)(DX*1), Y6
-	VFMADD231PS  Y6, Y4, Y1
-	VBROADCASTSS (R10)(DX*2), Y7
-	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS (R10)(R9*1), Y8
-	VFMADD231PS  Y8, Y4, Y3
-	ADDQ         $0x00000004, R10
-	ADDQ         $0x00000020, R11
-	ADDQ         $0x00000020, R8
-	DECQ         R12
-	JNZ          faststepone
-
-faststepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fastset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-
-fastset:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
-	JNZ     fastlast
-	VMOVUPS Y0, (AX)
-	VMOVUPS Y1, 32(AX)
-	VMOVUPS Y2, 64(AX)
-	VMOVUPS Y3, 96(AX)
-	JMP     faststored
-
-fastlast:
-	TESTQ   R11, R11
-	JZ      fastplain
-	VMOVUPS (R11), Y4
-	VADDPS  Y4, Y0, Y0
-	VADDPS  Y4, Y1, Y1
-	VADDPS  Y4, Y2, Y2
-	VADDPS  Y4, Y3, Y3
-
-fastplain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
-
-faststored:
-	ADDQ $0x00000080, AX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	ADDQ DX, CX
-	SUBQ $0x04, DI
-	DECQ fetch+88(FP)
-	JNZ  fast
-	MOVQ BX, R8
-
-slow:
-	CMPQ       DI, $0x04
-	JL         tails
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	MOVQ       c+56(FP), R10
-	TESTQ      R10, R10
-	JZ         slowfetched
-	MOVQ       cStep+64(FP), R11
-	SHLQ       $0x02, R11
-	PREFETCHT0 (R10)
-	ADDQ       R11, R10
-	PREFETCHT0 (R10)
-	ADDQ       R11, R10
-	PREFETCHT0 (R10)
-	ADDQ       R11, R10
-	PREFETCHT0 (R10)
-	ADDQ       R11, R10
-
-slowfetched:
-	MOVQ CX, R10
-	MOVQ BX, R11
-	MOVQ SI, R12
-	SUBQ $0x00000004, R12
-	JL   slowsteprest
-
-slowstep:
+fetch2step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y4
 	VBROADCASTSS (R10), Y5
@@ -384,15 +243,161 @@ slowstep:
 	VFMADD231PS  Y8, Y4, Y3
 	ADDQ         $0x00000010, R10
 	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000040, R8
+	SUBQ         $0x00000004, R12
+	JGE          fetch2step
+
+fetch2steprest:
+	ADDQ $0x00000004, R12
+	JZ   fetch2stepend
+
+fetch2stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000010, R8
+	DECQ         R12
+	JNZ          fetch2stepone
+
+fetch2stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fetch2set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+
+fetch2set:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fetch2last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	JMP     fetch2stored
+
+fetch2last:
+	TESTQ   R11, R11
+	JZ      fetch2plain
+	VMOVUPS (R11), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VADDPS  Y4, Y3, Y3
+
+fetch2plain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+fetch2stored:
+	ADDQ $0x00000080, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fetch2
+	MOVQ BX, R8
+	JMP  fetch16
+
+fetch4:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         fetch4fetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+fetch4fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   fetch4steprest
+
+fetch4step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 4(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 4(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 4(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 8(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 8(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 8(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 12(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 12(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 12(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000020, R8
 	SUBQ         $0x00000004, R12
-	JGE          slowstep
+	JGE          fetch4step
 
-slowsteprest:
+fetch4steprest:
 	ADDQ $0x00000004, R12
-	JZ   slowstepend
+	JZ   fetch4stepend
 
-slowstepone:
+fetch4stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y4
 	VBROADCASTSS (R10), Y5
@@ -407,37 +412,37 @@ slowstepone:
 	ADDQ         $0x00000020, R11
 	ADDQ         $0x00000008, R8
 	DECQ         R12
-	JNZ          slowstepone
+	JNZ          fetch4stepone
 
-slowstepend:
+fetch4stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     slowset
+	JE     fetch4set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
-slowset:
+fetch4set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     slowlast
+	JNZ     fetch4last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
 	VMOVUPS Y3, 96(AX)
-	JMP     slowstored
+	JMP     fetch4stored
 
-slowlast:
+fetch4last:
 	TESTQ   R11, R11
-	JZ      slowplain
+	JZ      fetch4plain
 	VMOVUPS (R11), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
-slowplain:
+fetch4plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
@@ -450,7 +455,7 @@ slowplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-slowstored:
+fetch4stored:
 	ADDQ $0x00000080, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -458,9 +463,300 @@ slowstored:
 	ADDQ DX, CX
 	SUBQ $0x04, DI
 	DECQ fetch+88(FP)
-	JNZ  slow
+	JNZ  fetch4
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch16
+
+fetch8:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         fetch8fetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+fetch8fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   fetch8steprest
+
+fetch8step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 4(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 4(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 4(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 8(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 8(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 8(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 12(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 12(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 12(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000010, R8
+	SUBQ         $0x00000004, R12
+	JGE          fetch8step
+
+fetch8steprest:
+	ADDQ $0x00000004, R12
+	JZ   fetch8stepend
+
+fetch8stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000004, R8
+	DECQ         R12
+	JNZ          fetch8stepone
+
+fetch8stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fetch8set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+
+fetch8set:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fetch8last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	JMP     fetch8stored
+
+fetch8last:
+	TESTQ   R11, R11
+	JZ      fetch8plain
+	VMOVUPS (R11), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VADDPS  Y4, Y3, Y3
+
+fetch8plain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+fetch8stored:
+	ADDQ $0x00000080, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fetch8
+	MOVQ BX, R8
+
+fetch16:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         fetch16fetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+fetch16fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   fetch16steprest
+
+fetch16step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      32(R11), Y4
+	VBROADCASTSS 4(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 4(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 4(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 4(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      64(R11), Y4
+	VBROADCASTSS 8(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 8(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 8(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 8(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	VMOVUPS      96(R11), Y4
+	VBROADCASTSS 12(R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 12(R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS 12(R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS 12(R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x00000008, R8
+	SUBQ         $0x00000004, R12
+	JGE          fetch16step
+
+fetch16steprest:
+	ADDQ $0x00000004, R12
+	JZ   fetch16stepend
+
+fetch16stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R10), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (R10)(DX*1), Y6
+	VFMADD231PS  Y6, Y4, Y1
+	VBROADCASTSS (R10)(DX*2), Y7
+	VFMADD231PS  Y7, Y4, Y2
+	VBROADCASTSS (R10)(R9*1), Y8
+	VFMADD231PS  Y8, Y4, Y3
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000020, R11
+	ADDQ         $0x00000002, R8
+	DECQ         R12
+	JNZ          fetch16stepone
+
+fetch16stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fetch16set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+
+fetch16set:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fetch16last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	JMP     fetch16stored
+
+fetch16last:
+	TESTQ   R11, R11
+	JZ      fetch16plain
+	VMOVUPS (R11), Y4
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y4, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VADDPS  Y4, Y3, Y3
+
+fetch16plain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+fetch16stored:
+	ADDQ $0x00000080, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fetch16
+	MOVQ BX, R8
+	JMP  fetch16
 
 tails:
 	CMPQ       DI, $0x03
@@ -782,11 +1078,16 @@ TEXT ·multiply2AVX2(SB), NOSPLIT, $8-96
 	MOVQ    rows+40(FP), DI
 	MOVQ    ahead+80(FP), R8
 	LEAQ    (DX)(DX*2), R9
-	CMPQ    fetch+88(FP), $0x03
-	JG      slow
-	JE      fast
+	CMPQ    fetch+88(FP), $0x02
+	JE      fetch2
+	CMPQ    fetch+88(FP), $0x04
+	JE      fetch4
+	CMPQ    fetch+88(FP), $0x08
+	JE      fetch8
+	CMPQ    fetch+88(FP), $0x10
+	JE      fetch16
 
-once:
+fetch1:
 	CMPQ       DI, $0x04
 	JL         tails
 	VXORPS     Y0, Y0, Y0
@@ -799,7 +1100,7 @@ once:
 	VXORPS     Y7, Y7, Y7
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         oncefetched
+	JZ         fetch1fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -811,14 +1112,14 @@ once:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 
-oncefetched:
+fetch1fetched:
 	MOVQ CX, R10
 	MOVQ BX, R11
 	MOVQ SI, R12
 	SUBQ $0x00000004, R12
-	JL   oncesteprest
+	JL   fetch1steprest
 
-oncestep:
+fetch1step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
@@ -883,13 +1184,13 @@ oncestep:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x00000004, R12
-	JGE          oncestep
+	JGE          fetch1step
 
-oncesteprest:
+fetch1steprest:
 	ADDQ $0x00000004, R12
-	JZ   oncestepend
+	JZ   fetch1stepend
 
-oncestepone:
+fetch1stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
@@ -909,11 +1210,11 @@ oncestepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000040, R8
 	DECQ         R12
-	JNZ          oncestepone
+	JNZ          fetch1stepone
 
-oncestepend:
+fetch1stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     onceset
+	JE     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -923,11 +1224,11 @@ oncestepend:
 	VADDPS 192(AX), Y6, Y6
 	VADDPS 224(AX), Y7, Y7
 
-onceset:
+fetch1set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     oncelast
+	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -936,11 +1237,11 @@ onceset:
 	VMOVUPS Y5, 160(AX)
 	VMOVUPS Y6, 192(AX)
 	VMOVUPS Y7, 224(AX)
-	JMP     oncestored
+	JMP     fetch1stored
 
-oncelast:
+fetch1last:
 	TESTQ   R11, R11
-	JZ      onceplain
+	JZ      fetch1plain
 	VMOVUPS (R11), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
@@ -952,7 +1253,7 @@ oncelast:
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
-onceplain:
+fetch1plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
@@ -969,7 +1270,7 @@ onceplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-oncestored:
+fetch1stored:
 	ADDQ $0x00000100, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -977,11 +1278,11 @@ oncestored:
 	ADDQ DX, CX
 	SUBQ $0x04, DI
 	DECQ fetch+88(FP)
-	JNZ  once
+	JNZ  fetch1
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch16
 
-fast:
+fetch2:
 	CMPQ       DI, $0x04
 	JL         tails
 	VXORPS     Y0, Y0, Y0
@@ -994,7 +1295,7 @@ fast:
 	VXORPS     Y7, Y7, Y7
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         fastfetched
+	JZ         fetch2fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -1006,14 +1307,14 @@ fast:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 
-fastfetched:
+fetch2fetched:
 	MOVQ CX, R10
 	MOVQ BX, R11
 	MOVQ SI, R12
 	SUBQ $0x00000004, R12
-	JL   faststeprest
+	JL   fetch2steprest
 
-faststep:
+fetch2step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
@@ -1076,13 +1377,13 @@ faststep:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000080, R8
 	SUBQ         $0x00000004, R12
-	JGE          faststep
+	JGE          fetch2step
 
-faststeprest:
+fetch2steprest:
 	ADDQ $0x00000004, R12
-	JZ   faststepend
+	JZ   fetch2stepend
 
-faststepone:
+fetch2stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
@@ -1102,11 +1403,11 @@ faststepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000020, R8
 	DECQ         R12
-	JNZ          faststepone
+	JNZ          fetch2stepone
 
-faststepend:
+fetch2stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     fastset
+	JE     fetch2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -1116,11 +1417,11 @@ faststepend:
 	VADDPS 192(AX), Y6, Y6
 	VADDPS 224(AX), Y7, Y7
 
-fastset:
+fetch2set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     fastlast
+	JNZ     fetch2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1129,11 +1430,11 @@ fastset:
 	VMOVUPS Y5, 160(AX)
 	VMOVUPS Y6, 192(AX)
 	VMOVUPS Y7, 224(AX)
-	JMP     faststored
+	JMP     fetch2stored
 
-fastlast:
+fetch2last:
 	TESTQ   R11, R11
-	JZ      fastplain
+	JZ      fetch2plain
 	VMOVUPS (R11), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
@@ -1145,7 +1446,7 @@ fastlast:
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
-fastplain:
+fetch2plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
@@ -1162,7 +1463,7 @@ fastplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-faststored:
+fetch2stored:
 	ADDQ $0x00000100, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -1170,10 +1471,11 @@ faststored:
 	ADDQ DX, CX
 	SUBQ $0x04, DI
 	DECQ fetch+88(FP)
-	JNZ  fast
+	JNZ  fetch2
 	MOVQ BX, R8
+	JMP  fetch16
 
-slow:
+fetch4:
 	CMPQ       DI, $0x04
 	JL         tails
 	VXORPS     Y0, Y0, Y0
@@ -1186,7 +1488,7 @@ slow:
 	VXORPS     Y7, Y7, Y7
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         slowfetched
+	JZ         fetch4fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -1198,14 +1500,206 @@ slow:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 
-slowfetched:
+fetch4fetched:
 	MOVQ CX, R10
 	MOVQ BX, R11
 	MOVQ SI, R12
 	SUBQ $0x00000004, R12
-	JL   slowsteprest
+	JL   fetch4steprest
 
-slowstep:
+fetch4step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
+	VBROADCASTSS 4(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 4(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 4(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 4(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      128(R11), Y8
+	VMOVUPS      160(R11), Y9
+	VBROADCASTSS 8(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 8(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 8(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 8(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      192(R11), Y8
+	VMOVUPS      224(R11), Y9
+	VBROADCASTSS 12(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 12(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 12(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 12(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000100, R11
+	ADDQ         $0x00000040, R8
+	SUBQ         $0x00000004, R12
+	JGE          fetch4step
+
+fetch4steprest:
+	ADDQ $0x00000004, R12
+	JZ   fetch4stepend
+
+fetch4stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000010, R8
+	DECQ         R12
+	JNZ          fetch4stepone
+
+fetch4stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fetch4set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+
+fetch4set:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fetch4last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	JMP     fetch4stored
+
+fetch4last:
+	TESTQ   R11, R11
+	JZ      fetch4plain
+	VMOVUPS (R11), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VADDPS  Y8, Y6, Y6
+	VMOVUPS 32(R11), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+	VADDPS  Y9, Y5, Y5
+	VADDPS  Y9, Y7, Y7
+
+fetch4plain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	VMOVUPS Y3, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y4, (R10)
+	VMOVUPS Y5, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+fetch4stored:
+	ADDQ $0x00000100, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fetch4
+	MOVQ BX, R8
+	JMP  fetch16
+
+fetch8:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         fetch8fetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+fetch8fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   fetch8steprest
+
+fetch8step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
@@ -1267,13 +1761,13 @@ slowstep:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000020, R8
 	SUBQ         $0x00000004, R12
-	JGE          slowstep
+	JGE          fetch8step
 
-slowsteprest:
+fetch8steprest:
 	ADDQ $0x00000004, R12
-	JZ   slowstepend
+	JZ   fetch8stepend
 
-slowstepone:
+fetch8stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
@@ -1293,11 +1787,11 @@ slowstepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000008, R8
 	DECQ         R12
-	JNZ          slowstepone
+	JNZ          fetch8stepone
 
-slowstepend:
+fetch8stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     slowset
+	JE     fetch8set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -1307,11 +1801,11 @@ slowstepend:
 	VADDPS 192(AX), Y6, Y6
 	VADDPS 224(AX), Y7, Y7
 
-slowset:
+fetch8set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     slowlast
+	JNZ     fetch8last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1320,11 +1814,11 @@ slowset:
 	VMOVUPS Y5, 160(AX)
 	VMOVUPS Y6, 192(AX)
 	VMOVUPS Y7, 224(AX)
-	JMP     slowstored
+	JMP     fetch8stored
 
-slowlast:
+fetch8last:
 	TESTQ   R11, R11
-	JZ      slowplain
+	JZ      fetch8plain
 	VMOVUPS (R11), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
@@ -1336,7 +1830,7 @@ slowlast:
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
-slowplain:
+fetch8plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
@@ -1353,7 +1847,7 @@ slowplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-slowstored:
+fetch8stored:
 	ADDQ $0x00000100, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -1361,9 +1855,200 @@ slowstored:
 	ADDQ DX, CX
 	SUBQ $0x04, DI
 	DECQ fetch+88(FP)
-	JNZ  slow
+	JNZ  fetch8
 	MOVQ BX, R8
-	JMP  slow
+
+fetch16:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         fetch16fetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
+
+fetch16fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   fetch16steprest
+
+fetch16step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
+	VBROADCASTSS 4(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 4(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 4(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 4(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      128(R11), Y8
+	VMOVUPS      160(R11), Y9
+	VBROADCASTSS 8(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 8(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 8(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 8(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	VMOVUPS      192(R11), Y8
+	VMOVUPS      224(R11), Y9
+	VBROADCASTSS 12(R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 12(R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS 12(R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS 12(R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000100, R11
+	ADDQ         $0x00000010, R8
+	SUBQ         $0x00000004, R12
+	JGE          fetch16step
+
+fetch16steprest:
+	ADDQ $0x00000004, R12
+	JZ   fetch16stepend
+
+fetch16stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R10)(DX*1), Y11
+	VFMADD231PS  Y11, Y8, Y2
+	VFMADD231PS  Y11, Y9, Y3
+	VBROADCASTSS (R10)(DX*2), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VBROADCASTSS (R10)(R9*1), Y13
+	VFMADD231PS  Y13, Y8, Y6
+	VFMADD231PS  Y13, Y9, Y7
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000004, R8
+	DECQ         R12
+	JNZ          fetch16stepone
+
+fetch16stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fetch16set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+
+fetch16set:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fetch16last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	JMP     fetch16stored
+
+fetch16last:
+	TESTQ   R11, R11
+	JZ      fetch16plain
+	VMOVUPS (R11), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VADDPS  Y8, Y6, Y6
+	VMOVUPS 32(R11), Y9
+	VADDPS  Y9, Y1, Y1
+	VADDPS  Y9, Y3, Y3
+	VADDPS  Y9, Y5, Y5
+	VADDPS  Y9, Y7, Y7
+
+fetch16plain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	VMOVUPS Y3, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y4, (R10)
+	VMOVUPS Y5, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+fetch16stored:
+	ADDQ $0x00000100, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fetch16
+	MOVQ BX, R8
+	JMP  fetch16
 
 tails:
 	CMPQ       DI, $0x03
@@ -1769,11 +2454,16 @@ TEXT ·multiply3AVX2(SB), NOSPLIT, $8-96
 	MOVQ    rows+40(FP), DI
 	MOVQ    ahead+80(FP), R8
 	LEAQ    (DX)(DX*2), R9
-	CMPQ    fetch+88(FP), $0x03
-	JG      slow
-	JE      fast
+	CMPQ    fetch+88(FP), $0x02
+	JE      fetch2
+	CMPQ    fetch+88(FP), $0x04
+	JE      fetch4
+	CMPQ    fetch+88(FP), $0x08
+	JE      fetch8
+	CMPQ    fetch+88(FP), $0x10
+	JE      fetch16
 
-once:
+fetch1:
 	CMPQ       DI, $0x04
 	JL         tails
 	VXORPS     Y0, Y0, Y0
@@ -1790,7 +2480,7 @@ once:
 	VXORPS     Y11, Y11, Y11
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         oncefetched
+	JZ         fetch1fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -1806,14 +2496,14 @@ once:
 	PREFETCHT0 64(R10)
 	ADDQ       R11, R10
 
-oncefetched:
+fetch1fetched:
 	MOVQ CX, R10
 	MOVQ BX, R11
 	MOVQ SI, R12
 	SUBQ $0x00000004, R12
-	JL   oncesteprest
+	JL   fetch1steprest
 
-oncestep:
+fetch1step:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Y12
@@ -1900,13 +2590,13 @@ oncestep:
 	ADDQ         $0x00000180, R11
 	ADDQ         $0x00000180, R8
 	SUBQ         $0x00000004, R12
-	JGE          oncestep
+	JGE          fetch1step
 
-oncesteprest:
+fetch1steprest:
 	ADDQ $0x00000004, R12
-	JZ   oncestepend
+	JZ   fetch1stepend
 
-oncestepone:
+fetch1stepone:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Y12
@@ -1932,11 +2622,11 @@ oncestepone:
 	ADDQ         $0x00000060, R11
 	ADDQ         $0x00000060, R8
 	DECQ         R12
-	JNZ          oncestepone
+	JNZ          fetch1stepone
 
-oncestepend:
+fetch1stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     onceset
+	JE     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -1950,11 +2640,11 @@ oncestepend:
 	VADDPS 320(AX), Y10, Y10
 	VADDPS 352(AX), Y11, Y11
 
-onceset:
+fetch1set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     oncelast
+	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1967,11 +2657,11 @@ onceset:
 	VMOVUPS Y9, 288(AX)
 	VMOVUPS Y10, 320(AX)
 	VMOVUPS Y11, 352(AX)
-	JMP     oncestored
+	JMP     fetch1stored
 
-oncelast:
+fetch1last:
 	TESTQ   R11, R11
-	JZ      onceplain
+	JZ      fetch1plain
 	VMOVUPS (R11), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
@@ -1988,7 +2678,7 @@ oncelast:
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
-onceplain:
+fetch1plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
@@ -2009,7 +2699,7 @@ onceplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-oncestored:
+fetch1stored:
 	ADDQ $0x00000180, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -2017,11 +2707,11 @@ oncestored:
 	ADDQ DX, CX
 	SUBQ $0x04, DI
 	DECQ fetch+88(FP)
-	JNZ  once
+	JNZ  fetch1
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch16
 
-fast:
+fetch2:
 	CMPQ       DI, $0x04
 	JL         tails
 	VXORPS     Y0, Y0, Y0
@@ -2038,7 +2728,7 @@ fast:
 	VXORPS     Y11, Y11, Y11
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         fastfetched
+	JZ         fetch2fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -2054,14 +2744,258 @@ fast:
 	PREFETCHT0 64(R10)
 	ADDQ       R11, R10
 
-fastfetched:
+fetch2fetched:
 	MOVQ CX, R10
 	MOVQ BX, R11
 	MOVQ SI, R12
 	SUBQ $0x00000004, R12
-	JL   faststeprest
+	JL   fetch2steprest
 
-faststep:
+fetch2step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	PREFETCHT1   64(R8)
+	VMOVUPS      96(R11), Y12
+	VMOVUPS      128(R11), Y13
+	VMOVUPS      160(R11), Y14
+	VBROADCASTSS 4(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 4(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 4(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 4(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	PREFETCHT1   128(R8)
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VMOVUPS      256(R11), Y14
+	VBROADCASTSS 8(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 8(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 8(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 8(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      288(R11), Y12
+	VMOVUPS      320(R11), Y13
+	VMOVUPS      352(R11), Y14
+	VBROADCASTSS 12(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 12(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 12(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 12(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000180, R11
+	ADDQ         $0x000000c0, R8
+	SUBQ         $0x00000004, R12
+	JGE          fetch2step
+
+fetch2steprest:
+	ADDQ $0x00000004, R12
+	JZ   fetch2stepend
+
+fetch2stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000060, R11
+	ADDQ         $0x00000030, R8
+	DECQ         R12
+	JNZ          fetch2stepone
+
+fetch2stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fetch2set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+	VADDPS 256(AX), Y8, Y8
+	VADDPS 288(AX), Y9, Y9
+	VADDPS 320(AX), Y10, Y10
+	VADDPS 352(AX), Y11, Y11
+
+fetch2set:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fetch2last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	VMOVUPS Y8, 256(AX)
+	VMOVUPS Y9, 288(AX)
+	VMOVUPS Y10, 320(AX)
+	VMOVUPS Y11, 352(AX)
+	JMP     fetch2stored
+
+fetch2last:
+	TESTQ   R11, R11
+	JZ      fetch2plain
+	VMOVUPS (R11), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VADDPS  Y12, Y6, Y6
+	VADDPS  Y12, Y9, Y9
+	VMOVUPS 32(R11), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VADDPS  Y13, Y7, Y7
+	VADDPS  Y13, Y10, Y10
+	VMOVUPS 64(R11), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+	VADDPS  Y14, Y8, Y8
+	VADDPS  Y14, Y11, Y11
+
+fetch2plain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	VMOVUPS Y2, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	VMOVUPS Y4, 32(R10)
+	VMOVUPS Y5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	VMOVUPS Y8, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y9, (R10)
+	VMOVUPS Y10, 32(R10)
+	VMOVUPS Y11, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+fetch2stored:
+	ADDQ $0x00000180, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fetch2
+	MOVQ BX, R8
+	JMP  fetch16
+
+fetch4:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	VXORPS     Y10, Y10, Y10
+	VXORPS     Y11, Y11, Y11
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         fetch4fetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+
+fetch4fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   fetch4steprest
+
+fetch4step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
@@ -2142,15 +3076,15 @@ faststep:
 	VFMADD231PS  Y15, Y14, Y11
 	ADDQ         $0x00000010, R10
 	ADDQ         $0x00000180, R11
-	ADDQ         $0x00000080, R8
+	ADDQ         $0x00000060, R8
 	SUBQ         $0x00000004, R12
-	JGE          faststep
+	JGE          fetch4step
 
-faststeprest:
+fetch4steprest:
 	ADDQ $0x00000004, R12
-	JZ   faststepend
+	JZ   fetch4stepend
 
-faststepone:
+fetch4stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
@@ -2173,13 +3107,13 @@ faststepone:
 	VFMADD231PS  Y15, Y14, Y11
 	ADDQ         $0x00000004, R10
 	ADDQ         $0x00000060, R11
-	ADDQ         $0x00000020, R8
+	ADDQ         $0x00000018, R8
 	DECQ         R12
-	JNZ          faststepone
+	JNZ          fetch4stepone
 
-faststepend:
+fetch4stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     fastset
+	JE     fetch4set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -2193,11 +3127,11 @@ faststepend:
 	VADDPS 320(AX), Y10, Y10
 	VADDPS 352(AX), Y11, Y11
 
-fastset:
+fetch4set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     fastlast
+	JNZ     fetch4last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2210,11 +3144,11 @@ fastset:
 	VMOVUPS Y9, 288(AX)
 	VMOVUPS Y10, 320(AX)
 	VMOVUPS Y11, 352(AX)
-	JMP     faststored
+	JMP     fetch4stored
 
-fastlast:
+fetch4last:
 	TESTQ   R11, R11
-	JZ      fastplain
+	JZ      fetch4plain
 	VMOVUPS (R11), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
@@ -2231,7 +3165,7 @@ fastlast:
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
-fastplain:
+fetch4plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
@@ -2252,7 +3186,7 @@ fastplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-faststored:
+fetch4stored:
 	ADDQ $0x00000180, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -2260,10 +3194,11 @@ faststored:
 	ADDQ DX, CX
 	SUBQ $0x04, DI
 	DECQ fetch+88(FP)
-	JNZ  fast
+	JNZ  fetch4
 	MOVQ BX, R8
+	JMP  fetch16
 
-slow:
+fetch8:
 	CMPQ       DI, $0x04
 	JL         tails
 	VXORPS     Y0, Y0, Y0
@@ -2280,7 +3215,7 @@ slow:
 	VXORPS     Y11, Y11, Y11
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         slowfetched
+	JZ         fetch8fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -2296,14 +3231,14 @@ slow:
 	PREFETCHT0 64(R10)
 	ADDQ       R11, R10
 
-slowfetched:
+fetch8fetched:
 	MOVQ CX, R10
 	MOVQ BX, R11
 	MOVQ SI, R12
 	SUBQ $0x00000004, R12
-	JL   slowsteprest
+	JL   fetch8steprest
 
-slowstep:
+fetch8step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
@@ -2383,15 +3318,15 @@ slowstep:
 	VFMADD231PS  Y15, Y14, Y11
 	ADDQ         $0x00000010, R10
 	ADDQ         $0x00000180, R11
-	ADDQ         $0x00000020, R8
+	ADDQ         $0x00000030, R8
 	SUBQ         $0x00000004, R12
-	JGE          slowstep
+	JGE          fetch8step
 
-slowsteprest:
+fetch8steprest:
 	ADDQ $0x00000004, R12
-	JZ   slowstepend
+	JZ   fetch8stepend
 
-slowstepone:
+fetch8stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
@@ -2414,13 +3349,13 @@ slowstepone:
 	VFMADD231PS  Y15, Y14, Y11
 	ADDQ         $0x00000004, R10
 	ADDQ         $0x00000060, R11
-	ADDQ         $0x00000008, R8
+	ADDQ         $0x0000000c, R8
 	DECQ         R12
-	JNZ          slowstepone
+	JNZ          fetch8stepone
 
-slowstepend:
+fetch8stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     slowset
+	JE     fetch8set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -2434,11 +3369,11 @@ slowstepend:
 	VADDPS 320(AX), Y10, Y10
 	VADDPS 352(AX), Y11, Y11
 
-slowset:
+fetch8set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     slowlast
+	JNZ     fetch8last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2451,11 +3386,11 @@ slowset:
 	VMOVUPS Y9, 288(AX)
 	VMOVUPS Y10, 320(AX)
 	VMOVUPS Y11, 352(AX)
-	JMP     slowstored
+	JMP     fetch8stored
 
-slowlast:
+fetch8last:
 	TESTQ   R11, R11
-	JZ      slowplain
+	JZ      fetch8plain
 	VMOVUPS (R11), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
@@ -2472,7 +3407,7 @@ slowlast:
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
-slowplain:
+fetch8plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Y0, (R10)
@@ -2493,7 +3428,7 @@ slowplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-slowstored:
+fetch8stored:
 	ADDQ $0x00000180, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -2501,9 +3436,250 @@ slowstored:
 	ADDQ DX, CX
 	SUBQ $0x04, DI
 	DECQ fetch+88(FP)
-	JNZ  slow
+	JNZ  fetch8
 	MOVQ BX, R8
-	JMP  slow
+
+fetch16:
+	CMPQ       DI, $0x04
+	JL         tails
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	VXORPS     Y10, Y10, Y10
+	VXORPS     Y11, Y11, Y11
+	MOVQ       c+56(FP), R10
+	TESTQ      R10, R10
+	JZ         fetch16fetched
+	MOVQ       cStep+64(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
+
+fetch16fetched:
+	MOVQ CX, R10
+	MOVQ BX, R11
+	MOVQ SI, R12
+	SUBQ $0x00000004, R12
+	JL   fetch16steprest
+
+fetch16step:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      96(R11), Y12
+	VMOVUPS      128(R11), Y13
+	VMOVUPS      160(R11), Y14
+	VBROADCASTSS 4(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 4(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 4(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 4(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      192(R11), Y12
+	VMOVUPS      224(R11), Y13
+	VMOVUPS      256(R11), Y14
+	VBROADCASTSS 8(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 8(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 8(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 8(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	VMOVUPS      288(R11), Y12
+	VMOVUPS      320(R11), Y13
+	VMOVUPS      352(R11), Y14
+	VBROADCASTSS 12(R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS 12(R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS 12(R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS 12(R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000180, R11
+	ADDQ         $0x00000018, R8
+	SUBQ         $0x00000004, R12
+	JGE          fetch16step
+
+fetch16steprest:
+	ADDQ $0x00000004, R12
+	JZ   fetch16stepend
+
+fetch16stepone:
+	PREFETCHT1   (R8)
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VMOVUPS      64(R11), Y14
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(DX*1), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y5
+	VBROADCASTSS (R10)(DX*2), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R9*1), Y15
+	VFMADD231PS  Y15, Y12, Y9
+	VFMADD231PS  Y15, Y13, Y10
+	VFMADD231PS  Y15, Y14, Y11
+	ADDQ         $0x00000004, R10
+	ADDQ         $0x00000060, R11
+	ADDQ         $0x00000006, R8
+	DECQ         R12
+	JNZ          fetch16stepone
+
+fetch16stepend:
+	CMPQ   add+48(FP), $0x00
+	JE     fetch16set
+	VADDPS (AX), Y0, Y0
+	VADDPS 32(AX), Y1, Y1
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+	VADDPS 256(AX), Y8, Y8
+	VADDPS 288(AX), Y9, Y9
+	VADDPS 320(AX), Y10, Y10
+	VADDPS 352(AX), Y11, Y11
+
+fetch16set:
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
+	JNZ     fetch16last
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	VMOVUPS Y8, 256(AX)
+	VMOVUPS Y9, 288(AX)
+	VMOVUPS Y10, 320(AX)
+	VMOVUPS Y11, 352(AX)
+	JMP     fetch16stored
+
+fetch16last:
+	TESTQ   R11, R11
+	JZ      fetch16plain
+	VMOVUPS (R11), Y12
+	VADDPS  Y12, Y0, Y0
+	VADDPS  Y12, Y3, Y3
+	VADDPS  Y12, Y6, Y6
+	VADDPS  Y12, Y9, Y9
+	VMOVUPS 32(R11), Y13
+	VADDPS  Y13, Y1, Y1
+	VADDPS  Y13, Y4, Y4
+	VADDPS  Y13, Y7, Y7
+	VADDPS  Y13, Y10, Y10
+	VMOVUPS 64(R11), Y14
+	VADDPS  Y14, Y2, Y2
+	VADDPS  Y14, Y5, Y5
+	VADDPS  Y14, Y8, Y8
+	VADDPS  Y14, Y11, Y11
+
+fetch16plain:
+	MOVQ    cStep+64(FP), R11
+	SHLQ    $0x02, R11
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	VMOVUPS Y2, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	VMOVUPS Y4, 32(R10)
+	VMOVUPS Y5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	VMOVUPS Y8, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y9, (R10)
+	VMOVUPS Y10, 32(R10)
+	VMOVUPS Y11, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
+
+fetch16stored:
+	ADDQ $0x00000180, AX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	ADDQ DX, CX
+	SUBQ $0x04, DI
+	DECQ fetch+88(FP)
+	JNZ  fetch16
+	MOVQ BX, R8
+	JMP  fetch16
 
 tails:
 	CMPQ       DI, $0x03

@@ -6,24 +6,24 @@ package matmul
 
 // multiply1AVX512 sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].
 // Rows of sums and b have 1 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache: with
-// the first tile if fetch is 1, else with the first fetch tiles, which are 3 or 12. k > 0.
+// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
 //
 //go:noescape
 func multiply1AVX512(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)
 
 // multiply2AVX512 sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].
 // Rows of sums and b have 2 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache: with
-// the first tile if fetch is 1, else with the first fetch tiles, which are 3 or 12. k > 0.
+// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
 //
 //go:noescape
 func multiply2AVX512(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)
 
 // multiply3AVX512 sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].
 // Rows of sums and b have 3 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache: with
-// the first tile if fetch is 1, else with the first fetch tiles, which are 3 or 12. k > 0.
+// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
 //
 //go:noescape
 func multiply3AVX512(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)

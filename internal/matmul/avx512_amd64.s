@@ -20,10 +20,10 @@ TEXT ·multiply1AVX512(SB), NOSPLIT, $8-96
 	MOVQ    ahead+80(FP), R8
 	LEAQ    (DX)(DX*2), R9
 	CMPQ    fetch+88(FP), $0x03
-	JG      slow
-	JE      fast
+	JG      fetch12
+	JE      fetch3
 
-once:
+fetch1:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -36,7 +36,7 @@ once:
 	VXORPS     Z7, Z7, Z7
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         oncefetched
+	JZ         fetch1fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -56,15 +56,15 @@ once:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 
-oncefetched:
+fetch1fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   oncesteprest
+	JL   fetch1steprest
 
-oncestep:
+fetch1step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z8
 	VBROADCASTSS (R10), Z9
@@ -142,13 +142,13 @@ oncestep:
 	ADDQ         $0x00000100, R12
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x00000004, R13
-	JGE          oncestep
+	JGE          fetch1step
 
-oncesteprest:
+fetch1steprest:
 	ADDQ $0x00000004, R13
-	JZ   oncestepend
+	JZ   fetch1stepend
 
-oncestepone:
+fetch1stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z8
 	VBROADCASTSS (R10), Z9
@@ -172,11 +172,11 @@ oncestepone:
 	ADDQ         $0x00000040, R12
 	ADDQ         $0x00000040, R8
 	DECQ         R13
-	JNZ          oncestepone
+	JNZ          fetch1stepone
 
-oncestepend:
+fetch1stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     onceset
+	JE     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -186,11 +186,11 @@ oncestepend:
 	VADDPS 384(AX), Z6, Z6
 	VADDPS 448(AX), Z7, Z7
 
-onceset:
+fetch1set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     oncelast
+	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -199,11 +199,11 @@ onceset:
 	VMOVUPS Z5, 320(AX)
 	VMOVUPS Z6, 384(AX)
 	VMOVUPS Z7, 448(AX)
-	JMP     oncestored
+	JMP     fetch1stored
 
-oncelast:
+fetch1last:
 	TESTQ   R11, R11
-	JZ      onceplain
+	JZ      fetch1plain
 	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
@@ -214,7 +214,7 @@ oncelast:
 	VADDPS  Z8, Z6, Z6
 	VADDPS  Z8, Z7, Z7
 
-onceplain:
+fetch1plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -235,7 +235,7 @@ onceplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-oncestored:
+fetch1stored:
 	ADDQ $0x00000200, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -247,11 +247,11 @@ oncestored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  once
+	JNZ  fetch1
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch12
 
-fast:
+fetch3:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -264,7 +264,7 @@ fast:
 	VXORPS     Z7, Z7, Z7
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         fastfetched
+	JZ         fetch3fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -284,15 +284,15 @@ fast:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 
-fastfetched:
+fetch3fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   faststeprest
+	JL   fetch3steprest
 
-faststep:
+fetch3step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z8
 	VBROADCASTSS (R10), Z9
@@ -370,13 +370,13 @@ faststep:
 	ADDQ         $0x00000100, R12
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x00000004, R13
-	JGE          faststep
+	JGE          fetch3step
 
-faststeprest:
+fetch3steprest:
 	ADDQ $0x00000004, R13
-	JZ   faststepend
+	JZ   fetch3stepend
 
-faststepone:
+fetch3stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z8
 	VBROADCASTSS (R10), Z9
@@ -400,11 +400,11 @@ faststepone:
 	ADDQ         $0x00000040, R12
 	ADDQ         $0x00000040, R8
 	DECQ         R13
-	JNZ          faststepone
+	JNZ          fetch3stepone
 
-faststepend:
+fetch3stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     fastset
+	JE     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -414,11 +414,11 @@ faststepend:
 	VADDPS 384(AX), Z6, Z6
 	VADDPS 448(AX), Z7, Z7
 
-fastset:
+fetch3set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     fastlast
+	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -427,11 +427,11 @@ fastset:
 	VMOVUPS Z5, 320(AX)
 	VMOVUPS Z6, 384(AX)
 	VMOVUPS Z7, 448(AX)
-	JMP     faststored
+	JMP     fetch3stored
 
-fastlast:
+fetch3last:
 	TESTQ   R11, R11
-	JZ      fastplain
+	JZ      fetch3plain
 	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
@@ -442,7 +442,7 @@ fastlast:
 	VADDPS  Z8, Z6, Z6
 	VADDPS  Z8, Z7, Z7
 
-fastplain:
+fetch3plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -463,7 +463,7 @@ fastplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-faststored:
+fetch3stored:
 	ADDQ $0x00000200, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -475,10 +475,10 @@ faststored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  fast
+	JNZ  fetch3
 	MOVQ BX, R8
 
-slow:
+fetch12:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -491,7 +491,7 @@ slow:
 	VXORPS     Z7, Z7, Z7
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         slowfetched
+	JZ         fetch12fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -511,15 +511,15 @@ slow:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
 
-slowfetched:
+fetch12fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   slowsteprest
+	JL   fetch12steprest
 
-slowstep:
+fetch12step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z8
 	VBROADCASTSS (R10), Z9
@@ -594,13 +594,13 @@ slowstep:
 	ADDQ         $0x00000100, R12
 	ADDQ         $0x00000040, R8
 	SUBQ         $0x00000004, R13
-	JGE          slowstep
+	JGE          fetch12step
 
-slowsteprest:
+fetch12steprest:
 	ADDQ $0x00000004, R13
-	JZ   slowstepend
+	JZ   fetch12stepend
 
-slowstepone:
+fetch12stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z8
 	VBROADCASTSS (R10), Z9
@@ -624,11 +624,11 @@ slowstepone:
 	ADDQ         $0x00000040, R12
 	ADDQ         $0x00000010, R8
 	DECQ         R13
-	JNZ          slowstepone
+	JNZ          fetch12stepone
 
-slowstepend:
+fetch12stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     slowset
+	JE     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -638,11 +638,11 @@ slowstepend:
 	VADDPS 384(AX), Z6, Z6
 	VADDPS 448(AX), Z7, Z7
 
-slowset:
+fetch12set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     slowlast
+	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -651,11 +651,11 @@ slowset:
 	VMOVUPS Z5, 320(AX)
 	VMOVUPS Z6, 384(AX)
 	VMOVUPS Z7, 448(AX)
-	JMP     slowstored
+	JMP     fetch12stored
 
-slowlast:
+fetch12last:
 	TESTQ   R11, R11
-	JZ      slowplain
+	JZ      fetch12plain
 	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
@@ -666,7 +666,7 @@ slowlast:
 	VADDPS  Z8, Z6, Z6
 	VADDPS  Z8, Z7, Z7
 
-slowplain:
+fetch12plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -687,7 +687,7 @@ slowplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-slowstored:
+fetch12stored:
 	ADDQ $0x00000200, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -699,9 +699,9 @@ slowstored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  slow
+	JNZ  fetch12
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch12
 
 tails:
 	CMPQ       DI, $0x07
@@ -1699,10 +1699,10 @@ TEXT ·multiply2AVX512(SB), NOSPLIT, $8-96
 	MOVQ    ahead+80(FP), R8
 	LEAQ    (DX)(DX*2), R9
 	CMPQ    fetch+88(FP), $0x03
-	JG      slow
-	JE      fast
+	JG      fetch12
+	JE      fetch3
 
-once:
+fetch1:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -1723,7 +1723,7 @@ once:
 	VXORPS     Z15, Z15, Z15
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         oncefetched
+	JZ         fetch1fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -1751,15 +1751,15 @@ once:
 	PREFETCHT0 64(R10)
 	ADDQ       R11, R10
 
-oncefetched:
+fetch1fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   oncesteprest
+	JL   fetch1steprest
 
-oncestep:
+fetch1step:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R12), Z16
@@ -1877,13 +1877,13 @@ oncestep:
 	ADDQ         $0x00000200, R12
 	ADDQ         $0x00000200, R8
 	SUBQ         $0x00000004, R13
-	JGE          oncestep
+	JGE          fetch1step
 
-oncesteprest:
+fetch1steprest:
 	ADDQ $0x00000004, R13
-	JZ   oncestepend
+	JZ   fetch1stepend
 
-oncestepone:
+fetch1stepone:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R12), Z16
@@ -1917,11 +1917,11 @@ oncestepone:
 	ADDQ         $0x00000080, R12
 	ADDQ         $0x00000080, R8
 	DECQ         R13
-	JNZ          oncestepone
+	JNZ          fetch1stepone
 
-oncestepend:
+fetch1stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     onceset
+	JE     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -1939,11 +1939,11 @@ oncestepend:
 	VADDPS 896(AX), Z14, Z14
 	VADDPS 960(AX), Z15, Z15
 
-onceset:
+fetch1set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     oncelast
+	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -1960,11 +1960,11 @@ onceset:
 	VMOVUPS Z13, 832(AX)
 	VMOVUPS Z14, 896(AX)
 	VMOVUPS Z15, 960(AX)
-	JMP     oncestored
+	JMP     fetch1stored
 
-oncelast:
+fetch1last:
 	TESTQ   R11, R11
-	JZ      onceplain
+	JZ      fetch1plain
 	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
@@ -1984,7 +1984,7 @@ oncelast:
 	VADDPS  Z17, Z13, Z13
 	VADDPS  Z17, Z15, Z15
 
-onceplain:
+fetch1plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -2013,7 +2013,7 @@ onceplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-oncestored:
+fetch1stored:
 	ADDQ $0x00000400, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -2025,11 +2025,11 @@ oncestored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  once
+	JNZ  fetch1
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch12
 
-fast:
+fetch3:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -2050,7 +2050,7 @@ fast:
 	VXORPS     Z15, Z15, Z15
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         fastfetched
+	JZ         fetch3fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -2078,15 +2078,15 @@ fast:
 	PREFETCHT0 64(R10)
 	ADDQ       R11, R10
 
-fastfetched:
+fetch3fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   faststeprest
+	JL   fetch3steprest
 
-faststep:
+fetch3step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z16
 	VMOVUPS      64(R12), Z17
@@ -2200,13 +2200,13 @@ faststep:
 	ADDQ         $0x00000200, R12
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x00000004, R13
-	JGE          faststep
+	JGE          fetch3step
 
-faststeprest:
+fetch3steprest:
 	ADDQ $0x00000004, R13
-	JZ   faststepend
+	JZ   fetch3stepend
 
-faststepone:
+fetch3stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z16
 	VMOVUPS      64(R12), Z17
@@ -2239,11 +2239,11 @@ faststepone:
 	ADDQ         $0x00000080, R12
 	ADDQ         $0x00000040, R8
 	DECQ         R13
-	JNZ          faststepone
+	JNZ          fetch3stepone
 
-faststepend:
+fetch3stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     fastset
+	JE     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -2261,11 +2261,11 @@ faststepend:
 	VADDPS 896(AX), Z14, Z14
 	VADDPS 960(AX), Z15, Z15
 
-fastset:
+fetch3set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     fastlast
+	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -2282,11 +2282,11 @@ fastset:
 	VMOVUPS Z13, 832(AX)
 	VMOVUPS Z14, 896(AX)
 	VMOVUPS Z15, 960(AX)
-	JMP     faststored
+	JMP     fetch3stored
 
-fastlast:
+fetch3last:
 	TESTQ   R11, R11
-	JZ      fastplain
+	JZ      fetch3plain
 	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
@@ -2306,7 +2306,7 @@ fastlast:
 	VADDPS  Z17, Z13, Z13
 	VADDPS  Z17, Z15, Z15
 
-fastplain:
+fetch3plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -2335,7 +2335,7 @@ fastplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-faststored:
+fetch3stored:
 	ADDQ $0x00000400, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -2347,10 +2347,10 @@ faststored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  fast
+	JNZ  fetch3
 	MOVQ BX, R8
 
-slow:
+fetch12:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -2371,7 +2371,7 @@ slow:
 	VXORPS     Z15, Z15, Z15
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         slowfetched
+	JZ         fetch12fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -2399,15 +2399,15 @@ slow:
 	PREFETCHT0 64(R10)
 	ADDQ       R11, R10
 
-slowfetched:
+fetch12fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   slowsteprest
+	JL   fetch12steprest
 
-slowstep:
+fetch12step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z16
 	VMOVUPS      64(R12), Z17
@@ -2518,13 +2518,13 @@ slowstep:
 	ADDQ         $0x00000200, R12
 	ADDQ         $0x00000040, R8
 	SUBQ         $0x00000004, R13
-	JGE          slowstep
+	JGE          fetch12step
 
-slowsteprest:
+fetch12steprest:
 	ADDQ $0x00000004, R13
-	JZ   slowstepend
+	JZ   fetch12stepend
 
-slowstepone:
+fetch12stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z16
 	VMOVUPS      64(R12), Z17
@@ -2557,11 +2557,11 @@ slowstepone:
 	ADDQ         $0x00000080, R12
 	ADDQ         $0x00000010, R8
 	DECQ         R13
-	JNZ          slowstepone
+	JNZ          fetch12stepone
 
-slowstepend:
+fetch12stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     slowset
+	JE     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -2579,11 +2579,11 @@ slowstepend:
 	VADDPS 896(AX), Z14, Z14
 	VADDPS 960(AX), Z15, Z15
 
-slowset:
+fetch12set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     slowlast
+	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -2600,11 +2600,11 @@ slowset:
 	VMOVUPS Z13, 832(AX)
 	VMOVUPS Z14, 896(AX)
 	VMOVUPS Z15, 960(AX)
-	JMP     slowstored
+	JMP     fetch12stored
 
-slowlast:
+fetch12last:
 	TESTQ   R11, R11
-	JZ      slowplain
+	JZ      fetch12plain
 	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
@@ -2624,7 +2624,7 @@ slowlast:
 	VADDPS  Z17, Z13, Z13
 	VADDPS  Z17, Z15, Z15
 
-slowplain:
+fetch12plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -2653,7 +2653,7 @@ slowplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-slowstored:
+fetch12stored:
 	ADDQ $0x00000400, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -2665,9 +2665,9 @@ slowstored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  slow
+	JNZ  fetch12
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch12
 
 tails:
 	CMPQ       DI, $0x07
@@ -4050,10 +4050,10 @@ TEXT ·multiply3AVX512(SB), NOSPLIT, $8-96
 	MOVQ    ahead+80(FP), R8
 	LEAQ    (DX)(DX*2), R9
 	CMPQ    fetch+88(FP), $0x03
-	JG      slow
-	JE      fast
+	JG      fetch12
+	JE      fetch3
 
-once:
+fetch1:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -4082,7 +4082,7 @@ once:
 	VXORPS     Z23, Z23, Z23
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         oncefetched
+	JZ         fetch1fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -4118,15 +4118,15 @@ once:
 	PREFETCHT0 128(R10)
 	ADDQ       R11, R10
 
-oncefetched:
+fetch1fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   oncesteprest
+	JL   fetch1steprest
 
-oncestep:
+fetch1step:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4284,13 +4284,13 @@ oncestep:
 	ADDQ         $0x00000300, R12
 	ADDQ         $0x00000300, R8
 	SUBQ         $0x00000004, R13
-	JGE          oncestep
+	JGE          fetch1step
 
-oncesteprest:
+fetch1steprest:
 	ADDQ $0x00000004, R13
-	JZ   oncestepend
+	JZ   fetch1stepend
 
-oncestepone:
+fetch1stepone:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4334,11 +4334,11 @@ oncestepone:
 	ADDQ         $0x000000c0, R12
 	ADDQ         $0x000000c0, R8
 	DECQ         R13
-	JNZ          oncestepone
+	JNZ          fetch1stepone
 
-oncestepend:
+fetch1stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     onceset
+	JE     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -4364,11 +4364,11 @@ oncestepend:
 	VADDPS 1408(AX), Z22, Z22
 	VADDPS 1472(AX), Z23, Z23
 
-onceset:
+fetch1set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     oncelast
+	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -4393,11 +4393,11 @@ onceset:
 	VMOVUPS Z21, 1344(AX)
 	VMOVUPS Z22, 1408(AX)
 	VMOVUPS Z23, 1472(AX)
-	JMP     oncestored
+	JMP     fetch1stored
 
-oncelast:
+fetch1last:
 	TESTQ   R11, R11
-	JZ      onceplain
+	JZ      fetch1plain
 	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
@@ -4426,7 +4426,7 @@ oncelast:
 	VADDPS  Z26, Z20, Z20
 	VADDPS  Z26, Z23, Z23
 
-onceplain:
+fetch1plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -4463,7 +4463,7 @@ onceplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-oncestored:
+fetch1stored:
 	ADDQ $0x00000600, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -4475,11 +4475,11 @@ oncestored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  once
+	JNZ  fetch1
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch12
 
-fast:
+fetch3:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -4508,7 +4508,7 @@ fast:
 	VXORPS     Z23, Z23, Z23
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         fastfetched
+	JZ         fetch3fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -4544,15 +4544,15 @@ fast:
 	PREFETCHT0 128(R10)
 	ADDQ       R11, R10
 
-fastfetched:
+fetch3fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   faststeprest
+	JL   fetch3steprest
 
-faststep:
+fetch3step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z24
 	VMOVUPS      64(R12), Z25
@@ -4702,13 +4702,13 @@ faststep:
 	ADDQ         $0x00000300, R12
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x00000004, R13
-	JGE          faststep
+	JGE          fetch3step
 
-faststeprest:
+fetch3steprest:
 	ADDQ $0x00000004, R13
-	JZ   faststepend
+	JZ   fetch3stepend
 
-faststepone:
+fetch3stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z24
 	VMOVUPS      64(R12), Z25
@@ -4750,11 +4750,11 @@ faststepone:
 	ADDQ         $0x000000c0, R12
 	ADDQ         $0x00000040, R8
 	DECQ         R13
-	JNZ          faststepone
+	JNZ          fetch3stepone
 
-faststepend:
+fetch3stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     fastset
+	JE     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -4780,11 +4780,11 @@ faststepend:
 	VADDPS 1408(AX), Z22, Z22
 	VADDPS 1472(AX), Z23, Z23
 
-fastset:
+fetch3set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     fastlast
+	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -4809,11 +4809,11 @@ fastset:
 	VMOVUPS Z21, 1344(AX)
 	VMOVUPS Z22, 1408(AX)
 	VMOVUPS Z23, 1472(AX)
-	JMP     faststored
+	JMP     fetch3stored
 
-fastlast:
+fetch3last:
 	TESTQ   R11, R11
-	JZ      fastplain
+	JZ      fetch3plain
 	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
@@ -4842,7 +4842,7 @@ fastlast:
 	VADDPS  Z26, Z20, Z20
 	VADDPS  Z26, Z23, Z23
 
-fastplain:
+fetch3plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -4879,7 +4879,7 @@ fastplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-faststored:
+fetch3stored:
 	ADDQ $0x00000600, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -4891,10 +4891,10 @@ faststored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  fast
+	JNZ  fetch3
 	MOVQ BX, R8
 
-slow:
+fetch12:
 	CMPQ       DI, $0x08
 	JL         tails
 	VXORPS     Z0, Z0, Z0
@@ -4923,7 +4923,7 @@ slow:
 	VXORPS     Z23, Z23, Z23
 	MOVQ       c+56(FP), R10
 	TESTQ      R10, R10
-	JZ         slowfetched
+	JZ         fetch12fetched
 	MOVQ       cStep+64(FP), R11
 	SHLQ       $0x02, R11
 	PREFETCHT0 (R10)
@@ -4959,15 +4959,15 @@ slow:
 	PREFETCHT0 128(R10)
 	ADDQ       R11, R10
 
-slowfetched:
+fetch12fetched:
 	MOVQ CX, R10
 	LEAQ (CX)(DX*4), R11
 	MOVQ BX, R12
 	MOVQ SI, R13
 	SUBQ $0x00000004, R13
-	JL   slowsteprest
+	JL   fetch12steprest
 
-slowstep:
+fetch12step:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z24
 	VMOVUPS      64(R12), Z25
@@ -5114,13 +5114,13 @@ slowstep:
 	ADDQ         $0x00000300, R12
 	ADDQ         $0x00000040, R8
 	SUBQ         $0x00000004, R13
-	JGE          slowstep
+	JGE          fetch12step
 
-slowsteprest:
+fetch12steprest:
 	ADDQ $0x00000004, R13
-	JZ   slowstepend
+	JZ   fetch12stepend
 
-slowstepone:
+fetch12stepone:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z24
 	VMOVUPS      64(R12), Z25
@@ -5162,11 +5162,11 @@ slowstepone:
 	ADDQ         $0x000000c0, R12
 	ADDQ         $0x00000010, R8
 	DECQ         R13
-	JNZ          slowstepone
+	JNZ          fetch12stepone
 
-slowstepend:
+fetch12stepend:
 	CMPQ   add+48(FP), $0x00
-	JE     slowset
+	JE     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5192,11 +5192,11 @@ slowstepend:
 	VADDPS 1408(AX), Z22, Z22
 	VADDPS 1472(AX), Z23, Z23
 
-slowset:
+fetch12set:
 	MOVQ    c+56(FP), R10
 	MOVQ    bias+72(FP), R11
 	TESTQ   R10, R10
-	JNZ     slowlast
+	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -5221,11 +5221,11 @@ slowset:
 	VMOVUPS Z21, 1344(AX)
 	VMOVUPS Z22, 1408(AX)
 	VMOVUPS Z23, 1472(AX)
-	JMP     slowstored
+	JMP     fetch12stored
 
-slowlast:
+fetch12last:
 	TESTQ   R11, R11
-	JZ      slowplain
+	JZ      fetch12plain
 	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
@@ -5254,7 +5254,7 @@ slowlast:
 	VADDPS  Z26, Z20, Z20
 	VADDPS  Z26, Z23, Z23
 
-slowplain:
+fetch12plain:
 	MOVQ    cStep+64(FP), R11
 	SHLQ    $0x02, R11
 	VMOVUPS Z0, (R10)
@@ -5291,7 +5291,7 @@ slowplain:
 	ADDQ    R11, R10
 	MOVQ    R10, c+56(FP)
 
-slowstored:
+fetch12stored:
 	ADDQ $0x00000600, AX
 	ADDQ DX, CX
 	ADDQ DX, CX
@@ -5303,9 +5303,9 @@ slowstored:
 	ADDQ DX, CX
 	SUBQ $0x08, DI
 	DECQ fetch+88(FP)
-	JNZ  slow
+	JNZ  fetch12
 	MOVQ BX, R8
-	JMP  slow
+	JMP  fetch12
 
 tails:
 	CMPQ       DI, $0x07

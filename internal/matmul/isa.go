@@ -10,6 +10,9 @@ type isa struct {
 	name        string
 	lanes, tile int
 	flops       float64 // in a nanosecond, about
+	rows        int     // of an item, at most
+	block       int     // floats of rows of A that stay in the second-level cache beside a panel
+	fetch       []int   // with how many tiles multiply may prefetch, 1 among them; ascending
 
 	multiply  [3]multiplyFunc
 	finish    [activations]finishFunc
@@ -28,7 +31,7 @@ const (
 	mostWidth = 3 * mostLanes
 )
 
-var portable = isa{name: "portable", lanes: 4, tile: 2, flops: 2}
+var portable = isa{name: "portable", lanes: 4, tile: 2, flops: 2, rows: 128, block: 1 << 18}
 
 // chosen is the best of this machine.
 var chosen = available()[0]

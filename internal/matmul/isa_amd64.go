@@ -8,7 +8,7 @@ import "golang.org/x/sys/cpu"
 func available() (list []*isa) {
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
 		list = append(list, &isa{
-			name: "avx512", lanes: 16, tile: 8, flops: 90,
+			name: "avx512", lanes: 16, tile: 8, flops: 90, rows: 128, block: 1 << 18, fetch: []int{1, 3, 12},
 			multiply:  [3]multiplyFunc{multiply1AVX512, multiply2AVX512, multiply3AVX512},
 			finish:    [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, finishGELUTanhAVX512},
 			slope:     [activations]slopeFunc{nil, slopeReLUAVX512, slopeGELUAVX512, slopeGELUTanhAVX512},
@@ -17,7 +17,7 @@ func available() (list []*isa) {
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
 		list = append(list, &isa{
-			name: "avx2", lanes: 8, tile: 4, flops: 60,
+			name: "avx2", lanes: 8, tile: 4, flops: 60, rows: 64, block: 1 << 17, fetch: []int{1, 2, 4, 8, 16},
 			multiply:  [3]multiplyFunc{multiply1AVX2, multiply2AVX2, multiply3AVX2},
 			finish:    [activations]finishFunc{finishNoneAVX2, finishReLUAVX2, finishGELUAVX2, finishGELUTanhAVX2},
 			slope:     [activations]slopeFunc{nil, slopeReLUAVX2, slopeGELUAVX2, slopeGELUTanhAVX2},

@@ -27,9 +27,7 @@ type job struct {
 }
 
 const (
-	mostRows   = 128     // of an item
-	blockA     = 1 << 18 // floats of rows of A that stay in the second-level cache beside a panel
-	panelGroup = 4       // panels of an item where they do not
+	panelGroup = 4       // panels of an item where rows of A do not stay in the second-level cache beside one
 	copyGroup  = 12      // panels of an item that copies A: their sums stay in that cache, too
 	mostK      = 384     // of a partial sum: its part of a panel stays in the second-level cache
 	elements   = 1 << 13 // of an item
@@ -53,11 +51,11 @@ func (j *job) plan() {
 	time := 2 * float64(m) * float64(k) * float64(a.B.n) / chosen.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := chosen.tile
-	j.rows, j.group, j.copies = equalParts(m, mostRows, tile), 1, a.A.ColStride != 1
+	j.rows, j.group, j.copies = equalParts(m, chosen.rows, tile), 1, a.A.ColStride != 1
 	switch {
 	case j.copies:
 		j.group = equalParts(j.cut.count(), copyGroup, 1)
-	case j.rows*k > blockA:
+	case j.rows*k > chosen.block:
 		j.group = panelGroup
 	}
 	for j.tooFew(tile) {
@@ -162,17 +160,27 @@ func (j *job) block(work []float32, row, first int) {
 		for i := first; i < last; i++ {
 			p.col, p.width = j.cut.at(i)
 			p.sums = work[(i-first)*size:][:rows*p.width]
-			next := k*p.col + (from+p.n)*p.width // of this panel, or the next one's start
-			if i+1 < last {
-				col, width := j.cut.at(i + 1)
-				next = k*col + from*width
-			} else if from+p.n < k {
-				col, width := j.cut.at(first)
-				next = k*col + (from+p.n)*width
-			}
-			j.part(&p, next)
+			j.part(&p, j.follows(i, first, last, from, p.n))
 		}
 	}
+}
+
+// follows returns where the part of B lies that follows a panel's part in an item. After the
+// last one that is the next item's, if workers take items in turns.
+func (j *job) follows(panel, first, last, from, n int) int {
+	k, ahead := j.args.B.k, first+j.group*j.workers
+	switch {
+	case panel+1 < last:
+		panel++
+	case from+n < k:
+		panel, from = first, from+n
+	case ahead < j.cut.count():
+		panel, from = ahead, 0
+	case j.rows < j.args.C.Rows: // other rows begin anew
+		panel, from = ahead%j.cut.count(), 0
+	}
+	col, width := j.cut.at(panel)
+	return k*col + from*width
 }
 
 // A part is the products of rows of A with a panel, from a column of A on.
@@ -216,16 +224,16 @@ func (j *job) part(p *part, next int) {
 	}
 }
 
-// fetchTiles returns with how many tiles the next part of B is prefetched: where they are
-// many, slowly, as reads of A and B that miss the first-level cache wait behind it.
+// fetchTiles returns with how many tiles the next part of B is prefetched: with nearly all of
+// them, as memory that is asked for it in a burst keeps reads of A and B waiting, and then idles.
 func fetchTiles(rows int) int {
-	switch {
-	case rows < 3*chosen.tile:
-		return 1
-	case rows < 12*chosen.tile:
-		return 3
+	most := 1
+	for _, n := range chosen.fetch {
+		if n*chosen.tile <= rows {
+			most = n
+		}
 	}
-	return 12
+	return most
 }
 
 // copyTo makes a a copy in memory whose rows lie one after the other.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -46,12 +47,13 @@ type panel struct {
 
 // multiplyPanel emits C += A B for a panel.
 func (g *generator) multiplyPanel(vectors int) {
+	fetches := g.fetches()
 	g.arithmetic(fmt.Sprintf("multiply%d", vectors),
 		"func(sums, a *float32, aRow int, b *float32, k, rows, add int, c *float32, cStep int, bias, ahead *float32, fetch int)",
 		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].",
 		fmt.Sprintf("Rows of sums and b have %d vectors. If c is not nil, what would be sums goes to rows of c, cStep", vectors),
-		"elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache: with",
-		fmt.Sprintf("the first tile if fetch is 1, else with the first fetch tiles, which are %d or %d. k > 0.", fastFetch, slowFetch))
+		"elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,",
+		fmt.Sprintf("with the first fetch tiles of its rows: %v of them. k > 0.", anyOf(fetches)))
 	p := &panel{vectors: vectors, sums: param("sums"), a: param("a"), aRow: bytes(param("aRow")),
 		b: param("b"), k: param("k"), rows: param("rows"), ahead: param("ahead"), aRow3: GP64(), a0: GP64(), a4: GP64(), at: GP64(), n: GP64()}
 	most := g.tileRows()
@@ -59,12 +61,10 @@ func (g *generator) multiplyPanel(vectors int) {
 	p.lanesB, p.broadcasts = g.registers[used:used+vectors], g.registers[used+vectors:]
 	p.broadcasts = p.broadcasts[:min(4, len(p.broadcasts))]
 	LEAQ(Mem{Base: p.aRow, Index: p.aRow, Scale: 2}, p.aRow3)
-	CMPQ(address("fetch"), Imm(fastFetch))
-	JG(LabelRef("slow"))
-	JE(LabelRef("fast"))
-	g.tiles(p, most, "once", vectors*g.vectorBytes)
-	g.tiles(p, most, "fast", g.vectorBytes)
-	g.tiles(p, most, "slow", 3*g.vectorBytes/slowFetch)
+	g.chooseFetch(fetches)
+	for _, n := range fetches {
+		g.tiles(p, most, fetchLabel(n), g.fetchBytes(vectors, n), fetchLabel(fetches[len(fetches)-1]))
+	}
 	Label("tails")
 	for rows := most - 1; rows > 0; rows-- {
 		name := fmt.Sprintf("tail%d", rows)
@@ -76,15 +76,49 @@ func (g *generator) multiplyPanel(vectors int) {
 	g.done()
 }
 
-// A panel of three vectors is prefetched with one tile or with so many.
-const (
-	fastFetch = 3
-	slowFetch = 12
-)
+// fetches are with how many tiles the next part of B may be prefetched.
+func (g *generator) fetches() []int {
+	if g.avx512 {
+		return []int{1, 3, 12}
+	}
+	return []int{1, 2, 4, 8, 16}
+}
+
+// anyOf returns numbers as text, such as "1, 2 or 4".
+func anyOf(n []int) string {
+	text := strings.Trim(strings.ReplaceAll(fmt.Sprint(n), " ", ", "), "[]")
+	last := strings.LastIndex(text, ", ")
+	return text[:last] + " or" + text[last+1:]
+}
+
+func fetchLabel(tiles int) string { return fmt.Sprintf("fetch%d", tiles) }
+
+// chooseFetch emits the jump to the tiles that fetch names.
+func (g *generator) chooseFetch(fetches []int) {
+	if g.avx512 {
+		CMPQ(address("fetch"), Imm(3))
+		JG(LabelRef(fetchLabel(12)))
+		JE(LabelRef(fetchLabel(3)))
+		return
+	}
+	for _, n := range fetches[1:] {
+		CMPQ(address("fetch"), Imm(uint64(n)))
+		JE(LabelRef(fetchLabel(n)))
+	}
+}
+
+// fetchBytes returns how many bytes a step prefetches.
+func (g *generator) fetchBytes(vectors, tiles int) int {
+	if g.avx512 && tiles > 1 { // as a panel of three vectors needs it
+		vectors = 3
+	}
+	return vectors * g.vectorBytes / tiles
+}
 
 // tiles emits whole tiles, which prefetch so many bytes with each step. After the tiles that
-// do, it goes on with what reads the panel itself once more: what is in the cache costs little.
-func (g *generator) tiles(p *panel, rows int, name string, ahead int) {
+// do, it goes on with the slowest, which read the panel itself once more: what is in the cache
+// costs little.
+func (g *generator) tiles(p *panel, rows int, name string, ahead int, slowest string) {
 	Label(name)
 	CMPQ(p.rows, Imm(uint64(rows)))
 	JL(LabelRef("tails"))
@@ -97,7 +131,7 @@ func (g *generator) tiles(p *panel, rows int, name string, ahead int) {
 	DECQ(address("fetch"))
 	JNZ(LabelRef(name))
 	MOVQ(p.b, p.ahead)
-	JMP(LabelRef("slow"))
+	JMP(LabelRef(slowest))
 }
 
 // tile emits the products of one tile.
