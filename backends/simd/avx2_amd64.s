@@ -4702,7 +4702,7 @@ rows1done:
 
 // func adjustAVX2(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
 // Requires: AVX, AVX2, FMA3, SSE
-TEXT ·adjustAVX2(SB), NOSPLIT, $200-80
+TEXT ·adjustAVX2(SB), NOSPLIT, $232-80
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -4746,31 +4746,40 @@ TEXT ·adjustAVX2(SB), NOSPLIT, $200-80
 	VPBROADCASTD X0, Y0
 	VMAXPS       Y0, Y1, Y0
 	VMOVUPS      Y0, 8(SP)
+	MOVL         $0x3f800000, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	VDIVPS       Y13, Y0, Y0
+	MOVL         $0x7f7fffff, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+	VMINPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 40(SP)
 	MOVL         $0x429a12d5, R8
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 	VMULPS       Y13, Y1, Y1
-	VMOVUPS      Y1, 40(SP)
+	VMOVUPS      Y1, 72(SP)
 	MOVL         $0x432517e2, R8
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 	VMULPS       Y13, Y1, Y1
-	VMOVUPS      Y1, 72(SP)
+	VMOVUPS      Y1, 104(SP)
 	MOVL         $0x428a7c77, R8
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 	VMULPS       Y13, Y1, Y1
-	VMOVUPS      Y1, 104(SP)
+	VMOVUPS      Y1, 136(SP)
 	MOVL         $0x40d2afc1, R8
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 	VMULPS       Y13, Y1, Y1
-	VMOVUPS      Y1, 136(SP)
+	VMOVUPS      Y1, 168(SP)
 	MOVL         $0x3d8dcf03, R8
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 	VMULPS       Y13, Y1, Y1
-	VMOVUPS      Y1, 168(SP)
+	VMOVUPS      Y1, 200(SP)
 	TESTQ        BX, BX
 	JZ           capped
 	MOVQ         lanes+64(FP), R8
@@ -4790,22 +4799,22 @@ uncappedSlopedRows:
 	VMULPS       Y4, Y4, Y5
 	VMINPS       adjustConstants<>+192(SB), Y1, Y1
 	VMINPS       adjustConstants<>+192(SB), Y5, Y5
-	VMOVUPS      168(SP), Y2
-	VMOVUPS      168(SP), Y6
+	VMOVUPS      200(SP), Y2
+	VMOVUPS      200(SP), Y6
 	VADDPS       adjustConstants<>+160(SB), Y1, Y3
 	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  168(SP), Y1, Y2
+	VFMADD213PS  168(SP), Y5, Y6
 	VFMADD213PS  136(SP), Y1, Y2
 	VFMADD213PS  136(SP), Y5, Y6
-	VFMADD213PS  104(SP), Y1, Y2
-	VFMADD213PS  104(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  72(SP), Y1, Y2
-	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  40(SP), Y1, Y2
-	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
 	VMULPS       Y2, Y0, Y0
@@ -4848,28 +4857,14 @@ uncappedSlopedRows:
 	VFMADD213PS  exp2Constants<>+0(SB), Y5, Y7
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y5
-	VMOVUPS      uncapConstants<>+224(SB), Y3
-	VMOVUPS      uncapConstants<>+224(SB), Y7
-	VFMADD213PS  uncapConstants<>+192(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+192(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+160(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+160(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+128(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+96(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+64(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+64(SB), Y5, Y7
-	VMOVUPS      uncapConstants<>+0(SB), Y2
-	VMOVUPS      uncapConstants<>+0(SB), Y6
-	VFMADD213PS  uncapConstants<>+0(SB), Y1, Y2
-	VFMADD213PS  uncapConstants<>+0(SB), Y5, Y6
-	VFNMADD213PS uncapConstants<>+32(SB), Y3, Y2
-	VFNMADD213PS uncapConstants<>+32(SB), Y7, Y6
-	VMULPS       Y2, Y3, Y3
-	VMULPS       Y6, Y7, Y7
-	VMULPS       Y3, Y3, Y3
-	VMULPS       Y7, Y7, Y7
+	VANDPS       adjustConstants<>+32(SB), Y0, Y2
+	VANDPS       adjustConstants<>+32(SB), Y4, Y6
+	VMOVUPS      adjustConstants<>+0(SB), Y3
+	VMOVUPS      adjustConstants<>+0(SB), Y7
+	VFMADD231PS  40(SP), Y2, Y3
+	VFMADD231PS  40(SP), Y6, Y7
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y7, Y5, Y5
 	VMULPS       Y3, Y1, Y1
 	VMULPS       Y7, Y5, Y5
 	VMOVUPS      Y1, (BX)
@@ -4901,22 +4896,22 @@ uncappedSlopedUnbiasedRows:
 	VMULPS       Y4, Y4, Y5
 	VMINPS       adjustConstants<>+192(SB), Y1, Y1
 	VMINPS       adjustConstants<>+192(SB), Y5, Y5
-	VMOVUPS      168(SP), Y2
-	VMOVUPS      168(SP), Y6
+	VMOVUPS      200(SP), Y2
+	VMOVUPS      200(SP), Y6
 	VADDPS       adjustConstants<>+160(SB), Y1, Y3
 	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  168(SP), Y1, Y2
+	VFMADD213PS  168(SP), Y5, Y6
 	VFMADD213PS  136(SP), Y1, Y2
 	VFMADD213PS  136(SP), Y5, Y6
-	VFMADD213PS  104(SP), Y1, Y2
-	VFMADD213PS  104(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  72(SP), Y1, Y2
-	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  40(SP), Y1, Y2
-	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
 	VMULPS       Y2, Y0, Y0
@@ -4959,28 +4954,14 @@ uncappedSlopedUnbiasedRows:
 	VFMADD213PS  exp2Constants<>+0(SB), Y5, Y7
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y5
-	VMOVUPS      uncapConstants<>+224(SB), Y3
-	VMOVUPS      uncapConstants<>+224(SB), Y7
-	VFMADD213PS  uncapConstants<>+192(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+192(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+160(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+160(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+128(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+96(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+64(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+64(SB), Y5, Y7
-	VMOVUPS      uncapConstants<>+0(SB), Y2
-	VMOVUPS      uncapConstants<>+0(SB), Y6
-	VFMADD213PS  uncapConstants<>+0(SB), Y1, Y2
-	VFMADD213PS  uncapConstants<>+0(SB), Y5, Y6
-	VFNMADD213PS uncapConstants<>+32(SB), Y3, Y2
-	VFNMADD213PS uncapConstants<>+32(SB), Y7, Y6
-	VMULPS       Y2, Y3, Y3
-	VMULPS       Y6, Y7, Y7
-	VMULPS       Y3, Y3, Y3
-	VMULPS       Y7, Y7, Y7
+	VANDPS       adjustConstants<>+32(SB), Y0, Y2
+	VANDPS       adjustConstants<>+32(SB), Y4, Y6
+	VMOVUPS      adjustConstants<>+0(SB), Y3
+	VMOVUPS      adjustConstants<>+0(SB), Y7
+	VFMADD231PS  40(SP), Y2, Y3
+	VFMADD231PS  40(SP), Y6, Y7
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y7, Y5, Y5
 	VMULPS       Y3, Y1, Y1
 	VMULPS       Y7, Y5, Y5
 	VMOVUPS      Y1, (BX)
@@ -5006,210 +4987,182 @@ uncappedLevel:
 	JZ    uncappedUnbiased
 
 uncappedRows:
-	VMULPS       (AX), Y12, Y0
-	VMULPS       32(AX), Y12, Y4
-	VMULPS       Y0, Y0, Y1
-	VMULPS       Y4, Y4, Y5
-	VMINPS       adjustConstants<>+192(SB), Y1, Y1
-	VMINPS       adjustConstants<>+192(SB), Y5, Y5
-	VMOVUPS      168(SP), Y2
-	VMOVUPS      168(SP), Y6
-	VADDPS       adjustConstants<>+160(SB), Y1, Y3
-	VADDPS       adjustConstants<>+160(SB), Y5, Y7
-	VFMADD213PS  136(SP), Y1, Y2
-	VFMADD213PS  136(SP), Y5, Y6
-	VFMADD213PS  104(SP), Y1, Y2
-	VFMADD213PS  104(SP), Y5, Y6
-	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
-	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  72(SP), Y1, Y2
-	VFMADD213PS  72(SP), Y5, Y6
-	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
-	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  40(SP), Y1, Y2
-	VFMADD213PS  40(SP), Y5, Y6
-	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
-	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
-	VMULPS       Y2, Y0, Y0
-	VMULPS       Y6, Y4, Y4
-	VDIVPS       Y3, Y0, Y0
-	VDIVPS       Y7, Y4, Y4
-	VMINPS       Y0, Y13, Y0
-	VMINPS       Y4, Y13, Y4
-	VMAXPS       Y0, Y14, Y0
-	VMAXPS       Y4, Y14, Y4
-	VMOVUPS      (AX), Y1
-	VMOVUPS      32(AX), Y5
-	VANDPS       adjustConstants<>+32(SB), Y1, Y1
-	VANDPS       adjustConstants<>+32(SB), Y5, Y5
-	VMULPS       8(SP), Y1, Y1
-	VMULPS       8(SP), Y5, Y5
-	VMOVUPS      exp2Constants<>+192(SB), Y2
-	VMAXPS       Y1, Y2, Y1
-	VADDPS       exp2Constants<>+224(SB), Y1, Y2
-	VSUBPS       exp2Constants<>+224(SB), Y2, Y3
-	VSUBPS       Y3, Y1, Y1
-	VMOVUPS      exp2Constants<>+160(SB), Y3
-	VFMADD213PS  exp2Constants<>+128(SB), Y1, Y3
-	VFMADD213PS  exp2Constants<>+96(SB), Y1, Y3
-	VFMADD213PS  exp2Constants<>+64(SB), Y1, Y3
-	VFMADD213PS  exp2Constants<>+32(SB), Y1, Y3
-	VFMADD213PS  exp2Constants<>+0(SB), Y1, Y3
-	VPSLLD       $0x17, Y2, Y2
-	VMULPS       Y2, Y3, Y1
-	VMOVUPS      exp2Constants<>+192(SB), Y6
-	VMAXPS       Y5, Y6, Y5
-	VADDPS       exp2Constants<>+224(SB), Y5, Y6
-	VSUBPS       exp2Constants<>+224(SB), Y6, Y7
-	VSUBPS       Y7, Y5, Y5
-	VMOVUPS      exp2Constants<>+160(SB), Y7
-	VFMADD213PS  exp2Constants<>+128(SB), Y5, Y7
-	VFMADD213PS  exp2Constants<>+96(SB), Y5, Y7
-	VFMADD213PS  exp2Constants<>+64(SB), Y5, Y7
-	VFMADD213PS  exp2Constants<>+32(SB), Y5, Y7
-	VFMADD213PS  exp2Constants<>+0(SB), Y5, Y7
-	VPSLLD       $0x17, Y6, Y6
-	VMULPS       Y6, Y7, Y5
-	VMOVUPS      uncapConstants<>+224(SB), Y3
-	VMOVUPS      uncapConstants<>+224(SB), Y7
-	VFMADD213PS  uncapConstants<>+192(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+192(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+160(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+160(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+128(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+96(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+64(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+64(SB), Y5, Y7
-	VMOVUPS      uncapConstants<>+0(SB), Y2
-	VMOVUPS      uncapConstants<>+0(SB), Y6
-	VFMADD213PS  uncapConstants<>+0(SB), Y1, Y2
-	VFMADD213PS  uncapConstants<>+0(SB), Y5, Y6
-	VFNMADD213PS uncapConstants<>+32(SB), Y3, Y2
-	VFNMADD213PS uncapConstants<>+32(SB), Y7, Y6
-	VMULPS       Y2, Y3, Y3
-	VMULPS       Y6, Y7, Y7
-	VMULPS       Y3, Y3, Y3
-	VMULPS       Y7, Y7, Y7
-	VMULPS       Y3, Y1, Y1
-	VMULPS       Y7, Y5, Y5
-	VMOVUPS      Y1, (BX)
-	VMOVUPS      Y5, 32(BX)
-	VADDPS       (SI), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VMAXPS       Y8, Y0, Y8
-	VADDPS       32(SI), Y4, Y4
-	VMOVUPS      Y4, 32(AX)
-	VMAXPS       Y9, Y4, Y9
-	ADDQ         CX, AX
-	ADDQ         CX, BX
-	ADDQ         DI, SI
-	DECQ         DX
-	JNZ          uncappedRows
-	JMP          end
+	VMULPS      (AX), Y12, Y0
+	VMULPS      32(AX), Y12, Y4
+	VMULPS      Y0, Y0, Y1
+	VMULPS      Y4, Y4, Y5
+	VMINPS      adjustConstants<>+192(SB), Y1, Y1
+	VMINPS      adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS     200(SP), Y2
+	VMOVUPS     200(SP), Y6
+	VADDPS      adjustConstants<>+160(SB), Y1, Y3
+	VADDPS      adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS 168(SP), Y1, Y2
+	VFMADD213PS 168(SP), Y5, Y6
+	VFMADD213PS 136(SP), Y1, Y2
+	VFMADD213PS 136(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS 104(SP), Y1, Y2
+	VFMADD213PS 104(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS 72(SP), Y1, Y2
+	VFMADD213PS 72(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+64(SB), Y5, Y7
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y6, Y4, Y4
+	VDIVPS      Y3, Y0, Y0
+	VDIVPS      Y7, Y4, Y4
+	VMINPS      Y0, Y13, Y0
+	VMINPS      Y4, Y13, Y4
+	VMAXPS      Y0, Y14, Y0
+	VMAXPS      Y4, Y14, Y4
+	VMOVUPS     (AX), Y1
+	VMOVUPS     32(AX), Y5
+	VANDPS      adjustConstants<>+32(SB), Y1, Y1
+	VANDPS      adjustConstants<>+32(SB), Y5, Y5
+	VMULPS      8(SP), Y1, Y1
+	VMULPS      8(SP), Y5, Y5
+	VMOVUPS     exp2Constants<>+192(SB), Y2
+	VMAXPS      Y1, Y2, Y1
+	VADDPS      exp2Constants<>+224(SB), Y1, Y2
+	VSUBPS      exp2Constants<>+224(SB), Y2, Y3
+	VSUBPS      Y3, Y1, Y1
+	VMOVUPS     exp2Constants<>+160(SB), Y3
+	VFMADD213PS exp2Constants<>+128(SB), Y1, Y3
+	VFMADD213PS exp2Constants<>+96(SB), Y1, Y3
+	VFMADD213PS exp2Constants<>+64(SB), Y1, Y3
+	VFMADD213PS exp2Constants<>+32(SB), Y1, Y3
+	VFMADD213PS exp2Constants<>+0(SB), Y1, Y3
+	VPSLLD      $0x17, Y2, Y2
+	VMULPS      Y2, Y3, Y1
+	VMOVUPS     exp2Constants<>+192(SB), Y6
+	VMAXPS      Y5, Y6, Y5
+	VADDPS      exp2Constants<>+224(SB), Y5, Y6
+	VSUBPS      exp2Constants<>+224(SB), Y6, Y7
+	VSUBPS      Y7, Y5, Y5
+	VMOVUPS     exp2Constants<>+160(SB), Y7
+	VFMADD213PS exp2Constants<>+128(SB), Y5, Y7
+	VFMADD213PS exp2Constants<>+96(SB), Y5, Y7
+	VFMADD213PS exp2Constants<>+64(SB), Y5, Y7
+	VFMADD213PS exp2Constants<>+32(SB), Y5, Y7
+	VFMADD213PS exp2Constants<>+0(SB), Y5, Y7
+	VPSLLD      $0x17, Y6, Y6
+	VMULPS      Y6, Y7, Y5
+	VANDPS      adjustConstants<>+32(SB), Y0, Y2
+	VANDPS      adjustConstants<>+32(SB), Y4, Y6
+	VMOVUPS     adjustConstants<>+0(SB), Y3
+	VMOVUPS     adjustConstants<>+0(SB), Y7
+	VFMADD231PS 40(SP), Y2, Y3
+	VFMADD231PS 40(SP), Y6, Y7
+	VMULPS      Y3, Y1, Y1
+	VMULPS      Y7, Y5, Y5
+	VMULPS      Y3, Y1, Y1
+	VMULPS      Y7, Y5, Y5
+	VMOVUPS     Y1, (BX)
+	VMOVUPS     Y5, 32(BX)
+	VADDPS      (SI), Y0, Y0
+	VMOVUPS     Y0, (AX)
+	VMAXPS      Y8, Y0, Y8
+	VADDPS      32(SI), Y4, Y4
+	VMOVUPS     Y4, 32(AX)
+	VMAXPS      Y9, Y4, Y9
+	ADDQ        CX, AX
+	ADDQ        CX, BX
+	ADDQ        DI, SI
+	DECQ        DX
+	JNZ         uncappedRows
+	JMP         end
 
 uncappedUnbiased:
 uncappedUnbiasedRows:
-	VMULPS       (AX), Y12, Y0
-	VMULPS       32(AX), Y12, Y4
-	VMULPS       Y0, Y0, Y1
-	VMULPS       Y4, Y4, Y5
-	VMINPS       adjustConstants<>+192(SB), Y1, Y1
-	VMINPS       adjustConstants<>+192(SB), Y5, Y5
-	VMOVUPS      168(SP), Y2
-	VMOVUPS      168(SP), Y6
-	VADDPS       adjustConstants<>+160(SB), Y1, Y3
-	VADDPS       adjustConstants<>+160(SB), Y5, Y7
-	VFMADD213PS  136(SP), Y1, Y2
-	VFMADD213PS  136(SP), Y5, Y6
-	VFMADD213PS  104(SP), Y1, Y2
-	VFMADD213PS  104(SP), Y5, Y6
-	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
-	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  72(SP), Y1, Y2
-	VFMADD213PS  72(SP), Y5, Y6
-	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
-	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  40(SP), Y1, Y2
-	VFMADD213PS  40(SP), Y5, Y6
-	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
-	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
-	VMULPS       Y2, Y0, Y0
-	VMULPS       Y6, Y4, Y4
-	VDIVPS       Y3, Y0, Y0
-	VDIVPS       Y7, Y4, Y4
-	VMINPS       Y0, Y13, Y0
-	VMINPS       Y4, Y13, Y4
-	VMAXPS       Y0, Y14, Y0
-	VMAXPS       Y4, Y14, Y4
-	VMOVUPS      (AX), Y1
-	VMOVUPS      32(AX), Y5
-	VANDPS       adjustConstants<>+32(SB), Y1, Y1
-	VANDPS       adjustConstants<>+32(SB), Y5, Y5
-	VMULPS       8(SP), Y1, Y1
-	VMULPS       8(SP), Y5, Y5
-	VMOVUPS      exp2Constants<>+192(SB), Y2
-	VMAXPS       Y1, Y2, Y1
-	VADDPS       exp2Constants<>+224(SB), Y1, Y2
-	VSUBPS       exp2Constants<>+224(SB), Y2, Y3
-	VSUBPS       Y3, Y1, Y1
-	VMOVUPS      exp2Constants<>+160(SB), Y3
-	VFMADD213PS  exp2Constants<>+128(SB), Y1, Y3
-	VFMADD213PS  exp2Constants<>+96(SB), Y1, Y3
-	VFMADD213PS  exp2Constants<>+64(SB), Y1, Y3
-	VFMADD213PS  exp2Constants<>+32(SB), Y1, Y3
-	VFMADD213PS  exp2Constants<>+0(SB), Y1, Y3
-	VPSLLD       $0x17, Y2, Y2
-	VMULPS       Y2, Y3, Y1
-	VMOVUPS      exp2Constants<>+192(SB), Y6
-	VMAXPS       Y5, Y6, Y5
-	VADDPS       exp2Constants<>+224(SB), Y5, Y6
-	VSUBPS       exp2Constants<>+224(SB), Y6, Y7
-	VSUBPS       Y7, Y5, Y5
-	VMOVUPS      exp2Constants<>+160(SB), Y7
-	VFMADD213PS  exp2Constants<>+128(SB), Y5, Y7
-	VFMADD213PS  exp2Constants<>+96(SB), Y5, Y7
-	VFMADD213PS  exp2Constants<>+64(SB), Y5, Y7
-	VFMADD213PS  exp2Constants<>+32(SB), Y5, Y7
-	VFMADD213PS  exp2Constants<>+0(SB), Y5, Y7
-	VPSLLD       $0x17, Y6, Y6
-	VMULPS       Y6, Y7, Y5
-	VMOVUPS      uncapConstants<>+224(SB), Y3
-	VMOVUPS      uncapConstants<>+224(SB), Y7
-	VFMADD213PS  uncapConstants<>+192(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+192(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+160(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+160(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+128(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+96(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  uncapConstants<>+64(SB), Y1, Y3
-	VFMADD213PS  uncapConstants<>+64(SB), Y5, Y7
-	VMOVUPS      uncapConstants<>+0(SB), Y2
-	VMOVUPS      uncapConstants<>+0(SB), Y6
-	VFMADD213PS  uncapConstants<>+0(SB), Y1, Y2
-	VFMADD213PS  uncapConstants<>+0(SB), Y5, Y6
-	VFNMADD213PS uncapConstants<>+32(SB), Y3, Y2
-	VFNMADD213PS uncapConstants<>+32(SB), Y7, Y6
-	VMULPS       Y2, Y3, Y3
-	VMULPS       Y6, Y7, Y7
-	VMULPS       Y3, Y3, Y3
-	VMULPS       Y7, Y7, Y7
-	VMULPS       Y3, Y1, Y1
-	VMULPS       Y7, Y5, Y5
-	VMOVUPS      Y1, (BX)
-	VMOVUPS      Y5, 32(BX)
-	VMOVUPS      Y0, (AX)
-	VMAXPS       Y8, Y0, Y8
-	VMOVUPS      Y4, 32(AX)
-	VMAXPS       Y9, Y4, Y9
-	ADDQ         CX, AX
-	ADDQ         CX, BX
-	DECQ         DX
-	JNZ          uncappedUnbiasedRows
-	JMP          end
+	VMULPS      (AX), Y12, Y0
+	VMULPS      32(AX), Y12, Y4
+	VMULPS      Y0, Y0, Y1
+	VMULPS      Y4, Y4, Y5
+	VMINPS      adjustConstants<>+192(SB), Y1, Y1
+	VMINPS      adjustConstants<>+192(SB), Y5, Y5
+	VMOVUPS     200(SP), Y2
+	VMOVUPS     200(SP), Y6
+	VADDPS      adjustConstants<>+160(SB), Y1, Y3
+	VADDPS      adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS 168(SP), Y1, Y2
+	VFMADD213PS 168(SP), Y5, Y6
+	VFMADD213PS 136(SP), Y1, Y2
+	VFMADD213PS 136(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+128(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+128(SB), Y5, Y7
+	VFMADD213PS 104(SP), Y1, Y2
+	VFMADD213PS 104(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+96(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+96(SB), Y5, Y7
+	VFMADD213PS 72(SP), Y1, Y2
+	VFMADD213PS 72(SP), Y5, Y6
+	VFMADD213PS adjustConstants<>+64(SB), Y1, Y3
+	VFMADD213PS adjustConstants<>+64(SB), Y5, Y7
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y6, Y4, Y4
+	VDIVPS      Y3, Y0, Y0
+	VDIVPS      Y7, Y4, Y4
+	VMINPS      Y0, Y13, Y0
+	VMINPS      Y4, Y13, Y4
+	VMAXPS      Y0, Y14, Y0
+	VMAXPS      Y4, Y14, Y4
+	VMOVUPS     (AX), Y1
+	VMOVUPS     32(AX), Y5
+	VANDPS      adjustConstants<>+32(SB), Y1, Y1
+	VANDPS      adjustConstants<>+32(SB), Y5, Y5
+	VMULPS      8(SP), Y1, Y1
+	VMULPS      8(SP), Y5, Y5
+	VMOVUPS     exp2Constants<>+192(SB), Y2
+	VMAXPS      Y1, Y2, Y1
+	VADDPS      exp2Constants<>+224(SB), Y1, Y2
+	VSUBPS      exp2Constants<>+224(SB), Y2, Y3
+	VSUBPS      Y3, Y1, Y1
+	VMOVUPS     exp2Constants<>+160(SB), Y3
+	VFMADD213PS exp2Constants<>+128(SB), Y1, Y3
+	VFMADD213PS exp2Constants<>+96(SB), Y1, Y3
+	VFMADD213PS exp2Constants<>+64(SB), Y1, Y3
+	VFMADD213PS exp2Constants<>+32(SB), Y1, Y3
+	VFMADD213PS exp2Constants<>+0(SB), Y1, Y3
+	VPSLLD      $0x17, Y2, Y2
+	VMULPS      Y2, Y3, Y1
+	VMOVUPS     exp2Constants<>+192(SB), Y6
+	VMAXPS      Y5, Y6, Y5
+	VADDPS      exp2Constants<>+224(SB), Y5, Y6
+	VSUBPS      exp2Constants<>+224(SB), Y6, Y7
+	VSUBPS      Y7, Y5, Y5
+	VMOVUPS     exp2Constants<>+160(SB), Y7
+	VFMADD213PS exp2Constants<>+128(SB), Y5, Y7
+	VFMADD213PS exp2Constants<>+96(SB), Y5, Y7
+	VFMADD213PS exp2Constants<>+64(SB), Y5, Y7
+	VFMADD213PS exp2Constants<>+32(SB), Y5, Y7
+	VFMADD213PS exp2Constants<>+0(SB), Y5, Y7
+	VPSLLD      $0x17, Y6, Y6
+	VMULPS      Y6, Y7, Y5
+	VANDPS      adjustConstants<>+32(SB), Y0, Y2
+	VANDPS      adjustConstants<>+32(SB), Y4, Y6
+	VMOVUPS     adjustConstants<>+0(SB), Y3
+	VMOVUPS     adjustConstants<>+0(SB), Y7
+	VFMADD231PS 40(SP), Y2, Y3
+	VFMADD231PS 40(SP), Y6, Y7
+	VMULPS      Y3, Y1, Y1
+	VMULPS      Y7, Y5, Y5
+	VMULPS      Y3, Y1, Y1
+	VMULPS      Y7, Y5, Y5
+	VMOVUPS     Y1, (BX)
+	VMOVUPS     Y5, 32(BX)
+	VMOVUPS     Y0, (AX)
+	VMAXPS      Y8, Y0, Y8
+	VMOVUPS     Y4, 32(AX)
+	VMAXPS      Y9, Y4, Y9
+	ADDQ        CX, AX
+	ADDQ        CX, BX
+	DECQ        DX
+	JNZ         uncappedUnbiasedRows
+	JMP         end
 
 capped:
 	MOVQ         lanes+64(FP), BX
@@ -5229,22 +5182,22 @@ cappedSlopedRows:
 	VMULPS       Y4, Y4, Y5
 	VMINPS       adjustConstants<>+192(SB), Y1, Y1
 	VMINPS       adjustConstants<>+192(SB), Y5, Y5
-	VMOVUPS      168(SP), Y2
-	VMOVUPS      168(SP), Y6
+	VMOVUPS      200(SP), Y2
+	VMOVUPS      200(SP), Y6
 	VADDPS       adjustConstants<>+160(SB), Y1, Y3
 	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  168(SP), Y1, Y2
+	VFMADD213PS  168(SP), Y5, Y6
 	VFMADD213PS  136(SP), Y1, Y2
 	VFMADD213PS  136(SP), Y5, Y6
-	VFMADD213PS  104(SP), Y1, Y2
-	VFMADD213PS  104(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  72(SP), Y1, Y2
-	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  40(SP), Y1, Y2
-	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
 	VMULPS       Y2, Y0, Y0
@@ -5281,22 +5234,22 @@ cappedSlopedUnbiasedRows:
 	VMULPS       Y4, Y4, Y5
 	VMINPS       adjustConstants<>+192(SB), Y1, Y1
 	VMINPS       adjustConstants<>+192(SB), Y5, Y5
-	VMOVUPS      168(SP), Y2
-	VMOVUPS      168(SP), Y6
+	VMOVUPS      200(SP), Y2
+	VMOVUPS      200(SP), Y6
 	VADDPS       adjustConstants<>+160(SB), Y1, Y3
 	VADDPS       adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS  168(SP), Y1, Y2
+	VFMADD213PS  168(SP), Y5, Y6
 	VFMADD213PS  136(SP), Y1, Y2
 	VFMADD213PS  136(SP), Y5, Y6
-	VFMADD213PS  104(SP), Y1, Y2
-	VFMADD213PS  104(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+128(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+128(SB), Y5, Y7
-	VFMADD213PS  72(SP), Y1, Y2
-	VFMADD213PS  72(SP), Y5, Y6
+	VFMADD213PS  104(SP), Y1, Y2
+	VFMADD213PS  104(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+96(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+96(SB), Y5, Y7
-	VFMADD213PS  40(SP), Y1, Y2
-	VFMADD213PS  40(SP), Y5, Y6
+	VFMADD213PS  72(SP), Y1, Y2
+	VFMADD213PS  72(SP), Y5, Y6
 	VFMADD213PS  adjustConstants<>+64(SB), Y1, Y3
 	VFMADD213PS  adjustConstants<>+64(SB), Y5, Y7
 	VMULPS       Y2, Y0, Y0
@@ -5333,22 +5286,22 @@ cappedRows:
 	VMULPS      Y4, Y4, Y5
 	VMINPS      adjustConstants<>+192(SB), Y1, Y1
 	VMINPS      adjustConstants<>+192(SB), Y5, Y5
-	VMOVUPS     168(SP), Y2
-	VMOVUPS     168(SP), Y6
+	VMOVUPS     200(SP), Y2
+	VMOVUPS     200(SP), Y6
 	VADDPS      adjustConstants<>+160(SB), Y1, Y3
 	VADDPS      adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS 168(SP), Y1, Y2
+	VFMADD213PS 168(SP), Y5, Y6
 	VFMADD213PS 136(SP), Y1, Y2
 	VFMADD213PS 136(SP), Y5, Y6
-	VFMADD213PS 104(SP), Y1, Y2
-	VFMADD213PS 104(SP), Y5, Y6
 	VFMADD213PS adjustConstants<>+128(SB), Y1, Y3
 	VFMADD213PS adjustConstants<>+128(SB), Y5, Y7
-	VFMADD213PS 72(SP), Y1, Y2
-	VFMADD213PS 72(SP), Y5, Y6
+	VFMADD213PS 104(SP), Y1, Y2
+	VFMADD213PS 104(SP), Y5, Y6
 	VFMADD213PS adjustConstants<>+96(SB), Y1, Y3
 	VFMADD213PS adjustConstants<>+96(SB), Y5, Y7
-	VFMADD213PS 40(SP), Y1, Y2
-	VFMADD213PS 40(SP), Y5, Y6
+	VFMADD213PS 72(SP), Y1, Y2
+	VFMADD213PS 72(SP), Y5, Y6
 	VFMADD213PS adjustConstants<>+64(SB), Y1, Y3
 	VFMADD213PS adjustConstants<>+64(SB), Y5, Y7
 	VMULPS      Y2, Y0, Y0
@@ -5379,22 +5332,22 @@ cappedUnbiasedRows:
 	VMULPS      Y4, Y4, Y5
 	VMINPS      adjustConstants<>+192(SB), Y1, Y1
 	VMINPS      adjustConstants<>+192(SB), Y5, Y5
-	VMOVUPS     168(SP), Y2
-	VMOVUPS     168(SP), Y6
+	VMOVUPS     200(SP), Y2
+	VMOVUPS     200(SP), Y6
 	VADDPS      adjustConstants<>+160(SB), Y1, Y3
 	VADDPS      adjustConstants<>+160(SB), Y5, Y7
+	VFMADD213PS 168(SP), Y1, Y2
+	VFMADD213PS 168(SP), Y5, Y6
 	VFMADD213PS 136(SP), Y1, Y2
 	VFMADD213PS 136(SP), Y5, Y6
-	VFMADD213PS 104(SP), Y1, Y2
-	VFMADD213PS 104(SP), Y5, Y6
 	VFMADD213PS adjustConstants<>+128(SB), Y1, Y3
 	VFMADD213PS adjustConstants<>+128(SB), Y5, Y7
-	VFMADD213PS 72(SP), Y1, Y2
-	VFMADD213PS 72(SP), Y5, Y6
+	VFMADD213PS 104(SP), Y1, Y2
+	VFMADD213PS 104(SP), Y5, Y6
 	VFMADD213PS adjustConstants<>+96(SB), Y1, Y3
 	VFMADD213PS adjustConstants<>+96(SB), Y5, Y7
-	VFMADD213PS 40(SP), Y1, Y2
-	VFMADD213PS 40(SP), Y5, Y6
+	VFMADD213PS 72(SP), Y1, Y2
+	VFMADD213PS 72(SP), Y5, Y6
 	VFMADD213PS adjustConstants<>+64(SB), Y1, Y3
 	VFMADD213PS adjustConstants<>+64(SB), Y5, Y7
 	VMULPS      Y2, Y0, Y0
@@ -5627,72 +5580,6 @@ DATA exp2Constants<>+244(SB)/4, $0x4b40007f
 DATA exp2Constants<>+248(SB)/4, $0x4b40007f
 DATA exp2Constants<>+252(SB)/4, $0x4b40007f
 GLOBL exp2Constants<>(SB), RODATA|NOPTR, $256
-
-DATA uncapConstants<>+0(SB)/4, $0x3f000000
-DATA uncapConstants<>+4(SB)/4, $0x3f000000
-DATA uncapConstants<>+8(SB)/4, $0x3f000000
-DATA uncapConstants<>+12(SB)/4, $0x3f000000
-DATA uncapConstants<>+16(SB)/4, $0x3f000000
-DATA uncapConstants<>+20(SB)/4, $0x3f000000
-DATA uncapConstants<>+24(SB)/4, $0x3f000000
-DATA uncapConstants<>+28(SB)/4, $0x3f000000
-DATA uncapConstants<>+32(SB)/4, $0x40000000
-DATA uncapConstants<>+36(SB)/4, $0x40000000
-DATA uncapConstants<>+40(SB)/4, $0x40000000
-DATA uncapConstants<>+44(SB)/4, $0x40000000
-DATA uncapConstants<>+48(SB)/4, $0x40000000
-DATA uncapConstants<>+52(SB)/4, $0x40000000
-DATA uncapConstants<>+56(SB)/4, $0x40000000
-DATA uncapConstants<>+60(SB)/4, $0x40000000
-DATA uncapConstants<>+64(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+68(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+72(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+76(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+80(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+84(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+88(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+92(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+96(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+100(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+104(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+108(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+112(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+116(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+120(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+124(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+128(SB)/4, $0x3ff41362
-DATA uncapConstants<>+132(SB)/4, $0x3ff41362
-DATA uncapConstants<>+136(SB)/4, $0x3ff41362
-DATA uncapConstants<>+140(SB)/4, $0x3ff41362
-DATA uncapConstants<>+144(SB)/4, $0x3ff41362
-DATA uncapConstants<>+148(SB)/4, $0x3ff41362
-DATA uncapConstants<>+152(SB)/4, $0x3ff41362
-DATA uncapConstants<>+156(SB)/4, $0x3ff41362
-DATA uncapConstants<>+160(SB)/4, $0xbfc54444
-DATA uncapConstants<>+164(SB)/4, $0xbfc54444
-DATA uncapConstants<>+168(SB)/4, $0xbfc54444
-DATA uncapConstants<>+172(SB)/4, $0xbfc54444
-DATA uncapConstants<>+176(SB)/4, $0xbfc54444
-DATA uncapConstants<>+180(SB)/4, $0xbfc54444
-DATA uncapConstants<>+184(SB)/4, $0xbfc54444
-DATA uncapConstants<>+188(SB)/4, $0xbfc54444
-DATA uncapConstants<>+192(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+196(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+200(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+204(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+208(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+212(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+216(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+220(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+224(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+228(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+232(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+236(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+240(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+244(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+248(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+252(SB)/4, $0xbe55fbf4
-GLOBL uncapConstants<>(SB), RODATA|NOPTR, $256
 
 // func maskBitsAVX2(masks *uint32, mask *bool, step int, rows int)
 // Requires: AVX

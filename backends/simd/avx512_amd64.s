@@ -5504,26 +5504,33 @@ TEXT ·adjustAVX512(SB), NOSPLIT, $8-80
 	VPBROADCASTD R8, Z0
 	VMAXPS       Z0, Z1, Z0
 	VMOVAPS      Z0, Z23
+	MOVL         $0x3f800000, R8
+	VPBROADCASTD R8, Z0
+	VDIVPS       Z13, Z0, Z0
+	MOVL         $0x7f7fffff, R8
+	VPBROADCASTD R8, Z1
+	VMINPS       Z1, Z0, Z0
+	VMOVAPS      Z0, Z24
 	MOVL         $0x429a12d5, R8
 	VPBROADCASTD R8, Z1
 	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z24
+	VMOVAPS      Z1, Z25
 	MOVL         $0x432517e2, R8
 	VPBROADCASTD R8, Z1
 	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z25
+	VMOVAPS      Z1, Z26
 	MOVL         $0x428a7c77, R8
 	VPBROADCASTD R8, Z1
 	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z26
+	VMOVAPS      Z1, Z27
 	MOVL         $0x40d2afc1, R8
 	VPBROADCASTD R8, Z1
 	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z27
+	VMOVAPS      Z1, Z28
 	MOVL         $0x3d8dcf03, R8
 	VPBROADCASTD R8, Z1
 	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z28
+	VMOVAPS      Z1, Z29
 	TESTQ        BX, BX
 	JZ           capped
 	MOVQ         lanes+64(FP), R8
@@ -5543,22 +5550,22 @@ uncappedSlopedRows:
 	VMULPS       Z4, Z4, Z5
 	VMINPS       Z22, Z1, Z1
 	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z28, Z2
-	VMOVUPS      Z28, Z6
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
 	VADDPS       Z21, Z1, Z3
 	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
 	VFMADD213PS  Z27, Z1, Z2
 	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
 	VFMADD213PS  Z20, Z1, Z3
 	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
 	VFMADD213PS  Z19, Z1, Z3
 	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z24, Z1, Z2
-	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
 	VFMADD213PS  Z18, Z1, Z3
 	VFMADD213PS  Z18, Z5, Z7
 	VMULPS       Z2, Z0, Z0
@@ -5591,28 +5598,14 @@ uncappedSlopedRows:
 	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
 	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
 	VSCALEFPS    Z5, Z7, Z5
-	VMOVUPS      uncapConstants<>+448(SB), Z3
-	VMOVUPS      uncapConstants<>+448(SB), Z7
-	VFMADD213PS  uncapConstants<>+384(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+384(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+320(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+320(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+256(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+256(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+192(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+128(SB), Z5, Z7
-	VMOVUPS      uncapConstants<>+0(SB), Z2
-	VMOVUPS      uncapConstants<>+0(SB), Z6
-	VFMADD213PS  uncapConstants<>+0(SB), Z1, Z2
-	VFMADD213PS  uncapConstants<>+0(SB), Z5, Z6
-	VFNMADD213PS uncapConstants<>+64(SB), Z3, Z2
-	VFNMADD213PS uncapConstants<>+64(SB), Z7, Z6
-	VMULPS       Z2, Z3, Z3
-	VMULPS       Z6, Z7, Z7
-	VMULPS       Z3, Z3, Z3
-	VMULPS       Z7, Z7, Z7
+	VANDPS       Z17, Z0, Z2
+	VANDPS       Z17, Z4, Z6
+	VMOVUPS      Z16, Z3
+	VMOVUPS      Z16, Z7
+	VFMADD231PS  Z24, Z2, Z3
+	VFMADD231PS  Z24, Z6, Z7
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z7, Z5, Z5
 	VMULPS       Z3, Z1, Z1
 	VMULPS       Z7, Z5, Z5
 	VMOVUPS      Z1, (BX)
@@ -5644,22 +5637,22 @@ uncappedSlopedUnbiasedRows:
 	VMULPS       Z4, Z4, Z5
 	VMINPS       Z22, Z1, Z1
 	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z28, Z2
-	VMOVUPS      Z28, Z6
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
 	VADDPS       Z21, Z1, Z3
 	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
 	VFMADD213PS  Z27, Z1, Z2
 	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
 	VFMADD213PS  Z20, Z1, Z3
 	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
 	VFMADD213PS  Z19, Z1, Z3
 	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z24, Z1, Z2
-	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
 	VFMADD213PS  Z18, Z1, Z3
 	VFMADD213PS  Z18, Z5, Z7
 	VMULPS       Z2, Z0, Z0
@@ -5692,28 +5685,14 @@ uncappedSlopedUnbiasedRows:
 	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
 	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
 	VSCALEFPS    Z5, Z7, Z5
-	VMOVUPS      uncapConstants<>+448(SB), Z3
-	VMOVUPS      uncapConstants<>+448(SB), Z7
-	VFMADD213PS  uncapConstants<>+384(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+384(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+320(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+320(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+256(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+256(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+192(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+128(SB), Z5, Z7
-	VMOVUPS      uncapConstants<>+0(SB), Z2
-	VMOVUPS      uncapConstants<>+0(SB), Z6
-	VFMADD213PS  uncapConstants<>+0(SB), Z1, Z2
-	VFMADD213PS  uncapConstants<>+0(SB), Z5, Z6
-	VFNMADD213PS uncapConstants<>+64(SB), Z3, Z2
-	VFNMADD213PS uncapConstants<>+64(SB), Z7, Z6
-	VMULPS       Z2, Z3, Z3
-	VMULPS       Z6, Z7, Z7
-	VMULPS       Z3, Z3, Z3
-	VMULPS       Z7, Z7, Z7
+	VANDPS       Z17, Z0, Z2
+	VANDPS       Z17, Z4, Z6
+	VMOVUPS      Z16, Z3
+	VMOVUPS      Z16, Z7
+	VFMADD231PS  Z24, Z2, Z3
+	VFMADD231PS  Z24, Z6, Z7
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z7, Z5, Z5
 	VMULPS       Z3, Z1, Z1
 	VMULPS       Z7, Z5, Z5
 	VMOVUPS      Z1, (BX)
@@ -5739,190 +5718,162 @@ uncappedLevel:
 	JZ    uncappedUnbiased
 
 uncappedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z28, Z2
-	VMOVUPS      Z28, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z24, Z1, Z2
-	VFMADD213PS  Z24, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VDIVPS       Z3, Z0, Z0
-	VDIVPS       Z7, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      (AX), Z1
-	VMOVUPS      64(AX), Z5
-	VANDPS       Z17, Z1, Z1
-	VANDPS       Z17, Z5, Z5
-	VMULPS       Z23, Z1, Z1
-	VMULPS       Z23, Z5, Z5
-	VREDUCEPS    $0x01, Z1, Z2
-	VMOVUPS      exp2Constants<>+320(SB), Z3
-	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
-	VSCALEFPS    Z1, Z3, Z1
-	VREDUCEPS    $0x01, Z5, Z6
-	VMOVUPS      exp2Constants<>+320(SB), Z7
-	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
-	VSCALEFPS    Z5, Z7, Z5
-	VMOVUPS      uncapConstants<>+448(SB), Z3
-	VMOVUPS      uncapConstants<>+448(SB), Z7
-	VFMADD213PS  uncapConstants<>+384(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+384(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+320(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+320(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+256(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+256(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+192(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+128(SB), Z5, Z7
-	VMOVUPS      uncapConstants<>+0(SB), Z2
-	VMOVUPS      uncapConstants<>+0(SB), Z6
-	VFMADD213PS  uncapConstants<>+0(SB), Z1, Z2
-	VFMADD213PS  uncapConstants<>+0(SB), Z5, Z6
-	VFNMADD213PS uncapConstants<>+64(SB), Z3, Z2
-	VFNMADD213PS uncapConstants<>+64(SB), Z7, Z6
-	VMULPS       Z2, Z3, Z3
-	VMULPS       Z6, Z7, Z7
-	VMULPS       Z3, Z3, Z3
-	VMULPS       Z7, Z7, Z7
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMOVUPS      Z1, (BX)
-	VMOVUPS      Z5, 64(BX)
-	VADDPS       (SI), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VADDPS       64(SI), Z4, Z4
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         CX, BX
-	ADDQ         DI, SI
-	DECQ         DX
-	JNZ          uncappedRows
-	JMP          end
+	VMULPS      (AX), Z12, Z0
+	VMULPS      64(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      Z22, Z1, Z1
+	VMINPS      Z22, Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      Z21, Z1, Z3
+	VADDPS      Z21, Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS Z20, Z1, Z3
+	VFMADD213PS Z20, Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS Z19, Z1, Z3
+	VFMADD213PS Z19, Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS Z18, Z1, Z3
+	VFMADD213PS Z18, Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VMOVUPS     (AX), Z1
+	VMOVUPS     64(AX), Z5
+	VANDPS      Z17, Z1, Z1
+	VANDPS      Z17, Z5, Z5
+	VMULPS      Z23, Z1, Z1
+	VMULPS      Z23, Z5, Z5
+	VREDUCEPS   $0x01, Z1, Z2
+	VMOVUPS     exp2Constants<>+320(SB), Z3
+	VFMADD213PS exp2Constants<>+256(SB), Z2, Z3
+	VFMADD213PS exp2Constants<>+192(SB), Z2, Z3
+	VFMADD213PS exp2Constants<>+128(SB), Z2, Z3
+	VFMADD213PS exp2Constants<>+64(SB), Z2, Z3
+	VFMADD213PS exp2Constants<>+0(SB), Z2, Z3
+	VSCALEFPS   Z1, Z3, Z1
+	VREDUCEPS   $0x01, Z5, Z6
+	VMOVUPS     exp2Constants<>+320(SB), Z7
+	VFMADD213PS exp2Constants<>+256(SB), Z6, Z7
+	VFMADD213PS exp2Constants<>+192(SB), Z6, Z7
+	VFMADD213PS exp2Constants<>+128(SB), Z6, Z7
+	VFMADD213PS exp2Constants<>+64(SB), Z6, Z7
+	VFMADD213PS exp2Constants<>+0(SB), Z6, Z7
+	VSCALEFPS   Z5, Z7, Z5
+	VANDPS      Z17, Z0, Z2
+	VANDPS      Z17, Z4, Z6
+	VMOVUPS     Z16, Z3
+	VMOVUPS     Z16, Z7
+	VFMADD231PS Z24, Z2, Z3
+	VFMADD231PS Z24, Z6, Z7
+	VMULPS      Z3, Z1, Z1
+	VMULPS      Z7, Z5, Z5
+	VMULPS      Z3, Z1, Z1
+	VMULPS      Z7, Z5, Z5
+	VMOVUPS     Z1, (BX)
+	VMOVUPS     Z5, 64(BX)
+	VADDPS      (SI), Z0, Z0
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VADDPS      64(SI), Z4, Z4
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	ADDQ        CX, AX
+	ADDQ        CX, BX
+	ADDQ        DI, SI
+	DECQ        DX
+	JNZ         uncappedRows
+	JMP         end
 
 uncappedUnbiased:
 uncappedUnbiasedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z28, Z2
-	VMOVUPS      Z28, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z24, Z1, Z2
-	VFMADD213PS  Z24, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VDIVPS       Z3, Z0, Z0
-	VDIVPS       Z7, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      (AX), Z1
-	VMOVUPS      64(AX), Z5
-	VANDPS       Z17, Z1, Z1
-	VANDPS       Z17, Z5, Z5
-	VMULPS       Z23, Z1, Z1
-	VMULPS       Z23, Z5, Z5
-	VREDUCEPS    $0x01, Z1, Z2
-	VMOVUPS      exp2Constants<>+320(SB), Z3
-	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
-	VSCALEFPS    Z1, Z3, Z1
-	VREDUCEPS    $0x01, Z5, Z6
-	VMOVUPS      exp2Constants<>+320(SB), Z7
-	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
-	VSCALEFPS    Z5, Z7, Z5
-	VMOVUPS      uncapConstants<>+448(SB), Z3
-	VMOVUPS      uncapConstants<>+448(SB), Z7
-	VFMADD213PS  uncapConstants<>+384(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+384(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+320(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+320(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+256(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+256(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+192(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  uncapConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  uncapConstants<>+128(SB), Z5, Z7
-	VMOVUPS      uncapConstants<>+0(SB), Z2
-	VMOVUPS      uncapConstants<>+0(SB), Z6
-	VFMADD213PS  uncapConstants<>+0(SB), Z1, Z2
-	VFMADD213PS  uncapConstants<>+0(SB), Z5, Z6
-	VFNMADD213PS uncapConstants<>+64(SB), Z3, Z2
-	VFNMADD213PS uncapConstants<>+64(SB), Z7, Z6
-	VMULPS       Z2, Z3, Z3
-	VMULPS       Z6, Z7, Z7
-	VMULPS       Z3, Z3, Z3
-	VMULPS       Z7, Z7, Z7
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMOVUPS      Z1, (BX)
-	VMOVUPS      Z5, 64(BX)
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         CX, BX
-	DECQ         DX
-	JNZ          uncappedUnbiasedRows
-	JMP          end
+	VMULPS      (AX), Z12, Z0
+	VMULPS      64(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      Z22, Z1, Z1
+	VMINPS      Z22, Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      Z21, Z1, Z3
+	VADDPS      Z21, Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS Z20, Z1, Z3
+	VFMADD213PS Z20, Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS Z19, Z1, Z3
+	VFMADD213PS Z19, Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS Z18, Z1, Z3
+	VFMADD213PS Z18, Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VMOVUPS     (AX), Z1
+	VMOVUPS     64(AX), Z5
+	VANDPS      Z17, Z1, Z1
+	VANDPS      Z17, Z5, Z5
+	VMULPS      Z23, Z1, Z1
+	VMULPS      Z23, Z5, Z5
+	VREDUCEPS   $0x01, Z1, Z2
+	VMOVUPS     exp2Constants<>+320(SB), Z3
+	VFMADD213PS exp2Constants<>+256(SB), Z2, Z3
+	VFMADD213PS exp2Constants<>+192(SB), Z2, Z3
+	VFMADD213PS exp2Constants<>+128(SB), Z2, Z3
+	VFMADD213PS exp2Constants<>+64(SB), Z2, Z3
+	VFMADD213PS exp2Constants<>+0(SB), Z2, Z3
+	VSCALEFPS   Z1, Z3, Z1
+	VREDUCEPS   $0x01, Z5, Z6
+	VMOVUPS     exp2Constants<>+320(SB), Z7
+	VFMADD213PS exp2Constants<>+256(SB), Z6, Z7
+	VFMADD213PS exp2Constants<>+192(SB), Z6, Z7
+	VFMADD213PS exp2Constants<>+128(SB), Z6, Z7
+	VFMADD213PS exp2Constants<>+64(SB), Z6, Z7
+	VFMADD213PS exp2Constants<>+0(SB), Z6, Z7
+	VSCALEFPS   Z5, Z7, Z5
+	VANDPS      Z17, Z0, Z2
+	VANDPS      Z17, Z4, Z6
+	VMOVUPS     Z16, Z3
+	VMOVUPS     Z16, Z7
+	VFMADD231PS Z24, Z2, Z3
+	VFMADD231PS Z24, Z6, Z7
+	VMULPS      Z3, Z1, Z1
+	VMULPS      Z7, Z5, Z5
+	VMULPS      Z3, Z1, Z1
+	VMULPS      Z7, Z5, Z5
+	VMOVUPS     Z1, (BX)
+	VMOVUPS     Z5, 64(BX)
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	ADDQ        CX, AX
+	ADDQ        CX, BX
+	DECQ        DX
+	JNZ         uncappedUnbiasedRows
+	JMP         end
 
 capped:
 	MOVQ         lanes+64(FP), BX
@@ -5942,22 +5893,22 @@ cappedSlopedRows:
 	VMULPS       Z4, Z4, Z5
 	VMINPS       Z22, Z1, Z1
 	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z28, Z2
-	VMOVUPS      Z28, Z6
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
 	VADDPS       Z21, Z1, Z3
 	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
 	VFMADD213PS  Z27, Z1, Z2
 	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
 	VFMADD213PS  Z20, Z1, Z3
 	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
 	VFMADD213PS  Z19, Z1, Z3
 	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z24, Z1, Z2
-	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
 	VFMADD213PS  Z18, Z1, Z3
 	VFMADD213PS  Z18, Z5, Z7
 	VMULPS       Z2, Z0, Z0
@@ -5994,22 +5945,22 @@ cappedSlopedUnbiasedRows:
 	VMULPS       Z4, Z4, Z5
 	VMINPS       Z22, Z1, Z1
 	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z28, Z2
-	VMOVUPS      Z28, Z6
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
 	VADDPS       Z21, Z1, Z3
 	VADDPS       Z21, Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
 	VFMADD213PS  Z27, Z1, Z2
 	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
 	VFMADD213PS  Z20, Z1, Z3
 	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
 	VFMADD213PS  Z19, Z1, Z3
 	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z24, Z1, Z2
-	VFMADD213PS  Z24, Z5, Z6
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
 	VFMADD213PS  Z18, Z1, Z3
 	VFMADD213PS  Z18, Z5, Z7
 	VMULPS       Z2, Z0, Z0
@@ -6046,22 +5997,22 @@ cappedRows:
 	VMULPS      Z4, Z4, Z5
 	VMINPS      Z22, Z1, Z1
 	VMINPS      Z22, Z5, Z5
-	VMOVUPS     Z28, Z2
-	VMOVUPS     Z28, Z6
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
 	VADDPS      Z21, Z1, Z3
 	VADDPS      Z21, Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
 	VFMADD213PS Z27, Z1, Z2
 	VFMADD213PS Z27, Z5, Z6
-	VFMADD213PS Z26, Z1, Z2
-	VFMADD213PS Z26, Z5, Z6
 	VFMADD213PS Z20, Z1, Z3
 	VFMADD213PS Z20, Z5, Z7
-	VFMADD213PS Z25, Z1, Z2
-	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
 	VFMADD213PS Z19, Z1, Z3
 	VFMADD213PS Z19, Z5, Z7
-	VFMADD213PS Z24, Z1, Z2
-	VFMADD213PS Z24, Z5, Z6
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
 	VFMADD213PS Z18, Z1, Z3
 	VFMADD213PS Z18, Z5, Z7
 	VMULPS      Z2, Z0, Z0
@@ -6092,22 +6043,22 @@ cappedUnbiasedRows:
 	VMULPS      Z4, Z4, Z5
 	VMINPS      Z22, Z1, Z1
 	VMINPS      Z22, Z5, Z5
-	VMOVUPS     Z28, Z2
-	VMOVUPS     Z28, Z6
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
 	VADDPS      Z21, Z1, Z3
 	VADDPS      Z21, Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
 	VFMADD213PS Z27, Z1, Z2
 	VFMADD213PS Z27, Z5, Z6
-	VFMADD213PS Z26, Z1, Z2
-	VFMADD213PS Z26, Z5, Z6
 	VFMADD213PS Z20, Z1, Z3
 	VFMADD213PS Z20, Z5, Z7
-	VFMADD213PS Z25, Z1, Z2
-	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
 	VFMADD213PS Z19, Z1, Z3
 	VFMADD213PS Z19, Z5, Z7
-	VFMADD213PS Z24, Z1, Z2
-	VFMADD213PS Z24, Z5, Z6
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
 	VFMADD213PS Z18, Z1, Z3
 	VFMADD213PS Z18, Z5, Z7
 	VMULPS      Z2, Z0, Z0
@@ -6314,136 +6265,6 @@ DATA exp2Constants<>+372(SB)/4, $0x3af4ba89
 DATA exp2Constants<>+376(SB)/4, $0x3af4ba89
 DATA exp2Constants<>+380(SB)/4, $0x3af4ba89
 GLOBL exp2Constants<>(SB), RODATA|NOPTR, $384
-
-DATA uncapConstants<>+0(SB)/4, $0x3f000000
-DATA uncapConstants<>+4(SB)/4, $0x3f000000
-DATA uncapConstants<>+8(SB)/4, $0x3f000000
-DATA uncapConstants<>+12(SB)/4, $0x3f000000
-DATA uncapConstants<>+16(SB)/4, $0x3f000000
-DATA uncapConstants<>+20(SB)/4, $0x3f000000
-DATA uncapConstants<>+24(SB)/4, $0x3f000000
-DATA uncapConstants<>+28(SB)/4, $0x3f000000
-DATA uncapConstants<>+32(SB)/4, $0x3f000000
-DATA uncapConstants<>+36(SB)/4, $0x3f000000
-DATA uncapConstants<>+40(SB)/4, $0x3f000000
-DATA uncapConstants<>+44(SB)/4, $0x3f000000
-DATA uncapConstants<>+48(SB)/4, $0x3f000000
-DATA uncapConstants<>+52(SB)/4, $0x3f000000
-DATA uncapConstants<>+56(SB)/4, $0x3f000000
-DATA uncapConstants<>+60(SB)/4, $0x3f000000
-DATA uncapConstants<>+64(SB)/4, $0x40000000
-DATA uncapConstants<>+68(SB)/4, $0x40000000
-DATA uncapConstants<>+72(SB)/4, $0x40000000
-DATA uncapConstants<>+76(SB)/4, $0x40000000
-DATA uncapConstants<>+80(SB)/4, $0x40000000
-DATA uncapConstants<>+84(SB)/4, $0x40000000
-DATA uncapConstants<>+88(SB)/4, $0x40000000
-DATA uncapConstants<>+92(SB)/4, $0x40000000
-DATA uncapConstants<>+96(SB)/4, $0x40000000
-DATA uncapConstants<>+100(SB)/4, $0x40000000
-DATA uncapConstants<>+104(SB)/4, $0x40000000
-DATA uncapConstants<>+108(SB)/4, $0x40000000
-DATA uncapConstants<>+112(SB)/4, $0x40000000
-DATA uncapConstants<>+116(SB)/4, $0x40000000
-DATA uncapConstants<>+120(SB)/4, $0x40000000
-DATA uncapConstants<>+124(SB)/4, $0x40000000
-DATA uncapConstants<>+128(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+132(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+136(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+140(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+144(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+148(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+152(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+156(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+160(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+164(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+168(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+172(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+176(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+180(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+184(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+188(SB)/4, $0x3ffffca8
-DATA uncapConstants<>+192(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+196(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+200(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+204(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+208(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+212(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+216(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+220(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+224(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+228(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+232(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+236(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+240(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+244(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+248(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+252(SB)/4, $0xbfff0bed
-DATA uncapConstants<>+256(SB)/4, $0x3ff41362
-DATA uncapConstants<>+260(SB)/4, $0x3ff41362
-DATA uncapConstants<>+264(SB)/4, $0x3ff41362
-DATA uncapConstants<>+268(SB)/4, $0x3ff41362
-DATA uncapConstants<>+272(SB)/4, $0x3ff41362
-DATA uncapConstants<>+276(SB)/4, $0x3ff41362
-DATA uncapConstants<>+280(SB)/4, $0x3ff41362
-DATA uncapConstants<>+284(SB)/4, $0x3ff41362
-DATA uncapConstants<>+288(SB)/4, $0x3ff41362
-DATA uncapConstants<>+292(SB)/4, $0x3ff41362
-DATA uncapConstants<>+296(SB)/4, $0x3ff41362
-DATA uncapConstants<>+300(SB)/4, $0x3ff41362
-DATA uncapConstants<>+304(SB)/4, $0x3ff41362
-DATA uncapConstants<>+308(SB)/4, $0x3ff41362
-DATA uncapConstants<>+312(SB)/4, $0x3ff41362
-DATA uncapConstants<>+316(SB)/4, $0x3ff41362
-DATA uncapConstants<>+320(SB)/4, $0xbfc54444
-DATA uncapConstants<>+324(SB)/4, $0xbfc54444
-DATA uncapConstants<>+328(SB)/4, $0xbfc54444
-DATA uncapConstants<>+332(SB)/4, $0xbfc54444
-DATA uncapConstants<>+336(SB)/4, $0xbfc54444
-DATA uncapConstants<>+340(SB)/4, $0xbfc54444
-DATA uncapConstants<>+344(SB)/4, $0xbfc54444
-DATA uncapConstants<>+348(SB)/4, $0xbfc54444
-DATA uncapConstants<>+352(SB)/4, $0xbfc54444
-DATA uncapConstants<>+356(SB)/4, $0xbfc54444
-DATA uncapConstants<>+360(SB)/4, $0xbfc54444
-DATA uncapConstants<>+364(SB)/4, $0xbfc54444
-DATA uncapConstants<>+368(SB)/4, $0xbfc54444
-DATA uncapConstants<>+372(SB)/4, $0xbfc54444
-DATA uncapConstants<>+376(SB)/4, $0xbfc54444
-DATA uncapConstants<>+380(SB)/4, $0xbfc54444
-DATA uncapConstants<>+384(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+388(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+392(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+396(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+400(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+404(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+408(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+412(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+416(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+420(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+424(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+428(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+432(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+436(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+440(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+444(SB)/4, $0x3f55fbf4
-DATA uncapConstants<>+448(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+452(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+456(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+460(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+464(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+468(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+472(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+476(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+480(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+484(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+488(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+492(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+496(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+500(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+504(SB)/4, $0xbe55fbf4
-DATA uncapConstants<>+508(SB)/4, $0xbe55fbf4
-GLOBL uncapConstants<>(SB), RODATA|NOPTR, $512
 
 // func maskBitsAVX512(masks *uint32, mask *bool, step int, rows int)
 // Requires: AVX, AVX512BW, AVX512VL

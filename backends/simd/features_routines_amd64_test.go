@@ -190,13 +190,17 @@ func first[T any](x []T) *T {
 	return &x[0]
 }
 
-// want returns the score that is made of x, its likely error, and the cap's derivative.
-func (a *adjustment) want(x float32, row, i int) (s, err, uncap float64) {
+// want returns the score that is made of x, and the cap's derivative, both with a likely error.
+// That of the derivative is relative: near the cap it is what is left of the gradients.
+func (a *adjustment) want(x float32, row, i int) (s, err, uncap, uncapErr float64) {
 	s = float64(a.scale) * flushed(x)
 	err = math.Abs(s)
 	if limit := float64(a.softcap); limit != 0 {
-		y := math.Tanh(s / limit)
-		s, uncap, err = limit*y, 1-y*y, 4*limit*(math.Abs(y)+0x1p-100)
+		z := s / limit
+		y, c := math.Tanh(z), math.Cosh(z)
+		uncap = 1 / c / c
+		uncapErr = uncap*(6+6*math.Min(math.Abs(z), 99))*0x1p-23 + 0x1p-123 // below which the exponential may be flushed
+		s, err = limit*y, 4*limit*(math.Abs(y)+0x1p-100)
 	}
 	if a.bias != nil {
 		b := flushed(a.bias[row*a.biasStep+i])
@@ -206,7 +210,7 @@ func (a *adjustment) want(x float32, row, i int) (s, err, uncap float64) {
 		d := float64(a.slope) * math.Abs(float64(a.at)+float64(row)-float64(a.lanes[i]))
 		s, err = s-d, err+math.Abs(d)
 	}
-	return s, 2 * 0x1p-23 * err, uncap
+	return s, 2 * 0x1p-23 * err, uncap, uncapErr
 }
 
 func TestAdjust(t *testing.T) {
@@ -219,14 +223,14 @@ func TestAdjust(t *testing.T) {
 				for i := range n {
 					at := row*a.step + i
 					got := a.s.x[at]
-					s, err, uncap := a.want(in[at], row, i)
+					s, err, uncap, uncapErr := a.want(in[at], row, i)
 					requireThat(t, near(s, got, err), "%g, want %g: s %g, softcap %g, bias %t, slope %g", got, s, in[at], a.softcap, a.bias != nil, a.slope)
 					if got > top[i] {
 						top[i] = got
 					}
 					if a.softcap != 0 && a.uncap.x != nil {
 						got := a.uncap.x[at]
-						requireThat(t, near(uncap, got, 4*0x1p-23) && !(got < 0), "uncap %g, want %g: s %g, softcap %g", got, uncap, in[at], a.softcap)
+						requireThat(t, near(uncap, got, uncapErr) && !(got < 0), "uncap %g, want %g: s %g, softcap %g", got, uncap, in[at], a.softcap)
 					}
 				}
 			}

@@ -9,7 +9,7 @@ import (
 )
 
 var avx2Lanes = laneISA{
-	lanes: 16, keys: 192, block: 8, convert: 8,
+	lanes: 16, keys: 192, block: 8, convert: 8, looks: true,
 	fwdPace: pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
 	bwdPace: pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
 

@@ -122,6 +122,7 @@ type laneScratch struct {
 	k, v         []float32
 	kStep, vStep int
 	kBuf, vBuf   []float32 // place for them if they must be widened
+	finite       bool      // the values are known to be, where a mask asks
 
 	s       []float32 // [keys of a block][lanes]
 	masks   []uint32  // [keys of a block]
@@ -230,6 +231,7 @@ func (isa *laneISA) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
 	}
 	x.k, x.kStep = isa.viewKeys(j, &f.K, &at.seqTile, lo, n, x.kBuf)
 	x.v, x.vStep = isa.viewKeys(j, &f.V, &at.seqTile, lo, n, x.vBuf)
+	x.finite = isa.looks && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
 }
 
 // accumulate takes the block's keys into the tile. Of those at the edges of the band, and
@@ -275,7 +277,7 @@ func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, from, keys i
 	}
 	isa.weights(s, keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	isa.drop(j, t, x, from, keys)
-	if masked {
+	if masked && !x.finite {
 		isa.addValuesMasked(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors), &x.masks[0])
 		return
 	}

@@ -136,6 +136,37 @@ func (x *keyMask) segment(key int) (until, hides int) {
 	return begin + maskGroup, hidesAll
 }
 
+// hides reports whether the mask may hide keys one by one of the block, which ends at a given one.
+func (x *keyMask) hides(to int) bool {
+	if !x.ofKeys {
+		return x.ofRows
+	}
+	for _, g := range x.groups[:ceilDiv(to-x.from, maskGroup)] {
+		if g.some {
+			return true
+		}
+	}
+	return false
+}
+
+// finite reports whether n rows of values are known to hold neither NaN nor an infinity, by
+// their squares: then what weights of 0 hide adds nothing. It looks once for all tiles of an
+// item, where addValuesMasked does for each. sums is scratch.
+func (isa *laneISA) finite(v []float32, step, n, vdim int, sums []float32) bool {
+	if vdim%isa.lanes != 0 {
+		return false
+	}
+	if step == vdim {
+		n, vdim = 1, n*vdim
+	}
+	for r := range n {
+		if isa.wild(v[r*step:][:vdim], vdim/isa.lanes, sums) {
+			return false
+		}
+	}
+	return true
+}
+
 // maskWords sets bit i of each word to the row's mask of key k+i. Rows lie step elements
 // apart, and are not read from key m on. buf has place for as many words.
 func (isa *laneISA) maskWords(words, buf []uint32, mask []bool, step, k, m int) {

@@ -14,10 +14,11 @@ import (
 // What a routine is given escapes, because it is called through a variable: it
 // must be workspace or the caller's memory.
 type laneISA struct {
-	lanes   int // query rows of a tile
-	keys    int // of a block of a forward pass
-	block   int // rows and columns that transpose takes
-	convert int // elements that widen and narrow take at least
+	lanes   int  // query rows of a tile
+	keys    int  // of a block of a forward pass
+	block   int  // rows and columns that transpose takes
+	convert int  // elements that widen and narrow take at least
+	looks   bool // addValuesMasked looks at V, as it has no opmasks
 	fwdPace pace
 	bwdPace pace
 

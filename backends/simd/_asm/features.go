@@ -46,6 +46,7 @@ type adjuster struct {
 	slope       VecPhysical
 	ps, qs      [5]Op // coefficients; the last one of q is the limit of z^2
 	power       Op    // the logarithm of the uncap's power of 2 is this times |score|
+	inverse     Op    // 1/cap
 	one, abs    Op
 	s, bias, to GPVirtual // to: uncap
 	step        GPVirtual
@@ -170,7 +171,7 @@ func (a *adjuster) softcapConstants() {
 	VMAXPS(t, u, t)
 	room := Mem{}
 	if !a.avx512 {
-		room = AllocLocal((1 + len(tanhP)) * a.vectorBytes)
+		room = AllocLocal((2 + len(tanhP)) * a.vectorBytes)
 	}
 	keep := func(i int, z VecPhysical) Op {
 		if a.avx512 {
@@ -181,10 +182,15 @@ func (a *adjuster) softcapConstants() {
 		return room.Offset(i * a.vectorBytes)
 	}
 	a.power = keep(0, t)
+	a.constant(1, t)
+	VDIVPS(a.cap, t, t)
+	a.constant(math.MaxFloat32, u)
+	VMINPS(u, t, t) // or a score of 0 would be NaN
+	a.inverse = keep(1, t)
 	for i, c := range tanhP {
 		a.constant(c, u)
 		VMULPS(a.cap, u, u)
-		a.ps[i] = keep(1+i, u)
+		a.ps[i] = keep(2+i, u)
 	}
 }
 
@@ -269,31 +275,19 @@ func (a *adjuster) tanh() {
 	each(func(_ int, w adjustment) { VMAXPS(w.z, a.low, w.z) })
 }
 
-// inverse is a minimax fit to 2/(1+e) on [0, 1], relative error 5e-5, which a step of Newton's
-// method squares: the divider is busy with tanh.
-var inverse = []float64{1.9998979643911972, -1.9925514004056986, 1.9068414874438118, -1.5411458594267045, 0.8358757202573235, -0.20896893006433087}
-
-// storeUncap stores the derivative 1-tanh(x)^2 of a row's caps as e (2/(1+e))^2, e =
-// exp(-2|x|): the difference would lose what is left of it near the cap, and the gradients
-// with it. It takes e as 2^y of the score.
+// storeUncap stores the derivative 1-t^2 of a row's caps, t = tanh(x), as exp(-2|x|) (1+|t|)^2:
+// the difference would lose what is left of it near the cap, and the gradients with it. It
+// takes the exponential as 2^y of the score.
 func (a *adjuster) storeUncap() {
-	c := a.numbers("uncapConstants", append([]float64{.5, 2}, inverse...)...)
-	fit := func(i int) Mem { return c(2 + i) }
-	last := len(inverse) - 1
 	each := a.each
 	each(func(v int, w adjustment) { VMOVUPS(a.part(Mem{Base: a.s}, v), w.u) })
 	each(func(_ int, w adjustment) { VANDPS(a.abs, w.u, w.u) })
 	each(func(_ int, w adjustment) { VMULPS(a.power, w.u, w.u) })
 	each(func(_ int, w adjustment) { a.exp2(w.u, w.p, w.q) })
-	each(func(_ int, w adjustment) { VMOVUPS(fit(last), w.q) })
-	for i := last - 1; i >= 0; i-- {
-		each(func(_ int, w adjustment) { VFMADD213PS(fit(i), w.u, w.q) })
-	}
-	each(func(_ int, w adjustment) { VMOVUPS(c(0), w.p) })
-	each(func(_ int, w adjustment) { VFMADD213PS(c(0), w.u, w.p) })
-	each(func(_ int, w adjustment) { VFNMADD213PS(c(1), w.q, w.p) })
-	each(func(_ int, w adjustment) { VMULPS(w.p, w.q, w.q) })
-	each(func(_ int, w adjustment) { VMULPS(w.q, w.q, w.q) })
+	each(func(_ int, w adjustment) { VANDPS(a.abs, w.z, w.p) })
+	each(func(_ int, w adjustment) { VMOVUPS(a.one, w.q) })
+	each(func(_ int, w adjustment) { VFMADD231PS(a.inverse, w.p, w.q) })
+	each(func(_ int, w adjustment) { VMULPS(w.q, w.u, w.u) })
 	each(func(_ int, w adjustment) { VMULPS(w.q, w.u, w.u) })
 	each(func(v int, w adjustment) { VMOVUPS(w.u, a.part(Mem{Base: a.to}, v)) })
 }
