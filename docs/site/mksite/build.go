@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"regexp"
+	"strings"
+)
+
+//go:embed page.tmpl
+var pageText string
+
+// pageTemplate is the page; what a browser computes is filled in there.
+var pageTemplate = template.Must(template.New("page").Parse(pageText))
+
+// repository is where links to files lead: the page may be opened from anywhere.
+const repository = "https://github.com/flashkit-go/flashkit"
+
+// ortVersion is the version of onnxruntime-web that make site-ort puts beside the page.
+// The Makefile has the same one, which a test compares.
+const ortVersion = "1.30.0"
+
+// A page is what page.tmpl shows.
+type page struct {
+	Lead, What string
+	ORT        string
+	Module     string // its size
+	Sample     struct {
+		Model                string
+		Heads                []int
+		Tokens, Width, Bytes int
+	}
+	Vectors    *vectors
+	Quickstart []start
+	Results    []result
+	Links      []link
+	Provenance string
+	Data       []string // scripts
+}
+
+type link struct{ Text, URL string }
+
+// build returns the generated files by their path in the page's folder.
+func build(ctx context.Context, root string) (map[string][]byte, error) {
+	list, err := readEngines(root)
+	if err != nil {
+		return nil, err
+	}
+	s, err := readSample(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	v, err := readVectors(root)
+	if err != nil {
+		return nil, err
+	}
+	p := page{ORT: ortVersion, Module: thousands(list[0].Bytes), Vectors: v, Provenance: source("cmd/flashrun/sample/PROVENANCE.md"), Data: []string{"engines.js", "sample.js", "vectors.js"}}
+	p.Sample.Model, p.Sample.Heads, p.Sample.Tokens, p.Sample.Width = s.Model, s.Heads, len(s.Tokens), 8*len(s.Tokens)
+	if err := p.readTexts(root); err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for name, value := range map[string]any{"engines": list, "sample": s, "vectors": v} {
+		if files["data/"+name+".js"], err = script(name, value); err != nil {
+			return nil, err
+		}
+	}
+	var text bytes.Buffer
+	if err := pageTemplate.Execute(&text, p); err != nil {
+		return nil, err
+	}
+	files["index.html"] = text.Bytes()
+	return files, nil
+}
+
+// readTexts fills in what stands in the documents.
+func (p *page) readTexts(root string) (err error) {
+	readme, err := read(root, "README.md")
+	if err != nil {
+		return err
+	}
+	lead, what, ok := strings.Cut(paragraph(readme, 1), "** ")
+	if !ok {
+		return fmt.Errorf("README.md: its first paragraph begins with no bold sentence")
+	}
+	p.Lead, p.What = strings.TrimPrefix(lead, "**"), what
+	if p.Quickstart, err = readQuickstart(root, readme); err != nil {
+		return err
+	}
+	if p.Results, err = readResults(root, readme); err != nil {
+		return err
+	}
+	for _, l := range []link{
+		{"Source", ""}, {"Quickstart", "docs/quickstart.md"}, {"The library", "docs/library.md"}, {"The command flashrun", "docs/flashrun.md"},
+		{"The algorithm", "docs/algorithm.md"}, {"The sandbox: what runs on this page", "docs/sandbox.md"}, {"The module's source", "backends/wasm/kernel/kernel.c"},
+		{"The golden vectors, for any language", "conformance/testdata/README.md"}, {"Performance", "docs/performance.md"}, {"Limitations", "docs/limitations.md"},
+	} {
+		p.Links = append(p.Links, link{l.Text, source(l.URL)})
+	}
+	return nil
+}
+
+// source returns where a file can be read; "" is the repository.
+func source(file string) string {
+	if file == "" {
+		return repository
+	}
+	return repository + "/blob/main/" + file
+}
+
+// paragraph returns a paragraph of a Markdown text as one line; the heading is number 0.
+func paragraph(text string, n int) string {
+	all := strings.Split(text, "\n\n")
+	if n >= len(all) {
+		return ""
+	}
+	return strings.ReplaceAll(strings.TrimSpace(all[n]), "\n", " ")
+}
+
+// thousands writes 31122 as 31,122.
+func thousands(n int) string {
+	return regexp.MustCompile(`(\d)(\d{3})$`).ReplaceAllString(fmt.Sprint(n), "$1,$2")
+}

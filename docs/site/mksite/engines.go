@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// engines are the modules that the page runs: all that it takes to add one is a row. The
+// first is what the Go library embeds. A browser without the instructions of a module leaves it out.
+var engines = []engine{
+	{Name: "kernel.wasm", About: "the module that Go embeds", Color: 0, file: "backends/wasm/kernel/kernel.wasm"},
+}
+
+// An engine is a module with the ABI that host.js knows.
+type engine struct {
+	Name   string `json:"name"`
+	About  string `json:"about"`
+	Color  int    `json:"color"` // of the plot
+	Bytes  int    `json:"bytes"`
+	SHA256 string `json:"sha256"`
+	Wasm   string `json:"wasm"` // compressed, in base64
+
+	file string // of the repository
+}
+
+// readEngines returns the engines with their bytes.
+func readEngines(root string) ([]engine, error) {
+	var list []engine
+	for _, e := range engines {
+		wasm, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(e.file)))
+		if err != nil {
+			return nil, err
+		}
+		e.Bytes, e.SHA256, e.Wasm = len(wasm), hash(wasm), pack(wasm)
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+func hash(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// pack returns b as the page unpacks it.
+func pack(b []byte) string {
+	var packed bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is one
+	w.Write(b)                                                 // a buffer takes all
+	w.Close()
+	return base64.StdEncoding.EncodeToString(packed.Bytes())
+}
+
+// script returns a script that sets a property of the page's object flashkit: a page in a
+// folder may load scripts, and nothing else.
+func script(property string, value any) ([]byte, error) {
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "// Made by make site.\nflashkit.%s = ", property)
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(value); err != nil {
+		return nil, err
+	}
+	return text.Bytes(), nil
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/wasm"
+	"github.com/flashkit-go/flashkit/internal/half"
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+// heads are those of the sample's twelve that the page has, for the sake of its size;
+// first is the token that it begins with.
+var heads = []int{1, 8, 10}
+
+const first = "his"
+
+// A sample is what data/sample.js holds.
+type sample struct {
+	Model  string   `json:"model"`
+	Tokens []string `json:"tokens"`
+	Heads  []int    `json:"heads"` // their numbers in the layer
+	Dim    int      `json:"dim"`
+	Scale  float64  `json:"scale"`
+	Row    int      `json:"row"`    // the token to begin with
+	SHA256 string   `json:"sha256"` // of O in float32, as Go computes it from the data
+	Data   string   `json:"data"`   // Q, K and V in float16, [heads][tokens][dim] each
+}
+
+func readSample(ctx context.Context, root string) (*sample, error) {
+	b, err := os.ReadFile(filepath.Join(root, "cmd/flashrun/sample/attention.safetensors"))
+	if err != nil {
+		return nil, err
+	}
+	f, err := safetensors.Parse(b)
+	if err != nil {
+		return nil, err
+	}
+	s := &sample{Heads: heads, Tokens: tokens(f.Metadata["text"])}
+	s.Model, _, _ = strings.Cut(f.Metadata["model"], " ")
+	if s.Row = slices.Index(s.Tokens, first); s.Row < 0 {
+		return nil, fmt.Errorf("the sample has no token %q", first)
+	}
+	var data []byte
+	var qkv [3][]float32
+	for i, name := range []string{"q", "k", "v"} {
+		t, ok := f.Tensor(name)
+		if !ok || len(t.Shape) != 4 || t.Shape[0] != 1 || t.Shape[2] != len(s.Tokens) || t.Shape[1] <= slices.Max(heads) {
+			return nil, fmt.Errorf("the sample's %s has the shape %v, and the text %d tokens", name, t.Shape, len(s.Tokens))
+		}
+		x, err := t.Float32s()
+		if err != nil {
+			return nil, err
+		}
+		s.Dim = t.Shape[3]
+		for _, h := range heads {
+			for _, v := range x[h*len(s.Tokens)*s.Dim:][:len(s.Tokens)*s.Dim] {
+				u := half.ToF16(v)
+				data = binary.LittleEndian.AppendUint16(data, u)
+				qkv[i] = append(qkv[i], half.FromF16(u))
+			}
+		}
+	}
+	s.Data = pack(data)
+	return s, s.compute(ctx, qkv)
+}
+
+// compute fills in what the module gives in Go.
+func (s *sample) compute(ctx context.Context, qkv [3][]float32) error {
+	h, n := len(heads), len(s.Tokens)
+	o := make([]float32, h*n*s.Dim)
+	args := flashkit.Args{Q: flashkit.F32(qkv[0], 1, h, n, s.Dim), K: flashkit.F32(qkv[1], 1, h, n, s.Dim), V: flashkit.F32(qkv[2], 1, h, n, s.Dim), O: flashkit.F32(o, 1, h, n, s.Dim)}
+	p := flashkit.ProblemOf(&args, flashkit.Band{})
+	s.Scale = float64(float32(p.SoftmaxScale()))
+	backend, err := wasm.New(ctx)
+	if err != nil {
+		return err
+	}
+	k := backend.Kernels()[slices.IndexFunc(backend.Kernels(), func(k flashkit.Kernel) bool { return strings.HasSuffix(k.Name, "fwd_simd128") })]
+	if err := errors.Join(k.Compute(ctx, p, &args), backend.Close()); err != nil {
+		return err
+	}
+	var b []byte
+	for _, v := range o {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	s.SHA256 = hash(b)
+	return nil
+}
+
+var word = regexp.MustCompile(`\w+|[^\w\s]`)
+
+// pieces are the words of the text that the model's vocabulary lacks.
+var pieces = map[string][]string{"bennet": {"ben", "##net"}, "netherfield": {"net", "##her", "##field"}}
+
+// tokens returns the tokens of the text as the model's tokenizer gives them.
+func tokens(text string) []string {
+	list := []string{"[CLS]"}
+	for _, w := range word.FindAllString(strings.ToLower(text), -1) {
+		if p, ok := pieces[w]; ok {
+			list = append(list, p...)
+		} else {
+			list = append(list, w)
+		}
+	}
+	return append(list, "[SEP]")
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"html/template"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// A start is the quickstart of a language.
+type start struct {
+	Title    string
+	Blocks   []block
+	Link     string
+	LinkText string
+}
+
+type block struct{ Label, Text string }
+
+// guides are the documents of the other languages, of which the page shows the first block of
+// code. A language without its document is not on the page.
+var guides = []struct{ title, file, language string }{
+	{"C", "docs/c.md", "c"},
+	{"Python", "docs/python.md", "python"},
+	{"Python", "docs/c.md", "python"},
+}
+
+func readQuickstart(root, readme string) ([]start, error) {
+	install, code := fenced(section(readme, "Install"), "sh"), fenced(section(readme, "Use"), "go")
+	if install == "" || code == "" {
+		return nil, errors.New("README.md: no block of sh under Install, or of go under Use")
+	}
+	list := []start{{Title: "Go", Blocks: []block{{"to install", install}, {"attention in Go", code}}, Link: source("docs/quickstart.md"), LinkText: "Ten minutes from nothing to attention in a Go program"}}
+	for _, g := range guides {
+		if list[len(list)-1].Title == g.title {
+			continue // an earlier document had it
+		}
+		text, err := read(root, g.file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if code := fenced(text, g.language); code != "" {
+			list = append(list, start{Title: g.title, Blocks: []block{{"attention in " + g.title, code}}, Link: source(g.file), LinkText: "flashkit for " + g.title})
+		}
+	}
+	return list, nil
+}
+
+// read returns a file of the repository, with line ends of one byte.
+func read(root, file string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+	return strings.ReplaceAll(string(b), "\r\n", "\n"), err
+}
+
+// section returns what stands under a heading of the second level.
+func section(text, heading string) string {
+	_, rest, _ := strings.Cut(text, "\n## "+heading+"\n")
+	part, _, _ := strings.Cut(rest, "\n## ")
+	return part
+}
+
+// fenced returns the first block of code of a language.
+func fenced(text, language string) string {
+	_, rest, _ := strings.Cut(text, "\n```"+language+"\n")
+	code, _, _ := strings.Cut(rest, "```")
+	return strings.TrimRight(code, "\n")
+}
+
+// table returns the first table of a Markdown text in HTML, and the paragraphs before and after it.
+func table(text string) (before string, rows template.HTML, after string, err error) {
+	var b strings.Builder
+	blocks := strings.Split(strings.TrimSpace(text), "\n\n")
+	for i, t := range blocks {
+		if !strings.HasPrefix(t, "|") {
+			continue
+		}
+		lines := strings.Split(t, "\n")
+		if len(lines) < 3 {
+			return "", "", "", fmt.Errorf("a table of %d lines: %q", len(lines), t)
+		}
+		writeRow(&b, "<table><thead>", "th", lines[0], "</thead>\n<tbody>\n")
+		for _, line := range lines[2:] {
+			writeRow(&b, "", "td", line, "\n")
+		}
+		b.WriteString("</tbody></table>")
+		if i > 0 {
+			before = blocks[i-1]
+		}
+		if i+1 < len(blocks) && !strings.HasPrefix(blocks[i+1], "#") {
+			after = blocks[i+1]
+		}
+		return before, template.HTML(b.String()), after, nil
+	}
+	return "", "", "", errors.New("there is no table")
+}
+
+func writeRow(b *strings.Builder, before, cell, line, after string) {
+	b.WriteString(before + "<tr>")
+	for _, text := range strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|") {
+		fmt.Fprintf(b, "<%s>%s</%s>", cell, inline(strings.TrimSpace(text)), cell)
+	}
+	b.WriteString("</tr>" + after)
+}
+
+var marks = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`), "$1"}, // what it leads to is relative to its document
+	{regexp.MustCompile("`([^`]*)`"), "<code>$1</code>"},
+	{regexp.MustCompile(`\*\*([^*]*)\*\*`), "<b>$1</b>"},
+	{regexp.MustCompile(`\*([^*]*)\*`), "<i>$1</i>"},
+}
+
+// inline returns a line of Markdown in HTML.
+func inline(text string) template.HTML {
+	text = html.EscapeString(strings.ReplaceAll(text, "\n", " "))
+	for _, m := range marks {
+		text = m.pattern.ReplaceAllString(text, m.with)
+	}
+	return template.HTML(text)
+}
