@@ -30,6 +30,8 @@ var goldenProblems = []string{
 	"b1-h1-g1-n33-m150-d40-dv24-f32-window70.9",
 	"b1-h1-g1-n150-m300-d8-f32",
 	"b1-h1-g1-n20-m9-d17-dv3-f32-window4.1-topleft",
+	"b1-h1-g1-n70-m150-d24-dv40-f32-causal-softcap3-alibi-bias-mask-sink-dropout0.25",
+	"b1-h1-g1-n40-m300-d16-f32-window200.9-shift-7-alibi",
 }
 
 // outputHashes runs a problem on both pairs of kernels and returns a line for
@@ -43,7 +45,10 @@ func outputHashes(t *testing.T, b *Backend, p flashkit.Problem) (lines []string)
 			}
 		}
 		var line []string
-		for _, x := range []flashkit.Tensor{c.fwd.O, c.fwd.LSE, c.bwd.DQ, c.bwd.DK, c.bwd.DV} {
+		for _, x := range []flashkit.Tensor{c.fwd.O, c.fwd.LSE, c.bwd.DQ, c.bwd.DK, c.bwd.DV, c.bwd.DBias} {
+			if x.IsZero() {
+				continue
+			}
 			h := sha256.New()
 			for _, f := range x.Float32s() {
 				var word [4]byte
@@ -102,10 +107,13 @@ func TestGoldenInNode(t *testing.T) {
 	for _, name := range goldenProblems {
 		p := problem(t, name)
 		x := newPlan(&variants[1], p.Ask(flashkit.PassBackward)) // the backward pass: its cut decides the bits of the gradients
-		first, last := p.Band.Diagonals(p.QLen, p.KVLen)
+		s := p.Ask(flashkit.PassBackward).Seq(0)
+		threshold, keep := dropout(p.Score.Dropout)
 		args, err := json.Marshal(map[string]any{
-			"N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "first": first, "last": last, "scale": float64(x.scale()),
+			"N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "first": s.Lo, "last": s.Hi, "scale": float64(x.scale()),
 			"rows": x.rows, "chunk": x.chunk,
+			"softcap": p.Score.Softcap, "alibi": p.Score.ALiBi, "bias": p.Score.Bias, "mask": p.Score.Mask, "sink": p.Score.Sink,
+			"dropout": p.Score.Dropout, "threshold": threshold, "keep": keep, "seed": [2]uint32{goldenSeed & math.MaxUint32, goldenSeed >> 32}, "diagonal": s.Diagonal,
 		})
 		require.NoError(t, err)
 		out, err := exec.CommandContext(t.Context(), node, "peers/golden.mjs", "kernel/kernel.wasm", string(args)).CombinedOutput()

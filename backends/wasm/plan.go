@@ -36,6 +36,7 @@ type plan struct {
 	function string // of the module, for rows
 	features uint32 // that the module is told of
 	pairs    bool   // it gets, or gives, tiles of numbers for pairs of rows and keys
+	repeats  uint32 // features of which all rows have the same numbers
 	bias     biasSum
 }
 
@@ -47,7 +48,7 @@ func (v *variant) callFlops() float64 { return v.rate / 2000 }
 const featureFlops = 100
 
 func newPlan(v *variant, c *flashkit.Call) plan {
-	x := plan{c: c, v: v, features: moduleFeatures(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
+	x := plan{c: c, v: v, features: moduleFeatures(c), repeats: rowsAlike(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
 	pair := 2 * float64(c.Dim+c.VDim) // FLOPs of a row and a key
 	if v.pass == flashkit.PassBackward {
 		pair *= 2.5

@@ -78,8 +78,8 @@ type variant struct {
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, flashkit.FeatureShift | flashkit.FeatureMixed, "fwd_simd128_keys", "fwd_simd128_rows", "", ""},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, flashkit.FeatureShift, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", ""},
+	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, forwardTakes, "fwd_simd128_keys", "fwd_simd128_rows", "", "fwd_simd128_feature_rows"},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, backwardTakes, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", "bwd_simd128_feature_rows"},
 	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
 	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
 }

@@ -20,6 +20,7 @@
 
 typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64;
 typedef float v4 __attribute__((vector_size(16))); typedef int i4 __attribute__((vector_size(16)));
+typedef u32 u4 __attribute__((vector_size(16))); typedef unsigned char b4 __attribute__((vector_size(4)));
 typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -67,7 +68,8 @@ typedef struct {
   float keep;             // and multiplies the others by this, at least 1
   u32 seed[2], head, seq; // what the random words are made of, with i and j
   u32 bias, mask, dbias;  // the stage: [TILE][TILE] floats, bytes (0 hides), floats; of the rows and keys of a call
-  u32 reserved[14];
+  u32 repeats;            // BIAS, MASK: all rows of a call have the first row of the tile
+  u32 reserved[13];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");
 
@@ -329,9 +331,9 @@ static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 k
     WHEN_READY(type, takes, i0, i1, most, name(p, &w, i0, i1, j0, j1, flags));             \
   }
 KEYS(forward, FORWARD_TAKES, fwd_scalar_keys) ROWS(forward, PLAIN, MAX_ROW, fwd_scalar_rows)
-KEYS(forward, PLAIN, fwd_simd128_keys) ROWS(forward, PLAIN, MAX_ROW, fwd_simd128_rows)
+KEYS(forward, FORWARD_TAKES, fwd_simd128_keys) ROWS(forward, PLAIN, MAX_ROW, fwd_simd128_rows)
 KEYS(backward, BACKWARD_TAKES, bwd_scalar_keys) ROWS(backward, PLAIN, MAX_ROW, bwd_scalar_rows)
-KEYS(backward, PLAIN, bwd_simd128_keys) ROWS(backward, PLAIN, MAX_ROW, bwd_simd128_rows)
+KEYS(backward, BACKWARD_TAKES, bwd_simd128_keys) ROWS(backward, PLAIN, MAX_ROW, bwd_simd128_rows)
 KEYS(backward, BACKWARD_TAKES, bwd_grads)
 EXPORT("abi") u32 abi(void) { return VERSION; }
 
@@ -339,10 +341,17 @@ EXPORT("abi") u32 abi(void) { return VERSION; }
 ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_feature_rows)
 ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_feature_rows)
 
+#include "tilescore.h"
+#include "fwdscore.h"
+#include "bwdscore.h"
+ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_simd128_feature_rows)
+ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_simd128_feature_rows)
+
 // check_features returns OK or what is wrong with the words about features.
 APART int check_features(const block *p, u32 takes) {
   u32 f = p->features;
   if (f & ~takes) return BAD_FEATURE;
+  if (f & DROPOUT && p->key0 % 4) return BAD_FEATURE;  // four keys share a block of random words
   if (f & SOFTCAP && !(p->softcap > 0 && p->softcap <= MAX_FLOAT)) return BAD_FEATURE;
   if (f & ALIBI && (p->diagonal < -MAX_DIAGONAL || p->diagonal > MAX_DIAGONAL)) return BAD_FEATURE;
   if (f & DROPOUT && !(p->keep >= 1 && p->keep <= MAX_FLOAT)) return BAD_FEATURE;

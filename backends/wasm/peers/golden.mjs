@@ -1,4 +1,4 @@
-// node golden.mjs MODULE PROBLEM: prints the SHA-256 of O, LSE, dQ, dK and dV of
+// node golden.mjs MODULE PROBLEM: prints the SHA-256 of O, LSE, dQ, dK, dV and dBias of
 // both kernels of a problem, given as JSON, on V8.
 import crypto from 'node:crypto';
 import { compile, prepare, tensors } from './host.mjs';
@@ -8,5 +8,5 @@ const x = tensors(p);
 for (const variant of ['simd128', 'scalar']) {
   prepare(module, p).forward(`fwd_${variant}`, x);
   prepare(module, p).backward(`bwd_${variant}`, x);
-  console.log([x.O, x.LSE, x.DQ, x.DK, x.DV].map(hash).join(' '));
+  console.log([x.O, x.LSE, x.DQ, x.DK, x.DV, x.DBias].filter(Boolean).map(hash).join(' '));
 }
