@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"context"
+	"strings"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/half"
@@ -76,6 +77,14 @@ func (c *call) addFeatures(tensor func(t flashkit.DType, s [4]int, random bool) 
 		a.Sink = tensor(flashkit.Float32, heads, true)
 	}
 	c.bwd.Bias, c.bwd.Mask, c.bwd.Slopes, c.bwd.Sink, c.bwd.Seed = a.Bias, a.Mask, a.Slopes, a.Sink, a.Seed
+}
+
+// within returns p with at most as many rows as a kernel takes.
+func within(k *flashkit.Kernel, p flashkit.Problem) flashkit.Problem {
+	if strings.HasPrefix(k.Name, "wasm/decode") {
+		p.QLen = min(p.QLen, fewRows)
+	}
+	return p
 }
 
 func (c *call) run(ctx context.Context, k flashkit.Kernel) error {

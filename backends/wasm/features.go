@@ -46,7 +46,10 @@ func dropout(p float32) (threshold uint32, keep float32) {
 	return philox.Below(p), float32(1 / (1 - float64(p)))
 }
 
-const wordFeatures = 19 // the first of the block's words about features
+const (
+	wordFeatures = 19 // the first of the block's words about features
+	wordKV       = 35 // the first of those about K and V of 16 bits
+)
 
 // writeScore writes what the block says of features, for query head h of sequence b, in
 // which row i lies on the diagonal at key i+diagonal.

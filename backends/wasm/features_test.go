@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -449,6 +450,7 @@ func TestFeatures(t *testing.T) {
 	for n, f := range sets {
 		for _, k := range b.Kernels() {
 			p := randomProblem(random, f&k.Takes)
+			p = within(&k, p)
 			l := layout{random.IntN(2) == 0, random.IntN(3) > 0, random.IntN(2) == 0, random.IntN(3) > 0}
 			label := fmt.Sprintf("seed %d, set %d, %s %s %+v", seed, n, p, k.Name, l)
 			newTrial(seed+uint64(n), p, l, k.Pass == flashkit.PassBackward).run(t, &k, label)
@@ -466,6 +468,9 @@ func TestFeaturesOfLongRows(t *testing.T) {
 			p := randomProblem(random, k.Takes&^flashkit.Feature(random.IntN(int(flashkit.AllFeatures)+1)))
 			p.Score.Bias, p.Score.Mask = true, n%2 == 0
 			p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen, p.Dim, p.VDim = 3, 4, 2, 10+random.IntN(20), 560+random.IntN(200), 3, 5
+			if strings.HasPrefix(k.Name, "wasm/decode") {
+				p.QLen, p.Dim, p.VDim = 1+random.IntN(fewRows), 1+random.IntN(70), 1+random.IntN(70)
+			}
 			label := fmt.Sprintf("seed %d, call %d, %s %s", seed, n, p, k.Name)
 			newTrial(seed+n, p, layout{n%4 == 0, true, n%3 == 0, true}, k.Pass == flashkit.PassBackward).run(t, &k, label)
 		}

@@ -82,6 +82,7 @@ var variants = [...]variant{
 	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, backwardTakes, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", "bwd_simd128_feature_rows"},
 	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
 	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
+	{"decode_simd128", flashkit.PassForward, 12e9, pace{3000, .04, 3, 1.2}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
 }
 
 // interpreted is how many times slower a kernel is where wazero interprets it.
@@ -112,6 +113,11 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	}
 	if c.Dim > maxDim || c.VDim > maxDim {
 		return fmt.Sprintf("supports head dims up to %d, not %d", maxDim, max(c.Dim, c.VDim))
+	}
+	if v.few() {
+		if reason := refusesFew(c); reason != "" {
+			return reason
+		}
 	}
 	x, limit := newPlan(v, c), min(b.box.limit, maxMemory)
 	if need := x.memory(); need > limit {

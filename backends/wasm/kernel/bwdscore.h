@@ -69,7 +69,7 @@ static void bwd_feature_block(const block *p, const backward *w, tables *t, u32 
   u32 f = p->features, hidden = f & (MASK | DROPOUT), row = 2 * (w->d8 + w->dv8);
   float *dbias = f & DBIAS ? (float *)AT(p->dbias) + c : 0;
   zero(w->dst, round_up(rows, 8) * STRIP);
-  if (f & ALIBI) set_away(p, t, (i64)j - i0 - p->diagonal, -1, TILE);
+  if (f & ALIBI) set_away(p, t, (i64)j - i0 - p->diagonal, -1, rows > STRIP ? TILE : STRIP);
   if (f & DROPOUT) set_quads(p, t, j, n);
   for (u32 g = 0; g < n; g += 4) {
     span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);

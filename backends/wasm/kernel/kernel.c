@@ -48,7 +48,7 @@ enum { MAGIC = 0x4b484c46, VERSION = 2, TILE = 128, STRIP = 64, FOLD = 256, MAX_
 enum { FIRST = 1, LAST = 2, SCALED = 4 };  // flags of rows: begin the tile; write the tile; dQ times the scale
 enum { SOFTCAP = 1, ALIBI = 2, BIAS = 4, MASK = 8, SINK = 16, DROPOUT = 32, CARRY = 64, DBIAS = 128 };  // features
 enum { PLAIN = 0, FORWARD_TAKES = 127, BACKWARD_TAKES = SOFTCAP | ALIBI | BIAS | MASK | DROPOUT | DBIAS };
-enum { is_forward, is_backward };
+enum { is_forward, is_backward, is_few = is_forward };
 enum { OK, BAD_BLOCK, BAD_VERSION, BAD_SHAPE, BAD_TENSOR, BAD_SCRATCH, BAD_RANGE, BAD_FEATURE };
 
 typedef struct {
@@ -69,7 +69,9 @@ typedef struct {
   u32 seed[2], head, seq; // what the random words are made of, with i and j
   u32 bias, mask, dbias;  // the stage: [TILE][TILE] floats, bytes (0 hides), floats; of the rows and keys of a call
   u32 repeats;            // BIAS, MASK: all rows of a call have the first row of the tile
-  u32 reserved[13];
+  u32 kv;                 // decode only: the type of K and V at raw_k and raw_v, 1 float16, 2 bfloat16; 0: there are none
+  u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of that type
+  u32 reserved[10];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");
 
@@ -185,6 +187,7 @@ static double ln(float x) {
   static u64 place_##type(const block *p, type *w) { /* returns the bytes */               \
     u64 at = p->scratch, blocks = round_up(p->keys, TILE) / TILE;                          \
     u64 d8 = w->d8 = round_up(p->dim, 8), dv8 = w->dv8 = round_up(p->vdim, 8);             \
+    (void)d8, (void)blocks;                                                                \
     areas(PLACE) return at - p->scratch;                                                   \
   }
 SCRATCH(forward, FORWARD)
@@ -346,6 +349,20 @@ ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_feature_rows)
 #include "bwdscore.h"
 ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_simd128_feature_rows)
 ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_simd128_feature_rows)
+
+#include "decode.h"
+EXPORT("decode_simd128_keys") int export_decode_simd128_keys(u32 at, u32 j0, u32 j1) {
+  const block *p = AT(at);
+  int code = check(at, is_forward, FORWARD_TAKES);
+  if (!code) code = check_raw(p);
+  if (!code && (j0 > j1 || j1 - j0 > TILE)) code = BAD_RANGE;
+  if (!code) decode_simd128_keys(p, j1 - j0);
+  return code;
+}
+EXPORT("decode_simd128_rows") int export_decode_simd128_rows(u32 at, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  if (i1 - i0 > FEW) return BAD_RANGE;
+  WHEN_READY(few, FORWARD_TAKES, i0, i1, TILE, decode_simd128_rows(p, &w, i0, i1, j0, j1, flags));
+}
 
 // check_features returns OK or what is wrong with the words about features.
 APART int check_features(const block *p, u32 takes) {

@@ -71,6 +71,7 @@ export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, 
 
   return {
     forward(kernel, x) {
+      if (kernel.startsWith('decode')) return this.decode(kernel, x);
       stageKeys(kernel, x, 0, M);
       steps(0, N, TILE, (i0, i1, n) => {
         put(q, x.Q, i0, n, D);
@@ -81,6 +82,18 @@ export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, 
         });
         get(o, x.O, i0, n, DV); get(lse, x.LSE, i0, n, 1);
       });
+    },
+    // Few rows: keys are read where they are staged.
+    decode(kernel, x) {
+      words[4] = 0; words[5] = M;
+      put(q, x.Q, 0, N, D);
+      writeScore(has, x);
+      steps(0, M, TILE, (j0, j1, n) => {
+        put(k, x.K, j0, n, D); put(v, x.V, j0, n, DV);
+        putPairs(x, 0, N, j0, j1);
+        call(`${kernel}_rows`, 0, N, j0, j1, (j0 === 0 ? FIRST : 0) | (j1 === M ? LAST : 0));
+      });
+      get(o, x.O, 0, N, DV); get(lse, x.LSE, 0, N, 1);
     },
     backward(kernel, x) {
       f32.fill(0, dlse / 4, dlse / 4 + TILE);

@@ -1,0 +1,179 @@
+package wasm
+
+import (
+	"fmt"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The decode kernel is for few query rows against many keys. An item is a KV head of a sequence, with
+// the query heads that share it: the host stages a block of keys once, and calls the module for each
+// of them. So each has a block of parameters, and a scratch, of its own.
+
+const (
+	fewRows  = 8       // of a sequence, at most
+	mostHead = 1 << 16 // query heads of a KV head, at most
+)
+
+func (v *variant) few() bool { return v.keys == decodeKeys }
+
+const decodeKeys = "decode_simd128_keys"
+
+// refusesFew says that there are more rows or heads than the decode kernel has place for.
+func refusesFew(c *flashkit.Call) string {
+	if n := c.Heads / max(1, c.KVHeads); n > mostHead && c.QLen > 0 {
+		return fmt.Sprintf("supports up to %d query heads of a KV head, not %d", mostHead, n)
+	}
+	if c.QLen > fewRows {
+		return fmt.Sprintf("supports up to %d query rows of a sequence, not %d", fewRows, c.QLen)
+	}
+	return ""
+}
+
+// placeFew lays out the memory of the decode kernel.
+func (x *plan) placeFew(take func(floats uint64) uint64) (w places) {
+	d, dv, heads := uint64(x.c.Dim), uint64(x.c.VDim), uint64(x.group())
+	if x.c.QLen == 0 {
+		heads = 0
+	}
+	w.block = take(blockWords * heads)
+	w.k, w.v = take(tile*d), take(tile*dv)
+	if x.c.KVType() != flashkit.Float32 {
+		w.rawK, w.rawV = take(tile*d/2), take(tile*dv/2)
+	}
+	if x.c.Score.Bias {
+		w.bias = take(tile * tile)
+	}
+	if x.c.Score.Mask {
+		w.mask = take(tile * tile / 4)
+	}
+	w.scratchBytes = x.scratchFew()
+	w.scratch = take(w.scratchBytes / 4 * heads)
+	w.q, w.o, w.lse = take(fewRows*d*heads), take(fewRows*dv*heads), take(fewRows*heads)
+	take(tile * (max(d, dv) + 1)) // the module wants a whole tile behind each
+	return w
+}
+
+// scratchFew returns the bytes that DECODE in decode.h takes.
+func (x *plan) scratchFew() uint64 {
+	return 4 * (3*fewRows + fewRows*2*uint64(roundUp(x.c.VDim, 8)) + 2*tile)
+}
+
+// headPlaces returns the places of query head h of a group.
+func (x *plan) headPlaces(w places, h int) places {
+	n := uint64(h)
+	w.block += 4 * blockWords * n
+	w.scratch += w.scratchBytes * n
+	w.q += 4 * fewRows * uint64(x.c.Dim) * n
+	w.o += 4 * fewRows * uint64(x.c.VDim) * n
+	w.lse += 4 * fewRows * n
+	return w
+}
+
+// decode takes one item after the other.
+func (j *job) decode(x *instance) error {
+	for !j.stopped() {
+		head := int(j.next.Add(1) - 1)
+		if head >= j.heads() {
+			break
+		}
+		s := j.c.Seq(head / j.c.KVHeads)
+		if s.N == 0 {
+			continue
+		}
+		if err := j.decodeHead(x, &s, head/j.c.KVHeads, head%j.c.KVHeads); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decodeHead is an item: KV head g of sequence b.
+func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
+	f := j.args
+	for n := range j.group() {
+		h, w := g*j.group()+n, j.headPlaces(j.places, n)
+		x.writeBlock(&j.plan, &w, s, 0, s.M)
+		if j.features != 0 {
+			x.writeScore(&j.plan, &w, b, h, s.Diagonal)
+		}
+		x.writeRaw(&w, j.c.KVType())
+		x.load(w.q, &f.Q, f.Q.Offset(s.QBatch, h, s.Q0), s.N)
+		if j.c.Carry {
+			x.load(w.o, &f.O, f.O.Offset(s.QBatch, h, s.Q0), s.N)
+			x.load(w.lse, &f.LSE, f.LSE.Offset(s.QBatch, h, s.Q0), s.N)
+		}
+	}
+	lo, _ := s.Keys(0)
+	_, hi := s.Keys(s.N - 1)
+	hi = max(lo, hi)
+	flags := flagFirst
+	for j0 := lo / tile * tile; flags&flagLast == 0; j0 += tile {
+		j1 := max(j0, min(j0+tile, hi))
+		if j0+tile >= hi {
+			flags |= flagLast
+		}
+		if err := j.decodeBlock(x, s, b, g, j0, j1, flags); err != nil {
+			return err
+		}
+		flags &^= flagFirst
+	}
+	for n := range j.group() {
+		h, w := g*j.group()+n, j.headPlaces(j.places, n)
+		x.store(w.o, &f.O, f.O.Offset(s.QBatch, h, s.Q0), s.N)
+		if !f.LSE.IsZero() {
+			x.store(w.lse, &f.LSE, f.LSE.Offset(s.QBatch, h, s.Q0), s.N)
+		}
+	}
+	return nil
+}
+
+// decodeBlock takes the keys [j0, j1) of an item.
+func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int) error {
+	if j.stopped() {
+		return errStopped
+	}
+	if w := &j.places; w.rawK == 0 {
+		j.loadKeys(x, w.k, &j.args.K, b, g, j0, j1)
+		j.loadKeys(x, w.v, &j.args.V, b, g, j0, j1)
+	} else {
+		j.loadRawKeys(x, w.rawK, &j.args.K, b, g, j0, j1)
+		j.loadRawKeys(x, w.rawV, &j.args.V, b, g, j0, j1)
+		if err := x.call(j.ctx, j.v.keys, int(w.block), j0, j1); err != nil {
+			return err
+		}
+	}
+	for n := range j.group() {
+		h, w := g*j.group()+n, j.headPlaces(j.places, n)
+		if j.pairs {
+			j.loadPairs(x, b, h, 0, s.N, j0, j1)
+		}
+		if n > 0 && j.stopped() {
+			return errStopped
+		}
+		if err := x.call(j.ctx, j.function, int(w.block), 0, s.N, j0, j1, flags); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadRawKeys is loadKeys of 16-bit rows, as they are.
+func (j *job) loadRawKeys(x *instance, offset uint64, t *flashkit.Tensor, b, g, j0, j1 int) {
+	dim, stride := t.Shape()[3], t.Strides()[2]
+	for j0 < j1 {
+		from, n := j.c.KeyRun(t, b, g, j0)
+		n = min(n, j1-j0)
+		j0 += n
+		if stride == dim {
+			x.loadRaw(offset, t.Uint16s()[from:][:n*dim])
+			offset += uint64(2 * n * dim)
+			continue
+		}
+		for ; n > 0; n-- {
+			x.loadRaw(offset, t.Uint16s()[from:][:dim])
+			offset += uint64(2 * dim)
+			from += stride
+		}
+	}
+}
