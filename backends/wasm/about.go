@@ -10,7 +10,7 @@ import (
 var abouts = map[string]string{
 	"fwd_simd128":    "WebAssembly SIMD128: packed tiles of 4 rows by 8 keys, online softmax; bound by instructions, as there is no fused multiply-add",
 	"bwd_simd128":    "WebAssembly SIMD128: five products, chunks of keys add to dQ in order; bound by instructions, as there is no fused multiply-add",
-	"decode_simd128": "WebAssembly SIMD128 for up to 8 query rows: elements of a head in the lanes, keys are read as they lie, 16 bits are widened in the sandbox; bound by the copy of K and V",
+	"decode_simd128": "WebAssembly SIMD128 for few query rows: elements of a head in the lanes, keys are read as they lie, 16 bits are widened in the sandbox; bound by the copy of K and V",
 	"fwd_scalar":     "WebAssembly: the plain loop, to read and to compare with; bound by scalar arithmetic",
 	"bwd_scalar":     "WebAssembly: the plain loop of the backward pass, to read and to compare with; bound by scalar arithmetic",
 }
@@ -22,7 +22,7 @@ func setAbout(k *flashkit.Kernel, stem string) {
 	case "fwd_scalar", "bwd_scalar":
 		k.Scores = "fours" // as the portable kernels of simd
 	case "decode_simd128":
-		k.Scores = stem
+		k.Scores, k.MaxRows = stem, headRows
 	}
 	k.DTypes = []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 }

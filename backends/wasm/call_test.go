@@ -40,7 +40,7 @@ func newCall(p flashkit.Problem) *call {
 	}
 	c := &call{p: p}
 	c.fwd = flashkit.Args{
-		Q: tensor(p.DType, p.QShape(), true), K: tensor(p.DType, p.KShape(), true), V: tensor(p.DType, p.VShape(), true),
+		Q: tensor(p.DType, p.QShape(), true), K: tensor(p.KVType(), p.KShape(), true), V: tensor(p.KVType(), p.VShape(), true),
 		O: tensor(p.DType, p.OShape(), false), LSE: tensor(flashkit.Float32, p.LSEShape(), false),
 	}
 	c.bwd = flashkit.Args{
@@ -82,7 +82,7 @@ func (c *call) addFeatures(tensor func(t flashkit.DType, s [4]int, random bool) 
 // within returns p with at most as many rows as a kernel takes.
 func within(k *flashkit.Kernel, p flashkit.Problem) flashkit.Problem {
 	if strings.HasPrefix(k.Name, "wasm/decode") {
-		p.QLen = min(p.QLen, fewRows)
+		p.QLen = min(p.QLen, headRows/max(1, p.Heads/max(1, p.KVHeads)))
 	}
 	return p
 }

@@ -7,12 +7,12 @@ import (
 )
 
 // The decode kernel is for few query rows against many keys. An item is a KV head of a sequence, with
-// the query heads that share it: the host stages a block of keys once, and calls the module for each
-// of them. So each has a block of parameters, and a scratch, of its own.
+// the query heads that share it: the host stages a block of keys once, and calls the module for up to
+// fewRows rows of each of them. So each such part has a block of parameters, and a scratch, of its own.
 
 const (
-	fewRows  = 8       // of a sequence, at most
-	mostHead = 1 << 16 // query heads of a KV head, at most
+	fewRows  = 8  // of a query head in a call of the module, at most
+	headRows = 64 // of a KV head, at most
 )
 
 func (v *variant) few() bool { return v.keys == decodeKeys }
@@ -21,21 +21,15 @@ const decodeKeys = "decode_simd128_keys"
 
 // refusesFew says that there are more rows or heads than the decode kernel has place for.
 func refusesFew(c *flashkit.Call) string {
-	if n := c.Heads / max(1, c.KVHeads); n > mostHead && c.QLen > 0 {
-		return fmt.Sprintf("supports up to %d query heads of a KV head, not %d", mostHead, n)
-	}
-	if c.QLen > fewRows {
-		return fmt.Sprintf("supports up to %d query rows of a sequence, not %d", fewRows, c.QLen)
+	if n := c.Heads / max(1, c.KVHeads); c.QLen > 0 && n > headRows/c.QLen {
+		return fmt.Sprintf("supports up to %d query rows of a KV head, not %d x %d", headRows, n, c.QLen)
 	}
 	return ""
 }
 
 // placeFew lays out the memory of the decode kernel.
 func (x *plan) placeFew(take func(floats uint64) uint64) (w places) {
-	d, dv, heads := uint64(x.c.Dim), uint64(x.c.VDim), uint64(x.group())
-	if x.c.QLen == 0 {
-		heads = 0
-	}
+	d, dv, heads := uint64(x.c.Dim), uint64(x.c.VDim), uint64(x.parts(x.c.QLen))
 	w.block = take(blockWords * heads)
 	w.k, w.v = take(tile*d), take(tile*dv)
 	if x.c.KVType() != flashkit.Float32 {
@@ -59,9 +53,30 @@ func (x *plan) scratchFew() uint64 {
 	return 4 * (3*fewRows + fewRows*2*uint64(roundUp(x.c.VDim, 8)) + 2*tile)
 }
 
-// headPlaces returns the places of query head h of a group.
-func (x *plan) headPlaces(w places, h int) places {
-	n := uint64(h)
+// parts returns how many calls of the module take the rows of a KV head: up to fewRows of a query head each.
+func (x *plan) parts(rows int) int {
+	if rows == 0 {
+		return 0
+	}
+	return x.group() * ceil(rows, fewRows)
+}
+
+// A part is the rows [i0, i1) of query head h.
+type part struct {
+	places
+	h, i0, i1 int
+}
+
+// partOf returns part n of KV head g, whose query heads have so many rows.
+func (x *plan) partOf(all places, g, n, rows int) part {
+	each := ceil(rows, fewRows)
+	i0 := n % each * fewRows
+	return part{x.partPlaces(all, n), g*x.group() + n/each, i0, min(i0+fewRows, rows)}
+}
+
+// partPlaces returns the places of part n.
+func (x *plan) partPlaces(w places, part int) places {
+	n := uint64(part)
 	w.block += 4 * blockWords * n
 	w.scratch += w.scratchBytes * n
 	w.q += 4 * fewRows * uint64(x.c.Dim) * n
@@ -91,17 +106,17 @@ func (j *job) decode(x *instance) error {
 // decodeHead is an item: KV head g of sequence b.
 func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 	f := j.args
-	for n := range j.group() {
-		h, w := g*j.group()+n, j.headPlaces(j.places, n)
-		x.writeBlock(&j.plan, &w, s, 0, s.M)
+	for n := range j.parts(s.N) {
+		w := j.partOf(j.places, g, n, s.N)
+		x.writeBlock(&j.plan, &w.places, s, 0, s.M)
 		if j.features != 0 {
-			x.writeScore(&j.plan, &w, b, h, s.Diagonal)
+			x.writeScore(&j.plan, &w.places, b, w.h, s.Diagonal)
 		}
-		x.writeRaw(&w, j.c.KVType())
-		x.load(w.q, &f.Q, f.Q.Offset(s.QBatch, h, s.Q0), s.N)
+		x.writeRaw(&w.places, j.c.KVType())
+		x.load(w.q, &f.Q, f.Q.Offset(s.QBatch, w.h, s.Q0+w.i0), w.i1-w.i0)
 		if j.c.Carry {
-			x.load(w.o, &f.O, f.O.Offset(s.QBatch, h, s.Q0), s.N)
-			x.load(w.lse, &f.LSE, f.LSE.Offset(s.QBatch, h, s.Q0), s.N)
+			x.load(w.o, &f.O, f.O.Offset(s.QBatch, w.h, s.Q0+w.i0), w.i1-w.i0)
+			x.load(w.lse, &f.LSE, f.LSE.Offset(s.QBatch, w.h, s.Q0+w.i0), w.i1-w.i0)
 		}
 	}
 	lo, _ := s.Keys(0)
@@ -118,11 +133,11 @@ func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 		}
 		flags &^= flagFirst
 	}
-	for n := range j.group() {
-		h, w := g*j.group()+n, j.headPlaces(j.places, n)
-		x.store(w.o, &f.O, f.O.Offset(s.QBatch, h, s.Q0), s.N)
+	for n := range j.parts(s.N) {
+		w := j.partOf(j.places, g, n, s.N)
+		x.store(w.o, &f.O, f.O.Offset(s.QBatch, w.h, s.Q0+w.i0), w.i1-w.i0)
 		if !f.LSE.IsZero() {
-			x.store(w.lse, &f.LSE, f.LSE.Offset(s.QBatch, h, s.Q0), s.N)
+			x.store(w.lse, &f.LSE, f.LSE.Offset(s.QBatch, w.h, s.Q0+w.i0), w.i1-w.i0)
 		}
 	}
 	return nil
@@ -143,15 +158,15 @@ func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int)
 			return err
 		}
 	}
-	for n := range j.group() {
-		h, w := g*j.group()+n, j.headPlaces(j.places, n)
-		if j.pairs {
-			j.loadPairs(x, b, h, 0, s.N, j0, j1)
-		}
+	for n := range j.parts(s.N) {
+		w := j.partOf(j.places, g, n, s.N)
 		if n > 0 && j.stopped() {
 			return errStopped
 		}
-		if err := x.call(j.ctx, j.function, int(w.block), 0, s.N, j0, j1, flags); err != nil {
+		if j.pairs {
+			j.loadPairs(x, b, w.h, w.i0, w.i1, j0, j1)
+		}
+		if err := x.call(j.ctx, j.function, int(w.block), w.i0, w.i1, j0, j1, flags); err != nil {
 			return err
 		}
 	}

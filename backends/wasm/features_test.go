@@ -469,7 +469,7 @@ func TestFeaturesOfLongRows(t *testing.T) {
 			p.Score.Bias, p.Score.Mask = true, n%2 == 0
 			p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen, p.Dim, p.VDim = 3, 4, 2, 10+random.IntN(20), 560+random.IntN(200), 3, 5
 			if strings.HasPrefix(k.Name, "wasm/decode") {
-				p.QLen, p.Dim, p.VDim = 1+random.IntN(fewRows), 1+random.IntN(70), 1+random.IntN(70)
+				p.QLen, p.Dim, p.VDim = 1+random.IntN(headRows/2), 1+random.IntN(70), 1+random.IntN(70)
 			}
 			label := fmt.Sprintf("seed %d, call %d, %s %s", seed, n, p, k.Name)
 			newTrial(seed+n, p, layout{n%4 == 0, true, n%3 == 0, true}, k.Pass == flashkit.PassBackward).run(t, &k, label)

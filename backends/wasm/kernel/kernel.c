@@ -1,5 +1,6 @@
 // Attention and its gradients in a sandbox: the whole of kernel.wasm, with score.h, what
-// features do to a score and a weight, and tiles.h, the kernels in tiles of vectors.
+// features do to a score and a weight, and tiles.h, the kernels in tiles of vectors; then
+// tilescore.h, fwdscore.h and bwdscore.h, features in tiles, and decode.h, few query rows.
 //
 // The module imports nothing, allocates nothing and keeps no pointers. The host
 // writes a block of parameters and up to TILE rows of each tensor into memory
@@ -9,12 +10,13 @@
 //
 //	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
+//	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each head
 //
 // The host resolves sequences, pages and what repeats: here rows and keys are numbered
 // from 0 within one sequence, and bias and mask are tiles of the pairs of one call.
 //
-// Each pass comes twice: _scalar is the plain loop and says what is computed, with
-// _feature_rows for calls with features; _simd128 computes the same in tiles. Letters are
+// Each pass comes twice: _scalar is the plain loop and says what is computed; _simd128 computes
+// the same in tiles. _feature_rows are the rows of calls with features, of both. Letters are
 // those of the papers: Q K V O, scores S, weights P, running maximum m and sum l. D8 is D
 // rounded up to 8. Shapes stand beside pointers. The file also compiles natively; see native.c.
 
