@@ -187,7 +187,7 @@ toolchain:
 wasm: toolchain ## remake kernel.wasm and its hashes from kernel.c and its headers, with clang-14 and lld-14
 	rm -f backends/wasm/kernel/kernel.wasm
 	backends/wasm/kernel/build.sh
-	cd backends/wasm/kernel && sha256sum kernel.c score.h tiles.h build.sh kernel.wasm > kernel.sum
+	cd backends/wasm/kernel && sha256sum kernel.c *.h build.sh kernel.wasm > kernel.sum
 
 $(VENV)/nvcc: Makefile
 	python3 -m venv $(VENV)

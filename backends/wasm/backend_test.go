@@ -35,4 +35,5 @@ func ExampleNew() {
 	// wasm/bwd_simd128 backward true
 	// wasm/fwd_scalar forward true
 	// wasm/bwd_scalar backward true
+	// wasm/decode_simd128 forward false
 }

@@ -19,9 +19,10 @@ func BenchmarkKernels(b *testing.B) {
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(b, err)
-		c := newCall(p)
 		for _, k := range x.Kernels() {
-			b.Run(k.Name+"/"+name, func(b *testing.B) {
+			p := within(&k, p)
+			c := newCall(p)
+			b.Run(k.Name+"/"+p.String(), func(b *testing.B) {
 				require.NoError(b, c.run(b.Context(), k))
 				b.ReportAllocs()
 				for b.Loop() {

@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"context"
+	"strings"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/half"
@@ -39,14 +40,51 @@ func newCall(p flashkit.Problem) *call {
 	}
 	c := &call{p: p}
 	c.fwd = flashkit.Args{
-		Q: tensor(p.DType, p.QShape(), true), K: tensor(p.DType, p.KShape(), true), V: tensor(p.DType, p.VShape(), true),
+		Q: tensor(p.DType, p.QShape(), true), K: tensor(p.KVType(), p.KShape(), true), V: tensor(p.KVType(), p.VShape(), true),
 		O: tensor(p.DType, p.OShape(), false), LSE: tensor(flashkit.Float32, p.LSEShape(), false),
 	}
 	c.bwd = flashkit.Args{
 		Q: c.fwd.Q, K: c.fwd.K, V: c.fwd.V, O: c.fwd.O, LSE: c.fwd.LSE, DO: tensor(p.DType, p.OShape(), true),
 		DQ: tensor(p.DType, p.QShape(), false), DK: tensor(p.DType, p.KShape(), false), DV: tensor(p.DType, p.VShape(), false),
 	}
+	c.addFeatures(tensor)
 	return c
+}
+
+// goldenSeed is that of dropout.
+const goldenSeed = 0x123456789abcdef
+
+// addFeatures makes what the features of the problem take: bias and mask for each row and
+// key, the same for all heads, and slopes and sinks for each head.
+func (c *call) addFeatures(tensor func(t flashkit.DType, s [4]int, random bool) flashkit.Tensor) {
+	p, pairs, heads := &c.p, [4]int{1, 1, c.p.QLen, c.p.KVLen}, [4]int{1, c.p.Heads, 1, 1}
+	a := &c.fwd
+	if a.Seed = goldenSeed; p.Score.Bias {
+		a.Bias = tensor(flashkit.Float32, pairs, true)
+		c.bwd.DBias = tensor(flashkit.Float32, pairs, false)
+	}
+	if p.Score.Mask {
+		noise, seen := tensor(flashkit.Float32, pairs, true), make([]bool, p.QLen*p.KVLen)
+		for i, v := range noise.Float32s() {
+			seen[i] = v > -.5
+		}
+		a.Mask = flashkit.Bools(seen, pairs[0], pairs[1], pairs[2], pairs[3])
+	}
+	if p.Score.ALiBi {
+		a.Slopes = tensor(flashkit.Float32, heads, true)
+	}
+	if p.Score.Sink {
+		a.Sink = tensor(flashkit.Float32, heads, true)
+	}
+	c.bwd.Bias, c.bwd.Mask, c.bwd.Slopes, c.bwd.Sink, c.bwd.Seed = a.Bias, a.Mask, a.Slopes, a.Sink, a.Seed
+}
+
+// within returns p with at most as many rows as a kernel takes.
+func within(k *flashkit.Kernel, p flashkit.Problem) flashkit.Problem {
+	if strings.HasPrefix(k.Name, "wasm/decode") {
+		p.QLen = min(p.QLen, headRows/max(1, p.Heads/max(1, p.KVHeads)))
+	}
+	return p
 }
 
 func (c *call) run(ctx context.Context, k flashkit.Kernel) error {

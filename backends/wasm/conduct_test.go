@@ -20,8 +20,8 @@ func TestAllocations(t *testing.T) {
 	}
 	b := newBackend(t, compiler)
 	for _, name := range []string{"b1-h4-g2-n128-m128-d64-f32-causal", "b1-h8-g2-n600-m600-d64-f16-causal"} {
-		c := newCall(problem(t, name))
 		for _, k := range b.Kernels() {
+			c := newCall(within(&k, problem(t, name)))
 			run := func() { require.NoError(t, c.run(t.Context(), k)) }
 			run()
 			const limit = 16 // a goroutine and its closure for each worker, wazero's call
@@ -77,7 +77,7 @@ func TestCancelMidway(t *testing.T) {
 func longCall(t *testing.T, k flashkit.Kernel) (c *call, whole time.Duration) {
 	require.NoError(t, newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32")).run(t.Context(), k)) // compiles
 	for heads := 1; whole < 200*time.Millisecond; heads *= 2 {
-		p := problem(t, "b1-h1-g1-n1024-m1024-d64-f32")
+		p := within(&k, problem(t, "b1-h1-g1-n1024-m1024-d64-f32"))
 		p.Heads, p.KVHeads = heads, heads
 		c = newCall(p)
 		start := time.Now()

@@ -32,6 +32,9 @@ func moduleFeatures(c *flashkit.Call) (bits uint32) {
 	return bits
 }
 
+// Bits of the word of features.
+const featureBias, featureMask = 4, 8
+
 // wantsDBias reports whether the call asks for the gradient of the bias.
 func wantsDBias(c *flashkit.Call) bool {
 	return c.Pass == flashkit.PassBackward && c.Args != nil && c.Score.Bias && !c.Args.DBias.IsZero()
@@ -43,7 +46,10 @@ func dropout(p float32) (threshold uint32, keep float32) {
 	return philox.Below(p), float32(1 / (1 - float64(p)))
 }
 
-const wordFeatures = 19 // the first of the block's words about features
+const (
+	wordFeatures = 19 // the first of the block's words about features
+	wordKV       = 35 // the first of those about K and V of 16 bits
+)
 
 // writeScore writes what the block says of features, for query head h of sequence b, in
 // which row i lies on the diagonal at key i+diagonal.
@@ -61,7 +67,7 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	for i, word := range [...]uint32{
 		n.features, uint32(diagonal), uint32(int64(diagonal) >> 32), math.Float32bits(n.c.Score.Softcap),
 		math.Float32bits(slope), math.Float32bits(sink), threshold, math.Float32bits(keep),
-		uint32(seed), uint32(seed >> 32), uint32(h), uint32(b), uint32(w.bias), uint32(w.mask), uint32(w.dbias),
+		uint32(seed), uint32(seed >> 32), uint32(h), uint32(b), uint32(w.bias), uint32(w.mask), uint32(w.dbias), n.repeats,
 	} {
 		binary.LittleEndian.PutUint32(to[4*i:], word)
 	}
@@ -74,18 +80,33 @@ func (j *job) loadPairs(x *instance, b, h, i0, i1, j0, j1 int) {
 		return
 	}
 	for r := range i1 - i0 {
-		if t := &j.args.Bias; j.c.Score.Bias {
+		if t := &j.args.Bias; j.c.Score.Bias && (r == 0 || j.repeats&featureBias == 0) {
 			x.loadRow(j.places.bias+uint64(4*r*tile), t, t.Repeated(b, h, i0+r)+j0, j1-j0)
 		}
-		if t := &j.args.Mask; j.c.Score.Mask {
+		if t := &j.args.Mask; j.c.Score.Mask && (r == 0 || j.repeats&featureMask == 0) {
 			from := t.Repeated(b, h, i0+r)
 			to := x.memory[j.places.mask+uint64(r*tile):][:tile]
 			for c, seen := range t.Bools()[from+j0 : from+j1] {
-				to[c] = 0
+				one := byte(0) // a move, not a branch
 				if seen {
-					to[c] = 1
+					one = 1
 				}
+				to[c] = one
 			}
 		}
 	}
+}
+
+// rowsAlike returns the block's word that says of which features all rows have the same.
+func rowsAlike(c *flashkit.Call) (bits uint32) {
+	if c.Args == nil {
+		return 0
+	}
+	if c.Score.Bias && c.Args.Bias.Shape()[2] == 1 {
+		bits |= featureBias
+	}
+	if c.Score.Mask && c.Args.Mask.Shape()[2] == 1 {
+		bits |= featureMask
+	}
+	return bits
 }

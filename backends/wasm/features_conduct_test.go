@@ -33,10 +33,11 @@ func TestFeaturesSameBits(t *testing.T) {
 		withWorkers(t, compiler, 7, maxMemory), withWorkers(t, interpreter, 3, maxMemory),
 	}
 	for n := range 12 {
-		for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
-			k := scalar(backends[0], pass)
+		for v, k := range backends[0].Kernels() {
+			pass := k.Pass
 			p := randomProblem(random, k.Takes&^flashkit.Feature(random.IntN(int(flashkit.AllFeatures)+1)))
 			p.QLen, p.KVLen = 1+random.IntN(90), 1+random.IntN(400)
+			p = within(&k, p)
 			var want [][]uint32
 			for _, b := range backends {
 				r := newTrial(seed+uint64(n), p, layout{n%2 == 0, true, n%3 == 0, true}, pass == flashkit.PassBackward)
@@ -45,8 +46,7 @@ func TestFeaturesSameBits(t *testing.T) {
 				} else {
 					r.prepareForward()
 				}
-				k := scalar(b, pass)
-				require.NoError(t, k.Compute(t.Context(), p, &r.a))
+				require.NoError(t, b.Kernels()[v].Compute(t.Context(), p, &r.a))
 				var got [][]uint32
 				for _, x := range []flashkit.Tensor{r.a.O, r.a.LSE, r.a.DQ, r.a.DK, r.a.DV, r.a.DBias, r.a.DSink} {
 					got = append(got, bits(x))
@@ -54,20 +54,19 @@ func TestFeaturesSameBits(t *testing.T) {
 				if want == nil {
 					want = got
 				}
-				require.Equal(t, want, got, "seed %d, call %d, %s %s", seed, n, p, pass)
+				require.Equal(t, want, got, "seed %d, call %d, %s %s", seed, n, p, k.Name)
 			}
 		}
 	}
 }
 
-// The vector kernels refuse by name what they do not take, and the plain ones what their
-// pass does not have.
+// Kernels refuse by name what their pass does not have.
 func TestFeaturesRefused(t *testing.T) {
 	b := newBackend(t, compiler)
 	random := rand.New(rand.NewPCG(1, 1))
 	for _, k := range b.Kernels() {
 		for f := flashkit.FeatureShift; f < flashkit.AllFeatures; f <<= 1 {
-			p := problem(t, "b2-h2-g1-n9-m20-d4-f32")
+			p := problem(t, "b2-h2-g1-n7-m20-d4-f32")
 			if ask(random, &p, f); p.Features() == 0 {
 				p.Band = p.Band.Shift(1)
 			}
@@ -79,8 +78,6 @@ func TestFeaturesRefused(t *testing.T) {
 			require.Equal(t, "does not support "+missing, k.Fits(p.Ask(k.Pass)), k.Name)
 		}
 	}
-	require.Equal(t, flashkit.FeatureShift|flashkit.FeatureMixed, b.Kernels()[0].Takes)
-	require.Equal(t, flashkit.FeatureShift, b.Kernels()[1].Takes)
 }
 
 // One key gives LSE the score itself, so it shows how good the softcap is.
@@ -99,7 +96,8 @@ func TestSoftcapAccuracy(t *testing.T) {
 		}
 		a.Q.Float32s()[0], a.Q.Float32s()[1] = 0, math.MaxFloat32
 		a.K.Float32s()[0] = 1
-		k := scalar(b, flashkit.PassForward)
+		k := b.Kernels()[2]
+		require.Equal(t, "wasm/fwd_scalar", k.Name)
 		require.NoError(t, k.Compute(t.Context(), p, a))
 		for i, x := range a.Q.Float32s() {
 			want, got := float64(c)*math.Tanh(float64(x)/float64(c)), float64(a.LSE.Float32s()[i])
@@ -112,9 +110,12 @@ func TestSoftcapAccuracy(t *testing.T) {
 // call would see.
 func TestFeaturesCanceled(t *testing.T) {
 	b := withWorkers(t, compiler, 3, maxMemory)
-	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
-		k := scalar(b, pass)
+	for _, k := range b.Kernels() {
+		pass := k.Pass
 		p := problem(t, "b2-h4-g2-n700-m900-d16-bf16")
+		if k.Name == "wasm/decode_simd128" {
+			p.QLen, p.KVLen, p.Dim, p.VDim = fewRows, 20000, 64, 64
+		}
 		ask(rand.New(rand.NewPCG(3, 3)), &p, k.Takes)
 		long := flashkit.NewArgs(p, pass)
 		if pass == flashkit.PassBackward {
@@ -125,17 +126,20 @@ func TestFeaturesCanceled(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(2+5*i)*time.Millisecond)
 			require.ErrorIs(t, k.Compute(ctx, p, long), context.DeadlineExceeded)
 			cancel()
-			small := randomProblem(rand.New(rand.NewPCG(uint64(i), 4)), k.Takes)
-			newTrial(uint64(i), small, layout{}, pass == flashkit.PassBackward).run(t, b, pass, fmt.Sprint("after a canceled call ", small))
+			small := within(&k, randomProblem(rand.New(rand.NewPCG(uint64(i), 4)), k.Takes))
+			newTrial(uint64(i), small, layout{}, pass == flashkit.PassBackward).run(t, &k, fmt.Sprint("after a canceled call ", small))
 		}
 	}
 }
 
 // The stage of bias and mask counts: a call has the memory that Fits says, or is refused.
 func TestFeaturesMemory(t *testing.T) {
-	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
-		v := &variants[2+int(pass)]
+	for i := range variants {
+		v, pass := &variants[i], variants[i].pass
 		p := problem(t, "b1-h2-g2-n40-m1000-d64-f32-causal")
+		if v.few() {
+			p.QLen = fewRows
+		}
 		plain := newPlan(v, p.Ask(pass))
 		p.Score.Bias, p.Score.Mask = true, true
 		busy := newPlan(v, p.Ask(pass))
@@ -143,7 +147,7 @@ func TestFeaturesMemory(t *testing.T) {
 		require.Greater(t, need, plain.memory())
 		for _, limit := range []uint64{need - 1, need, 2 * need} {
 			b := withWorkers(t, compiler, 2, limit)
-			k := scalar(b, pass)
+			k := b.Kernels()[i]
 			require.Equal(t, limit >= need, k.Fits(p.Ask(pass)) == "", "limit %d", limit)
 			if limit < need {
 				require.Contains(t, k.Fits(p.Ask(pass)), "one head requires")
@@ -160,7 +164,14 @@ func TestFeaturesMemory(t *testing.T) {
 // is written: gradients of sinks and biases that no row has a part in are 0.
 func TestFeaturesNothingToDo(t *testing.T) {
 	b := newBackend(t, compiler)
-	k := scalar(b, flashkit.PassBackward)
+	for _, k := range b.Kernels() {
+		if k.Pass == flashkit.PassBackward {
+			nothingToDo(t, &k)
+		}
+	}
+}
+
+func nothingToDo(t *testing.T, k *flashkit.Kernel) {
 	for _, p := range []flashkit.Problem{
 		{Batch: 1 << 40, Heads: 2, KVHeads: 1, Dim: 1, VDim: 1},
 		{Batch: 3, Heads: 1 << 20, KVHeads: 1 << 20, Dim: 1, VDim: 1, KVLen: 0},

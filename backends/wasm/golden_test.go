@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,20 +31,30 @@ var goldenProblems = []string{
 	"b1-h1-g1-n33-m150-d40-dv24-f32-window70.9",
 	"b1-h1-g1-n150-m300-d8-f32",
 	"b1-h1-g1-n20-m9-d17-dv3-f32-window4.1-topleft",
+	"b1-h1-g1-n70-m150-d24-dv40-f32-causal-softcap3-alibi-bias-mask-sink-dropout0.25",
+	"b1-h1-g1-n40-m300-d16-f32-window200.9-shift-7-alibi",
+	"b1-h1-g1-n3-m300-d20-dv36-f32-causal-softcap3-alibi-bias-mask-sink-dropout0.25",
 }
 
-// outputHashes runs a problem on both pairs of kernels and returns a line for
-// each.
+// outputHashes runs a problem on both pairs of kernels, and on decode after them if it has few
+// rows, and returns a line for each.
 func outputHashes(t *testing.T, b *Backend, p flashkit.Problem) (lines []string) {
-	for _, variant := range []string{"simd128", "scalar"} {
+	for _, variant := range goldenVariants(p) {
 		c := newCall(p)
 		for _, k := range b.Kernels() {
-			if strings.HasSuffix(k.Name, variant) {
+			if slices.Contains(variant, k.Name) {
 				require.NoError(t, c.run(t.Context(), k))
 			}
 		}
 		var line []string
-		for _, x := range []flashkit.Tensor{c.fwd.O, c.fwd.LSE, c.bwd.DQ, c.bwd.DK, c.bwd.DV} {
+		outputs := []flashkit.Tensor{c.fwd.O, c.fwd.LSE, c.bwd.DQ, c.bwd.DK, c.bwd.DV, c.bwd.DBias}
+		if len(variant) == 1 { // decode has no backward pass
+			outputs = outputs[:2]
+		}
+		for _, x := range outputs {
+			if x.IsZero() {
+				continue
+			}
 			h := sha256.New()
 			for _, f := range x.Float32s() {
 				var word [4]byte
@@ -55,6 +66,14 @@ func outputHashes(t *testing.T, b *Backend, p flashkit.Problem) (lines []string)
 		lines = append(lines, strings.Join(line, " "))
 	}
 	return lines
+}
+
+func goldenVariants(p flashkit.Problem) [][]string {
+	all := [][]string{{"wasm/fwd_simd128", "wasm/bwd_simd128"}, {"wasm/fwd_scalar", "wasm/bwd_scalar"}}
+	if p.QLen <= fewRows {
+		all = append(all, []string{"wasm/decode_simd128"})
+	}
+	return all
 }
 
 func newBackend(t testing.TB, e engine) *Backend {
@@ -70,7 +89,8 @@ func golden(t *testing.T, name string) []string {
 	require.NoError(t, err)
 	_, rest, found := strings.Cut(string(text), name+"\n")
 	require.True(t, found, "%s is not in %s; run go test -run Golden -update", name, goldenFile)
-	return strings.SplitN(rest, "\n", 3)[:2]
+	n := len(goldenVariants(problem(t, name)))
+	return strings.SplitN(rest, "\n", n+1)[:n]
 }
 
 func TestGolden(t *testing.T) {
@@ -102,10 +122,13 @@ func TestGoldenInNode(t *testing.T) {
 	for _, name := range goldenProblems {
 		p := problem(t, name)
 		x := newPlan(&variants[1], p.Ask(flashkit.PassBackward)) // the backward pass: its cut decides the bits of the gradients
-		first, last := p.Band.Diagonals(p.QLen, p.KVLen)
+		s := p.Ask(flashkit.PassBackward).Seq(0)
+		threshold, keep := dropout(p.Score.Dropout)
 		args, err := json.Marshal(map[string]any{
-			"N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "first": first, "last": last, "scale": float64(x.scale()),
+			"N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "first": s.Lo, "last": s.Hi, "scale": float64(x.scale()),
 			"rows": x.rows, "chunk": x.chunk,
+			"softcap": p.Score.Softcap, "alibi": p.Score.ALiBi, "bias": p.Score.Bias, "mask": p.Score.Mask, "sink": p.Score.Sink,
+			"dropout": p.Score.Dropout, "threshold": threshold, "keep": keep, "seed": [2]uint32{goldenSeed & math.MaxUint32, goldenSeed >> 32}, "diagonal": s.Diagonal,
 		})
 		require.NoError(t, err)
 		out, err := exec.CommandContext(t.Context(), node, "peers/golden.mjs", "kernel/kernel.wasm", string(args)).CombinedOutput()
@@ -132,6 +155,9 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 			c := newCall(problem(t, name))
 			var got [][]uint32
 			for _, k := range b.Kernels() {
+				if c.p.QLen > fewRows && k.Name == "wasm/decode_simd128" {
+					continue // TestFeaturesSameBits has it
+				}
 				require.NoError(t, c.run(t.Context(), k))
 				got = append(got, bits(c.fwd.O), bits(c.fwd.LSE), bits(c.bwd.DQ), bits(c.bwd.DK), bits(c.bwd.DV))
 			}

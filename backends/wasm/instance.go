@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"unsafe"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -108,6 +109,29 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 // Numbers lie in memory as float32, little-endian. f32, f16 and bf16 rows are
 // widened on the way in and rounded on the way out.
 
+// Where the machine is little-endian too, f32 rows are copied as they lie.
+
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// floats returns n numbers at offset, a multiple of 4, on a machine that is little-endian.
+func (x *instance) floats(offset uint64, n int) []float32 {
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(&x.memory[offset:][:4*n][0])), n)
+}
+
+// loadRaw copies numbers of 16 bits to offset as they are.
+func (x *instance) loadRaw(offset uint64, from []uint16) {
+	if n := len(from); littleEndian && n > 0 {
+		copy(unsafe.Slice((*uint16)(unsafe.Pointer(&x.memory[offset:][:2*n][0])), n), from)
+		return
+	}
+	for i, v := range from {
+		binary.LittleEndian.PutUint16(x.memory[offset+uint64(2*i):], v)
+	}
+}
+
 func (x *instance) at(offset uint64, n int) []byte { return x.memory[offset:][:4*n] }
 
 func put(to []byte, i int, v float32) { binary.LittleEndian.PutUint32(to[4*i:], math.Float32bits(v)) }
@@ -120,6 +144,10 @@ func get(from []byte, i int) float32 {
 // row's stride apart.
 func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
+	if stride == dim && n > 0 {
+		x.loadRow(offset, t, from, n*dim)
+		return
+	}
 	for range n {
 		x.loadRow(offset, t, from, dim)
 		offset += uint64(4 * dim)
@@ -132,6 +160,10 @@ func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 	to := x.at(offset, n)
 	switch t.DType() {
 	case flashkit.Float32:
+		if littleEndian {
+			copy(x.floats(offset, n), t.Float32s()[from:][:n])
+			return
+		}
 		for c, v := range t.Float32s()[from:][:n] {
 			put(to, c, v)
 		}
@@ -172,6 +204,21 @@ func storeRow(from []byte, t *flashkit.Tensor, to, n int) {
 		for c := range t.Uint16s()[to:][:n] {
 			t.Uint16s()[to+c] = half.ToBF16(get(from, c))
 		}
+	}
+}
+
+// writeRaw writes what decode's block says of K and V of 16 bits.
+func (x *instance) writeRaw(w *places, t flashkit.DType) {
+	if w.rawK == 0 {
+		return
+	}
+	kind := uint32(1)
+	if t == flashkit.BFloat16 {
+		kind = 2
+	}
+	to := x.at(w.block+4*wordKV, 3)
+	for i, word := range [...]uint32{kind, uint32(w.rawK), uint32(w.rawV)} {
+		binary.LittleEndian.PutUint32(to[4*i:], word)
 	}
 }
 

@@ -115,9 +115,15 @@ func (j *job) run(x *instance) (err error) {
 	if j.v.pass == flashkit.PassBackward {
 		pass = j.backward
 	}
+	if j.v.few() {
+		pass = j.decode
+	}
 	if panicked := recovered(func() { err = pass(x) }); panicked != nil {
 		x.failed = true
 		return panicked
+	}
+	if err == errStopped {
+		return nil
 	}
 	return err
 }

@@ -25,7 +25,9 @@ func TestKernelHashes(t *testing.T) {
 		require.Equal(t, sum, hex.EncodeToString(got[:]), "%s differs from kernel.sum: run make wasm", name)
 		seen++
 	}
-	require.Equal(t, 5, seen)
+	headers, err := filepath.Glob("kernel/*.h")
+	require.NoError(t, err)
+	require.Equal(t, len(headers)+3, seen)
 }
 
 func TestKernelRebuilds(t *testing.T) {
@@ -43,9 +45,11 @@ func TestKernelRebuilds(t *testing.T) {
 }
 
 func TestKernelSize(t *testing.T) {
-	require.LessOrEqual(t, len(kernelWasm), 32<<10)
-	for _, name := range []string{"kernel.c", "score.h", "tiles.h"} {
-		source, err := os.ReadFile(filepath.Join("kernel", name))
+	require.LessOrEqual(t, len(kernelWasm), 64<<10)
+	headers, err := filepath.Glob("kernel/*.h")
+	require.NoError(t, err)
+	for _, name := range append(headers, "kernel/kernel.c") {
+		source, err := os.ReadFile(name)
 		require.NoError(t, err)
 		require.Less(t, bytes.Count(source, []byte("\n")), 400, name)
 	}

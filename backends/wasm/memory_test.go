@@ -21,6 +21,7 @@ func TestHostMemory(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, b.Compile(t.Context()))
 			k := b.Kernels()[i]
+			p := within(&k, p)
 			got, want := allocated(t, k, p), k.Needs(p.Ask(k.Pass)).Host
 			require.GreaterOrEqual(t, got, want/2, "%s %s", k.Name, p)
 			require.LessOrEqual(t, got, 2*want+1<<20, "%s %s", k.Name, p)

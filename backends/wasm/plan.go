@@ -36,6 +36,7 @@ type plan struct {
 	function string // of the module, for rows
 	features uint32 // that the module is told of
 	pairs    bool   // it gets, or gives, tiles of numbers for pairs of rows and keys
+	repeats  uint32 // features of which all rows have the same numbers
 	bias     biasSum
 }
 
@@ -47,7 +48,7 @@ func (v *variant) callFlops() float64 { return v.rate / 2000 }
 const featureFlops = 100
 
 func newPlan(v *variant, c *flashkit.Call) plan {
-	x := plan{c: c, v: v, features: moduleFeatures(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
+	x := plan{c: c, v: v, features: moduleFeatures(c), repeats: rowsAlike(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
 	pair := 2 * float64(c.Dim+c.VDim) // FLOPs of a row and a key
 	if v.pass == flashkit.PassBackward {
 		pair *= 2.5
@@ -117,6 +118,12 @@ func (x *plan) items() int {
 	if x.v.pass == flashkit.PassBackward {
 		return x.owners() * x.chunks()
 	}
+	if x.v.few() {
+		if x.c.QLen == 0 {
+			return 0
+		}
+		return x.heads()
+	}
 	if equalRows(x.c) {
 		return x.heads() * x.group() * x.tiles(x.c.QLen)
 	}
@@ -147,6 +154,7 @@ type places struct {
 	block                           uint64
 	q, k, v, o, lse, dout, dlse, dq uint64
 	bias, mask, dbias               uint64 // 0 without
+	rawK, rawV                      uint64 // of decode, 0 if K and V have 32 bits
 	scratch, scratchBytes           uint64
 	end                             uint64
 }
@@ -158,6 +166,11 @@ func (x *plan) place(from uint64) places {
 		here := (at + 63) &^ 63
 		at = here + 4*floats
 		return here
+	}
+	if x.v.few() {
+		w := x.placeFew(take)
+		w.end = at
+		return w
 	}
 	d, dv := uint64(x.c.Dim), uint64(x.c.VDim)
 	w := places{block: take(blockWords), q: take(tile * d), k: take(tile * d), v: take(tile * dv), o: take(tile * dv), lse: take(tile)}

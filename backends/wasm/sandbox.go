@@ -135,7 +135,7 @@ func functions() map[string]int {
 		if v.grads != "" {
 			all[v.grads] = 3
 		}
-		if v.featureRows != "" {
+		if v.featureRows != "" { // that of decode is the same
 			all[v.featureRows] = 6
 		}
 	}

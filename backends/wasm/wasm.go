@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,10 +79,11 @@ type variant struct {
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, flashkit.FeatureShift | flashkit.FeatureMixed, "fwd_simd128_keys", "fwd_simd128_rows", "", ""},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, flashkit.FeatureShift, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", ""},
+	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, forwardTakes, "fwd_simd128_keys", "fwd_simd128_rows", "", "fwd_simd128_feature_rows"},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, backwardTakes, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", "bwd_simd128_feature_rows"},
 	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
 	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
+	{"decode_simd128", flashkit.PassForward, 12e9, pace{3000, .12, 8, .7}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
 }
 
 // interpreted is how many times slower a kernel is where wazero interprets it.
@@ -112,6 +114,11 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	}
 	if c.Dim > maxDim || c.VDim > maxDim {
 		return fmt.Sprintf("supports head dims up to %d, not %d", maxDim, max(c.Dim, c.VDim))
+	}
+	if v.few() {
+		if reason := refusesFew(c); reason != "" {
+			return reason
+		}
 	}
 	x, limit := newPlan(v, c), min(b.box.limit, maxMemory)
 	if need := x.memory(); need > limit {
@@ -159,12 +166,44 @@ const (
 	helpTime = 2500
 )
 
-// featurePair is what features add to a row and a key, and softcapPair what that one
-// adds, in nanoseconds.
-const (
-	featurePair = 10
-	softcapPair = 50
-)
+// featureTimes are what features add to a row and a key, in nanoseconds: to the kernels in
+// vectors, by pass, and to the plain loops. alike is for a bias or mask that all rows share.
+var featureTimes = [...]struct {
+	feature           flashkit.Feature
+	forward, backward float64
+	alike             float64
+	plain             float64
+}{
+	{flashkit.FeatureSoftcap, 1, 1.5, 0, 50},
+	{flashkit.FeatureALiBi, .2, .8, 0, 5},
+	{flashkit.FeatureBias, 1, 3, .5, 5},
+	{flashkit.FeatureMask, 1, 1.5, .1, 5},
+	{flashkit.FeatureDropout, 2.5, 2, 0, 20},
+}
+
+// featurePair is what the features of a call add to a row and a key, in nanoseconds.
+func (x *plan) featurePair() (sum float64) {
+	asked := x.c.Features()
+	for i := range featureTimes {
+		f := &featureTimes[i]
+		alike := x.repeats&featureMask != 0 && f.feature == flashkit.FeatureMask || x.repeats&featureBias != 0 && f.feature == flashkit.FeatureBias
+		switch {
+		case asked&f.feature == 0:
+		case !x.v.inVectors():
+			sum += f.plain
+		case alike:
+			sum += f.alike
+		case x.v.pass == flashkit.PassBackward:
+			sum += f.backward
+		default:
+			sum += f.forward
+		}
+	}
+	return sum
+}
+
+// inVectors reports whether v is not one of the plain loops.
+func (v *variant) inVectors() bool { return strings.HasSuffix(v.stem, "simd128") }
 
 // crowding is how much longer everything takes where sixteen processors or more work:
 // two of them share a core, mostly.
@@ -180,13 +219,7 @@ func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	if v.pass == flashkit.PassBackward {
 		visits += n.visits * c.Heads
 	}
-	perPair := pace.pair
-	if x.features != 0 {
-		perPair += featurePair
-	}
-	if c.Score.Softcap != 0 {
-		perPair += softcapPair
-	}
+	perPair := pace.pair + x.featurePair()
 	sum := float64(visits)*pace.item + c.FLOPs()*pace.flop + seen*perPair + elements/2*pace.element
 	if b.box.engine == interpreter {
 		sum *= interpreted

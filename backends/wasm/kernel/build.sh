@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds kernel.wasm from kernel.c and its two headers beside it, or to the path given. The compiler
+# Builds kernel.wasm from kernel.c and the headers beside it, or to the path given. The compiler
 # is pinned: another version makes other bytes, and 19 cannot compile PIN.
 #
 # Two commands on purpose: in one, clang runs whatever wasm-opt it finds after
@@ -14,7 +14,7 @@ clang-14 --target=wasm32 -O3 -std=c11 -Wall -Wextra -Werror -ffreestanding -fno-
 	-msimd128 -mbulk-memory -mnontrapping-fptoint -msign-ext -mmutable-globals \
 	${CFLAGS-} -c kernel.c -o "$object"
 # The stack comes first, so that an overflow leaves the memory and traps.
-wasm-ld-14 --no-entry --strip-all --stack-first -z stack-size=16384 \
+wasm-ld-14 --no-entry --strip-all --stack-first -z stack-size=32768 \
 	--max-memory=4294901760 --export=__heap_base "$object" -o "$out"
 # For the sake of inline assembly the linker adds a table of one empty slot, in a
 # section before all code. Nothing refers to it.

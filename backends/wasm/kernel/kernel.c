@@ -1,5 +1,6 @@
 // Attention and its gradients in a sandbox: the whole of kernel.wasm, with score.h, what
-// features do to a score and a weight, and tiles.h, the kernels in tiles of vectors.
+// features do to a score and a weight, and tiles.h, the kernels in tiles of vectors; then
+// tilescore.h, fwdscore.h and bwdscore.h, features in tiles, and decode.h, few query rows.
 //
 // The module imports nothing, allocates nothing and keeps no pointers. The host
 // writes a block of parameters and up to TILE rows of each tensor into memory
@@ -9,17 +10,19 @@
 //
 //	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
+//	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each head
 //
 // The host resolves sequences, pages and what repeats: here rows and keys are numbered
 // from 0 within one sequence, and bias and mask are tiles of the pairs of one call.
 //
-// Each pass comes twice: _scalar is the plain loop and says what is computed, with
-// _feature_rows for calls with features; _simd128 computes the same in tiles. Letters are
+// Each pass comes twice: _scalar is the plain loop and says what is computed; _simd128 computes
+// the same in tiles. _feature_rows are the rows of calls with features, of both. Letters are
 // those of the papers: Q K V O, scores S, weights P, running maximum m and sum l. D8 is D
 // rounded up to 8. Shapes stand beside pointers. The file also compiles natively; see native.c.
 
 typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64;
 typedef float v4 __attribute__((vector_size(16))); typedef int i4 __attribute__((vector_size(16)));
+typedef u32 u4 __attribute__((vector_size(16))); typedef unsigned char b4 __attribute__((vector_size(4)));
 typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -47,7 +50,7 @@ enum { MAGIC = 0x4b484c46, VERSION = 2, TILE = 128, STRIP = 64, FOLD = 256, MAX_
 enum { FIRST = 1, LAST = 2, SCALED = 4 };  // flags of rows: begin the tile; write the tile; dQ times the scale
 enum { SOFTCAP = 1, ALIBI = 2, BIAS = 4, MASK = 8, SINK = 16, DROPOUT = 32, CARRY = 64, DBIAS = 128 };  // features
 enum { PLAIN = 0, FORWARD_TAKES = 127, BACKWARD_TAKES = SOFTCAP | ALIBI | BIAS | MASK | DROPOUT | DBIAS };
-enum { is_forward, is_backward };
+enum { is_forward, is_backward, is_few = is_forward };
 enum { OK, BAD_BLOCK, BAD_VERSION, BAD_SHAPE, BAD_TENSOR, BAD_SCRATCH, BAD_RANGE, BAD_FEATURE };
 
 typedef struct {
@@ -67,7 +70,10 @@ typedef struct {
   float keep;             // and multiplies the others by this, at least 1
   u32 seed[2], head, seq; // what the random words are made of, with i and j
   u32 bias, mask, dbias;  // the stage: [TILE][TILE] floats, bytes (0 hides), floats; of the rows and keys of a call
-  u32 reserved[14];
+  u32 repeats;            // BIAS, MASK: all rows of a call have the first row of the tile
+  u32 kv;                 // decode only: the type of K and V at raw_k and raw_v, 1 float16, 2 bfloat16; 0: there are none
+  u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of that type
+  u32 reserved[10];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");
 
@@ -183,6 +189,7 @@ static double ln(float x) {
   static u64 place_##type(const block *p, type *w) { /* returns the bytes */               \
     u64 at = p->scratch, blocks = round_up(p->keys, TILE) / TILE;                          \
     u64 d8 = w->d8 = round_up(p->dim, 8), dv8 = w->dv8 = round_up(p->vdim, 8);             \
+    (void)d8, (void)blocks;                                                                \
     areas(PLACE) return at - p->scratch;                                                   \
   }
 SCRATCH(forward, FORWARD)
@@ -329,9 +336,9 @@ static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 k
     WHEN_READY(type, takes, i0, i1, most, name(p, &w, i0, i1, j0, j1, flags));             \
   }
 KEYS(forward, FORWARD_TAKES, fwd_scalar_keys) ROWS(forward, PLAIN, MAX_ROW, fwd_scalar_rows)
-KEYS(forward, PLAIN, fwd_simd128_keys) ROWS(forward, PLAIN, MAX_ROW, fwd_simd128_rows)
+KEYS(forward, FORWARD_TAKES, fwd_simd128_keys) ROWS(forward, PLAIN, MAX_ROW, fwd_simd128_rows)
 KEYS(backward, BACKWARD_TAKES, bwd_scalar_keys) ROWS(backward, PLAIN, MAX_ROW, bwd_scalar_rows)
-KEYS(backward, PLAIN, bwd_simd128_keys) ROWS(backward, PLAIN, MAX_ROW, bwd_simd128_rows)
+KEYS(backward, BACKWARD_TAKES, bwd_simd128_keys) ROWS(backward, PLAIN, MAX_ROW, bwd_simd128_rows)
 KEYS(backward, BACKWARD_TAKES, bwd_grads)
 EXPORT("abi") u32 abi(void) { return VERSION; }
 
@@ -339,10 +346,31 @@ EXPORT("abi") u32 abi(void) { return VERSION; }
 ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_feature_rows)
 ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_feature_rows)
 
+#include "tilescore.h"
+#include "fwdscore.h"
+#include "bwdscore.h"
+ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_simd128_feature_rows)
+ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_simd128_feature_rows)
+
+#include "decode.h"
+EXPORT("decode_simd128_keys") int export_decode_simd128_keys(u32 at, u32 j0, u32 j1) {
+  const block *p = AT(at);
+  int code = check(at, is_forward, FORWARD_TAKES);
+  if (!code) code = check_raw(p);
+  if (!code && (j0 > j1 || j1 - j0 > TILE)) code = BAD_RANGE;
+  if (!code) decode_simd128_keys(p, j1 - j0);
+  return code;
+}
+EXPORT("decode_simd128_rows") int export_decode_simd128_rows(u32 at, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  if (i1 - i0 > FEW) return BAD_RANGE;
+  WHEN_READY(few, FORWARD_TAKES, i0, i1, TILE, decode_simd128_rows(p, &w, i0, i1, j0, j1, flags));
+}
+
 // check_features returns OK or what is wrong with the words about features.
 APART int check_features(const block *p, u32 takes) {
   u32 f = p->features;
   if (f & ~takes) return BAD_FEATURE;
+  if (f & DROPOUT && p->key0 % 4) return BAD_FEATURE;  // four keys share a block of random words
   if (f & SOFTCAP && !(p->softcap > 0 && p->softcap <= MAX_FLOAT)) return BAD_FEATURE;
   if (f & ALIBI && (p->diagonal < -MAX_DIAGONAL || p->diagonal > MAX_DIAGONAL)) return BAD_FEATURE;
   if (f & DROPOUT && !(p->keep >= 1 && p->keep <= MAX_FLOAT)) return BAD_FEATURE;

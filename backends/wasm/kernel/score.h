@@ -26,12 +26,12 @@ static double score(const block *p, float product, u32 r, u32 c, i64 distance, d
   double s = (double)product * p->scale;
   *slope = 1;
   if (p->features & SOFTCAP) s = p->softcap * capped_tanh(s / p->softcap, slope);
-  if (p->features & BIAS) s += ((float *)AT(p->bias))[r * TILE + c];
+  if (p->features & BIAS) s += ((float *)AT(p->bias))[(p->repeats & BIAS ? 0 : r * TILE) + c];
   if (p->features & ALIBI) s -= p->slope * __builtin_fabs((double)distance);
   return s;
 }
 static int masked(const block *p, u32 r, u32 c) {
-  return p->features & MASK && !((unsigned char *)AT(p->mask))[r * TILE + c];
+  return p->features & MASK && !((unsigned char *)AT(p->mask))[(p->repeats & MASK ? 0 : r * TILE) + c];
 }
 
 // kept returns what dropout multiplies the weight of row i and key j by. A random word belongs to each

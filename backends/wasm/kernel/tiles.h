@@ -147,6 +147,7 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
   w->finite[key / TILE] = pack_elements(AT(p->v), n, p->vdim, w->v + key * w->dv8);
 }
 
+static float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *word, u32 threshold);
 // weigh turns the scores of a row, some eights, into weights, splatted, at `to` and every
 // 16 numbers on, and returns their sum. Not apart, its loop would load what soften keeps.
 APART float weigh(const float *x, const float *end, float *to, float top, float scale2) {
@@ -161,10 +162,11 @@ APART float weigh(const float *x, const float *end, float *to, float top, float 
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// soften turns the scores s [4][TILE] of the rows of a span into weights, splatted into
+// soften_by turns the scores s [4][TILE] of the rows of a span into weights, splatted into
 // p [TILE][4], raises the running maxima m and adds to l. It returns the factors for what
 // was summed before. The scale comes after the difference, so that large scores lose nothing.
-APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2) {
+// word [4][TILE] is for dropout, or 0: see weigh_kept.
+INLINE v4 soften_by(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *word, u32 threshold) {
   v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
   for (u32 r = 0; n->partial && r < 4; r++)
     for (u32 j = n->from; j < n->to; j++)
@@ -177,12 +179,14 @@ APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float sca
     top = max4(top, (v4){lane(most[0], e), lane(most[1], e), lane(most[2], e), lane(most[3], e)});
   v4 shift = (v4)((i4)top & (top != splat(NONE)));  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
   UNROLLED for (int r = 0; r < 4; r++)
-    sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
+    if (!word) sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
+    else sums[r] = weigh_kept(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2, word + (r * TILE + n->from) / 4, threshold);
   v4 alpha = exp2((old - shift) * scale2);
   alpha = (v4)(((i4)alpha & (old < top)) | ((i4)splat(1) & ~(old < top)));
   store(m, top), store(l, load(l) * alpha + sums);
   return alpha;
 }
+APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2) { return soften_by(n, s, p, m, l, scale2, 0, 0); }
 
 // fwd_block adds what `rows` query rows see of one block of n keys, from key j on.
 static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j, u32 n) {
@@ -233,7 +237,7 @@ static float delta(const block *p, const backward *w, u32 r) {
   }
   return sum - dlse[r];
 }
-static void begin_tile(const block *p, const backward *w, u32 rows) {
+INLINE void begin_tile(const block *p, const backward *w, u32 rows) {
   const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse);
   *w->tile_finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
   pack_elements(q, rows, p->dim, w->qe), pack_elements(dout, rows, p->vdim, w->doute);
@@ -284,11 +288,15 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
   }
 }
 
-static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
-  if (flags & FIRST) begin_tile(p, w, i1 - i0);
-  for (u32 j = j0; j < j1; j += STRIP) bwd_block(p, w, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP);
+// end_tile gives the stage dQ of a tile.
+INLINE void end_tile(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
   float *dq = AT(p->dq), scale = flags & SCALED ? p->scale : 1;
   for (u32 r = 0; flags & LAST && r < i1 - i0; r++)
     for (u32 d = 0; d < p->dim; d++, dq++) *dq = (*dq + w->dq[d * TILE + r]) * scale;
+}
+static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  if (flags & FIRST) begin_tile(p, w, i1 - i0);
+  for (u32 j = j0; j < j1; j += STRIP) bwd_block(p, w, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP);
+  end_tile(p, w, i0, i1, j0, j1, flags);
 }

@@ -1,0 +1,108 @@
+// The forward pass in tiles, of calls with features. kernel.c includes this.
+//
+// The score of a row and a key has its features before the softmax, its weight after it. SINK
+// and CARRY come where a row ends, as two more terms of its sums.
+
+// set_limits makes limits of n bytes of a row of the mask: +Inf, or -Inf where it hides.
+INLINE void set_limits(const unsigned char *mask, u32 n, float *limit) {
+  for (u32 c = 0; c < n; c += 4) {
+    i4 seen = __builtin_convertvector(*(b4 *)(mask + c), i4) != 0;
+    store(limit + c, (v4)((i4)splat(NONE) ^ (seen & (int)0x80000000)));
+  }
+}
+// cut sets scores of four rows to -Inf where their limits are, NaN or not.
+APART void cut(float *x, const float *end, const float *limit, u32 step) {
+  for (u32 r = 0; r < 4; r++, x += TILE, end += TILE, limit += step)
+    for (u32 c = 0; x + c != end; c += 4) store(x + c, min4(load(limit + c), load(x + c)));
+}
+// set_words sets the words of four rows and the keys of a span.
+APART void set_words(tables *t, u32 g, const span *s) {
+  const multipliers m = pinned();
+  for (u32 q = s->from / 4; q < s->to / 4; q++) {
+    u4 word[4];
+    words(&m, t->key, t->mine + g / 2, t->quad + q * 4, word);
+    float *to = (float *)t->word + q * 4;
+    UNROLLED for (int k = 3; k >= 0; k--) scatter(to + k, TILE, (v4)word[k]);
+  }
+}
+
+// weigh_kept is weigh with dropout: weights whose word is below the threshold count, and become 0.
+static float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *word, u32 threshold) {
+  v4 sum = splat(0);
+  const u4 least = splat_word(threshold);
+  for (; x < end; x += 8, to += 128, word += 2) {
+    HIDE(x, to);
+    UNROLLED for (int e = 1; e >= 0; e--) {
+      v4 w = exp2((load(x + e * 4) - top) * scale2);
+      sum += w, spread(to + e * 64, 16, (v4)((i4)w & (i4)(word[e] >= least)));
+    }
+  }
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+APART v4 soften_kept(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *word, u32 threshold) {
+  return soften_by(n, s, p, m, l, scale2, word, threshold);
+}
+
+// finish_features writes row r of O and of LSE: the sums of the keys at hand, of value O/l, what
+// earlier keys gave, of the value that the stage has, and the sink, of none.
+static void finish_features(const block *p, const forward *w, u32 r) {
+  fold_row(w, r);
+  float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];
+  const float *o = w->o + (r * 2 + 1) * w->dv8;
+  double own = l == 0 ? NONE : (double)unit(p) * w->m[r] + ln(l), top = own, total, sum;
+  double earlier = p->features & CARRY ? *lse : NONE, sink = p->features & SINK ? p->sink : NONE;
+  if (earlier > top) top = earlier;
+  if (sink > top) top = sink;
+  if (top == NONE) top = 0;
+  float mine = exp_of(own - top), theirs = exp_of(earlier - top);
+  total = (double)mine + theirs + exp_of(sink - top), sum = total == 0 ? NONE : top + ln((float)total);
+  float by = l == 0 ? 0 : (float)(mine / total / l * (p->features & DROPOUT ? p->keep : 1)), past = (float)(theirs / total);
+  for (u32 d = 0; d < p->vdim; d++) {
+    float x = earlier == NONE ? 0 : out[d] * past;
+    out[d] = l == 0 ? x : x + o[d] * by;
+  }
+  *lse = (float)sum;
+}
+
+// fwd_feature_block is fwd_block with features.
+static void fwd_feature_block(const block *p, const forward *w, tables *t, u32 i0, u32 rows, u32 j, u32 n) {
+  u64 b = (j - p->key0) / TILE;
+  const float *k = w->k + b * TILE * w->d8, *v = w->v + b * TILE * w->dv8;
+  u32 f = p->features, one = alike(p, MASK);
+  float *limit = (float *)t->limit;
+  if (f & ALIBI) set_away(p, t, (i64)j - i0 - p->diagonal, 1, TILE);
+  if (f & DROPOUT) set_quads(p, t, j, n);
+  if (f & MASK && one) set_limits(mask_row(p, 0), n, limit);
+  for (u32 g = 0; g < rows; g += 4) {
+    span s = spans(4, rows - g, (i64)i0 + g - j, p->first, p->last, n);
+    if (s.from >= s.to) continue;
+    for (u32 r = 0; f & MASK && !one && r < 4; r++) set_limits(mask_row(p, g + r) + s.from, s.to - s.from, limit + r * TILE + s.from);
+    const float *q = w->q + g * w->d8 * 4, *keys = k + s.from * w->d8;
+    float *from = w->s + s.from, *end = w->s + s.to;
+    extra x = {bias_row(p, g), away_at(t, -(int)g), alike(p, BIAS) ? 0 : TILE};
+    if (f & ADJUSTS || !(f & MASK)) feature_scores(p, &s, q, keys, w->d8, w->s, 0, &x);
+    else if (one) scores_of_keys(q, keys, w->d8, from, end, 1, limit + s.from);
+    else scores_of_pairs(q, keys, w->d8, from, end, 1, limit + s.from);
+    if (f & ADJUSTS && f & MASK) cut(from, end, limit + s.from, one ? 0 : TILE);
+    if (f & DROPOUT) set_words(t, g, &s);
+    float scale2 = per2(unit(p));
+    v4 a = f & DROPOUT ? soften_kept(&s, w->s, w->p, w->m + g, w->l + g, scale2, t->word, p->threshold) : soften(&s, w->s, w->p, w->m + g, w->l + g, scale2);
+    UNROLLED for (u32 r = 0; r < 4; r++) if (a[r] != 1) rescale(w, g + r, a[r]);
+    float *o = w->o + g * 2 * w->dv8;
+    place at = {(i64)i0 + g, j, g, 0, rows - g, n, 0, f & DROPOUT};
+    if (w->finite[b] != 0 || !(s.partial || f & (MASK | DROPOUT))) across(w->p + s.from * 16, v + s.from * 8, s.to - s.from, o, w->dv8, 2 * w->dv8);
+    else for (u32 d = 0; d < w->dv8; d += 8) careful(p, &at, w->p, v + d * TILE, &s, 0, o + d, 2 * w->dv8);
+  }
+}
+
+static void fwd_simd128_feature_rows(const block *p, const forward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+  const u32 rows = i1 - i0;
+  tables t;
+  if (p->features & DROPOUT) set_mine(p, &t, i0, rows);
+  if (flags & FIRST) splat_rows(AT(p->q), rows, p->dim, w->q), begin(w, round_up(rows, 4));
+  for (u32 j = j0; j < j1; j += TILE) {
+    fwd_feature_block(p, w, &t, i0, rows, j, j1 - j < TILE ? j1 - j : TILE);
+    for (u32 r = 0; (j - p->key0 + TILE) % FOLD == 0 && r < rows; r++) fold_row(w, r);
+  }
+  for (u32 r = 0; flags & LAST && r < rows; r++) finish_features(p, w, r);
+}
