@@ -71,6 +71,7 @@ def main():
     parser = torch_values.options(__doc__)
     parser.set_defaults(problems=300)
     args = parser.parse_args()
+    torch.set_num_threads(1)  # the problems are small
     backend = None if args.backend == "auto" else args.backend
     sys.exit(not torch_values.run(args, lambda p, x: ours(p, x, backend)))
 
