@@ -279,10 +279,10 @@ def paginate(p, x):
     x["pages"], x["kv_lens"] = table, p.kv_lens.astype(np.int32)
 
 
-def by_flashrun(program, p, flags):
-    """Return the same outputs as flashrun computes them."""
+def inputs(p):
+    """Return the tensors as arrays, as the problem lays its sequences out, with NaN in what no row may read."""
     x = {name: t.numpy() if t.dtype == torch.bool else t.numpy().astype(np.float32) for name, t in p.x.items()}
-    for b in range(p.b):  # what no row may read
+    for b in range(p.b):
         for names, lens in ((ROWS, p.q_lens), (KEYS, p.kv_lens)):
             for name in names:
                 if name in x:
@@ -302,7 +302,11 @@ def by_flashrun(program, p, flags):
             x[name], x["kv_starts"] = pack(x[name], p.kv_lens)
     elif p.kv_side == "padded":
         x["kv_lens"] = p.kv_lens.astype(np.int64)
-    out = flashrun.run(program, x, [*p.flags(), *flags])
+    return x
+
+
+def outputs(p, out):
+    """Return what was computed from such inputs, padded, as float64."""
     if p.q_side == "packed":
         for name, filler in (("o", 0), ("lse", -np.inf), ("dq", 0)):
             if name in out:
@@ -322,10 +326,10 @@ def error(got, want):
     return float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
 
 
-def compare(program, p, flags):
-    """Return, for every output, our error, PyTorch's with softmax, the largest of its ways, and four roundings."""
+def compare(p, ours):
+    """Return, for every output, the error of what ours computes, PyTorch's with softmax, the largest of its ways, and four roundings."""
     dtype, rounding = TYPES[p.dtype]
-    truth, got = by_torch(p, torch.float64), by_flashrun(program, p, flags)
+    truth, got = by_torch(p, torch.float64), outputs(p, ours(p, inputs(p)))
     orders = max(4, min(16, 2**17 // (p.b * p.h * p.n * p.m)))  # the smaller a problem, the more is luck, and the less a run costs
     own = [by_torch(p, dtype, flash, order) for order in range(orders) for flash in (False, True)]
     own += [by_torch(p, torch.float64, flash=True, toward=toward) for toward in (-np.inf, np.inf)]
@@ -340,39 +344,50 @@ def compare(program, p, flags):
     return rows
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("flashrun")
+def options(doc):
+    """Return a parser of what the comparison takes."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=500)
     parser.add_argument("--seed", type=int, default=int(np.random.default_rng().integers(2**31)))
     parser.add_argument("--only", type=int, help="the problem of this number alone")
     parser.add_argument("--backend", default="auto", help="backend or kernel, as flashrun takes it")
-    args = parser.parse_args()
+    return parser
+
+
+def run(args, ours):
+    """Compare ours on all problems, print what the description says, and return whether all passed."""
     numbers = range(args.problems) if args.only is None else [args.only]
     print(f"seed {args.seed}, PyTorch {torch.__version__}")
     passed, strict, ratios = 0, 0, {}
     for i in numbers:
         p = Problem([args.seed, i])
         try:
-            rows = compare(args.flashrun, p, ["--backend", args.backend])
+            rows = compare(p, ours)
         except flashrun.Refused as reason:
             print(f"FAIL --seed {args.seed} --only {i}: {p}: {reason}")
             continue
         bad = []
-        for name, (ours, softmax, most, roundings) in rows.items():
+        for name, (off, softmax, most, roundings) in rows.items():
             allowed = max(2 * most, roundings)
             if allowed > 0:
-                ratios.setdefault(name, []).append(ours / allowed)
-            if not ours <= allowed:
-                bad.append(f"{name} is off by {ours:.3g}, PyTorch by {softmax:.3g}, or {most:.3g} at most, {roundings:.3g} are four roundings")
+                ratios.setdefault(name, []).append(off / allowed)
+            if not off <= allowed:
+                bad.append(f"{name} is off by {off:.3g}, PyTorch by {softmax:.3g}, or {most:.3g} at most, {roundings:.3g} are four roundings")
         passed += not bad
-        strict += all(ours <= max(2 * softmax, roundings) for ours, softmax, _, roundings in rows.values())
+        strict += all(off <= max(2 * softmax, roundings) for off, softmax, _, roundings in rows.values())
         if bad:
             print(f"FAIL --seed {args.seed} --only {i}: {p}: {'; '.join(bad)}")
     for name, list_of in ratios.items():
         print(f"{name:6} {len(list_of):4} problems, error over what is allowed: median {np.median(list_of):.2f}, largest {max(list_of):.2f}")
     print(f"{passed} of {len(numbers)} passed; {strict} of them beside softmax alone")
-    sys.exit(passed != len(numbers))
+    return passed == len(numbers)
+
+
+def main():
+    parser = options(__doc__)
+    parser.add_argument("flashrun")
+    args = parser.parse_args()
+    sys.exit(not run(args, lambda p, x: flashrun.run(args.flashrun, x, [*p.flags(), "--backend", args.backend])))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,144 @@
+"""flashkit.h for ctypes: structures, functions, and the library that is loaded by the first call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import threading
+from ctypes import c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from . import _errors
+
+F32, F16, BF16, BOOL = range(4)
+HOST, CUDA = range(2)
+FORWARD, BACKWARD = range(2)
+BAND_FULL, BAND_CAUSAL, BAND_WINDOW = range(3)
+UNLIMITED = -1
+CARRY = 32
+FROZEN, PAIRED, BLANK = 1, 2, 4
+
+VERSION = (0, 1)  # of the interface that the structures below are
+
+
+class Failure(ctypes.Structure):
+    """fk_error"""
+
+    _fields_ = [("size", c_size_t), ("code", c_int32), ("reserved", c_int32), ("field", c_char * 64), ("message", c_char * 432)]
+
+
+class Tensor(ctypes.Structure):
+    """fk_tensor"""
+
+    _fields_ = [("data", c_void_p), ("shape", c_int64 * 4), ("strides", c_int64 * 4), ("dtype", c_int32), ("device", c_int32)]
+
+
+class Problem(ctypes.Structure):
+    """fk_problem"""
+
+    _fields_ = [
+        ("size", c_size_t),
+        *((name, c_int64) for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "dim", "v_dim")),
+        *((name, c_int32) for name in ("dtype", "kv_dtype", "band", "top_left")),
+        *((name, c_int64) for name in ("left", "right", "shift")),
+        *((name, c_float) for name in ("scale", "softcap", "dropout")),
+        ("features", c_uint32),
+        ("page", c_int64),
+    ]
+
+
+TENSORS = ("q", "k", "v", "o", "lse", "d_o", "d_lse", "d_q", "d_k", "d_v", "bias", "d_bias", "mask", "slopes", "sink", "d_sink")
+ARRAYS = ("q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
+
+
+class Args(ctypes.Structure):
+    """fk_args"""
+
+    _fields_ = [
+        ("size", c_size_t),
+        *((name, Tensor) for name in TENSORS),
+        ("seed", c_uint64),
+        ("seqs", c_int64),
+        *((name, c_void_p) for name in ARRAYS),
+        ("pages_per_seq", c_int64),
+        ("workers", c_int64),
+        ("timeout_ns", c_int64),
+        ("cancel", c_void_p),
+        ("stream", c_void_p),
+    ]
+
+
+class Memory(ctypes.Structure):
+    """fk_memory"""
+
+    _fields_ = [("size", c_size_t), ("host", c_double), ("tensors", c_double), ("device", c_double)]
+
+
+_P = ctypes.POINTER
+_SIGNATURES: dict[str, list[Any]] = {
+    "fk_open": [c_char_p, c_uint32, _P(c_void_p), _P(Failure)],
+    "fk_close": [c_void_p, _P(Failure)],
+    "fk_problem_of": [_P(Args), _P(Problem), _P(Failure)],
+    "fk_forward": [c_void_p, _P(Problem), _P(Args), _P(Failure)],
+    "fk_backward": [c_void_p, _P(Problem), _P(Args), _P(Failure)],
+    "fk_merge": [_P(Tensor)] * 6 + [_P(Failure)],
+    "fk_workspace": [c_void_p, _P(Problem), c_int, _P(Memory), _P(Failure)],
+    "fk_explain": [c_void_p, _P(Problem), c_int, c_char_p, c_size_t, _P(c_size_t), _P(Failure)],
+    "fk_kernels": [c_void_p, c_char_p, c_size_t, _P(c_size_t), _P(Failure)],
+    "fk_cancel_new": [_P(c_void_p), _P(Failure)],
+    "fk_cancel_now": [c_void_p, _P(Failure)],
+    "fk_cancel_free": [c_void_p, _P(Failure)],
+}
+
+_lock = threading.Lock()
+_loaded: ctypes.CDLL | None = None
+
+
+def library() -> ctypes.CDLL:
+    """Return the library. It is FLASHKIT_LIBRARY, that of the wheel, or the system's."""
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                _loaded = _load()
+    return _loaded
+
+
+def _load() -> ctypes.CDLL:
+    name = os.environ.get("FLASHKIT_LIBRARY")
+    if not name:
+        own = pathlib.Path(__file__).with_name("libflashkit.so")
+        name = str(own) if own.exists() else "libflashkit.so.0"
+    try:
+        lib = ctypes.CDLL(name)
+        version, names = lib.fk_version, [getattr(lib, f) for f in _SIGNATURES]
+    except (OSError, AttributeError) as e:
+        raise _errors.UnavailableError(f"flashkit: the library {name} cannot be loaded: {e}", "FLASHKIT_LIBRARY") from e
+    version.restype = c_char_p
+    text = version().decode()
+    major, minor = (int(x) for x in text.split(".")[:2])
+    if major != VERSION[0] or minor < VERSION[1]:
+        raise _errors.UnavailableError(f"flashkit: {name} has version {text}; this package needs {VERSION[0]}.{VERSION[1]} or newer of major {VERSION[0]}", "FLASHKIT_LIBRARY")
+    for f, arguments in zip(names, _SIGNATURES.values()):
+        f.argtypes, f.restype = arguments, c_int
+    return lib
+
+
+def call(name: str, *args: Any) -> None:
+    """Call a function of the library, without Python's lock, and raise its error."""
+    failure = Failure(size=ctypes.sizeof(Failure))
+    code = getattr(library(), name)(*args, ctypes.byref(failure))
+    if code:
+        raise _errors.of_code(code)(failure.message.decode("utf-8", "replace"), failure.field.decode("utf-8", "replace"))
+
+
+def text(name: str, *args: Any) -> list[list[str]]:
+    """Return the lines of a text that the library writes, each split into its fields."""
+    size, needed = 1 << 14, c_size_t()
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        call(name, *args, buffer, size, ctypes.byref(needed))
+        if needed.value < size:
+            return [line.split("\t") for line in buffer.value.decode().splitlines()]
+        size = needed.value + 1024

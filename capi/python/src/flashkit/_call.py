@@ -1,0 +1,171 @@
+"""From keywords to fk_problem and fk_args."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from . import _abi, _arrays, _errors
+
+if TYPE_CHECKING:
+    from ._dispatcher import Cancel
+
+
+class Options(TypedDict, total=False):
+    """The keywords of attention that both passes take; attention describes them."""
+
+    causal: bool
+    window: tuple[int | None, int | None] | None
+    top_left: bool
+    shift: int
+    scale: float | None
+    softcap: float | None
+    bias: Any
+    mask: Any
+    slopes: Any
+    sink: Any
+    dropout: float
+    seed: int
+    q_lens: Any
+    kv_lens: Any
+    q_starts: Any
+    kv_starts: Any
+    pages: Any
+    layout: str
+    dtype: str | None
+    workers: int
+    timeout: float | None
+    cancel: Cancel | None
+
+
+NAMES = frozenset(Options.__annotations__)
+
+
+class Call:
+    """A problem and its arguments. It holds the arrays that these point to."""
+
+    def __init__(self, q: Any, k: Any, v: Any, options: Options) -> None:
+        unknown = options.keys() - NAMES
+        if unknown:
+            raise TypeError(f"flashkit: no such keyword: {', '.join(sorted(unknown))}")
+        layout = options.get("layout", "bhsd")
+        if layout not in ("bhsd", "bshd"):
+            raise _errors.OptionError(f"flashkit: layout = {layout!r}: must be 'bhsd' or 'bshd'", "layout")
+        self.swap = layout == "bshd"
+        self.dtype = options.get("dtype")
+        if self.dtype not in (None, "float16", "bfloat16", "f16", "bf16"):
+            raise _errors.OptionError(f"flashkit: dtype = {self.dtype!r}: must be 'float16' or 'bfloat16', for arrays of uint16", "dtype")
+        self.keep: list[Any] = []
+        self.problem = _abi.Problem(size=ctypes.sizeof(_abi.Problem))
+        self.args = _abi.Args(size=ctypes.sizeof(_abi.Args))
+        self.q, self.k, self.v = (self.four(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
+        self.features(options)
+        self.band(options)
+        self.sequences(options)
+        self.limits(options)
+        _abi.call("fk_problem_of", ctypes.byref(self.args), ctypes.byref(self.problem))
+
+    def four(self, x: Any, name: str) -> Any:
+        x = _arrays.take(x, name)
+        setattr(self.args, name, _arrays.four(x, name, self.swap, self.dtype))
+        self.keep.append(x)
+        return x
+
+    def column(self, x: Any, name: str) -> Any:
+        x = _arrays.take(x, name)
+        setattr(self.args, name, _arrays.column(x, name))
+        self.keep.append(x)
+        return x
+
+    def features(self, o: Options) -> None:
+        p, a = self.problem, self.args
+        p.scale, p.softcap, p.dropout = positive(o, "scale"), positive(o, "softcap"), number(o, "dropout")
+        seed = o.get("seed", 0)
+        if not isinstance(seed, int) or not 0 <= seed < 2**64:
+            raise _errors.OptionError(f"flashkit: seed = {seed!r}: must be an integer from 0 to 2**64-1", "seed")
+        a.seed = seed
+        for name in ("bias", "mask", "slopes", "sink"):
+            x: Any = o.get(name)
+            if x is None:
+                continue
+            x = _arrays.take(x, name)
+            self.keep.append(x)
+            setattr(a, name, _arrays.pairs(x, name, self.dtype) if name in ("bias", "mask") else _arrays.per_head(x, name, name == "slopes"))
+
+    def band(self, o: Options) -> None:
+        p, window = self.problem, o.get("window")
+        if o.get("causal", False):
+            p.band = _abi.BAND_CAUSAL
+        if window is not None:
+            if not isinstance(window, tuple) or len(window) != 2:
+                raise _errors.OptionError(f"flashkit: window = {window!r}: must be (left, right), either of them None for no limit", "window")
+            left, right = (_abi.UNLIMITED if side is None else int(side) for side in window)
+            if o.get("causal", False):
+                if right > 0:
+                    raise _errors.OptionError(f"flashkit: window = {window!r}: a causal row sees no key after the diagonal; right must be 0 or None", "window")
+                right = 0
+            p.band, p.left, p.right = _abi.BAND_WINDOW, left, right
+        p.top_left, p.shift = bool(o.get("top_left", False)), int(o.get("shift", 0))
+
+    def sequences(self, o: Options) -> None:
+        a, seqs, first = self.args, None, ""
+        for name in _abi.ARRAYS:
+            x: Any = o.get(name)
+            if x is None:
+                continue
+            array = _arrays.integers(x, name, 2 if name == "pages" else 1)
+            self.keep.append(array)
+            setattr(a, name, array.__array_interface__["data"][0])
+            count = array.shape[0] - name.endswith("_starts")
+            if seqs is not None and count != seqs:
+                raise _errors.DimensionError(f"flashkit: {name} describes {count} sequences, {first} describes {seqs}", name)
+            seqs, first = count, first or name
+            if name == "pages":
+                a.pages_per_seq = array.shape[1]
+        if seqs is not None:
+            if seqs < 0:
+                raise _errors.DimensionError(f"flashkit: {first}: is empty, and must have one more element than there are sequences", first)
+            a.seqs = seqs
+
+    def limits(self, o: Options) -> None:
+        a, timeout, cancel = self.args, o.get("timeout"), o.get("cancel")
+        workers = o.get("workers", 0)
+        if not isinstance(workers, int) or not 0 <= workers < 2**31:
+            raise _errors.OptionError(f"flashkit: workers = {workers!r}: must be an integer from 1, or 0 for no limit", "workers")
+        a.workers = workers
+        if timeout is not None:
+            if not 0 < timeout < 2**33:
+                raise _errors.OptionError(f"flashkit: timeout = {timeout!r}: must be more than 0 seconds, and less than 2**33", "timeout")
+            a.timeout_ns = max(1, int(timeout * 1e9))
+        if cancel is not None:
+            a.cancel = cancel._take()
+            self.keep.append(cancel)
+        if self.args.q.device == _abi.CUDA:
+            a.stream = sys.modules["torch"].cuda.current_stream(self.q.device).cuda_stream
+
+    def shape(self, row: int, like: Any) -> tuple[int, ...]:
+        """Return like's shape with rows of that many elements."""
+        return (*like.shape[:3], row)
+
+    def columns(self) -> tuple[int, int, int]:
+        """Return the shape of lse."""
+        return tuple(self.args.q.shape[:3])
+
+
+def number(o: Options, name: str) -> float:
+    x: Any = o.get(name, 0.0)
+    if isinstance(x, bool) or not isinstance(x, (int, float)):
+        raise _errors.OptionError(f"flashkit: {name} = {x!r}: must be a number", name)
+    return float(x)
+
+
+def positive(o: Options, name: str) -> float:
+    """Return a number that may be None, which is 0 for the library; 0 itself is refused."""
+    if o.get(name) is None:
+        return 0.0
+    x = number(o, name)
+    if not 0 < x < math.inf:
+        raise _errors.OptionError(f"flashkit: {name} = {x}: must be more than 0; None leaves it out", name)
+    return x

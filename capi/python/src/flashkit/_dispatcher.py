@@ -1,0 +1,203 @@
+"""Dispatchers: what is open, and what runs on it."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _abi, _arrays, _errors
+from ._call import Call, Options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Gradients(NamedTuple):
+    """What attention_backward returns. Those that were not asked for are None."""
+
+    d_q: Any
+    d_k: Any
+    d_v: Any
+    d_bias: Any
+    d_sink: Any
+
+
+class Kernel(NamedTuple):
+    """A kernel of a dispatcher."""
+
+    name: str
+    backward: bool
+    missing: str  #: what this machine lacks for it, "" if nothing
+    about: str
+
+
+class Verdict(NamedTuple):
+    """What a dispatcher says about a kernel, or a missing backend, for a problem."""
+
+    name: str
+    chosen: bool
+    seconds: float  #: as predicted, 0 of a kernel that cannot run
+    reason: str
+
+
+class Memory(NamedTuple):
+    """What a call takes beside its tensors, in bytes, by formula."""
+
+    host: float
+    tensors: float  #: of a device's memory, for copies of tensors on the host
+    device: float  #: of a device's memory, beside these
+
+
+class Cancel:
+    """Ends calls from another thread: pass it to them, and call now. Any thread may."""
+
+    def __init__(self) -> None:
+        handle = ctypes.c_void_p()
+        _abi.call("fk_cancel_new", ctypes.byref(handle))
+        self._handle = handle.value
+
+    def now(self) -> None:
+        """End the calls that hold it, also those that begin later, with CanceledError."""
+        _abi.call("fk_cancel_now", self._handle)
+
+    def _take(self) -> int | None:
+        return self._handle
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            try:
+                _abi.call("fk_cancel_free", self._handle)
+            except Exception:  # of an interpreter that ends, or of a fork
+                pass
+
+
+class Dispatcher:
+    """Open backends, and what is known of the speed of their kernels.
+
+    backend is None for what the environment variable FLASHKIT_BACKEND says, or "auto";
+    "auto"; a backend such as "simd"; or a kernel such as "simd/fwd_avx2", which also stands for
+    its variant in the other pass. UnavailableError if the machine lacks it.
+
+    frozen chooses by what was known when it was opened: the same kernels, hence the same
+    bits, in every call. paired is for training: both passes sum scores in one order.
+    blank ignores what a profile of the machine says. Any thread may use it, also at once.
+    It is a context manager, which closes it.
+    """
+
+    def __init__(self, backend: str | None = None, *, frozen: bool = False, paired: bool = False, blank: bool = False) -> None:
+        self._handle: int | None = None
+        if backend is not None and (not isinstance(backend, str) or "\0" in backend):
+            raise _errors.OptionError(f"flashkit: backend = {backend!r}: must be a name", "backend")
+        flags = _abi.FROZEN * frozen | _abi.PAIRED * paired | _abi.BLANK * blank
+        handle = ctypes.c_void_p()
+        _abi.call("fk_open", None if backend is None else backend.encode(), flags, ctypes.byref(handle))
+        self._handle = handle.value
+
+    def close(self) -> None:
+        """Wait for the calls in progress and free everything. A second time does nothing."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            _abi.call("fk_close", handle)
+
+    def __enter__(self) -> Dispatcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # of an interpreter that ends, or of a fork
+            pass
+
+    def _open(self) -> int:
+        if self._handle is None:
+            raise _errors.HandleError("flashkit: backend: the Dispatcher is closed", "backend")
+        return self._handle
+
+    def forward(self, q: Any, k: Any, v: Any, o: Any, lse: Any, want_lse: bool, carry: bool, options: Options) -> tuple[Any, Any]:
+        c = Call(q, k, v, options)
+        packed = c.args.q_starts is not None  # what lies outside all sequences is not written
+        if carry:
+            if o is None or lse is None:
+                name = "out" if o is None else "lse"
+                raise _errors.NullError(f"flashkit: {name}: is missing; carry continues the result that it holds", name)
+            c.problem.features |= _abi.CARRY
+        o = _arrays.new(c.q, c.shape(c.v.shape[3], c.q), fill=0.0 if packed else None) if o is None else _arrays.writable(o, "out")
+        c.args.o = _arrays.four(o, "out", c.swap, c.dtype)
+        if lse is None and want_lse:
+            lse = _arrays.new(c.q, c.columns(), "float32", float("-inf") if packed else None)
+        if lse is not None:
+            c.args.lse = _arrays.column(_arrays.writable(lse, "lse"), "lse")
+        _abi.call("fk_forward", self._open(), ctypes.byref(c.problem), ctypes.byref(c.args))
+        return o, lse
+
+    def backward(self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, d_lse: Any, d_bias: bool, d_sink: bool, options: Options, given: tuple[Any, Any, Any] | None = None) -> Gradients:
+        c = Call(q, k, v, options)
+        c.four(o, "o")
+        c.column(lse, "lse")
+        c.four(d_o, "d_o")
+        if d_lse is not None:
+            c.column(d_lse, "d_lse")
+        fill = {"q": c.args.q_starts, "k": c.args.kv_starts, "v": c.args.kv_starts}
+        out: list[Any] = []
+        for i, (t, name) in enumerate(((c.q, "q"), (c.k, "k"), (c.v, "v"))):
+            g = given[i] if given else _arrays.new(t, tuple(t.shape), fill=None if fill[name] is None else 0.0)
+            setattr(c.args, "d_" + name, _arrays.four(g, "d_" + name, c.swap, c.dtype))
+            out.append(g)
+        for wanted, name in ((d_bias, "bias"), (d_sink, "sink")):
+            if not wanted:
+                out.append(None)
+                continue
+            x: Any = options.get(name)
+            if x is None:
+                raise _errors.NullError(f"flashkit: d_{name}: is asked for, and there is no {name}", f"d_{name}")
+            g = _arrays.new(_arrays.take(x, name), tuple(x.shape))
+            setattr(c.args, "d_" + name, _arrays.pairs(g, "d_bias", c.dtype) if name == "bias" else _arrays.per_head(g, "d_sink", False))
+            out.append(g)
+        _abi.call("fk_backward", self._open(), ctypes.byref(c.problem), ctypes.byref(c.args))
+        return Gradients(*out)
+
+    def kernels(self) -> list[Kernel]:
+        """Return every kernel that it may run."""
+        return [Kernel(name, way == "backward", missing, about) for name, way, missing, about in _abi.text("fk_kernels", self._open())]
+
+    def explain(self, q: Any, k: Any, v: Any, backward: bool, carry: bool, options: Options) -> list[Verdict]:
+        c = Call(q, k, v, options)
+        c.problem.features |= _abi.CARRY * carry
+        lines = _abi.text("fk_explain", self._open(), ctypes.byref(c.problem), _abi.BACKWARD if backward else _abi.FORWARD)
+        return [Verdict(name, mark == "*", int(ns) * 1e-9, reason) for mark, name, ns, reason in lines]
+
+    def workspace(self, q: Any, k: Any, v: Any, backward: bool, options: Options) -> Memory:
+        c, m = Call(q, k, v, options), _abi.Memory(size=ctypes.sizeof(_abi.Memory))
+        _abi.call("fk_workspace", self._open(), ctypes.byref(c.problem), _abi.BACKWARD if backward else _abi.FORWARD, ctypes.byref(m))
+        return Memory(m.host, m.tensors, m.device)
+
+
+_lock = threading.Lock()
+_shared: dict[tuple[str | None, bool], Dispatcher] = {}
+
+
+def shared(backend: str | Dispatcher | None, paired: bool = False) -> Dispatcher:
+    """Return the dispatcher of a name, which is opened once and kept, or the caller's own."""
+    if isinstance(backend, Dispatcher):
+        return backend
+    with _lock:
+        d = _shared.get((backend, paired))
+        if d is None:
+            d = _shared[backend, paired] = Dispatcher(backend, paired=paired)
+        return d
+
+
+def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, layout: str) -> tuple[Any, Any]:
+    if layout not in ("bhsd", "bshd"):
+        raise _errors.OptionError(f"flashkit: layout = {layout!r}: must be 'bhsd' or 'bshd'", "layout")
+    given = {name: _arrays.take(x, name) for name, x in (("o1", o1), ("lse1", lse1), ("o2", o2), ("lse2", lse2))}
+    o, lse = _arrays.new(given["o1"], tuple(given["o1"].shape)), _arrays.new(given["lse1"], tuple(given["lse1"].shape), "float32")
+    views = []
+    for name, x in (("o", o), ("lse", lse), *given.items()):
+        views.append(_arrays.column(x, name) if name.startswith("lse") else _arrays.four(x, name, layout == "bshd", None))
+    _abi.call("fk_merge", *(ctypes.byref(t) for t in views))
+    return o, lse

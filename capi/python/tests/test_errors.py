@@ -1,0 +1,130 @@
+"""What is refused: the class, its field, and that nothing was written."""
+
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import flashkit
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+Q, K, V = zeros(1, 2, 3, 8), zeros(1, 2, 5, 8), zeros(1, 2, 5, 8)
+WRONG = [
+    ("k", {"k": zeros(1, 2, 5, 16)}, flashkit.HeadDimError, "k.shape"),
+    ("kv_heads", {"k": zeros(1, 3, 5, 8), "v": zeros(1, 3, 5, 8)}, flashkit.DimensionError, "kv_heads"),
+    ("v", {"v": zeros(1, 2, 4, 8)}, flashkit.DimensionError, "v.shape"),
+    ("dims", {"q": zeros(2, 3, 8)}, flashkit.DimensionError, "q.shape"),
+    ("float64", {"q": zeros(1, 2, 3, 8, dtype=np.float64)}, flashkit.DTypeError, "q.dtype"),
+    ("uint16", {"q": zeros(1, 2, 3, 8, dtype=np.uint16)}, flashkit.DTypeError, "q.dtype"),
+    ("big endian", {"q": zeros(1, 2, 3, 8, dtype=">f4")}, flashkit.DTypeError, "q.dtype"),
+    ("list", {"q": [[1.0]]}, flashkit.DTypeError, "q"),
+    ("types", {"k": zeros(1, 2, 5, 8, dtype=np.float16)}, flashkit.DTypeError, None),
+    ("rows", {"q": zeros(1, 2, 3, 16)[..., ::2]}, flashkit.StrideError, "q.strides[3]"),
+    ("backwards", {"q": Q[:, ::-1]}, flashkit.StrideError, "q.strides[1]"),
+    ("overlap", {"out": Q}, flashkit.OverlapError, None),
+    ("read-only", {"out": np.broadcast_to(zeros(8), Q.shape)}, flashkit.OptionError, "out"),
+    ("out", {"out": zeros(1, 2, 4, 8)}, flashkit.DimensionError, "o.shape"),
+    ("window", {"window": 3}, flashkit.OptionError, "window"),
+    ("window side", {"window": (-2, 0)}, flashkit.OptionError, "left"),
+    ("causal window", {"window": (2, 2), "causal": True}, flashkit.OptionError, "window"),
+    ("scale", {"scale": 0.0}, flashkit.OptionError, "scale"),
+    ("softcap", {"softcap": -1.0}, flashkit.OptionError, "softcap"),
+    ("dropout", {"dropout": 1.0}, flashkit.OptionError, "dropout"),
+    ("seed", {"seed": -1}, flashkit.OptionError, "seed"),
+    ("bias", {"bias": zeros(1, 2, 3, 4)}, flashkit.DimensionError, "bias.shape"),
+    ("mask", {"mask": zeros(3, 5)}, flashkit.DTypeError, "mask.dtype"),
+    ("slopes", {"slopes": zeros(3)}, flashkit.DimensionError, "slopes.shape"),
+    ("sink", {"sink": zeros(1, 2)}, flashkit.DimensionError, "sink.shape"),
+    ("q_lens", {"q_lens": [4]}, flashkit.OptionError, "q_lens[0]"),
+    ("kv_lens", {"kv_lens": [-1]}, flashkit.OptionError, "kv_lens[0]"),
+    ("float lens", {"kv_lens": [1.5]}, flashkit.DTypeError, "kv_lens.dtype"),
+    ("two counts", {"q_lens": [3], "kv_lens": [1, 2]}, flashkit.DimensionError, "kv_lens"),
+    ("starts", {"q_starts": [0, 9]}, flashkit.OptionError, "q_starts[1]"),
+    ("no starts", {"q_starts": []}, flashkit.DimensionError, "q_starts"),
+    ("pages", {"pages": [[7]], "kv_lens": [2]}, flashkit.OptionError, "pages[0]"),
+    ("layout", {"layout": "bhds"}, flashkit.OptionError, "layout"),
+    ("dtype", {"dtype": "float8"}, flashkit.OptionError, "dtype"),
+    ("workers", {"workers": -1}, flashkit.OptionError, "workers"),
+    ("timeout", {"timeout": 0}, flashkit.OptionError, "timeout"),
+    ("backend", {"backend": "simd/none"}, flashkit.Error, None),
+    ("carry", {"carry": True}, flashkit.NullError, "out"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case[0])
+def test_refused(case):
+    _, changes, error, field = case
+    out = np.full(Q.shape, np.nan, np.float32)
+    arguments = {"q": Q, "k": K, "v": V, "out": None if "carry" in changes else out} | changes
+    with pytest.raises(error) as caught:
+        flashkit.attention(arguments.pop("q"), arguments.pop("k"), arguments.pop("v"), **arguments)
+    assert field is None or caught.value.field == field, caught.value
+    assert str(caught.value).startswith("flashkit: ") or field is None
+    assert np.isnan(out).all()
+
+
+def test_unknown_keyword():
+    with pytest.raises(TypeError, match="softcaps"):
+        flashkit.explain(Q, K, V, softcaps=1)
+
+
+def test_backward_refused():
+    o, lse = flashkit.attention(Q, K, V, return_lse=True)
+    with pytest.raises(flashkit.NullError) as caught:
+        flashkit.attention_backward(o, Q, K, V, o, lse, d_bias=True)
+    assert caught.value.field == "d_bias"
+    with pytest.raises(flashkit.DimensionError):
+        flashkit.attention_backward(o[:, :, :2], Q, K, V, o, lse)
+
+
+def test_classes():
+    codes = [c.code for c in vars(flashkit).values() if isinstance(c, type) and issubclass(c, flashkit.Error) and c.code]
+    assert sorted(codes) == list(range(1, 18))
+    again = pickle.loads(pickle.dumps(flashkit.HeadDimError("text", "q.shape")))
+    assert (type(again), again.field, str(again)) == (flashkit.HeadDimError, "q.shape", "text")
+
+
+def test_closed():
+    d = flashkit.Dispatcher("simd")
+    d.close()
+    d.close()
+    with pytest.raises(flashkit.HandleError):
+        flashkit.attention(Q, K, V, backend=d)
+
+
+def test_cancel_and_timeout():
+    cancel = flashkit.Cancel()
+    cancel.now()
+    with pytest.raises(flashkit.CanceledError):
+        flashkit.attention(Q, K, V, cancel=cancel)
+    x = zeros(1, 8, 4096, 128)
+    with pytest.raises(flashkit.TimeoutError):
+        flashkit.attention(x, x, x, timeout=1e-9)
+    late = flashkit.Cancel()
+    thread = threading.Timer(0.02, late.now)
+    thread.start()
+    with pytest.raises(flashkit.CanceledError):
+        while True:
+            flashkit.attention(x, x, x, cancel=late)
+    thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork():
+    flashkit.attention(Q, K, V)
+    child = os.fork()
+    if child == 0:
+        try:
+            flashkit.attention(Q, K, V)
+            os._exit(1)
+        except flashkit.ForkedError:
+            os._exit(0)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
