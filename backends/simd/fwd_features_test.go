@@ -113,6 +113,9 @@ func TestForwardMaskHidesKeys(t *testing.T) {
 	for i := range rounds {
 		p := drawProblem(t, r, flashkit.FeatureMask|flashkit.Feature(r.Uint32())&(flashkit.FeatureBias|flashkit.FeatureRagged|flashkit.FeaturePage|flashkit.FeatureSink), dtypes[i%3])
 		p.QLen, p.KVLen = 1+r.IntN(80), 1+r.IntN(300)
+		if i%2 == 0 {
+			p.VDim = 16 // values that can be looked at a block at a time
+		}
 		s := newSample(r, p)
 		b, g := r.IntN(p.Batch), r.IntN(p.KVHeads)
 		if s.m[b] == 0 {

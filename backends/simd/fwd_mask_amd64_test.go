@@ -3,6 +3,7 @@
 package simd
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -20,4 +21,27 @@ func TestTransposeBits(t *testing.T) {
 			require.Equal(t, src[r]>>c&1, dst[c]>>r&1, "row %d, column %d", r, c)
 		}
 	}
+}
+
+// Values count as finite only if all are, and what lies between rows does not count.
+func TestFinite(t *testing.T) {
+	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+		sums := make([]float32, isa.lanes)
+		for range 300 {
+			n, vdim := 1+r.IntN(40), isa.lanes*(1+r.IntN(4))
+			step := vdim + r.IntN(2)*r.IntN(9)
+			v := make([]float32, (n-1)*step+vdim)
+			for i := range v {
+				v[i] = float32(r.NormFloat64())
+				if i%step >= vdim {
+					v[i] = float32(math.NaN())
+				}
+			}
+			require.True(t, isa.finite(v, step, n, vdim, sums), "%d rows of %d, %d apart", n, vdim, step)
+			at := r.IntN(n)*step + r.IntN(vdim)
+			v[at] = []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))}[r.IntN(3)]
+			require.False(t, isa.finite(v, step, n, vdim, sums), "%g at %d: %d rows of %d, %d apart", v[at], at, n, vdim, step)
+			require.False(t, isa.finite(v, step, n, vdim-1, sums), "rows of %d", vdim-1)
+		}
+	})
 }
