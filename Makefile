@@ -216,6 +216,13 @@ gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU;
 capi: ## libflashkit, the library for C, with its tests: under sanitizers, and with mandoc and valgrind where these are; needs a C compiler
 	$(MAKE) -C capi test
 
+.PHONY: python wheel
+python: ## the package for Python over libflashkit, with its tests beside PyTorch, which it installs; needs a C compiler
+	$(MAKE) -C capi/python test
+
+wheel: ## bin/python/flashkit-*.whl, which holds libflashkit
+	$(MAKE) -C capi/python wheel
+
 capi-install: ## libflashkit, flashkit.h, manual pages and pkg-config file into PREFIX; needs a C compiler
 	$(MAKE) -C capi install
 
