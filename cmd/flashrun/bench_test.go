@@ -129,7 +129,7 @@ func TestBenchJSON(t *testing.T) {
 		require.LessOrEqual(t, len(x.Rounds), 2)
 	}
 	require.Equal(t, map[string]int{"simd/fwd_generic": 4, "simd/bwd_generic": 4, "wasm/fwd_simd128": 4, "wasm/bwd_simd128": 4,
-		"wasm/fwd_scalar": 4, "wasm/bwd_scalar": 4}, kernels)
+		"wasm/fwd_scalar": 4, "wasm/bwd_scalar": 4, "wasm/decode_simd128": 4}, kernels)
 
 	again, err := readResults(out)
 	require.NoError(t, err)
