@@ -65,7 +65,7 @@ enum {
 /* Where the memory of a tensor lies. */
 enum {
 	FK_HOST = 0,
-	FK_CUDA = 1 /* GPU 0, in the device's primary context, which the CUDA runtime uses */
+	FK_CUDA = 1 /* GPU 0, in the device's primary context, which the CUDA runtime uses; FK_CUDA + n is GPU n */
 };
 
 /* Passes. */
@@ -135,7 +135,7 @@ typedef struct fk_tensor {
 	int64_t shape[4];
 	int64_t strides[4];
 	int32_t dtype;
-	int32_t device; /* FK_HOST or FK_CUDA, of all tensors of a call the same */
+	int32_t device; /* FK_HOST, or FK_CUDA + n for GPU n; of all tensors of a call the same */
 } fk_tensor;
 
 /*

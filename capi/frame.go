@@ -162,10 +162,10 @@ func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 // place finds the device where Q says that it lies. All else must lie there, too, which
 // flashkit checks.
 func (f *frame) place(a *C.fk_args, s *session) (err error) {
-	if a.q.device != C.FK_CUDA || s == nil {
+	if a.q.device < C.FK_CUDA || a.q.device > lastDevice || s == nil {
 		return nil
 	}
-	f.device, err = s.gpu()
+	f.device, err = s.gpu(a.q.device)
 	return err
 }
 

@@ -16,17 +16,18 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A session is what an fk_dispatcher stands for: the dispatcher, and the door to the
-// device's memory, which is opened by the first call that needs it.
+// A session is what an fk_dispatcher stands for: the dispatcher, and the doors to the
+// memory of devices, each of which is opened by the first call that needs it.
 type session struct {
 	*dispatch.Dispatcher
 
-	mu     sync.Mutex
-	device *device
+	mu      sync.Mutex
+	devices map[C.int32_t]*device
 }
 
-// A device is GPU 0, as calls on its memory see it.
+// A device is a GPU as calls on its memory see it.
 type device struct {
+	number  C.int32_t // FK_CUDA and up
 	backend *cuda.Backend
 	memory  *cuda.Buffer // all of it: whose memory it is, is the C program's affair
 }
@@ -63,18 +64,18 @@ func choose(backend *C.char) (*dispatch.Dispatcher, error) {
 
 func (s *session) close() error {
 	err := s.Close()
-	if s.device != nil {
-		err = errors.Join(err, s.device.backend.Close())
+	for _, d := range s.devices {
+		err = errors.Join(err, d.backend.Close())
 	}
 	return err
 }
 
-// gpu returns the device, which it opens if that was not done.
-func (s *session) gpu() (*device, error) {
+// gpu returns a device, which it opens if that was not done.
+func (s *session) gpu(number C.int32_t) (*device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.device != nil {
-		return s.device, nil
+	if d := s.devices[number]; d != nil {
+		return d, nil
 	}
 	if !s.has("cuda/") {
 		for _, m := range s.Missing() {
@@ -82,14 +83,18 @@ func (s *session) gpu() (*device, error) {
 				return nil, m.Err
 			}
 		}
-		return nil, &failure{C.FK_ERR_UNSUPPORTED, "q.device", "flashkit: q.device = FK_CUDA: the dispatcher was restricted to other backends than cuda"}
+		return nil, &failure{C.FK_ERR_UNSUPPORTED, "q.device", "flashkit: q.device: the dispatcher was restricted to other backends than cuda"}
 	}
-	b, err := cuda.Open()
+	b, err := cuda.OpenDevice(int(number - C.FK_CUDA))
 	if err != nil {
 		return nil, err
 	}
-	s.device = &device{b, b.Wrap(0, math.MaxInt)}
-	return s.device, nil
+	if s.devices == nil {
+		s.devices = make(map[C.int32_t]*device)
+	}
+	d := &device{number, b, b.Wrap(0, math.MaxInt)}
+	s.devices[number] = d
+	return d, nil
 }
 
 func (s *session) has(prefix string) bool {

@@ -27,13 +27,13 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 	}
 	b, h, r, d := int(t.shape[0]), int(t.shape[1]), int(t.shape[2]), int(t.shape[3])
 	batch, head, row := int(t.strides[0]), int(t.strides[1]), int(t.strides[2])
-	switch t.device {
-	case C.FK_HOST:
-	case C.FK_CUDA:
-		*to = flashkit.OnDevice(f.owner(), dtype, word(&t.data), n, b, h, r, d).WithStrides(batch, head, row)
+	switch {
+	case t.device == C.FK_HOST:
+	case t.device >= C.FK_CUDA && t.device <= lastDevice:
+		*to = flashkit.OnDevice(f.owner(t.device), dtype, word(&t.data), n, b, h, r, d).WithStrides(batch, head, row)
 		return nil
 	default:
-		return wrong(C.FK_ERR_VALUE, name+".device", t.device, "must be FK_HOST or FK_CUDA")
+		return wrong(C.FK_ERR_VALUE, name+".device", t.device, "must be FK_HOST, or FK_CUDA and the number of a GPU, up to %d", lastDevice)
 	}
 	var mem unsafe.Pointer
 	if n > 0 { // else the address may be anything
@@ -52,19 +52,22 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 	return nil
 }
 
-// owner returns what the memory of a tensor on the device belongs to.
-func (f *frame) owner() flashkit.Owner {
-	if f.device != nil {
+// lastDevice bounds what fk_tensor.device may be: more GPUs than any machine has.
+const lastDevice = 1 << 10
+
+// owner returns what the memory of a tensor on a device belongs to.
+func (f *frame) owner(number C.int32_t) flashkit.Owner {
+	if f.device != nil && f.device.number == number {
 		return f.device.memory
 	}
-	return unopened{}
+	return unopened(number - C.FK_CUDA)
 }
 
-// unopened owns tensors on a device where Q does not say that all lie there, or where it
-// does not matter.
-type unopened struct{}
+// An unopened GPU owns tensors on another device than the one where Q says that all lie,
+// or where it does not matter.
+type unopened int
 
-func (unopened) Device() string { return "GPU 0" }
+func (n unopened) Device() string { return fmt.Sprintf("GPU %d", int(n)) }
 
 // length returns how many elements lie from the first one of a view to its last one.
 func length(t *C.fk_tensor, size int, name string) (int, error) {

@@ -9,6 +9,7 @@
 #include "flashkit.h"
 
 const char *fake_log(void);
+int fake_launches(int device);
 void fake_reset(int code);
 
 static int failures;
@@ -79,6 +80,23 @@ int main(void)
 	check(fk_forward(d, &p, &mixed, &e) == FK_ERR_VALUE && strcmp(e.field, "k") == 0, "Q on the host", &e);
 	check(fk_forward(host, &p, &a, &e) == FK_ERR_UNSUPPORTED && strcmp(e.field, "q.device") == 0, "simd alone", &e);
 	check(count("launch", NULL) == 0, "nothing was launched", &e);
+	mixed = a;
+	mixed.k.device = FK_CUDA + 1;
+	check(fk_forward(d, &p, &mixed, &e) == FK_ERR_VALUE && strcmp(e.field, "k") == 0, "K on another GPU", &e);
+	mixed.k.device = FK_CUDA + 1025;
+	check(fk_forward(d, &p, &mixed, &e) == FK_ERR_VALUE && strcmp(e.field, "k.device") == 0, "no such device", &e);
+	fk_args other = a;
+	other.q.device = other.k.device = other.v.device = other.o.device = other.lse.device = FK_CUDA + 2;
+	check(fk_forward(d, &p, &other, &e) == FK_ERR_UNAVAILABLE && strstr(e.message, "number 2 of 2") != NULL, "a GPU that is not there", &e);
+	fk_tensor *second[] = {&other.q, &other.k, &other.v, &other.o, &other.lse, &other.d_o, &other.d_q, &other.d_k, &other.d_v};
+	for (int i = 0; i < 9; i++)
+		second[i]->device = FK_CUDA + 1;
+	for (int pass = 0; pass < 2; pass++) {
+		fake_reset(0);
+		check((pass ? fk_backward : fk_forward)(d, &p, &other, &e) == FK_OK, "the second GPU", &e);
+		check(fake_launches(1) > 0 && fake_launches(0) == 0, "launches there", &e);
+	}
+	fake_reset(0);
 	fk_cancel *c;
 	check(fk_cancel_new(&c, &e) == FK_OK && fk_cancel_now(c, &e) == FK_OK, "cancel", &e);
 	a.cancel = c;

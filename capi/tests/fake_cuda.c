@@ -1,5 +1,5 @@
 /*
- * A libcuda.so.1 without a GPU, for tests/device.c. Device memory is the host's. It writes
+ * A libcuda.so.1 of two GPUs without any, for tests/device.c. Device memory is the host's. It writes
  * down what is enqueued, and on which stream, and computes nothing.
  */
 #include <stdint.h>
@@ -12,10 +12,13 @@ typedef unsigned long long address;
 static char text[1 << 14];
 static size_t length;
 static int failing; /* the code of every launch, 0 for success */
+static int launches[2];
+static __thread int current; /* the GPU of the context that was pushed last */
 
 /* What the test calls. */
+int fake_launches(int device) { return launches[device]; }
 const char *fake_log(void) { return text; }
-void fake_reset(int code) { text[length = 0] = 0, failing = code; }
+void fake_reset(int code) { text[length = 0] = 0, failing = code, launches[0] = launches[1] = 0; }
 
 static void say(const char *call, void *stream)
 {
@@ -25,7 +28,7 @@ static void say(const char *call, void *stream)
 
 int cuInit(unsigned flags) { return (void)flags, 0; }
 int cuDriverGetVersion(int *v) { return *v = 13000, 0; }
-int cuDeviceGetCount(int *n) { return *n = 1, 0; }
+int cuDeviceGetCount(int *n) { return *n = 2, 0; }
 int cuDeviceGetName(char *name, int room, int device) { return (void)device, snprintf(name, (size_t)room, "Fake GPU"), 0; }
 int cuDeviceTotalMem_v2(size_t *n, int device) { return (void)device, *n = (size_t)16 << 30, 0; }
 
@@ -44,9 +47,9 @@ int cuGetErrorName(int code, const char **name)
 
 int cuDeviceGetDefaultMemPool(void **pool, int device) { return (void)device, *pool = text, 0; }
 int cuMemPoolSetAttribute(void *pool, int attribute, void *value) { return (void)pool, (void)attribute, (void)value, 0; }
-int cuDevicePrimaryCtxRetain(void **c, int device) { return (void)device, *c = text, 0; }
+int cuDevicePrimaryCtxRetain(void **c, int device) { return *c = text + device, 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, 0; }
-int cuCtxPushCurrent_v2(void *c) { return (void)c, 0; }
+int cuCtxPushCurrent_v2(void *c) { return current = (int)((char *)c - text), 0; }
 int cuCtxPopCurrent_v2(void **c) { return *c = text, 0; }
 
 int cuMemAlloc_v2(address *p, size_t n)
@@ -87,6 +90,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void *f, int threads, si
 int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz, unsigned shared, void *stream, void **params, void **extra)
 {
 	(void)f, (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)shared, (void)params, (void)extra;
+	launches[current]++;
 	say("launch", stream);
 	return failing;
 }
@@ -96,6 +100,7 @@ int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra)
 	void *stream;
 	(void)f, (void)params, (void)extra;
 	memcpy(&stream, (const char *)config + 32, sizeof stream);
+	launches[current]++;
 	say("launch", stream);
 	return failing;
 }

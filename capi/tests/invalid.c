@@ -131,7 +131,7 @@ static void tensors(void)
 	FORWARD(FK_ERR_DTYPE, "k.dtype", a.k.dtype = FK_F16);
 	FORWARD(FK_ERR_DTYPE, "lse.dtype", a.lse.dtype = FK_BF16);
 	FORWARD(FK_ERR_DTYPE, "v.dtype", a.v.dtype = 77);
-	FORWARD(FK_ERR_VALUE, "v.device", a.v.device = 2);
+	FORWARD(FK_ERR_VALUE, "v.device", a.v.device = 1026);
 	FORWARD(FK_ERR_STRIDE, "q.strides[2]", a.q.strides[2] = -D);
 	FORWARD(FK_ERR_STRIDE, "q.strides[3]", a.q.strides[3] = 0);
 	FORWARD(FK_ERR_STRIDE, "k.strides[0]", a.k.strides[0] = INT64_MAX);

@@ -138,7 +138,12 @@ func (c *crew) withdraw(o *offer) {
 	c.mu.Lock()
 	c.remove(o)
 	c.mu.Unlock()
-	poll(func() bool { return o.present.Load() == 0 })
+	// They leave soon, and a caller that is locked to its thread, as one that C called
+	// is, changes threads twice for each yield: first wait without any.
+	left := func() bool { return o.present.Load() == 0 }
+	if !watch(left, 10000) {
+		poll(left)
+	}
 	o.helpers.Wait()
 	c.mu.Lock()
 	o.task, o.pool = nil, nil
@@ -210,13 +215,21 @@ func (c *crew) spin() bool {
 // lock of the runtime's scheduler is what a small task would wait for.
 func poll(ready func() bool) {
 	for range 20 {
-		for range 500 {
-			if ready() {
-				return
-			}
+		if watch(ready, 500) {
+			return
 		}
 		runtime.Gosched()
 	}
+}
+
+// watch asks up to n times whether it is ready.
+func watch(ready func() bool, n int) bool {
+	for range n {
+		if ready() {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *crew) leave(p *Pool) {

@@ -65,11 +65,11 @@ def raw(x: Any, name: str, dtype: str | None = None) -> Raw:
                 raise _errors.StrideError(f"flashkit: {name}.strides[{d}] = {s} bytes: must be a multiple of an element's size, {size}", f"{name}.strides[{d}]")
         return x.__array_interface__["data"][0], x.shape, tuple(s // size for s in strides), code, _abi.HOST
     device = x.device
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) != 0):
-        raise _errors.OptionError(f"flashkit: {name}.device = {device}: must be cpu or cuda:0", f"{name}.device")
+    if device.type not in ("cpu", "cuda"):
+        raise _errors.OptionError(f"flashkit: {name}.device = {device}: must be cpu or cuda", f"{name}.device")
     if x.layout is not sys.modules["torch"].strided or x.is_nested or x.is_conj() or x.is_neg():
         raise _errors.StrideError(f"flashkit: {name}: must be a plain strided tensor", name)
-    return x.data_ptr(), tuple(x.shape), x.stride(), code, _abi.CUDA if device.type == "cuda" else _abi.HOST
+    return x.data_ptr(), tuple(x.shape), x.stride(), code, _abi.CUDA + (device.index or 0) if device.type == "cuda" else _abi.HOST
 
 
 def tensor(r: Raw) -> _abi.Tensor:

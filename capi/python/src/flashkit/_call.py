@@ -142,7 +142,7 @@ class Call:
         if cancel is not None:
             a.cancel = cancel._take()
             self.keep.append(cancel)
-        if self.args.q.device == _abi.CUDA:
+        if self.args.q.device >= _abi.CUDA:
             a.stream = sys.modules["torch"].cuda.current_stream(self.q.device).cuda_stream
 
     def shape(self, row: int, like: Any) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def _refuses(q: Any, k: Any, v: Any, mask: Any, dropout: Any, causal: Any, scale
             return f"{name} is a {type(t).__name__}"
         if t.is_nested or t.layout is not torch.strided:
             return f"{name} is nested or sparse"
-        if t.device.type != "cpu" and (t.device.type != "cuda" or (t.device.index or 0) != 0):
+        if t.device.type not in ("cpu", "cuda"):
             return f"{name} is on {t.device}"
         if t.device != q.device:
             return f"{name} is on another device than query"
