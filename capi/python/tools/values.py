@@ -2,7 +2,7 @@
 """Compare the operators of flashkit.torch with float64 autograd on random problems with random features.
 
     make values
-    python tools/values.py [--problems 300] [--seed 1] [--only 17] [--backend simd/fwd_avx2]
+    python tools/values.py [--problems 300] [--seed 1] [--only 17] [--backend simd/fwd_avx2] [--device cuda]
 
 The problems, the reference and the bound are those of tools/torch_values.py in the root, whose
 description says what they are: an output passes if its largest error is at most twice
@@ -28,11 +28,15 @@ LEAVES = ("q", "k", "v", "bias", "sink")
 COLUMNS = ("lse", "dlse")
 
 
-def tensors(p, x):
-    """Return the inputs as tensors: LSE, slopes and sinks stay float32, others have the problem's type."""
+INTEGERS = ("q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
+
+
+def tensors(p, x, device):
+    """Return the inputs as tensors on a device, those of integers on the host: LSE, slopes and sinks stay float32, others have the problem's type."""
     kind, out = torch_values.TYPES[p.dtype][0], {}
     for name, a in x.items():
         t = torch.from_numpy(np.ascontiguousarray(a))
+        t = t if name in INTEGERS else t.to(device)
         out[name] = t.to(kind) if t.is_floating_point() and name not in (*COLUMNS, "slopes", "sink") else t
     if p.seed % 2:  # the memory of [B, N, H, D]
         for name in ("q", "k", "v", "do", "o"):
@@ -44,13 +48,13 @@ def tensors(p, x):
 def keywords(p, x):
     """Return the keywords that a problem stands for."""
     window = None if (p.left, p.right) == (-1, -1) else tuple(None if side < 0 else side for side in (p.left, p.right))
-    given = {name: x[name] for name in ("bias", "mask", "slopes", "sink", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages") if name in x}
+    given = {name: x[name] for name in ("bias", "mask", "slopes", "sink", *INTEGERS) if name in x}
     return dict(window=window, top_left=p.top_left, shift=p.shift, scale=p.scale, softcap=p.softcap or None, dropout=p.dropout, seed=p.seed, **given)
 
 
-def ours(p, inputs, backend):
+def ours(p, inputs, backend, device):
     """Return the outputs, by autograd where the problem has a backward pass."""
-    x = tensors(p, inputs)
+    x = tensors(p, inputs, device)
     leaves = {name: x[name].requires_grad_() for name in LEAVES if name in x and p.backward}
     try:
         if p.carry:  # the operator has none: it writes to its inputs
@@ -64,16 +68,17 @@ def ours(p, inputs, backend):
         dlse = x.get("dlse", torch.zeros_like(lse))
         gradients = torch.autograd.grad((o, lse), list(leaves.values()), (x["do"], dlse))
         out.update(("d" + name, g) for name, g in zip(leaves, gradients))
-    return {name: t.detach().float().numpy() for name, t in out.items()}
+    return {name: t.detach().float().cpu().numpy() for name, t in out.items()}
 
 
 def main():
     parser = torch_values.options(__doc__)
     parser.set_defaults(problems=300)
+    parser.add_argument("--device", default="cpu", help="of the tensors, such as cuda")
     args = parser.parse_args()
     torch.set_num_threads(1)  # the problems are small
     backend = None if args.backend == "auto" else args.backend
-    sys.exit(not torch_values.run(args, lambda p, x: ours(p, x, backend)))
+    sys.exit(not torch_values.run(args, lambda p, x: ours(p, x, backend, args.device)))
 
 
 if __name__ == "__main__":

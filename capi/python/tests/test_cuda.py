@@ -1,0 +1,97 @@
+"""Tensors of PyTorch on a GPU: passed by address, on PyTorch's current stream."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch sees no GPU", allow_module_level=True)
+
+import torch.nn.functional as F  # noqa: E402
+
+import flashkit  # noqa: E402
+import flashkit.torch as ft  # noqa: E402
+
+DEVICES = [f"cuda:{i}" for i in range(min(2, torch.cuda.device_count()))]
+TYPES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+@pytest.fixture
+def randn(rng):
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    return lambda *shape, **keywords: torch.randn(*shape, generator=generator).to(**keywords)
+
+
+def near(a, b, by):
+    assert a.shape == b.shape
+    assert (a.double() - b.double().to(a.device)).abs().max() <= by * max(1, b.double().abs().max())
+
+
+def reference(q, k, v, causal):
+    """Return O and gradients of the sum of its squares in float64."""
+    leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    o = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=True)
+    return o.detach(), torch.autograd.grad(o.square().sum(), leaves)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients(randn, device, kind, causal):
+    q, k, v = (randn(2, h, 77, 64, device=device, dtype=kind) for h in (4, 2, 2))
+    o, gradients = reference(q, k, v, causal)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    got = ft.attention(*leaves, causal=causal)
+    assert got.device == q.device and got.dtype == kind
+    near(got, o, TYPES[kind])
+    for a, b in zip(torch.autograd.grad(got.float().square().sum(), leaves), gradients):
+        near(a, b, 4 * TYPES[kind])
+
+
+def test_current_stream(randn):
+    q = randn(1, 8, 2048, 64, device="cuda", dtype=torch.bfloat16)
+    expected = flashkit.attention(q, q, q, causal=True)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(50):  # of its input, which each call follows in the order of the stream
+            x = q + 1
+            x -= 1
+            o = flashkit.attention(x, x, x, causal=True)
+            x.fill_(float("nan"))
+    stream.synchronize()
+    near(o, expected, 3e-2)
+
+
+def test_graph(randn):
+    q, k, v = (randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    flashkit.attention(q, k, v)  # loads the kernel
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = flashkit.attention(q, k, v)
+    q.copy_(randn(2, 4, 256, 64, dtype=torch.bfloat16))
+    graph.replay()
+    assert torch.equal(o, flashkit.attention(q, k, v))
+
+
+def test_host_and_device(randn):
+    q = randn(1, 2, 8, 16)
+    with pytest.raises(flashkit.Error, match="must lie where Q does"):
+        flashkit.attention(q.cuda(), q, q)
+    with pytest.raises(flashkit.Error, match="must lie where Q does"):
+        flashkit.attention(q, q.cuda(), q)
+
+
+@pytest.mark.skipif(len(DEVICES) < 2, reason="one GPU")
+def test_two_devices(randn):
+    q = randn(1, 2, 8, 16)
+    with pytest.raises(flashkit.Error, match="must lie where Q does"):
+        flashkit.attention(q.to("cuda:0"), q.to("cuda:1"), q.to("cuda:0"))
+
+
+def test_sdpa(randn):
+    q, k, v = (randn(2, 4, 33, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with ft.replace_sdpa() as report:
+        got = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert report.calls == 1 and not report.fallbacks
+    near(got, expected, 3e-2)
