@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -219,13 +220,19 @@ func (j *job) takeTile(current int) (head, item int) {
 }
 
 // waitFor returns when the item has passed the place at, or false when the call
-// has stopped.
+// has stopped. The item is rarely far behind. If it is, its thread may wait for the very
+// processor that this one would keep.
 func (j *job) waitFor(item int, at int64) bool {
+	const spin, yield = 64, 1 << 10
 	for polls := 0; j.passed[item].Load() < at; polls++ {
-		if polls%64 == 63 {
-			if j.stopped() {
-				return false
-			}
+		if polls%spin != spin-1 {
+			continue
+		}
+		if j.stopped() {
+			return false
+		}
+		if polls >= spin*yield {
+			time.Sleep(20 * time.Microsecond)
 		}
 	}
 	return true
