@@ -47,9 +47,9 @@ APART void dots(const float *q, const float *k, u32 dim, u32 n, float *s) {
       HIDE(b, end);
       UNROLLED for (int u = 3; u >= 0; u--) {
         v4 y = any(x + u * 4);
-        sum[0][u % 2] += y * any(a + u * 4);
+        sum[0][u % 2] = madd(y, any(a + u * 4), sum[0][u % 2]);
         PIN(sum[0][u % 2]);
-        sum[1][u % 2] += y * any(b + u * 4);
+        sum[1][u % 2] = madd(y, any(b + u * 4), sum[1][u % 2]);
         PIN(sum[1][u % 2]);
       }
     }
@@ -72,7 +72,7 @@ APART void dots(const float *q, const float *k, u32 dim, u32 n, float *s) {
       if (limit && *limit++ < 0) continue;                                                 \
       v4 x = splat(*weight);                                                               \
       UNROLLED for (int e = WIDTH - 1; e >= 0; e--) {                                      \
-        sum[e] += x * any(v + e * 4);                                                      \
+        sum[e] = madd(x, any(v + e * 4), sum[e]);                                          \
         PIN(sum[e]);                                                                       \
       }                                                                                    \
     }                                                                                      \

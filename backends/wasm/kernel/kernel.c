@@ -104,6 +104,12 @@ static int check(u32 at, int backward, u32 takes) {
 INLINE v4 load(const float *p) { return *(const v4 *)p; }
 INLINE void store(float *p, v4 x) { *(v4 *)p = x; }
 INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
+// madd returns c + a b: rounded twice, always, or, where relaxed.wasm runs, at the engine's choice once.
+#ifdef RELAXED
+#define madd(a, b, c) __builtin_wasm_fma_f32x4(a, b, c)
+#else
+INLINE v4 madd(v4 a, v4 b, v4 c) { return c + a * b; }
+#endif
 INLINE u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
 // lane returns a number of x. PIN keeps its uses from becoming shuffles of bytes: slow.
 INLINE float lane(v4 x, int e) {
@@ -120,7 +126,7 @@ static void copy(float *to, const float *from, u64 n) { __builtin_memcpy(to, fro
 // line returns a x + b. A constant is loaded wherever it stands: PIN saves a copy of x.
 INLINE v4 line(v4 a, v4 x, float b) {
   PIN(a);
-  return a * x + b;
+  return madd(a, x, splat(b));
 }
 
 // exp2 returns 2^x for x <= 127 to three ulps: exactly 1 at 0, 0 below -126.5, NaN for NaN. With

@@ -25,9 +25,9 @@ INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
       v4 b1 = load(b + u * 8 + 4), b0 = load(b + u * 8);
       UNROLLED for (int r = 3; r >= 0; r--) {
         v4 x = load(a + u * 16 + r * 4);
-        c[r][0] += x * b0;
+        c[r][0] = madd(x, b0, c[r][0]);
         PIN(c[r][0]);
-        c[r][1] += x * b1;
+        c[r][1] = madd(x, b1, c[r][1]);
         PIN(c[r][1]);
       }
     }

@@ -16,6 +16,7 @@ import (
 // first is what the Go library embeds. A browser without the instructions of a module leaves it out.
 var engines = []engine{
 	{Name: "kernel.wasm", About: "the module that Go embeds", Color: 0, file: "backends/wasm/kernel/kernel.wasm"},
+	{Name: "relaxed.wasm", About: "the same source with relaxed SIMD: sums rounded as the browser's processor likes", Color: 2, file: "backends/wasm/kernel/relaxed.wasm"},
 }
 
 // An engine is a module with the ABI that host.js knows.
