@@ -6,7 +6,9 @@
     python tools/lm_torch.py bin/lm --batch 4 --length 32 --embedding 64 --layers 2 --lr 1e-3 --write examples/lm/testdata/losses.txt
 
 Both run in float32 on the CPU, without dropout. The losses of each step must agree within 1e-4;
-the medians of tokens a second of both are printed, over the steps after the first five.
+the medians of tokens a second of both are printed, over the steps after the first five. They
+take turns of five steps, in which the other one is stopped, so that what else the machine does
+meets both.
 PyTorch's attention is scaled_dot_product_attention, or with --plain the formula with all weights
 in memory, as examples/lm has it with --flash=false. With --double PyTorch trains in float64 as
 well: at high learning rates its own losses in float32 leave those by more than 1e-4.
@@ -17,6 +19,7 @@ import gzip
 import json
 import pathlib
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,6 +33,7 @@ from torch.nn import functional as F
 import nn_vectors
 
 BITS = (1 << 64) - 1
+TURN = 5  # steps
 
 
 def mix(x):
@@ -43,6 +47,33 @@ def mix(x):
 def sdpa(q, k, v, heads, kv_heads, causal, rotary=None):
     q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(-2)
+
+
+class Ours:
+    """A run of examples/lm that trains while it is let."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.out = []
+
+    def turn(self):
+        """Let it train for a turn, and stop it."""
+        self.process.send_signal(signal.SIGCONT)
+        steps = 0
+        for line in self.process.stdout:
+            self.out.append(line)
+            steps += "tokens/s" in line
+            if steps == TURN:
+                self.process.send_signal(signal.SIGSTOP)
+                return
+
+    def finish(self):
+        """Let it end, and return what it printed."""
+        self.process.send_signal(signal.SIGCONT)
+        self.out += self.process.stdout
+        if self.process.wait():
+            sys.exit(f"{self.process.args[0]} failed")
+        return "".join(self.out)
 
 
 def main():
@@ -73,13 +104,9 @@ def main():
     if a.plain:
         shape.append("--flash=false")
     subprocess.run([a.lm, "--steps=0", f"--checkpoint={folder}/start", *shape], check=True, stdout=subprocess.DEVNULL)
-    out = subprocess.run([a.lm, f"--steps={a.steps}", f"--losses={folder}/losses", *shape], check=True, stdout=subprocess.PIPE, text=True).stdout
-    rates = [float(x) for x in re.findall(r"(\d+) tokens/s", out)]
-    ours = [float(x) for x in (folder / "losses").read_text().split()]
-    memory = re.search(r"memory of a step: (.*?) besides", out).group(1)
 
-    def train(dtype):
-        """Return the loss and the time of each step."""
+    def train(dtype, other=None):
+        """Return the loss and the time of each step, in turns with the other, if any."""
         model = nn_vectors.LanguageModel({"features": a.embedding, "hidden": 4 * a.embedding, "layers": a.layers, "heads": 4, "dim_head": a.embedding // 4,
                                           "causal": True, "sequence_len": a.length, "vocabulary": len(symbols)}).to(dtype)
         with safe_open(folder / "start", "pt") as f:
@@ -87,6 +114,8 @@ def main():
         optimizer = torch.optim.AdamW(model.parameters(), lr=a.lr, weight_decay=0.01)
         losses, times = [], []
         for step in range(a.steps):
+            if other and step % TURN == 0:
+                other.turn()
             start = time.perf_counter()
             at = [mix((1 << 32) ^ (step << 12) ^ b) % (len(text) - a.length) for b in range(a.batch)]
             tokens = torch.stack([ids[i : i + a.length] for i in at])
@@ -101,7 +130,12 @@ def main():
         return losses, times
 
     apart = lambda x, y: max(abs(i - j) for i, j in zip(x, y))
-    theirs, times = train(torch.float32)
+    run = Ours([a.lm, f"--steps={a.steps}", f"--losses={folder}/losses", *shape])
+    theirs, times = train(torch.float32, run)
+    out = run.finish()
+    rates = [float(x) for x in re.findall(r"(\d+) tokens/s", out)]
+    ours = [float(x) for x in (folder / "losses").read_text().split()]
+    memory = re.search(r"memory of a step: (.*?) besides", out).group(1)
     if a.write:
         a.write.write_text("".join(f"{x:.7g}\n" for x in theirs))
     worst, skip = apart(ours, theirs), min(5, a.steps - 1)
