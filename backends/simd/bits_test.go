@@ -17,13 +17,7 @@ import (
 // pages in any order, whatever its neighbors are, and with any number of workers: O, LSE
 // and the gradients, of every kernel that takes sequences.
 func TestBitsOfSequences(t *testing.T) {
-	seed, trials := rand.Uint64(), 10_000
-	switch {
-	case raceEnabled:
-		trials = 100
-	case testing.Short():
-		trials = 600
-	}
+	seed, trials := rand.Uint64(), trials(t, 100, 600, 2000)
 	if x, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
 		seed = x
 	}

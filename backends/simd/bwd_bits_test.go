@@ -327,16 +327,18 @@ func drawBatch(r *rand.Rand, dtype flashkit.DType, takes flashkit.Feature) flash
 	return p
 }
 
-// trials is how many trials each kernel gets.
-func trials(t *testing.T) int {
+// trials is how many trials of bits a test makes: FLASHKIT_TRIALS of them, or by how it runs.
+func trials(t *testing.T, race, short, long int) int {
 	n, err := strconv.Atoi(os.Getenv("FLASHKIT_TRIALS"))
 	switch {
 	case err == nil:
 		return n
-	case testing.Short() || raceEnabled:
-		return 4
+	case raceEnabled:
+		return race
+	case testing.Short():
+		return short
 	}
-	return 40
+	return long
 }
 
 func TestBackwardBitsOfSequences(t *testing.T) {
@@ -348,7 +350,7 @@ func TestBackwardBitsOfSequences(t *testing.T) {
 		}
 		t.Run(k.Name, func(t *testing.T) {
 			r, ran := rand.New(rand.NewPCG(seed, 0)), 0
-			for i := range trials(t) {
+			for i := range trials(t, 4, 4, 40) {
 				s := newBatchTrial(r, drawBatch(r, dtypes[i%3], k.Takes))
 				if ask := s.p; k.Fits(ask.Ask(k.Pass)) != "" {
 					continue

@@ -22,7 +22,7 @@ func TestBackwardMaskHides(t *testing.T) {
 		}
 		t.Run(k.Name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			for i := range trials(t) {
+			for i := range trials(t, 4, 4, 40) {
 				p := drawBatch(r, dtypes[i%3], k.Takes)
 				p.Score.Mask, p.KVLen, p.QLen = true, min(p.KVLen, 300), min(p.QLen, 200)
 				if k.Fits(p.Ask(k.Pass)) == "" {
@@ -127,7 +127,7 @@ func TestBackwardMaskOfAll(t *testing.T) {
 		}
 		t.Run(k.Name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			for i := range trials(t) {
+			for i := range trials(t, 4, 4, 40) {
 				p := drawBatch(r, dtypes[i%3], flashkit.FeatureShift)
 				p.KVLen, p.QLen = min(p.KVLen, 300), min(p.QLen, 200)
 				if k.Fits(p.Ask(k.Pass)) != "" {

@@ -24,7 +24,7 @@ func TestBackwardFeaturesLikePortable(t *testing.T) {
 		}
 		t.Run(k.Name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			for i := range trials(t) {
+			for i := range trials(t, 4, 4, 40) {
 				p := drawBatch(r, dtypes[i%3], 0)
 				p.QLen, p.KVLen, p.Heads = min(p.QLen, 300), min(p.KVLen, 700), min(p.Heads, 6)
 				addFeatures(&p, flashkit.Feature(r.Uint32())&k.Takes&^flashkit.FeatureShift)

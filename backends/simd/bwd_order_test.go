@@ -23,7 +23,7 @@ func TestBackwardOrder(t *testing.T) {
 		}
 		t.Run(k.Name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			for i := range 1 + trials(t)/4 {
+			for i := range 1 + trials(t, 4, 4, 40)/4 {
 				p := flashkit.Problem{Batch: 1 + r.IntN(6), Heads: 4, KVHeads: 1 << r.IntN(3), QLen: 500, KVLen: 300, Dim: 64, VDim: 64, DType: dtypes[i%3]}
 				p.Score.Bias, p.Score.Mask = true, r.IntN(3) == 0
 				if k.Fits(p.Ask(k.Pass)) != "" {

@@ -59,13 +59,9 @@ func TestDecodeBitsOfSequences(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	trials := 10_000
-	if testing.Short() {
-		trials = 500
-	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	compared := 0
-	for i := range trials {
+	for i := range trials(t, 500, 500, 2000) {
 		features := flashkit.Feature(r.Uint32()&r.Uint32()&uint32(flashkit.AllFeatures)) | flashkit.FeatureRagged
 		s := newSample(r, drawDecode(t, r, features, dtypes[i%3]))
 		if s.p.Carry {

@@ -40,7 +40,7 @@ func TestForwardBitsOfSequences(t *testing.T) {
 		}
 		t.Run(k.Name, func(t *testing.T) {
 			r, ran := rand.New(rand.NewPCG(seed, 0)), 0
-			for i := range trials(t) {
+			for i := range trials(t, 4, 4, 40) {
 				p := drawForward(t, r, dtypes[i%3])
 				if k.Fits(p.Ask(k.Pass)) != "" {
 					continue
