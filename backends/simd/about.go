@@ -21,9 +21,9 @@ const (
 	onAVX2       = "amd64 with AVX2, FMA and F16C"
 )
 
-// inOrder is the order of the sums of kernels that take a head dim one element after the
-// other, whatever the width of their vectors.
-const inOrder = "in order"
+// evenOdd is the order of the sums of kernels that add up the even elements of a head and
+// the odd ones, whatever the width of their vectors.
+const evenOdd = "even and odd"
 
 var (
 	allTypes = []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
@@ -33,11 +33,11 @@ var (
 
 // abouts describe the kernels in assembly, on every platform.
 var abouts = [...]flashkit.Kernel{
-	{Name: "simd/fwd_avx512", Scores: inOrder, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/fwd_avx512", Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: 32 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
 	{Name: "simd/decode_avx512", Scores: "decode_avx512", Requires: onAVX512, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "AVX-512: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
-	{Name: "simd/bwd_avx512", Scores: inOrder, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/bwd_avx512", Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/fwd_amxf32", Scores: "amxf32", Requires: onAMX, DTypes: notBF16, MaxDim: widest,
 		About: "AMX: each float32 product as six bf16 tile products, softmax by AVX-512; bound by tile products"},
@@ -53,11 +53,11 @@ var abouts = [...]flashkit.Kernel{
 		About: "AMX: five bf16 tile products, key blocks add to dQ in order; bound by exponentials and tile products alike"},
 	{Name: "simd/bwd_avx512bf16", Scores: "avx512bf16", Requires: onAVX512BF16, DTypes: bf16Only, MaxDim: widest,
 		About: "AVX-512: five products of bf16 pairs by VDPBF16PS, dQ summed in order; bound by that instruction"},
-	{Name: "simd/fwd_avx2", Scores: inOrder, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/fwd_avx2", Scores: evenOdd, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
 		About: "AVX2: 16 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
 	{Name: "simd/decode_avx2", Scores: "decode_avx2", Requires: onAVX2, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "AVX2: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
-	{Name: "simd/bwd_avx2", Scores: inOrder, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/bwd_avx2", Scores: evenOdd, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
 		About: "AVX2: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/fwd_generic", Scores: "fours", DTypes: allTypes,
 		About: "Go: online softmax over key tiles, one row at a time; bound by scalar arithmetic"},

@@ -5,16 +5,12 @@
 package simd
 
 // scoresAVX2 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,
-// and raises top[i] to the largest of them. q is [dim][16], s is [keys][16]. dim > 0. Meanwhile
-// it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.
+// and raises top[i] to the largest of them. A dot product is that of the even columns and that of the odd ones.
+// q is [dim][16], s is [keys][16]. dim > 0. Meanwhile it brings memory from ahead on into the
+// second-level cache, 2*dim bytes for each key, or some more.
 //
 //go:noescape
 func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
-
-// scoresInPartsAVX2 is scores with dot products that are the sums of those of two halves.
-//
-//go:noescape
-func scoresInPartsAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
 
 // maskScoresAVX2 sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the
 // largest of the others. s is [keys][16]. keys > 0.

@@ -5,16 +5,12 @@
 package simd
 
 // scoresAVX512 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,
-// and raises top[i] to the largest of them. q is [dim][32], s is [keys][32]. dim > 0. Meanwhile
-// it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.
+// and raises top[i] to the largest of them. A dot product is that of the even columns and that of the odd ones.
+// q is [dim][32], s is [keys][32]. dim > 0. Meanwhile it brings memory from ahead on into the
+// second-level cache, 2*dim bytes for each key, or some more.
 //
 //go:noescape
 func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
-
-// scoresInPartsAVX512 is scores with dot products that are the sums of those of two halves.
-//
-//go:noescape
-func scoresInPartsAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
 
 // maskScoresAVX512 sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the
 // largest of the others. s is [keys][32]. keys > 0.

@@ -356,7 +356,7 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	s, dp := x.s[lo*lanes:], x.dp[lo*lanes:]
 	at := k - x.from
 	x.dots(isa.scores, s, y.q[lo*y.qStep:], y.qStep, x.kT[at*pad(p.Dim):], p.Dim, hi-lo)
-	x.dots(isa.scoresInParts, dp, y.do[lo*y.doStep:], y.doStep, x.vT[at*pad(p.VDim):], p.VDim, hi-lo)
+	x.dots(isa.scores, dp, y.do[lo*y.doStep:], y.doStep, x.vT[at*pad(p.VDim):], p.VDim, hi-lo)
 	if ds := x.ds[lo*dsStep(&j.plan)+at:]; x.score.on {
 		x.score.gradients(j, &x.keyRange, k, lo, hi-lo, s, dp, ds, dsStep(&j.plan), x.masks[lo:], y.lse[lo:], y.delta[lo:])
 	} else {

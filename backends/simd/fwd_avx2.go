@@ -13,7 +13,7 @@ var avx2Lanes = laneISA{
 	fwdPace: pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
 	bwdPace: pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
 
-	scores: scoresAVX2, scoresInParts: scoresInPartsAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
+	scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
 	addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, addSum: addSumAVX2, transpose: transposeAVX2,
 	dots: dotsAVX2, gradients: gradientsAVX2,
 	addProduct: addProductAVX2, addProductT: addProductTAVX2,

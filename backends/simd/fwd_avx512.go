@@ -13,7 +13,7 @@ var avx512Lanes = laneISA{
 	fwdPace: pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
 	bwdPace: pace{start: 1000, flop: .0064, pair: .37, element: .69, widen: .27, pack: .33},
 
-	scores: scoresAVX512, scoresInParts: scoresInPartsAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
+	scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
 	addValues: addValuesAVX512, addValuesMasked: addValuesMaskedAVX512, addSum: addSumAVX512, transpose: transposeAVX512,
 	dots: dotsAVX512, gradients: gradientsAVX512,
 	addProduct: addProductAVX512, addProductMasked: addProductMaskedAVX512,

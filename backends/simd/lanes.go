@@ -23,7 +23,6 @@ type laneISA struct {
 	bwdPace pace
 
 	scores                func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
-	scoresInParts         func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
 	maskScores            func(s *float32, masks *uint32, keys int, top *float32)
 	weights               func(s *float32, keys int, m, top, l, alpha *float32, scale float32)
 	totals                func(lse, by, m, l *float32, scale float32)

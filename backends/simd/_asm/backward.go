@@ -83,54 +83,54 @@ func (g *generator) dots() {
 		g.arithmetic("dots", "func(sum, a, b *float32, dim int)",
 			"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][LANES]. dim > 0.")
 	}
-	sum, a, b, dim := param("sum"), param("a"), param("b"), param(rows)
-	acc, x, y, first := g.registers[:vectors], g.registers[vectors], g.registers[vectors+1], g.registers[vectors+2:][:vectors]
-	n, left := dim, GP64()
-	if !g.bf16 {
-		n = GP64()
-		firstPart(dim, n, left)
-		Label("part")
-	}
-	for _, z := range acc {
-		VXORPS(z, z, z)
-	}
-	if !g.bf16 {
-		TESTQ(n, n)
-		JZ(LabelRef("next"))
-	}
-	Label("column")
-	for v, z := range acc {
-		VMOVUPS(g.part(Mem{Base: a}, v), x)
-		if g.bf16 {
-			VMOVUPS(g.part(Mem{Base: b}, v), y)
-			VDPBF16PS(x, y, z)
-		} else {
-			VFMADD231PS(g.part(Mem{Base: b}, v), x, z)
+	x := dotSums{generator: g, a: param("a"), b: param("b"), x: g.registers[4], y: g.registers[5]}
+	sum, n, even, odd := param("sum"), param(rows), g.registers[:2], g.registers[2:4]
+	clearSums([][]VecPhysical{even, odd})
+	if g.bf16 {
+		x.columns("pair", n, even)
+	} else {
+		x.columns("two", n, even, odd)
+		x.columns("one", n, even)
+		for v, z := range even {
+			VADDPS(odd[v], z, z)
 		}
 	}
-	ADDQ(U32(uint32(g.rowBytes)), a)
-	ADDQ(U32(uint32(g.rowBytes)), b)
-	DECQ(n)
-	JNZ(LabelRef("column"))
-	if !g.bf16 {
-		Label("next")
-		TESTQ(left, left)
-		JZ(LabelRef("add"))
-		MOVQ(left, n)
-		XORQ(left, left)
-		for v, z := range acc {
-			VMOVAPS(z, first[v])
-		}
-		JMP(LabelRef("part"))
-		Label("add")
-		for v, z := range acc {
-			VADDPS(first[v], z, z)
-		}
-	}
-	for v, z := range acc {
+	for v, z := range even {
 		VMOVUPS(z, g.part(Mem{Base: sum}, v))
 	}
 	g.done()
+}
+
+// A dotSums is the operands of dots.
+type dotSums struct {
+	*generator
+	a, b GPVirtual // at the column at hand
+	x, y VecPhysical
+}
+
+// columns emits the products of n columns, or pairs, a column to each of the sums as long as
+// there are that many. It leaves the rest in n.
+func (g *dotSums) columns(label string, n GPVirtual, sums ...[]VecPhysical) {
+	SUBQ(Imm(uint64(len(sums))), n)
+	JL(LabelRef(label + "end"))
+	Label(label)
+	for i, acc := range sums {
+		for v, z := range acc {
+			VMOVUPS(g.part(Mem{Base: g.a, Disp: i * g.rowBytes}, v), g.x)
+			if b := g.part(Mem{Base: g.b, Disp: i * g.rowBytes}, v); g.bf16 {
+				VMOVUPS(b, g.y)
+				VDPBF16PS(g.x, g.y, z)
+			} else {
+				VFMADD231PS(b, g.x, z)
+			}
+		}
+	}
+	ADDQ(U32(uint32(len(sums)*g.rowBytes)), g.a)
+	ADDQ(U32(uint32(len(sums)*g.rowBytes)), g.b)
+	SUBQ(Imm(uint64(len(sums))), n)
+	JGE(LabelRef(label))
+	Label(label + "end")
+	ADDQ(Imm(uint64(len(sums))), n)
 }
 
 // declareProduct begins product.

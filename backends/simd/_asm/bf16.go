@@ -13,7 +13,7 @@ import (
 // bf16Routines emits the routines on pairs. For all else the kernels take those
 // of AVX512.
 func (g *generator) bf16Routines() {
-	g.scores(false)
+	g.pairScores()
 	g.values(false)
 	g.dots()
 	g.gradients()
@@ -33,6 +33,44 @@ func bytes16(elements Register) GPVirtual {
 	r := elements.(GPVirtual)
 	SHLQ(Imm(1), r)
 	return r
+}
+
+// pairScores emits S = K Qᵀ with the running maximum in the store.
+func (g *generator) pairScores() {
+	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
+		"and raises top[i] to the largest of them. q is [dim/2][LANES] of pairs, with 0 in the last half pair",
+		"of an odd dim. s is [keys][LANES]. dim > 0.")
+	s, k, step0 := param("s"), param("k"), bytes16(param("step"))
+	q, keys, top := param("q"), param("keys"), param("top")
+	step3 := GP64()
+	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
+	g.inGroups("keys", keys, func(rows int, label string) {
+		acc := g.accumulators(rows)
+		clearSums(acc)
+		a0, a4, b, n := GP64(), GP64(), GP64(), GP64()
+		MOVQ(k, a0)
+		LEAQ(Mem{Base: k, Index: step0, Scale: 4}, a4)
+		MOVQ(q, b)
+		dim := param("dim")
+		MOVQ(dim, n)
+		SHRQ(Imm(1), n)
+		element := func(r int) Mem { return rowAt([]GPVirtual{a0, a4}[r/4], step0, step3, r%4) }
+		unrolled(label+"dim", n, func(i int) {
+			g.step(acc, Mem{Base: b, Disp: i * g.rowBytes}, func(r int) Mem { return element(r).Offset(i * 4) })
+		}, func(steps int) {
+			ADDQ(U32(uint32(steps*4)), a0)
+			ADDQ(U32(uint32(steps*4)), a4)
+			ADDQ(U32(uint32(steps*g.rowBytes)), b)
+		})
+		g.halfStep(label, dim, acc, Mem{Base: b}, element)
+		g.storeScores(s, top, 0, acc, true)
+		ADDQ(U32(uint32(rows*g.rowBytes)), s)
+		for range rows {
+			ADDQ(step0, k)
+		}
+	})
+	g.done()
 }
 
 // halfStep is step for the last column of rows of odd length, which is all that

@@ -47,8 +47,7 @@ func (g *generator) routines() map[string]func() {
 }
 
 func (g *generator) laneRoutines() {
-	g.scores(false)
-	g.scores(true)
+	g.scores()
 	g.maskScores()
 	g.weights()
 	g.totals()

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// scores emits S = K Qᵀ with the running maximum in the store. A dot product is two sums, of
+// the even columns and of the odd ones: a smaller sum is rounded in smaller units. It
+// matters most where S is dP, as delta is subtracted from it, which is about as large. Sums
+// take twice the registers, so that a group of rows is two tiles.
+func (g *generator) scores() {
+	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
+		"and raises top[i] to the largest of them. A dot product is that of the even columns and that of the odd ones.",
+		"q is [dim][LANES], s is [keys][LANES]. dim > 0. Meanwhile it brings memory from ahead on into the",
+		"second-level cache, 2*dim bytes for each key, or some more.")
+	s, k, step := param("s"), param("k"), bytes(param("step"))
+	q, keys, top, ahead := param("q"), param("keys"), param("top"), param("ahead")
+	step3 := GP64()
+	LEAQ(Mem{Base: step, Index: step, Scale: 2}, step3)
+	g.inGroups("keys", keys, func(rows int, label string) {
+		tile := max(1, rows/2)
+		for first := 0; first < rows; first += tile {
+			x := scoreTile{generator: g, label: label, k: GP64(), q: GP64(), step: step, step3: step3, ahead: ahead}
+			if first > 0 {
+				x.label += "more"
+			}
+			sums := g.accumulators(2 * tile)
+			x.even, x.odd = sums[:tile], sums[tile:]
+			clearSums(sums)
+			LEAQ(rowAt(k, step, step3, first), x.k)
+			MOVQ(q, x.q)
+			x.columns(param("dim"), rows == g.groups[0])
+			for r, row := range x.even {
+				for v, z := range row {
+					VADDPS(x.odd[r][v], z, z)
+				}
+			}
+			g.storeScores(s, top, first, x.even, first+tile == rows)
+		}
+		ADDQ(U32(uint32(rows*g.rowBytes)), s)
+		for range rows {
+			ADDQ(step, k)
+		}
+	})
+	g.done()
+}
+
+// A scoreTile is the operands of a register tile of scores.
+type scoreTile struct {
+	*generator
+	label       string
+	even, odd   [][]VecPhysical
+	k, q        GPVirtual // at the column at hand
+	step, step3 GPVirtual // from row to row of K, and three times that
+	ahead       GPVirtual
+}
+
+// columns emits the products of n columns. It destroys n.
+func (x *scoreTile) columns(n GPVirtual, fetch bool) {
+	for _, columns := range []int{2 * unroll, 2, 1} {
+		label := fmt.Sprintf("%sby%d", x.label, columns)
+		SUBQ(U32(uint32(columns)), n)
+		JL(LabelRef(label + "end"))
+		Label(label)
+		if fetch && columns > 2 {
+			PREFETCHT1(Mem{Base: x.ahead})
+			ADDQ(Imm(64), x.ahead)
+		}
+		for i := range columns {
+			sums := [2][][]VecPhysical{x.even, x.odd}[i%2]
+			x.generator.step(sums, Mem{Base: x.q, Disp: i * x.rowBytes}, func(r int) Mem {
+				return rowAt(x.k, x.step, x.step3, r).Offset(i * 4)
+			})
+		}
+		ADDQ(U32(uint32(columns*4)), x.k)
+		ADDQ(U32(uint32(columns*x.rowBytes)), x.q)
+		SUBQ(U32(uint32(columns)), n)
+		JGE(LabelRef(label))
+		Label(label + "end")
+		ADDQ(U32(uint32(columns)), n)
+	}
+}
+
+// storeScores stores rows of a group of scores, from the given one on. Where the last row is
+// among them, it raises the maximum to those of the group.
+func (g *generator) storeScores(s, top GPVirtual, first int, rows [][]VecPhysical, last bool) {
+	at := func(r, v int) Mem { return g.part(Mem{Base: s, Disp: r * g.rowBytes}, v) }
+	max := g.lanesB
+	raise := func(v int, z VecPhysical) {
+		if last {
+			VMAXPS(max[v], z, max[v]) // a NaN score leaves the maximum as it is
+		}
+	}
+	for v, z := range max {
+		if last {
+			VMOVUPS(g.part(Mem{Base: top}, v), z)
+		}
+	}
+	for r := 0; last && r < first; r++ {
+		for v, z := range g.broadcasts[:vectors] {
+			VMOVUPS(at(r, v), z)
+			raise(v, z)
+		}
+	}
+	for r, row := range rows {
+		for v, z := range row {
+			VMOVUPS(z, at(first+r, v))
+			raise(v, z)
+		}
+	}
+	for v, z := range max {
+		if last {
+			VMOVUPS(z, g.part(Mem{Base: top}, v))
+		}
+	}
+}
