@@ -104,15 +104,19 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 	Label(label + "end")
 }
 
-// rowAt returns the address of row r of 0 to 3.
+// rowAt returns the address of row r, 0 to 4.
 func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 	switch r {
+	case 0:
+		return Mem{Base: base}
 	case 1:
 		return Mem{Base: base, Index: step1, Scale: 1}
 	case 2:
 		return Mem{Base: base, Index: step1, Scale: 2}
 	case 3:
 		return Mem{Base: base, Index: step3, Scale: 1}
+	case 4:
+		return Mem{Base: base, Index: step1, Scale: 4}
 	}
-	return Mem{Base: base}
+	panic(fmt.Sprintf("no address of row %d", r))
 }
