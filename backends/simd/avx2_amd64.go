@@ -31,26 +31,6 @@ func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alp
 //go:noescape
 func totalsAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
 
-// addValuesAVX2 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
-// apart, of v[j][c]*p[j][i]. o is [vdim][16], p is [keys][16]. keys > 0.
-// A nil alpha counts as 0, whatever o held.
-//
-//go:noescape
-func addValuesAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32)
-
-// addValuesMaskedAVX2 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
-// apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,
-// and v[j][c] does not matter, even if it is NaN. o is [vdim][16], p is [keys][16]. keys > 0.
-// A nil alpha counts as 0, whatever o held.
-//
-//go:noescape
-func addValuesMaskedAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
-
-// addSumAVX2 sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.
-//
-//go:noescape
-func addSumAVX2(sum *float32, x *float32, rows int, alpha *float32)
-
 // transposeAVX2 sets dst[c][r] = by[c]*src[r][c] for as many blocks of 8 rows and columns as it is
 // told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //

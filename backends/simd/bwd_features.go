@@ -78,7 +78,7 @@ func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32)
 	keys = x.x.seen(k0, lo, hi)
 	prob, ds = x.prob[:len(keys)], x.ds[:len(keys)]
 	dots(prob, t.q[r*t.qStep:][:t.dim], x.keys.k, x.keys.kStep, keys)
-	dots(ds, t.do[r*t.doStep:][:t.vdim], x.keys.v, x.keys.vStep, keys)
+	dotsInHalves(ds, t.do[r*t.doStep:][:t.vdim], x.keys.v, x.keys.vStep, keys)
 	s, z := x.x.scores(prob, k0, keys), x.x.dropout(k0, keys)
 	for c := range s {
 		w := exp(s[c] - lse)

@@ -215,7 +215,7 @@ func (t *gradTile) load(j *job, b, h, r, n int) {
 	for i := range n {
 		t.lse[i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)]
 		load(t.oBuf, &f.O, f.O.Offset(b, h, r+i))
-		t.delta[i] = dot(t.do[i*t.doStep:][:t.vdim], t.oBuf)
+		t.delta[i] = dotInHalves(t.do[i*t.doStep:][:t.vdim], t.oBuf)
 		if !f.DLSE.IsZero() {
 			t.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
 		}
@@ -232,7 +232,7 @@ func (t *gradTile) scoreGradient(i int, prob, ds, k []float32, kStep int, v []fl
 		return
 	}
 	dots(prob, t.q[i*t.qStep:][:t.dim], k, kStep, everyKey[:len(prob)])
-	dots(ds, t.do[i*t.doStep:][:t.vdim], v, vStep, everyKey[:len(ds)])
+	dotsInHalves(ds, t.do[i*t.doStep:][:t.vdim], v, vStep, everyKey[:len(ds)])
 	for c, s := range prob {
 		prob[c] = exp(float64(s)*t.scale - lse)
 		ds[c] = prob[c] * (ds[c] - t.delta[i])

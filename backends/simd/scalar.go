@@ -77,6 +77,27 @@ func dot(x, y []float32) float32 {
 	return s
 }
 
+// dotsInHalves is dots of the halves of x and of rows, added up: dP, from which a delta is
+// subtracted that is about as large, keeps more digits.
+func dotsInHalves(dst, x, rows []float32, step int, at []int) {
+	if len(at) == 0 {
+		return // nor rows
+	}
+	var second [tileK]float32
+	half := len(x) / 2 &^ 3
+	dots(dst, x[:half], rows, step, at)
+	dots(second[:], x[half:], rows[half:], step, at)
+	for j := range at {
+		dst[j] += second[j]
+	}
+}
+
+// dotInHalves is dotsInHalves of one row.
+func dotInHalves(x, y []float32) float32 {
+	half := len(x) / 2 &^ 3
+	return dot(x[:half], y[:half]) + dot(x[half:], y[half:])
+}
+
 // axpy adds to dst the sum over j in [0, n) of weights[j*every] * row j. Row j
 // begins at rows[j*step].
 func axpy(dst, weights []float32, every, n int, rows []float32, step int) {

@@ -22,12 +22,12 @@ func (g *generator) gradients() {
 		"rows of ds lie dsStep elements apart. rows > 0.")
 	s, dp, ds, dsStep := param("s"), param("dp"), param("ds"), bytes(param("dsStep"))
 	masks, rows, lse, delta := param("masks"), param("rows"), param("lse"), param("delta")
-	g.exp2Constants()
+	g.powerConstants()
 	x, n, p, d, y, by, base2, high := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5], g.registers[6], g.registers[7]
 	floatParam("scale", by)
 	g.constant(math.Log2E, base2)
 	if !g.avx512 {
-		g.constant(128, high)
+		g.constant(128*math.Ln2, high)
 	}
 	Label("row")
 	for v := range vectors {
@@ -35,11 +35,10 @@ func (g *generator) gradients() {
 		VMOVUPS(at(s), x)
 		VBROADCASTSS(Mem{Base: lse}, y)
 		VFMSUB213PS(y, by, x)
-		VMULPS(base2, x, x) // after the difference, so that large scores lose nothing
 		if !g.avx512 {
 			VMINPS(x, high, x) // an LSE may be wrong. In this order it returns x when x is NaN
 		}
-		g.exp2(x, n, p)
+		g.power(x, base2, n, p) // after the difference, so that large scores lose nothing
 		VMOVUPS(at(dp), d)
 		VBROADCASTSS(Mem{Base: delta}, y)
 		VSUBPS(y, d, d)
@@ -268,7 +267,7 @@ func advance(p, step GPVirtual, steps int) {
 	if steps == 1 {
 		ADDQ(step, p)
 	} else {
-		LEAQ(Mem{Base: p, Index: step, Scale: unroll}, p)
+		LEAQ(Mem{Base: p, Index: step, Scale: uint8(steps)}, p)
 	}
 }
 

@@ -44,7 +44,7 @@ type pairGradients struct {
 
 func (g *generator) newPairGradients() *pairGradients {
 	r := g.registers
-	g.exp2Constants()
+	g.powerConstants()
 	x := &pairGradients{
 		generator: g,
 		s:         param("s"), dp: param("dp"), ds: param("ds"), dsStep: bytes(param("dsStep")), masks: param("masks"),
@@ -54,7 +54,7 @@ func (g *generator) newPairGradients() *pairGradients {
 	}
 	floatParam("unit", x.unit)
 	g.constant(math.Log2E, x.base2)
-	g.constant(128, x.high)
+	g.constant(128*math.Ln2, x.high)
 	XORQ(x.at, x.at)
 	XORQ(x.row, x.row)
 	return x
@@ -72,11 +72,10 @@ func (g *pairGradients) weights(v int) {
 	VMOVUPS(g.vector(g.s, v), g.x)
 	VBROADCASTSS(g.word(g.lse), g.y)
 	VFMSUB213PS(g.y, g.unit, g.x)
-	VMULPS(g.base2, g.x, g.x) // after the difference, so that large scores lose nothing
 	if !g.avx512 {
 		VMINPS(g.x, g.high, g.x) // an LSE may be wrong. In this order it returns x when x is NaN
 	}
-	g.exp2(g.x, g.n, g.p)
+	g.power(g.x, g.base2, g.n, g.p) // after the difference, so that large scores lose nothing
 }
 
 // drop emits w = x z and d = z dp.

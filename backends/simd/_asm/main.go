@@ -6,9 +6,9 @@
 //	go run . -isa AMXBF16 -pass forward -out ../amxbf16_fwd_amd64.s -stubs ../amxbf16_fwd_amd64.go -pkg simd
 //	go run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd
 //
-// and with -pass decode those of the decode kernels of AVX512, AVX2 and AMXBF16, with -pass
-// rows what moves rows of biases, of AVX512 and AVX2, and with -pass matmul or elements those of
-// internal/matmul and internal/elements, of these two.
+// and with -pass decode those of the decode kernels of AVX512, AVX2 and AMXBF16. Those of
+// AVX512 and AVX2 have a file for the sums of values, -pass values, and for what moves rows
+// of biases, -pass rows; -pass matmul and elements are of internal/matmul and internal/elements.
 //
 // In every routine the queries of a tile are in the lanes of two vectors. S is
 // [keys][lanes], Q transposed is [dim][lanes], O transposed is [vdim][lanes], so
@@ -24,7 +24,7 @@ import (
 
 func main() {
 	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2, AVX512BF16 or AMXBF16")
-	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, rows, matmul or elements of these, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, matmul or elements of these, else none")
 	flag.Parse()
 	write, ok := newGenerator(*name).routines()[*pass]
 	if !ok {
@@ -39,7 +39,7 @@ func main() {
 func (g *generator) routines() map[string]func() {
 	switch g.suffix {
 	case "AVX512", "AVX2":
-		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "rows": g.rowRoutines, "matmul": g.matmul, "elements": g.elementwise}
+		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "values": g.valueRoutines, "rows": g.rowRoutines, "matmul": g.matmul, "elements": g.elementwise}
 	case "AVX512BF16":
 		return map[string]func(){"": g.bf16Routines}
 	}
@@ -51,9 +51,6 @@ func (g *generator) laneRoutines() {
 	g.maskScores()
 	g.weights()
 	g.totals()
-	g.values(false)
-	g.values(true)
-	g.addSum()
 	g.transpose()
 	if g.avx512 {
 		g.convertAVX512()
@@ -72,4 +69,10 @@ func (g *generator) laneRoutines() {
 	g.featureRoutines()
 	g.fetch()
 	g.limits()
+}
+
+func (g *generator) valueRoutines() {
+	g.values(false)
+	g.values(true)
+	g.addSum()
 }

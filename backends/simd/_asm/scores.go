@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -35,11 +36,7 @@ func (g *generator) scores() {
 			LEAQ(rowAt(k, step, step3, first), x.k)
 			MOVQ(q, x.q)
 			x.columns(param("dim"), rows == g.groups[0])
-			for r, row := range x.even {
-				for v, z := range row {
-					VADDPS(x.odd[r][v], z, z)
-				}
-			}
+			addOdd(x.even, x.odd)
 			g.storeScores(s, top, first, x.even, first+tile == rows)
 		}
 		ADDQ(U32(uint32(rows*g.rowBytes)), s)
@@ -62,27 +59,46 @@ type scoreTile struct {
 
 // columns emits the products of n columns. It destroys n.
 func (x *scoreTile) columns(n GPVirtual, fetch bool) {
-	for _, columns := range []int{2 * unroll, 2, 1} {
-		label := fmt.Sprintf("%sby%d", x.label, columns)
-		SUBQ(U32(uint32(columns)), n)
-		JL(LabelRef(label + "end"))
-		Label(label)
+	inPairs(x.label, n, 2*unroll, func(i int) {
+		sums := [2][][]VecPhysical{x.even, x.odd}[i%2]
+		x.generator.step(sums, Mem{Base: x.q, Disp: i * x.rowBytes}, func(r int) Mem {
+			return rowAt(x.k, x.step, x.step3, r).Offset(i * 4)
+		})
+	}, func(columns int) {
 		if fetch && columns > 2 {
 			PREFETCHT1(Mem{Base: x.ahead})
 			ADDQ(Imm(64), x.ahead)
 		}
-		for i := range columns {
-			sums := [2][][]VecPhysical{x.even, x.odd}[i%2]
-			x.generator.step(sums, Mem{Base: x.q, Disp: i * x.rowBytes}, func(r int) Mem {
-				return rowAt(x.k, x.step, x.step3, r).Offset(i * 4)
-			})
-		}
 		ADDQ(U32(uint32(columns*4)), x.k)
 		ADDQ(U32(uint32(columns*x.rowBytes)), x.q)
-		SUBQ(U32(uint32(columns)), n)
+	})
+}
+
+// inPairs emits a loop of n steps, as many at a time as it is told, then two, then one:
+// step(i) for i from 0 and advance over as many. It destroys n.
+func inPairs(label string, n GPVirtual, most int, step func(i int), advance func(steps int)) {
+	for _, steps := range slices.Compact([]int{most, 2, 1}) {
+		label := fmt.Sprintf("%sby%d", label, steps)
+		SUBQ(U32(uint32(steps)), n)
+		JL(LabelRef(label + "end"))
+		Label(label)
+		for i := range steps {
+			step(i)
+		}
+		advance(steps)
+		SUBQ(U32(uint32(steps)), n)
 		JGE(LabelRef(label))
 		Label(label + "end")
-		ADDQ(U32(uint32(columns)), n)
+		ADDQ(U32(uint32(steps)), n)
+	}
+}
+
+// addOdd adds the sums of odd elements to those of even ones.
+func addOdd(even, odd [][]VecPhysical) {
+	for r, row := range even {
+		for v, z := range row {
+			VADDPS(odd[r][v], z, z)
+		}
 	}
 }
 

@@ -71,6 +71,51 @@ func (e *exponential) set(i int, c Op) {
 	}
 }
 
+// The constants of power without VREDUCEPS: the coefficients c1 to c6, a minimax fit of degree
+// 6 to 2^f on [-1/2, 1/2] with c0 = 1, relative error 2e-8; and the lowest values of what
+// rounds and of f. In memory are the number that rounds, and c0.
+var powerNumbers, powerTable = []float32{0.6931471824645996, 0.24022647738456726, 0.05550329014658928, 0.009618373587727547,
+	0.0013399848248809576, 0.00015370704932138324, 0x1.8p23, -1}, []float32{0x1.8p23 + 127, 1}
+
+// powerConstants loads the constants of power into the last registers.
+func (g *generator) powerConstants() {
+	if g.avx512 {
+		g.exp2Constants()
+		return
+	}
+	for i, c := range powerNumbers {
+		g.constant(c, g.registers[len(g.registers)-len(powerNumbers)+i])
+	}
+}
+
+// power sets x to 2^(by*x), for by*x <= 128 or, with AVX-512, any. It is 0 for -Inf and
+// keeps a NaN. n and p are scratch.
+//
+// It is as exp2, but without AVX-512 the product is not rounded before its fraction f is
+// taken, and the fit is of a higher degree. n and f are cut off below, as x may be -Inf.
+func (g *generator) power(x, by, n, p VecPhysical) {
+	if g.avx512 {
+		VMULPS(by, x, x)
+		g.exp2(x, n, p)
+		return
+	}
+	c := g.registers[len(g.registers)-len(powerNumbers):]
+	rounding := g.everyLane("powerConstants", floatBits(powerTable...))
+	VMOVAPS(x, n)
+	VFMADD213PS(rounding, by, n)
+	VMAXPS(n, c[6], n) // in this order it returns n when n is NaN
+	VSUBPS(rounding, n, p)
+	VFMSUB213PS(p, by, x)
+	VMAXPS(x, c[7], x)
+	VMOVAPS(c[5], p)
+	for i := 4; i >= 0; i-- {
+		VFMADD213PS(c[i], x, p)
+	}
+	VFMADD213PS(rounding.Offset(g.vectorBytes), x, p)
+	VPSLLD(Imm(23), n, n)
+	VMULPS(n, p, x)
+}
+
 // exp2 sets x to 2^x for x <= 128, with AVX-512 for any x: x = n + f, n whole, 2^f by
 // polynomial, then scaled by 2^n. It is 0 for -Inf and keeps a NaN. n and p are scratch.
 //
@@ -180,8 +225,7 @@ func (g *generator) beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecP
 		g.constant(-math.MaxFloat32, n)
 		VMAXPS(shift[v], n, shift[v])
 		VSUBPS(shift[v], x, x)
-		VMULPS(scale, x, x)
-		g.exp2(x, n, p)
+		g.power(x, scale, n, p)
 		VMOVUPS(x, at(alpha))
 		VMULPS(at(l), x, x)
 		VMOVUPS(x, at(l))
@@ -195,7 +239,7 @@ func (g *generator) weights() {
 		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
 		"the lowest finite number. s is [keys][LANES]. keys > 0.")
 	s, keys, m, top, l, alpha := param("s"), param("keys"), param("m"), param("top"), param("l"), param("alpha")
-	g.exp2Constants()
+	g.powerConstants()
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
 	floatParam("scale", scale)
 	g.beginWeights(m, top, l, alpha, x, n, p, scale, shift)
@@ -213,8 +257,7 @@ func (g *generator) weights() {
 		score := g.part(Mem{Base: s}, v)
 		VMOVUPS(score, x)
 		VSUBPS(shift[v], x, x) // first, so that large scores lose nothing
-		VMULPS(scale, x, x)
-		g.exp2(x, n, p)
+		g.power(x, scale, n, p)
 		VMOVUPS(x, score)
 		VADDPS(x, sum[v], sum[v])
 	}

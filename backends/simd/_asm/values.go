@@ -65,37 +65,83 @@ func (g *generator) values(masked bool) {
 	g.done()
 }
 
-// sums emits the loops over columns of V.
+// fewValues is how many elements of V stay in the first-level cache.
+const fewValues = 1 << 12
+
+// sums emits the sums of products. Of few values a sum is two, of the even keys and of the
+// odd ones: a smaller sum is rounded in smaller units. That takes twice the registers, so
+// columns are taken half as many at a time, and V is read twice as often: it must be near.
 func (g *valueSum) sums(name string, masked bool) {
+	if g.bf16 {
+		g.columns(name, masked, 1)
+		return
+	}
+	values := GP64()
+	MOVQ(g.keys, values)
+	IMULQ(g.vdim, values)
+	CMPQ(values, U32(fewValues))
+	JLE(LabelRef(name + "few"))
+	g.columns(name, masked, 1)
+	JMP(LabelRef(name + "all"))
+	Label(name + "few")
+	g.columns(name+"few", masked, 2)
+	Label(name + "all")
+}
+
+// columns emits the loops over columns of V, each of which has so many sums.
+func (g *valueSum) columns(name string, masked bool, each int) {
 	g.inGroups(name, g.vdim, func(rows int, label string) {
-		acc := g.accumulators(rows)
-		clearSums(acc)
-		a, b, n, m := GP64(), GP64(), GP64(), GP64()
-		MOVQ(g.v, a)
-		MOVQ(g.p, b)
-		MOVQ(g.keys, n)
-		if masked {
-			MOVQ(g.masks, m)
+		tile := max(1, rows/each)
+		for first := 0; first < rows; first += tile {
+			if first > 0 {
+				label += "more"
+			}
+			sums := g.accumulators(each * tile)
+			clearSums(sums)
+			g.tile(label, masked, sums[:tile], sums[(each-1)*tile:])
+			if each == 2 {
+				addOdd(sums[:tile], sums[tile:])
+			}
+			g.storeValues(sums[:tile], label)
+			ADDQ(U32(uint32(tile*g.rowBytes)), g.o)
+			ADDQ(U32(uint32(tile*4)), g.v)
 		}
-		unrolled(label+"keys", n, func(i int) {
-			lanes := Mem{Base: b, Disp: i * g.rowBytes}
-			element := func(r int) Mem { return rowAt(a, g.step, g.step3, i).Offset(r * 4) }
-			if masked {
-				g.maskedStep(acc, lanes, Mem{Base: m, Disp: i * 4}, element)
-			} else {
-				g.generator.step(acc, lanes, element)
-			}
-		}, func(steps int) {
-			advance(a, g.step, steps)
-			ADDQ(U32(uint32(steps*g.rowBytes)), b)
-			if masked {
-				ADDQ(U32(uint32(steps*4)), m)
-			}
-		})
-		g.storeValues(acc, label)
-		ADDQ(U32(uint32(rows*g.rowBytes)), g.o)
-		ADDQ(U32(uint32(rows*4)), g.v)
 	})
+}
+
+// tile emits the products of all keys, for as many columns of V as there are even sums.
+func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
+	a, b, n, m := GP64(), GP64(), GP64(), GP64()
+	MOVQ(g.v, a)
+	MOVQ(g.p, b)
+	MOVQ(g.keys, n)
+	if masked {
+		MOVQ(g.masks, m)
+	}
+	step := func(i int) {
+		lanes, sums := Mem{Base: b, Disp: i * g.rowBytes}, [2][][]VecPhysical{even, odd}[i%2]
+		element := func(r int) Mem { return rowAt(a, g.step, g.step3, i).Offset(r * 4) }
+		if masked {
+			g.maskedStep(sums, lanes, Mem{Base: m, Disp: i * 4}, element)
+		} else {
+			g.generator.step(sums, lanes, element)
+		}
+	}
+	next := func(steps int) {
+		advance(a, g.step, steps)
+		ADDQ(U32(uint32(steps*g.rowBytes)), b)
+		if masked {
+			ADDQ(U32(uint32(steps*4)), m)
+		}
+	}
+	switch {
+	case masked && !g.avx512: // V is not finite: that is rare
+		inPairs(label+"keys", n, 2, step, next)
+	case &even[0] == &odd[0]:
+		unrolled(label+"keys", n, step, next)
+	default:
+		inPairs(label+"keys", n, unroll, step, next)
+	}
 }
 
 // storeValues adds what O held, unless there is no alpha, and stores the sums.
