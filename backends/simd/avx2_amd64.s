@@ -1137,28 +1137,28 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $8-52
 	MOVQ         top+24(FP), BX
 	MOVQ         l+32(FP), SI
 	MOVQ         alpha+40(FP), DI
-	MOVL         $0x3f317218, R8
+	MOVL         $0x3f800000, R8
 	VMOVD        R8, X8
 	VPBROADCASTD X8, Y8
-	MOVL         $0x3e75fdee, R8
+	MOVL         $0x3f317215, R8
 	VMOVD        R8, X9
 	VPBROADCASTD X9, Y9
-	MOVL         $0x3d63576b, R8
+	MOVL         $0x3e75fcde, R8
 	VMOVD        R8, X10
 	VPBROADCASTD X10, Y10
-	MOVL         $0x3c1d9662, R8
+	MOVL         $0x3d635ba9, R8
 	VMOVD        R8, X11
 	VPBROADCASTD X11, Y11
-	MOVL         $0x3aafa26e, R8
+	MOVL         $0x3c1e7544, R8
 	VMOVD        R8, X12
 	VPBROADCASTD X12, Y12
-	MOVL         $0x39212c6c, R8
+	MOVL         $0x3aaddd0a, R8
 	VMOVD        R8, X13
 	VPBROADCASTD X13, Y13
-	MOVL         $0x4b400000, R8
+	MOVL         $0xc2fe0000, R8
 	VMOVD        R8, X14
 	VPBROADCASTD X14, Y14
-	MOVL         $0xbf800000, R8
+	MOVL         $0x4b40007f, R8
 	VMOVD        R8, X15
 	VPBROADCASTD X15, Y15
 	VBROADCASTSS scale+48(FP), Y7
@@ -1170,19 +1170,17 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $8-52
 	VPBROADCASTD X1, Y1
 	VMAXPS       Y3, Y1, Y3
 	VSUBPS       Y3, Y0, Y0
-	VMOVAPS      Y0, Y1
-	VFMADD213PS  powerConstants<>+0(SB), Y7, Y1
-	VMAXPS       Y1, Y14, Y1
-	VSUBPS       powerConstants<>+0(SB), Y1, Y2
-	VFMSUB213PS  Y2, Y7, Y0
-	VMAXPS       Y0, Y15, Y0
+	VMULPS       Y7, Y0, Y0
+	VMAXPS       Y0, Y14, Y0
+	VADDPS       Y15, Y0, Y1
+	VSUBPS       Y15, Y1, Y2
+	VSUBPS       Y2, Y0, Y0
 	VMOVAPS      Y13, Y2
 	VFMADD213PS  Y12, Y0, Y2
 	VFMADD213PS  Y11, Y0, Y2
 	VFMADD213PS  Y10, Y0, Y2
 	VFMADD213PS  Y9, Y0, Y2
 	VFMADD213PS  Y8, Y0, Y2
-	VFMADD213PS  powerConstants<>+32(SB), Y0, Y2
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y0
 	VMOVUPS      Y0, (DI)
@@ -1196,19 +1194,17 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $8-52
 	VPBROADCASTD X1, Y1
 	VMAXPS       Y4, Y1, Y4
 	VSUBPS       Y4, Y0, Y0
-	VMOVAPS      Y0, Y1
-	VFMADD213PS  powerConstants<>+0(SB), Y7, Y1
-	VMAXPS       Y1, Y14, Y1
-	VSUBPS       powerConstants<>+0(SB), Y1, Y2
-	VFMSUB213PS  Y2, Y7, Y0
-	VMAXPS       Y0, Y15, Y0
+	VMULPS       Y7, Y0, Y0
+	VMAXPS       Y0, Y14, Y0
+	VADDPS       Y15, Y0, Y1
+	VSUBPS       Y15, Y1, Y2
+	VSUBPS       Y2, Y0, Y0
 	VMOVAPS      Y13, Y2
 	VFMADD213PS  Y12, Y0, Y2
 	VFMADD213PS  Y11, Y0, Y2
 	VFMADD213PS  Y10, Y0, Y2
 	VFMADD213PS  Y9, Y0, Y2
 	VFMADD213PS  Y8, Y0, Y2
-	VFMADD213PS  powerConstants<>+32(SB), Y0, Y2
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y0
 	VMOVUPS      Y0, 32(DI)
@@ -1227,38 +1223,34 @@ part:
 key:
 	VMOVUPS     (AX), Y0
 	VSUBPS      Y3, Y0, Y0
-	VMOVAPS     Y0, Y1
-	VFMADD213PS powerConstants<>+0(SB), Y7, Y1
-	VMAXPS      Y1, Y14, Y1
-	VSUBPS      powerConstants<>+0(SB), Y1, Y2
-	VFMSUB213PS Y2, Y7, Y0
-	VMAXPS      Y0, Y15, Y0
+	VMULPS      Y7, Y0, Y0
+	VMAXPS      Y0, Y14, Y0
+	VADDPS      Y15, Y0, Y1
+	VSUBPS      Y15, Y1, Y2
+	VSUBPS      Y2, Y0, Y0
 	VMOVAPS     Y13, Y2
 	VFMADD213PS Y12, Y0, Y2
 	VFMADD213PS Y11, Y0, Y2
 	VFMADD213PS Y10, Y0, Y2
 	VFMADD213PS Y9, Y0, Y2
 	VFMADD213PS Y8, Y0, Y2
-	VFMADD213PS powerConstants<>+32(SB), Y0, Y2
 	VPSLLD      $0x17, Y1, Y1
 	VMULPS      Y1, Y2, Y0
 	VMOVUPS     Y0, (AX)
 	VADDPS      Y0, Y5, Y5
 	VMOVUPS     32(AX), Y0
 	VSUBPS      Y4, Y0, Y0
-	VMOVAPS     Y0, Y1
-	VFMADD213PS powerConstants<>+0(SB), Y7, Y1
-	VMAXPS      Y1, Y14, Y1
-	VSUBPS      powerConstants<>+0(SB), Y1, Y2
-	VFMSUB213PS Y2, Y7, Y0
-	VMAXPS      Y0, Y15, Y0
+	VMULPS      Y7, Y0, Y0
+	VMAXPS      Y0, Y14, Y0
+	VADDPS      Y15, Y0, Y1
+	VSUBPS      Y15, Y1, Y2
+	VSUBPS      Y2, Y0, Y0
 	VMOVAPS     Y13, Y2
 	VFMADD213PS Y12, Y0, Y2
 	VFMADD213PS Y11, Y0, Y2
 	VFMADD213PS Y10, Y0, Y2
 	VFMADD213PS Y9, Y0, Y2
 	VFMADD213PS Y8, Y0, Y2
-	VFMADD213PS powerConstants<>+32(SB), Y0, Y2
 	VPSLLD      $0x17, Y1, Y1
 	VMULPS      Y1, Y2, Y0
 	VMOVUPS     Y0, 32(AX)
@@ -1277,24 +1269,6 @@ key:
 	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
-
-DATA powerConstants<>+0(SB)/4, $0x4b40007f
-DATA powerConstants<>+4(SB)/4, $0x4b40007f
-DATA powerConstants<>+8(SB)/4, $0x4b40007f
-DATA powerConstants<>+12(SB)/4, $0x4b40007f
-DATA powerConstants<>+16(SB)/4, $0x4b40007f
-DATA powerConstants<>+20(SB)/4, $0x4b40007f
-DATA powerConstants<>+24(SB)/4, $0x4b40007f
-DATA powerConstants<>+28(SB)/4, $0x4b40007f
-DATA powerConstants<>+32(SB)/4, $0x3f800000
-DATA powerConstants<>+36(SB)/4, $0x3f800000
-DATA powerConstants<>+40(SB)/4, $0x3f800000
-DATA powerConstants<>+44(SB)/4, $0x3f800000
-DATA powerConstants<>+48(SB)/4, $0x3f800000
-DATA powerConstants<>+52(SB)/4, $0x3f800000
-DATA powerConstants<>+56(SB)/4, $0x3f800000
-DATA powerConstants<>+60(SB)/4, $0x3f800000
-GLOBL powerConstants<>(SB), RODATA|NOPTR, $64
 
 // func totalsAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
 // Requires: AVX, AVX2, FMA3, SSE
@@ -1857,6 +1831,24 @@ row:
 	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
+
+DATA powerConstants<>+0(SB)/4, $0x4b40007f
+DATA powerConstants<>+4(SB)/4, $0x4b40007f
+DATA powerConstants<>+8(SB)/4, $0x4b40007f
+DATA powerConstants<>+12(SB)/4, $0x4b40007f
+DATA powerConstants<>+16(SB)/4, $0x4b40007f
+DATA powerConstants<>+20(SB)/4, $0x4b40007f
+DATA powerConstants<>+24(SB)/4, $0x4b40007f
+DATA powerConstants<>+28(SB)/4, $0x4b40007f
+DATA powerConstants<>+32(SB)/4, $0x3f800000
+DATA powerConstants<>+36(SB)/4, $0x3f800000
+DATA powerConstants<>+40(SB)/4, $0x3f800000
+DATA powerConstants<>+44(SB)/4, $0x3f800000
+DATA powerConstants<>+48(SB)/4, $0x3f800000
+DATA powerConstants<>+52(SB)/4, $0x3f800000
+DATA powerConstants<>+56(SB)/4, $0x3f800000
+DATA powerConstants<>+60(SB)/4, $0x3f800000
+GLOBL powerConstants<>(SB), RODATA|NOPTR, $64
 
 // func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 // Requires: AVX, FMA3, MMX+, SSE

@@ -225,7 +225,8 @@ func (g *generator) beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecP
 		g.constant(-math.MaxFloat32, n)
 		VMAXPS(shift[v], n, shift[v])
 		VSUBPS(shift[v], x, x)
-		g.power(x, scale, n, p)
+		VMULPS(scale, x, x)
+		g.exp2(x, n, p)
 		VMOVUPS(x, at(alpha))
 		VMULPS(at(l), x, x)
 		VMOVUPS(x, at(l))
@@ -239,7 +240,7 @@ func (g *generator) weights() {
 		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
 		"the lowest finite number. s is [keys][LANES]. keys > 0.")
 	s, keys, m, top, l, alpha := param("s"), param("keys"), param("m"), param("top"), param("l"), param("alpha")
-	g.powerConstants()
+	g.exp2Constants()
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
 	floatParam("scale", scale)
 	g.beginWeights(m, top, l, alpha, x, n, p, scale, shift)
@@ -257,7 +258,8 @@ func (g *generator) weights() {
 		score := g.part(Mem{Base: s}, v)
 		VMOVUPS(score, x)
 		VSUBPS(shift[v], x, x) // first, so that large scores lose nothing
-		g.power(x, scale, n, p)
+		VMULPS(scale, x, x)
+		g.exp2(x, n, p)
 		VMOVUPS(x, score)
 		VADDPS(x, sum[v], sum[v])
 	}
