@@ -45,14 +45,14 @@ const maxDims = 6
 
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, plainFeatures, &fwdSM90Costs},
+	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesForward, &fwdSM90Costs},
 	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesForward, &fwdSM80Costs},
 	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, plainFeatures, &bwdSM90Costs},
 	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesBackward, &bwdSM80Costs},
 	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs},
 	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesBackward, &bwdF32Costs},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, plainFeatures, &decodeCosts},
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, takesForward, &decodeCosts},
 }
 
 // A part is a kernel of a stem.
@@ -95,6 +95,7 @@ const (
 	manyRows
 	longSequence
 	manyBlocks
+	oddPage
 )
 
 // unfit returns why a valid problem is not for the stem on a device. It does not
@@ -114,6 +115,8 @@ func (s *stem) unfit(dev *Device, p flashkit.Problem) unfit {
 		return longSequence
 	case blocks(p) > math.MaxInt32:
 		return manyBlocks
+	case s.hopper && p.Page%mappedKeys != 0:
+		return oddPage
 	}
 	return none
 }
@@ -155,6 +158,8 @@ func (s *stem) fits(dev *Device, p flashkit.Problem) string {
 		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(p.QLen, p.KVLen))
 	case manyBlocks:
 		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(p))
+	case oddPage:
+		return fmt.Sprintf("supports pages of a multiple of %d keys, not %d", mappedKeys, p.Page)
 	}
 	return ""
 }
