@@ -8,27 +8,39 @@ import (
 )
 
 // What features add to the time of a pass, as fractions of it: any at all, which takes
-// other code, and each by itself. Products of 16 bits take less time beside them.
+// other code, and each by itself. Products of 16 bits take less time beside them, and
+// decode hides all behind its reading. BenchmarkFeatures measures them.
 var featureTimes = [...]struct {
-	feature           flashkit.Feature
-	float32           float64 // both passes
-	forward, backward float64 // of 16 bits
+	feature    flashkit.Feature
+	float32    float64 // both passes
+	sm90, sm80 float64 // forward of 16 bits
+	backward   float64 // of 16 bits
+	decode     float64
 }{
-	{flashkit.AllFeatures, .02, .15, .18},
-	{flashkit.FeatureSoftcap, .25, .9, .4}, {flashkit.FeatureALiBi, .05, .5, .1}, {flashkit.FeatureBias, .15, 1, .5},
-	{flashkit.FeatureMask, .3, .8, 1.5}, {flashkit.FeatureDropout, .3, 1.3, .5}, {flashkit.FeaturePage, .1, .1, 0},
-	{flashkit.FeatureMixed, .2, 0, 0},
+	{flashkit.AllFeatures, .02, .05, .07, .2, .01},
+	{flashkit.FeatureSoftcap, .25, .7, .9, .35, .01}, {flashkit.FeatureALiBi, .05, .18, .85, .02, .01}, {flashkit.FeatureBias, .15, 1.3, 1, 2, .07},
+	{flashkit.FeatureMask, .3, 1.25, .8, 1.9, .06}, {flashkit.FeatureDropout, .3, 1.8, 1.4, .55, .01}, {flashkit.FeaturePage, .1, .4, .5, 0, .05},
+	{flashkit.FeatureCarry, .05, .2, .05, 0, .02}, {flashkit.FeatureMixed, .2, 0, 0, 0, 0},
 }
 
-// share returns what a feature adds to a pass of the stem.
-func (s *stem) share(t flashkit.DType, i int) float64 {
+// smallPages is what pages of fewer keys than decode_sm80 loads at a time add to it.
+const smallPages = .4
+
+// share returns what a feature adds to a call by the stem.
+func (s *stem) share(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
-	case t == flashkit.Float32:
+	case s.rows > 0 && x.feature == flashkit.FeaturePage && c.Page < 8:
+		return x.decode + smallPages
+	case s.rows > 0:
+		return x.decode
+	case c.DType == flashkit.Float32:
 		return x.float32
-	case s.pass == flashkit.PassForward:
-		return x.forward
-	default:
+	case s.pass == flashkit.PassBackward:
 		return x.backward
+	case s.hopper:
+		return x.sm90
+	default:
+		return x.sm80
 	}
 }
 
@@ -52,7 +64,7 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call, whole, fixed time.Dur
 	asked, share, us := c.Features(), 1., 0.
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			share += s.share(c.DType, i)
+			share += s.share(c, i)
 		}
 	}
 	if c.Ragged {

@@ -183,7 +183,7 @@ func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s
 // enqueueParts launches the kernels of a stem that have instances with features.
 func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	block := unsafe.Pointer(&x.mapped)
-	f, err := b.images.get(b.drv, id, partFeatures, p)
+	f, err := b.images.get(b.drv, id, stems[id].featurePart(&p), p)
 	if err != nil {
 		return err
 	}

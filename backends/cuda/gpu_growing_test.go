@@ -102,3 +102,69 @@ func TestDeviceSequencesErrors(t *testing.T) {
 	require.Equal(t, "Seqs", problem.Field)
 	d.close(t)
 }
+
+// Every instance with features loads and launches, on lengths and pages too.
+func TestEveryFeaturedInstance(t *testing.T) {
+	b := openGPU(t)
+	for i := range stems {
+		s := &stems[i]
+		for _, dtype := range s.dtypes {
+			for _, dim := range s.dims {
+				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim, VDim: dim, DType: dtype, Band: flashkit.Causal()}
+				for _, form := range []string{"-sink-ragged", "-softcap5-alibi", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
+					p := problem(t, p.String()+form)
+					if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
+						continue
+					}
+					c := newDeviceCall(t, b, p.String())
+					if q := c.args.Seqs; q != nil {
+						q.QLens, q.KVLens = []int32{7, 20}, []int32{299, 31}
+					}
+					if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
+						require.NoError(t, c.forward(), p)
+					} else {
+						c.bwdOptions.Kernel, c.fwdOptions.Kernel = c.fwdOptions.Kernel, ""
+						require.NoError(t, c.forward(), p)
+						require.NoError(t, c.backward(), p)
+					}
+					require.NoError(t, c.s.Sync(), p)
+					c.close(t)
+				}
+			}
+		}
+	}
+}
+
+// The same bits from run to run, with features.
+func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
+	b := openGPU(t)
+	for _, name := range []string{
+		"b2-h8-g2-n700-m900-d64-bf16-causal-softcap20-alibi-ragged", "b1-h4-g4-n600-m600-d128-f16-bias-mask-sink-dropout0.25", "b2-h8-g2-n1-m9000-d128-bf16-sink-ragged-page16",
+	} {
+		for i := range stems {
+			s := &stems[i]
+			p := problem(t, name)
+			if s.pass == flashkit.PassBackward && p.Page > 0 || p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
+				continue
+			}
+			d := newDeviceCall(t, b, name)
+			call, outputs := d.forward, []flashkit.Tensor{d.args.O, d.args.LSE}
+			if d.use("cuda/"+s.name, s.pass); s.pass == flashkit.PassBackward {
+				require.NoError(t, d.forward())
+				call, outputs = d.backward, []flashkit.Tensor{d.args.DQ, d.args.DK, d.args.DV}
+			}
+			var first [][]float32
+			for run := range repeats() {
+				require.NoError(t, call())
+				for i, x := range outputs {
+					if got := d.download(t, x); run == 0 {
+						first = append(first, got)
+					} else {
+						require.Equal(t, first[i], got, "run %d of %s on %s", run, s.name, name)
+					}
+				}
+			}
+			d.close(t)
+		}
+	}
+}

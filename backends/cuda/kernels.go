@@ -68,13 +68,42 @@ const (
 	partFeaturesDelta
 	partFeaturesFinish
 	partFeaturesMerge
+
+	partLayout // fwd_sm90: sequences, pages, sinks and what is carried on alone; softcap and ALiBi too
+	partShaped
 )
 
 var partNames = [...]struct {
 	name   string
 	perDim bool
 }{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true},
-	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true}}
+	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
+	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true}}
+
+// featurePart returns the instance that knows all features of a problem, and little else.
+func (s *stem) featurePart(p *flashkit.Problem) partID {
+	switch asked := p.Features() &^ plainFeatures; {
+	case s.pass != flashkit.PassForward || !s.hopper:
+	case asked&^layoutFeatures == 0:
+		return partLayout
+	case asked&^(layoutFeatures|flashkit.FeatureSoftcap|flashkit.FeatureALiBi) == 0:
+		if slopes := p.Score.ALiBi; !slopes || scoreUnit(p) >= 1e-15 { // else slopes over it may be infinite
+			return partShaped
+		}
+	}
+	return partFeatures
+}
+
+// scoreUnit is what the weights of fwd_sm90 are powers of 2 of multiples of.
+func scoreUnit(p *flashkit.Problem) float64 {
+	if p.Score.Softcap != 0 {
+		return float64(p.Score.Softcap) * math.Log2E
+	}
+	return p.SoftmaxScale() * math.Log2E
+}
+
+// layoutFeatures leave scores as they are.
+const layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry
 
 // pad returns which of the stem's head dims a problem is padded to, if one of
 // them is wide enough.

@@ -333,7 +333,7 @@ template <class L> struct Source {
             const char *from = data + __shfl_sync(lanes, page, key) * page_bytes + __shfl_sync(lanes, slot, key) * row + u * 16;
             const int count = key < keys ? max(0, min(16, bytes - u * 16)) : 0;
             const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
-            if (aligned && (page_bytes & 15) == 0) copy_async16(there, count > 0 ? from : data, count);
+            if (aligned) copy_async16(there, count > 0 ? from : data, count);
             else copy_elements16<L::size>(there, from, count);
         }
     }
@@ -341,6 +341,9 @@ template <class L> struct Source {
     __device__ __forceinline__ void fetch(uint32_t to, int keys, int lane) {
         const char *from = data;
         data += L::warps * L::keys * row;
+        fetch_from(from, to, keys, lane);
+    }
+    __device__ __forceinline__ void fetch_from(const char *from, uint32_t to, int keys, int lane) {
         auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u); // beside the lane's
             const int count = plain || r + lane / units < keys ? max(0, min(16, bytes - u * 16)) : 0;
@@ -461,6 +464,7 @@ template <class T, int D, bool features> __device__ void decode(const Params &p,
     if constexpr (features) first_key = paged ? 0 : mine + e.s.key0;
     const int kv_batch = paged ? 0 : e.kv_batch();
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
+    if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
     int page = 0, slot = 0; // where key lane%keys of the warp's next round lies
     auto look_up = [&](int round) {
@@ -474,8 +478,15 @@ template <class T, int D, bool features> __device__ void decode(const Params &p,
         if (round >= rounds) return;
         const uint32_t to = shared_address(ring) + stage * L::slot;
         if (paged) {
-            k.fetch_pages(to, band.end - mine - round * step, page, slot, p.k.batch * L::size, lane);
-            v.fetch_pages(to + L::slot / 2, band.end - mine - round * step, page, slot, p.v.batch * L::size, lane);
+            const int keys = band.end - mine - round * step;
+            if (f.page % L::keys == 0) { // then all of them lie in one page
+                const int whole = __shfl_sync(lanes, page, 0), row = __shfl_sync(lanes, slot, 0) + lane / Source<L>::units;
+                k.fetch_from(k.data + whole * (p.k.batch * L::size) + row * k.row, to, keys, lane);
+                v.fetch_from(v.data + whole * (p.v.batch * L::size) + row * v.row, to + L::slot / 2, keys, lane);
+            } else {
+                k.fetch_pages(to, keys, page, slot, p.k.batch * L::size, lane);
+                v.fetch_pages(to + L::slot / 2, keys, page, slot, p.v.batch * L::size, lane);
+            }
             return look_up(round + 1);
         }
         k.fetch(to, band.end - mine - round * step, lane);
