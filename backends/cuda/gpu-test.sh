@@ -22,7 +22,7 @@ conformance() {
 
 sweep() { ./flashrun conformance --backend cuda --case 'sweep*' --sweep "${SWEEP:-1000}" --seed "${SEED:-1}" | tail -n 8; }
 
-repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; } # FLASHKIT_REPEATS of them
+repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestRepeats|TestFeaturedRepeats'; } # FLASHKIT_REPEATS of them
 
 # Every instance, and for the quick tools also traps and one shape of the grid; the
 # tools at once, as they use little of the GPU. racecheck slows kernels down a
