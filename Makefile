@@ -20,7 +20,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -204,6 +204,9 @@ cuda-packages:
 
 cuda: cuda-packages $(VENV)/nvcc ## remake the GPU images from backends/cuda/kernels, with nvcc 13.0.88, which it installs
 	backends/cuda/kernels/build.sh "$$(find $(CURDIR)/$(VENV)/lib -path '*/cu13/bin/nvcc')"
+
+cuda-check: cuda ## once a release: remake all GPU images, and fail where they differ from images.sum; half an hour
+	git diff --exit-code --stat -- backends/cuda/images backends/cuda/kernels/images.sum
 
 gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test the CUDA backend: run bin/gpu/gpu-test.sh there
 	mkdir -p bin/gpu

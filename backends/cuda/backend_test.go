@@ -177,11 +177,16 @@ func buffer(t flashkit.Tensor) *Buffer { return t.Owner().(*Buffer) }
 func fillRandom(s *Stream, m *Buffer, dtype flashkit.DType, n int) error {
 	const block = 1 << 20
 	if dtype == flashkit.Bool {
-		mask := make([]bool, n)
+		mask := make([]bool, min(n, block))
 		for i := range mask {
 			mask[i] = rand.IntN(4) > 0
 		}
-		return Upload(s, m, 0, mask)
+		for from := 0; from < n; from += block {
+			if err := Upload(s, m, from, mask[:min(block, n-from)]); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	wide, narrow := make([]float32, min(n, block)), make([]uint16, min(n, block))
 	for i := range wide {

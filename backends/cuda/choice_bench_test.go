@@ -38,12 +38,15 @@ type choiceTiming struct {
 func BenchmarkChoice(b *testing.B) {
 	gpu := benchGPU(b)
 	all := newArena(b, gpu)
+	var last *deviceCall
 	eachChoice(b, gpu, "device", 250, func(p flashkit.Problem, pass flashkit.Pass) ([]stemID, stemID, []float64) {
-		c := all.call(p)
-		ids, chosen := c.candidates(b, pass)
-		return ids, chosen, turns(b, c, all.flush, ids, pass)
+		last = all.call(p)
+		ids, chosen := last.candidates(b, pass)
+		return ids, chosen, turns(b, last, all.flush, ids, pass)
 	}, func(s *stem, p flashkit.Problem) time.Duration {
-		return s.deviceCost(&gpu.dev, p, looseRows(p))
+		var call flashkit.Call
+		require.NoError(b, call.Set(p, s.pass, &last.args))
+		return s.callCost(&gpu.dev, &call)
 	})
 }
 
@@ -86,6 +89,9 @@ func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times f
 	var at string
 	for range problems {
 		p, pass := randomProblem(random)
+		if memory == "device" {
+			p = withFeatures(random, p, pass)
+		}
 		for memory == "host" && p.Bytes(pass) > hostArenaBytes/2 {
 			p, pass = randomProblem(random)
 		}
@@ -159,16 +165,65 @@ func (x *arena) call(p flashkit.Problem) *deviceCall {
 		at[m] += ceilDiv(s[0]*s[1]*s[2]*s[3]*t.Size(), granule) * granule
 		return m.Tensor(t, from/t.Size(), s[0], s[1], s[2], s[3])
 	}
-	for _, a := range denseArguments {
+	for _, a := range allArguments {
+		forward, backward := a.Role(&p, flashkit.PassForward), a.Role(&p, flashkit.PassBackward)
+		t, shape := a.DType(&p), a.Shape(&p)
+		if p.Page > 0 && (a.Name == "K" || a.Name == "V") {
+			shape[0], shape[2] = p.Batch*ceilDiv(p.KVLen, p.Page), p.Page
+		}
 		switch {
-		case a.Name == "DLSE":
-		case a.Role(&p, flashkit.PassForward)&flashkit.Output != 0, a.Role(&p, flashkit.PassBackward)&flashkit.Output != 0:
-			*a.Of(&c.args) = tensor(x.output, a.DType(&p), a.Shape(&p))
+		case a.Name == "DLSE" || a.Name == "DBias" || a.Name == "DSink" || forward|backward == 0:
+		case forward&flashkit.Output != 0, backward&flashkit.Output != 0:
+			*a.Of(&c.args) = tensor(x.output, t, shape)
+		case t == flashkit.Bool: // most bytes of numbers say true
+			*a.Of(&c.args) = tensor(x.inputs[flashkit.BFloat16], t, shape)
 		default:
-			*a.Of(&c.args) = tensor(x.inputs[p.DType], p.DType, a.Shape(&p))
+			*a.Of(&c.args) = tensor(x.inputs[t], t, shape)
 		}
 	}
+	c.args.Seqs = x.sequences(&p)
 	return c
+}
+
+// sequences draws lengths, and shuffles pages.
+func (x *arena) sequences(p *flashkit.Problem) *flashkit.Sequences {
+	if !p.Ragged {
+		return nil
+	}
+	s := new(flashkit.Sequences)
+	for range p.Batch {
+		s.QLens, s.KVLens = append(s.QLens, int32(1+rand.IntN(p.QLen))), append(s.KVLens, int32(1+rand.IntN(p.KVLen)))
+	}
+	if p.Page > 0 {
+		for _, n := range rand.Perm(p.Batch * ceilDiv(p.KVLen, p.Page)) {
+			s.Pages = append(s.Pages, int32(n))
+		}
+	}
+	return s
+}
+
+// withFeatures draws features for most problems, if FLASHKIT_FEATURES asks for it.
+func withFeatures(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) flashkit.Problem {
+	if os.Getenv("FLASHKIT_FEATURES") == "" || r.IntN(5) == 0 {
+		return p
+	}
+	some := func(n int) bool { return r.IntN(n) == 0 }
+	if some(6) {
+		p.Score.Softcap = 30
+	}
+	pairs := p.Batch * p.Heads * p.QLen * p.KVLen
+	p.Score.ALiBi, p.Score.Sink, p.Ragged = some(6), some(4), some(2)
+	p.Score.Bias, p.Score.Mask = some(8) && pairs < 1<<27, some(8) && pairs < 1<<27
+	if some(12) {
+		p.Score.Dropout = 0.1
+	}
+	if pass == flashkit.PassForward {
+		p.Carry = some(8)
+		if p.Ragged && some(2) {
+			p.Page = 1 << (r.IntN(9))
+		}
+	}
+	return p
 }
 
 // candidates returns the stems that take the tensors, and which is the choice.
@@ -176,7 +231,7 @@ func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID,
 	var call flashkit.Call
 	require.NoError(b, call.Set(c.p, pass, &c.args))
 	for i := range stems {
-		if s := &stems[i]; s.pass == pass && s.unfit(&c.b.dev, c.p) == none && s.describes(call.Traits) {
+		if s := &stems[i]; s.pass == pass && call.Features()&^s.takes == 0 && s.unfit(&c.b.dev, c.p) == none && s.describes(call.Traits) {
 			ids = append(ids, stemID(i))
 		}
 	}

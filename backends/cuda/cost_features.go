@@ -8,28 +8,54 @@ import (
 )
 
 // What features add to the time of a pass, as fractions of it: any at all, which takes
-// other code, and each by itself. Products of 16 bits take less time beside them.
+// other code, and each by itself. Products of 16 bits take less time beside them, and
+// decode hides all behind its reading. BenchmarkFeatures measures them.
 var featureTimes = [...]struct {
-	feature           flashkit.Feature
-	float32           float64 // both passes
-	forward, backward float64 // of 16 bits
+	feature    flashkit.Feature
+	float32    float64 // both passes
+	sm90, sm80 float64 // forward of 16 bits
+	backward   float64 // of 16 bits
+	decode     float64
 }{
-	{flashkit.AllFeatures, .02, .15, .18},
-	{flashkit.FeatureSoftcap, .25, .9, .4}, {flashkit.FeatureALiBi, .05, .5, .1}, {flashkit.FeatureBias, .15, 1, .5},
-	{flashkit.FeatureMask, .3, .8, 1.5}, {flashkit.FeatureDropout, .3, 1.3, .5}, {flashkit.FeaturePage, .1, .1, 0},
-	{flashkit.FeatureMixed, .2, 0, 0},
+	{flashkit.AllFeatures, .1, .15, .1, .2, .1},
+	{flashkit.FeatureSoftcap, .25, .6, .6, .6, .01}, {flashkit.FeatureALiBi, .05, .3, .6, .02, .01}, {flashkit.FeatureBias, .1, 1, .6, 1.2, .2},
+	{flashkit.FeatureMask, .1, 1.1, .5, 1.5, .06}, {flashkit.FeatureDropout, .3, 1.4, .9, .6, .06}, {flashkit.FeaturePage, .3, .6, .5, 0, .2},
+	{flashkit.FeatureCarry, .2, 1.6, .5, 0, .2}, {flashkit.FeatureMixed, .2, 0, 0, 0, 0},
 }
 
-// share returns what a feature adds to a pass of the stem.
-func (s *stem) share(t flashkit.DType, i int) float64 {
+// smallPages is what pages of fewer keys than decode_sm80 loads at a time add to it.
+const smallPages = .4
+
+// share returns what a feature adds to a call by the stem.
+func (s *stem) share(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
-	case t == flashkit.Float32:
+	case s.rows > 0 && x.feature == flashkit.FeaturePage && c.Page < 8:
+		return x.decode + smallPages
+	case s.rows > 0 && i == 0: // what many rows do is not hidden behind the reading
+		return x.decode + .4*min(1, float64(c.Heads/c.KVHeads*c.QLen)/20)
+	case s.rows > 0:
+		return x.decode
+	case c.DType == flashkit.Float32:
 		return x.float32
-	case s.pass == flashkit.PassForward:
-		return x.forward
-	default:
+	case s.pass == flashkit.PassBackward:
 		return x.backward
+	case s.hopper:
+		return x.sm90
+	default:
+		return x.sm80
 	}
+}
+
+// firstTime is what a launch with features takes longer, in microseconds: its block of arguments and its
+// code are larger.
+func (s *stem) firstTime() float64 {
+	switch {
+	case s.dtypes[0] == flashkit.Float32 && s.rows == 0:
+		return 0
+	case s.rows > 0 || s.hopper:
+		return 5
+	}
+	return 10
 }
 
 // launchTime is that of another kernel, in microseconds: of a copy of what sequences say
@@ -49,14 +75,14 @@ func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
 // withFeatures returns what a call takes whose like without features takes a time, of which a
 // part does not depend on what is computed.
 func (s *stem) withFeatures(dev *Device, c *flashkit.Call, whole, fixed time.Duration) time.Duration {
-	asked, share, us := c.Features(), 1., 0.
+	asked, share, us := c.Features(), 1., s.firstTime()
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			share += s.share(c.DType, i)
+			share += s.share(c, i)
 		}
 	}
 	if c.Ragged {
-		share *= math.Exp2(-float64(c.Traits.Load) / 4)
+		share *= s.shorter(dev, c)
 		us += launchTime
 	}
 	if c.Carry {
@@ -72,6 +98,18 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call, whole, fixed time.Dur
 		}
 	}
 	return fixed + time.Duration(float64(max(0, whole-fixed))*share) + microseconds(us)
+}
+
+// shorter returns what part of the time is left where sequences are shorter than they may be: that of the pairs
+// where multiprocessors have many blocks each, more where the longest sequence takes its time.
+func (s *stem) shorter(dev *Device, c *flashkit.Call) float64 {
+	const tile, many = 128, 8 // rows of a block about; blocks of a multiprocessor
+	blocks := c.Batch * c.Heads * ceilDiv(c.QLen, tile)
+	if s.pass == flashkit.PassBackward {
+		blocks = c.Batch * c.KVHeads * ceilDiv(c.KVLen, tile)
+	}
+	even := min(1, float64(blocks)/float64(many*max(1, dev.SMs)))
+	return math.Exp2(-float64(c.Traits.Load) * (.1 + .15*even))
 }
 
 // dbiasCycles returns those of a multiprocessor for a product of sums_dbias.

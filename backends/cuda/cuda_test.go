@@ -85,6 +85,22 @@ func ExampleBackend_Backward() {
 	}
 }
 
+// A step of a growing cache: lengths are in the device's memory, so a graph that captures the
+// call is replayed while they grow.
+func ExampleDeviceSequences() {
+	b, err := cuda.Open()
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	p := flashkit.Problem{Batch: 2, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 64, VDim: 64, DType: flashkit.BFloat16, Ragged: true}
+	step := func(s *cuda.Stream, args *flashkit.Args, lens *cuda.Buffer) error {
+		args.Seqs = &flashkit.Sequences{KVLens: []int32{4096, 4096}} // at most
+		return b.Launch(context.Background(), s, p, flashkit.PassForward, args, cuda.Options{Sequences: &cuda.DeviceSequences{KVLens: lens}})
+	}
+	_ = step
+}
+
 // A kernel by name, into the stream; one that does not take the problem says why.
 func ExampleBackend_Launch() {
 	b, err := cuda.Open()

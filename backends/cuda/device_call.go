@@ -11,13 +11,15 @@ import (
 type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
 	Nondeterministic bool   // sums dQ in whatever order comes: faster, but the bits differ from run to run
+
+	Sequences *DeviceSequences // of a Ragged problem: where the device's memory has what Args.Seqs says
 }
 
 // Forward computes a forward pass on the device's memory, in the stream. It
 // returns when the work is enqueued; ctx is looked at before that. Errors are
 // those of flashkit.Kernel.Do. The first call of a kernel loads it; later
-// ones neither allocate nor wait, and a CUDA graph may capture them, but for Ragged
-// problems: what Args.Seqs says is copied by each call.
+// ones neither allocate nor wait, and a CUDA graph may capture them. What Args.Seqs says is
+// copied by each call: a graph of a Ragged problem wants Options.Sequences.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }
@@ -59,6 +61,11 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		return err
 	}
 	a.set(&a.call)
+	if o.Sequences != nil {
+		if err := a.useSequences(b, o.Sequences, args.Seqs); err != nil {
+			return err
+		}
+	}
 	if o.Nondeterministic {
 		a.deterministic = 0
 	}
@@ -72,9 +79,10 @@ type arguments struct {
 	features
 	call     flashkit.Call
 	featured bool
-	ints     []int32 // the lists of Sequences, one after the other
-	sides    [5]int  // how long each of them is
-	intsAt   Pointer // where they lie on the device
+	ints     []int32   // the lists of Sequences, one after the other
+	sides    [5]int    // how long each of them is
+	intsAt   Pointer   // where they lie on the device
+	shapes   [4][4]int // of Q, K, V and O in memory, of a call with features
 }
 
 // set describes a call on the device's memory.
@@ -86,6 +94,7 @@ func (a *arguments) set(c *flashkit.Call) {
 		}
 	}
 	a.setFeatures(c)
+	a.shapes = [...][4]int{c.Args.Q.Shape(), c.Args.K.Shape(), c.Args.V.Shape(), c.Args.O.Shape()}
 }
 
 // runDevice runs a call on tensors of the device to its end.

@@ -75,6 +75,8 @@ func (f *fakeDriver) computeFeatured(fn *fakeFunction, k *fakeKernel, block feat
 		x.finish()
 	case strings.HasPrefix(fn.name, "bwd_"):
 		x.backward()
+	case strings.HasPrefix(fn.name, "decode_"):
+		x.decode()
 	default:
 		x.forward()
 	}
@@ -201,10 +203,29 @@ func (x *fakeFeatured) forward() {
 		parts = x.parts(x.name, x.vDim, 256)
 	}
 	tiles := ceilDiv(int(x.qLen), rows)
+	if strings.HasPrefix(x.name, "fwd_sm90") { // few blocks take all tiles
+		x.blocks = tiles * int(x.batch*x.heads)
+	}
 	for block := range min(x.blocks/parts, tiles*int(x.batch*x.heads)) {
 		s, h := &x.seqs[block/tiles/int(x.heads)], block/tiles%int(x.heads)
 		for i := block % tiles * rows; i < min((block%tiles+1)*rows, s.rowEnd); i++ {
 			x.row(s, h, i)
+		}
+	}
+}
+
+// decode computes all rows by what comes last: the second kernel, or the last blocks to end.
+func (x *fakeFeatured) decode() {
+	if merge := strings.Contains(x.name, "_merge"); !merge && x.splits > 1 && x.turn == 0 {
+		return
+	} else if tiles := ceilDiv(int(x.heads/x.kvHeads*x.qLen), int(x.plan[2])); !merge && x.blocks != int(x.batch*x.kvHeads*x.splits)*tiles {
+		return // rows are left out
+	}
+	for i := range x.seqs {
+		for h := range int(x.heads) {
+			for row := range x.seqs[i].rowEnd {
+				x.row(&x.seqs[i], h, row)
+			}
 		}
 	}
 }

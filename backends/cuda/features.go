@@ -25,6 +25,7 @@ type features struct {
 	page, pageWidth     int32
 	pageFactor          uint32
 	pageShift           int32
+	pageBox             int32
 	biasWide, dbiasWide int32
 	biasPairs           int32
 	maskPairs           int32
@@ -33,7 +34,7 @@ type features struct {
 	deltaRows           int32
 	deltaStep           int32
 	dbiasShape          [3]int32
-	_                   [20]byte // the driver copies the block with the padding of its alignment to 64
+	_                   [16]byte // the driver copies the block with the padding of its alignment to 64
 }
 
 // plainFeatures are those that plain instances of every kernel take, as numbers.
@@ -182,11 +183,17 @@ func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s
 // enqueueParts launches the kernels of a stem that have instances with features.
 func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	block := unsafe.Pointer(&x.mapped)
-	f, err := b.images.get(b.drv, id, partFeatures, p)
+	f, err := b.images.get(b.drv, id, stems[id].featurePart(&p), p)
 	if err != nil {
 		return err
 	}
 	heads := p.Batch * p.Heads
+	switch id {
+	case fwdSM90:
+		return b.runHopperFeatures(f, p, x, s)
+	case decodeSM80:
+		return b.runDecode(b.planDecode(f, id, p), f, partFeaturesMerge, p, x, block, s)
+	}
 	if stems[id].pass == flashkit.PassForward {
 		blocks := ceilDiv(p.QLen, f.rows) * heads
 		if id == fwdF32 {
@@ -208,6 +215,33 @@ func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s St
 	keys := ceilDiv(p.KVLen, f.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
 	rows := ceilDiv(p.QLen, f.rows) * heads * f32Parts(id, p, p.Dim, f32KeyColumns)
 	return b.run(f, keys+rows, block, s)
+}
+
+// runHopperFeatures launches fwd_sm90 with features.
+func (b *Backend) runHopperFeatures(f *function, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	box := f.keys
+	if p.Page > 0 {
+		box = commonDivisor(p.Page, f.keys)
+	}
+	x.pageBox, x.rows = int32(box), rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}
+	blocks := min(b.dev.SMs, int(x.rows.tall)*p.Batch*p.Heads)
+	if blocks == 0 {
+		return nil
+	}
+	if err := b.mapTensors(x, flashkit.PassForward, p.DType, x.shapes, [...]int{f.rows, box, box, groupRows}); err != nil {
+		return err
+	}
+	if err := b.drv.MemsetD32Async(x.turn, 0, 1, s); err != nil {
+		return err
+	}
+	return b.run(f, blocks, unsafe.Pointer(&x.mapped), s)
+}
+
+func commonDivisor(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // enqueueBackwardSM80 launches the kernels of bwd_sm80: those of delta, the main one, and

@@ -2,10 +2,10 @@
 # Tests the CUDA backend on a machine with an NVIDIA GPU, which needs neither Go nor
 # a checkout: make gpu-test puts this file, the test binary and flashrun into one
 # folder. Usage: gpu-test.sh [conformance] [sweep] [repeats] [sanitizer] [choice] [peers]
-# [masks] [jax] [regret]; all by default. compute-sanitizer, PyTorch and JAX are used if there.
+# [masks] [features] [jax] [regret]; all by default. compute-sanitizer, PyTorch and JAX are used if there.
 set -euo pipefail
 cd "$(dirname "$0")"
-steps=${*:-conformance sweep repeats sanitizer choice peers masks jax regret}
+steps=${*:-conformance sweep repeats sanitizer choice peers masks features jax regret}
 failed=
 
 step() {
@@ -22,7 +22,7 @@ conformance() {
 
 sweep() { ./flashrun conformance --backend cuda --case 'sweep*' --sweep "${SWEEP:-1000}" --seed "${SEED:-1}" | tail -n 8; }
 
-repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run TestRepeats; } # FLASHKIT_REPEATS of them
+repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestRepeats|TestFeaturedRepeats'; } # FLASHKIT_REPEATS of them
 
 # Every instance, and for the quick tools also traps and one shape of the grid; the
 # tools at once, as they use little of the GPU. racecheck slows kernels down a
@@ -92,8 +92,15 @@ drawn() {
 }
 
 # How good the choice among the kernels is: on random problems, the time of the chosen one
-# over that of the fastest. FLASHKIT_SEED and FLASHKIT_PROBLEMS change them.
-choice() { ./cuda.test -test.run '^$' -test.bench Choice -test.benchtime 1x | grep -E ' regret | FAIL|^PASS'; }
+# over that of the fastest. FLASHKIT_SEED and FLASHKIT_PROBLEMS change them; with
+# FLASHKIT_FEATURES most have features.
+choice() {
+	./cuda.test -test.run '^$' -test.bench Choice -test.benchtime 1x | grep -E ' regret | FAIL|^PASS'
+	FLASHKIT_FEATURES=1 ./cuda.test -test.run '^$' -test.bench BenchmarkChoice -test.benchtime 1x | grep -E ' regret | FAIL|^PASS'
+}
+
+# What each feature costs beside the same kernel without.
+features() { ./cuda.test -test.run '^$' -test.bench Features -test.benchtime 1x | grep plain; }
 
 peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x

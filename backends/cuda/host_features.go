@@ -3,6 +3,7 @@ package cuda
 import (
 	"context"
 	"errors"
+	"strings"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -247,6 +248,9 @@ func (x *stagedCall) describe(a *arguments, device Pointer) {
 		if v := a.view(s.arg.Name); v != nil {
 			s.place(v, device)
 		}
+		if n := strings.Index("QKVO", s.arg.Name); n >= 0 && len(s.arg.Name) == 1 {
+			a.shapes[n] = s.whole(x.p.Batch)
+		}
 	}
 	a.features.align(&x.c.Problem, x.c.Args.Bias.DType().Size())
 	at := 0
@@ -262,6 +266,20 @@ func (x *stagedCall) describe(a *arguments, device Pointer) {
 		}
 		at += n
 	}
+}
+
+// whole returns the shape of the copy, with all that repeats.
+func (s *staged) whole(batch int) [4]int {
+	shape := s.shape
+	for d, stride := range s.t.Strides() {
+		if shape[d] != 1 || stride != 0 || s.pages != nil {
+			continue
+		}
+		if shape[d] = s.t.Shape()[d]; d == 0 && s.t.Shape()[0] > 1 {
+			shape[d] = batch
+		}
+	}
+	return shape
 }
 
 // place makes v the copy of the tensor on the device.

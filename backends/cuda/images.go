@@ -24,7 +24,10 @@ import (
 // than all of them.
 //
 //go:embed images
-var imageFiles embed.FS
+var embedded embed.FS
+
+// imageFiles are those; tests try others.
+var imageFiles fs.FS = embedded
 
 // images are the kernels of one device. A file is loaded when one of its kernels
 // is first used.

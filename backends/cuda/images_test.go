@@ -134,6 +134,8 @@ func (s *stem) has(part partID) bool {
 		return false
 	}
 	switch part {
+	case partLayout, partShaped:
+		return s.name == "fwd_sm90"
 	case partDelta, partFeaturesDelta:
 		return s.pass == flashkit.PassBackward
 	case partFinish, partFeaturesFinish:

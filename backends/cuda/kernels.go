@@ -45,14 +45,14 @@ const maxDims = 6
 
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, plainFeatures, &fwdSM90Costs},
+	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesForward, &fwdSM90Costs},
 	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesForward, &fwdSM80Costs},
 	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, plainFeatures, &bwdSM90Costs},
 	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesBackward, &bwdSM80Costs},
 	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs},
 	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesBackward, &bwdF32Costs},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, plainFeatures, &decodeCosts},
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, takesForward, &decodeCosts},
 }
 
 // A part is a kernel of a stem.
@@ -68,13 +68,42 @@ const (
 	partFeaturesDelta
 	partFeaturesFinish
 	partFeaturesMerge
+
+	partLayout // fwd_sm90: sequences, pages, sinks and what is carried on alone; softcap and ALiBi too
+	partShaped
 )
 
 var partNames = [...]struct {
 	name   string
 	perDim bool
 }{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true},
-	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true}}
+	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
+	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true}}
+
+// featurePart returns the instance that knows all features of a problem, and little else.
+func (s *stem) featurePart(p *flashkit.Problem) partID {
+	switch asked := p.Features() &^ plainFeatures; {
+	case s.pass != flashkit.PassForward || !s.hopper:
+	case asked&^layoutFeatures == 0:
+		return partLayout
+	case asked&^(layoutFeatures|flashkit.FeatureSoftcap|flashkit.FeatureALiBi) == 0:
+		if slopes := p.Score.ALiBi; !slopes || scoreUnit(p) >= 1e-15 { // else slopes over it may be infinite
+			return partShaped
+		}
+	}
+	return partFeatures
+}
+
+// scoreUnit is what the weights of fwd_sm90 are powers of 2 of multiples of.
+func scoreUnit(p *flashkit.Problem) float64 {
+	if p.Score.Softcap != 0 {
+		return float64(p.Score.Softcap) * math.Log2E
+	}
+	return p.SoftmaxScale() * math.Log2E
+}
+
+// layoutFeatures leave scores as they are.
+const layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry
 
 // pad returns which of the stem's head dims a problem is padded to, if one of
 // them is wide enough.
@@ -95,6 +124,7 @@ const (
 	manyRows
 	longSequence
 	manyBlocks
+	oddPage
 )
 
 // unfit returns why a valid problem is not for the stem on a device. It does not
@@ -114,6 +144,8 @@ func (s *stem) unfit(dev *Device, p flashkit.Problem) unfit {
 		return longSequence
 	case blocks(p) > math.MaxInt32:
 		return manyBlocks
+	case s.hopper && p.Page%mappedKeys != 0:
+		return oddPage
 	}
 	return none
 }
@@ -155,6 +187,8 @@ func (s *stem) fits(dev *Device, p flashkit.Problem) string {
 		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(p.QLen, p.KVLen))
 	case manyBlocks:
 		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(p))
+	case oddPage:
+		return fmt.Sprintf("supports pages of a multiple of %d keys, not %d", mappedKeys, p.Page)
 	}
 	return ""
 }

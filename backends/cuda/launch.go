@@ -76,7 +76,11 @@ func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 	case fwdSM90:
 		return planHopper(p), nil
 	case decodeSM80:
-		f, err := b.images.get(b.drv, id, partMain, p)
+		part := partMain
+		if featured(&p) {
+			part = partFeatures
+		}
+		f, err := b.images.get(b.drv, id, part, p)
 		if err != nil {
 			return workspace{}, err
 		}
@@ -132,7 +136,7 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 			launch = b.drv.LaunchDependent
 		}
 		blocks *= ceilDiv(max(p.Dim, p.VDim), hopperKeyColumns)
-		if err := b.mapTensors(x, flashkit.PassBackward, p, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
+		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, mappedShapes(p), [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}
 	}
@@ -219,23 +223,26 @@ func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, x *arguments, s S
 	if err != nil {
 		return err
 	}
-	merge, err := b.images.get(b.drv, id, partMerge, p)
+	d := b.planDecode(f, id, p)
+	return d.within(b, x, s, func() error { return b.runDecode(d, f, partMerge, p, x, unsafe.Pointer(&x.params), s) })
+}
+
+// runDecode launches the kernels of decode_sm80, f the main one, with an argument block.
+func (b *Backend) runDecode(d decodePlan, f *function, part partID, p flashkit.Problem, x *arguments, block unsafe.Pointer, s StreamHandle) error {
+	merge, err := b.images.get(b.drv, decodeSM80, part, p) // loaded now: a later call may be captured
 	if err != nil {
 		return err
 	}
-	d, a := b.planDecode(f, id, p), &x.params
-	a.splits = int32(d.splits)
-	return d.within(b, x, s, func() error {
-		if d.turn > 0 {
-			if err := b.drv.MemsetD32Async(a.turn, 0, d.turn, s); err != nil {
-				return err
-			}
-		}
-		if err := b.run(f, d.tiles*d.splits, unsafe.Pointer(a), s); err != nil || d.splits == 1 || d.turn > 0 {
+	x.splits = int32(d.splits)
+	if d.turn > 0 {
+		if err := b.drv.MemsetD32Async(x.turn, 0, d.turn, s); err != nil {
 			return err
 		}
-		return b.run(merge, ceilDiv(p.Batch*p.Heads*p.QLen, merge.rows), unsafe.Pointer(a), s)
-	})
+	}
+	if err := b.run(f, d.tiles*d.splits, block, s); err != nil || d.splits == 1 || d.turn > 0 {
+		return err
+	}
+	return b.run(merge, ceilDiv(p.Batch*p.Heads*p.QLen, merge.rows), block, s)
 }
 
 // run launches one kernel, unless it has no block.

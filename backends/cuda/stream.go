@@ -111,13 +111,13 @@ func (e *Event) Close() error {
 
 // Upload copies host memory to the buffer, from a byte of it on. It returns when
 // src may be used again.
-func Upload[T float32 | ~uint16 | ~bool](s *Stream, to *Buffer, from int, src []T) error {
+func Upload[T float32 | ~int32 | ~uint16 | ~bool](s *Stream, to *Buffer, from int, src []T) error {
 	return s.copy(to, from, unsafe.Pointer(unsafe.SliceData(src)), len(src)*int(unsafe.Sizeof(*new(T))), true)
 }
 
 // Download copies from a byte of the buffer on to host memory, and returns when
 // it is there: it waits for the work in the stream.
-func Download[T float32 | ~uint16 | ~bool](s *Stream, dst []T, of *Buffer, from int) error {
+func Download[T float32 | ~int32 | ~uint16 | ~bool](s *Stream, dst []T, of *Buffer, from int) error {
 	return s.copy(of, from, unsafe.Pointer(unsafe.SliceData(dst)), len(dst)*int(unsafe.Sizeof(*new(T))), false)
 }
 

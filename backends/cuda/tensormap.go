@@ -88,7 +88,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	if err != nil || p.Heads*p.QLen == 0 {
 		return err
 	}
-	if err := b.mapTensors(a, flashkit.PassForward, p, [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
+	if err := b.mapTensors(a, flashkit.PassForward, p.DType, mappedShapes(p), [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
 		return err
 	}
 	w := planHopper(p)
@@ -108,6 +108,10 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 		return b.run(f, blocks, unsafe.Pointer(&a.mapped), s)
 	})
 }
+
+// mappedKeys divide the pages that copies by tensor maps can take: a box of fewer rows would not
+// begin where the permutation of its chunks does.
+const mappedKeys = 8
 
 // groupRows are the query rows of a warpgroup of fwd_sm90.
 const groupRows = 64
@@ -148,13 +152,18 @@ func groupShare(used, groups int) float64 {
 	return float64(groupTime(used)) / float64(groupTime(groups))
 }
 
+// mappedShapes are the shapes of what has maps, Q, K, V and O, where it is dense.
+func mappedShapes(p flashkit.Problem) [4][4]int {
+	return [...][4]int{p.QShape(), p.KShape(), p.VShape(), p.OShape()}
+}
+
 // mapTensors makes the maps of a pass, of which a copy moves so many rows each.
-func (b *Backend) mapTensors(a *arguments, pass flashkit.Pass, p flashkit.Problem, tiles [4]int) error {
-	for i, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape(), p.OShape()} {
-		if shape[2] == 0 { // nothing to read
+func (b *Backend) mapTensors(a *arguments, pass flashkit.Pass, t flashkit.DType, shapes [4][4]int, tiles [4]int) error {
+	for i, shape := range shapes {
+		if shape[0]*shape[1]*shape[2] == 0 { // nothing to read
 			continue
 		}
-		if err := b.maps.get(b.drv, &a.maps[i], &a.views[mappedViews[pass][i]], p.DType, shape, tiles[i]); err != nil {
+		if err := b.maps.get(b.drv, &a.maps[i], &a.views[mappedViews[pass][i]], t, shape, tiles[i]); err != nil {
 			return err
 		}
 	}
@@ -164,7 +173,7 @@ func (b *Backend) mapTensors(a *arguments, pass flashkit.Pass, p flashkit.Proble
 // planHopper makes room for the counter that deals out the tiles of a mask, which
 // differ in length.
 func planHopper(p flashkit.Problem) (w workspace) {
-	if lo, hi := band(p); hi < p.KVLen-1 || p.QLen-1+lo > 0 {
+	if lo, hi := band(p); featured(&p) || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
 		w.turn = 1
 	}
 	return w

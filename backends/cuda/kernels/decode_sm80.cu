@@ -20,8 +20,10 @@
 // warp works on the keys that it fetched, and no barrier joins the warps before
 // the end. With more rows, warps that hold different rows form a team of 2, 4 or
 // 8, and each works on the keys that all of its team have fetched.
-#include "mma.cuh"
-#include "params.cuh"
+//
+// Instances for features: parts are cut for each sequence by its own length, and a warp
+// looks up the pages of the keys that it fetches a round later.
+#include "score.cuh"
 
 struct F32 { float x; };
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
@@ -59,26 +61,84 @@ struct Band {
     unsigned row, group, total; // packed rows: the tile's first, those of one query row, all
     int lo, hi, begin, end;     // the part: keys begin to end-1
     __device__ int n(int i) const { return min(row + i, total - 1) / group; }
+    __device__ int head(int i) const { return min(row + i, total - 1) % group; } // of the KV head's
     __device__ int first(int i) const { return max(begin, n(i) + lo); }
     __device__ int last(int i) const { return min(end - 1, n(i) + hi); }
 };
 
+// What features say of a packed row: query row n of head h.
+struct RowOf {
+    int n, h;
+    float slope;             // of ALiBi, in units of log2
+    const char *bias, *mask; // of key 0
+};
+
+// The same for the rows of a block.
+template <class T> struct RowScores {
+    const Params &p;
+    const Features &f;
+    int b, diagonal;
+    bool changes; // the scores are made here, else they are the products by scale_log2
+
+    __device__ __forceinline__ RowScores(const Params &p, const Features &f, int b, int diagonal)
+        : p(p), f(f), b(b), diagonal(diagonal), changes(f.cap_in != 0 || f.bias.data || f.slopes.data) {}
+    __device__ __forceinline__ float factor() const { return changes ? 1 : p.scale_log2; }
+    __device__ __forceinline__ bool wide() const { return sizeof(T) == 4 || f.bias_wide; }
+    __device__ __forceinline__ RowOf row(int n, int h) const {
+        return {n, h, f.slopes.data ? kLog2E * ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head] : 0,
+                (const char *)f.bias.data + (b * f.bias.batch + h * f.bias.head + n * f.bias.row) * (wide() ? 4 : 2),
+                (const char *)f.mask.data + b * f.mask.batch + h * f.mask.head + n * f.mask.row};
+    }
+    // The score of key j in units of log2, from the dot product s.
+    __device__ __forceinline__ float of(const RowOf &r, float s, int j) const {
+        float slope;
+        s = f.cap_in != 0 ? tanh_of(s * f.cap_in, slope) * f.cap_out : s * p.scale_log2;
+        if (f.bias.data) {
+            const int at = min(j, p.kv_len - 1);
+            if constexpr (sizeof(T) == 4) s = fmaf(((const float *)r.bias)[at], kLog2E, s);
+            else s = fmaf(f.bias_wide ? ((const float *)r.bias)[at] : widen<T>(((const uint16_t *)r.bias)[at]), kLog2E, s);
+        }
+        return fmaf(-r.slope, fabsf(j - r.n - diagonal), s);
+    }
+    __device__ __forceinline__ bool hides(const RowOf &r, int j) const { return f.mask.data && !r.mask[min(j, p.kv_len - 1)]; }
+    // The random words of keys j/4*4 to j/4*4+3: bit i says that key i of them is dropped.
+    __device__ __forceinline__ uint32_t drops(const RowOf &r, int j) const {
+        const uint4 w = philox({(uint32_t)j >> 2, (uint32_t)r.n, (uint32_t)r.h, (uint32_t)b}, f.seed[0], f.seed[1]);
+        return (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
+    }
+};
+
+// 0 x + y of two elements each: y, unless x is not finite.
+template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y);
+template <> __device__ __forceinline__ uint32_t zero_times<BF16>(uint32_t x, uint32_t y) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
+    return y;
+}
+template <> __device__ __forceinline__ uint32_t zero_times<F16>(uint32_t x, uint32_t y) {
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
+    return y;
+}
+
 // A Tile is a warp's rows and their sums. 16-bit: lane l holds rows l/4 and
 // l/4+8 and their columns 8i + l%4*2 + {0,1}: o D/2 registers, q D/4 or in shared memory.
-template <class T, int D> struct Tile {
+template <class T, int D, bool features> struct Tile {
     using L = Layout<T, D>;
     uint32_t q[L::extra ? 2 : D / 16][4], q_at;
     float o[D / 8][4] = {}, m[2] = {-infinity, -infinity}, l[2] = {};
     int first[2], last[2]; // keys that the lane's rows see
+    RowOf rows[features ? 2 : 1];
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
         q_at = shared_address(rows_of_q) + L::place(lane % 16, lane / 16);
         UNROLL for (int i = 0; !L::extra && i < D / 16; i++) load_matrix(q[i], q_at ^ 32 * i);
         UNROLL for (int h = 0; h < 2; h++) first[h] = band.first(lane / 4 + 8 * h), last[h] = band.last(lane / 4 + 8 * h);
     }
+    __device__ __forceinline__ void begin(const RowScores<T> &x, const Band &band, int head, int lane) {
+        UNROLL for (int h = 0; h < 2; h++) rows[h] = x.row(band.n(lane / 4 + 8 * h), head + band.head(lane / 4 + 8 * h));
+    }
 
     // Adds the 16 keys from key on, whose rows lie at k and v. edge: 0 if all rows see them all, 2 if some do and some do not.
-    __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane) {
+    __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
         float s[2][4] = {}, odd[2][4] = {}; // two chains of products each
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
         UNROLL for (int i = 0; i < D / 16; i += 2) {
@@ -93,10 +153,16 @@ template <class T, int D> struct Tile {
             mma<T>(odd[1], q[even + 1], y[2], y[3]);
         }
         UNROLL for (int e = 0; e < 8; e++) s[e / 4][e % 4] += odd[e / 4][e % 4];
+        if (features && x.changes) {
+            UNROLL for (int e = 0; e < 8; e++) s[e / 4][e % 4] = x.of(rows[features ? e / 2 % 2 : 0], s[e / 4][e % 4], key + e / 4 * 8 + lane % 4 * 2 + e % 2);
+        }
+        uint32_t hidden = 0; // bit e: element e
         if (edge) {
             UNROLL for (int e = 0; e < 8; e++) {
                 const int j = key + e / 4 * 8 + lane % 4 * 2 + e % 2, h = e / 2 % 2;
-                if (j < first[h] || j > last[h]) s[e / 4][e % 4] = -infinity;
+                bool hides = j < first[h] || j > last[h];
+                if constexpr (features) hides = hides || x.hides(rows[h], j), hidden |= hides << e;
+                if (hides) s[e / 4][e % 4] = -infinity;
             }
         }
         float grow[2];
@@ -112,10 +178,25 @@ template <class T, int D> struct Tile {
         if (__any_sync(lanes, grow[0] != 1 || grow[1] != 1)) {
             UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
         }
-        if (edge == 2) {
+        if (features && x.f.drop_below) {
+            UNROLL for (int i = 0; i < 4; i++) {
+                const int j = key + i / 2 * 8 + lane % 4 * 2;
+                const uint32_t dropped = x.drops(rows[features ? i % 2 : 0], j) >> j % 4;
+                if (dropped & 1) s[i / 2][i % 2 * 2] = 0;
+                if (dropped & 2) s[i / 2][i % 2 * 2 + 1] = 0;
+            }
+        }
+        if (features && edge) {
+            uint32_t odd = 0;
+            UNROLL for (int i = 0; i < D / 16; i++) {
+                const uint4 y = ((const uint4 *)v)[i * 32 + lane];
+                odd = zero_times<T>(y.x, zero_times<T>(y.y, zero_times<T>(y.z, zero_times<T>(y.w, odd))));
+            }
+            if (__any_sync(lanes, odd != 0)) return add_visible(v, key, s, hidden, lane);
+        } else if (edge == 2) {
             float zero = 0;
             _Pragma("unroll 8") for (int i = lane; i < 16 * D; i += 32) zero += 0 * widen<T>(((const uint16_t *)v)[i]);
-            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, lane); // NaN: it would reach rows that do not see it
+            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, 0, lane); // NaN: it would reach rows that do not see it
         }
         const uint32_t p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
         const uint32_t v_at = shared_address(v) + L::place(lane / 8 % 2 * 8 + lane % 8, lane / 16);
@@ -128,12 +209,13 @@ template <class T, int D> struct Tile {
     }
 
     // O += P V, one key after another, of those that a row sees.
-    __device__ __forceinline__ void add_visible(const char *v, int key, const float (&s)[2][4], int lane) {
+    __device__ __forceinline__ void add_visible(const char *v, int key, const float (&s)[2][4], uint32_t hidden, int lane) {
         ROLLED for (int j = 0; j < 16; j++) {
             UNROLL for (int h = 0; h < 2; h++) {
                 const float low = j & 1 ? s[0][2 * h + 1] : s[0][2 * h], high = j & 1 ? s[1][2 * h + 1] : s[1][2 * h];
                 const float p = __shfl_sync(lanes, j & 8 ? high : low, (lane & 28) | (j & 7) / 2);
-                if (key + j < first[h] || key + j > last[h]) continue;
+                const uint32_t hides = features ? __shfl_sync(lanes, hidden, (lane & 28) | (j & 7) / 2) >> (j / 8 * 4 + 2 * h + j % 2) & 1 : 0;
+                if (features ? hides : key + j < first[h] || key + j > last[h]) continue;
                 UNROLL for (int i = 0; i < D / 4; i++)
                     o[i / 2][2 * h + i % 2] += p * widen<T>(((const uint16_t *)(v + L::place(j, i / 2)))[lane % 4 * 2 + i % 2]);
             }
@@ -153,22 +235,31 @@ template <class T, int D> struct Tile {
 
 // float32: 8 rows, Q in shared memory. Of the scores, lane l has key l%keys and
 // every (32/keys)th four dims; of O, `wide` neighbouring columns of every 32*wide.
-template <int D> struct Tile<F32, D> {
+template <int D, bool features> struct Tile<F32, D, features> {
     using L = Layout<F32, D>;
     static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns of a lane
     float o[R][C] = {}, m[R], l[R]; // l: of the lane's keys
     int first, last, live;          // keys that row lane%8 sees; rows that exist
     const char *q;                  // [R, pitch]
+    RowOf mine;                     // row lane%8
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
         q = rows_of_q, first = band.first(lane % R), last = band.last(lane % R), live = band.total - band.row;
         UNROLL for (int i = 0; i < R; i++) m[i] = -infinity, l[i] = 0;
     }
 
-    __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane) {
-        live > 0 && live <= R / 2 ? add<R / 2>(k, v, key, edge, c, lane) : add<R>(k, v, key, edge, c, lane);
+    __device__ __forceinline__ void begin(const RowScores<F32> &x, const Band &band, int head, int lane) {
+        mine = x.row(band.n(lane % R), head + band.head(lane % R));
     }
-    template <int R> __device__ __forceinline__ void add(const char *k, const char *v, int key, int edge, float c, int lane) {
+    __device__ __forceinline__ RowOf row(int i) const { // lane i's
+        return {__shfl_sync(lanes, mine.n, i), __shfl_sync(lanes, mine.h, i), __shfl_sync(lanes, mine.slope, i),
+                (const char *)__shfl_sync(lanes, (unsigned long long)mine.bias, i), (const char *)__shfl_sync(lanes, (unsigned long long)mine.mask, i)};
+    }
+
+    __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<F32> &x) {
+        live > 0 && live <= R / 2 ? add<R / 2>(k, v, key, edge, c, lane, x) : add<R>(k, v, key, edge, c, lane, x);
+    }
+    template <int R> __device__ __forceinline__ void add(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<F32> &scores) {
         const int j = lane % keys;
         float s[R] = {};
         _Pragma("unroll 4") for (int u = lane / keys; u < D / 4; u += 32 / keys) {
@@ -181,12 +272,19 @@ template <int D> struct Tile<F32, D> {
         UNROLL for (int i = 0; i < R; i++) {
             s[i] = butterfly_sum<keys, 32>(s[i]);
             const int from = __shfl_sync(lanes, first, i), to = __shfl_sync(lanes, last, i);
-            const bool hidden = edge && (key + j < from || key + j > to);
+            bool hidden = edge && (key + j < from || key + j > to), dropped = false;
+            if constexpr (features) {
+                const RowOf r = row(i);
+                if (scores.changes) s[i] = scores.of(r, s[i], key + j);
+                hidden = hidden || scores.hides(r, key + j);
+                dropped = scores.f.drop_below && scores.drops(r, key + j) >> (key + j) % 4 & 1;
+            }
             if (hidden) s[i] = -infinity;
             const float top = fmaxf(m[i], c * butterfly_max<1, keys>(s[i]));
             const float base = top == -infinity ? 0 : top, grow = exp2_approx(m[i] - base);
             s[i] = exp2_approx(fmaf(s[i], c, -base));
             m[i] = top, l[i] = l[i] * grow + s[i];
+            if (dropped) s[i] = 0;
             if (hidden) s[i] = -1; // no P is negative
             UNROLL for (int e = 0; e < C; e++) o[i][e] *= grow;
         }
@@ -221,17 +319,31 @@ template <class L> struct Source {
     int bytes, place; // of a row from the lane's on; where they go
     bool aligned;
 
-    __device__ __forceinline__ Source(const View &t, int b, int g, int key, int dim, int lane) {
+    __device__ __forceinline__ Source(const View &t, int b, int g, int key, int dim, int lane, bool paged = false) {
         row = t.row * L::size;
         data = (const char *)t.data + (b * t.batch + g * t.head) * L::size + key * row;
         aligned = (((uintptr_t)data | row) & 15) == 0;
-        data += lane / units * row + lane % units * 16;
+        data += (paged ? 0 : lane / units * row) + lane % units * 16;
         bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
+    }
+    // Fetches rows from pages of so many bytes: lane i knows the page and the place in it of row i.
+    __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int page, int slot, int64_t page_bytes, int lane) {
+        ROLLED for (int i = 0; i < L::keys * units / 32; i++) {
+            const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
+            const char *from = data + __shfl_sync(lanes, page, key) * page_bytes + __shfl_sync(lanes, slot, key) * row + u * 16;
+            const int count = key < keys ? max(0, min(16, bytes - u * 16)) : 0;
+            const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
+            if (aligned) copy_async16(there, count > 0 ? from : data, count);
+            else copy_elements16<L::size>(there, from, count);
+        }
     }
     // Fetches the warp's rows of the next round, of which `keys` exist; the rest is zeros.
     __device__ __forceinline__ void fetch(uint32_t to, int keys, int lane) {
         const char *from = data;
         data += L::warps * L::keys * row;
+        fetch_from(from, to, keys, lane);
+    }
+    __device__ __forceinline__ void fetch_from(const char *from, uint32_t to, int keys, int lane) {
         auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u); // beside the lane's
             const int count = plain || r + lane / units < keys ? max(0, min(16, bytes - u * 16)) : 0;
@@ -280,32 +392,66 @@ struct Sums {
         }
         if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = m * ln2 + logf(l);
     }
+
+    // The same with features; of rows of padding with no key: 0 and -inf.
+    template <class T> __device__ __forceinline__ void write(const Params &p, const Features &f, const Sequence &e, int b, int h, int n, int d) const {
+        const bool real = n < e.rows;
+        const float carried = f.carry && real ? f.carried_lse[((int64_t)b * p.heads + h) * p.q_len + n] : -infinity;
+        const Ending y = real ? ending(f, m, l, h, carried) : Ending{0, 0, -infinity};
+        const int64_t at = e.q_batch * p.o.batch + h * p.o.head + (e.q0 + n) * p.o.row + d;
+        UNROLL for (int i = 0; i < 4 && d + i < p.v_dim; i++) {
+            float x = y.scale == 0 ? 0 : o[i] * y.scale;
+            if constexpr (sizeof(T) == 4) {
+                float *const to = (float *)p.o.data + at + i;
+                *to = y.earlier != 0 ? fmaf(y.earlier, *to, x) : x;
+            } else {
+                uint16_t *const to = (uint16_t *)p.o.data + at + i;
+                *to = (uint16_t)pack<T>(y.earlier != 0 ? fmaf(y.earlier, widen<T>(*to), x) : x, 0);
+            }
+        }
+        if (d == 0 && p.lse.data) ((float *)p.lse.data)[e.q_batch * p.lse.batch + h * p.lse.head + (e.q0 + n) * p.lse.row] = y.lse;
+    }
 };
 
 // O and LSE of the query row (b, h, n), columns d to d+3, from the parts.
-template <class T, int D> __device__ __forceinline__ void merge(const Params &p, int b, int h, int n, int d) {
+template <class T, int D, bool features> __device__ __forceinline__ void merge(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int n, int d) {
+    if (features && n >= e.rows()) return;
     Sums s;
     const int64_t rows = (int64_t)p.batch * p.heads * p.q_len, row = ((int64_t)b * p.heads + h) * p.q_len + n;
     s.add<16>(p.splits, p.part_o + row * D + d, rows * D, (const float2 *)p.part_lse + row, rows);
-    s.write<T>(p, b, h, n, d);
+    if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, d);
+    else s.template write<T>(p, b, h, n, d);
 }
 
-template <class T, int D> __device__ void decode(const Params &p) {
+template <class T, int D, bool features> __device__ void decode(const Params &p, const Features &f) {
     using L = Layout<T, D>;
     constexpr int W = L::warps, R = L::rows, step = W * L::keys;
     extern __shared__ __align__(1024) char shared[]; // [W, stages, slot], [W, extra], m and l [W, R, 2]
     float2 *const warp_sums = (float2 *)(shared + W * (L::ring + L::extra));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const unsigned group = (unsigned)p.heads / p.kv_heads, total = group * p.q_len;
+    const unsigned group = (unsigned)p.heads / p.kv_heads;
+    unsigned total = group * p.q_len;
     int team = 1; // warps that hold different rows
     while (team < W && team * R < total) team *= 2;
     const unsigned tiles = (total + team * R - 1) / (team * R);
     const unsigned x = blockIdx.x / tiles, y = x / p.splits;
     const unsigned tile = blockIdx.x % tiles, part = x % p.splits, g = y % p.kv_heads, b = y / p.kv_heads;
-    const unsigned start = tile * team * R, rows = min(team * R, total - start);
+    const unsigned start = tile * team * R;
+    const Extent<features> e(p, f, b);
+    if constexpr (features) {
+        if (start >= group * e.row_end()) return;
+        total = group * e.rows();
+    }
+    const unsigned rows = min(team * R, group * e.row_end() - start); // with those of padding
 
-    Band band = {start, group, total, p.lo, p.hi, 0, p.kv_len}; // of the block, then of the warp
-    const int from = band.first(0), seen = max(0, band.last(rows - 1) + 1 - from);
+    Band band = {start, group, total, e.lo(), e.hi(), 0, e.keys()}; // of the block, then of the warp
+    int from = band.first(0), seen;
+    if constexpr (features) {
+        from &= ~15; // as random words and pairs of keys are
+        seen = start < total ? max(0, band.last(min(rows, total - start) - 1) + 1 - from) : 0;
+    } else {
+        seen = max(0, band.last(rows - 1) + 1 - from);
+    }
     const unsigned pieces = (seen + L::keys - 1) / L::keys, each_part = pieces / p.splits, more = pieces % p.splits;
     band.begin = from + (each_part * part + min(part, more)) * L::keys;
     band.end = min(from + seen, band.begin + (each_part + (part < more)) * L::keys);
@@ -313,11 +459,36 @@ template <class T, int D> __device__ void decode(const Params &p) {
     const int first = band.first(0), all_first = band.first(R - 1), all_last = band.last(0), last = band.last(R - 1);
     const int mine = band.begin + warp * L::keys, rounds = (band.end - band.begin + step - 1) / step;
 
-    Source<L> k(p.k, b, g, mine, p.dim, lane), v(p.v, b, g, mine, p.v_dim, lane);
+    const bool paged = features && f.page;
+    int first_key = mine;
+    if constexpr (features) first_key = paged ? 0 : mine + e.s.key0;
+    const int kv_batch = paged ? 0 : e.kv_batch();
+    Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
+    if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
+    int page = 0, slot = 0; // where key lane%keys of the warp's next round lies
+    auto look_up = [&](int round) {
+        const int j = mine + round * step + lane % L::keys;
+        if (j >= band.end) return;
+        const int nth = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
+        page = f.pages[(int64_t)b * f.page_width + nth], slot = j - nth * f.page;
+    };
+    if (paged) look_up(0);
     auto fetch = [&](int round, int stage) {
         if (round >= rounds) return;
         const uint32_t to = shared_address(ring) + stage * L::slot;
+        if (paged) {
+            const int keys = band.end - mine - round * step;
+            if (f.page % L::keys == 0) { // then all of them lie in one page
+                const int whole = __shfl_sync(lanes, page, 0), row = __shfl_sync(lanes, slot, 0) + lane / Source<L>::units;
+                k.fetch_from(k.data + whole * (p.k.batch * L::size) + row * k.row, to, keys, lane);
+                v.fetch_from(v.data + whole * (p.v.batch * L::size) + row * v.row, to + L::slot / 2, keys, lane);
+            } else {
+                k.fetch_pages(to, keys, page, slot, p.k.batch * L::size, lane);
+                v.fetch_pages(to + L::slot / 2, keys, page, slot, p.v.batch * L::size, lane);
+            }
+            return look_up(round + 1);
+        }
         k.fetch(to, band.end - mine - round * step, lane);
         v.fetch(to + L::slot / 2, band.end - mine - round * step, lane);
     };
@@ -326,7 +497,7 @@ template <class T, int D> __device__ void decode(const Params &p) {
     char *const q = L::extra ? shared + W * L::ring + warp * L::extra : ring + (L::stages - 1) * L::slot;
     ROLLED for (int i = lane; i < R * L::units; i += 32) {
         const unsigned r = band.row + i / L::units, h = g * group + r % group;
-        const char *row = (const char *)p.q.data + (b * p.q.batch + h * p.q.head + r / group * p.q.row) * L::size;
+        const char *row = (const char *)p.q.data + (e.q_batch() * p.q.batch + h * p.q.head + (e.q0() + r / group) * p.q.row) * L::size;
         const int u = i % L::units, bytes = r < total ? max(0, min(16, p.dim * L::size - u * 16)) : 0;
         const uint32_t to = shared_address(q) + L::place(i / L::units, u);
         if (((uintptr_t)row & 15) == 0) copy_async16(to, row + u * 16, bytes);
@@ -334,12 +505,17 @@ template <class T, int D> __device__ void decode(const Params &p) {
     }
     copy_commit();
     for (int i = 1; i < L::stages - 1; i++) fetch(i, i), copy_commit();
-    Tile<T, D> sums;
+    Tile<T, D, features> sums;
     copy_wait<L::stages - 2>();
     __syncwarp(); // the warp's Q has come
     sums.load(q, band, lane);
+    int diagonal = 0;
+    if constexpr (features) diagonal = e.s.diagonal;
+    const RowScores<T> scores(p, f, b, diagonal);
+    if constexpr (features) sums.begin(scores, band, g * group, lane);
+    const float c = features ? scores.factor() : p.scale_log2;
 
-    const int mates = warp / team * team, barrier = 1 + warp / team, edge = p.q_len > 1 ? 2 : 1;
+    const int mates = warp / team * team, barrier = 1 + warp / team, edge = p.q_len > 1 ? 2 : 1, always = features && f.mask.data;
     for (int round = 0, stage = 0; round < rounds; round++) {
         copy_wait<L::stages - 2>();
         // The team's keys of this round have come, and all of it is done with the stage that is fetched next.
@@ -350,7 +526,7 @@ template <class T, int D> __device__ void decode(const Params &p) {
             const int key = band.begin + round * step + w * L::keys;
             if (key > last || key + L::keys <= first) continue;
             const char *slot = shared + w * L::ring + stage * L::slot;
-            sums.step(slot, slot + L::slot / 2, key, key < all_first || key + L::keys - 1 > all_last ? edge : 0, p.scale_log2, lane);
+            sums.step(slot, slot + L::slot / 2, key, key < all_first || key + L::keys - 1 > all_last || always ? edge : 0, c, lane, scores);
         }
         stage = stage == L::stages - 1 ? 0 : stage + 1;
     }
@@ -366,9 +542,18 @@ template <class T, int D> __device__ void decode(const Params &p) {
     };
     each([&](int row, int h, int n, int d) {
         Sums s;
+        if constexpr (features) {
+            if (n >= e.rows()) {
+                if (part == 0) s.template write<T>(p, f, e.s, b, h, n, d);
+                return;
+            }
+        }
         const int w = row / R, r = row % R; // the warps that hold the row: w, w + team, ...
         s.add<W>(W / team, (float *)(shared + w * L::ring) + r * L::o_pitch + d, team * L::ring / 4, warp_sums + w * R + r, team * R);
-        if (p.splits == 1) return s.write<T>(p, b, h, n, d);
+        if (p.splits == 1) {
+            if constexpr (features) return s.template write<T>(p, f, e.s, b, h, n, d);
+            else return s.template write<T>(p, b, h, n, d);
+        }
         const int64_t at = (((int64_t)part * p.batch + b) * p.heads + h) * p.q_len + n;
         *(float4 *)(p.part_o + at * D + d) = {s.o[0], s.o[1], s.o[2], s.o[3]};
         if (d == 0) ((float2 *)p.part_lse)[at] = {s.m, s.l};
@@ -380,21 +565,26 @@ template <class T, int D> __device__ void decode(const Params &p) {
     int ended = 0;
     if (threadIdx.x == 0) // release: the part is seen before it is counted; acquire: the other parts are read after they were
         asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(ended) : "l"(p.turn + y * tiles + tile), "r"(p.splits - 1) : "memory");
-    if (__syncthreads_or(ended == p.splits - 1)) each([&](int, int h, int n, int d) { merge<T, D>(p, b, h, n, d); });
+    if (__syncthreads_or(ended == p.splits - 1)) each([&](int, int h, int n, int d) { merge<T, D, features>(p, f, e, b, h, n, d); });
 }
 
-template <class T, int D> __device__ void merge_all(const Params &p) {
+template <class T, int D, bool features> __device__ void merge_all(const Params &p, const Features &f) {
     const int64_t x = (int64_t)blockIdx.x * merge_threads + threadIdx.x, row = x / (D / 4);
     const unsigned n = row % p.q_len, h = row / p.q_len % p.heads, b = row / p.q_len / p.heads;
-    if (b < p.batch) merge<T, D>(p, b, h, n, x % (D / 4) * 4);
+    if (b < p.batch) merge<T, D, features>(p, f, Extent<features>(p, f, b), b, h, n, x % (D / 4) * 4);
 }
 
-#define DECODE(name, T, D)                                                                                                     \
-    extern "C" __device__ Plan decode_sm80_##name##_plan = {32 * Layout<T, D>::warps, Layout<T, D>::shared,                    \
-                                                            Layout<T, D>::warps * Layout<T, D>::rows, Layout<T, D>::keys};     \
-    extern "C" __device__ Plan decode_sm80_merge_##name##_plan = {merge_threads, 0, merge_threads / (D / 4), 0};               \
-    extern "C" __global__ void __launch_bounds__(32 * Layout<T, D>::warps, 1) decode_sm80_##name(const __grid_constant__ Params p) { decode<T, D>(p); } \
-    extern "C" __global__ void __launch_bounds__(merge_threads) decode_sm80_merge_##name(const __grid_constant__ Params p) { merge_all<T, D>(p); }
+#define DECODE(name, merge_name, block, features, p, f, T, D)                                                                   \
+    extern "C" __device__ Plan name##_plan = {32 * Layout<T, D>::warps, Layout<T, D>::shared,                                   \
+                                              Layout<T, D>::warps * Layout<T, D>::rows, Layout<T, D>::keys};                    \
+    extern "C" __device__ Plan merge_name##_plan = {merge_threads, 0, merge_threads / (D / 4), 0};                              \
+    extern "C" __global__ void __launch_bounds__(32 * Layout<T, D>::warps, 1) name(const __grid_constant__ block x) { decode<T, D, features>(p, f); } \
+    extern "C" __global__ void __launch_bounds__(merge_threads) merge_name(const __grid_constant__ block x) { merge_all<T, D, features>(p, f); }
+#define INSTANCE(type, T, D)                                                                                                    \
+    DECODE(decode_sm80_##type##_d##D, decode_sm80_merge_##type##_d##D, Params, false, x, no_features, T, D)                     \
+    DECODE(decode_sm80_features_##type##_d##D, decode_sm80_features_merge_##type##_d##D, FeatureParams, true, x.p, x.f, T, D)
 
-#define DECODE_ALL(name, T) DECODE(name##_d64, T, 64) DECODE(name##_d128, T, 128) DECODE(name##_d256, T, 256)
-DECODE_ALL(f16, F16) DECODE_ALL(bf16, BF16) DECODE_ALL(f32, F32)
+#define INSTANCES(type, T) INSTANCE(type, T, 64) INSTANCE(type, T, 128) INSTANCE(type, T, 256)
+INSTANCES(f16, F16)
+INSTANCES(bf16, BF16)
+INSTANCES(f32, F32)

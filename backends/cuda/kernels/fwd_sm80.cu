@@ -38,8 +38,8 @@ template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, 
     static constexpr int chunks = dim / 8;                 // 16-byte chunks of a row
     static constexpr int group = chunks % 8 == 0 ? 8 : 4; // of them are permuted among themselves
     static constexpr int q_bytes = rows * row_bytes, tile_bytes = keys * row_bytes;
-    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // in shared memory: m, then l, of each thread's rows
-    static constexpr int shared = rows_at + 2 * threads * 2 * tiles * 4;
+    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // in shared memory: m, l and what l lacks, of each thread's rows
+    static constexpr int shared = rows_at + 10 * threads * 2 * tiles;
     static constexpr int step = threads / group; // rows of a row group, which all threads copy together
     static_assert(chunks % group == 0 && keys % step == 0 && rows % step == 0, "whole row groups");
 };
@@ -183,6 +183,12 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     float o[M][S::dim / 8][4];
     // m and l of the thread's rows. Registers are short while S is made.
     float *const m = (float *)(shared + S::rows_at) + threadIdx.x * R, *const l = m + S::threads * R;
+    uint16_t *const lacks = (uint16_t *)(shared + S::rows_at + 2 * S::threads * R * 4) + threadIdx.x * R; // upper halves of floats
+    auto add_weights = [&](int r, float x) { // to l, as Kahan sums: rows of many keys lose no more than one rounding
+        const float more = x + __uint_as_float((uint32_t)lacks[r] << 16), sum = l[r] + more;
+        lacks[r] = __float_as_uint(more - (sum - l[r])) >> 16;
+        l[r] = sum;
+    };
 
     // S = Q K^T of the tile of keys at `at`.
     auto scores = [&](float(&s)[M][S::keys / 8][4], uint32_t at) {
@@ -259,7 +265,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         };
         auto add = [&] {
 #pragma unroll
-            for (int r = 0; r < R; r++) l[r] += sums[r];
+            for (int r = 0; r < R; r++) add_weights(r, sums[r]);
         };
 #pragma unroll
         for (int y = 0; y < 2 * M; y++) weights(s[y / 2][y % 2], y / 2);
@@ -330,7 +336,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             for (int r = 0; r < R; r++) {
                 const float max = fmaxf(m[r], top[r]), a = max == -inf ? 1 : exp2_approx(m[r] - max);
                 m[r] = max;
-                l[r] *= a;
+                l[r] *= a, lacks[r] = __float_as_uint(a * __uint_as_float((uint32_t)lacks[r] << 16)) >> 16;
 #pragma unroll
                 for (int n = 0; n < S::dim / 8; n++) {
                     o[r / 2][n][r % 2 * 2] *= a;
@@ -345,7 +351,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             for (int n = 0; n < S::keys / 8; n++)
 #pragma unroll
                 for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++) sum += weight(s[r / 2][n][e], shift);
-            l[r] += sum;
+            add_weights(r, sum);
         }
         if constexpr (features) {
 #pragma unroll
@@ -397,7 +403,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
 #pragma unroll
                 for (int e = 0; e < 4; e++) o[i][n][e] = 0;
 #pragma unroll
-        for (int r = 0; r < R; r++) m[r] = -inf, l[r] = 0;
+        for (int r = 0; r < R; r++) m[r] = -inf, l[r] = 0, lacks[r] = 0;
 #pragma unroll 1
         for (int tile = to; tile >= from; tile--) {
             copy_wait<0>();

@@ -41,7 +41,13 @@
 // A key that a row does not see has p = 0, but 0 * NaN would reach o all the same. So
 // three more warps of the first warpgroup look through those tiles of V that the band
 // cuts: what is not finite becomes 0 there, and the rows that see it add it in the end.
-#include "params.cuh"
+//
+// Instances for features: the block is FeatureParams, of which MapParams is the beginning, and p.turn
+// is not null. Every tile of V under a mask counts as cut. O of packed rows leaves by elements where
+// a box would reach into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
+//
+//	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
+#include "score.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"
 
@@ -51,8 +57,16 @@ struct MapParams {
     int tall, low, low_rows; // a head's tiles of the Plan's rows, and those after them, of low_rows: 64 times some
 };
 
-template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
+// What a sequence is, beside a tile of its rows.
+struct alignas(16) Place { int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end; };
+
+// What an instance knows of features: none; where sequences lie, and what a row begins and ends with; softcap
+// and ALiBi too; all.
+enum class Kind { plain, layout, shaped, any };
+
+template <Kind kind_, class Type, int dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
     using T = Type;
+    static constexpr bool features = kind_ != Kind::plain, shapes = kind_ >= Kind::shaped, reads = kind_ == Kind::any;
     static constexpr int dim = dim_, keys = keys_;
     static constexpr int groups = groups_;     // warpgroups that compute
     static constexpr int q_stages = q_stages_; // of Q
@@ -62,9 +76,10 @@ template <class Type, int dim_, int groups_, int keys_, int q_stages_, int stage
     static constexpr int panels = dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * tile_bytes; // in shared memory
-    static constexpr int work_at = v_at + stages * tile_bytes, barriers_at = work_at + 64 * (q_stages + 1);
+    static constexpr int work_at = v_at + stages * tile_bytes, places_at = work_at + 64 * (q_stages + 1), barriers_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
     static constexpr int shared = 1024 + barriers_at + 8 * (2 * q_stages + 5 * stages); // 1024 to align
-    static constexpr int fetch_registers = groups == 2 ? 40 : 32, compute_registers = groups == 2 ? 232 : 160;
+    static constexpr int fetch_registers = reads ? 56 : groups == 2 ? 40 : 32;
+    static constexpr int compute_registers = reads ? 224 : groups == 2 ? 232 : 160;
 };
 
 // A tile of query rows, in shared memory, and the tiles of keys that hold what some
@@ -91,6 +106,7 @@ template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
     __device__ __forceinline__ volatile Work &work(int i) const { return ((Work *)(base + S::work_at))[i]; }
+    __device__ __forceinline__ volatile Place &place(const volatile Work &w) const { return ((Place *)(base + S::places_at))[&w - &work(0)]; }
     __device__ __forceinline__ uint32_t q(int i) const { return at + i * S::q_bytes; } // [panels][rows][64]
     __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::tile_bytes; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::tile_bytes; }
@@ -103,16 +119,18 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t v_raw(int i) const { return k_full(4 * S::stages + i); }
 };
 
-// The lane that fetches.
-template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
+// The lane that fetches; with features its warp, whose lanes ask for pages side by side.
+template <class S> __device__ __forceinline__ void fetch(const MapParams &a, const Features &f, Shared<S> sh) {
     const Params &p = a.p;
     const int group = p.heads / p.kv_heads, all = p.batch * p.heads;
+    const bool leads = !S::features || threadIdx.x == 0;
     const bool rising = p.hi < p.kv_len - 1;
     // Under a mask, the heads whose K and V fit into the L2 cache together go row
     // tile by row tile, the longest first.
     const int together = banded(p) ? max(1, min(all, (int)(16777216.f / ((float)p.kv_len * (p.dim + p.v_dim))))) : 1;
-    auto find = [&](int tile, volatile Work &w) {
+    auto find_it = [&](int &tile, volatile Work &w) {
         w.row0 = -1, w.count = 0;
+    again:
         if (tile >= (a.tall + a.low) * all) return;
         int head, row0, end;
         const int place = tile - a.tall * all;
@@ -123,31 +141,66 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Sha
         } else {
             head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
         }
-        end = min(end, p.q_len);
-        const int last_row = end - 1;
+        const int b = head / p.heads;
+        const Extent<S::features> e(p, f, b);
+        if (S::features && row0 >= e.row_end()) { // of a shorter sequence
+            tile = atomicAdd(p.turn, 1) + gridDim.x;
+            goto again;
+        }
+        end = min(end, e.row_end());
+        const int last_row = (S::features ? min(end, e.rows()) : end) - 1;
         w.row0 = row0, w.end = end, w.head = head % p.heads, w.kv_head = head % p.heads / group, w.batch = head / p.heads, w.odd = 0;
-        const int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
-        const int last_key = min(p.kv_len - 1, last_row + hi), from = max(0, row0 + lo) / S::keys;
-        const int to = last_key < max(0, row0 + lo) ? from - 1 : last_key / S::keys;
-        const int full_to = max(from - 1, max(0, min(p.kv_len, row0 + hi + 1)) / S::keys - 1);
-        const int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
+        const int lo = min(max(e.lo(), -e.rows()), e.keys()), hi = max(min(e.hi(), e.keys()), -e.rows());
+        const int last_key = min(e.keys() - 1, last_row + hi), from = max(0, row0 + lo) / S::keys;
+        const int to = last_key < max(0, row0 + lo) || S::features && last_row < row0 ? from - 1 : last_key / S::keys;
+        int full_to = max(from - 1, max(0, min(e.keys(), row0 + hi + 1)) / S::keys - 1);
+        int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
+        if constexpr (S::features) {
+            if (S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
+            if (S::reads && f.mask.data) open_from = kReach;              // and cut
+            volatile Place &at = sh.place(w);
+            at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
+            at.q_batch = e.q_batch(), at.q0 = e.q0(), at.kv_batch = e.kv_batch(), at.key0 = e.s.key0, at.diagonal = e.s.diagonal;
+        }
         w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
-        w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= p.kv_len ? to : full_to;
+        w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= e.keys() && !(S::features && (e.keys() != p.kv_len || f.kv_starts || f.page)) ? to : full_to;
         w.first = w.tile(0);
+    };
+    auto find = [&](int &tile, volatile Work &w) {
+        if (S::features) __syncwarp(); // all lanes have read what it was
+        if (leads) find_it(tile, w);
+        if (S::features) __syncwarp(); // and see what it is
     };
     Ring<S::q_stages> q(1);
     Ring<S::stages> k(1), v(1);
     auto fetch_q = [&](volatile Work &w) { // what can be known before a stage is free is read before
-        const int row0 = w.row0, head = w.head, batch = w.batch;
+        const int tile_row = w.row0, head = w.head, batch = S::features ? sh.place(w).q_batch : w.batch;
+        const int row0 = S::features && tile_row >= 0 ? tile_row + sh.place(w).q0 : tile_row;
         barrier_wait(sh.q_empty(q.stage), q.parity);
-        if (row0 < 0) return barrier_arrive(sh.q_full(q.stage));
+        if (!leads) return q.next();
+        if (tile_row < 0) return barrier_arrive(sh.q_full(q.stage));
         barrier_expect(sh.q_full(q.stage), S::q_bytes);
         each<S::panels>([&](int i) { box_load(sh.q(q.stage) + i * S::q_panel, a.q, 64 * i, row0, head, batch, sh.q_full(q.stage)); });
         q.next();
     };
     auto fetch_tile = [&](volatile Work &w, int n, const TensorMap &map, uint32_t to, uint32_t full, uint32_t empty, auto &ring) {
-        const int row = w.tile(n) * S::keys, head = w.kv_head, batch = w.batch;
+        int row = w.tile(n) * S::keys;
+        const int head = w.kv_head, batch = S::features ? sh.place(w).kv_batch : w.batch;
+        if constexpr (S::features) {
+            if (f.page) {
+                const int i = threadIdx.x * f.page_box; // behind the last key its page comes once more
+                const int j = min(row + i, (sh.place(w).keys - 1) / f.page_box * f.page_box), nth = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
+                const int page = f.pages[(int64_t)w.batch * f.page_width + nth];
+                barrier_wait(empty, ring.parity);
+                if (leads) barrier_expect(full, S::tile_bytes);
+                __syncwarp(); // the bytes are expected
+                if (i < S::keys) each<S::panels>([&](int k) { box_load(to + k * S::panel + i * 128, map, 64 * k, j - nth * f.page, head, page, full); });
+                return ring.next();
+            }
+            row += sh.place(w).key0;
+        }
         barrier_wait(empty, ring.parity);
+        if (!leads) return ring.next();
         barrier_expect(full, S::tile_bytes);
         each<S::panels>([&](int i) { box_load(to + i * S::panel, map, 64 * i, row, head, batch, full); });
         ring.next();
@@ -168,7 +221,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, Sha
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
+        if (leads) tile = S::features || p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
         find(tile, next);
         const int some_way = max(1, min(w.count / 2, 4));
 #pragma unroll 1
@@ -231,11 +284,28 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, Shar
     }
 }
 
+// tanh(x s) in place of the scores s, which are mostly small: then the polynomial of tanh_of is enough.
+template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
+    float most = 0;
+    each<n>([&](int i) { s[i] *= x, most = fmaxf(most, fabsf(s[i])); });
+    float slope;
+    if (__any_sync(~0u, !(most < 0.6f))) return each<n>([&](int i) { s[i] = tanh_of(s[i], slope); });
+    each<n>([&](int i) {
+        const float y = s[i] * s[i];
+        s[i] = fmaf(s[i] * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), s[i]);
+    });
+}
+
 // A warpgroup that computes.
-template <class S> __device__ __forceinline__ void compute(const MapParams &a, Shared<S> sh, int group) {
+template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     using T = typename S::T;
     const Params &p = a.p;
-    const float inf = __int_as_float(0x7f800000), c = p.scale_log2;
+    const float inf = __int_as_float(0x7f800000);
+    // The unit of scores: that of log2 in general.
+    const bool changes = S::shapes && (f.cap_in != 0 || f.slopes.data || S::reads && (f.bias.data || f.mask.data));
+    const float own_unit = S::shapes && f.cap_in != 0 ? f.cap_out : p.scale_log2;
+    const bool general = S::reads && (f.bias.data || f.slopes.data && own_unit < 1e-15f); // slopes over it may be infinite
+    const float c = general ? 1 : own_unit;
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     // Where the lane's chunk of the warp's first 16x16 fragment lies in a stage of Q.
     const uint32_t fragment = group * 8192 + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
@@ -255,6 +325,17 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         const int row0 = uniform(extent.x), rows_end = uniform(extent.y), count = uniform(extent.z), edges = uniform(extent.w);
         if (row0 < 0) break;
         const int first = w.first;
+        // Read where they are needed: registers are short.
+        auto lo = [&] { if constexpr (S::features) return (int)sh.place(w).lo; else return p.lo; };
+        auto hi = [&] { if constexpr (S::features) return (int)sh.place(w).hi; else return p.hi; };
+        auto keys = [&] { if constexpr (S::features) return (int)sh.place(w).keys; else return p.kv_len; };
+        float slope = 0, steps_down = 0, offset[2] = {}; // ALiBi: of a key; what the lane's scores of a row lack of it in this tile
+        Sequence seq;
+        if constexpr (S::shapes) {
+            seq.diagonal = sh.place(w).diagonal;
+            if (f.slopes.data) slope = ((const float *)f.slopes.data)[w.batch * f.slopes.batch + w.head * f.slopes.head];
+            steps_down = -slope * kLog2E / c;
+        }
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
         float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
@@ -281,30 +362,63 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             wgmma_commit();
         };
         auto mask = [&](int tile) { // by 64 keys, as often every row sees all of these
-            const int key = tile * S::keys;
+            const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
             uint32_t seen[2];
             each<2>([&](int r) {
-                const int from = row + 8 * r + p.lo, to = min(row + 8 * r + p.hi + 1, p.kv_len), first = key + lane % 4 * 2;
+                const int from = row + 8 * r + low, to = min(row + 8 * r + high + 1, last), first = key + lane % 4 * 2;
                 seen[r] = columns_before(to - first) & ~columns_before(from - first);
             });
             each<(S::keys + 63) / 64>([&](int half) {
-                if (key + 64 * half >= top_row + 63 + p.lo && key + 64 * half + 64 <= min(top_row + p.hi + 1, p.kv_len)) return;
+                if (key + 64 * half >= top_row + 63 + low && key + 64 * half + 64 <= min(top_row + high + 1, last)) return;
                 each<32>([&](int i) {
                     const int bit = 16 * half + i % 16, at = 32 * half + i % 16 / 2 * 4 + i / 16 * 2 + i % 2;
                     if (at < S::keys / 2) s[at] = seen[i / 16] & 1u << bit ? s[at] : -inf;
                 });
             });
         };
+        auto adjust = [&](int tile) {
+            if constexpr (S::shapes) {
+                const Flat<S::keys / 2> all{s};
+                const int key = tile * S::keys + lane % 4 * 2;
+                if (general) {
+                    Scores<T> x(p, f, seq, w.batch, w.head);
+                    x.slope = slope;
+                    return x.template adjust<false>(all, row, key);
+                }
+                if (f.cap_in != 0) cap(s, f.cap_in);
+                if (f.slopes.data) {
+                    // From the first key: where the diagonal does not cross the warp's tile, distances only rise or only fall.
+                    const int distance = key - row - seq.diagonal, least = tile * S::keys - (top_row + warp * 16 + 15) - seq.diagonal;
+                    if (least >= 0 || least + S::keys + 15 <= 0) {
+                        const float rises = least >= 0 ? steps_down : -steps_down;
+                        each<2>([&](int r) { offset[r] = rises * (distance - 8 * r); });
+                        each<S::keys / 2>([&](int i) { s[i] = fmaf(rises, i / 4 * 8 + i % 2, s[i]); });
+                    } else {
+                        each<2>([&](int r) { offset[r] = 0; });
+                        each<S::keys / 2>([&](int i) { s[i] = fmaf(steps_down, fabsf(distance + (i / 4 * 8 + i % 2 - i % 4 / 2 * 8)), s[i]); });
+                    }
+                }
+                if (S::reads && f.mask.data) Scores<T>(p, f, seq, w.batch, w.head).template hide<false>(all, row, key);
+            }
+        };
+        auto drop = [&](int tile) {
+            if constexpr (S::reads) {
+                if (!f.drop_below) return;
+                const Flat<S::keys / 2> all{s};
+                Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, tile * S::keys + lane % 4 * 2);
+            }
+        };
         auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
             top[0] = top[1] = -inf;
             each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
+            if constexpr (S::shapes) top[0] += offset[0], top[1] += offset[1]; // each lane's own
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
             each<2>([&](int r) {
                 top[r] = fmaxf(m[r], top[r] * c);
                 const float shift = masked && top[r] == -inf ? 0 : top[r];
                 down[r] = exp2_approx(m[r] - shift);
                 m[r] = top[r];
-                top[r] = shift;
+                top[r] = S::shapes ? fmaf(-offset[r], c, shift) : shift;
             });
         };
         auto exponentials = [&] { // P in place of s, and its sums in l
@@ -322,15 +436,17 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             values();
             wgmma_wait<1>();
             give(k, sh.k_empty(k.stage));
+            if (changes) adjust(w.tile(n));
             if (masked) mask(w.tile(n));
-            maxima(masked);
+            maxima(masked || S::reads);
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
             exponentials();
+            if (S::reads) drop(w.tile(n));
             round_weights();
             each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
-        const int end = top_row < rows_end ? top_row + 64 + p.hi : 0; // tiles of keys from here on go by
+        const int end = top_row < rows_end ? top_row + 64 + hi() : 0; // tiles of keys from here on go by
         int n = 0;
 #pragma unroll 1
         for (; n < count && (n == 0 ? first : w.tile(n)) * S::keys >= end; n++) {
@@ -346,9 +462,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             leave();
             wgmma_wait<0>();
             give(k, sh.k_empty(k.stage));
+            if (changes) adjust(w.tile(n));
             if (n < edges) mask(w.tile(n));
             maxima(true);
             exponentials();
+            if (S::reads) drop(w.tile(n));
             round_weights();
 #pragma unroll 1
             for (n++; n < edges; n++) step(true, n);
@@ -364,6 +482,27 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
             down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
         });
+        int q_batch = w.batch, q_row = 0, real = 0; // where the tensors have row 0; how many rows are no padding
+        if constexpr (S::features) {
+            q_batch = sh.place(w).q_batch, q_row = sh.place(w).q0, real = sh.place(w).rows;
+            const uint16_t *earlier = (const uint16_t *)p.o.data + q_batch * p.o.batch + w.head * p.o.head + q_row * p.o.row;
+            each<2>([&](int r) {
+                const int i = row + 8 * r;
+                const float carried = f.carry && i < real ? f.carried_lse[((int64_t)w.batch * p.heads + w.head) * p.q_len + i] : -inf;
+                const Ending y = i < real ? ending(f, m[r], l[r], w.head, carried) : Ending{0, 0, -inf};
+                m[r] = y.lse, down[r] = 1;
+                each<S::dim / 4>([&](int x) {
+                    float &z = o[x / 2 * 4 + r * 2 + x % 2];
+                    z = y.scale == 0 ? 0 : z * y.scale;
+                });
+                if (y.earlier == 0) return;
+                each<S::dim / 4>([&](int x) {
+                    const int column = x / 2 * 8 + lane % 4 * 2 + x % 2;
+                    float &z = o[x / 2 * 4 + r * 2 + x % 2];
+                    if (column < p.v_dim) z = fmaf(y.earlier, widen<T>(earlier[i * p.o.row + column]), z);
+                });
+            });
+        }
 
         // O leaves through the warpgroup's own rows of Q, which nobody else reads.
         auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
@@ -374,15 +513,22 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         };
         if (w.odd) { // what was taken out of V
             const uint16_t *value = (const uint16_t *)p.v.data + w.batch * p.v.batch + w.kv_head * p.v.head; // [kv_len, v_dim]
+            if constexpr (S::features) seq.kv_batch = sh.place(w).kv_batch, seq.key0 = sh.place(w).key0;
             __syncwarp(); // the warp's rows are written
             for (int i = lane; i < 16 * p.v_dim; i += 32) {
                 const int r = i % 16, column = i / 16, see = top_row + warp * 16 + r;
                 float sum = 0;
                 for (n = 0; n < edges; n++) {
-                    const int end = min(min((w.tile(n) + 1) * S::keys, p.kv_len), see + p.hi + 1);
+                    const int end = min(min((w.tile(n) + 1) * S::keys, keys()), see + hi() + 1);
 #pragma unroll 1
-                    for (int j = max(w.tile(n) * S::keys, see + p.lo); w.cut(n) && j < end; j++) {
-                        const float x = widen<T>(value[j * p.v.row + column]);
+                    for (int j = max(w.tile(n) * S::keys, see + lo()); w.cut(n) && j < end; j++) {
+                        float x;
+                        if constexpr (S::features) {
+                            if (see >= real || S::reads && !Scores<T>(p, f, seq, w.batch, w.head).takes_part(see, j)) continue;
+                            x = widen<T>(((const uint16_t *)p.v.data)[key_place(p.v, f, seq, w.batch, w.kv_head, j) + column]);
+                        } else {
+                            x = widen<T>(value[j * p.v.row + column]);
+                        }
                         if (!(fabsf(x) < inf)) sum += x;
                     }
                 }
@@ -390,23 +536,23 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
                 if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
             }
         }
-        float *lse = (float *)p.lse.data + w.batch * p.lse.batch + w.head * p.lse.head; // [q_len]; behind the barrier w may be another tile's
+        float *lse = (float *)p.lse.data + q_batch * p.lse.batch + w.head * p.lse.head + q_row * p.lse.row; // [q_len]; behind the barrier w may be another tile's
         async_fence();                                                                  // the copy sees O
         named_barrier(2 + group, 128);                                                  // all of the warpgroup have written theirs
-        if (p.v_dim % 8 != 0) { // copies out write chunks of 16 bytes whole
-            uint16_t *to = (uint16_t *)p.o.data + w.batch * p.o.batch + w.head * p.o.head + top_row * p.o.row;
+        if (p.v_dim % 8 != 0 || S::features && f.q_starts && top_row + 64 > rows_end) { // copies out write chunks of 16 bytes whole
+            uint16_t *to = (uint16_t *)p.o.data + q_batch * p.o.batch + w.head * p.o.head + (q_row + top_row) * p.o.row;
 #pragma unroll 1
             for (int r = warp; r < min(64, rows_end - top_row); r += 4)
 #pragma unroll 1
                 for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
             named_barrier(2 + group, 128); // all have read
         } else if (thread == 0 && top_row < rows_end) {
-            each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, w.head, w.batch, q_tile + group * 8192 + i * S::q_panel); });
+            each<S::panels>([&](int i) { box_store(a.o, 64 * i, q_row + top_row, w.head, q_batch, q_tile + group * 8192 + i * S::q_panel); });
             store_commit();
         }
         leaving = q.stage;
         each<2>([&](int r) {
-            if (p.lse.data && lane % 4 == 0 && row + 8 * r < rows_end) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
+            if (p.lse.data && lane % 4 == 0 && row + 8 * r < rows_end) lse[(row + 8 * r) * p.lse.row] = S::features ? m[r] : (m[r] + log2f(l[r])) * 0.69314718f;
         });
         if (S::q_stages == 1) leave();
         q.next(), place.next();
@@ -414,12 +560,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     store_wait(); // shared memory must outlive the copies
 }
 
-template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
+template <class S> __device__ __forceinline__ void forward(const MapParams &a, const Features &f) {
     extern __shared__ char unaligned[];
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
     sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
-    const bool looks = banded(a.p); // there are cut tiles
+    const bool looks = S::features || banded(a.p); // there are cut tiles
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::q_stages; i++) barrier_init(sh.q_full(i), 1), barrier_init(sh.q_empty(i), S::groups + (looks ? 3 : 0));
         for (int i = 0; i < S::stages; i++) barrier_init(sh.k_full(i), 1), barrier_init(sh.v_full(i), 1), barrier_init(sh.v_raw(i), 1);
@@ -430,23 +576,33 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {
         registers_shrink<S::fetch_registers>();
-        if (threadIdx.x == 0) fetch<S>(a, sh);
+        if (threadIdx.x < (S::features ? 32 : 1)) fetch<S>(a, f, sh);
         if (threadIdx.x >= 32 && looks) look<S>(a, sh);
     } else {
         registers_grow<S::compute_registers>();
-        compute<S>(a, sh, group - 1);
+        compute<S>(a, f, sh, group - 1);
     }
 }
 
-#define INSTANCE(name, ...)                                                                                                            \
+#define KERNEL(name, block, a, f, ...)                                                                                                 \
     using name##_shape = Shape<__VA_ARGS__>;                                                                                           \
     extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, name##_shape::keys};     \
-    extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ MapParams a) {                  \
-        forward<name##_shape>(a);                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ block x) {                      \
+        forward<name##_shape>(a, f);                                                                                                   \
     }
-INSTANCE(fwd_sm90_bf16_d64, BF16, 64, 3, 128, 2, 3, false)
-INSTANCE(fwd_sm90_f16_d64, F16, 64, 3, 128, 2, 3, false)
-INSTANCE(fwd_sm90_bf16_d128, BF16, 128, 2, 128, 2, 2, true)
-INSTANCE(fwd_sm90_f16_d128, F16, 128, 2, 128, 2, 2, true)
-INSTANCE(fwd_sm90_bf16_d256, BF16, 256, 2, 80, 1, 2, false)
-INSTANCE(fwd_sm90_f16_d256, F16, 256, 2, 80, 1, 2, false)
+#define FEATURES(name, ...) KERNEL(name, FeatureParams, (const MapParams &)x, x.f, __VA_ARGS__)
+#define INSTANCES(type, T)                                                               \
+    KERNEL(fwd_sm90_##type##_d64, MapParams, x, no_features, Kind::plain, T, 64, 3, 128, 2, 3, false)     \
+    KERNEL(fwd_sm90_##type##_d128, MapParams, x, no_features, Kind::plain, T, 128, 2, 128, 2, 2, true)    \
+    KERNEL(fwd_sm90_##type##_d256, MapParams, x, no_features, Kind::plain, T, 256, 2, 80, 1, 2, false)    \
+    FEATURES(fwd_sm90_features_layout_##type##_d64, Kind::layout, T, 64, 3, 128, 2, 3, false)  \
+    FEATURES(fwd_sm90_features_layout_##type##_d128, Kind::layout, T, 128, 2, 128, 2, 2, true) \
+    FEATURES(fwd_sm90_features_layout_##type##_d256, Kind::layout, T, 256, 2, 80, 1, 2, false) \
+    FEATURES(fwd_sm90_features_shaped_##type##_d64, Kind::shaped, T, 64, 2, 128, 2, 3, false)  \
+    FEATURES(fwd_sm90_features_shaped_##type##_d128, Kind::shaped, T, 128, 2, 128, 2, 2, false) \
+    FEATURES(fwd_sm90_features_shaped_##type##_d256, Kind::shaped, T, 256, 2, 64, 1, 2, false) \
+    FEATURES(fwd_sm90_features_##type##_d64, Kind::any, T, 64, 2, 128, 2, 3, false)            \
+    FEATURES(fwd_sm90_features_##type##_d128, Kind::any, T, 128, 2, 128, 2, 2, false)          \
+    FEATURES(fwd_sm90_features_##type##_d256, Kind::any, T, 256, 2, 64, 1, 2, false)
+INSTANCES(bf16, BF16)
+INSTANCES(f16, F16)

@@ -62,6 +62,7 @@ struct Features {
     int page, page_width;         // keys of a page, pages of a sequence; 0 without pages
     uint32_t page_factor;         // j / page is j * page_factor >> page_shift
     int page_shift;
+    int page_box;                 // fwd_sm90: keys that one copy moves, which divide the page and the tile
     int bias_wide, dbias_wide;    // float32, not of the problem's type
     int bias_pairs, mask_pairs;   // two keys of a row, from an even one on, lie in aligned memory
     int kv_type;                  // of K and V where that of Q is float32: 0 the same, 1 float16, 2 bfloat16

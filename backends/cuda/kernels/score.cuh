@@ -33,13 +33,13 @@ __device__ __forceinline__ Sequence sequence(const Params &p, const Features &f,
         s.q_batch = 0, s.q0 = f.q_starts[b];
         s.rows = s.row_end = f.q_starts[b + 1] - s.q0;
     } else if (f.q_lens) {
-        s.rows = f.q_lens[b];
+        s.rows = min(max(f.q_lens[b], 0), p.q_len);
     }
     if (f.kv_starts) {
         s.kv_batch = 0, s.key0 = f.kv_starts[b];
         s.keys = s.key_end = f.kv_starts[b + 1] - s.key0;
     } else if (f.kv_lens) {
-        s.keys = f.kv_lens[b];
+        s.keys = min(max(f.kv_lens[b], 0), p.kv_len);
     }
     const int64_t off = (f.top_left ? 0 : s.keys - s.rows) + f.shift;
     s.diagonal = within_reach(off);
@@ -115,6 +115,16 @@ __device__ __forceinline__ float tanh_of(float x, float &slope) {
 template <class T> __device__ __forceinline__ float narrow_bias(const char *at) { return widen<T>(*(const uint16_t *)at); }
 template <> __device__ __forceinline__ float narrow_bias<float>(const char *at) { return *(const float *)at; }
 
+// A tile of scores is an array [8 columns][4]; for the sums of a warpgroup's products, one
+// row of it after the other.
+template <int n> struct Flat {
+    float (&x)[n];
+    __device__ __forceinline__ float *operator[](int i) const { return x + 4 * i; }
+};
+template <class Tiles> constexpr int count_of = 0; // of 8 columns
+template <int n> constexpr int count_of<float[n][4]> = n;
+template <int n> constexpr int count_of<const Flat<n>> = n / 4;
+
 // The scores of one query head of a sequence. T is float, F16 or BF16: the type of a
 // bias that is not float32.
 template <class T> struct Scores {
@@ -139,27 +149,27 @@ template <class T> struct Scores {
     // Makes scores in units of log2 of the dot products of a tile: own is the lane's row g,
     // walked its column 2t. What lies outside the tensors becomes anything. Hidden scores
     // are -inf; what the band hides stays.
-    template <bool transposed, int tiles> __device__ __forceinline__ void adjust(float (&s)[tiles][4], int own, int walked) const {
+    template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
     // The same for backward: lse(n, e) is that of the element's row, for 16-bit types in units
     // of log2, and Inf for a row without weight. Makes weights of the dot products. slope(n, e, d) is told, where there is a softcap, by what a gradient of
     // the capped score is to be multiplied.
-    template <bool transposed, int tiles, class LSE, class Slope>
-    __device__ __forceinline__ void weights(float (&s)[tiles][4], int own, int walked, LSE lse, Slope slope) const {
+    template <bool transposed, class Tiles, class LSE, class Slope>
+    __device__ __forceinline__ void weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
         change<transposed, true>(s, own, walked, lse, slope);
 #pragma unroll
-        for (int n = 0; n < tiles; n++)
+        for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(sizeof(T) == 4 ? s[n][e] * kLog2E : s[n][e]);
     }
 
-    template <bool transposed, bool backward, int tiles, class LSE, class Slope>
-    __device__ __forceinline__ void change(float (&s)[tiles][4], int own, int walked, LSE lse, Slope told) const {
+    template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
+    __device__ __forceinline__ void change(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         constexpr bool natural = backward && sizeof(T) == 4;
         if (f.cap_in != 0) {
 #pragma unroll
-            for (int n = 0; n < tiles; n++)
+            for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     float d;
@@ -169,7 +179,7 @@ template <class T> struct Scores {
                 }
         } else {
 #pragma unroll
-            for (int n = 0; n < tiles; n++)
+            for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], natural ? p.scale : p.scale_log2, -lse(n, e)) : s[n][e] * p.scale_log2;
         }
@@ -182,7 +192,7 @@ template <class T> struct Scores {
         if (f.slopes.data) {
             const float by = natural ? -slope : -slope * kLog2E, distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
-            for (int n = 0; n < tiles; n++)
+            for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int further = 8 * n + e % 2 - e / 2 * 8;
@@ -192,8 +202,8 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    template <bool transposed, bool natural, class B, int tiles>
-    __device__ __forceinline__ void add_bias(float (&s)[tiles][4], int own, int walked) const {
+    template <bool transposed, bool natural, class B, class Tiles>
+    __device__ __forceinline__ void add_bias(Tiles &s, int own, int walked) const {
         const float unit = natural ? 1 : kLog2E;
         constexpr int size = sizeof(B) == 4 ? 4 : 2;
         own = again(own), walked = again(walked);
@@ -202,7 +212,7 @@ template <class T> struct Scores {
         if (transposed) {
             const char *at[2] = {bias + min(own, keys) * size, bias + min(own + 8, keys) * size};
 #pragma unroll
-            for (int n = 0; n < tiles; n++)
+            for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, rows) * step), unit, s[n][e]);
@@ -211,7 +221,7 @@ template <class T> struct Scores {
         const char *at[2] = {bias + min(own, rows) * step, bias + min(own + 8, rows) * step};
         if (f.bias_pairs) {
 #pragma unroll
-            for (int n = 0; n < tiles; n++)
+            for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const char *from = at[r] + min(walked + 8 * n, keys - 1) * size;
@@ -229,20 +239,20 @@ template <class T> struct Scores {
             return;
         }
 #pragma unroll
-        for (int n = 0; n < tiles; n++)
+        for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, keys) * size), unit, s[n][e]);
     }
 
-    template <bool transposed, int tiles> __device__ __forceinline__ void hide(float (&s)[tiles][4], int own, int walked) const {
+    template <bool transposed, class Tiles> __device__ __forceinline__ void hide(Tiles &s, int own, int walked) const {
         const int rows = p.q_len - 1, keys = p.kv_len - 1;
         const float hidden = __int_as_float(0xff800000);
         own = again(own), walked = again(walked);
         if (transposed) {
             const char *at[2] = {mask + min(own, keys), mask + min(own + 8, keys)};
 #pragma unroll
-            for (int n = 0; n < tiles; n++)
+            for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     if (!at[e / 2][min(walked + 8 * n + e % 2, rows) * f.mask.row]) s[n][e] = hidden;
@@ -251,7 +261,7 @@ template <class T> struct Scores {
         const char *at[2] = {mask + min(own, rows) * f.mask.row, mask + min(own + 8, rows) * f.mask.row};
         if (f.mask_pairs) {
 #pragma unroll
-            for (int n = 0; n < tiles; n++)
+            for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const uint16_t both = *(const uint16_t *)(at[r] + min(walked + 8 * n, keys - 1));
@@ -261,7 +271,7 @@ template <class T> struct Scores {
             return;
         }
 #pragma unroll
-        for (int n = 0; n < tiles; n++)
+        for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (!at[e / 2][min(walked + 8 * n + e % 2, keys)]) s[n][e] = hidden;
@@ -271,10 +281,10 @@ template <class T> struct Scores {
     // them again, or makes them zeros: P is positive, and a NaN that the tensor cores or exp2 make is too. A
     // random counter serves four keys of a row: four lanes have four of them, and tell
     // each other.
-    template <bool transposed, bool zeros = false, int tiles> __device__ __forceinline__ void drop(float (&s)[tiles][4], int own, int walked) const {
+    template <bool transposed, bool zeros = false, class Tiles> __device__ __forceinline__ void drop(Tiles &s, int own, int walked) const {
         if (!f.drop_below) return;
 #pragma unroll
-        for (int n = 0; n < tiles; n++) {
+        for (int n = 0; n < count_of<Tiles>; n++) {
             const uint32_t dropped = drops<transposed>(own, walked + 8 * n);
 #pragma unroll
             for (int e = 0; e < 4; e++) s[n][e] = zeros && dropped >> e & 1 ? 0 : __uint_as_float(__float_as_uint(s[n][e]) | (zeros ? 0 : dropped >> e << 31));

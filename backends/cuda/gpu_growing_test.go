@@ -1,0 +1,170 @@
+//go:build ((linux && (amd64 || arm64)) || (windows && amd64)) && !nocuda
+
+package cuda
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// growing are decode steps whose keys grow: padded and paged, by the kernels that take them.
+var growing = []string{"b3-h8-g2-n1-m10240-d128-bf16-ragged", "b3-h8-g2-n1-m10240-d64-f16-sink-ragged-page16", "b2-h4-g4-n1-m3000-d64-f32-ragged-page1"}
+
+// A graph of a step, captured once, gives for lengths that grow in the device's memory what a
+// call with these lengths gives.
+func TestGraphOfGrowingCache(t *testing.T) {
+	b := openGPU(t)
+	for _, name := range growing {
+		t.Run(name, func(t *testing.T) {
+			d := newDeviceCall(t, b, name)
+			defer d.close(t)
+			layOutPages(d)
+			seqs := d.args.Seqs
+			if seqs.KVLens == nil {
+				seqs.KVLens = make([]int32, d.p.Batch)
+			}
+			for i := range seqs.KVLens {
+				seqs.KVLens[i] = int32(d.p.KVLen)
+			}
+			require.NoError(t, d.forward()) // loads the kernels
+			list := func(n []int32) *Buffer {
+				m, err := b.Alloc(4 * len(n))
+				require.NoError(t, err)
+				d.buffers = append(d.buffers, m)
+				require.NoError(t, Upload(d.s, m, 0, n))
+				return m
+			}
+			lens := list(seqs.KVLens)
+			device := &DeviceSequences{KVLens: lens}
+			if seqs.Pages != nil {
+				device.Pages = list(seqs.Pages)
+			}
+			steps := min(10000, d.p.KVLen-d.p.Batch)
+			inGraph(t, d, func() {
+				d.fwdOptions.Sequences = device
+				require.NoError(t, d.forward())
+				d.fwdOptions.Sequences = nil
+			}, func(launch func()) {
+				now := make([]int32, d.p.Batch)
+				for step := range steps {
+					for i := range now {
+						now[i] = int32(step + i)
+					}
+					require.NoError(t, Upload(d.s, lens, 0, now))
+					launch()
+					if step%997 > 2 {
+						continue
+					}
+					got, lse := d.download(t, d.args.O), d.download(t, d.args.LSE)
+					copy(seqs.KVLens, now)
+					require.NoError(t, d.forward())
+					require.Equal(t, d.download(t, d.args.O), got, "step %d", step)
+					require.Equal(t, d.download(t, d.args.LSE), lse, "step %d", step)
+				}
+			})
+		})
+	}
+}
+
+// layOutPages puts the pages of a problem in another order.
+func layOutPages(d *deviceCall) {
+	for n, i := len(d.args.Seqs.Pages), 0; i < n/2; i += 2 {
+		d.args.Seqs.Pages[i], d.args.Seqs.Pages[n-1-i] = d.args.Seqs.Pages[n-1-i], d.args.Seqs.Pages[i]
+	}
+}
+
+// What is wrong with lists in the device's memory is said.
+func TestDeviceSequencesErrors(t *testing.T) {
+	b, _ := openFake(t)
+	d := newDeviceCall(t, b, "b2-h2-g1-n3-m8-d16-f32-ragged-page4")
+	defer d.close(t)
+	short, err := b.Alloc(4)
+	require.NoError(t, err)
+	defer short.Free()
+	for _, x := range []struct {
+		s    DeviceSequences
+		want string
+	}{
+		{DeviceSequences{}, "Options.Sequences.KVLens"},
+		{DeviceSequences{KVLens: short}, "Options.Sequences.KVLens"},
+		{DeviceSequences{KVLens: short, QLens: short}, "Options.Sequences.QLens"},
+	} {
+		d.fwdOptions.Sequences = &x.s
+		require.ErrorContains(t, d.forward(), x.want)
+	}
+	d = newDeviceCall(t, b, "b2-h2-g1-n3-m8-d16-f32")
+	d.fwdOptions.Sequences = &DeviceSequences{}
+	var problem *flashkit.ProblemError
+	require.ErrorAs(t, d.forward(), &problem)
+	require.Equal(t, "Seqs", problem.Field)
+	d.close(t)
+}
+
+// Every instance with features loads and launches, on lengths and pages too.
+func TestEveryFeaturedInstance(t *testing.T) {
+	b := openGPU(t)
+	for i := range stems {
+		s := &stems[i]
+		for _, dtype := range s.dtypes {
+			for _, dim := range s.dims {
+				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim, VDim: dim, DType: dtype, Band: flashkit.Causal()}
+				for _, form := range []string{"-sink-ragged", "-softcap5-alibi", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
+					p := problem(t, p.String()+form)
+					if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
+						continue
+					}
+					c := newDeviceCall(t, b, p.String())
+					if q := c.args.Seqs; q != nil {
+						q.QLens, q.KVLens = []int32{7, 20}, []int32{299, 31}
+					}
+					if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
+						require.NoError(t, c.forward(), p)
+					} else {
+						c.bwdOptions.Kernel, c.fwdOptions.Kernel = c.fwdOptions.Kernel, ""
+						require.NoError(t, c.forward(), p)
+						require.NoError(t, c.backward(), p)
+					}
+					require.NoError(t, c.s.Sync(), p)
+					c.close(t)
+				}
+			}
+		}
+	}
+}
+
+// The same bits from run to run, with features.
+func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
+	b := openGPU(t)
+	for _, name := range []string{
+		"b2-h8-g2-n700-m900-d64-bf16-causal-softcap20-alibi-ragged", "b1-h4-g4-n600-m600-d128-f16-bias-mask-sink-dropout0.25", "b2-h8-g2-n1-m9000-d128-bf16-sink-ragged-page16",
+	} {
+		for i := range stems {
+			s := &stems[i]
+			p := problem(t, name)
+			if s.pass == flashkit.PassBackward && p.Page > 0 || p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
+				continue
+			}
+			d := newDeviceCall(t, b, name)
+			call, outputs := d.forward, []flashkit.Tensor{d.args.O, d.args.LSE}
+			if d.use("cuda/"+s.name, s.pass); s.pass == flashkit.PassBackward {
+				require.NoError(t, d.forward())
+				call, outputs = d.backward, []flashkit.Tensor{d.args.DQ, d.args.DK, d.args.DV}
+			}
+			var first [][]float32
+			for run := range repeats() {
+				require.NoError(t, call())
+				for i, x := range outputs {
+					if got := d.download(t, x); run == 0 {
+						first = append(first, got)
+					} else {
+						require.Equal(t, first[i], got, "run %d of %s on %s", run, s.name, name)
+					}
+				}
+			}
+			d.close(t)
+		}
+	}
+}
