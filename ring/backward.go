@@ -68,12 +68,17 @@ func (j *job) backward(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, x := range [...][2]flashkit.Tensor{{j.a.DQ, own.dq}, {j.a.DK, own.dk}, {j.a.DV, own.dv}, {j.a.DBias, own.dbias}} {
+	j.round(&own)
+	return nil
+}
+
+// round writes sums to outputs that are not float32.
+func (j *job) round(sums *gradients) {
+	for _, x := range [...][2]flashkit.Tensor{{j.a.DQ, sums.dq}, {j.a.DK, sums.dk}, {j.a.DV, sums.dv}, {j.a.DBias, sums.dbias}} {
 		if x[0].DType() != flashkit.Float32 && !x[0].IsZero() {
 			j.math.convert(x[0], x[1])
 		}
 	}
-	return nil
 }
 
 // sum returns where an output is summed, all zeros: itself where it is float32.

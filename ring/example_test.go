@@ -39,7 +39,7 @@ func Example() {
 	}
 	ranks.Wait()
 	for i := range 7 {
-		fmt.Print(whole.O.Float32s()[4*i], " ")
+		fmt.Printf("%.3g ", whole.O.Float32s()[4*i])
 	}
 	// Output: 0 0.5 1 1.5 2 2.5 3
 }
