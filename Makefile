@@ -142,7 +142,7 @@ $(VENV)/mpi: Makefile | $(VENV)/numpy
 	touch $@
 
 ring: $(VENV)/mpi ## package ring over MPI, which it installs: 200 random problems on 1 to 8 ranks, and ranks that die, hang and end
-	FLASHKIT_MPIEXEC=$(CURDIR)/$(VENV)/bin/mpiexec FLASHKIT_MPI=$(CURDIR)/$(VENV)/lib/libmpi_abi.so.1 \
+	FLASHKIT_MPIEXEC=$(abspath $(VENV))/bin/mpiexec FLASHKIT_MPI=$(abspath $(VENV))/lib/libmpi_abi.so.1 \
 		$(GO) test -count=1 -timeout 15m ./ring/mpi ./cmd/flashrun -run 'Ring|^Test(Problems|Faults|Ends|Disagreement|Misuse|NoMPI|Alone)$$'
 
 long-rows: $(VENV)/peers build ## errors of our CPU kernels beside PyTorch's, for rows of up to 262,144 keys

@@ -56,3 +56,29 @@ func ExampleCut() {
 	// 2 [{0 4 6} {0 10 12}]
 	// 3 [{0 6 10}]
 }
+
+func ExamplePredict() {
+	p, _ := flashkit.ParseProblem("b1-h32-g8-n131072-m131072-d128-bf16-causal")
+	link, _ := ring.LinkOf("infiniband")
+	for _, ranks := range []int{2, 16, 64} {
+		plan, err := ring.Predict(p, nil, ranks, flashkit.PassForward, ring.Machine{FLOPs: 600e12}, link)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("%d ranks: %.0f %% hidden\n", ranks, 100*plan.Hidden)
+	}
+	// Output:
+	// 2 ranks: 100 % hidden
+	// 16 ranks: 100 % hidden
+	// 64 ranks: 29 % hidden
+}
+
+func ExampleLaunched() {
+	env := map[string]string{"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+	x, err := ring.Launched(func(name string) string { return env[name] })
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(x.Launcher, x.Rank, "of", x.Size, "on GPU", x.Local)
+	// Output: torchrun 3 of 8 on GPU 1
+}

@@ -3,6 +3,7 @@ package ring
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -91,8 +92,17 @@ func (j *job) orderedBackward(ctx context.Context) error {
 }
 
 func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
-	j.stats.Steps++
-	return j.kernel.Compute(ctx, p, args)
+	begin := time.Now()
+	err := j.kernel.Compute(ctx, p, args)
+	j.stats.Compute += time.Since(begin)
+	if j.stats.Steps++; err == nil {
+		steps := len(j.cut.places(j.rank, false))
+		if j.pass == flashkit.PassBackward {
+			steps += max(1, len(j.cut.places(j.rank, true)))
+		}
+		j.tell(Progress{Step: j.stats.Steps, Steps: max(steps, j.stats.Steps), From: -1})
+	}
+	return err
 }
 
 // rowsOf returns the problem of a run of the rank's rows with all keys, of w.
