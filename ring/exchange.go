@@ -42,7 +42,17 @@ func (j *job) start(ctx context.Context, e *exchange) error {
 			j.stats.Received += sizeOf(t)
 		}
 	}
-	return j.group.Start(ctx, e.send, e.receive)
+	err := j.group.Start(ctx, e.send, e.receive)
+	if err != nil {
+		j.giveUp(ctx, err)
+	}
+	return err
+}
+
+// giveUp breaks the group and returns when nobody copies this rank's tensors any more.
+func (j *job) giveUp(ctx context.Context, err error) {
+	j.group.Fail(err)
+	j.group.Wait(ctx) // its error is that of the group
 }
 
 // wait ends the exchange, and tells of every second that it takes.
@@ -126,7 +136,7 @@ func (j *job) walk(ctx context.Context, work func(t int, k, v flashkit.Tensor) e
 			j.stats.Steps++
 		}
 		if err != nil {
-			j.group.Fail(err) // before waiting for ranks that wait for this one
+			j.giveUp(ctx, err)
 			return err
 		}
 		if err := j.wait(ctx, &ahead, Progress{Step: min(t+1, last), Steps: last}); err != nil {

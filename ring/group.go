@@ -30,7 +30,8 @@ type Group interface {
 	// until Wait has returned. One exchange at a time may be under way.
 	Start(ctx context.Context, send, receive []Message) error
 
-	// Wait returns when the exchange under way is done; without one, at once.
+	// Wait returns when the exchange under way is done; without one, at once. In a broken
+	// group it returns an error as soon as the tensors are no longer touched.
 	Wait(ctx context.Context) error
 
 	// Fail breaks the group: this rank gives up because of err. Where the transport can

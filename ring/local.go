@@ -19,7 +19,7 @@ func Local(size int) ([]Group, error) {
 	}
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
-		// Two: a rank is at most one exchange ahead of another that it sends to.
+		// A rank is at most one exchange ahead of another that it sends to.
 		h.lines[i] = line{make(chan *parcel, 4), make(chan []byte, 2)}
 	}
 	groups := make([]Group, size)
@@ -129,17 +129,27 @@ func (l *local) Start(ctx context.Context, send, receive []Message) error {
 }
 
 func (l *local) Wait(ctx context.Context) error {
-	defer func() {
-		for _, p := range l.sent {
-			if !p.state.CompareAndSwap(offered, withdrawn) {
-				<-p.done
-			}
+	err := l.wait(ctx)
+	if err != nil {
+		l.Fail(err) // first, so that who finds a message withdrawn knows why
+	}
+	for _, p := range l.sent {
+		if !p.state.CompareAndSwap(offered, withdrawn) {
+			<-p.done
 		}
-		l.sent, l.receive = l.sent[:0], nil
-	}()
+	}
+	l.sent, l.receive = l.sent[:0], nil
+	return err
+}
+
+func (l *local) wait(ctx context.Context) error {
 	for _, m := range l.receive {
 		select {
 		case p := <-l.from(m.Peer).parcels:
+			if !p.state.CompareAndSwap(offered, taken) {
+				<-l.hub.broken
+				return l.hub.err
+			}
 			if err := p.take(m); err != nil {
 				return err
 			}
@@ -163,9 +173,6 @@ func (l *local) Wait(ctx context.Context) error {
 
 // take copies what was sent.
 func (p *parcel) take(m Message) error {
-	if !p.state.CompareAndSwap(offered, taken) {
-		return fmt.Errorf("ring: rank %d withdrew its message", m.Peer)
-	}
 	defer close(p.done)
 	if len(p.tensors) != len(m.Tensors) {
 		return fmt.Errorf("ring: rank %d sent %d tensors, %d were expected", m.Peer, len(p.tensors), len(m.Tensors))

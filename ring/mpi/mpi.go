@@ -138,11 +138,17 @@ func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	return ctx.Err()
 }
 
-// Wait returns when the exchange under way is done.
+// Wait returns when the exchange under way is done. In a broken group MPI may still touch the
+// tensors until the program ends.
 func (g *Group) Wait(ctx context.Context) error {
 	x := g.now
 	if g.now = nil; x == nil {
 		return nil
+	}
+	if err := g.usable(); err != nil {
+		x.stop.Store(true)
+		<-x.done
+		return g.settle(x, err)
 	}
 	x.hurry.Store(true)
 	select {

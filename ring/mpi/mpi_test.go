@@ -36,7 +36,7 @@ func rank(name string) int {
 	if status, watched := mpi.Watch(os.Stderr); watched {
 		return status
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	if name == "late" {
 		ctx, cancel = context.WithTimeout(ctx, time.Second)
@@ -91,7 +91,7 @@ func mpiexec(t *testing.T, n int, name string, env ...string) (string, error) {
 	}
 	self, err := os.Executable()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, path, "-n", strconv.Itoa(n), self)
 	c.Env = append(os.Environ(), append(env, rankVar+"="+name, "GOMAXPROCS=1")...)
