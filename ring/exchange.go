@@ -112,12 +112,12 @@ func (j *job) keysFor(e *exchange, t int) (k, v flashkit.Tensor) {
 	return k, v
 }
 
-// walk does the steps: work has the keys of step t, and what it adds to the exchange after
-// it begins by hand in behind. Keys travel one step ahead.
+// walk does the steps. Beside step t, which work computes, travel the keys of step t+1 and
+// what behind adds, of step t-1; arrived is told when they are there. One step more has
+// nothing but what travels.
 func (j *job) walk(ctx context.Context, work func(t int, k, v flashkit.Tensor) error, behind func(e *exchange, t int), arrived func(t int)) error {
 	var ahead exchange
 	k, v := j.a.K, j.a.V
-	from := 0
 	last := len(j.steps)
 	for t := 0; t <= last; t++ {
 		ahead = exchange{}
@@ -146,7 +146,11 @@ func (j *job) walk(ctx context.Context, work func(t int, k, v flashkit.Tensor) e
 			arrived(t)
 		}
 		if t < last {
-			j.tell(Progress{Step: t + 1, Steps: last, From: from})
+			next := Progress{Step: t + 1, Steps: last, From: -1}
+			if t+1 < last && j.steps[t+1].need.n > 0 {
+				next.From = (j.rank - t - 1 + j.size) % j.size
+			}
+			j.tell(next)
 		}
 		k, v = nextK, nextV
 	}
