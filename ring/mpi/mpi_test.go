@@ -220,7 +220,7 @@ func TestEnds(t *testing.T) {
 	for range 50 {
 		out, err := mpiexec(t, 8, "end")
 		require.NoError(t, err, "%s", out)
-		require.Empty(t, out)
+		require.NotContains(t, out, "TERMINATION")
 	}
 }
 
