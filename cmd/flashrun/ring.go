@@ -1,0 +1,290 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/mpi"
+)
+
+// ringFlags are those of flashrun ring.
+type ringFlags struct {
+	problem, backend, devices, link string
+	ranks, runs, workers            int
+	backward, ordered, check        bool
+	asJSON, quiet                   bool
+	seed                            uint64
+	timeout                         time.Duration
+}
+
+func newRing() *cobra.Command {
+	f := new(ringFlags)
+	cmd := &cobra.Command{
+		Use:   "ring --problem NAME",
+		Short: "Compute one problem over many ranks: goroutines, or processes of MPI",
+		Long: `Ring cuts a random problem for the ranks that it finds, computes it over them, and
+prints the time, the efficiency beside one rank, the bytes that each rank sent and
+how much of their time kernels hid, with what the model of a step predicts.
+
+Tensors lie on the host. Started by mpiexec it is one of its ranks; else --ranks
+says how many goroutines to take, which share the processors of this machine, or
+--devices on which GPUs they compute. With --check every rank compares its rows with what one rank computes.`,
+		Example: `  flashrun ring --problem b1-h8-g2-n4096-m4096-d64-f32-causal --ranks 2 --check
+  flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --devices 0,1
+  mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --backward --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.problem, "problem", "", "`name` of the problem of the whole")
+	flags.IntVar(&f.ranks, "ranks", 0, "goroutines that are ranks, where no mpiexec says how many there are (default 2)")
+	flags.StringVar(&f.devices, "devices", "", "`numbers` of GPUs with commas: a goroutine for each; its tensors stay on the host")
+	flags.BoolVar(&f.backward, "backward", false, "compute both passes")
+	flags.BoolVar(&f.ordered, "ordered", false, "gather K and V first, for the bits of one rank")
+	flags.BoolVar(&f.check, "check", false, "compare with what one rank computes")
+	flags.IntVar(&f.runs, "runs", 3, "how many times to compute; the median counts")
+	flags.IntVar(&f.workers, "workers", 0, "goroutines of each rank's kernels; 0 is no limit")
+	flags.StringVar(&f.link, "link", "shared", "`name` of the link that the model supposes")
+	flags.Uint64Var(&f.seed, "seed", 1, "of the random input")
+	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long a rank waits in all")
+	flags.BoolVar(&f.asJSON, "json", false, "print a JSON object")
+	flags.BoolVar(&f.quiet, "quiet", false, "no progress on stderr")
+	addBackendFlag(cmd, &f.backend, "the backend or kernel of each rank")
+	return cmd
+}
+
+func (f *ringFlags) run(cmd *cobra.Command) error {
+	p, err := flashkit.ParseProblem(f.problem)
+	switch {
+	case f.problem == "":
+		return errors.New("--problem names nothing: it must be a problem, as flashrun explain --help has them")
+	case err != nil:
+		return err
+	case f.devices != "" && f.ranks != 0:
+		return fmt.Errorf("--devices %s: says how many ranks there are, as --ranks %d does", f.devices, f.ranks)
+	case f.ranks < 0 || f.runs < 1 || f.workers < 0:
+		return fmt.Errorf("--ranks %d, --runs %d, --workers %d: must not be negative, and at least one run", f.ranks, f.runs, f.workers)
+	case p.Ragged:
+		return fmt.Errorf("--problem %s: the input of ragged problems is padded; take package ring for packed ones", f.problem)
+	}
+	if f.backward && p.Features()&flashkit.ForwardFeatures != 0 {
+		return fmt.Errorf("--backward: %v has no backward pass", p.Features()&flashkit.ForwardFeatures)
+	}
+	if _, err := ring.LinkOf(f.link); err != nil {
+		return err
+	}
+	launch, err := ring.Launched(os.Getenv)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	if launch.Size == 1 {
+		return f.overGoroutines(ctx, cmd, p)
+	}
+	if f.ranks != 0 && f.ranks != launch.Size {
+		return fmt.Errorf("--ranks %d: %s started %d", f.ranks, launch.Launcher, launch.Size)
+	}
+	return f.overProcesses(ctx, cmd, p)
+}
+
+// overProcesses is one rank of MPI's.
+func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, p flashkit.Problem) error {
+	switch status, watched := mpi.Watch(cmd.ErrOrStderr()); {
+	case watched && status != 0:
+		return failed(fmt.Errorf("the rank ended with status %d", status))
+	case watched:
+		return nil
+	}
+	d, err := openDispatch(cmd, f.backend)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	g, err := mpi.Open(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	result, err := f.rank(ctx, g, d, p, cmd.ErrOrStderr())
+	if err == nil && g.Rank() == 0 {
+		err = f.print(cmd.OutOrStdout(), result)
+	}
+	if err != nil {
+		return failed(err) // the program ends, and mpiexec the other ranks
+	}
+	return failed(g.Close())
+}
+
+// overGoroutines is all ranks.
+func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, p flashkit.Problem) error {
+	runners, err := f.open(cmd)
+	defer func() {
+		for _, d := range runners {
+			d.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	groups, err := ring.Local(len(runners))
+	if err != nil {
+		return err
+	}
+	results, errs := make([]*ringResult, len(groups)), make([]error, len(groups))
+	var done sync.WaitGroup
+	for i, g := range groups {
+		done.Go(func() {
+			if results[i], errs[i] = f.rank(ctx, g, runners[i], p, cmd.ErrOrStderr()); errs[i] != nil {
+				g.Fail(errs[i])
+			}
+		})
+	}
+	done.Wait()
+	if err := cmp.Or(errs...); err != nil {
+		return failed(err)
+	}
+	return failed(f.print(cmd.OutOrStdout(), results[0]))
+}
+
+// open returns what each rank computes with: its GPU, or the machine's kernels.
+func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err error) {
+	if f.devices == "" {
+		for range cmp.Or(f.ranks, 2) {
+			d, err := openDispatch(cmd, f.backend)
+			if err != nil {
+				return list, err
+			}
+			list = append(list, d)
+		}
+		return list, nil
+	}
+	for text := range strings.SplitSeq(f.devices, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return list, fmt.Errorf("--devices %q: must be numbers of GPUs, from 0, with commas", f.devices)
+		}
+		gpu, err := cuda.OpenDevice(n)
+		if err != nil {
+			return list, unavailable(err)
+		}
+		list = append(list, dispatch.New(gpu))
+	}
+	return list, nil
+}
+
+// A ringResult is what rank 0 says of a problem.
+type ringResult struct {
+	Problem    string    `json:"problem"`
+	Ranks      int       `json:"ranks"`
+	Ordered    bool      `json:"ordered"`
+	Backward   bool      `json:"backward"`
+	Seconds    float64   `json:"seconds"`     // the median, of the slowest rank
+	One        float64   `json:"one_seconds"` // of rank 0 alone with the whole
+	Efficiency float64   `json:"efficiency"`  // one / (ranks * seconds)
+	Sent       []int64   `json:"sent_bytes"`  // by each rank
+	Wait       []float64 `json:"wait_seconds"`
+	Memory     int64     `json:"memory_bytes"` // of rank 0's buffers
+	Predicted  float64   `json:"predicted_seconds"`
+	Worst      *float64  `json:"largest_difference,omitempty"` // over the largest value, of all ranks
+}
+
+// rank is the work of one rank.
+func (f *ringFlags) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p flashkit.Problem, stderr io.Writer) (*ringResult, error) {
+	whole := randomInput(p, f.seed, bhsd, f.backward)
+	args := &whole.args
+	d = d.Frozen() // no rank changes its mind in mid-run
+	args.Workers = f.workers
+	f.outputs(p, args)
+	r := &ringResult{Problem: p.String(), Ranks: g.Size(), Ordered: f.ordered, Backward: f.backward}
+	if err := f.alone(ctx, g, d, p, args, r); err != nil {
+		return nil, err
+	}
+	o := ring.Options{Ordered: f.ordered}
+	if g.Rank() == 0 && !f.quiet {
+		o.Progress = func(x ring.Progress) { fmt.Fprintln(stderr, ringLine(x)) }
+	}
+	x, err := ring.New(g, d, o)
+	if err != nil {
+		return nil, err
+	}
+	defer x.Close()
+	cut, err := ring.NewCut(p, nil, g.Size(), f.ordered)
+	if err != nil {
+		return nil, err
+	}
+	shard, err := cut.Shard(g.Rank(), args)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.measure(ctx, g, x, p, shard, r); err != nil {
+		return nil, err
+	}
+	if f.check {
+		if err := f.compare(ctx, g, cut, args, shard, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, f.predict(p, r)
+}
+
+// outputs adds what the passes write.
+func (f *ringFlags) outputs(p flashkit.Problem, args *flashkit.Args) {
+	pass := flashkit.PassForward
+	if f.backward {
+		pass = flashkit.PassBackward
+	}
+	made := flashkit.NewArgs(p, pass)
+	for _, a := range flashkit.Arguments() {
+		written := a.Role(&p, flashkit.PassForward) | a.Role(&p, pass)&^flashkit.Input
+		if written&flashkit.Output != 0 && a.Of(args).IsZero() && a.Name != "DBias" {
+			*a.Of(args) = *a.Of(made)
+		}
+	}
+}
+
+type passFunc = func(context.Context, flashkit.Problem, *flashkit.Args) error
+
+func (f *ringFlags) passes(ctx context.Context, p flashkit.Problem, args *flashkit.Args, forward, backward passFunc) error {
+	if err := forward(ctx, p, args); err != nil || !f.backward {
+		return err
+	}
+	return backward(ctx, p, args)
+}
+
+func ringLine(x ring.Progress) string {
+	if x.Waiting > 0 {
+		return fmt.Sprintf("step %d of %d: waits for rank %d, %.0f s", x.Step, x.Steps, x.From, x.Waiting.Seconds())
+	}
+	return fmt.Sprintf("step %d of %d", x.Step, x.Steps)
+}
+
+func (f *ringFlags) print(w io.Writer, r *ringResult) error {
+	if f.asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	fmt.Fprintf(w, "problem      %s\nranks        %d\n", r.Problem, r.Ranks)
+	fmt.Fprintf(w, "time         %s, one rank alone %s: efficiency %.2f\n", formatSeconds(r.Seconds), formatSeconds(r.One), r.Efficiency)
+	fmt.Fprintf(w, "predicted    %s by the model, over the link %s\n", formatSeconds(r.Predicted), f.link)
+	fmt.Fprintf(w, "sent         %s by the rank that sent most, which waited %s after its kernels\n", formatBytes(float64(slices.Max(r.Sent))), formatSeconds(slices.Max(r.Wait)))
+	_, err := fmt.Fprintf(w, "buffers      %s on rank 0\n", formatBytes(float64(r.Memory)))
+	if r.Worst != nil && err == nil {
+		_, err = fmt.Fprintf(w, "check        largest difference from one rank %.3g of the largest value\n", *r.Worst)
+	}
+	return err
+}

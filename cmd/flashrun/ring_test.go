@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestRing(t *testing.T) {
+	for _, c := range [][]string{
+		{"b1-h4-g2-n200-m200-d16-f32-causal", "--ranks", "3"},
+		{"b2-h2-g1-n77-m90-d16-f32-window20.3", "--ranks", "5", "--backward"},
+		{"b1-h2-g1-n300-m300-d16-bf16-causal-softcap5", "--ranks", "2", "--backward", "--ordered"},
+	} {
+		var out, errs bytes.Buffer
+		args := append([]string{"ring", "--check", "--json", "--backend", "simd", "--problem"}, c...)
+		require.Equal(t, exitOK, execute(t.Context(), args, &out, &errs), "%v: %s", c, &errs)
+		var r ringResult
+		require.NoError(t, json.Unmarshal(out.Bytes(), &r))
+		require.Equal(t, c[0], r.Problem)
+		require.Len(t, r.Sent, r.Ranks)
+		require.NotNil(t, r.Worst)
+		require.Contains(t, errs.String(), "step 1 of")
+		out.Reset()
+		require.Equal(t, exitOK, execute(t.Context(), append(args, "--json=false", "--quiet"), &out, &errs))
+		require.Contains(t, out.String(), "efficiency")
+	}
+}
+
+func TestRingRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--problem":      {},
+		"ragged":         {"--problem", "b2-h2-g1-n7-m9-d16-f32-ragged"},
+		"as --ranks":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "0,1", "--ranks", "2"},
+		"from 0":         {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "x"},
+		"dropout":        {"--problem", "b1-h2-g1-n7-m9-d16-f32-dropout0.5"},
+		"at least one":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--runs", "0"},
+		"must be one of": {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--link", "string"},
+		"backward pass":  {"--problem", "b1-h2-g1-n7-m9-d16-f32-carry", "--backward"},
+	} {
+		var out, errs bytes.Buffer
+		require.NotEqual(t, exitOK, execute(t.Context(), append([]string{"ring", "--quiet"}, args...), &out, &errs), want)
+		require.Contains(t, errs.String(), want)
+		require.Empty(t, out.String())
+	}
+}
+
+// TestRingMPI runs the command as ranks of mpiexec.
+func TestRingMPI(t *testing.T) {
+	mpiexec := os.Getenv("FLASHKIT_MPIEXEC")
+	if mpiexec == "" {
+		t.Skip("FLASHKIT_MPIEXEC names no mpiexec: make ring sets it")
+	}
+	binary := filepath.Join(t.TempDir(), "flashrun")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	text, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	run := exec.CommandContext(t.Context(), mpiexec, "-n", "3", binary, "ring", "--problem", "b1-h4-g2-n200-m200-d16-f32-causal", "--backward", "--check", "--json", "--quiet", "--workers", "1")
+	var errs bytes.Buffer
+	run.Stderr = &errs
+	text, err = run.Output()
+	require.NoError(t, err, "%s", &errs)
+	var r ringResult
+	require.NoError(t, json.Unmarshal(text, &r), "%s", text)
+	require.Equal(t, 3, r.Ranks)
+}

@@ -1,0 +1,132 @@
+// Ring trains the projections of one attention layer, whose sequence lies on all ranks of MPI:
+//
+//	mpiexec -n 4 go run ./examples/ring
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log"
+	"math"
+	"math/rand/v2"
+	"os"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/mpi"
+)
+
+const rows, dim, rate = 512, 16, 1
+
+func main() {
+	if status, watched := mpi.Watch(os.Stderr); watched {
+		os.Exit(status)
+	}
+	g, err := mpi.Open(context.Background())
+	if err == nil {
+		err = train(context.Background(), g)
+	}
+	if err == nil {
+		err = g.Close()
+	}
+	if err != nil {
+		log.Fatal(err) // the program ends, and mpiexec the other ranks
+	}
+}
+
+func train(ctx context.Context, g ring.Group) error {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: rows, KVLen: rows, Dim: dim, VDim: dim, DType: flashkit.Float32, Band: flashkit.Causal()}
+	d := dispatch.New(simd.New())
+	defer d.Close()
+	r, err := ring.New(g, d, ring.Options{})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	cut, err := ring.NewCut(p, nil, g.Size(), false)
+	if err != nil {
+		return err
+	}
+	whole := flashkit.NewArgs(p, flashkit.PassBackward)
+	random := rand.New(rand.NewPCG(1, 2)) // the same input, and the same weights, on every rank
+	for i := range whole.Q.Float32s() {
+		whole.Q.Float32s()[i] = float32(random.NormFloat64()) // the input of the layer, for now
+	}
+	a, err := cut.Shard(g.Rank(), whole)
+	if err != nil {
+		return err
+	}
+	x := append([]float32(nil), a.Q.Float32s()...)
+	var w [3][dim * dim]float32 // of Q, K and V
+	for i := range 3 * dim * dim {
+		w[i/(dim*dim)][i%(dim*dim)] = float32(random.NormFloat64()) / 4
+	}
+	for step := range 20 {
+		for i, t := range []flashkit.Tensor{a.Q, a.K, a.V} {
+			multiply(t.Float32s(), x, w[i][:])
+		}
+		if err := r.Forward(ctx, p, a); err != nil {
+			return err
+		}
+		gradient := make([]float32, 3*dim*dim+1) // and the loss: the layer learns to say 0.1 of its input
+		for i, o := range a.O.Float32s() {
+			off := o - x[i]/10
+			gradient[3*dim*dim] += off * off / (rows * dim)
+			a.DO.Float32s()[i] = 2 * off / (rows * dim)
+		}
+		if err := r.Backward(ctx, p, a); err != nil {
+			return err
+		}
+		for i, t := range []flashkit.Tensor{a.DQ, a.DK, a.DV} {
+			transposed(gradient[i*dim*dim:][:dim*dim], x, t.Float32s())
+		}
+		if err := sum(ctx, g, gradient); err != nil { // over the ranks
+			return err
+		}
+		for i := range 3 * dim * dim {
+			w[i/(dim*dim)][i%(dim*dim)] -= rate * gradient[i]
+		}
+		if g.Rank() == 0 && step%5 == 4 {
+			fmt.Printf("step %d: loss %.4f\n", step+1, gradient[3*dim*dim])
+		}
+	}
+	return nil
+}
+
+// multiply writes x w, transposed adds xᵀ y.
+func multiply(y, x, w []float32) {
+	clear(y)
+	for i := range y {
+		for k := range dim {
+			y[i] += x[i/dim*dim+k] * w[k*dim+i%dim]
+		}
+	}
+}
+
+func transposed(w, x, y []float32) {
+	for i := range y {
+		for k := range dim {
+			w[k*dim+i%dim] += x[i/dim*dim+k] * y[i]
+		}
+	}
+}
+
+// sum adds what all ranks have, in their order.
+func sum(ctx context.Context, g ring.Group, x []float32) error {
+	mine := make([]byte, 4*len(x))
+	for i, f := range x {
+		binary.LittleEndian.PutUint32(mine[4*i:], math.Float32bits(f))
+	}
+	all := make([]byte, len(mine)*g.Size())
+	if err := g.Gather(ctx, mine, all); err != nil {
+		return err
+	}
+	clear(x)
+	for i := range len(x) * g.Size() {
+		x[i%len(x)] += math.Float32frombits(binary.LittleEndian.Uint32(all[4*i:]))
+	}
+	return nil
+}

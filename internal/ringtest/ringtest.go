@@ -1,0 +1,306 @@
+// Package ringtest holds the ranks of a group to what one process computes: random problems
+// that every rank draws alike, for the tests of package ring and of its transports.
+package ringtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+	"github.com/flashkit-go/flashkit/internal/half"
+	"github.com/flashkit-go/flashkit/ring"
+)
+
+// A Case is a problem with the arguments of the whole, for both passes.
+type Case struct {
+	Problem flashkit.Problem
+	Args    *flashkit.Args
+
+	want []answer // of each sequence
+	made []float64
+	top  []float64
+}
+
+// outputs are what the passes write, in the order of an answer.
+var outputs = []string{"O", "LSE", "DQ", "DK", "DV"}
+
+type answer [5][]float64
+
+// New returns case number n of a seed: both say all of it. A runner for the whole in one
+// process computes what the ranks are compared with.
+func New(ctx context.Context, seed, n uint64, one ring.Runner) (*Case, error) {
+	r := rand.New(rand.NewPCG(seed, n))
+	c := &Case{Problem: problem(r)}
+	c.Args = c.random(r)
+	for _, run := range []func(context.Context, flashkit.Problem, *flashkit.Args) error{one.Forward, one.Backward} {
+		if err := run(ctx, c.Problem, c.Args); err != nil {
+			return nil, fmt.Errorf("%v: %w", c.Problem, err)
+		}
+	}
+	c.answers()
+	return c, nil
+}
+
+// problem draws one that every size of group must cut: of few rows, of many, packed or not.
+func problem(r *rand.Rand) flashkit.Problem {
+	p := flashkit.Problem{Batch: 1 + r.IntN(2), KVHeads: 1 + r.IntN(2), Dim: 4 + r.IntN(13), VDim: 4 + r.IntN(13), DType: flashkit.Float32}
+	p.Heads = p.KVHeads * (1 + r.IntN(3))
+	p.QLen = []int{1 + r.IntN(12), 1 + r.IntN(70), 100 + r.IntN(200)}[r.IntN(3)]
+	if p.KVLen = p.QLen; r.IntN(3) == 0 {
+		p.KVLen = 1 + r.IntN(150)
+	}
+	switch r.IntN(6) {
+	case 0, 1, 2:
+		p.Band = flashkit.Causal()
+	case 3:
+		p.Band = flashkit.Window(r.IntN(40), 0)
+	case 4:
+		p.Band = flashkit.Window(r.IntN(20)-1, r.IntN(20)-1)
+	}
+	if r.IntN(5) == 0 {
+		p.Band = p.Band.TopLeft().Shift(r.IntN(9) - 4)
+	}
+	if r.IntN(4) == 0 {
+		p.DType = []flashkit.DType{flashkit.Float16, flashkit.BFloat16}[r.IntN(2)]
+	}
+	if r.IntN(4) == 0 {
+		p.Score.Softcap = 3
+	}
+	p.Score.ALiBi, p.Score.Sink = r.IntN(5) == 0, r.IntN(4) == 0
+	if p.Ragged = r.IntN(3) == 0; p.Ragged {
+		p.Batch = r.IntN(9)
+	}
+	return p
+}
+
+// random draws the arguments: packed sequences of unequal lengths where the problem is
+// ragged.
+func (c *Case) random(r *rand.Rand) *flashkit.Args {
+	p := &c.Problem
+	args := new(flashkit.Args)
+	shape := flashkit.Problem(*p)
+	if p.Ragged {
+		s := &flashkit.Sequences{QStarts: []int32{0}, KVStarts: []int32{0}}
+		for b := range p.Batch {
+			n := r.IntN(p.QLen+1) >> r.IntN(4)
+			m := n
+			if p.QLen != p.KVLen {
+				m = r.IntN(p.KVLen + 1)
+			}
+			s.QStarts, s.KVStarts = append(s.QStarts, s.QStarts[b]+int32(n)), append(s.KVStarts, s.KVStarts[b]+int32(m))
+		}
+		args.Seqs = s
+		shape.Batch, shape.QLen, shape.KVLen, shape.Ragged = 1, int(s.QStarts[p.Batch]), int(s.KVStarts[p.Batch]), false
+	}
+	dense := flashkit.NewArgs(shape, flashkit.PassBackward)
+	dense.Seqs = args.Seqs
+	for _, a := range flashkit.Arguments() {
+		t := a.Of(dense)
+		if role := a.Role(p, flashkit.PassBackward); role&flashkit.Output == 0 && a.Name != "O" && a.Name != "LSE" {
+			draw(r, *t)
+		}
+	}
+	return dense
+}
+
+func draw(r *rand.Rand, t flashkit.Tensor) {
+	x := make([]float32, t.Len())
+	for i := range x {
+		x[i] = r.Float32()*2 - 1
+	}
+	switch t.DType() {
+	case flashkit.Float16:
+		copy(t.Uint16s(), flashkit.ToF16(x))
+	case flashkit.BFloat16:
+		copy(t.Uint16s(), flashkit.ToBF16(x))
+	default:
+		copy(t.Float32s(), x)
+	}
+}
+
+// A place is where a sequence's rows and keys lie.
+type place struct{ b, q0, n, k0, m int }
+
+func (c *Case) places() (list []place) {
+	for b := range c.Problem.Batch {
+		x := place{b, 0, c.Problem.QLen, 0, c.Problem.KVLen}
+		if s := c.Args.Seqs; s != nil {
+			x = place{0, int(s.QStarts[b]), int(s.QStarts[b+1] - s.QStarts[b]), int(s.KVStarts[b]), int(s.KVStarts[b+1] - s.KVStarts[b])}
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// answers has the oracle compute what is right, and notes how far one process is from it.
+func (c *Case) answers() {
+	c.made, c.top = make([]float64, len(outputs)), make([]float64, len(outputs))
+	for _, x := range c.places() {
+		p := c.Problem
+		p.Batch, p.QLen, p.KVLen, p.Ragged = 1, x.n, x.m, false
+		rows := func(t flashkit.Tensor) []float64 { return values(t, x.b, x.q0, x.n) }
+		keys := func(t flashkit.Tensor) []float64 { return values(t, x.b, x.k0, x.m) }
+		a := c.Args
+		in := oracle.Inputs{Q: rows(a.Q), K: keys(a.K), V: keys(a.V), DO: rows(a.DO), DLSE: rows(a.DLSE)}
+		if p.Score.ALiBi {
+			in.Slopes = values(a.Slopes, min(x.b, a.Slopes.Shape()[0]-1), 0, 1)
+		}
+		if p.Score.Sink {
+			in.Sink = values(a.Sink, 0, 0, 1)
+		}
+		o, lse := oracle.Forward(p, in)
+		g := oracle.Backward(p, in)
+		c.want = append(c.want, answer{o, lse, g.DQ, g.DK, g.DV})
+	}
+	c.each(c.Args, func(i int, got, want float64) error {
+		if e := math.Abs(got - want); e > c.made[i] {
+			c.made[i] = e
+		}
+		if !math.IsInf(want, 0) {
+			c.top[i] = max(c.top[i], math.Abs(want))
+		}
+		return nil
+	})
+}
+
+// values returns rows of one batch, of all heads, as float64.
+func values(t flashkit.Tensor, b, r0, n int) (x []float64) {
+	for h := range t.Shape()[1] {
+		for r := r0; r < r0+n; r++ {
+			at := t.Offset(b, h, r)
+			for i := at; i < at+t.Shape()[3]; i++ {
+				switch t.DType() {
+				case flashkit.Float16:
+					x = append(x, float64(half.FromF16(t.Uint16s()[i])))
+				case flashkit.BFloat16:
+					x = append(x, float64(half.FromBF16(t.Uint16s()[i])))
+				default:
+					x = append(x, float64(t.Float32s()[i]))
+				}
+			}
+		}
+	}
+	return x
+}
+
+// each compares every element of the outputs with what is right.
+func (c *Case) each(a *flashkit.Args, f func(i int, got, want float64) error) error {
+	for s, x := range c.places() {
+		for i, t := range []flashkit.Tensor{a.O, a.LSE, a.DQ, a.DK, a.DV} {
+			r0, n := x.q0, x.n
+			if i >= 3 {
+				r0, n = x.k0, x.m
+			}
+			for at, got := range values(t, x.b, r0, n) {
+				if err := f(i, got, c.want[s][i][at]); err != nil {
+					return fmt.Errorf("%v, sequence %d, %s[%d]: %w", c.Problem, s, outputs[i], at, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Check computes both passes of the case on this rank and compares its shard: with what is
+// right, within twice the error of one process (three times for gradients) and the rounding of
+// the results; in order, with the bits of one process.
+func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered bool) error {
+	x, err := ring.New(g, r, ring.Options{Ordered: ordered})
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	cut, err := ring.NewCut(c.Problem, c.Args.Seqs, g.Size(), ordered)
+	if err != nil {
+		return err
+	}
+	shard, err := cut.Shard(g.Rank(), c.Args)
+	if err != nil {
+		return err
+	}
+	if ordered && c.Problem.Ragged {
+		shard.DSink = flashkit.Tensor{} // over sequences it has no order
+	}
+	nan(shard.O, shard.LSE)
+	if err := x.Forward(ctx, c.Problem, shard); err != nil {
+		return err
+	}
+	nan(shard.DQ, shard.DK, shard.DV)
+	if err := x.Backward(ctx, c.Problem, shard); err != nil {
+		return err
+	}
+	// What other ranks have is right already: it is that of one process.
+	got := *c.Args
+	for _, t := range []*flashkit.Tensor{&got.O, &got.LSE, &got.DQ, &got.DK, &got.DV} {
+		*t = clone(*t)
+	}
+	got.DSink = flashkit.Tensor{}
+	if err := errors.Join(cut.Join(g.Rank(), flashkit.PassForward, &got, shard), cut.Join(g.Rank(), flashkit.PassBackward, &got, shard)); err != nil {
+		return err
+	}
+	if ordered {
+		return c.sameBits(&got)
+	}
+	return c.each(&got, func(i int, got, want float64) error {
+		if bound := c.bound(i); got != want && !(math.Abs(got-want) <= bound) {
+			return fmt.Errorf("%g, want %g within %.3g; rank %d of %d", got, want, bound, g.Rank(), g.Size())
+		}
+		return nil
+	})
+}
+
+// bound is the one that conformance has.
+func (c *Case) bound(i int) float64 {
+	unit, times := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[c.Problem.DType], 2.0
+	if outputs[i] == "LSE" {
+		unit = 0x1p-24
+	}
+	if i >= 2 {
+		times = 3
+	}
+	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + unit*c.top[i]
+}
+
+func (c *Case) sameBits(got *flashkit.Args) error {
+	one := *c.Args
+	for i, x := range [][2]flashkit.Tensor{{got.O, one.O}, {got.LSE, one.LSE}, {got.DQ, one.DQ}, {got.DK, one.DK}, {got.DV, one.DV}} {
+		for at := range x[0].Float32s() {
+			if a, b := x[0].Float32s()[at], x[1].Float32s()[at]; math.Float32bits(a) != math.Float32bits(b) {
+				return fmt.Errorf("%v in order: %s[%d] = %g, one process has %g", c.Problem, outputs[i], at, a, b)
+			}
+		}
+		for at := range x[0].Uint16s() {
+			if a, b := x[0].Uint16s()[at], x[1].Uint16s()[at]; a != b {
+				return fmt.Errorf("%v in order: %s[%d] = %#x, one process has %#x", c.Problem, outputs[i], at, a, b)
+			}
+		}
+	}
+	return nil
+}
+
+func clone(t flashkit.Tensor) flashkit.Tensor {
+	s, b := t.Shape(), t.Strides()
+	switch t.DType() {
+	case flashkit.Float16:
+		return flashkit.F16(append([]uint16(nil), t.Uint16s()...), s[0], s[1], s[2], s[3]).WithStrides(b[0], b[1], b[2])
+	case flashkit.BFloat16:
+		return flashkit.BF16(append([]uint16(nil), t.Uint16s()...), s[0], s[1], s[2], s[3]).WithStrides(b[0], b[1], b[2])
+	}
+	return flashkit.F32(append([]float32(nil), t.Float32s()...), s[0], s[1], s[2], s[3]).WithStrides(b[0], b[1], b[2])
+}
+
+// nan fills outputs with what must not remain.
+func nan(list ...flashkit.Tensor) {
+	for _, t := range list {
+		for i := range t.Float32s() {
+			t.Float32s()[i] = float32(math.NaN())
+		}
+		for i := range t.Uint16s() {
+			t.Uint16s()[i] = 0x7fff
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package ring
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// check returns nil if the rank's tensors are the shard that the cut makes of the problem's.
+func (j *job) check() error {
+	p, args := j.p, j.a
+	p.Score.Bias, p.Score.Mask = false, false
+	p.QLen, p.KVLen = j.cut.QLen(j.rank), j.cut.KVLen(j.rank)
+	args.Bias, args.DBias, args.Mask = flashkit.Tensor{}, flashkit.Tensor{}, flashkit.Tensor{}
+	if p.Ragged {
+		args.Seqs = new(flashkit.Sequences)
+		if j.cut.packedQ {
+			args.Seqs.QStarts = lastHas(p.Batch, p.QLen)
+		}
+		if j.cut.packedK {
+			args.Seqs.KVStarts = lastHas(p.Batch, p.KVLen)
+		}
+	}
+	if err := p.Check(j.pass, &args); err != nil {
+		return err
+	}
+	return j.checkPairs()
+}
+
+// lastHas returns starts of so many sequences of which the last one has all rows.
+func lastHas(seqs, n int) []int32 {
+	s := make([]int32, seqs+1)
+	s[seqs] = int32(n)
+	return s
+}
+
+// checkPairs checks Bias, DBias and Mask, which have the rank's rows and the whole's keys.
+func (j *job) checkPairs() error {
+	score := j.p.Score
+	for _, x := range [...]struct {
+		name   string
+		t      flashkit.Tensor
+		asked  bool
+		option bool
+		types  [2]flashkit.DType
+	}{
+		{"Bias", j.a.Bias, score.Bias, false, [2]flashkit.DType{j.p.DType, flashkit.Float32}},
+		{"Mask", j.a.Mask, score.Mask, false, [2]flashkit.DType{flashkit.Bool, flashkit.Bool}},
+		{"DBias", j.a.DBias, score.Bias && j.pass == flashkit.PassBackward, true, [2]flashkit.DType{j.a.Bias.DType(), j.a.Bias.DType()}},
+	} {
+		s, t := x.t.Shape(), x.t.DType()
+		want := [4]int{j.p.Batch, j.p.Heads, j.pairRows(), j.p.KVLen}
+		switch {
+		case x.t.IsZero() && (!x.asked || x.option), x.name == "DBias" && j.pass == flashkit.PassForward:
+			continue
+		case x.t.IsZero():
+			return &flashkit.ProblemError{Field: x.name, Value: "none", Reason: "the tensor is missing"}
+		case !x.asked:
+			return &flashkit.ProblemError{Field: x.name, Value: "given", Reason: "the problem does not say that it has one"}
+		case t != x.types[0] && t != x.types[1]:
+			return &flashkit.ProblemError{Field: x.name + ".dtype", Value: t.String(), Reason: "must be " + x.types[0].String() + " or " + x.types[1].String()}
+		case x.t.Owner() != nil:
+			return &flashkit.ProblemError{Field: x.name, Value: x.t.Owner().Device(), Reason: "must lie where Q does, on the host"}
+		case x.name == "DBias" && s != j.a.Bias.Shape():
+			return &flashkit.ProblemError{Field: "DBias.shape", Value: fmt.Sprint(s), Reason: fmt.Sprintf("must be that of Bias, %v", j.a.Bias.Shape())}
+		}
+		last := s[3]
+		for d, n := range s {
+			if n != want[d] && (n != 1 || d == 3) {
+				return &flashkit.ProblemError{Field: x.name + ".shape", Value: fmt.Sprint(s), Reason: fmt.Sprintf("must be %v, the rank's rows and all keys, or 1 in place of any number but the last", want)}
+			}
+			if stride := x.t.Strides()[d]; stride < 0 {
+				return &flashkit.ProblemError{Field: x.name + ".strides", Value: strconv.Itoa(stride), Reason: "must not be negative"}
+			} else if d < 3 {
+				last += (n - 1) * stride
+			}
+		}
+		if !isEmpty(x.t) && last > x.t.Len() {
+			return &flashkit.ProblemError{Field: x.name + ".len", Value: strconv.Itoa(x.t.Len()), Reason: fmt.Sprintf("is too short for shape %v with strides %v", s, x.t.Strides())}
+		}
+	}
+	return nil
+}
+
+// pairRows returns how many rows tensors of pairs have: the most of a sequence.
+func (j *job) pairRows() int { return extent(j.cut.rows[j.rank], false) }
+
+// A record is what each rank tells the others before a call.
+const (
+	recordWrong = 0   // 1 if the text is an error
+	recordBias  = 1   // what the rank sees of Bias
+	recordMask  = 2   // of Mask
+	recordHash  = 3   // of what was asked
+	recordLen   = 35  // of the text
+	recordName  = 37  // of the kernel that rank 0 picks for an ordered Ring, to the first 0
+	recordText  = 101 // what was asked, or the error
+	recordSize  = 576
+)
+
+// What a rank sees of the rows of a Bias or a Mask.
+const (
+	rowsOpen   = iota // one, which may be its only row or repeat
+	rowsOwn           // its own
+	rowsRepeat        // one that repeats
+)
+
+// agree compares what all ranks were asked, with what is wrong here, and returns an error on
+// all of them unless it is the same.
+func (j *job) agree(ctx context.Context, wrong error) error {
+	j.record = j.describe(wrong)
+	if n := len(j.record) * j.size; len(j.all) != n {
+		j.all = make([]byte, n)
+	}
+	if err := j.group.Gather(ctx, j.record, j.all); err != nil {
+		if wrong != nil {
+			return wrong
+		}
+		return err
+	}
+	if wrong != nil {
+		return wrong
+	}
+	of := func(r int) []byte { return j.all[r*recordSize:][:recordSize] }
+	text := func(r int) string {
+		x := of(r)
+		return string(x[recordText:][:binary.LittleEndian.Uint16(x[recordLen:])])
+	}
+	for r := range j.size {
+		if of(r)[recordWrong] != 0 {
+			return &RankError{r, errors.New(text(r))}
+		}
+	}
+	for r := range j.size {
+		if !bytes.Equal(of(r)[recordHash:recordLen], of(0)[recordHash:recordLen]) {
+			return &RankError{r, fmt.Errorf("was asked for %s, rank 0 for %s", text(r), text(0))}
+		}
+	}
+	return j.settle(of)
+}
+
+// settle takes from the records what the ranks must do alike.
+func (j *job) settle(record func(int) []byte) error {
+	var err error
+	if j.biasRepeats, err = j.repeats("Bias", recordBias, record); err != nil {
+		return err
+	}
+	if j.maskRepeats, err = j.repeats("Mask", recordMask, record); err != nil {
+		return err
+	}
+	for _, x := range [...]struct {
+		t       flashkit.Tensor
+		repeats bool
+	}{{j.a.Bias, j.biasRepeats}, {j.a.Mask, j.maskRepeats}} {
+		if j.p.Ragged && j.p.Batch > 1 && x.t.Shape()[0] == 1 && !x.repeats && j.size > 1 {
+			return j.unsupported("does not support a bias or mask of rows that are the same for all sequences, which are cut apart")
+		}
+	}
+	if !j.o.Ordered {
+		return nil
+	}
+	name, _, _ := bytes.Cut(record(0)[recordName:recordText], []byte{0})
+	for _, k := range j.runner.(Chooser).Kernels() {
+		if k.Name == string(name) {
+			j.kernel = k
+			return nil
+		}
+	}
+	return fmt.Errorf("ring: this rank has no kernel %s, which rank 0 picks", name)
+}
+
+// describe makes the record of what was asked here.
+func (j *job) describe(wrong error) []byte {
+	x := make([]byte, recordSize)
+	text := fmt.Sprintf("%v %v", j.p, j.pass)
+	if j.o.Ordered {
+		text += " in order"
+	}
+	for _, t := range [...]flashkit.Tensor{j.a.Bias, j.a.Mask} {
+		if s := t.Shape(); !t.IsZero() {
+			text += fmt.Sprintf(" [%d %d ...]", s[0], s[1])
+		}
+	}
+	if j.pass == flashkit.PassBackward {
+		text += fmt.Sprintf(" dbias=%v dsink=%v", !j.a.DBias.IsZero(), !j.a.DSink.IsZero())
+	}
+	hash := sha256.New()
+	hash.Write([]byte(text))
+	if s := j.a.Seqs; s != nil {
+		for _, list := range [][]int32{s.QLens, s.KVLens, s.QStarts, s.KVStarts} {
+			binary.Write(hash, binary.LittleEndian, int64(len(list))) // a hash takes everything
+			binary.Write(hash, binary.LittleEndian, list)
+		}
+		text += fmt.Sprintf(" sequences %x", hash.Sum(nil)[:4])
+	}
+	copy(x[recordHash:], hash.Sum(nil))
+	x[recordBias], x[recordMask] = j.rowsSeen(j.a.Bias), j.rowsSeen(j.a.Mask)
+	copy(x[recordName:recordText-1], j.kernel.Name)
+	if wrong != nil {
+		x[recordWrong], text = 1, wrong.Error()
+	}
+	n := copy(x[recordText:], text)
+	binary.LittleEndian.PutUint16(x[recordLen:], uint16(n))
+	return x
+}
+
+// rowsSeen says what the rank sees of the rows of a Bias or a Mask.
+func (j *job) rowsSeen(t flashkit.Tensor) byte {
+	switch n := t.Shape()[2]; {
+	case j.plan == nil || n == 1 && j.pairRows() == 1:
+		return rowsOpen
+	case n == 1:
+		return rowsRepeat
+	}
+	return rowsOwn
+}
+
+// repeats reports whether a Bias or a Mask repeats over rows, as the records of all ranks
+// say. Where none says it, which it is makes no difference but to what is summed over ranks.
+func (j *job) repeats(name string, at int, record func(int) []byte) (bool, error) {
+	var seen [rowsRepeat + 1]bool
+	for r := range j.size {
+		seen[record(r)[at]] = true
+	}
+	if seen[rowsOwn] && seen[rowsRepeat] {
+		return false, &flashkit.ProblemError{Field: name + ".shape", Value: "one row", Reason: "must be alike on all ranks: one row for all, or the rank's own"}
+	}
+	if !seen[rowsOwn] && !seen[rowsRepeat] && j.p.QLen > 1 && !j.a.DBias.IsZero() && j.pass == flashkit.PassBackward {
+		return false, j.unsupported("does not support a D" + name + " of one row where no rank has two: it may be for all rows or for the rank's own")
+	}
+	return seen[rowsRepeat], nil
+}

@@ -1,0 +1,198 @@
+package ring
+
+import (
+	"github.com/flashkit-go/flashkit"
+)
+
+// A call is an ordinary problem that is a part of a step, and which part of the tensors it
+// is about.
+type call struct {
+	p    flashkit.Problem
+	seqs *flashkit.Sequences
+
+	q, k part // of the rank's rows, of the keys of the step
+	pair pair // of Bias, Mask and DBias
+}
+
+// A part is a number of rows of some batches of a tensor.
+type part struct{ b, nb, r, n int }
+
+func (x part) of(t flashkit.Tensor) flashkit.Tensor { return sub(t, x.b, x.nb, x.r, x.n) }
+
+// A pair says where a tile lies in tensors of pairs, which have all keys of a sequence.
+type pair struct{ b, nb, r, n, k, m int }
+
+func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
+	if t.IsZero() {
+		return t
+	}
+	s := t.Shape()
+	n := [4]int{min(x.nb, s[0]), s[1], min(x.n, s[2]), x.m}
+	return window(t, min(t.Repeated(x.b, 0, x.r)+x.k, t.Len()), n)
+}
+
+// A step is what a rank does with the keys of another.
+type step struct {
+	calls []call
+
+	// The keys that the calls read, of those of the rank whose they are; none if n is 0.
+	need part
+
+	// The keys of this rank that the rank that is as far behind needs.
+	give part
+}
+
+// steps returns those of a rank: in step t it has the keys of rank r-t.
+func (c *Cut) steps(rank int) []step {
+	list := make([]step, c.size)
+	for t := range list {
+		list[t].calls = c.calls(rank, (rank-t+c.size)%c.size)
+		list[t].need = c.need(list[t].calls)
+		list[t].give = c.need(c.calls((rank+t)%c.size, rank))
+	}
+	return list
+}
+
+// need returns the keys that calls read.
+func (c *Cut) need(calls []call) part {
+	x := part{nb: c.p.Batch}
+	if c.packedK {
+		x.nb = 1
+	}
+	for i := range calls {
+		k := calls[i].k
+		if x.n == 0 {
+			x.r, x.n = k.r, k.n
+			continue
+		}
+		end := max(x.r+x.n, k.r+k.n)
+		x.r = min(x.r, k.r)
+		x.n = end - x.r
+	}
+	return x
+}
+
+// placed is a tile, and where the sequence's rows and keys begin.
+type placed struct {
+	tile
+	q, k  share
+	layer int // of the tiles of the sequence
+}
+
+// calls returns what a rank computes with the keys of another.
+func (c *Cut) calls(rank, other int) (list []call) {
+	keys := map[int]share{}
+	for _, s := range shares(c.keys[other], c.packedK) {
+		keys[s.seq] = s
+	}
+	var all []placed
+	for _, q := range shares(c.rows[rank], c.packedQ) {
+		k, ok := keys[q.seq]
+		if !ok {
+			continue
+		}
+		for i, t := range c.tiles(q.seq, q.spans, k.spans) {
+			all = append(all, placed{t, q, k, i})
+		}
+	}
+	f := c.p.Features()
+	if !c.packedQ || !c.packedK || f&(flashkit.FeatureALiBi|flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
+		for i := range all {
+			list = append(list, c.alone(&all[i]))
+		}
+		return list
+	}
+	return c.together(all)
+}
+
+// alone returns the call of one tile.
+func (c *Cut) alone(t *placed) call {
+	n, m, nb := t.q1-t.q0, t.k1-t.k0, 1
+	if !c.p.Ragged {
+		nb = c.p.Batch
+	}
+	p := c.p
+	p.Batch, p.QLen, p.KVLen, p.Ragged = nb, n, m, false
+	p.Band = plain(t.band, n, m)
+	return call{
+		p:    p,
+		q:    part{t.q.batch, nb, t.q.at + t.q0, n},
+		k:    part{t.k.batch, nb, t.k.at + t.k0, m},
+		pair: pair{t.seq, nb, t.q0, n, t.key, m},
+	}
+}
+
+// together returns calls of packed sequences: one for all tiles that have the same band.
+func (c *Cut) together(all []placed) (list []call) {
+	type kind struct {
+		layer int
+		band  flashkit.Band
+	}
+	var kinds []kind
+	groups := map[kind][]*placed{}
+	for i := range all {
+		t := &all[i]
+		k := kind{t.layer, plain(t.band, t.q1-t.q0, t.k1-t.k0)}
+		if groups[k] == nil {
+			kinds = append(kinds, k)
+		}
+		groups[k] = append(groups[k], t)
+	}
+	for _, k := range kinds {
+		if g := groups[k]; len(g) == 1 {
+			list = append(list, c.alone(g[0]))
+		} else {
+			list = append(list, c.packed(g, k.band))
+		}
+	}
+	return list
+}
+
+// packed returns the call of tiles of several sequences, in the order in which these lie.
+// What lies between two tiles becomes sequences of rows without keys and of keys without
+// rows.
+func (c *Cut) packed(tiles []*placed, band flashkit.Band) call {
+	last := tiles[len(tiles)-1]
+	q := part{0, 1, tiles[0].q.at + tiles[0].q0, 0}
+	k := part{0, 1, tiles[0].k.at + tiles[0].k0, 0}
+	q.n, k.n = last.q.at+last.q1-q.r, last.k.at+last.k1-k.r
+	s := &flashkit.Sequences{QStarts: []int32{0}, KVStarts: []int32{0}}
+	p := c.p
+	p.Batch, p.QLen, p.KVLen, p.Band = 0, 0, 0, band
+	to := func(row, key int) { // one sequence up to there
+		p.QLen = max(p.QLen, row-int(s.QStarts[p.Batch]))
+		p.KVLen = max(p.KVLen, key-int(s.KVStarts[p.Batch]))
+		s.QStarts, s.KVStarts = append(s.QStarts, int32(row)), append(s.KVStarts, int32(key))
+		p.Batch++
+	}
+	for _, t := range tiles {
+		row, key := t.q.at+t.q0-q.r, t.k.at+t.k0-k.r
+		if row > int(s.QStarts[p.Batch]) {
+			to(row, int(s.KVStarts[p.Batch]))
+		}
+		if key > int(s.KVStarts[p.Batch]) {
+			to(row, key)
+		}
+		to(row+t.q1-t.q0, key+t.k1-t.k0)
+	}
+	return call{p: p, seqs: s, q: q, k: k}
+}
+
+// args returns the arguments of the call, out of the rank's and keys that begin at row
+// from of those that the step has.
+func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.Args {
+	at := x.k
+	at.r -= from
+	sub := *a
+	sub.Q, sub.O, sub.LSE, sub.DO, sub.DLSE, sub.DQ = x.q.of(a.Q), x.q.of(a.O), x.q.of(a.LSE), x.q.of(a.DO), x.q.of(a.DLSE), x.q.of(a.DQ)
+	sub.K, sub.V = at.of(k), at.of(v)
+	sub.Bias, sub.DBias, sub.Mask = x.pair.of(a.Bias), x.pair.of(a.DBias), x.pair.of(a.Mask)
+	if s := a.Slopes; !s.IsZero() && s.Shape()[0] > 1 && x.p.Batch < s.Shape()[0] {
+		sub.Slopes = sub0(s, x.pair.b)
+	}
+	sub.Sink, sub.DSink, sub.Seqs = flashkit.Tensor{}, flashkit.Tensor{}, x.seqs
+	return sub
+}
+
+// sub0 returns batch b of slopes.
+func sub0(t flashkit.Tensor, b int) flashkit.Tensor { return sub(t, b, 1, 0, 1) }

@@ -1,0 +1,170 @@
+package ring_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/ring"
+)
+
+// A Ring of several ranks is held to what every kernel is held to: cut, computed by ranks and
+// joined, a call gives what one kernel gives, within the bound of the case.
+func TestConformance(t *testing.T) {
+	d := dispatch.New(simd.New()).Frozen() // another choice would be other bits
+	defer d.Close()
+	conformance.Run(t, &backend{d})
+}
+
+type backend struct{ d *dispatch.Dispatcher }
+
+func (b *backend) Name() string { return "ring" }
+func (b *backend) Close() error { return nil }
+
+func (b *backend) Kernels() (list []flashkit.Kernel) {
+	add := func(ranks int, ordered bool) {
+		list = append(list, b.kernel(ranks, ordered, flashkit.PassForward, "fwd"), b.kernel(ranks, ordered, flashkit.PassBackward, "bwd"))
+	}
+	add(3, false)
+	if !testing.Short() {
+		add(2, true)
+		add(5, false)
+	}
+	return list
+}
+
+func (b *backend) kernel(ranks int, ordered bool, pass flashkit.Pass, name string) flashkit.Kernel {
+	name = fmt.Sprintf("ring/%s_p%d", name, ranks)
+	k := flashkit.Kernel{
+		Name: name, About: "ranks in one process", Requires: "", Pass: pass, DTypes: []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16},
+		Takes: flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
+			flashkit.FeatureSink | flashkit.FeatureRagged | flashkit.FeatureCarry | flashkit.FeatureMixed,
+		Cost: func(*flashkit.Call) time.Duration { return time.Millisecond },
+	}
+	if pass == flashkit.PassBackward {
+		k.Takes &^= flashkit.ForwardFeatures
+	}
+	if ordered {
+		k.Name += "_ordered"
+		if k.Takes &^= flashkit.FeatureRagged; pass == flashkit.PassBackward {
+			k.Takes &^= flashkit.FeatureBias
+		}
+	}
+	k.Run = func(ctx context.Context, c *flashkit.Call) error {
+		return overRanks(ctx, b.d, ranks, ring.Options{Ordered: ordered}, c.Problem, c.Pass, c.Args)
+	}
+	return k
+}
+
+// overRanks computes a call of the whole by so many ranks in this process.
+func overRanks(ctx context.Context, d *dispatch.Dispatcher, ranks int, o ring.Options, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) error {
+	if p.QLen == 0 {
+		p.Heads = args.Q.Shape()[1] // a kernel is told of fewer
+	}
+	cut, err := ring.NewCut(p, args.Seqs, ranks, o.Ordered)
+	if err != nil {
+		return err
+	}
+	groups, err := ring.Local(ranks)
+	if err != nil {
+		return err
+	}
+	clearPadding(p, pass, args)
+	errs := make([]error, ranks)
+	var join sync.Mutex
+	var done sync.WaitGroup
+	for rank, g := range groups {
+		done.Go(func() {
+			r, err := ring.New(g, d, o)
+			if err != nil {
+				errs[rank] = err
+				return
+			}
+			defer r.Close()
+			shard, err := cut.Shard(rank, args)
+			if err == nil {
+				poison(shard, pass, p)
+				if pass == flashkit.PassForward {
+					err = r.Forward(ctx, p, shard)
+				} else {
+					err = r.Backward(ctx, p, shard)
+				}
+			}
+			if err == nil {
+				join.Lock()
+				defer join.Unlock()
+				err = cut.Join(rank, pass, args, shard)
+			}
+			errs[rank] = err
+		})
+	}
+	done.Wait()
+	for _, err := range errs {
+		if errors.Is(err, flashkit.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// poison fills what a pass writes with NaN.
+func poison(args *flashkit.Args, pass flashkit.Pass, p flashkit.Problem) {
+	for _, a := range flashkit.Arguments() {
+		if a.Role(&p, pass)&^flashkit.Optional != flashkit.Output {
+			continue
+		}
+		floats, halves := a.Of(args).Float32s(), a.Of(args).Uint16s()
+		for i := range floats {
+			floats[i] = float32(math.NaN())
+		}
+		for i := range halves {
+			halves[i] = 0x7fff
+		}
+	}
+}
+
+// clearPadding writes what follows padded sequences, which belongs to no rank.
+func clearPadding(p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) {
+	if args.Seqs == nil {
+		return
+	}
+	for _, a := range flashkit.Arguments() {
+		t := a.Of(args)
+		if a.Role(&p, pass)&flashkit.Output == 0 || t.IsZero() {
+			continue
+		}
+		lens, n, x := args.Seqs.QLens, p.QLen, float32(0)
+		switch a.Name {
+		case "DBias":
+			lens, n = make([]int32, t.Shape()[0]), t.Shape()[2]
+		case "DK", "DV":
+			lens, n = args.Seqs.KVLens, p.KVLen
+		case "LSE":
+			x = float32(math.Inf(-1))
+		case "DSink":
+			continue
+		}
+		for b, from := range lens {
+			for h := range t.Shape()[1] {
+				for r := int(from); r < n; r++ {
+					at := t.Offset(b, h, r)
+					for c := range t.Shape()[3] {
+						if t.DType() == flashkit.Float32 {
+							t.Float32s()[at+c] = x
+						} else {
+							t.Uint16s()[at+c] = 0
+						}
+					}
+				}
+			}
+		}
+	}
+}

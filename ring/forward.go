@@ -1,0 +1,162 @@
+package ring
+
+import (
+	"context"
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// forward computes the forward pass step by step. Where O is float32 the kernels continue it;
+// else each writes a part of its own, which is merged in float32, so that O is rounded once.
+func (j *job) forward(ctx context.Context) error {
+	if x := j.only(); x != nil {
+		sub := x.args(&j.a, j.a.K, j.a.V, 0)
+		p := x.p
+		sub.Sink = j.a.Sink
+		j.stats.Steps = 1
+		return j.runner.Forward(ctx, p, &sub)
+	}
+	rows := j.a.Q.Shape()
+	if j.a.LSE.IsZero() {
+		j.a.LSE = j.buffer(slotSumLSE, flashkit.Float32, [4]int{rows[0], rows[1], rows[2], 1})
+	}
+	o := j.a.O
+	if j.p.DType != flashkit.Float32 {
+		j.a.O = j.buffer(slotSumO, flashkit.Float32, o.Shape())
+	}
+	fresh := j.begin(o)
+	err := j.walk(ctx, func(t int, k, v flashkit.Tensor) error {
+		for i := range j.steps[t].calls {
+			if err := j.attend(ctx, &j.steps[t].calls[i], k, v, j.from(t), fresh && t == 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil, nil)
+	if err == nil && j.p.DType != flashkit.Float32 {
+		j.math.convert(o, j.a.O)
+	}
+	return err
+}
+
+// from returns at which of the other rank's keys those of step t begin.
+func (j *job) from(t int) int {
+	if t == 0 {
+		return 0 // the rank's own tensors
+	}
+	return j.steps[t].need.r
+}
+
+// covers reports whether a call has all rows of the rank, and writes all of them.
+func (j *job) covers(x *call) bool {
+	s := j.a.Q.Shape()
+	return x.q == part{0, s[0], 0, s[2]} && (!j.p.Ragged || j.cut.packedQ)
+}
+
+// only returns the call that is the whole work of the rank, if there is one, and no other
+// rank has work with its keys.
+func (j *job) only() (x *call) {
+	for t := range j.steps {
+		if t > 0 && (j.steps[t].give.n > 0 || len(j.steps[t].calls) > 0) {
+			return nil
+		}
+	}
+	if calls := j.steps[0].calls; len(calls) == 1 && j.covers(&calls[0]) && calls[0].k.n == j.a.K.Shape()[2] {
+		return &calls[0]
+	}
+	return nil
+}
+
+// begin makes O and LSE those of no keys yet, or of earlier ones, and of the sink, and reports
+// whether the first call may do so instead, as it has all rows.
+func (j *job) begin(o flashkit.Tensor) (fresh bool) {
+	switch {
+	case j.p.Carry && j.p.DType != flashkit.Float32:
+		j.math.convert(j.a.O, o)
+	case j.p.Carry:
+	case j.p.DType == flashkit.Float32 && !j.p.Score.Sink && len(j.steps[0].calls) == 1 && j.covers(&j.steps[0].calls[0]):
+		return true
+	default:
+		j.math.fill(j.a.O, 0)
+		j.math.fill(j.a.LSE, float32(math.Inf(-1)))
+	}
+	if !j.p.Carry && !j.p.Score.Sink {
+		return false
+	}
+	for _, x := range j.shares() {
+		o, lse := x.of(j.a.O), x.of(j.a.LSE)
+		j.math.each(o, func(b, h int) {
+			sink := math.Inf(-1)
+			if j.p.Score.Sink {
+				sink = float64(j.a.Sink.Float32s()[j.a.Sink.Offset(0, h, 0)])
+			}
+			for i := range x.n {
+				l := &lse.Float32s()[lse.Offset(b, h, i)]
+				take(l, sink, o.Float32s()[o.Offset(b, h, i):][:o.Shape()[3]])
+			}
+		})
+	}
+	if j.p.Ragged && !j.cut.packedQ {
+		j.pad()
+	}
+	return false
+}
+
+// take gives a row's sink its weight. A row of nothing has O = 0, whatever was there.
+func take(lse *float32, sink float64, o []float32) {
+	sum, w, _ := weights(float64(*lse), sink)
+	if math.IsInf(float64(*lse), -1) {
+		clear(o)
+	} else if w != 1 {
+		for i := range o {
+			o[i] *= w
+		}
+	}
+	*lse = float32(sum)
+}
+
+// pad writes what follows padded sequences.
+func (j *job) pad() {
+	for b := range j.p.Batch {
+		n := 0
+		for _, s := range shares(j.cut.rows[j.rank], false) {
+			if s.batch == b {
+				n = lens(s.spans)
+			}
+		}
+		x := part{b, 1, n, j.a.O.Shape()[2] - n}
+		j.math.fill(x.of(j.a.O), 0)
+		j.math.fill(x.of(j.a.LSE), float32(math.Inf(-1)))
+	}
+}
+
+// shares returns where the rank's rows lie, without what follows a padded sequence.
+func (j *job) shares() (list []part) {
+	if !j.p.Ragged {
+		return []part{{0, j.p.Batch, 0, j.cut.QLen(j.rank)}}
+	}
+	for _, s := range shares(j.cut.rows[j.rank], j.cut.packedQ) {
+		list = append(list, part{s.batch, 1, s.at, lens(s.spans)})
+	}
+	return list
+}
+
+// attend computes one call of the forward pass.
+func (j *job) attend(ctx context.Context, x *call, k, v flashkit.Tensor, from int, fresh bool) error {
+	p, sub := x.p, x.args(&j.a, k, v, from)
+	p.Score.Sink = false
+	if p.DType == flashkit.Float32 {
+		p.Carry = !fresh
+		return j.runner.Forward(ctx, p, &sub)
+	}
+	p.Carry = false
+	o, lse := sub.O, sub.LSE
+	sub.O = j.buffer(slotO, p.DType, o.Shape())
+	sub.LSE = j.buffer(slotLSE, flashkit.Float32, lse.Shape())
+	if err := j.runner.Forward(ctx, p, &sub); err != nil {
+		return err
+	}
+	j.math.merge(o, lse, sub.O, sub.LSE)
+	return nil
+}

@@ -1,0 +1,56 @@
+package ring
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// A Launch is what a launcher says of this process.
+type Launch struct {
+	Launcher         string // who says so: "MPI", "Open MPI", "Slurm" or "torchrun"; "" if the process was started alone
+	Rank, Size       int    // of all ranks
+	Local, LocalSize int    // of those on this machine: Local chooses the device. LocalSize is 0 where it is not said
+	Address          string // of a port of rank 0 where the ranks may meet, "" if that is not said
+}
+
+// launchers are the variables by which launchers tell, the most particular one first: Slurm
+// starts the others.
+var launchers = []struct{ name, rank, size, local, localSize string }{
+	{"MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+	{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+	{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+	{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
+}
+
+// Launched reads the environment, by os.Getenv or the like: the variables of mpiexec, of
+// torchrun and the operators that set its variables, and of Slurm. Without any the process is
+// rank 0 of 1. Variables that contradict each other are an error.
+func Launched(getenv func(string) string) (Launch, error) {
+	for _, l := range launchers {
+		if getenv(l.rank) == "" || getenv(l.size) == "" {
+			continue
+		}
+		x := Launch{Launcher: l.name}
+		for _, v := range []struct {
+			to   *int
+			name string
+		}{{&x.Rank, l.rank}, {&x.Size, l.size}, {&x.Local, l.local}, {&x.LocalSize, l.localSize}} {
+			if v.name == "" || getenv(v.name) == "" {
+				continue
+			}
+			n, err := strconv.Atoi(getenv(v.name))
+			if err != nil || n < 0 {
+				return Launch{}, fmt.Errorf("ring: %s=%q: must be a number", v.name, getenv(v.name))
+			}
+			*v.to = n
+		}
+		if x.Rank >= x.Size {
+			return Launch{}, fmt.Errorf("ring: %s=%d: must be less than %s=%d", l.rank, x.Rank, l.size, x.Size)
+		}
+		if host, port := getenv("MASTER_ADDR"), getenv("MASTER_PORT"); host != "" && port != "" {
+			x.Address = host + ":" + port
+		}
+		return x, nil
+	}
+	return Launch{Size: 1, LocalSize: 1}, nil
+}

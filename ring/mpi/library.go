@@ -1,0 +1,266 @@
+//go:build linux && (amd64 || arm64) && !nocuda
+
+package mpi
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The constants of MPI's standard ABI, mpi_abi.h. Those of other ABIs are other numbers.
+const (
+	commWorld      = 0x101
+	typeByte       = 0x247
+	errorsReturn   = 0x143
+	threadMultiple = 4096
+	statusIgnore   = 0
+)
+
+// calls are the functions of the library, in the order of names.
+type calls struct {
+	abiVersion, initThread, setHandler, commRank, commSize, finalize uintptr
+	isend, irecv, iallgather, test                                   uintptr
+	hvector, commit, free, errorString, cFinalize                    uintptr
+}
+
+// names begin with what no other ABI has.
+var names = [...]string{
+	"MPI_Abi_get_version", "MPI_Init_thread", "MPI_Comm_set_errhandler", "MPI_Comm_rank", "MPI_Comm_size", "MPI_Finalize",
+	"MPI_Isend", "MPI_Irecv", "MPI_Iallgather", "MPI_Test",
+	"MPI_Type_create_hvector", "MPI_Type_commit", "MPI_Type_free", "MPI_Error_string", "__cxa_finalize",
+}
+
+// A library is a loaded one.
+type library struct {
+	name string
+	calls
+}
+
+// load opens the library of that name, or the one that the system finds.
+func load(name string) (*library, error) {
+	tried := []string{name}
+	if name == "" {
+		tried = []string{"libmpi_abi.so.1", "libmpi_abi.so"}
+	}
+	var errs []error
+	for _, name := range tried {
+		handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		l := &library{name: name}
+		addresses := (*[len(names)]uintptr)(unsafe.Pointer(&l.calls))
+		for i, symbol := range names {
+			if addresses[i], err = purego.Dlsym(handle, symbol); err != nil {
+				err = fmt.Errorf("%s does not have the standard ABI of MPI: %s is missing", name, symbol)
+				break
+			}
+		}
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("%w: %w", ErrNoMPI, errors.Join(errs...))
+}
+
+// call calls a function. What its arguments point to stays where it is until it returns.
+//
+//go:uintptrescapes
+func (l *library) call(name string, f uintptr, args ...uintptr) error {
+	r, _, _ := purego.SyscallN(f, args...)
+	if code := int32(r); code != 0 {
+		return fmt.Errorf("%s: %s", name, l.text(code))
+	}
+	return nil
+}
+
+func (l *library) text(code int32) string {
+	buf, n := make([]byte, 512), new(int32)
+	purego.SyscallN(l.errorString, uintptr(uint32(code)), uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(n)))
+	runtime.KeepAlive(buf)
+	return string(buf[:max(0, min(int(*n), len(buf)))])
+}
+
+// thread begins MPI and ends it, as one thread must do both.
+func (g *Group) thread(begun chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := g.begin()
+	begun <- err
+	if err != nil {
+		return
+	}
+	<-g.leave
+	err = g.lib.call("MPI_Finalize", g.lib.finalize)
+	// MPICH says farewell to mpiexec when the process runs its exit handlers, which a Go
+	// program does not; without it mpiexec ends the other ranks.
+	purego.SyscallN(g.lib.cFinalize, 0)
+	g.left <- err
+}
+
+func (g *Group) begin() error {
+	l := g.lib
+	level, rank, size := new(int32), new(int32), new(int32)
+	if err := l.call("MPI_Init_thread", l.initThread, 0, 0, threadMultiple, uintptr(unsafe.Pointer(level))); err != nil {
+		return err
+	}
+	if *level < threadMultiple {
+		return fmt.Errorf("ring/mpi: %s has the thread level %d; must be MPI_THREAD_MULTIPLE", l.name, *level)
+	}
+	err := errors.Join(
+		l.call("MPI_Comm_set_errhandler", l.setHandler, commWorld, errorsReturn),
+		l.call("MPI_Comm_rank", l.commRank, commWorld, uintptr(unsafe.Pointer(rank))),
+		l.call("MPI_Comm_size", l.commSize, commWorld, uintptr(unsafe.Pointer(size))))
+	g.rank, g.size = int(*rank), int(*size)
+	return err
+}
+
+// An exchange is requests that are under way, with what they need.
+type exchange struct {
+	l        *library
+	requests []uintptr
+	types    []uintptr
+	pinned   runtime.Pinner
+	done     chan error
+	stop     atomic.Bool // give up
+	hurry    atomic.Bool // somebody waits
+}
+
+func (l *library) newExchange() *exchange { return &exchange{l: l, done: make(chan error, 1)} }
+
+func (x *exchange) gather(mine, all []byte) error {
+	request := new(uintptr)
+	from, to := unsafe.SliceData(mine), unsafe.SliceData(all)
+	if len(mine) == 0 {
+		return nil
+	}
+	x.pinned.Pin(from)
+	x.pinned.Pin(to)
+	n := uintptr(len(mine))
+	err := x.l.call("MPI_Iallgather", x.l.iallgather, uintptr(unsafe.Pointer(from)), n, typeByte, uintptr(unsafe.Pointer(to)), n, typeByte, commWorld, uintptr(unsafe.Pointer(request)))
+	if err == nil {
+		x.requests = append(x.requests, *request)
+	}
+	return err
+}
+
+// add begins to send or to receive a tensor.
+func (x *exchange) add(send bool, peer int, t flashkit.Tensor) error {
+	at := address(t)
+	if at == nil {
+		return nil
+	}
+	x.pinned.Pin(at)
+	kind, err := x.typeOf(t)
+	if err != nil {
+		return err
+	}
+	name, f := "MPI_Irecv", x.l.irecv
+	if send {
+		name, f = "MPI_Isend", x.l.isend
+	}
+	request := new(uintptr)
+	if err := x.l.call(name, f, uintptr(at), 1, kind, uintptr(peer), 0, commWorld, uintptr(unsafe.Pointer(request))); err != nil {
+		return err
+	}
+	x.requests = append(x.requests, *request)
+	return nil
+}
+
+// address returns where a tensor on the host begins, nil if it has no elements.
+func address(t flashkit.Tensor) unsafe.Pointer {
+	if s := t.Shape(); s[0] == 0 || s[1] == 0 || s[2] == 0 || s[3] == 0 {
+		return nil
+	}
+	switch t.DType() {
+	case flashkit.Float32:
+		return unsafe.Pointer(unsafe.SliceData(t.Float32s()))
+	case flashkit.Bool:
+		return unsafe.Pointer(unsafe.SliceData(t.Bools()))
+	}
+	return unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
+}
+
+// typeOf describes a tensor to MPI: rows of bytes, heads of rows, batches of heads. Counts are
+// those of the dimensions, so that no tensor is too large for MPI's int.
+func (x *exchange) typeOf(t flashkit.Tensor) (kind uintptr, err error) {
+	s, strides, size := t.Shape(), t.Strides(), t.DType().Size()
+	kind = typeByte
+	block := s[3] * size
+	for d := 2; d >= 0; d-- {
+		made := new(uintptr)
+		if err := x.l.call("MPI_Type_create_hvector", x.l.hvector, uintptr(s[d]), uintptr(block), uintptr(strides[d]*size), kind, uintptr(unsafe.Pointer(made))); err != nil {
+			return 0, err
+		}
+		x.types = append(x.types, *made)
+		kind, block = *made, 1
+	}
+	whole := new(uintptr)
+	*whole = kind
+	return kind, x.l.call("MPI_Type_commit", x.l.commit, uintptr(unsafe.Pointer(whole)))
+}
+
+// free gives back what the exchange held.
+func (x *exchange) free() {
+	for _, kind := range x.types {
+		t := new(uintptr)
+		*t = kind
+		x.l.call("MPI_Type_free", x.l.free, uintptr(unsafe.Pointer(t))) // what fails here was no type
+	}
+	x.pinned.Unpin()
+}
+
+// How long the goroutine of an exchange sleeps between two looks: messages move only while
+// somebody looks, and whoever looks takes time from the kernels.
+const (
+	shortest = 20 * time.Microsecond
+	longest  = 400 * time.Microsecond
+)
+
+// watch sees the requests to their end.
+func (x *exchange) watch() {
+	nap, looks := shortest, 0
+	for {
+		err := x.look()
+		if err != nil || len(x.requests) == 0 || x.stop.Load() {
+			x.done <- err
+			return
+		}
+		switch looks++; {
+		case x.hurry.Load() && looks < 100:
+			runtime.Gosched()
+		case x.hurry.Load():
+			time.Sleep(shortest)
+		default:
+			time.Sleep(nap)
+			nap = min(nap*2, longest)
+		}
+	}
+}
+
+// look lets messages move and forgets requests that are done. It asks for each by itself: the
+// Testall of MPICH 5.0.2 spoils handles of requests that are not done.
+func (x *exchange) look() error {
+	left := x.requests[:0]
+	for i := range x.requests {
+		flag := new(int32)
+		if err := x.l.call("MPI_Test", x.l.test, uintptr(unsafe.Pointer(&x.requests[i])), uintptr(unsafe.Pointer(flag)), statusIgnore); err != nil {
+			return err
+		}
+		if *flag == 0 {
+			left = append(left, x.requests[i])
+		}
+	}
+	x.requests = left
+	return nil
+}

@@ -1,0 +1,230 @@
+// Package mpi is a transport of package ring over MPI, for host tensors on many machines.
+//
+// It loads a library with the standard ABI of MPI 5 at run time: $FLASHKIT_MPI, else
+// libmpi_abi.so.1, as MPICH 5 has it. The package mpich of PyPI brings it, with mpiexec.
+// Other libraries, Open MPI 5 among them, have other constants, and are refused.
+//
+// MPI is fail-stop. When a rank dies, mpiexec says which and ends the others; nobody gets an
+// error to go on with. When a rank's call returns an error the program must end, with a status
+// that is not 0, and mpiexec ends the others too. A rank that hangs is found by the deadline of
+// the context.
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/ring"
+)
+
+// ErrNoMPI is wrapped by Open's error where there is no library. It is
+// flashkit.ErrUnavailable.
+var ErrNoMPI = fmt.Errorf("ring/mpi: no MPI library with the standard ABI: set FLASHKIT_MPI to a libmpi_abi.so.1, as the package mpich of PyPI has it, or start the program with its mpiexec and LD_LIBRARY_PATH: %w", flashkit.ErrUnavailable)
+
+// opened is whether MPI was begun: it can be only once in a process.
+var opened atomic.Bool
+
+// A Group is this process in MPI_COMM_WORLD. One goroutine at a time may use it, but for
+// Fail.
+type Group struct {
+	ctx        context.Context
+	lib        *library
+	rank, size int
+	leave      chan struct{} // closed for the thread that began MPI to end it
+	left       chan error
+
+	now    *exchange // under way
+	kept   []*exchange
+	mu     sync.Mutex
+	broken error
+	closed bool
+}
+
+var _ ring.Group = (*Group)(nil)
+
+// grace is how long a rank that MPI gave an error waits for mpiexec to end it.
+const grace = 500 * time.Millisecond
+
+// Open begins MPI. It can be called once in a process. The context is the group's: Close waits
+// for other ranks until it is done. Where a launcher started several
+// processes, but MPI has one rank, the program was started by another MPI's mpiexec or by none:
+// an error.
+func Open(ctx context.Context) (*Group, error) {
+	if ctx == nil {
+		return nil, &flashkit.ProblemError{Field: "ctx", Value: "nil", Reason: "must not be nil"}
+	}
+	launch, err := ring.Launched(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	lib, err := load(os.Getenv("FLASHKIT_MPI"))
+	if err != nil {
+		return nil, err
+	}
+	if opened.Swap(true) {
+		return nil, errors.New("ring/mpi: MPI was begun before, which a process can do once")
+	}
+	g := &Group{ctx: ctx, lib: lib, leave: make(chan struct{}), left: make(chan error, 1)}
+	begun := make(chan error)
+	go g.thread(begun)
+	if err := <-begun; err != nil {
+		return nil, err
+	}
+	if g.size == 1 && launch.Size > 1 {
+		return nil, errors.Join(fmt.Errorf("ring/mpi: %s started %d processes, but MPI has 1 rank: start the program with the mpiexec of %s", launch.Launcher, launch.Size, lib.name), g.Close())
+	}
+	return g, nil
+}
+
+// Rank returns MPI's rank.
+func (g *Group) Rank() int { return g.rank }
+
+// Size returns the number of MPI's ranks.
+func (g *Group) Size() int { return g.size }
+
+// Library names the library, and what it says of itself.
+func (g *Group) Library() string { return g.lib.name }
+
+// Gather sends mine to all ranks and fills all with what they sent.
+func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
+	if len(all) != len(mine)*g.size {
+		return fmt.Errorf("ring/mpi: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*g.size, g.size)
+	}
+	if err := g.usable(); err != nil {
+		return err
+	}
+	x := g.lib.newExchange()
+	if err := x.gather(mine, all); err != nil {
+		return g.settle(x, err)
+	}
+	return g.finish(ctx, x)
+}
+
+// Start begins an exchange, on whose progress a goroutine sees until it is done.
+func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
+	if err := g.usable(); err != nil {
+		return err
+	}
+	if g.now != nil {
+		return errors.New("ring/mpi: an exchange is under way")
+	}
+	x := g.lib.newExchange()
+	for _, list := range [...]struct {
+		messages []ring.Message
+		send     bool
+	}{{receive, false}, {send, true}} {
+		for _, m := range list.messages {
+			if m.Peer < 0 || m.Peer >= g.size {
+				return fmt.Errorf("ring/mpi: rank %d: must be from 0 to %d", m.Peer, g.size-1)
+			}
+			for _, t := range m.Tensors {
+				if t.Owner() != nil {
+					return fmt.Errorf("ring/mpi: a tensor on %s: must lie on the host", t.Owner().Device())
+				}
+				if err := x.add(list.send, m.Peer, t); err != nil {
+					return g.settle(x, err)
+				}
+			}
+		}
+	}
+	g.now = x
+	go x.watch()
+	return ctx.Err()
+}
+
+// Wait returns when the exchange under way is done. In a broken group MPI may still touch the
+// tensors until the program ends.
+func (g *Group) Wait(ctx context.Context) error {
+	x := g.now
+	if g.now = nil; x == nil {
+		return nil
+	}
+	if err := g.usable(); err != nil {
+		x.stop.Store(true)
+		<-x.done
+		return g.settle(x, err)
+	}
+	x.hurry.Store(true)
+	select {
+	case err := <-x.done:
+		if err != nil { // perhaps of a rank that died, whose end should be told first
+			select {
+			case <-time.After(grace):
+			case <-ctx.Done():
+			}
+		}
+		return g.settle(x, err)
+	case <-ctx.Done():
+		x.stop.Store(true)
+		<-x.done
+		return g.settle(x, ctx.Err())
+	}
+}
+
+// finish waits for an exchange of this goroutine's.
+func (g *Group) finish(ctx context.Context, x *exchange) error {
+	g.now = x
+	go x.watch()
+	return g.Wait(ctx)
+}
+
+// settle gives back what an exchange held, or, if it did not end, keeps it for good: MPI may
+// still write there.
+func (g *Group) settle(x *exchange, err error) error {
+	if err != nil {
+		g.kept = append(g.kept, x)
+		g.Fail(err)
+		return err
+	}
+	x.free()
+	return nil
+}
+
+func (g *Group) usable() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return errors.New("ring/mpi: the group is closed")
+	}
+	return g.broken
+}
+
+// Fail breaks the group for this rank. MPI has no way to tell the others: the program must
+// end.
+func (g *Group) Fail(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.broken == nil {
+		g.broken = fmt.Errorf("ring/mpi: the group is broken: %w", err)
+	}
+}
+
+// Close ends MPI, for which it waits for all ranks, until the context of Open is done, unless
+// the group is broken. It runs what C
+// libraries left to do at the end of the process, as MPICH must, so nothing may use a C library
+// afterwards: call it last.
+func (g *Group) Close() error {
+	g.mu.Lock()
+	closed, broken := g.closed, g.broken
+	g.closed = true
+	g.mu.Unlock()
+	if closed {
+		return errors.New("ring/mpi: the group is closed already")
+	}
+	if broken != nil {
+		return broken // to wait for others would be to hang
+	}
+	close(g.leave)
+	select {
+	case err := <-g.left:
+		return err
+	case <-g.ctx.Done():
+		return fmt.Errorf("ring/mpi: rank %d waits for others to end: %w", g.rank, g.ctx.Err())
+	}
+}

@@ -1,0 +1,204 @@
+package ring
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// ordered computes a pass with the kernel that one device would take, on all keys, or all
+// rows: what a row or a key gets is computed in the order in which that device does.
+func (j *job) ordered(ctx context.Context) error {
+	if j.size == 1 {
+		j.stats.Steps = 1
+		return j.kernel.Compute(ctx, j.p, &j.a)
+	}
+	if j.pass == flashkit.PassForward {
+		return j.orderedForward(ctx)
+	}
+	return j.orderedBackward(ctx)
+}
+
+func (j *job) orderedForward(ctx context.Context) error {
+	w := j.a
+	if err := j.gather(ctx, byKeys, &w.K, &w.V); err != nil {
+		return err
+	}
+	if j.p.Ragged && !j.p.Carry {
+		j.math.zero(j.a.O)
+		if !j.a.LSE.IsZero() {
+			j.math.fill(j.a.LSE, float32(math.Inf(-1)))
+		}
+	}
+	for _, x := range j.cut.places(j.rank, false) {
+		p, sub := j.rowsOf(&x, &w)
+		if err := j.compute(ctx, p, &sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (j *job) orderedBackward(ctx context.Context) error {
+	w := j.a // all keys, and all rows
+	if err := j.gather(ctx, byKeys, &w.K, &w.V); err != nil {
+		return err
+	}
+	if err := j.gather(ctx, byRows, &w.Q, &w.O, &w.LSE, &w.DO, &w.DLSE); err != nil {
+		return err
+	}
+	for _, x := range [...]struct {
+		t       *flashkit.Tensor
+		repeats bool
+	}{{&w.Bias, j.biasRepeats}, {&w.Mask, j.maskRepeats}} {
+		if x.repeats {
+			continue
+		}
+		if err := j.gather(ctx, byPairs, x.t); err != nil {
+			return err
+		}
+	}
+	for _, t := range [...]flashkit.Tensor{j.a.DQ, j.a.DK, j.a.DV, j.a.DBias} {
+		if j.p.Ragged && !t.IsZero() {
+			j.math.zero(t)
+		}
+	}
+	own := j.a
+	own.K, own.V = w.K, w.V
+	for _, x := range j.cut.places(j.rank, false) {
+		p, sub := j.rowsOf(&x, &own)
+		sub.DK, sub.DV = j.buffer(slotPK, p.DType, sub.K.Shape()), j.buffer(slotPV, p.DType, sub.V.Shape())
+		if err := j.compute(ctx, p, &sub); err != nil {
+			return err
+		}
+	}
+	keys := j.cut.places(j.rank, true)
+	if !j.a.DSink.IsZero() {
+		j.math.zero(j.a.DSink) // of no batch
+	}
+	if len(keys) == 0 && len(j.cut.seqs) > 0 && !j.p.Ragged {
+		keys = []place{{shard: part{nb: j.p.Batch}, whole: part{nb: j.p.Batch}}} // DSink needs no keys
+	}
+	for _, x := range keys {
+		p, sub := j.keysOf(&x, &w)
+		sub.DSink = j.a.DSink
+		if err := j.compute(ctx, p, &sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	begin := time.Now()
+	err := j.kernel.Compute(ctx, p, args)
+	j.stats.Compute += time.Since(begin)
+	if j.stats.Steps++; err == nil {
+		steps := len(j.cut.places(j.rank, false))
+		if j.pass == flashkit.PassBackward {
+			steps += max(1, len(j.cut.places(j.rank, true)))
+		}
+		j.tell(Progress{Step: j.stats.Steps, Steps: max(steps, j.stats.Steps), From: -1})
+	}
+	return err
+}
+
+// rowsOf returns the problem of a run of the rank's rows with all keys, of w.
+func (j *job) rowsOf(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
+	s := &j.cut.seqs[x.seq]
+	p, sub := j.p, *w
+	all := part{s.KVBatch, x.shard.nb, 0, w.K.Shape()[2]}
+	if j.p.Ragged {
+		p.Batch = 1
+		sub.Seqs = &flashkit.Sequences{}
+		if j.cut.packedQ {
+			sub.Seqs.QStarts = []int32{0, int32(x.shard.n)}
+		}
+		if all.n = s.M; j.cut.packedK {
+			sub.Seqs.KVStarts = []int32{0, int32(s.M)}
+			all.r = s.K0
+		}
+		p.KVLen = s.M
+	}
+	p.QLen = x.shard.n
+	p.Band = p.Band.Shift(s.Diagonal + x.from - p.Band.Diagonal(x.shard.n, s.M))
+	q := x.shard
+	sub.Q, sub.O, sub.LSE, sub.DO, sub.DLSE, sub.DQ = q.of(j.a.Q), q.of(j.a.O), q.of(j.a.LSE), q.of(j.a.DO), q.of(j.a.DLSE), q.of(j.a.DQ)
+	sub.K, sub.V = all.of(w.K), all.of(w.V)
+	at := pair{x.seq, x.shard.nb, x.local, x.shard.n, 0, s.M}
+	sub.Bias, sub.DBias, sub.Mask = at.of(j.a.Bias), at.of(j.a.DBias), at.of(j.a.Mask)
+	sub.Slopes = j.slopes(x)
+	sub.DSink = flashkit.Tensor{}
+	return p, sub
+}
+
+// keysOf returns the problem of all rows, of w, with a run of the rank's keys.
+func (j *job) keysOf(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
+	s := &j.cut.seqs[x.seq]
+	p, sub := j.p, *w
+	all := part{s.QBatch, x.shard.nb, 0, w.Q.Shape()[2]}
+	if j.p.Ragged {
+		p.Batch = 1
+		sub.Seqs = &flashkit.Sequences{}
+		if all.n = s.N; j.cut.packedQ {
+			sub.Seqs.QStarts = []int32{0, int32(s.N)}
+			all.r = s.Q0
+		}
+		if j.cut.packedK {
+			sub.Seqs.KVStarts = []int32{0, int32(x.shard.n)}
+		}
+		p.QLen = s.N
+	}
+	p.KVLen = x.shard.n
+	p.Band = p.Band.Shift(s.Diagonal - x.from - p.Band.Diagonal(s.N, x.shard.n))
+	sub.Q, sub.O, sub.LSE, sub.DO, sub.DLSE = all.of(w.Q), all.of(w.O), all.of(w.LSE), all.of(w.DO), all.of(w.DLSE)
+	k := x.shard
+	sub.K, sub.V, sub.DK, sub.DV = k.of(j.a.K), k.of(j.a.V), k.of(j.a.DK), k.of(j.a.DV)
+	sub.DQ = j.buffer(slotDQ, p.DType, sub.Q.Shape())
+	at := pair{x.seq, x.shard.nb, 0, s.N, x.from, x.shard.n}
+	sub.Bias, sub.Mask, sub.DBias = at.of(w.Bias), at.of(w.Mask), flashkit.Tensor{}
+	sub.Slopes = j.slopes(x)
+	return p, sub
+}
+
+func (j *job) slopes(x *place) flashkit.Tensor {
+	if s := j.a.Slopes; j.p.Ragged && !s.IsZero() && s.Shape()[0] > 1 {
+		return sub(s, x.seq, 1, 0, 1)
+	}
+	return j.a.Slopes
+}
+
+// gather replaces tensors by those of the whole: each rank sends its shard to all.
+func (j *job) gather(ctx context.Context, k kind, list ...*flashkit.Tensor) error {
+	for _, t := range list {
+		if t.IsZero() {
+			continue
+		}
+		whole := dense(t.DType(), j.cut.wholeShape(k, *t))
+		if err := j.cut.copy(j.rank, k, *t, whole, false); err != nil {
+			return err
+		}
+		for step := 1; step < j.size; step++ {
+			var e exchange
+			to, from := (j.rank+step)%j.size, (j.rank-step+j.size)%j.size
+			for _, x := range j.cut.places(j.rank, k == byKeys) {
+				shard, _ := x.parts(k, *t)
+				e.to(to, shard.of(*t))
+			}
+			for _, x := range j.cut.places(from, k == byKeys) {
+				_, all := x.parts(k, whole)
+				e.from(from, all.of(whole))
+			}
+			if err := j.start(ctx, &e); err != nil {
+				return err
+			}
+			if err := j.wait(ctx, &e, Progress{Steps: 1}); err != nil {
+				return err
+			}
+		}
+		*t = whole
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package ring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A Runner computes the parts of a step on this rank. A dispatcher is one.
+type Runner interface {
+	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
+	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
+}
+
+// A Chooser is a Runner that says which kernel it would take, as an ordered Ring must know. A
+// dispatcher is one.
+type Chooser interface {
+	Runner
+	Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error)
+	Kernels() []flashkit.Kernel
+}
+
+// Options say how a Ring works. The zero value is a plain one.
+type Options struct {
+	// Ordered gathers K and V first, in the backward pass all else too, and calls the kernel
+	// that rank 0 picks for the whole problem: the results have the bits of one device that
+	// takes this kernel. The backward pass computes every product twice. The Runner must be
+	// a Chooser, and the tensors cut by an ordered Cut.
+	Ordered bool
+
+	// Progress, unless nil, is told after each step, and of every second that the rank
+	// waits for others, from another goroutine but never from two at once.
+	Progress func(Progress)
+}
+
+// Progress says how far a call has come.
+type Progress struct {
+	Step, Steps int           // steps that are done, and all
+	From        int           // the rank whose keys come next, -1 for none
+	Waiting     time.Duration // how long the rank has waited for them; 0 when a step is done
+}
+
+// Stats are those of a Ring's last call, on this rank.
+type Stats struct {
+	Steps    int           // that had something to compute
+	Sent     int64         // bytes, to other ranks
+	Received int64         // bytes, from other ranks
+	Compute  time.Duration // in kernels, and in what adds their results
+	Wait     time.Duration // for other ranks after computing: what was not hidden
+	Memory   int64         // bytes of the buffers that the Ring keeps
+}
+
+// A Ring is a rank's part in the computation. Its methods are those of a dispatcher, but for
+// their tensors, which are this rank's shard by the Cut of the problem: Bias and Mask have the
+// rank's rows and all keys; Slopes and Sink are whole; DBias of a bias that repeats over rows,
+// and DSink, are the sums over all ranks. Args.Seqs are those of the whole problem.
+//
+// All ranks make the same calls in the same order. Before anything else they compare what they
+// were asked; if one was asked for something else, or has a tensor that does not fit, all
+// return an error that names it, and the Ring remains usable. After any other error the Ring's
+// group is broken.
+//
+// Tensors lie on the host. Dropout, whose random numbers belong to rows and keys of the whole,
+// and paged keys are refused. A call locks the Ring, whose buffers serve the next one.
+type Ring struct {
+	group  Group
+	runner Runner
+	o      Options
+	math   arithmetic
+
+	mu     sync.Mutex
+	plan   *plan
+	slots  [slots]flashkit.Tensor
+	stats  Stats
+	record []byte
+	all    []byte
+}
+
+// A plan is what a problem makes of the rank, kept for the next call.
+type plan struct {
+	p     flashkit.Problem
+	seqs  *flashkit.Sequences
+	cut   *Cut
+	steps []step
+}
+
+// New returns this rank's Ring over a group and what computes on the rank. Both remain the
+// caller's.
+func New(g Group, r Runner, o Options) (*Ring, error) {
+	switch {
+	case g == nil:
+		return nil, &flashkit.ProblemError{Field: "Group", Value: "nil", Reason: "is missing"}
+	case r == nil:
+		return nil, &flashkit.ProblemError{Field: "Runner", Value: "nil", Reason: "is missing"}
+	}
+	if _, ok := r.(Chooser); o.Ordered && !ok {
+		return nil, &flashkit.ProblemError{Field: "Runner", Value: fmt.Sprintf("%T", r), Reason: "must be a Chooser, such as a dispatcher, for an ordered Ring"}
+	}
+	return &Ring{group: g, runner: r, o: o}, nil
+}
+
+// Close gives back goroutines and buffers. No call may be in progress.
+func (r *Ring) Close() {
+	r.math.pool.Close()
+	r.slots, r.plan = [slots]flashkit.Tensor{}, nil
+}
+
+// Stats returns those of the last call.
+func (r *Ring) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats
+}
+
+// Forward computes the forward pass of p, the whole problem, for the rank's rows.
+func (r *Ring) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	return r.do(ctx, p, flashkit.PassForward, args)
+}
+
+// Backward computes the backward pass of p, the whole problem: DQ of the rank's rows, DK and
+// DV of its keys.
+func (r *Ring) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	return r.do(ctx, p, flashkit.PassBackward, args)
+}
+
+func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx == nil {
+		return &flashkit.ProblemError{Field: "ctx", Value: "nil", Reason: "must not be nil"}
+	}
+	r.stats = Stats{}
+	j := &job{Ring: r, p: p, pass: pass, rank: r.group.Rank(), size: r.group.Size()}
+	err := j.prepare(args)
+	if err = j.agree(ctx, err); err != nil {
+		return err
+	}
+	switch {
+	case r.o.Ordered:
+		err = j.ordered(ctx)
+	case pass == flashkit.PassForward:
+		err = j.forward(ctx)
+	default:
+		err = j.backward(ctx)
+	}
+	for i := range r.slots {
+		r.stats.Memory += int64(r.slots[i].Len() * r.slots[i].DType().Size())
+	}
+	if err == nil {
+		return nil
+	}
+	r.group.Fail(err)
+	if e := (*RankError)(nil); errors.As(err, &e) {
+		return err
+	}
+	return &RankError{j.rank, err}
+}
+
+// A job is one call on one rank.
+type job struct {
+	*Ring
+	p          flashkit.Problem
+	pass       flashkit.Pass
+	a          flashkit.Args // the rank's; outputs may have been replaced by buffers
+	rank, size int
+	*plan
+	kernel flashkit.Kernel // of an ordered Ring
+
+	biasRepeats, maskRepeats bool // over the rows of all ranks
+}
+
+// prepare checks what the rank was asked, and plans it.
+func (j *job) prepare(args *flashkit.Args) error {
+	if args == nil {
+		return &flashkit.ProblemError{Field: "Args", Value: "nil", Reason: "the arguments are missing"}
+	}
+	j.a = *args
+	if x := j.Ring.plan; x != nil && x.p == j.p && sameSeqs(x.seqs, args.Seqs) {
+		j.plan = x
+	} else {
+		cut, err := NewCut(j.p, args.Seqs, j.size, j.o.Ordered)
+		if err != nil {
+			return err
+		}
+		j.plan = &plan{p: j.p, seqs: cloneSeqs(args.Seqs), cut: cut}
+		if !j.o.Ordered {
+			j.plan.steps = cut.steps(j.rank)
+		}
+		j.Ring.plan = j.plan
+	}
+	if reason := j.refuses(); reason != "" {
+		return j.unsupported(reason)
+	}
+	if err := j.check(); err != nil || !j.o.Ordered || j.rank != 0 {
+		return err
+	}
+	var err error
+	j.kernel, err = j.runner.(Chooser).Pick(j.p, j.pass)
+	return err
+}
+
+func (j *job) unsupported(reason string) error {
+	return &flashkit.UnsupportedError{Kernel: "ring", Problem: j.p, Reason: reason}
+}
+
+// refuses says what of a valid call a Ring does not support, "" for nothing.
+func (j *job) refuses() string {
+	inOrder := j.o.Ordered && j.size > 1 && j.pass == flashkit.PassBackward
+	switch {
+	case j.p.Score.Dropout != 0:
+		return "does not support dropout, whose random numbers belong to the rows and keys of the whole"
+	case j.a.Q.Owner() != nil:
+		return "does not support tensors on a device, as on " + j.a.Q.Owner().Device()
+	case inOrder && j.p.Ragged && (!j.a.DBias.IsZero() || !j.a.DSink.IsZero()):
+		return "does not support the gradients of a bias or a sink over sequences in order"
+	}
+	return ""
+}
+
+func sameSeqs(a, b *flashkit.Sequences) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	same := func(x, y []int32) bool { return (x == nil) == (y == nil) && slices.Equal(x, y) }
+	return same(a.QLens, b.QLens) && same(a.KVLens, b.KVLens) && same(a.QStarts, b.QStarts) && same(a.KVStarts, b.KVStarts)
+}
+
+func cloneSeqs(s *flashkit.Sequences) *flashkit.Sequences {
+	if s == nil {
+		return nil
+	}
+	return &flashkit.Sequences{
+		QLens: slices.Clone(s.QLens), KVLens: slices.Clone(s.KVLens), QStarts: slices.Clone(s.QStarts), KVStarts: slices.Clone(s.KVStarts),
+	}
+}
+
+// The buffers of a Ring.
+const (
+	slotK0, slotV0   = 2 * iota, 2*iota + 1 // keys that a step reads
+	slotK1, slotV1                          // those that arrive
+	slotDK0, slotDV0                        // gradients of the keys of the step
+	slotDK1, slotDV1                        // those of the step before, on their way
+	slotDK2, slotDV2                        // those of the rank's own keys that arrive
+	slotPK, slotPV                          // of one call
+	slotO, slotLSE                          // of one call, where O is not float32
+	slotSumO, slotSumLSE
+	slotDQ, slotSumDQ
+	slotSumDK, slotSumDV
+	slotBias, slotSumBias
+	slots = 2 * iota
+)
+
+// buffer returns dense memory for a tensor, with undefined contents. It serves as long as
+// the slot is not asked for again.
+func (r *Ring) buffer(slot int, t flashkit.DType, s [4]int) flashkit.Tensor {
+	n := s[0] * s[1] * s[2] * s[3]
+	if r.slots[slot].DType() != t || r.slots[slot].Len() < n {
+		r.slots[slot] = dense(t, [4]int{1, 1, 1, n})
+	}
+	return window(r.slots[slot], 0, s).WithStrides(s[1]*s[2]*s[3], s[2]*s[3], s[3])
+}

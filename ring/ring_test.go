@@ -1,0 +1,330 @@
+package ring_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/ringtest"
+	"github.com/flashkit-go/flashkit/ring"
+)
+
+// each runs f on every rank of a group in this process and returns their errors.
+func each(t *testing.T, ranks int, f func(g ring.Group) error) []error {
+	groups, err := ring.Local(ranks)
+	require.NoError(t, err)
+	errs := make([]error, ranks)
+	var done sync.WaitGroup
+	for i, g := range groups {
+		done.Go(func() { errs[i] = f(g) })
+	}
+	done.Wait()
+	for _, g := range groups {
+		require.NoError(t, g.Close())
+	}
+	return errs
+}
+
+// frozen returns a dispatcher that always chooses the same kernels.
+func frozen(t *testing.T) *dispatch.Dispatcher {
+	d := dispatch.New(simd.New())
+	t.Cleanup(func() { d.Close() })
+	return d.Frozen()
+}
+
+func TestRandomProblems(t *testing.T) {
+	d, n, seed := frozen(t), 40, rand.Uint64()
+	if !testing.Short() {
+		n = 200
+	}
+	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	for i := range n {
+		c, err := ringtest.New(t.Context(), seed, uint64(i), d)
+		require.NoError(t, err)
+		for _, ranks := range []int{1, 2, 3, 4, 5, 8} {
+			for _, ordered := range []bool{false, true} {
+				errs := each(t, ranks, func(g ring.Group) error { return c.Check(t.Context(), g, d, ordered) })
+				require.NoError(t, errors.Join(errs...), "case %d, FLASHKIT_SEED=%d, %d ranks", i, seed, ranks)
+			}
+		}
+	}
+}
+
+// small returns a problem and this rank's arguments.
+func small(t *testing.T, name string, g ring.Group) (flashkit.Problem, *flashkit.Args) {
+	p, err := flashkit.ParseProblem(name)
+	require.NoError(t, err)
+	cut, err := ring.NewCut(p, nil, g.Size(), false)
+	require.NoError(t, err)
+	shard, err := cut.Shard(g.Rank(), flashkit.NewArgs(p, flashkit.PassForward))
+	require.NoError(t, err)
+	return p, shard
+}
+
+// A rank that was asked for something else: an error on all, and the Rings go on.
+func TestDisagreement(t *testing.T) {
+	d := frozen(t)
+	for _, c := range []struct {
+		name   string
+		change func(p *flashkit.Problem, args *flashkit.Args)
+	}{
+		{"band", func(p *flashkit.Problem, _ *flashkit.Args) { p.Band = flashkit.Band{} }},
+		{"feature", func(p *flashkit.Problem, _ *flashkit.Args) { p.Score.Softcap = 2 }},
+		{"shape", func(_ *flashkit.Problem, args *flashkit.Args) { args.K = flashkit.F32(make([]float32, 8), 1, 1, 1, 8) }},
+		{"tensor", func(_ *flashkit.Problem, args *flashkit.Args) { args.V = flashkit.Tensor{} }},
+		{"arguments", func(p *flashkit.Problem, _ *flashkit.Args) { p.Score.Dropout = .5 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			errs := each(t, 3, func(g ring.Group) error {
+				r, err := ring.New(g, d, ring.Options{})
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				p, args := small(t, "b1-h2-g1-n9-m9-d8-f32-causal", g)
+				right, rightArgs := p, *args
+				if g.Rank() == 1 {
+					c.change(&p, args)
+				}
+				if err = r.Forward(t.Context(), p, args); err == nil {
+					return errors.New("no error")
+				}
+				if r.Stats().Sent != 0 {
+					return errors.New("something was sent")
+				}
+				if again := r.Forward(t.Context(), right, &rightArgs); again != nil {
+					return fmt.Errorf("the Ring is broken: %w", again)
+				}
+				return err
+			})
+			for rank, err := range errs {
+				var of *ring.RankError
+				if rank == 1 && !errors.As(err, &of) {
+					continue // its own error, of its own kind
+				}
+				require.ErrorAs(t, err, &of, "rank %d: %v", rank, err)
+				require.Equal(t, 1, of.Rank, "rank %d: %v", rank, err)
+			}
+		})
+	}
+}
+
+// A runner that fails on one rank.
+type failing struct {
+	ring.Runner
+	err error
+}
+
+func (f failing) Forward(context.Context, flashkit.Problem, *flashkit.Args) error { return f.err }
+
+func TestFaults(t *testing.T) {
+	d := frozen(t)
+	broken := errors.New("the kernel failed")
+	begin := time.Now()
+	errs := each(t, 4, func(g ring.Group) error {
+		run := ring.Runner(d)
+		if g.Rank() == 2 {
+			run = failing{d, broken}
+		}
+		r, err := ring.New(g, run, ring.Options{})
+		require.NoError(t, err)
+		defer r.Close()
+		p, args := small(t, "b1-h2-g1-n40-m40-d8-f32", g)
+		return r.Forward(t.Context(), p, args)
+	})
+	for rank, err := range errs {
+		var of *ring.RankError
+		require.ErrorAs(t, err, &of, "rank %d", rank)
+		require.Equal(t, 2, of.Rank)
+		require.ErrorIs(t, err, broken)
+	}
+	require.Less(t, time.Since(begin), time.Minute, "it hung")
+}
+
+// A rank that never comes: the others end at their deadline, and say so.
+func TestDeadline(t *testing.T) {
+	d := frozen(t)
+	errs := each(t, 3, func(g ring.Group) error {
+		if g.Rank() == 0 {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		r, err := ring.New(g, d, ring.Options{})
+		require.NoError(t, err)
+		defer r.Close()
+		p, args := small(t, "b1-h2-g1-n40-m40-d8-f32", g)
+		return r.Forward(ctx, p, args)
+	})
+	require.ErrorIs(t, errs[1], context.DeadlineExceeded)
+	require.ErrorIs(t, errs[2], context.DeadlineExceeded)
+}
+
+// slow runs when it is let.
+type slow struct {
+	ring.Runner
+	let chan struct{}
+}
+
+func (s slow) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	<-s.let
+	return s.Runner.Forward(ctx, p, args)
+}
+
+// A slow rank is waited for, and that is said.
+func TestSlowRank(t *testing.T) {
+	d := frozen(t)
+	let := make(chan struct{})
+	errs := each(t, 2, func(g ring.Group) error {
+		run, o := ring.Runner(d), ring.Options{}
+		var once sync.Once
+		if g.Rank() == 1 {
+			run = slow{d, let}
+		} else {
+			o.Progress = func(p ring.Progress) {
+				if p.Waiting > 0 && p.From == 1 {
+					once.Do(func() { close(let) }) // nothing else ends the wait
+				}
+			}
+		}
+		r, err := ring.New(g, run, o)
+		require.NoError(t, err)
+		defer r.Close()
+		p, args := small(t, "b1-h2-g1-n40-m40-d8-f32", g)
+		return r.Forward(t.Context(), p, args)
+	})
+	require.NoError(t, errors.Join(errs...))
+}
+
+// Keys that no row sees do not travel: the bytes of a causal pass, of a window and of packed
+// short sequences.
+func TestWhatTravels(t *testing.T) {
+	d := frozen(t)
+	sent := func(name string, seqs *flashkit.Sequences, pass flashkit.Pass) (bytes, memory int64) {
+		p, err := flashkit.ParseProblem(name)
+		require.NoError(t, err)
+		whole := p
+		if seqs != nil {
+			whole.Batch, whole.Ragged, whole.QLen, whole.KVLen = 1, false, int(seqs.QStarts[p.Batch]), int(seqs.QStarts[p.Batch])
+		}
+		args := flashkit.NewArgs(whole, pass)
+		args.Seqs = seqs
+		var mu sync.Mutex
+		errs := each(t, 4, func(g ring.Group) error {
+			cut, err := ring.NewCut(p, seqs, 4, false)
+			require.NoError(t, err)
+			shard, err := cut.Shard(g.Rank(), args)
+			require.NoError(t, err)
+			r, err := ring.New(g, d, ring.Options{})
+			require.NoError(t, err)
+			defer r.Close()
+			if pass == flashkit.PassForward {
+				err = r.Forward(t.Context(), p, shard)
+			} else {
+				err = r.Backward(t.Context(), p, shard)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			bytes += r.Stats().Sent
+			memory = max(memory, r.Stats().Memory)
+			return err
+		})
+		require.NoError(t, errors.Join(errs...))
+		return bytes, memory
+	}
+	const shard = 2 * 64 * 16 * 4 // bytes of K and V of 64 keys of one head of 16
+	got, memory := sent("b1-h4-g1-n256-m256-d16-f32", nil, flashkit.PassForward)
+	require.EqualValues(t, 4*3*shard, got)
+	require.EqualValues(t, 2*shard, memory, "two shards beside the rank's own")
+	got, _ = sent("b1-h4-g1-n256-m256-d16-f32-causal", nil, flashkit.PassForward)
+	require.EqualValues(t, 4*3*shard*3/4, got, "half a shard to those before")
+	got, _ = sent("b1-h4-g1-n256-m256-d16-f32-window32.0", nil, flashkit.PassForward)
+	require.EqualValues(t, 3*shard/2, got, "the last 32 keys to the rank that follows")
+	got, _ = sent("b4-h4-g1-n64-m64-d16-f32-ragged", &flashkit.Sequences{QStarts: []int32{0, 64, 128, 192, 256}, KVStarts: []int32{0, 64, 128, 192, 256}}, flashkit.PassForward)
+	require.Zero(t, got)
+	// Beside two shards of keys the backward pass has, of a shard's keys: the gradients of the
+	// step, of the step before, those that arrive and those of one call; and one call's DQ.
+	_, memory = sent("b1-h4-g1-n256-m256-d16-f32", nil, flashkit.PassBackward)
+	require.EqualValues(t, (2+4)*shard+4*64*16*4, memory)
+}
+
+// Packed sequences are cut by work: no rank has much more than the mean.
+func TestCutByWork(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		p := flashkit.Problem{Batch: 1 + r.IntN(60), Heads: 1, KVHeads: 1, QLen: 4096, KVLen: 4096, Dim: 8, VDim: 8, DType: flashkit.Float32, Band: flashkit.Causal(), Ragged: true}
+		starts := []int32{0}
+		for b := range p.Batch {
+			starts = append(starts, starts[b]+int32(1+r.IntN(4096)>>r.IntN(8)))
+		}
+		ranks := 1 + r.IntN(8)
+		cut, err := ring.NewCut(p, &flashkit.Sequences{QStarts: starts, KVStarts: starts}, ranks, false)
+		require.NoError(t, err)
+		area := func(s ring.Span) (a float64) {
+			for i := s.From; i < s.To; i++ {
+				a += float64(i + 1)
+			}
+			return a
+		}
+		sum, most, rows := 0.0, 0.0, 0
+		for rank := range ranks {
+			of := 0.0
+			for _, s := range cut.Rows(rank) {
+				of += area(s)
+				rows += s.To - s.From
+			}
+			sum += of
+			most = max(most, of)
+		}
+		require.Equal(t, int(starts[p.Batch]), rows)
+		require.LessOrEqual(t, most, 1.05*sum/float64(ranks)+8192, "%v over %d ranks", starts, ranks)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	groups, err := ring.Local(1)
+	require.NoError(t, err)
+	d := frozen(t)
+	_, err = ring.Local(0)
+	require.Error(t, err)
+	_, err = ring.New(nil, d, ring.Options{})
+	require.Error(t, err)
+	_, err = ring.New(groups[0], nil, ring.Options{})
+	require.Error(t, err)
+	_, err = ring.New(groups[0], failing{}, ring.Options{Ordered: true})
+	require.Error(t, err)
+	r, err := ring.New(groups[0], d, ring.Options{})
+	require.NoError(t, err)
+	defer r.Close()
+	for name, want := range map[string]string{
+		"b1-h2-g1-n4-m4-d8-f32-dropout0.5":    "dropout",
+		"b1-h2-g1-n4-m8-d8-f32-ragged-page4":  "paged",
+		"b1-h2-g1-n4-m4-d8-f32-softcap1-sink": "",
+	} {
+		p, err := flashkit.ParseProblem(name)
+		require.NoError(t, err)
+		err = r.Forward(t.Context(), p, flashkit.NewArgs(p, flashkit.PassForward))
+		if want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+	}
+	var nobody context.Context
+	require.Error(t, r.Forward(nobody, flashkit.Problem{}, nil))
+	require.Error(t, r.Forward(t.Context(), flashkit.Problem{}, nil))
+	require.Error(t, r.Forward(t.Context(), flashkit.Problem{}, new(flashkit.Args)))
+}

@@ -1,0 +1,194 @@
+package ring
+
+import (
+	"fmt"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A place is a run of rows or keys: where it lies in a rank's tensors and in the whole.
+type place struct {
+	seq         int
+	from        int // its first row of the sequence
+	local, rows int // first row in the rank's share of the sequence, and rows in all of that
+	shard       part
+	whole       part
+}
+
+// places returns those of a rank's rows or keys.
+func (c *Cut) places(rank int, keys bool) (list []place) {
+	spans, packed := c.rows[rank], c.packedQ
+	if keys {
+		spans, packed = c.keys[rank], c.packedK
+	}
+	for _, s := range shares(spans, packed) {
+		seq := &c.seqs[s.seq]
+		batch, first, nb := seq.QBatch, seq.Q0, 1
+		if keys {
+			batch, first = seq.KVBatch, seq.K0
+		}
+		if !c.p.Ragged {
+			nb = c.p.Batch
+		}
+		at := 0
+		for _, x := range s.spans {
+			list = append(list, place{
+				seq: s.seq, from: x.From, local: at, rows: lens(s.spans),
+				shard: part{s.batch, nb, s.at + at, x.len()},
+				whole: part{batch, nb, first + x.From, x.len()},
+			})
+			at += x.len()
+		}
+	}
+	return list
+}
+
+// kind says how an argument is cut.
+type kind int
+
+const (
+	byRows kind = iota
+	byKeys
+	byPairs
+	kept // by no rank: Slopes, Sink and its gradient
+)
+
+func kindOf(name string) kind {
+	switch name {
+	case "K", "V", "DK", "DV":
+		return byKeys
+	case "Bias", "DBias", "Mask":
+		return byPairs
+	case "Slopes", "Sink", "DSink":
+		return kept
+	}
+	return byRows
+}
+
+// shape returns the shape of a rank's shard of t.
+func (c *Cut) shape(rank int, k kind, t flashkit.Tensor) [4]int {
+	s := t.Shape()
+	switch {
+	case k == byRows:
+		s[2] = c.QLen(rank)
+	case k == byKeys:
+		s[2] = c.KVLen(rank)
+	case k == byPairs && s[2] != 1:
+		s[2] = extent(c.rows[rank], false)
+	}
+	return s
+}
+
+// Shard returns a rank's arguments, cut out of those of the whole, on the host: dense copies
+// of all tensors that args has, outputs too. Workers, Seed and Seqs stay; so do Slopes and
+// Sink. The arguments must be right for the problem; what is wrong with them is an error.
+func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
+	if err := c.has(rank, args); err != nil {
+		return nil, err
+	}
+	shard := *args
+	for _, a := range flashkit.Arguments() {
+		whole, k := a.Of(args), kindOf(a.Name)
+		if whole.IsZero() {
+			continue
+		}
+		*a.Of(&shard) = dense(whole.DType(), c.shape(rank, k, *whole))
+		if err := c.copy(rank, k, *a.Of(&shard), *whole, true); err != nil {
+			return nil, fmt.Errorf("ring: %s: %w", a.Name, err)
+		}
+	}
+	return &shard, nil
+}
+
+// Join copies what a pass wrote on a rank to its places in the arguments of the whole, on the
+// host: O and LSE, or the gradients. Where sequences are padded, what follows them stays as
+// it is.
+func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) error {
+	if err := c.has(rank, whole); err != nil {
+		return err
+	}
+	for _, a := range flashkit.Arguments() {
+		to, from := a.Of(whole), a.Of(shard)
+		if a.Role(&c.p, pass)&flashkit.Output == 0 || to.IsZero() || from.IsZero() {
+			continue
+		}
+		if err := c.copy(rank, kindOf(a.Name), *from, *to, false); err != nil {
+			return fmt.Errorf("ring: %s: %w", a.Name, err)
+		}
+	}
+	return nil
+}
+
+func (c *Cut) has(rank int, args *flashkit.Args) error {
+	if rank < 0 || rank >= c.size {
+		return &flashkit.ProblemError{Field: "rank", Value: fmt.Sprint(rank), Reason: fmt.Sprintf("must be from 0 to %d", c.size-1)}
+	}
+	if args == nil {
+		return &flashkit.ProblemError{Field: "Args", Value: "nil", Reason: "the arguments are missing"}
+	}
+	if args.Q.Owner() != nil {
+		return &flashkit.ProblemError{Field: "Args", Value: args.Q.Owner().Device(), Reason: "must lie on the host"}
+	}
+	return nil
+}
+
+// copy copies between a shard of a tensor and the whole of it.
+func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, toShard bool) error {
+	move := func(s, w flashkit.Tensor) error {
+		if toShard {
+			return copyTensor(s, w)
+		}
+		return copyTensor(w, s)
+	}
+	if want := c.shape(rank, k, whole); shard.Shape() != want {
+		return fmt.Errorf("has the shape %v on rank %d; must be %v", shard.Shape(), rank, want)
+	}
+	if k == kept || k == byPairs && whole.Shape()[2] == 1 {
+		return move(shard, whole)
+	}
+	for _, x := range c.places(rank, k == byKeys) {
+		s, w := x.parts(k, whole)
+		if w.b+w.nb > whole.Shape()[0] || w.r+w.n > whole.Shape()[2] {
+			return fmt.Errorf("has the shape %v: the problem has more rows", whole.Shape())
+		}
+		if err := move(s.of(shard), w.of(whole)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parts returns where the place lies in tensors of a kind. Those of pairs count rows by
+// sequence.
+func (x *place) parts(k kind, t flashkit.Tensor) (shard, whole part) {
+	if k != byPairs {
+		return x.shard, x.whole
+	}
+	b, nb := x.seq, x.shard.nb
+	if t.Shape()[0] == 1 {
+		b, nb = 0, 1
+	}
+	return part{b, nb, x.local, x.shard.n}, part{b, nb, x.from, x.shard.n}
+}
+
+// wholeShape returns the shape of the whole of which t is a shard.
+func (c *Cut) wholeShape(k kind, t flashkit.Tensor) [4]int {
+	s := t.Shape()
+	switch {
+	case k == byRows && c.packedQ:
+		s[2] = 0
+		for i := range c.seqs {
+			s[2] = max(s[2], c.seqs[i].Q0+c.seqs[i].N)
+		}
+	case k == byKeys && c.packedK:
+		s[2] = 0
+		for i := range c.seqs {
+			s[2] = max(s[2], c.seqs[i].K0+c.seqs[i].M)
+		}
+	case k == byKeys:
+		s[2] = c.p.KVLen
+	default:
+		s[2] = c.p.QLen
+	}
+	return s
+}

@@ -1,0 +1,164 @@
+package ring
+
+import "github.com/flashkit-go/flashkit"
+
+// A tile is a rectangle of rows of one rank and keys of another, of one sequence, in which
+// one band says what sees what. Rows and keys are counted from the sequence's first one in
+// the rank's tensors.
+type tile struct {
+	seq            int
+	q0, q1, k0, k1 int
+	key            int // of the sequence, that k0 is, if the tile's keys are a run of it
+	band           flashkit.Band
+}
+
+// A tiler finds the tiles of one sequence between a rank's rows and another's keys.
+type tiler struct {
+	c        *Cut
+	seq      *flashkit.Seq
+	b        int
+	rows     []Span // of the rank
+	keys     []Span // of the other
+	lo, hi   []int  // local row x sees the local keys from lo[x] up to hi[x]
+	found    []tile
+	oneRun   bool // the rows of a tile must be a run of the sequence
+	oneRunKV bool // its keys must
+}
+
+// tiles returns the tiles of sequence b between rows and keys, in which every visible pair
+// lies once.
+func (c *Cut) tiles(b int, rows, keys []Span) []tile {
+	score := c.p.Score
+	t := tiler{c: c, seq: &c.seqs[b], b: b, rows: rows, keys: keys, oneRun: score.ALiBi, oneRunKV: score.ALiBi || score.Bias || score.Mask}
+	for _, s := range rows {
+		for i := s.From; i < s.To; i++ {
+			lo, hi := t.seq.Keys(i)
+			lo, hi = before(keys, lo), before(keys, hi)
+			t.lo, t.hi = append(t.lo, lo), append(t.hi, max(lo, hi))
+		}
+	}
+	t.cover(0, len(rows))
+	return t.found
+}
+
+// before returns how many keys of the spans come before key j of the sequence.
+func before(spans []Span, j int) (n int) {
+	for _, s := range spans {
+		n += max(0, min(j, s.To)-s.From)
+	}
+	return n
+}
+
+// lens returns how many rows the spans have.
+func lens(spans []Span) (n int) {
+	for _, s := range spans {
+		n += s.len()
+	}
+	return n
+}
+
+// cover finds tiles for the rows of the spans from a up to b: one if it can, else those of
+// each half, else for one span of rows those with each span of keys.
+func (t *tiler) cover(a, b int) {
+	x0 := lens(t.rows[:a])
+	x1 := x0 + lens(t.rows[a:b])
+	oneRun := b-a == 1
+	if (oneRun || !t.oneRun) && (len(t.keys) == 1 || !t.oneRunKV) && t.fit(x0, x1, 0, lens(t.keys), -1) {
+		return
+	}
+	if !oneRun && b > a {
+		t.cover(a, (a+b)/2)
+		t.cover((a+b)/2, b)
+		return
+	}
+	at := 0
+	for i, s := range t.keys {
+		t.fit(x0, x1, at, at+s.len(), i)
+		at += s.len()
+	}
+}
+
+// fit finds one tile for the rows from x0 and the keys from j0 on, of span of the keys or of
+// any for -1, and reports whether a band gives every row what it sees of these keys.
+func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
+	sees := func(x int) (lo, hi int) {
+		lo, hi = max(t.lo[x], j0), min(t.hi[x], j1)
+		return lo, max(lo, hi)
+	}
+	blind := func(x int) bool { lo, hi := sees(x); return lo == hi }
+	for x0 < x1 && blind(x0) {
+		x0++
+	}
+	for x0 < x1 && blind(x1-1) {
+		x1--
+	}
+	if x0 == x1 {
+		return true
+	}
+	k0, h := sees(x0)
+	l, k1 := sees(x1 - 1)
+	// Row x sees from x+lowest up to x+highest, as far as there are limits.
+	lower, upper, lowest, highest := l > k0, h < k1, l-(x1-1), h-x0
+	for x := x0; x < x1; x++ {
+		lo, hi := k0, k1
+		if lower {
+			lo = max(k0, x+lowest)
+		}
+		if upper {
+			hi = min(k1, x+highest)
+		}
+		if wantLo, wantHi := sees(x); wantLo == wantHi && lo < hi || wantLo < wantHi && (lo != wantLo || hi != wantHi) {
+			return false
+		}
+	}
+	f := tile{seq: t.b, q0: x0, q1: x1, k0: k0, k1: k1}
+	if t.oneRunKV || span >= 0 || len(t.keys) == 1 {
+		i := max(span, 0)
+		f.key = t.keys[i].From + k0 - lens(t.keys[:i])
+	}
+	if t.oneRun {
+		f.band = t.band(x0, f.key)
+	} else {
+		f.band = localBand(lower, lowest+x0-k0, upper, highest+x0-k0-1)
+	}
+	t.found = append(t.found, f)
+	return true
+}
+
+// localBand returns the band in which row i sees the keys from i+lo to i+hi, as far as there
+// are limits, aligned to the first row and key.
+func localBand(lower bool, lo int, upper bool, hi int) flashkit.Band {
+	switch {
+	case lower && upper:
+		return flashkit.Window(hi-lo, 0).TopLeft().Shift(hi)
+	case lower:
+		return flashkit.Window(0, flashkit.Unlimited).TopLeft().Shift(lo)
+	case upper:
+		return flashkit.Causal().TopLeft().Shift(hi)
+	}
+	return flashkit.Band{}
+}
+
+// plain returns the same band of n rows and m keys aligned to the last ones, if it needs no
+// shift then: most kernels were made for that.
+func plain(b flashkit.Band, n, m int) flashkit.Band {
+	if b.IsTopLeft() && b.Shifted() == m-n {
+		return flashkit.Window(b.Left(), b.Right())
+	}
+	return b
+}
+
+// band returns the problem's band for a tile whose first row is local row x and whose first
+// key is key j of the sequence: with its own diagonal, from which ALiBi counts.
+func (t *tiler) band(x, j int) flashkit.Band {
+	i := 0
+	for _, s := range t.rows {
+		if x < s.len() {
+			i = s.From + x
+			break
+		}
+		x -= s.len()
+	}
+	b := t.c.p.Band
+	return flashkit.Window(b.Left(), b.Right()).TopLeft().Shift(i + t.seq.Diagonal - j)
+}

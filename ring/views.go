@@ -1,0 +1,246 @@
+package ring
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+	"github.com/flashkit-go/flashkit/internal/workers"
+)
+
+// sub returns the view of t of nb batches from b on and of n rows from r on.
+func sub(t flashkit.Tensor, b, nb, r, n int) flashkit.Tensor {
+	if t.IsZero() {
+		return t
+	}
+	shape := t.Shape()
+	return window(t, min(t.Offset(b, 0, r), t.Len()), [4]int{nb, shape[1], n, shape[3]})
+}
+
+// window returns the view of another shape that begins at element from of t's memory, with
+// t's strides.
+func window(t flashkit.Tensor, from int, s [4]int) (x flashkit.Tensor) {
+	strides := t.Strides()
+	switch owner := t.Owner(); {
+	case owner != nil:
+		x = flashkit.OnDevice(owner, t.DType(), t.Address()+uintptr(from*t.DType().Size()), t.Len()-from, s[0], s[1], s[2], s[3])
+	case t.DType() == flashkit.Float16:
+		x = flashkit.F16(t.Uint16s()[from:], s[0], s[1], s[2], s[3])
+	case t.DType() == flashkit.BFloat16:
+		x = flashkit.BF16(t.Uint16s()[from:], s[0], s[1], s[2], s[3])
+	case t.DType() == flashkit.Bool:
+		x = flashkit.Bools(t.Bools()[from:], s[0], s[1], s[2], s[3])
+	default:
+		x = flashkit.F32(t.Float32s()[from:], s[0], s[1], s[2], s[3])
+	}
+	return x.WithStrides(strides[0], strides[1], strides[2])
+}
+
+// dense returns zeros on the host.
+func dense(t flashkit.DType, s [4]int) flashkit.Tensor {
+	n := s[0] * s[1] * s[2] * s[3]
+	switch t {
+	case flashkit.Float16:
+		return flashkit.F16(make([]uint16, n), s[0], s[1], s[2], s[3])
+	case flashkit.BFloat16:
+		return flashkit.BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
+	case flashkit.Bool:
+		return flashkit.Bools(make([]bool, n), s[0], s[1], s[2], s[3])
+	}
+	return flashkit.F32(make([]float32, n), s[0], s[1], s[2], s[3])
+}
+
+func isEmpty(t flashkit.Tensor) bool {
+	s := t.Shape()
+	return s[0] == 0 || s[1] == 0 || s[2] == 0 || s[3] == 0
+}
+
+func sizeOf(t flashkit.Tensor) int64 {
+	s := t.Shape()
+	return int64(s[0]) * int64(s[1]) * int64(s[2]) * int64(s[3]) * int64(t.DType().Size())
+}
+
+// memory returns the bytes behind a tensor on the host.
+func memory(t flashkit.Tensor) []byte {
+	var p unsafe.Pointer
+	switch t.DType() {
+	case flashkit.Float32:
+		p = unsafe.Pointer(unsafe.SliceData(t.Float32s()))
+	case flashkit.Bool:
+		p = unsafe.Pointer(unsafe.SliceData(t.Bools()))
+	default:
+		p = unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
+	}
+	return unsafe.Slice((*byte)(p), t.Len()*t.DType().Size())
+}
+
+// copyTensor copies src to dst, of the same shape and type, on the host.
+func copyTensor(dst, src flashkit.Tensor) error {
+	if dst.Shape() != src.Shape() || dst.DType() != src.DType() {
+		return fmt.Errorf("a tensor %v of %v came, %v of %v was expected", src.Shape(), src.DType(), dst.Shape(), dst.DType())
+	}
+	s, size := dst.Shape(), dst.DType().Size()
+	to, from := memory(dst), memory(src)
+	if isEmpty(dst) {
+		return nil
+	}
+	rows, row := s[2], s[3]
+	if dst.Strides()[2] == s[3] && src.Strides()[2] == s[3] {
+		rows, row = 1, s[2]*s[3]
+	}
+	for b := range s[0] {
+		for h := range s[1] {
+			for r := range rows {
+				copy(to[dst.Offset(b, h, r)*size:][:row*size], from[src.Offset(b, h, r)*size:])
+			}
+		}
+	}
+	return nil
+}
+
+// arithmetic works on tensors on the host, with the goroutines of a pool.
+type arithmetic struct{ pool workers.Pool }
+
+// task is a function of each head of each batch.
+type task struct {
+	next  atomic.Int64
+	n     int64
+	heads int
+	f     func(b, h int)
+}
+
+// Work takes heads until none is left.
+func (t *task) Work(int) {
+	for i := t.next.Add(1) - 1; i < t.n; i = t.next.Add(1) - 1 {
+		t.f(int(i)/t.heads, int(i)%t.heads)
+	}
+}
+
+// each calls f for each head of each batch of t, if t has elements.
+func (a *arithmetic) each(t flashkit.Tensor, f func(b, h int)) {
+	if isEmpty(t) {
+		return
+	}
+	s := t.Shape()
+	helpers := 0
+	if s[2]*s[3] > 1<<12 {
+		helpers = s[0]*s[1] - 1
+	}
+	a.pool.Run(&task{n: int64(s[0] * s[1]), heads: s[1], f: f}, min(helpers, 255))
+}
+
+// fill sets every element of a Float32 tensor.
+func (a *arithmetic) fill(t flashkit.Tensor, x float32) {
+	a.each(t, func(b, h int) {
+		for r := range t.Shape()[2] {
+			row := t.Float32s()[t.Offset(b, h, r):][:t.Shape()[3]]
+			for i := range row {
+				row[i] = x
+			}
+		}
+	})
+}
+
+// zero sets every element of a tensor of any type to 0.
+func (a *arithmetic) zero(t flashkit.Tensor) {
+	size := t.DType().Size()
+	a.each(t, func(b, h int) {
+		for r := range t.Shape()[2] {
+			clear(memory(t)[t.Offset(b, h, r)*size:][:t.Shape()[3]*size])
+		}
+	})
+}
+
+// convert writes src to dst, one of which is Float32 unless their types are equal.
+func (a *arithmetic) convert(dst, src flashkit.Tensor) {
+	a.each(dst, func(b, h int) {
+		buf := make([]float32, dst.Shape()[3])
+		for r := range dst.Shape()[2] {
+			row := widened(src, b, h, r, buf)
+			narrow(dst, b, h, r, row)
+		}
+	})
+}
+
+// add adds src to dst, which is Float32.
+func (a *arithmetic) add(dst, src flashkit.Tensor) {
+	a.each(dst, func(b, h int) {
+		buf := make([]float32, dst.Shape()[3])
+		for r := range dst.Shape()[2] {
+			to := dst.Float32s()[dst.Offset(b, h, r):][:dst.Shape()[3]]
+			for i, x := range widened(src, b, h, r, buf) {
+				to[i] += x
+			}
+		}
+	})
+}
+
+// merge continues O and LSE, Float32 both, with the result of other keys, of any type.
+func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
+	a.each(o, func(b, h int) {
+		buf := make([]float32, o.Shape()[3])
+		for r := range o.Shape()[2] {
+			l, x := &lse.Float32s()[lse.Offset(b, h, r)], partLSE.Float32s()[partLSE.Offset(b, h, r)]
+			if math.IsInf(float64(x), -1) {
+				continue
+			}
+			sum, w, v := weights(float64(*l), float64(x))
+			*l = float32(sum)
+			to := o.Float32s()[o.Offset(b, h, r):][:o.Shape()[3]]
+			for i, y := range widened(part, b, h, r, buf) {
+				to[i] = w*to[i] + v*y
+			}
+		}
+	})
+}
+
+// weights returns the LSE of both parts and their weights in the sum.
+func weights(a, b float64) (lse float64, wa, wb float32) {
+	m := max(a, b)
+	if math.IsInf(m, 0) {
+		if math.IsInf(a, -1) {
+			return b, 0, 1
+		}
+		return m, 1, 0
+	}
+	ea, eb := math.Exp(a-m), math.Exp(b-m)
+	return m + math.Log(ea+eb), float32(ea / (ea + eb)), float32(eb / (ea + eb))
+}
+
+// widened returns a row as float32, in buf if it is not yet.
+func widened(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
+	at := t.Offset(b, h, r)
+	switch t.DType() {
+	case flashkit.Float16:
+		for i, x := range t.Uint16s()[at:][:len(buf)] {
+			buf[i] = half.FromF16(x)
+		}
+	case flashkit.BFloat16:
+		for i, x := range t.Uint16s()[at:][:len(buf)] {
+			buf[i] = half.FromBF16(x)
+		}
+	default:
+		return t.Float32s()[at:][:len(buf)]
+	}
+	return buf
+}
+
+// narrow writes a row.
+func narrow(t flashkit.Tensor, b, h, r int, row []float32) {
+	at := t.Offset(b, h, r)
+	switch t.DType() {
+	case flashkit.Float16:
+		for i, x := range row {
+			t.Uint16s()[at+i] = half.ToF16(x)
+		}
+	case flashkit.BFloat16:
+		for i, x := range row {
+			t.Uint16s()[at+i] = half.ToBF16(x)
+		}
+	default:
+		copy(t.Float32s()[at:], row)
+	}
+}
