@@ -161,9 +161,12 @@ lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50
 
 generate: asm wasm vectors docs site ## remake everything generated
 
-asm: ## remake the assembly from the avo programs in backends/simd/_asm
-	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/elements/avx*_amd64.*
-	cd backends/simd/_asm && $(GO) test . && \
+asm: ## remake the assembly from the programs in backends/simd/_asm
+	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go backends/simd/neon*_arm64.* internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/elements/avx*_amd64.*
+	cd backends/simd/_asm && $(GO) test ./... && \
+		$(GO) run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go && \
+		$(GO) run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go && \
+		$(GO) run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass rows -out ../avx512_rows_amd64.s -stubs ../avx512_rows_amd64.go -pkg simd && \

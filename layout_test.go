@@ -186,7 +186,10 @@ func asmFiles(t *testing.T) []string {
 	files, err := filepath.Glob("backends/simd/_asm/*.go")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	return files
+	neon, err := filepath.Glob("backends/simd/_asm/neon/*.go")
+	require.NoError(t, err)
+	require.NotEmpty(t, neon)
+	return append(files, neon...)
 }
 
 func TestFileSizes(t *testing.T) {
