@@ -16,28 +16,33 @@ keys:
 	CBZ R1, scoreEnd
 	CMP $4, R1
 	BLT scoreOne
-	MOVD kStep+16(FP), R12
+	MOVD qRows+56(FP), R17
+	CMP $1, R17
+	BNE scoreFour
+	CMP $8, R1
+	BLT scoreFour
+	MOVD kStep+16(FP), R16
 	MOVD R0, R6
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R7
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R8
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R9
-	ADD R12, R0
-	MOVD kAhead+24(FP), R16
-	MOVD q+32(FP), R14
-	MOVD qRows+56(FP), R13
-	MOVD R2, R15
-score4rows2:
-	CMP $2, R13
-	BLT score4rows2done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	ADD R16, R0
+	MOVD R0, R10
+	ADD R16, R0
+	MOVD R0, R11
+	ADD R16, R0
+	MOVD R0, R12
+	ADD R16, R0
+	MOVD R0, R13
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD R19, R14
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -54,110 +59,288 @@ score4rows2:
 	WORD $0x6f00e40d // movi v13.2d, #0
 	WORD $0x6f00e40e // movi v14.2d, #0
 	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $16, R12
-	BLT score4rows2few
-score4rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $16, R16
+	BLT scoreEightfew
+scoreEightlines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
+	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
+	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
+	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0xacc14590 // ldp q16, q17, [x12], #32
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0xacc155b4 // ldp q20, q21, [x13], #32
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $16, R12
-	BGE score4rows2lines
-score4rows2few:
-	ADDS $16, R12
-	BEQ score4rows2end
-	SUBS $8, R12
-	BLT score4rows2last
-score4rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0xacc14590 // ldp q16, q17, [x12], #32
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0xacc155b4 // ldp q20, q21, [x13], #32
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	SUBS $16, R16
+	BGE scoreEightlines
+scoreEightfew:
+	ADDS $16, R16
+	BEQ scoreEightend
+	SUBS $8, R16
+	BLT scoreEightlast
+scoreEightoctet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $8, R12
-	BGE score4rows2octet
-score4rows2last:
-	ADDS $8, R12
-	BEQ score4rows2end
-score4rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0xacc14590 // ldp q16, q17, [x12], #32
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0xacc155b4 // ldp q20, q21, [x13], #32
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreEightoctet
+scoreEightlast:
+	ADDS $8, R16
+	BEQ scoreEightend
+scoreEightone:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0xbc404554 // ldr s20, [x10], #4
+	WORD $0x4e38ce84 // fmla v4.4s, v20.4s, v24.4s
+	WORD $0xbc404575 // ldr s21, [x11], #4
+	WORD $0x4e38cea5 // fmla v5.4s, v21.4s, v24.4s
+	WORD $0xbc404596 // ldr s22, [x12], #4
+	WORD $0x4e38cec6 // fmla v6.4s, v22.4s, v24.4s
+	WORD $0xbc4045b7 // ldr s23, [x13], #4
+	WORD $0x4e38cee7 // fmla v7.4s, v23.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreEightone
+scoreEightend:
+	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
+	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
+	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
+	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
+	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x3d800280 // str q0, [x20, #0]
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x6e27d4c5 // faddp v5.4s, v6.4s, v7.4s
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x3d800684 // str q4, [x20, #16]
+	ADD $32, R2
+	SUB $8, R1
+	B scoreEnd
+scoreFour:
+	MOVD kStep+16(FP), R16
+	MOVD R0, R6
+	ADD R16, R0
+	MOVD R0, R7
+	ADD R16, R0
+	MOVD R0, R8
+	ADD R16, R0
+	MOVD R0, R9
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD qRows+56(FP), R17
+scoreFourrows2:
+	CMP $2, R17
+	BLT scoreFourrows2done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	SUBS $16, R16
+	BLT scoreFourrows2few
+scoreFourrows2lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
 	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0xbc4044f2 // ldr s18, [x7], #4
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0xbc404514 // ldr s20, [x8], #4
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0xbc404536 // ldr s22, [x9], #4
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	SUBS $1, R12
-	BNE score4rows2one
-score4rows2end:
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	SUBS $16, R16
+	BGE scoreFourrows2lines
+scoreFourrows2few:
+	ADDS $16, R16
+	BEQ scoreFourrows2end
+	SUBS $8, R16
+	BLT scoreFourrows2last
+scoreFourrows2octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	SUBS $8, R16
+	BGE scoreFourrows2octet
+scoreFourrows2last:
+	ADDS $8, R16
+	BEQ scoreFourrows2end
+scoreFourrows2one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
+	WORD $0xbc4045f9 // ldr s25, [x15], #4
+	WORD $0xbc4044d0 // ldr s16, [x6], #4
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce08 // fmla v8.4s, v16.4s, v25.4s
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x4e39ce29 // fmla v9.4s, v17.4s, v25.4s
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x4e39ce4a // fmla v10.4s, v18.4s, v25.4s
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x4e39ce6b // fmla v11.4s, v19.4s, v25.4s
+	SUBS $1, R16
+	BNE scoreFourrows2one
+scoreFourrows2end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -165,7 +348,7 @@ score4rows2end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
+	WORD $0x3d800280 // str q0, [x20, #0]
 	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
 	WORD $0x4e2dd529 // fadd v9.4s, v9.4s, v13.4s
 	WORD $0x4e2ed54a // fadd v10.4s, v10.4s, v14.4s
@@ -173,23 +356,23 @@ score4rows2end:
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
 	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x3d8091e8 // str q8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<2, R6
-	SUB R12<<2, R7
-	SUB R12<<2, R8
-	SUB R12<<2, R9
-	SUB $2, R13
-	B score4rows2
-score4rows2done:
-score4rows1:
-	CMP $1, R13
-	BLT score4rows1done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	WORD $0x3d809288 // str q8, [x20, #576]
+	ADD $1152, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<2, R6
+	SUB R16<<2, R7
+	SUB R16<<2, R8
+	SUB R16<<2, R9
+	SUB $2, R17
+	B scoreFourrows2
+scoreFourrows2done:
+scoreFourrows1:
+	CMP $1, R17
+	BLT scoreFourrows1done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -198,78 +381,78 @@ score4rows1:
 	WORD $0x6f00e405 // movi v5.2d, #0
 	WORD $0x6f00e406 // movi v6.2d, #0
 	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $16, R12
-	BLT score4rows1few
-score4rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	SUBS $16, R16
+	BLT scoreFourrows1few
+scoreFourrows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $16, R12
-	BGE score4rows1lines
-score4rows1few:
-	ADDS $16, R12
-	BEQ score4rows1end
-	SUBS $8, R12
-	BLT score4rows1last
-score4rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	SUBS $16, R16
+	BGE scoreFourrows1lines
+scoreFourrows1few:
+	ADDS $16, R16
+	BEQ scoreFourrows1end
+	SUBS $8, R16
+	BLT scoreFourrows1last
+scoreFourrows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $8, R12
-	BGE score4rows1octet
-score4rows1last:
-	ADDS $8, R12
-	BEQ score4rows1end
-score4rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreFourrows1octet
+scoreFourrows1last:
+	ADDS $8, R16
+	BEQ scoreFourrows1end
+scoreFourrows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0xbc4044f2 // ldr s18, [x7], #4
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0xbc404514 // ldr s20, [x8], #4
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0xbc404536 // ldr s22, [x9], #4
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	SUBS $1, R12
-	BNE score4rows1one
-score4rows1end:
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreFourrows1one
+scoreFourrows1end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -277,558 +460,548 @@ score4rows1end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<2, R6
-	SUB R12<<2, R7
-	SUB R12<<2, R8
-	SUB R12<<2, R9
-	SUB $1, R13
-	B score4rows1
-score4rows1done:
+	WORD $0x3d800280 // str q0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<2, R6
+	SUB R16<<2, R7
+	SUB R16<<2, R8
+	SUB R16<<2, R9
+	SUB $1, R17
+	B scoreFourrows1
+scoreFourrows1done:
 	ADD $16, R2
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD kStep+16(FP), R12
+	MOVD kStep+16(FP), R16
 	MOVD R0, R6
-	ADD R12, R0
-	MOVD kAhead+24(FP), R16
-	MOVD q+32(FP), R14
-	MOVD qRows+56(FP), R13
-	MOVD R2, R15
-score1rows2:
-	CMP $2, R13
-	BLT score1rows2done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD qRows+56(FP), R17
+scoreOnerows1:
+	CMP $1, R17
+	BLT scoreOnerows1done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $16, R12
-	BLT score1rows2few
-score1rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $16, R16
+	BLT scoreOnerows1few
+scoreOnerows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $16, R12
-	BGE score1rows2lines
-score1rows2few:
-	ADDS $16, R12
-	BEQ score1rows2end
-	SUBS $8, R12
-	BLT score1rows2last
-score1rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	SUBS $16, R16
+	BGE scoreOnerows1lines
+scoreOnerows1few:
+	ADDS $16, R16
+	BEQ scoreOnerows1end
+	SUBS $8, R16
+	BLT scoreOnerows1last
+scoreOnerows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $8, R12
-	BGE score1rows2octet
-score1rows2last:
-	ADDS $8, R12
-	BEQ score1rows2end
-score1rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreOnerows1octet
+scoreOnerows1last:
+	ADDS $8, R16
+	BEQ scoreOnerows1end
+scoreOnerows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	SUBS $1, R12
-	BNE score1rows2one
-score1rows2end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0xbd0241e8 // str s8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<2, R6
-	SUB $2, R13
-	B score1rows2
-score1rows2done:
-score1rows1:
-	CMP $1, R13
-	BLT score1rows1done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $16, R12
-	BLT score1rows1few
-score1rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $16, R12
-	BGE score1rows1lines
-score1rows1few:
-	ADDS $16, R12
-	BEQ score1rows1end
-	SUBS $8, R12
-	BLT score1rows1last
-score1rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $8, R12
-	BGE score1rows1octet
-score1rows1last:
-	ADDS $8, R12
-	BEQ score1rows1end
-score1rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	SUBS $1, R12
-	BNE score1rows1one
-score1rows1end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<2, R6
-	SUB $1, R13
-	B score1rows1
-score1rows1done:
+	SUBS $1, R16
+	BNE scoreOnerows1one
+scoreOnerows1end:
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0xbd000280 // str s0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<2, R6
+	SUB $1, R17
+	B scoreOnerows1
+scoreOnerows1done:
 	ADD $4, R2
 	SUB $1, R1
 scoreEnd:
 	CBZ R4, valueEnd
 	CMP $4, R4
 	BLT valueOne
-	MOVD vStep+112(FP), R12
+	MOVD oRows+136(FP), R17
+	CMP $1, R17
+	BNE valueFour
+	CMP $8, R4
+	BLT valueFour
+	MOVD vStep+112(FP), R16
 	MOVD R3, R6
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R7
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R8
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R9
-	ADD R12, R3
-	MOVD vAhead+120(FP), R16
-	MOVD o+72(FP), R14
-	MOVD oRows+136(FP), R13
-	MOVD R5, R15
-value4rows2:
-	CMP $2, R13
-	BLT value4rows2done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	WORD $0x3dc091fd // ldr q29, [x15, #576]
-	SUBS $16, R12
-	BLT value4rows2few
-value4rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	ADD R16, R3
+	MOVD R3, R10
+	ADD R16, R3
+	MOVD R3, R11
+	ADD R16, R3
+	MOVD R3, R12
+	ADD R16, R3
+	MOVD R3, R13
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD R19, R14
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc00689 // ldr q9, [x20, #16]
+	SUBS $16, R16
+	BLT valueEightfew
+valueEightlines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
+	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
+	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
+	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0xacc16598 // ldp q24, q25, [x12], #32
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0xacc175bc // ldp q28, q29, [x13], #32
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $16, R12
-	BGE value4rows2lines
-value4rows2few:
-	ADDS $16, R12
-	BEQ value4rows2end
-	SUBS $8, R12
-	BLT value4rows2last
-value4rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0xacc16598 // ldp q24, q25, [x12], #32
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0xacc175bc // ldp q28, q29, [x13], #32
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $16, R16
+	BGE valueEightlines
+valueEightfew:
+	ADDS $16, R16
+	BEQ valueEightend
+	SUBS $8, R16
+	BLT valueEightlast
+valueEightoctet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value4rows2octet
-value4rows2last:
-	ADDS $8, R12
-	BEQ value4rows2end
-value4rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0xacc16598 // ldp q24, q25, [x12], #32
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0xacc175bc // ldp q28, q29, [x13], #32
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueEightoctet
+valueEightlast:
+	ADDS $8, R16
+	BEQ valueEightend
+valueEightone:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0xbc4044f2 // ldr s18, [x7], #4
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0xbc404514 // ldr s20, [x8], #4
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0xbc404536 // ldr s22, [x9], #4
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value4rows2one
-value4rows2end:
-	ADD $1152, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<2, R6
-	SUB R12<<2, R7
-	SUB R12<<2, R8
-	SUB R12<<2, R9
-	SUB $2, R13
-	B value4rows2
-value4rows2done:
-value4rows1:
-	CMP $1, R13
-	BLT value4rows1done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	SUBS $16, R12
-	BLT value4rows1few
-value4rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0xbc404554 // ldr s20, [x10], #4
+	WORD $0x4f891280 // fmla v0.4s, v20.4s, v9.s[0]
+	WORD $0xbc404575 // ldr s21, [x11], #4
+	WORD $0x4fa912a0 // fmla v0.4s, v21.4s, v9.s[1]
+	WORD $0xbc404596 // ldr s22, [x12], #4
+	WORD $0x4f891ac0 // fmla v0.4s, v22.4s, v9.s[2]
+	WORD $0xbc4045b7 // ldr s23, [x13], #4
+	WORD $0x4fa91ae0 // fmla v0.4s, v23.4s, v9.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueEightone
+valueEightend:
+	ADD $32, R5
+	SUB $8, R4
+	B valueEnd
+valueFour:
+	MOVD vStep+112(FP), R16
+	MOVD R3, R6
+	ADD R16, R3
+	MOVD R3, R7
+	ADD R16, R3
+	MOVD R3, R8
+	ADD R16, R3
+	MOVD R3, R9
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD oRows+136(FP), R17
+valueFourrows2:
+	CMP $2, R17
+	BLT valueFourrows2done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc0928a // ldr q10, [x20, #576]
+	SUBS $16, R16
+	BLT valueFourrows2few
+valueFourrows2lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $16, R12
-	BGE value4rows1lines
-value4rows1few:
-	ADDS $16, R12
-	BEQ value4rows1end
-	SUBS $8, R12
-	BLT value4rows1last
-value4rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	SUBS $16, R16
+	BGE valueFourrows2lines
+valueFourrows2few:
+	ADDS $16, R16
+	BEQ valueFourrows2end
+	SUBS $8, R16
+	BLT valueFourrows2last
+valueFourrows2octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value4rows1octet
-value4rows1last:
-	ADDS $8, R12
-	BEQ value4rows1end
-value4rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	SUBS $8, R16
+	BGE valueFourrows2octet
+valueFourrows2last:
+	ADDS $8, R16
+	BEQ valueFourrows2end
+valueFourrows2one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0xbd4001e4 // ldr s4, [x15]
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0xbc4044f2 // ldr s18, [x7], #4
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0xbc404514 // ldr s20, [x8], #4
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0xbc404536 // ldr s22, [x9], #4
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value4rows1one
-value4rows1end:
-	ADD $576, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<2, R6
-	SUB R12<<2, R7
-	SUB R12<<2, R8
-	SUB R12<<2, R9
-	SUB $1, R13
-	B value4rows1
-value4rows1done:
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4faa1224 // fmla v4.4s, v17.4s, v10.s[1]
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f8a1a44 // fmla v4.4s, v18.4s, v10.s[2]
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4faa1a64 // fmla v4.4s, v19.4s, v10.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	WORD $0xbc0045e4 // str s4, [x15], #4
+	SUBS $1, R16
+	BNE valueFourrows2one
+valueFourrows2end:
+	ADD $1152, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<2, R6
+	SUB R16<<2, R7
+	SUB R16<<2, R8
+	SUB R16<<2, R9
+	SUB $2, R17
+	B valueFourrows2
+valueFourrows2done:
+valueFourrows1:
+	CMP $1, R17
+	BLT valueFourrows1done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	SUBS $16, R16
+	BLT valueFourrows1few
+valueFourrows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $16, R16
+	BGE valueFourrows1lines
+valueFourrows1few:
+	ADDS $16, R16
+	BEQ valueFourrows1end
+	SUBS $8, R16
+	BLT valueFourrows1last
+valueFourrows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueFourrows1octet
+valueFourrows1last:
+	ADDS $8, R16
+	BEQ valueFourrows1end
+valueFourrows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0xbc4044d0 // ldr s16, [x6], #4
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueFourrows1one
+valueFourrows1end:
+	ADD $576, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<2, R6
+	SUB R16<<2, R7
+	SUB R16<<2, R8
+	SUB R16<<2, R9
+	SUB $1, R17
+	B valueFourrows1
+valueFourrows1done:
 	ADD $16, R5
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD vStep+112(FP), R12
+	MOVD vStep+112(FP), R16
 	MOVD R3, R6
-	ADD R12, R3
-	MOVD vAhead+120(FP), R16
-	MOVD o+72(FP), R14
-	MOVD oRows+136(FP), R13
-	MOVD R5, R15
-value1rows2:
-	CMP $2, R13
-	BLT value1rows2done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	WORD $0xbd4241fd // ldr s29, [x15, #576]
-	SUBS $16, R12
-	BLT value1rows2few
-value1rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD oRows+136(FP), R17
+valueOnerows1:
+	CMP $1, R17
+	BLT valueOnerows1done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0xbd400288 // ldr s8, [x20, #0]
+	SUBS $16, R16
+	BLT valueOnerows1few
+valueOnerows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $16, R12
-	BGE value1rows2lines
-value1rows2few:
-	ADDS $16, R12
-	BEQ value1rows2end
-	SUBS $8, R12
-	BLT value1rows2last
-value1rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $16, R16
+	BGE valueOnerows1lines
+valueOnerows1few:
+	ADDS $16, R16
+	BEQ valueOnerows1end
+	SUBS $8, R16
+	BLT valueOnerows1last
+valueOnerows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value1rows2octet
-value1rows2last:
-	ADDS $8, R12
-	BEQ value1rows2end
-value1rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueOnerows1octet
+valueOnerows1last:
+	ADDS $8, R16
+	BEQ valueOnerows1end
+valueOnerows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value1rows2one
-value1rows2end:
-	ADD $1152, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<2, R6
-	SUB $2, R13
-	B value1rows2
-value1rows2done:
-value1rows1:
-	CMP $1, R13
-	BLT value1rows1done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	SUBS $16, R12
-	BLT value1rows1few
-value1rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $16, R12
-	BGE value1rows1lines
-value1rows1few:
-	ADDS $16, R12
-	BEQ value1rows1end
-	SUBS $8, R12
-	BLT value1rows1last
-value1rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value1rows1octet
-value1rows1last:
-	ADDS $8, R12
-	BEQ value1rows1end
-value1rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value1rows1one
-value1rows1end:
-	ADD $576, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<2, R6
-	SUB $1, R13
-	B value1rows1
-value1rows1done:
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueOnerows1one
+valueOnerows1end:
+	ADD $576, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<2, R6
+	SUB $1, R17
+	B valueOnerows1
+valueOnerows1done:
 	ADD $4, R5
 	SUB $1, R4
 valueEnd:
@@ -848,28 +1021,33 @@ keys:
 	CBZ R1, scoreEnd
 	CMP $4, R1
 	BLT scoreOne
-	MOVD kStep+16(FP), R12
+	MOVD qRows+56(FP), R17
+	CMP $1, R17
+	BNE scoreFour
+	CMP $8, R1
+	BLT scoreFour
+	MOVD kStep+16(FP), R16
 	MOVD R0, R6
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R7
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R8
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R9
-	ADD R12, R0
-	MOVD kAhead+24(FP), R16
-	MOVD q+32(FP), R14
-	MOVD qRows+56(FP), R13
-	MOVD R2, R15
-score4rows2:
-	CMP $2, R13
-	BLT score4rows2done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	ADD R16, R0
+	MOVD R0, R10
+	ADD R16, R0
+	MOVD R0, R11
+	ADD R16, R0
+	MOVD R0, R12
+	ADD R16, R0
+	MOVD R0, R13
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD R19, R14
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -886,198 +1064,490 @@ score4rows2:
 	WORD $0x6f00e40d // movi v13.2d, #0
 	WORD $0x6f00e40e // movi v14.2d, #0
 	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R12
-	BLT score4rows2few
-score4rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $32, R16
+	BLT scoreEightfew
+scoreEightlines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
+	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
+	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
+	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce68 // fmla v8.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee9 // fmla v9.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6a // fmla v10.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bceeb // fmla v11.4s, v23.4s, v27.4s
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x4e3ace44 // fmla v4.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6c // fmla v12.4s, v19.4s, v27.4s
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x4e3acec5 // fmla v5.4s, v22.4s, v26.4s
+	WORD $0x4e3bceed // fmla v13.4s, v23.4s, v27.4s
+	WORD $0xacc14990 // ldp q16, q18, [x12], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x4e3ace46 // fmla v6.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6e // fmla v14.4s, v19.4s, v27.4s
+	WORD $0xacc159b4 // ldp q20, q22, [x13], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0x4e3acec7 // fmla v7.4s, v22.4s, v26.4s
+	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce68 // fmla v8.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee9 // fmla v9.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6a // fmla v10.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bceeb // fmla v11.4s, v23.4s, v27.4s
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x4e3ace44 // fmla v4.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6c // fmla v12.4s, v19.4s, v27.4s
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x4e3acec5 // fmla v5.4s, v22.4s, v26.4s
+	WORD $0x4e3bceed // fmla v13.4s, v23.4s, v27.4s
+	WORD $0xacc14990 // ldp q16, q18, [x12], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x4e3ace46 // fmla v6.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6e // fmla v14.4s, v19.4s, v27.4s
+	WORD $0xacc159b4 // ldp q20, q22, [x13], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0x4e3acec7 // fmla v7.4s, v22.4s, v26.4s
+	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreEightlines
+scoreEightfew:
+	ADDS $32, R16
+	BEQ scoreEightend
+	SUBS $8, R16
+	BLT scoreEightlast
+scoreEightoctet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x3cc10550 // ldr q16, [x10], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x3cc10574 // ldr q20, [x11], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x3cc10590 // ldr q16, [x12], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x3cc105b4 // ldr q20, [x13], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $32, R12
-	BGE score4rows2lines
-score4rows2few:
-	ADDS $32, R12
-	BEQ score4rows2end
-	SUBS $8, R12
-	BLT score4rows2last
-score4rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $8, R12
-	BGE score4rows2octet
-score4rows2last:
-	ADDS $8, R12
-	BEQ score4rows2end
-score4rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreEightoctet
+scoreEightlast:
+	ADDS $8, R16
+	BEQ scoreEightend
+scoreEightone:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x7c402554 // ldr h20, [x10], #2
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x4e38ce84 // fmla v4.4s, v20.4s, v24.4s
+	WORD $0x7c402575 // ldr h21, [x11], #2
+	WORD $0x0e217ab5 // fcvtl v21.4s, v21.4h
+	WORD $0x4e38cea5 // fmla v5.4s, v21.4s, v24.4s
+	WORD $0x7c402596 // ldr h22, [x12], #2
 	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	SUBS $1, R12
-	BNE score4rows2one
-score4rows2end:
+	WORD $0x4e38cec6 // fmla v6.4s, v22.4s, v24.4s
+	WORD $0x7c4025b7 // ldr h23, [x13], #2
+	WORD $0x0e217af7 // fcvtl v23.4s, v23.4h
+	WORD $0x4e38cee7 // fmla v7.4s, v23.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreEightone
+scoreEightend:
+	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
+	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
+	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
+	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
+	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x3d800280 // str q0, [x20, #0]
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x6e27d4c5 // faddp v5.4s, v6.4s, v7.4s
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x3d800684 // str q4, [x20, #16]
+	ADD $32, R2
+	SUB $8, R1
+	B scoreEnd
+scoreFour:
+	MOVD kStep+16(FP), R16
+	MOVD R0, R6
+	ADD R16, R0
+	MOVD R0, R7
+	ADD R16, R0
+	MOVD R0, R8
+	ADD R16, R0
+	MOVD R0, R9
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD qRows+56(FP), R17
+scoreFourrows2:
+	CMP $2, R17
+	BLT scoreFourrows2done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	SUBS $32, R16
+	BLT scoreFourrows2few
+scoreFourrows2lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc175fc // ldp q28, q29, [x15], #32
+	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0x4e3cce08 // fmla v8.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2c // fmla v12.4s, v17.4s, v29.4s
+	WORD $0x4e3ece48 // fmla v8.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6c // fmla v12.4s, v19.4s, v31.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0x4e3cce89 // fmla v9.4s, v20.4s, v28.4s
+	WORD $0x4e3dcead // fmla v13.4s, v21.4s, v29.4s
+	WORD $0x4e3ecec9 // fmla v9.4s, v22.4s, v30.4s
+	WORD $0x4e3fceed // fmla v13.4s, v23.4s, v31.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0x4e3cce0a // fmla v10.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2e // fmla v14.4s, v17.4s, v29.4s
+	WORD $0x4e3ece4a // fmla v10.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6e // fmla v14.4s, v19.4s, v31.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0x4e3cce8b // fmla v11.4s, v20.4s, v28.4s
+	WORD $0x4e3dceaf // fmla v15.4s, v21.4s, v29.4s
+	WORD $0x4e3ececb // fmla v11.4s, v22.4s, v30.4s
+	WORD $0x4e3fceef // fmla v15.4s, v23.4s, v31.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc175fc // ldp q28, q29, [x15], #32
+	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0x4e3cce08 // fmla v8.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2c // fmla v12.4s, v17.4s, v29.4s
+	WORD $0x4e3ece48 // fmla v8.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6c // fmla v12.4s, v19.4s, v31.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0x4e3cce89 // fmla v9.4s, v20.4s, v28.4s
+	WORD $0x4e3dcead // fmla v13.4s, v21.4s, v29.4s
+	WORD $0x4e3ecec9 // fmla v9.4s, v22.4s, v30.4s
+	WORD $0x4e3fceed // fmla v13.4s, v23.4s, v31.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0x4e3cce0a // fmla v10.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2e // fmla v14.4s, v17.4s, v29.4s
+	WORD $0x4e3ece4a // fmla v10.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6e // fmla v14.4s, v19.4s, v31.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0x4e3cce8b // fmla v11.4s, v20.4s, v28.4s
+	WORD $0x4e3dceaf // fmla v15.4s, v21.4s, v29.4s
+	WORD $0x4e3ececb // fmla v11.4s, v22.4s, v30.4s
+	WORD $0x4e3fceef // fmla v15.4s, v23.4s, v31.4s
+	SUBS $32, R16
+	BGE scoreFourrows2lines
+scoreFourrows2few:
+	ADDS $32, R16
+	BEQ scoreFourrows2end
+	SUBS $8, R16
+	BLT scoreFourrows2last
+scoreFourrows2octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	SUBS $8, R16
+	BGE scoreFourrows2octet
+scoreFourrows2last:
+	ADDS $8, R16
+	BEQ scoreFourrows2end
+scoreFourrows2one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
+	WORD $0xbc4045f9 // ldr s25, [x15], #4
+	WORD $0x7c4024d0 // ldr h16, [x6], #2
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce08 // fmla v8.4s, v16.4s, v25.4s
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x4e39ce29 // fmla v9.4s, v17.4s, v25.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x4e39ce4a // fmla v10.4s, v18.4s, v25.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x4e39ce6b // fmla v11.4s, v19.4s, v25.4s
+	SUBS $1, R16
+	BNE scoreFourrows2one
+scoreFourrows2end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -1085,7 +1555,7 @@ score4rows2end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
+	WORD $0x3d800280 // str q0, [x20, #0]
 	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
 	WORD $0x4e2dd529 // fadd v9.4s, v9.4s, v13.4s
 	WORD $0x4e2ed54a // fadd v10.4s, v10.4s, v14.4s
@@ -1093,23 +1563,23 @@ score4rows2end:
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
 	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x3d8091e8 // str q8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $2, R13
-	B score4rows2
-score4rows2done:
-score4rows1:
-	CMP $1, R13
-	BLT score4rows1done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	WORD $0x3d809288 // str q8, [x20, #576]
+	ADD $1152, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $2, R17
+	B scoreFourrows2
+scoreFourrows2done:
+scoreFourrows1:
+	CMP $1, R17
+	BLT scoreFourrows1done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -1118,148 +1588,140 @@ score4rows1:
 	WORD $0x6f00e405 // movi v5.2d, #0
 	WORD $0x6f00e406 // movi v6.2d, #0
 	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R12
-	BLT score4rows1few
-score4rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	SUBS $32, R16
+	BLT scoreFourrows1few
+scoreFourrows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreFourrows1lines
+scoreFourrows1few:
+	ADDS $32, R16
+	BEQ scoreFourrows1end
+	SUBS $8, R16
+	BLT scoreFourrows1last
+scoreFourrows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $32, R12
-	BGE score4rows1lines
-score4rows1few:
-	ADDS $32, R12
-	BEQ score4rows1end
-	SUBS $8, R12
-	BLT score4rows1last
-score4rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $8, R12
-	BGE score4rows1octet
-score4rows1last:
-	ADDS $8, R12
-	BEQ score4rows1end
-score4rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreFourrows1octet
+scoreFourrows1last:
+	ADDS $8, R16
+	BEQ scoreFourrows1end
+scoreFourrows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x7c402514 // ldr h20, [x8], #2
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x7c402536 // ldr h22, [x9], #2
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	SUBS $1, R12
-	BNE score4rows1one
-score4rows1end:
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreFourrows1one
+scoreFourrows1end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -1267,816 +1729,856 @@ score4rows1end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $1, R13
-	B score4rows1
-score4rows1done:
+	WORD $0x3d800280 // str q0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $1, R17
+	B scoreFourrows1
+scoreFourrows1done:
 	ADD $16, R2
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD kStep+16(FP), R12
+	MOVD kStep+16(FP), R16
 	MOVD R0, R6
-	ADD R12, R0
-	MOVD kAhead+24(FP), R16
-	MOVD q+32(FP), R14
-	MOVD qRows+56(FP), R13
-	MOVD R2, R15
-score1rows2:
-	CMP $2, R13
-	BLT score1rows2done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD qRows+56(FP), R17
+scoreOnerows1:
+	CMP $1, R17
+	BLT scoreOnerows1done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R12
-	BLT score1rows2few
-score1rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $32, R16
+	BLT scoreOnerows1few
+scoreOnerows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce61 // fmla v1.4s, v19.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce61 // fmla v1.4s, v19.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreOnerows1lines
+scoreOnerows1few:
+	ADDS $32, R16
+	BEQ scoreOnerows1end
+	SUBS $8, R16
+	BLT scoreOnerows1last
+scoreOnerows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $32, R12
-	BGE score1rows2lines
-score1rows2few:
-	ADDS $32, R12
-	BEQ score1rows2end
-	SUBS $8, R12
-	BLT score1rows2last
-score1rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $8, R12
-	BGE score1rows2octet
-score1rows2last:
-	ADDS $8, R12
-	BEQ score1rows2end
-score1rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreOnerows1octet
+scoreOnerows1last:
+	ADDS $8, R16
+	BEQ scoreOnerows1end
+scoreOnerows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	SUBS $1, R12
-	BNE score1rows2one
-score1rows2end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0xbd0241e8 // str s8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<1, R6
-	SUB $2, R13
-	B score1rows2
-score1rows2done:
-score1rows1:
-	CMP $1, R13
-	BLT score1rows1done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R12
-	BLT score1rows1few
-score1rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $32, R12
-	BGE score1rows1lines
-score1rows1few:
-	ADDS $32, R12
-	BEQ score1rows1end
-	SUBS $8, R12
-	BLT score1rows1last
-score1rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $8, R12
-	BGE score1rows1octet
-score1rows1last:
-	ADDS $8, R12
-	BEQ score1rows1end
-score1rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	SUBS $1, R12
-	BNE score1rows1one
-score1rows1end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<1, R6
-	SUB $1, R13
-	B score1rows1
-score1rows1done:
+	SUBS $1, R16
+	BNE scoreOnerows1one
+scoreOnerows1end:
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0xbd000280 // str s0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<1, R6
+	SUB $1, R17
+	B scoreOnerows1
+scoreOnerows1done:
 	ADD $4, R2
 	SUB $1, R1
 scoreEnd:
 	CBZ R4, valueEnd
 	CMP $4, R4
 	BLT valueOne
-	MOVD vStep+112(FP), R12
+	MOVD oRows+136(FP), R17
+	CMP $1, R17
+	BNE valueFour
+	CMP $8, R4
+	BLT valueFour
+	MOVD vStep+112(FP), R16
 	MOVD R3, R6
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R7
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R8
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R9
-	ADD R12, R3
-	MOVD vAhead+120(FP), R16
-	MOVD o+72(FP), R14
-	MOVD oRows+136(FP), R13
-	MOVD R5, R15
-value4rows2:
-	CMP $2, R13
-	BLT value4rows2done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	WORD $0x3dc091fd // ldr q29, [x15, #576]
-	SUBS $32, R12
-	BLT value4rows2few
-value4rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	ADD R16, R3
+	MOVD R3, R10
+	ADD R16, R3
+	MOVD R3, R11
+	ADD R16, R3
+	MOVD R3, R12
+	ADD R16, R3
+	MOVD R3, R13
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD R19, R14
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc00689 // ldr q9, [x20, #16]
+	SUBS $32, R16
+	BLT valueEightfew
+valueEightlines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
+	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
+	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
+	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x4f891242 // fmla v2.4s, v18.4s, v9.s[0]
+	WORD $0x4f891263 // fmla v3.4s, v19.4s, v9.s[0]
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x4fa912c2 // fmla v2.4s, v22.4s, v9.s[1]
+	WORD $0x4fa912e3 // fmla v3.4s, v23.4s, v9.s[1]
+	WORD $0xacc16998 // ldp q24, q26, [x12], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x4f891b42 // fmla v2.4s, v26.4s, v9.s[2]
+	WORD $0x4f891b63 // fmla v3.4s, v27.4s, v9.s[2]
+	WORD $0xacc179bc // ldp q28, q30, [x13], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
+	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x4f891242 // fmla v2.4s, v18.4s, v9.s[0]
+	WORD $0x4f891263 // fmla v3.4s, v19.4s, v9.s[0]
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x4fa912c2 // fmla v2.4s, v22.4s, v9.s[1]
+	WORD $0x4fa912e3 // fmla v3.4s, v23.4s, v9.s[1]
+	WORD $0xacc16998 // ldp q24, q26, [x12], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x4f891b42 // fmla v2.4s, v26.4s, v9.s[2]
+	WORD $0x4f891b63 // fmla v3.4s, v27.4s, v9.s[2]
+	WORD $0xacc179bc // ldp q28, q30, [x13], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
+	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueEightlines
+valueEightfew:
+	ADDS $32, R16
+	BEQ valueEightend
+	SUBS $8, R16
+	BLT valueEightlast
+valueEightoctet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x3cc10550 // ldr q16, [x10], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x3cc10574 // ldr q20, [x11], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $32, R12
-	BGE value4rows2lines
-value4rows2few:
-	ADDS $32, R12
-	BEQ value4rows2end
-	SUBS $8, R12
-	BLT value4rows2last
-value4rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value4rows2octet
-value4rows2last:
-	ADDS $8, R12
-	BEQ value4rows2end
-value4rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x3cc10598 // ldr q24, [x12], #16
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x3cc105bc // ldr q28, [x13], #16
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueEightoctet
+valueEightlast:
+	ADDS $8, R16
+	BEQ valueEightend
+valueEightone:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x7c402554 // ldr h20, [x10], #2
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x4f891280 // fmla v0.4s, v20.4s, v9.s[0]
+	WORD $0x7c402575 // ldr h21, [x11], #2
+	WORD $0x0e217ab5 // fcvtl v21.4s, v21.4h
+	WORD $0x4fa912a0 // fmla v0.4s, v21.4s, v9.s[1]
+	WORD $0x7c402596 // ldr h22, [x12], #2
 	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value4rows2one
-value4rows2end:
-	ADD $1152, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $2, R13
-	B value4rows2
-value4rows2done:
-value4rows1:
-	CMP $1, R13
-	BLT value4rows1done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	SUBS $32, R12
-	BLT value4rows1few
-value4rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4f891ac0 // fmla v0.4s, v22.4s, v9.s[2]
+	WORD $0x7c4025b7 // ldr h23, [x13], #2
+	WORD $0x0e217af7 // fcvtl v23.4s, v23.4h
+	WORD $0x4fa91ae0 // fmla v0.4s, v23.4s, v9.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueEightone
+valueEightend:
+	ADD $32, R5
+	SUB $8, R4
+	B valueEnd
+valueFour:
+	MOVD vStep+112(FP), R16
+	MOVD R3, R6
+	ADD R16, R3
+	MOVD R3, R7
+	ADD R16, R3
+	MOVD R3, R8
+	ADD R16, R3
+	MOVD R3, R9
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD oRows+136(FP), R17
+valueFourrows2:
+	CMP $2, R17
+	BLT valueFourrows2done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc0928a // ldr q10, [x20, #576]
+	SUBS $32, R16
+	BLT valueFourrows2few
+valueFourrows2lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
+	WORD $0xad411de6 // ldp q6, q7, [x15, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1246 // fmla v6.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1267 // fmla v7.4s, v19.4s, v10.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x4faa12c6 // fmla v6.4s, v22.4s, v10.s[1]
+	WORD $0x4faa12e7 // fmla v7.4s, v23.4s, v10.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x4f8a1b46 // fmla v6.4s, v26.4s, v10.s[2]
+	WORD $0x4f8a1b67 // fmla v7.4s, v27.4s, v10.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
+	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
+	WORD $0xad411de6 // ldp q6, q7, [x15, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1246 // fmla v6.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1267 // fmla v7.4s, v19.4s, v10.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x4faa12c6 // fmla v6.4s, v22.4s, v10.s[1]
+	WORD $0x4faa12e7 // fmla v7.4s, v23.4s, v10.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x4f8a1b46 // fmla v6.4s, v26.4s, v10.s[2]
+	WORD $0x4f8a1b67 // fmla v7.4s, v27.4s, v10.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
+	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	SUBS $32, R16
+	BGE valueFourrows2lines
+valueFourrows2few:
+	ADDS $32, R16
+	BEQ valueFourrows2end
+	SUBS $8, R16
+	BLT valueFourrows2last
+valueFourrows2octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $32, R12
-	BGE value4rows1lines
-value4rows1few:
-	ADDS $32, R12
-	BEQ value4rows1end
-	SUBS $8, R12
-	BLT value4rows1last
-value4rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value4rows1octet
-value4rows1last:
-	ADDS $8, R12
-	BEQ value4rows1end
-value4rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	SUBS $8, R16
+	BGE valueFourrows2octet
+valueFourrows2last:
+	ADDS $8, R16
+	BEQ valueFourrows2end
+valueFourrows2one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0xbd4001e4 // ldr s4, [x15]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4faa1224 // fmla v4.4s, v17.4s, v10.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f8a1a44 // fmla v4.4s, v18.4s, v10.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4faa1a64 // fmla v4.4s, v19.4s, v10.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	WORD $0xbc0045e4 // str s4, [x15], #4
+	SUBS $1, R16
+	BNE valueFourrows2one
+valueFourrows2end:
+	ADD $1152, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $2, R17
+	B valueFourrows2
+valueFourrows2done:
+valueFourrows1:
+	CMP $1, R17
+	BLT valueFourrows1done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	SUBS $32, R16
+	BLT valueFourrows1few
+valueFourrows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
 	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value4rows1one
-value4rows1end:
-	ADD $576, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $1, R13
-	B value4rows1
-value4rows1done:
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueFourrows1lines
+valueFourrows1few:
+	ADDS $32, R16
+	BEQ valueFourrows1end
+	SUBS $8, R16
+	BLT valueFourrows1last
+valueFourrows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueFourrows1octet
+valueFourrows1last:
+	ADDS $8, R16
+	BEQ valueFourrows1end
+valueFourrows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0x7c4024d0 // ldr h16, [x6], #2
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueFourrows1one
+valueFourrows1end:
+	ADD $576, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $1, R17
+	B valueFourrows1
+valueFourrows1done:
 	ADD $16, R5
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD vStep+112(FP), R12
+	MOVD vStep+112(FP), R16
 	MOVD R3, R6
-	ADD R12, R3
-	MOVD vAhead+120(FP), R16
-	MOVD o+72(FP), R14
-	MOVD oRows+136(FP), R13
-	MOVD R5, R15
-value1rows2:
-	CMP $2, R13
-	BLT value1rows2done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	WORD $0xbd4241fd // ldr s29, [x15, #576]
-	SUBS $32, R12
-	BLT value1rows2few
-value1rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD oRows+136(FP), R17
+valueOnerows1:
+	CMP $1, R17
+	BLT valueOnerows1done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0xbd400288 // ldr s8, [x20, #0]
+	SUBS $32, R16
+	BLT valueOnerows1few
+valueOnerows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueOnerows1lines
+valueOnerows1few:
+	ADDS $32, R16
+	BEQ valueOnerows1end
+	SUBS $8, R16
+	BLT valueOnerows1last
+valueOnerows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $32, R12
-	BGE value1rows2lines
-value1rows2few:
-	ADDS $32, R12
-	BEQ value1rows2end
-	SUBS $8, R12
-	BLT value1rows2last
-value1rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value1rows2octet
-value1rows2last:
-	ADDS $8, R12
-	BEQ value1rows2end
-value1rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueOnerows1octet
+valueOnerows1last:
+	ADDS $8, R16
+	BEQ valueOnerows1end
+valueOnerows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value1rows2one
-value1rows2end:
-	ADD $1152, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<1, R6
-	SUB $2, R13
-	B value1rows2
-value1rows2done:
-value1rows1:
-	CMP $1, R13
-	BLT value1rows1done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	SUBS $32, R12
-	BLT value1rows1few
-value1rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $32, R12
-	BGE value1rows1lines
-value1rows1few:
-	ADDS $32, R12
-	BEQ value1rows1end
-	SUBS $8, R12
-	BLT value1rows1last
-value1rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value1rows1octet
-value1rows1last:
-	ADDS $8, R12
-	BEQ value1rows1end
-value1rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value1rows1one
-value1rows1end:
-	ADD $576, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<1, R6
-	SUB $1, R13
-	B value1rows1
-value1rows1done:
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueOnerows1one
+valueOnerows1end:
+	ADD $576, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<1, R6
+	SUB $1, R17
+	B valueOnerows1
+valueOnerows1done:
 	ADD $4, R5
 	SUB $1, R4
 valueEnd:
@@ -2096,28 +2598,33 @@ keys:
 	CBZ R1, scoreEnd
 	CMP $4, R1
 	BLT scoreOne
-	MOVD kStep+16(FP), R12
+	MOVD qRows+56(FP), R17
+	CMP $1, R17
+	BNE scoreFour
+	CMP $8, R1
+	BLT scoreFour
+	MOVD kStep+16(FP), R16
 	MOVD R0, R6
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R7
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R8
-	ADD R12, R0
+	ADD R16, R0
 	MOVD R0, R9
-	ADD R12, R0
-	MOVD kAhead+24(FP), R16
-	MOVD q+32(FP), R14
-	MOVD qRows+56(FP), R13
-	MOVD R2, R15
-score4rows2:
-	CMP $2, R13
-	BLT score4rows2done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	ADD R16, R0
+	MOVD R0, R10
+	ADD R16, R0
+	MOVD R0, R11
+	ADD R16, R0
+	MOVD R0, R12
+	ADD R16, R0
+	MOVD R0, R13
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD R19, R14
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -2134,198 +2641,490 @@ score4rows2:
 	WORD $0x6f00e40d // movi v13.2d, #0
 	WORD $0x6f00e40e // movi v14.2d, #0
 	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R12
-	BLT score4rows2few
-score4rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $32, R16
+	BLT scoreEightfew
+scoreEightlines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
+	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
+	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
+	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce68 // fmla v8.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee9 // fmla v9.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6a // fmla v10.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bceeb // fmla v11.4s, v23.4s, v27.4s
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x4e3ace44 // fmla v4.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6c // fmla v12.4s, v19.4s, v27.4s
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x4e3acec5 // fmla v5.4s, v22.4s, v26.4s
+	WORD $0x4e3bceed // fmla v13.4s, v23.4s, v27.4s
+	WORD $0xacc14990 // ldp q16, q18, [x12], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x4e3ace46 // fmla v6.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6e // fmla v14.4s, v19.4s, v27.4s
+	WORD $0xacc159b4 // ldp q20, q22, [x13], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0x4e3acec7 // fmla v7.4s, v22.4s, v26.4s
+	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce68 // fmla v8.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee9 // fmla v9.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6a // fmla v10.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bceeb // fmla v11.4s, v23.4s, v27.4s
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x4e3ace44 // fmla v4.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6c // fmla v12.4s, v19.4s, v27.4s
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x4e3acec5 // fmla v5.4s, v22.4s, v26.4s
+	WORD $0x4e3bceed // fmla v13.4s, v23.4s, v27.4s
+	WORD $0xacc14990 // ldp q16, q18, [x12], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x4e3ace46 // fmla v6.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6e // fmla v14.4s, v19.4s, v27.4s
+	WORD $0xacc159b4 // ldp q20, q22, [x13], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0x4e3acec7 // fmla v7.4s, v22.4s, v26.4s
+	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreEightlines
+scoreEightfew:
+	ADDS $32, R16
+	BEQ scoreEightend
+	SUBS $8, R16
+	BLT scoreEightlast
+scoreEightoctet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x3cc10550 // ldr q16, [x10], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x3cc10574 // ldr q20, [x11], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x3cc10590 // ldr q16, [x12], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x3cc105b4 // ldr q20, [x13], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $32, R12
-	BGE score4rows2lines
-score4rows2few:
-	ADDS $32, R12
-	BEQ score4rows2end
-	SUBS $8, R12
-	BLT score4rows2last
-score4rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $8, R12
-	BGE score4rows2octet
-score4rows2last:
-	ADDS $8, R12
-	BEQ score4rows2end
-score4rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreEightoctet
+scoreEightlast:
+	ADDS $8, R16
+	BEQ scoreEightend
+scoreEightone:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x7c402554 // ldr h20, [x10], #2
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x4e38ce84 // fmla v4.4s, v20.4s, v24.4s
+	WORD $0x7c402575 // ldr h21, [x11], #2
+	WORD $0x2e613ab5 // shll v21.4s, v21.4h, #16
+	WORD $0x4e38cea5 // fmla v5.4s, v21.4s, v24.4s
+	WORD $0x7c402596 // ldr h22, [x12], #2
 	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	SUBS $1, R12
-	BNE score4rows2one
-score4rows2end:
+	WORD $0x4e38cec6 // fmla v6.4s, v22.4s, v24.4s
+	WORD $0x7c4025b7 // ldr h23, [x13], #2
+	WORD $0x2e613af7 // shll v23.4s, v23.4h, #16
+	WORD $0x4e38cee7 // fmla v7.4s, v23.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreEightone
+scoreEightend:
+	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
+	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
+	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
+	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
+	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x3d800280 // str q0, [x20, #0]
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x6e27d4c5 // faddp v5.4s, v6.4s, v7.4s
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x3d800684 // str q4, [x20, #16]
+	ADD $32, R2
+	SUB $8, R1
+	B scoreEnd
+scoreFour:
+	MOVD kStep+16(FP), R16
+	MOVD R0, R6
+	ADD R16, R0
+	MOVD R0, R7
+	ADD R16, R0
+	MOVD R0, R8
+	ADD R16, R0
+	MOVD R0, R9
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD qRows+56(FP), R17
+scoreFourrows2:
+	CMP $2, R17
+	BLT scoreFourrows2done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	SUBS $32, R16
+	BLT scoreFourrows2few
+scoreFourrows2lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc175fc // ldp q28, q29, [x15], #32
+	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0x4e3cce08 // fmla v8.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2c // fmla v12.4s, v17.4s, v29.4s
+	WORD $0x4e3ece48 // fmla v8.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6c // fmla v12.4s, v19.4s, v31.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0x4e3cce89 // fmla v9.4s, v20.4s, v28.4s
+	WORD $0x4e3dcead // fmla v13.4s, v21.4s, v29.4s
+	WORD $0x4e3ecec9 // fmla v9.4s, v22.4s, v30.4s
+	WORD $0x4e3fceed // fmla v13.4s, v23.4s, v31.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0x4e3cce0a // fmla v10.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2e // fmla v14.4s, v17.4s, v29.4s
+	WORD $0x4e3ece4a // fmla v10.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6e // fmla v14.4s, v19.4s, v31.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0x4e3cce8b // fmla v11.4s, v20.4s, v28.4s
+	WORD $0x4e3dceaf // fmla v15.4s, v21.4s, v29.4s
+	WORD $0x4e3ececb // fmla v11.4s, v22.4s, v30.4s
+	WORD $0x4e3fceef // fmla v15.4s, v23.4s, v31.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc175fc // ldp q28, q29, [x15], #32
+	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0x4e3cce08 // fmla v8.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2c // fmla v12.4s, v17.4s, v29.4s
+	WORD $0x4e3ece48 // fmla v8.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6c // fmla v12.4s, v19.4s, v31.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0x4e3cce89 // fmla v9.4s, v20.4s, v28.4s
+	WORD $0x4e3dcead // fmla v13.4s, v21.4s, v29.4s
+	WORD $0x4e3ecec9 // fmla v9.4s, v22.4s, v30.4s
+	WORD $0x4e3fceed // fmla v13.4s, v23.4s, v31.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0x4e3cce0a // fmla v10.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2e // fmla v14.4s, v17.4s, v29.4s
+	WORD $0x4e3ece4a // fmla v10.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6e // fmla v14.4s, v19.4s, v31.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0x4e3cce8b // fmla v11.4s, v20.4s, v28.4s
+	WORD $0x4e3dceaf // fmla v15.4s, v21.4s, v29.4s
+	WORD $0x4e3ececb // fmla v11.4s, v22.4s, v30.4s
+	WORD $0x4e3fceef // fmla v15.4s, v23.4s, v31.4s
+	SUBS $32, R16
+	BGE scoreFourrows2lines
+scoreFourrows2few:
+	ADDS $32, R16
+	BEQ scoreFourrows2end
+	SUBS $8, R16
+	BLT scoreFourrows2last
+scoreFourrows2octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	SUBS $8, R16
+	BGE scoreFourrows2octet
+scoreFourrows2last:
+	ADDS $8, R16
+	BEQ scoreFourrows2end
+scoreFourrows2one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
+	WORD $0xbc4045f9 // ldr s25, [x15], #4
+	WORD $0x7c4024d0 // ldr h16, [x6], #2
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce08 // fmla v8.4s, v16.4s, v25.4s
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x4e39ce29 // fmla v9.4s, v17.4s, v25.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x4e39ce4a // fmla v10.4s, v18.4s, v25.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x4e39ce6b // fmla v11.4s, v19.4s, v25.4s
+	SUBS $1, R16
+	BNE scoreFourrows2one
+scoreFourrows2end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -2333,7 +3132,7 @@ score4rows2end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
+	WORD $0x3d800280 // str q0, [x20, #0]
 	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
 	WORD $0x4e2dd529 // fadd v9.4s, v9.4s, v13.4s
 	WORD $0x4e2ed54a // fadd v10.4s, v10.4s, v14.4s
@@ -2341,23 +3140,23 @@ score4rows2end:
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
 	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x3d8091e8 // str q8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $2, R13
-	B score4rows2
-score4rows2done:
-score4rows1:
-	CMP $1, R13
-	BLT score4rows1done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	WORD $0x3d809288 // str q8, [x20, #576]
+	ADD $1152, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $2, R17
+	B scoreFourrows2
+scoreFourrows2done:
+scoreFourrows1:
+	CMP $1, R17
+	BLT scoreFourrows1done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -2366,148 +3165,140 @@ score4rows1:
 	WORD $0x6f00e405 // movi v5.2d, #0
 	WORD $0x6f00e406 // movi v6.2d, #0
 	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R12
-	BLT score4rows1few
-score4rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	SUBS $32, R16
+	BLT scoreFourrows1few
+scoreFourrows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreFourrows1lines
+scoreFourrows1few:
+	ADDS $32, R16
+	BEQ scoreFourrows1end
+	SUBS $8, R16
+	BLT scoreFourrows1last
+scoreFourrows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $32, R12
-	BGE score4rows1lines
-score4rows1few:
-	ADDS $32, R12
-	BEQ score4rows1end
-	SUBS $8, R12
-	BLT score4rows1last
-score4rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $8, R12
-	BGE score4rows1octet
-score4rows1last:
-	ADDS $8, R12
-	BEQ score4rows1end
-score4rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreFourrows1octet
+scoreFourrows1last:
+	ADDS $8, R16
+	BEQ scoreFourrows1end
+scoreFourrows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x7c402514 // ldr h20, [x8], #2
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x7c402536 // ldr h22, [x9], #2
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	SUBS $1, R12
-	BNE score4rows1one
-score4rows1end:
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreFourrows1one
+scoreFourrows1end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -2515,816 +3306,856 @@ score4rows1end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $1, R13
-	B score4rows1
-score4rows1done:
+	WORD $0x3d800280 // str q0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $1, R17
+	B scoreFourrows1
+scoreFourrows1done:
 	ADD $16, R2
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD kStep+16(FP), R12
+	MOVD kStep+16(FP), R16
 	MOVD R0, R6
-	ADD R12, R0
-	MOVD kAhead+24(FP), R16
-	MOVD q+32(FP), R14
-	MOVD qRows+56(FP), R13
-	MOVD R2, R15
-score1rows2:
-	CMP $2, R13
-	BLT score1rows2done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
+	ADD R16, R0
+	MOVD kAhead+24(FP), R21
+	MOVD q+32(FP), R19
+	MOVD R2, R20
+	MOVD qRows+56(FP), R17
+scoreOnerows1:
+	CMP $1, R17
+	BLT scoreOnerows1done
+	MOVD qStep+40(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R12
-	BLT score1rows2few
-score1rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $32, R16
+	BLT scoreOnerows1few
+scoreOnerows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce61 // fmla v1.4s, v19.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce61 // fmla v1.4s, v19.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreOnerows1lines
+scoreOnerows1few:
+	ADDS $32, R16
+	BEQ scoreOnerows1end
+	SUBS $8, R16
+	BLT scoreOnerows1last
+scoreOnerows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $32, R12
-	BGE score1rows2lines
-score1rows2few:
-	ADDS $32, R12
-	BEQ score1rows2end
-	SUBS $8, R12
-	BLT score1rows2last
-score1rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $8, R12
-	BGE score1rows2octet
-score1rows2last:
-	ADDS $8, R12
-	BEQ score1rows2end
-score1rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreOnerows1octet
+scoreOnerows1last:
+	ADDS $8, R16
+	BEQ scoreOnerows1end
+scoreOnerows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	SUBS $1, R12
-	BNE score1rows2one
-score1rows2end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0xbd0241e8 // str s8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<1, R6
-	SUB $2, R13
-	B score1rows2
-score1rows2done:
-score1rows1:
-	CMP $1, R13
-	BLT score1rows1done
-	MOVD qStep+40(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+48(FP), R12
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R12
-	BLT score1rows1few
-score1rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $32, R12
-	BGE score1rows1lines
-score1rows1few:
-	ADDS $32, R12
-	BEQ score1rows1end
-	SUBS $8, R12
-	BLT score1rows1last
-score1rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $8, R12
-	BGE score1rows1octet
-score1rows1last:
-	ADDS $8, R12
-	BEQ score1rows1end
-score1rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	SUBS $1, R12
-	BNE score1rows1one
-score1rows1end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+48(FP), R12
-	SUB R12<<1, R6
-	SUB $1, R13
-	B score1rows1
-score1rows1done:
+	SUBS $1, R16
+	BNE scoreOnerows1one
+scoreOnerows1end:
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0xbd000280 // str s0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+48(FP), R16
+	SUB R16<<1, R6
+	SUB $1, R17
+	B scoreOnerows1
+scoreOnerows1done:
 	ADD $4, R2
 	SUB $1, R1
 scoreEnd:
 	CBZ R4, valueEnd
 	CMP $4, R4
 	BLT valueOne
-	MOVD vStep+112(FP), R12
+	MOVD oRows+136(FP), R17
+	CMP $1, R17
+	BNE valueFour
+	CMP $8, R4
+	BLT valueFour
+	MOVD vStep+112(FP), R16
 	MOVD R3, R6
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R7
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R8
-	ADD R12, R3
+	ADD R16, R3
 	MOVD R3, R9
-	ADD R12, R3
-	MOVD vAhead+120(FP), R16
-	MOVD o+72(FP), R14
-	MOVD oRows+136(FP), R13
-	MOVD R5, R15
-value4rows2:
-	CMP $2, R13
-	BLT value4rows2done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	WORD $0x3dc091fd // ldr q29, [x15, #576]
-	SUBS $32, R12
-	BLT value4rows2few
-value4rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	ADD R16, R3
+	MOVD R3, R10
+	ADD R16, R3
+	MOVD R3, R11
+	ADD R16, R3
+	MOVD R3, R12
+	ADD R16, R3
+	MOVD R3, R13
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD R19, R14
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc00689 // ldr q9, [x20, #16]
+	SUBS $32, R16
+	BLT valueEightfew
+valueEightlines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
+	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
+	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
+	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x4f891242 // fmla v2.4s, v18.4s, v9.s[0]
+	WORD $0x4f891263 // fmla v3.4s, v19.4s, v9.s[0]
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x4fa912c2 // fmla v2.4s, v22.4s, v9.s[1]
+	WORD $0x4fa912e3 // fmla v3.4s, v23.4s, v9.s[1]
+	WORD $0xacc16998 // ldp q24, q26, [x12], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x4f891b42 // fmla v2.4s, v26.4s, v9.s[2]
+	WORD $0x4f891b63 // fmla v3.4s, v27.4s, v9.s[2]
+	WORD $0xacc179bc // ldp q28, q30, [x13], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
+	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x4f891242 // fmla v2.4s, v18.4s, v9.s[0]
+	WORD $0x4f891263 // fmla v3.4s, v19.4s, v9.s[0]
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x4fa912c2 // fmla v2.4s, v22.4s, v9.s[1]
+	WORD $0x4fa912e3 // fmla v3.4s, v23.4s, v9.s[1]
+	WORD $0xacc16998 // ldp q24, q26, [x12], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x4f891b42 // fmla v2.4s, v26.4s, v9.s[2]
+	WORD $0x4f891b63 // fmla v3.4s, v27.4s, v9.s[2]
+	WORD $0xacc179bc // ldp q28, q30, [x13], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
+	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueEightlines
+valueEightfew:
+	ADDS $32, R16
+	BEQ valueEightend
+	SUBS $8, R16
+	BLT valueEightlast
+valueEightoctet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x3cc10550 // ldr q16, [x10], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x3cc10574 // ldr q20, [x11], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $32, R12
-	BGE value4rows2lines
-value4rows2few:
-	ADDS $32, R12
-	BEQ value4rows2end
-	SUBS $8, R12
-	BLT value4rows2last
-value4rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value4rows2octet
-value4rows2last:
-	ADDS $8, R12
-	BEQ value4rows2end
-value4rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x3cc10598 // ldr q24, [x12], #16
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x3cc105bc // ldr q28, [x13], #16
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueEightoctet
+valueEightlast:
+	ADDS $8, R16
+	BEQ valueEightend
+valueEightone:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x7c402554 // ldr h20, [x10], #2
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x4f891280 // fmla v0.4s, v20.4s, v9.s[0]
+	WORD $0x7c402575 // ldr h21, [x11], #2
+	WORD $0x2e613ab5 // shll v21.4s, v21.4h, #16
+	WORD $0x4fa912a0 // fmla v0.4s, v21.4s, v9.s[1]
+	WORD $0x7c402596 // ldr h22, [x12], #2
 	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value4rows2one
-value4rows2end:
-	ADD $1152, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $2, R13
-	B value4rows2
-value4rows2done:
-value4rows1:
-	CMP $1, R13
-	BLT value4rows1done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	SUBS $32, R12
-	BLT value4rows1few
-value4rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xf8b068e2 // prfm pldl2keep, [x7, x16]
-	WORD $0xf8b06902 // prfm pldl2keep, [x8, x16]
-	WORD $0xf8b06922 // prfm pldl2keep, [x9, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4f891ac0 // fmla v0.4s, v22.4s, v9.s[2]
+	WORD $0x7c4025b7 // ldr h23, [x13], #2
+	WORD $0x2e613af7 // shll v23.4s, v23.4h, #16
+	WORD $0x4fa91ae0 // fmla v0.4s, v23.4s, v9.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueEightone
+valueEightend:
+	ADD $32, R5
+	SUB $8, R4
+	B valueEnd
+valueFour:
+	MOVD vStep+112(FP), R16
+	MOVD R3, R6
+	ADD R16, R3
+	MOVD R3, R7
+	ADD R16, R3
+	MOVD R3, R8
+	ADD R16, R3
+	MOVD R3, R9
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD oRows+136(FP), R17
+valueFourrows2:
+	CMP $2, R17
+	BLT valueFourrows2done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc0928a // ldr q10, [x20, #576]
+	SUBS $32, R16
+	BLT valueFourrows2few
+valueFourrows2lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
+	WORD $0xad411de6 // ldp q6, q7, [x15, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1246 // fmla v6.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1267 // fmla v7.4s, v19.4s, v10.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x4faa12c6 // fmla v6.4s, v22.4s, v10.s[1]
+	WORD $0x4faa12e7 // fmla v7.4s, v23.4s, v10.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x4f8a1b46 // fmla v6.4s, v26.4s, v10.s[2]
+	WORD $0x4f8a1b67 // fmla v7.4s, v27.4s, v10.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
+	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
+	WORD $0xad411de6 // ldp q6, q7, [x15, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1246 // fmla v6.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1267 // fmla v7.4s, v19.4s, v10.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x4faa12c6 // fmla v6.4s, v22.4s, v10.s[1]
+	WORD $0x4faa12e7 // fmla v7.4s, v23.4s, v10.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x4f8a1b46 // fmla v6.4s, v26.4s, v10.s[2]
+	WORD $0x4f8a1b67 // fmla v7.4s, v27.4s, v10.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
+	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	SUBS $32, R16
+	BGE valueFourrows2lines
+valueFourrows2few:
+	ADDS $32, R16
+	BEQ valueFourrows2end
+	SUBS $8, R16
+	BLT valueFourrows2last
+valueFourrows2octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $32, R12
-	BGE value4rows1lines
-value4rows1few:
-	ADDS $32, R12
-	BEQ value4rows1end
-	SUBS $8, R12
-	BLT value4rows1last
-value4rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value4rows1octet
-value4rows1last:
-	ADDS $8, R12
-	BEQ value4rows1end
-value4rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	SUBS $8, R16
+	BGE valueFourrows2octet
+valueFourrows2last:
+	ADDS $8, R16
+	BEQ valueFourrows2end
+valueFourrows2one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0xbd4001e4 // ldr s4, [x15]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4faa1224 // fmla v4.4s, v17.4s, v10.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f8a1a44 // fmla v4.4s, v18.4s, v10.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4faa1a64 // fmla v4.4s, v19.4s, v10.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	WORD $0xbc0045e4 // str s4, [x15], #4
+	SUBS $1, R16
+	BNE valueFourrows2one
+valueFourrows2end:
+	ADD $1152, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $2, R17
+	B valueFourrows2
+valueFourrows2done:
+valueFourrows1:
+	CMP $1, R17
+	BLT valueFourrows1done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	SUBS $32, R16
+	BLT valueFourrows1few
+valueFourrows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
 	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value4rows1one
-value4rows1end:
-	ADD $576, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $1, R13
-	B value4rows1
-value4rows1done:
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueFourrows1lines
+valueFourrows1few:
+	ADDS $32, R16
+	BEQ valueFourrows1end
+	SUBS $8, R16
+	BLT valueFourrows1last
+valueFourrows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueFourrows1octet
+valueFourrows1last:
+	ADDS $8, R16
+	BEQ valueFourrows1end
+valueFourrows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0x7c4024d0 // ldr h16, [x6], #2
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueFourrows1one
+valueFourrows1end:
+	ADD $576, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $1, R17
+	B valueFourrows1
+valueFourrows1done:
 	ADD $16, R5
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD vStep+112(FP), R12
+	MOVD vStep+112(FP), R16
 	MOVD R3, R6
-	ADD R12, R3
-	MOVD vAhead+120(FP), R16
-	MOVD o+72(FP), R14
-	MOVD oRows+136(FP), R13
-	MOVD R5, R15
-value1rows2:
-	CMP $2, R13
-	BLT value1rows2done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	WORD $0xbd4241fd // ldr s29, [x15, #576]
-	SUBS $32, R12
-	BLT value1rows2few
-value1rows2lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	ADD R16, R3
+	MOVD vAhead+120(FP), R21
+	MOVD o+72(FP), R19
+	MOVD R5, R20
+	MOVD oRows+136(FP), R17
+valueOnerows1:
+	CMP $1, R17
+	BLT valueOnerows1done
+	MOVD oStep+80(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+128(FP), R16
+	WORD $0xbd400288 // ldr s8, [x20, #0]
+	SUBS $32, R16
+	BLT valueOnerows1few
+valueOnerows1lines:
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueOnerows1lines
+valueOnerows1few:
+	ADDS $32, R16
+	BEQ valueOnerows1end
+	SUBS $8, R16
+	BLT valueOnerows1last
+valueOnerows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $32, R12
-	BGE value1rows2lines
-value1rows2few:
-	ADDS $32, R12
-	BEQ value1rows2end
-	SUBS $8, R12
-	BLT value1rows2last
-value1rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value1rows2octet
-value1rows2last:
-	ADDS $8, R12
-	BEQ value1rows2end
-value1rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueOnerows1octet
+valueOnerows1last:
+	ADDS $8, R16
+	BEQ valueOnerows1end
+valueOnerows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value1rows2one
-value1rows2end:
-	ADD $1152, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<1, R6
-	SUB $2, R13
-	B value1rows2
-value1rows2done:
-value1rows1:
-	CMP $1, R13
-	BLT value1rows1done
-	MOVD oStep+80(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+128(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	SUBS $32, R12
-	BLT value1rows1few
-value1rows1lines:
-	WORD $0xf8b068c2 // prfm pldl2keep, [x6, x16]
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $32, R12
-	BGE value1rows1lines
-value1rows1few:
-	ADDS $32, R12
-	BEQ value1rows1end
-	SUBS $8, R12
-	BLT value1rows1last
-value1rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value1rows1octet
-value1rows1last:
-	ADDS $8, R12
-	BEQ value1rows1end
-value1rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value1rows1one
-value1rows1end:
-	ADD $576, R15
-	MOVD vdim+128(FP), R12
-	SUB R12<<1, R6
-	SUB $1, R13
-	B value1rows1
-value1rows1done:
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueOnerows1one
+valueOnerows1end:
+	ADD $576, R20
+	MOVD vdim+128(FP), R16
+	SUB R16<<1, R6
+	SUB $1, R17
+	B valueOnerows1
+valueOnerows1done:
 	ADD $4, R5
 	SUB $1, R4
 valueEnd:
@@ -3344,70 +4175,115 @@ keys:
 	CBZ R1, scoreEnd
 	CMP $4, R1
 	BLT scoreOne
-	MOVD k+8(FP), R12
+	MOVD qRows+48(FP), R17
+	CMP $1, R17
+	BNE scoreFour
+	CMP $8, R1
+	BLT scoreFour
+	MOVD k+8(FP), R16
 	MOVD 0(R0), R6
-	ADD R12, R6
+	ADD R16, R6
 	MOVD 8(R0), R7
-	ADD R12, R7
+	ADD R16, R7
 	MOVD 16(R0), R8
-	ADD R12, R8
+	ADD R16, R8
 	MOVD 24(R0), R9
-	ADD R12, R9
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R0, R13
-	MOVD dim+40(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-score4ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead0
-	MOVD dim+40(FP), R14
-	MOVD 8(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-score4ahead1:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead1
-	MOVD dim+40(FP), R14
-	MOVD 16(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-score4ahead2:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead2
-	MOVD dim+40(FP), R14
-	MOVD 24(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-score4ahead3:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead3
-	ADD $32, R0
-	MOVD q+24(FP), R14
-	MOVD qRows+48(FP), R13
-	MOVD R2, R15
-score4rows2:
-	CMP $2, R13
-	BLT score4rows2done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	ADD R16, R9
+	MOVD 32(R0), R10
+	ADD R16, R10
+	MOVD 40(R0), R11
+	ADD R16, R11
+	MOVD 48(R0), R12
+	ADD R16, R12
+	MOVD 56(R0), R13
+	ADD R16, R13
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead0
+	MOVD dim+40(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead1
+	MOVD dim+40(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead2
+	MOVD dim+40(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead3
+	MOVD dim+40(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead4
+	MOVD dim+40(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead5
+	MOVD dim+40(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead6
+	MOVD dim+40(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead7
+	ADD $64, R0
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD R19, R14
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -3424,106 +4300,318 @@ score4rows2:
 	WORD $0x6f00e40d // movi v13.2d, #0
 	WORD $0x6f00e40e // movi v14.2d, #0
 	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $16, R12
-	BLT score4rows2few
-score4rows2lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $16, R16
+	BLT scoreEightfew
+scoreEightlines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0xacc14590 // ldp q16, q17, [x12], #32
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0xacc155b4 // ldp q20, q21, [x13], #32
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $16, R12
-	BGE score4rows2lines
-score4rows2few:
-	ADDS $16, R12
-	BEQ score4rows2end
-	SUBS $8, R12
-	BLT score4rows2last
-score4rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0xacc14590 // ldp q16, q17, [x12], #32
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0xacc155b4 // ldp q20, q21, [x13], #32
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	SUBS $16, R16
+	BGE scoreEightlines
+scoreEightfew:
+	ADDS $16, R16
+	BEQ scoreEightend
+	SUBS $8, R16
+	BLT scoreEightlast
+scoreEightoctet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $8, R12
-	BGE score4rows2octet
-score4rows2last:
-	ADDS $8, R12
-	BEQ score4rows2end
-score4rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0xacc14590 // ldp q16, q17, [x12], #32
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0xacc155b4 // ldp q20, q21, [x13], #32
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreEightoctet
+scoreEightlast:
+	ADDS $8, R16
+	BEQ scoreEightend
+scoreEightone:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0xbc404554 // ldr s20, [x10], #4
+	WORD $0x4e38ce84 // fmla v4.4s, v20.4s, v24.4s
+	WORD $0xbc404575 // ldr s21, [x11], #4
+	WORD $0x4e38cea5 // fmla v5.4s, v21.4s, v24.4s
+	WORD $0xbc404596 // ldr s22, [x12], #4
+	WORD $0x4e38cec6 // fmla v6.4s, v22.4s, v24.4s
+	WORD $0xbc4045b7 // ldr s23, [x13], #4
+	WORD $0x4e38cee7 // fmla v7.4s, v23.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreEightone
+scoreEightend:
+	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
+	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
+	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
+	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
+	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x3d800280 // str q0, [x20, #0]
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x6e27d4c5 // faddp v5.4s, v6.4s, v7.4s
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x3d800684 // str q4, [x20, #16]
+	ADD $32, R2
+	SUB $8, R1
+	B scoreEnd
+scoreFour:
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead0
+	MOVD dim+40(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead1
+	MOVD dim+40(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead2
+	MOVD dim+40(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead3
+	ADD $32, R0
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD qRows+48(FP), R17
+scoreFourrows2:
+	CMP $2, R17
+	BLT scoreFourrows2done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	SUBS $16, R16
+	BLT scoreFourrows2few
+scoreFourrows2lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
 	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0xbc4044f2 // ldr s18, [x7], #4
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0xbc404514 // ldr s20, [x8], #4
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0xbc404536 // ldr s22, [x9], #4
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	SUBS $1, R12
-	BNE score4rows2one
-score4rows2end:
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	SUBS $16, R16
+	BGE scoreFourrows2lines
+scoreFourrows2few:
+	ADDS $16, R16
+	BEQ scoreFourrows2end
+	SUBS $8, R16
+	BLT scoreFourrows2last
+scoreFourrows2octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	SUBS $8, R16
+	BGE scoreFourrows2octet
+scoreFourrows2last:
+	ADDS $8, R16
+	BEQ scoreFourrows2end
+scoreFourrows2one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
+	WORD $0xbc4045f9 // ldr s25, [x15], #4
+	WORD $0xbc4044d0 // ldr s16, [x6], #4
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce08 // fmla v8.4s, v16.4s, v25.4s
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x4e39ce29 // fmla v9.4s, v17.4s, v25.4s
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x4e39ce4a // fmla v10.4s, v18.4s, v25.4s
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x4e39ce6b // fmla v11.4s, v19.4s, v25.4s
+	SUBS $1, R16
+	BNE scoreFourrows2one
+scoreFourrows2end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -3531,7 +4619,7 @@ score4rows2end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
+	WORD $0x3d800280 // str q0, [x20, #0]
 	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
 	WORD $0x4e2dd529 // fadd v9.4s, v9.4s, v13.4s
 	WORD $0x4e2ed54a // fadd v10.4s, v10.4s, v14.4s
@@ -3539,23 +4627,23 @@ score4rows2end:
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
 	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x3d8091e8 // str q8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<2, R6
-	SUB R12<<2, R7
-	SUB R12<<2, R8
-	SUB R12<<2, R9
-	SUB $2, R13
-	B score4rows2
-score4rows2done:
-score4rows1:
-	CMP $1, R13
-	BLT score4rows1done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	WORD $0x3d809288 // str q8, [x20, #576]
+	ADD $1152, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<2, R6
+	SUB R16<<2, R7
+	SUB R16<<2, R8
+	SUB R16<<2, R9
+	SUB $2, R17
+	B scoreFourrows2
+scoreFourrows2done:
+scoreFourrows1:
+	CMP $1, R17
+	BLT scoreFourrows1done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -3564,74 +4652,74 @@ score4rows1:
 	WORD $0x6f00e405 // movi v5.2d, #0
 	WORD $0x6f00e406 // movi v6.2d, #0
 	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $16, R12
-	BLT score4rows1few
-score4rows1lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	SUBS $16, R16
+	BLT scoreFourrows1few
+scoreFourrows1lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $16, R12
-	BGE score4rows1lines
-score4rows1few:
-	ADDS $16, R12
-	BEQ score4rows1end
-	SUBS $8, R12
-	BLT score4rows1last
-score4rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	SUBS $16, R16
+	BGE scoreFourrows1lines
+scoreFourrows1few:
+	ADDS $16, R16
+	BEQ scoreFourrows1end
+	SUBS $8, R16
+	BLT scoreFourrows1last
+scoreFourrows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $8, R12
-	BGE score4rows1octet
-score4rows1last:
-	ADDS $8, R12
-	BEQ score4rows1end
-score4rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0xacc14510 // ldp q16, q17, [x8], #32
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0xacc15534 // ldp q20, q21, [x9], #32
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreFourrows1octet
+scoreFourrows1last:
+	ADDS $8, R16
+	BEQ scoreFourrows1end
+scoreFourrows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0xbc4044f2 // ldr s18, [x7], #4
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0xbc404514 // ldr s20, [x8], #4
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0xbc404536 // ldr s22, [x9], #4
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	SUBS $1, R12
-	BNE score4rows1one
-score4rows1end:
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreFourrows1one
+scoreFourrows1end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -3639,612 +4727,678 @@ score4rows1end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<2, R6
-	SUB R12<<2, R7
-	SUB R12<<2, R8
-	SUB R12<<2, R9
-	SUB $1, R13
-	B score4rows1
-score4rows1done:
+	WORD $0x3d800280 // str q0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<2, R6
+	SUB R16<<2, R7
+	SUB R16<<2, R8
+	SUB R16<<2, R9
+	SUB $1, R17
+	B scoreFourrows1
+scoreFourrows1done:
 	ADD $16, R2
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD k+8(FP), R12
+	MOVD k+8(FP), R16
 	MOVD 0(R0), R6
-	ADD R12, R6
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R0, R13
-	MOVD dim+40(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-score1ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score1ahead0
+	ADD R16, R6
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreOneahead0
 	ADD $8, R0
-	MOVD q+24(FP), R14
-	MOVD qRows+48(FP), R13
-	MOVD R2, R15
-score1rows2:
-	CMP $2, R13
-	BLT score1rows2done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD qRows+48(FP), R17
+scoreOnerows1:
+	CMP $1, R17
+	BLT scoreOnerows1done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $16, R12
-	BLT score1rows2few
-score1rows2lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $16, R16
+	BLT scoreOnerows1few
+scoreOnerows1lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $16, R12
-	BGE score1rows2lines
-score1rows2few:
-	ADDS $16, R12
-	BEQ score1rows2end
-	SUBS $8, R12
-	BLT score1rows2last
-score1rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	SUBS $16, R16
+	BGE scoreOnerows1lines
+scoreOnerows1few:
+	ADDS $16, R16
+	BEQ scoreOnerows1end
+	SUBS $8, R16
+	BLT scoreOnerows1last
+scoreOnerows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $8, R12
-	BGE score1rows2octet
-score1rows2last:
-	ADDS $8, R12
-	BEQ score1rows2end
-score1rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreOnerows1octet
+scoreOnerows1last:
+	ADDS $8, R16
+	BEQ scoreOnerows1end
+scoreOnerows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	SUBS $1, R12
-	BNE score1rows2one
-score1rows2end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0xbd0241e8 // str s8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<2, R6
-	SUB $2, R13
-	B score1rows2
-score1rows2done:
-score1rows1:
-	CMP $1, R13
-	BLT score1rows1done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $16, R12
-	BLT score1rows1few
-score1rows1lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $16, R12
-	BGE score1rows1lines
-score1rows1few:
-	ADDS $16, R12
-	BEQ score1rows1end
-	SUBS $8, R12
-	BLT score1rows1last
-score1rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $8, R12
-	BGE score1rows1octet
-score1rows1last:
-	ADDS $8, R12
-	BEQ score1rows1end
-score1rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	SUBS $1, R12
-	BNE score1rows1one
-score1rows1end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<2, R6
-	SUB $1, R13
-	B score1rows1
-score1rows1done:
+	SUBS $1, R16
+	BNE scoreOnerows1one
+scoreOnerows1end:
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0xbd000280 // str s0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<2, R6
+	SUB $1, R17
+	B scoreOnerows1
+scoreOnerows1done:
 	ADD $4, R2
 	SUB $1, R1
 scoreEnd:
 	CBZ R4, valueEnd
 	CMP $4, R4
 	BLT valueOne
-	MOVD v+96(FP), R12
+	MOVD oRows+120(FP), R17
+	CMP $1, R17
+	BNE valueFour
+	CMP $8, R4
+	BLT valueFour
+	MOVD v+96(FP), R16
 	MOVD 0(R3), R6
-	ADD R12, R6
+	ADD R16, R6
 	MOVD 8(R3), R7
-	ADD R12, R7
+	ADD R16, R7
 	MOVD 16(R3), R8
-	ADD R12, R8
+	ADD R16, R8
 	MOVD 24(R3), R9
-	ADD R12, R9
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R3, R13
-	MOVD vdim+112(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-value4ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead0
-	MOVD vdim+112(FP), R14
-	MOVD 8(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-value4ahead1:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead1
-	MOVD vdim+112(FP), R14
-	MOVD 16(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-value4ahead2:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead2
-	MOVD vdim+112(FP), R14
-	MOVD 24(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-value4ahead3:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead3
+	ADD R16, R9
+	MOVD 32(R3), R10
+	ADD R16, R10
+	MOVD 40(R3), R11
+	ADD R16, R11
+	MOVD 48(R3), R12
+	ADD R16, R12
+	MOVD 56(R3), R13
+	ADD R16, R13
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead0
+	MOVD vdim+112(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead1
+	MOVD vdim+112(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead2
+	MOVD vdim+112(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead3
+	MOVD vdim+112(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead4
+	MOVD vdim+112(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead5
+	MOVD vdim+112(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead6
+	MOVD vdim+112(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead7
+	ADD $64, R3
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD R19, R14
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc00689 // ldr q9, [x20, #16]
+	SUBS $16, R16
+	BLT valueEightfew
+valueEightlines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0xacc16598 // ldp q24, q25, [x12], #32
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0xacc175bc // ldp q28, q29, [x13], #32
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0xacc16598 // ldp q24, q25, [x12], #32
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0xacc175bc // ldp q28, q29, [x13], #32
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $16, R16
+	BGE valueEightlines
+valueEightfew:
+	ADDS $16, R16
+	BEQ valueEightend
+	SUBS $8, R16
+	BLT valueEightlast
+valueEightoctet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xacc14550 // ldp q16, q17, [x10], #32
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0xacc15574 // ldp q20, q21, [x11], #32
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0xacc16598 // ldp q24, q25, [x12], #32
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0xacc175bc // ldp q28, q29, [x13], #32
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueEightoctet
+valueEightlast:
+	ADDS $8, R16
+	BEQ valueEightend
+valueEightone:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0xbc4044d0 // ldr s16, [x6], #4
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0xbc404554 // ldr s20, [x10], #4
+	WORD $0x4f891280 // fmla v0.4s, v20.4s, v9.s[0]
+	WORD $0xbc404575 // ldr s21, [x11], #4
+	WORD $0x4fa912a0 // fmla v0.4s, v21.4s, v9.s[1]
+	WORD $0xbc404596 // ldr s22, [x12], #4
+	WORD $0x4f891ac0 // fmla v0.4s, v22.4s, v9.s[2]
+	WORD $0xbc4045b7 // ldr s23, [x13], #4
+	WORD $0x4fa91ae0 // fmla v0.4s, v23.4s, v9.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueEightone
+valueEightend:
+	ADD $32, R5
+	SUB $8, R4
+	B valueEnd
+valueFour:
+	MOVD v+96(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead0
+	MOVD vdim+112(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead1
+	MOVD vdim+112(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead2
+	MOVD vdim+112(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead3
 	ADD $32, R3
-	MOVD o+64(FP), R14
-	MOVD oRows+120(FP), R13
-	MOVD R5, R15
-value4rows2:
-	CMP $2, R13
-	BLT value4rows2done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	WORD $0x3dc091fd // ldr q29, [x15, #576]
-	SUBS $16, R12
-	BLT value4rows2few
-value4rows2lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD oRows+120(FP), R17
+valueFourrows2:
+	CMP $2, R17
+	BLT valueFourrows2done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc0928a // ldr q10, [x20, #576]
+	SUBS $16, R16
+	BLT valueFourrows2few
+valueFourrows2lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $16, R12
-	BGE value4rows2lines
-value4rows2few:
-	ADDS $16, R12
-	BEQ value4rows2end
-	SUBS $8, R12
-	BLT value4rows2last
-value4rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	SUBS $16, R16
+	BGE valueFourrows2lines
+valueFourrows2few:
+	ADDS $16, R16
+	BEQ valueFourrows2end
+	SUBS $8, R16
+	BLT valueFourrows2last
+valueFourrows2octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value4rows2octet
-value4rows2last:
-	ADDS $8, R12
-	BEQ value4rows2end
-value4rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	SUBS $8, R16
+	BGE valueFourrows2octet
+valueFourrows2last:
+	ADDS $8, R16
+	BEQ valueFourrows2end
+valueFourrows2one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0xbd4001e4 // ldr s4, [x15]
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0xbc4044f2 // ldr s18, [x7], #4
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0xbc404514 // ldr s20, [x8], #4
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0xbc404536 // ldr s22, [x9], #4
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value4rows2one
-value4rows2end:
-	ADD $1152, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<2, R6
-	SUB R12<<2, R7
-	SUB R12<<2, R8
-	SUB R12<<2, R9
-	SUB $2, R13
-	B value4rows2
-value4rows2done:
-value4rows1:
-	CMP $1, R13
-	BLT value4rows1done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	SUBS $16, R12
-	BLT value4rows1few
-value4rows1lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4faa1224 // fmla v4.4s, v17.4s, v10.s[1]
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f8a1a44 // fmla v4.4s, v18.4s, v10.s[2]
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4faa1a64 // fmla v4.4s, v19.4s, v10.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	WORD $0xbc0045e4 // str s4, [x15], #4
+	SUBS $1, R16
+	BNE valueFourrows2one
+valueFourrows2end:
+	ADD $1152, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<2, R6
+	SUB R16<<2, R7
+	SUB R16<<2, R8
+	SUB R16<<2, R9
+	SUB $2, R17
+	B valueFourrows2
+valueFourrows2done:
+valueFourrows1:
+	CMP $1, R17
+	BLT valueFourrows1done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	SUBS $16, R16
+	BLT valueFourrows1few
+valueFourrows1lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $16, R12
-	BGE value4rows1lines
-value4rows1few:
-	ADDS $16, R12
-	BEQ value4rows1end
-	SUBS $8, R12
-	BLT value4rows1last
-value4rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $16, R16
+	BGE valueFourrows1lines
+valueFourrows1few:
+	ADDS $16, R16
+	BEQ valueFourrows1end
+	SUBS $8, R16
+	BLT valueFourrows1last
+valueFourrows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xacc14cf2 // ldp q18, q19, [x7], #32
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0xacc15514 // ldp q20, q21, [x8], #32
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value4rows1octet
-value4rows1last:
-	ADDS $8, R12
-	BEQ value4rows1end
-value4rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0xacc16518 // ldp q24, q25, [x8], #32
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0xacc1753c // ldp q28, q29, [x9], #32
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueFourrows1octet
+valueFourrows1last:
+	ADDS $8, R16
+	BEQ valueFourrows1end
+valueFourrows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0xbc4044f2 // ldr s18, [x7], #4
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0xbc404514 // ldr s20, [x8], #4
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0xbc404536 // ldr s22, [x9], #4
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value4rows1one
-value4rows1end:
-	ADD $576, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<2, R6
-	SUB R12<<2, R7
-	SUB R12<<2, R8
-	SUB R12<<2, R9
-	SUB $1, R13
-	B value4rows1
-value4rows1done:
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc4044f1 // ldr s17, [x7], #4
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0xbc404512 // ldr s18, [x8], #4
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0xbc404533 // ldr s19, [x9], #4
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueFourrows1one
+valueFourrows1end:
+	ADD $576, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<2, R6
+	SUB R16<<2, R7
+	SUB R16<<2, R8
+	SUB R16<<2, R9
+	SUB $1, R17
+	B valueFourrows1
+valueFourrows1done:
 	ADD $16, R5
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD v+96(FP), R12
+	MOVD v+96(FP), R16
 	MOVD 0(R3), R6
-	ADD R12, R6
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R3, R13
-	MOVD vdim+112(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $2, R14
-	ADD R15, R14
-value1ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value1ahead0
+	ADD R16, R6
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueOneahead0
 	ADD $8, R3
-	MOVD o+64(FP), R14
-	MOVD oRows+120(FP), R13
-	MOVD R5, R15
-value1rows2:
-	CMP $2, R13
-	BLT value1rows2done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	WORD $0xbd4241fd // ldr s29, [x15, #576]
-	SUBS $16, R12
-	BLT value1rows2few
-value1rows2lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD oRows+120(FP), R17
+valueOnerows1:
+	CMP $1, R17
+	BLT valueOnerows1done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0xbd400288 // ldr s8, [x20, #0]
+	SUBS $16, R16
+	BLT valueOnerows1few
+valueOnerows1lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $16, R12
-	BGE value1rows2lines
-value1rows2few:
-	ADDS $16, R12
-	BEQ value1rows2end
-	SUBS $8, R12
-	BLT value1rows2last
-value1rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $16, R16
+	BGE valueOnerows1lines
+valueOnerows1few:
+	ADDS $16, R16
+	BEQ valueOnerows1end
+	SUBS $8, R16
+	BLT valueOnerows1last
+valueOnerows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value1rows2octet
-value1rows2last:
-	ADDS $8, R12
-	BEQ value1rows2end
-value1rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueOnerows1octet
+valueOnerows1last:
+	ADDS $8, R16
+	BEQ valueOnerows1end
+valueOnerows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value1rows2one
-value1rows2end:
-	ADD $1152, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<2, R6
-	SUB $2, R13
-	B value1rows2
-value1rows2done:
-value1rows1:
-	CMP $1, R13
-	BLT value1rows1done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	SUBS $16, R12
-	BLT value1rows1few
-value1rows1lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $16, R12
-	BGE value1rows1lines
-value1rows1few:
-	ADDS $16, R12
-	BEQ value1rows1end
-	SUBS $8, R12
-	BLT value1rows1last
-value1rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value1rows1octet
-value1rows1last:
-	ADDS $8, R12
-	BEQ value1rows1end
-value1rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbc4044d0 // ldr s16, [x6], #4
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value1rows1one
-value1rows1end:
-	ADD $576, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<2, R6
-	SUB $1, R13
-	B value1rows1
-value1rows1done:
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueOnerows1one
+valueOnerows1end:
+	ADD $576, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<2, R6
+	SUB $1, R17
+	B valueOnerows1
+valueOnerows1done:
 	ADD $4, R5
 	SUB $1, R4
 valueEnd:
@@ -4264,70 +5418,115 @@ keys:
 	CBZ R1, scoreEnd
 	CMP $4, R1
 	BLT scoreOne
-	MOVD k+8(FP), R12
+	MOVD qRows+48(FP), R17
+	CMP $1, R17
+	BNE scoreFour
+	CMP $8, R1
+	BLT scoreFour
+	MOVD k+8(FP), R16
 	MOVD 0(R0), R6
-	ADD R12, R6
+	ADD R16, R6
 	MOVD 8(R0), R7
-	ADD R12, R7
+	ADD R16, R7
 	MOVD 16(R0), R8
-	ADD R12, R8
+	ADD R16, R8
 	MOVD 24(R0), R9
-	ADD R12, R9
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R0, R13
-	MOVD dim+40(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score4ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead0
-	MOVD dim+40(FP), R14
-	MOVD 8(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score4ahead1:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead1
-	MOVD dim+40(FP), R14
-	MOVD 16(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score4ahead2:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead2
-	MOVD dim+40(FP), R14
-	MOVD 24(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score4ahead3:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead3
-	ADD $32, R0
-	MOVD q+24(FP), R14
-	MOVD qRows+48(FP), R13
-	MOVD R2, R15
-score4rows2:
-	CMP $2, R13
-	BLT score4rows2done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	ADD R16, R9
+	MOVD 32(R0), R10
+	ADD R16, R10
+	MOVD 40(R0), R11
+	ADD R16, R11
+	MOVD 48(R0), R12
+	ADD R16, R12
+	MOVD 56(R0), R13
+	ADD R16, R13
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead0
+	MOVD dim+40(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead1
+	MOVD dim+40(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead2
+	MOVD dim+40(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead3
+	MOVD dim+40(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead4
+	MOVD dim+40(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead5
+	MOVD dim+40(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead6
+	MOVD dim+40(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead7
+	ADD $64, R0
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD R19, R14
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -4344,194 +5543,520 @@ score4rows2:
 	WORD $0x6f00e40d // movi v13.2d, #0
 	WORD $0x6f00e40e // movi v14.2d, #0
 	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R12
-	BLT score4rows2few
-score4rows2lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $32, R16
+	BLT scoreEightfew
+scoreEightlines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce68 // fmla v8.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee9 // fmla v9.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6a // fmla v10.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bceeb // fmla v11.4s, v23.4s, v27.4s
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x4e3ace44 // fmla v4.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6c // fmla v12.4s, v19.4s, v27.4s
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x4e3acec5 // fmla v5.4s, v22.4s, v26.4s
+	WORD $0x4e3bceed // fmla v13.4s, v23.4s, v27.4s
+	WORD $0xacc14990 // ldp q16, q18, [x12], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x4e3ace46 // fmla v6.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6e // fmla v14.4s, v19.4s, v27.4s
+	WORD $0xacc159b4 // ldp q20, q22, [x13], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0x4e3acec7 // fmla v7.4s, v22.4s, v26.4s
+	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce68 // fmla v8.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee9 // fmla v9.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6a // fmla v10.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bceeb // fmla v11.4s, v23.4s, v27.4s
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x4e3ace44 // fmla v4.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6c // fmla v12.4s, v19.4s, v27.4s
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x4e3acec5 // fmla v5.4s, v22.4s, v26.4s
+	WORD $0x4e3bceed // fmla v13.4s, v23.4s, v27.4s
+	WORD $0xacc14990 // ldp q16, q18, [x12], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x4e3ace46 // fmla v6.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6e // fmla v14.4s, v19.4s, v27.4s
+	WORD $0xacc159b4 // ldp q20, q22, [x13], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0x4e3acec7 // fmla v7.4s, v22.4s, v26.4s
+	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreEightlines
+scoreEightfew:
+	ADDS $32, R16
+	BEQ scoreEightend
+	SUBS $8, R16
+	BLT scoreEightlast
+scoreEightoctet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x3cc10550 // ldr q16, [x10], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x3cc10574 // ldr q20, [x11], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x3cc10590 // ldr q16, [x12], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x3cc105b4 // ldr q20, [x13], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $32, R12
-	BGE score4rows2lines
-score4rows2few:
-	ADDS $32, R12
-	BEQ score4rows2end
-	SUBS $8, R12
-	BLT score4rows2last
-score4rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $8, R12
-	BGE score4rows2octet
-score4rows2last:
-	ADDS $8, R12
-	BEQ score4rows2end
-score4rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreEightoctet
+scoreEightlast:
+	ADDS $8, R16
+	BEQ scoreEightend
+scoreEightone:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x7c402554 // ldr h20, [x10], #2
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x4e38ce84 // fmla v4.4s, v20.4s, v24.4s
+	WORD $0x7c402575 // ldr h21, [x11], #2
+	WORD $0x0e217ab5 // fcvtl v21.4s, v21.4h
+	WORD $0x4e38cea5 // fmla v5.4s, v21.4s, v24.4s
+	WORD $0x7c402596 // ldr h22, [x12], #2
 	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	SUBS $1, R12
-	BNE score4rows2one
-score4rows2end:
+	WORD $0x4e38cec6 // fmla v6.4s, v22.4s, v24.4s
+	WORD $0x7c4025b7 // ldr h23, [x13], #2
+	WORD $0x0e217af7 // fcvtl v23.4s, v23.4h
+	WORD $0x4e38cee7 // fmla v7.4s, v23.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreEightone
+scoreEightend:
+	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
+	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
+	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
+	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
+	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x3d800280 // str q0, [x20, #0]
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x6e27d4c5 // faddp v5.4s, v6.4s, v7.4s
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x3d800684 // str q4, [x20, #16]
+	ADD $32, R2
+	SUB $8, R1
+	B scoreEnd
+scoreFour:
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead0
+	MOVD dim+40(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead1
+	MOVD dim+40(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead2
+	MOVD dim+40(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead3
+	ADD $32, R0
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD qRows+48(FP), R17
+scoreFourrows2:
+	CMP $2, R17
+	BLT scoreFourrows2done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	SUBS $32, R16
+	BLT scoreFourrows2few
+scoreFourrows2lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc175fc // ldp q28, q29, [x15], #32
+	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0x4e3cce08 // fmla v8.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2c // fmla v12.4s, v17.4s, v29.4s
+	WORD $0x4e3ece48 // fmla v8.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6c // fmla v12.4s, v19.4s, v31.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0x4e3cce89 // fmla v9.4s, v20.4s, v28.4s
+	WORD $0x4e3dcead // fmla v13.4s, v21.4s, v29.4s
+	WORD $0x4e3ecec9 // fmla v9.4s, v22.4s, v30.4s
+	WORD $0x4e3fceed // fmla v13.4s, v23.4s, v31.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0x4e3cce0a // fmla v10.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2e // fmla v14.4s, v17.4s, v29.4s
+	WORD $0x4e3ece4a // fmla v10.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6e // fmla v14.4s, v19.4s, v31.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0x4e3cce8b // fmla v11.4s, v20.4s, v28.4s
+	WORD $0x4e3dceaf // fmla v15.4s, v21.4s, v29.4s
+	WORD $0x4e3ececb // fmla v11.4s, v22.4s, v30.4s
+	WORD $0x4e3fceef // fmla v15.4s, v23.4s, v31.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc175fc // ldp q28, q29, [x15], #32
+	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0x4e3cce08 // fmla v8.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2c // fmla v12.4s, v17.4s, v29.4s
+	WORD $0x4e3ece48 // fmla v8.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6c // fmla v12.4s, v19.4s, v31.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0x4e3cce89 // fmla v9.4s, v20.4s, v28.4s
+	WORD $0x4e3dcead // fmla v13.4s, v21.4s, v29.4s
+	WORD $0x4e3ecec9 // fmla v9.4s, v22.4s, v30.4s
+	WORD $0x4e3fceed // fmla v13.4s, v23.4s, v31.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0x4e3cce0a // fmla v10.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2e // fmla v14.4s, v17.4s, v29.4s
+	WORD $0x4e3ece4a // fmla v10.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6e // fmla v14.4s, v19.4s, v31.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0x4e3cce8b // fmla v11.4s, v20.4s, v28.4s
+	WORD $0x4e3dceaf // fmla v15.4s, v21.4s, v29.4s
+	WORD $0x4e3ececb // fmla v11.4s, v22.4s, v30.4s
+	WORD $0x4e3fceef // fmla v15.4s, v23.4s, v31.4s
+	SUBS $32, R16
+	BGE scoreFourrows2lines
+scoreFourrows2few:
+	ADDS $32, R16
+	BEQ scoreFourrows2end
+	SUBS $8, R16
+	BLT scoreFourrows2last
+scoreFourrows2octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	SUBS $8, R16
+	BGE scoreFourrows2octet
+scoreFourrows2last:
+	ADDS $8, R16
+	BEQ scoreFourrows2end
+scoreFourrows2one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
+	WORD $0xbc4045f9 // ldr s25, [x15], #4
+	WORD $0x7c4024d0 // ldr h16, [x6], #2
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce08 // fmla v8.4s, v16.4s, v25.4s
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x4e39ce29 // fmla v9.4s, v17.4s, v25.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x4e39ce4a // fmla v10.4s, v18.4s, v25.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x4e39ce6b // fmla v11.4s, v19.4s, v25.4s
+	SUBS $1, R16
+	BNE scoreFourrows2one
+scoreFourrows2end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -4539,7 +6064,7 @@ score4rows2end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
+	WORD $0x3d800280 // str q0, [x20, #0]
 	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
 	WORD $0x4e2dd529 // fadd v9.4s, v9.4s, v13.4s
 	WORD $0x4e2ed54a // fadd v10.4s, v10.4s, v14.4s
@@ -4547,23 +6072,23 @@ score4rows2end:
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
 	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x3d8091e8 // str q8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $2, R13
-	B score4rows2
-score4rows2done:
-score4rows1:
-	CMP $1, R13
-	BLT score4rows1done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	WORD $0x3d809288 // str q8, [x20, #576]
+	ADD $1152, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $2, R17
+	B scoreFourrows2
+scoreFourrows2done:
+scoreFourrows1:
+	CMP $1, R17
+	BLT scoreFourrows1done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -4572,144 +6097,136 @@ score4rows1:
 	WORD $0x6f00e405 // movi v5.2d, #0
 	WORD $0x6f00e406 // movi v6.2d, #0
 	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R12
-	BLT score4rows1few
-score4rows1lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	SUBS $32, R16
+	BLT scoreFourrows1few
+scoreFourrows1lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreFourrows1lines
+scoreFourrows1few:
+	ADDS $32, R16
+	BEQ scoreFourrows1end
+	SUBS $8, R16
+	BLT scoreFourrows1last
+scoreFourrows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $32, R12
-	BGE score4rows1lines
-score4rows1few:
-	ADDS $32, R12
-	BEQ score4rows1end
-	SUBS $8, R12
-	BLT score4rows1last
-score4rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $8, R12
-	BGE score4rows1octet
-score4rows1last:
-	ADDS $8, R12
-	BEQ score4rows1end
-score4rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreFourrows1octet
+scoreFourrows1last:
+	ADDS $8, R16
+	BEQ scoreFourrows1end
+scoreFourrows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x7c402514 // ldr h20, [x8], #2
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x7c402536 // ldr h22, [x9], #2
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	SUBS $1, R12
-	BNE score4rows1one
-score4rows1end:
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreFourrows1one
+scoreFourrows1end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -4717,870 +6234,986 @@ score4rows1end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $1, R13
-	B score4rows1
-score4rows1done:
+	WORD $0x3d800280 // str q0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $1, R17
+	B scoreFourrows1
+scoreFourrows1done:
 	ADD $16, R2
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD k+8(FP), R12
+	MOVD k+8(FP), R16
 	MOVD 0(R0), R6
-	ADD R12, R6
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R0, R13
-	MOVD dim+40(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score1ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score1ahead0
+	ADD R16, R6
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreOneahead0
 	ADD $8, R0
-	MOVD q+24(FP), R14
-	MOVD qRows+48(FP), R13
-	MOVD R2, R15
-score1rows2:
-	CMP $2, R13
-	BLT score1rows2done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD qRows+48(FP), R17
+scoreOnerows1:
+	CMP $1, R17
+	BLT scoreOnerows1done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R12
-	BLT score1rows2few
-score1rows2lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $32, R16
+	BLT scoreOnerows1few
+scoreOnerows1lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce61 // fmla v1.4s, v19.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce61 // fmla v1.4s, v19.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreOnerows1lines
+scoreOnerows1few:
+	ADDS $32, R16
+	BEQ scoreOnerows1end
+	SUBS $8, R16
+	BLT scoreOnerows1last
+scoreOnerows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $32, R12
-	BGE score1rows2lines
-score1rows2few:
-	ADDS $32, R12
-	BEQ score1rows2end
-	SUBS $8, R12
-	BLT score1rows2last
-score1rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $8, R12
-	BGE score1rows2octet
-score1rows2last:
-	ADDS $8, R12
-	BEQ score1rows2end
-score1rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreOnerows1octet
+scoreOnerows1last:
+	ADDS $8, R16
+	BEQ scoreOnerows1end
+scoreOnerows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	SUBS $1, R12
-	BNE score1rows2one
-score1rows2end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0xbd0241e8 // str s8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<1, R6
-	SUB $2, R13
-	B score1rows2
-score1rows2done:
-score1rows1:
-	CMP $1, R13
-	BLT score1rows1done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R12
-	BLT score1rows1few
-score1rows1lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $32, R12
-	BGE score1rows1lines
-score1rows1few:
-	ADDS $32, R12
-	BEQ score1rows1end
-	SUBS $8, R12
-	BLT score1rows1last
-score1rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $8, R12
-	BGE score1rows1octet
-score1rows1last:
-	ADDS $8, R12
-	BEQ score1rows1end
-score1rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	SUBS $1, R12
-	BNE score1rows1one
-score1rows1end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<1, R6
-	SUB $1, R13
-	B score1rows1
-score1rows1done:
+	SUBS $1, R16
+	BNE scoreOnerows1one
+scoreOnerows1end:
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0xbd000280 // str s0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<1, R6
+	SUB $1, R17
+	B scoreOnerows1
+scoreOnerows1done:
 	ADD $4, R2
 	SUB $1, R1
 scoreEnd:
 	CBZ R4, valueEnd
 	CMP $4, R4
 	BLT valueOne
-	MOVD v+96(FP), R12
+	MOVD oRows+120(FP), R17
+	CMP $1, R17
+	BNE valueFour
+	CMP $8, R4
+	BLT valueFour
+	MOVD v+96(FP), R16
 	MOVD 0(R3), R6
-	ADD R12, R6
+	ADD R16, R6
 	MOVD 8(R3), R7
-	ADD R12, R7
+	ADD R16, R7
 	MOVD 16(R3), R8
-	ADD R12, R8
+	ADD R16, R8
 	MOVD 24(R3), R9
-	ADD R12, R9
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R3, R13
-	MOVD vdim+112(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value4ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead0
-	MOVD vdim+112(FP), R14
-	MOVD 8(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value4ahead1:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead1
-	MOVD vdim+112(FP), R14
-	MOVD 16(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value4ahead2:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead2
-	MOVD vdim+112(FP), R14
-	MOVD 24(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value4ahead3:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead3
+	ADD R16, R9
+	MOVD 32(R3), R10
+	ADD R16, R10
+	MOVD 40(R3), R11
+	ADD R16, R11
+	MOVD 48(R3), R12
+	ADD R16, R12
+	MOVD 56(R3), R13
+	ADD R16, R13
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead0
+	MOVD vdim+112(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead1
+	MOVD vdim+112(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead2
+	MOVD vdim+112(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead3
+	MOVD vdim+112(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead4
+	MOVD vdim+112(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead5
+	MOVD vdim+112(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead6
+	MOVD vdim+112(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead7
+	ADD $64, R3
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD R19, R14
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc00689 // ldr q9, [x20, #16]
+	SUBS $32, R16
+	BLT valueEightfew
+valueEightlines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x4f891242 // fmla v2.4s, v18.4s, v9.s[0]
+	WORD $0x4f891263 // fmla v3.4s, v19.4s, v9.s[0]
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x4fa912c2 // fmla v2.4s, v22.4s, v9.s[1]
+	WORD $0x4fa912e3 // fmla v3.4s, v23.4s, v9.s[1]
+	WORD $0xacc16998 // ldp q24, q26, [x12], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x4f891b42 // fmla v2.4s, v26.4s, v9.s[2]
+	WORD $0x4f891b63 // fmla v3.4s, v27.4s, v9.s[2]
+	WORD $0xacc179bc // ldp q28, q30, [x13], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
+	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x4f891242 // fmla v2.4s, v18.4s, v9.s[0]
+	WORD $0x4f891263 // fmla v3.4s, v19.4s, v9.s[0]
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x4fa912c2 // fmla v2.4s, v22.4s, v9.s[1]
+	WORD $0x4fa912e3 // fmla v3.4s, v23.4s, v9.s[1]
+	WORD $0xacc16998 // ldp q24, q26, [x12], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x4f891b42 // fmla v2.4s, v26.4s, v9.s[2]
+	WORD $0x4f891b63 // fmla v3.4s, v27.4s, v9.s[2]
+	WORD $0xacc179bc // ldp q28, q30, [x13], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
+	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueEightlines
+valueEightfew:
+	ADDS $32, R16
+	BEQ valueEightend
+	SUBS $8, R16
+	BLT valueEightlast
+valueEightoctet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x3cc10550 // ldr q16, [x10], #16
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x3cc10574 // ldr q20, [x11], #16
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x3cc10598 // ldr q24, [x12], #16
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x3cc105bc // ldr q28, [x13], #16
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueEightoctet
+valueEightlast:
+	ADDS $8, R16
+	BEQ valueEightend
+valueEightone:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0x7c4024d0 // ldr h16, [x6], #2
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x7c402554 // ldr h20, [x10], #2
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4f891280 // fmla v0.4s, v20.4s, v9.s[0]
+	WORD $0x7c402575 // ldr h21, [x11], #2
+	WORD $0x0e217ab5 // fcvtl v21.4s, v21.4h
+	WORD $0x4fa912a0 // fmla v0.4s, v21.4s, v9.s[1]
+	WORD $0x7c402596 // ldr h22, [x12], #2
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4f891ac0 // fmla v0.4s, v22.4s, v9.s[2]
+	WORD $0x7c4025b7 // ldr h23, [x13], #2
+	WORD $0x0e217af7 // fcvtl v23.4s, v23.4h
+	WORD $0x4fa91ae0 // fmla v0.4s, v23.4s, v9.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueEightone
+valueEightend:
+	ADD $32, R5
+	SUB $8, R4
+	B valueEnd
+valueFour:
+	MOVD v+96(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead0
+	MOVD vdim+112(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead1
+	MOVD vdim+112(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead2
+	MOVD vdim+112(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead3
 	ADD $32, R3
-	MOVD o+64(FP), R14
-	MOVD oRows+120(FP), R13
-	MOVD R5, R15
-value4rows2:
-	CMP $2, R13
-	BLT value4rows2done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	WORD $0x3dc091fd // ldr q29, [x15, #576]
-	SUBS $32, R12
-	BLT value4rows2few
-value4rows2lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD oRows+120(FP), R17
+valueFourrows2:
+	CMP $2, R17
+	BLT valueFourrows2done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc0928a // ldr q10, [x20, #576]
+	SUBS $32, R16
+	BLT valueFourrows2few
+valueFourrows2lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
+	WORD $0xad411de6 // ldp q6, q7, [x15, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1246 // fmla v6.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1267 // fmla v7.4s, v19.4s, v10.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x4faa12c6 // fmla v6.4s, v22.4s, v10.s[1]
+	WORD $0x4faa12e7 // fmla v7.4s, v23.4s, v10.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x4f8a1b46 // fmla v6.4s, v26.4s, v10.s[2]
+	WORD $0x4f8a1b67 // fmla v7.4s, v27.4s, v10.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
+	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
+	WORD $0xad411de6 // ldp q6, q7, [x15, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1246 // fmla v6.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1267 // fmla v7.4s, v19.4s, v10.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x4faa12c6 // fmla v6.4s, v22.4s, v10.s[1]
+	WORD $0x4faa12e7 // fmla v7.4s, v23.4s, v10.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x4f8a1b46 // fmla v6.4s, v26.4s, v10.s[2]
+	WORD $0x4f8a1b67 // fmla v7.4s, v27.4s, v10.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
+	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	SUBS $32, R16
+	BGE valueFourrows2lines
+valueFourrows2few:
+	ADDS $32, R16
+	BEQ valueFourrows2end
+	SUBS $8, R16
+	BLT valueFourrows2last
+valueFourrows2octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $32, R12
-	BGE value4rows2lines
-value4rows2few:
-	ADDS $32, R12
-	BEQ value4rows2end
-	SUBS $8, R12
-	BLT value4rows2last
-value4rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value4rows2octet
-value4rows2last:
-	ADDS $8, R12
-	BEQ value4rows2end
-value4rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	SUBS $8, R16
+	BGE valueFourrows2octet
+valueFourrows2last:
+	ADDS $8, R16
+	BEQ valueFourrows2end
+valueFourrows2one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0xbd4001e4 // ldr s4, [x15]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4faa1224 // fmla v4.4s, v17.4s, v10.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f8a1a44 // fmla v4.4s, v18.4s, v10.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4faa1a64 // fmla v4.4s, v19.4s, v10.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	WORD $0xbc0045e4 // str s4, [x15], #4
+	SUBS $1, R16
+	BNE valueFourrows2one
+valueFourrows2end:
+	ADD $1152, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $2, R17
+	B valueFourrows2
+valueFourrows2done:
+valueFourrows1:
+	CMP $1, R17
+	BLT valueFourrows1done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	SUBS $32, R16
+	BLT valueFourrows1few
+valueFourrows1lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
 	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value4rows2one
-value4rows2end:
-	ADD $1152, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $2, R13
-	B value4rows2
-value4rows2done:
-value4rows1:
-	CMP $1, R13
-	BLT value4rows1done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	SUBS $32, R12
-	BLT value4rows1few
-value4rows1lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
+	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4e217b5b // fcvtl2 v27.4s, v26.8h
+	WORD $0x0e217b5a // fcvtl v26.4s, v26.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4e217bdf // fcvtl2 v31.4s, v30.8h
+	WORD $0x0e217bde // fcvtl v30.4s, v30.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueFourrows1lines
+valueFourrows1few:
+	ADDS $32, R16
+	BEQ valueFourrows1end
+	SUBS $8, R16
+	BLT valueFourrows1last
+valueFourrows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
 	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $32, R12
-	BGE value4rows1lines
-value4rows1few:
-	ADDS $32, R12
-	BEQ value4rows1end
-	SUBS $8, R12
-	BLT value4rows1last
-value4rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x4e217a95 // fcvtl2 v21.4s, v20.8h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x4e217ad7 // fcvtl2 v23.4s, v22.8h
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value4rows1octet
-value4rows1last:
-	ADDS $8, R12
-	BEQ value4rows1end
-value4rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x4e217b19 // fcvtl2 v25.4s, v24.8h
+	WORD $0x0e217b18 // fcvtl v24.4s, v24.4h
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x4e217b9d // fcvtl2 v29.4s, v28.8h
+	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueFourrows1octet
+valueFourrows1last:
+	ADDS $8, R16
+	BEQ valueFourrows1end
+valueFourrows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x7c402514 // ldr h20, [x8], #2
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x7c402536 // ldr h22, [x9], #2
-	WORD $0x0e217ad6 // fcvtl v22.4s, v22.4h
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value4rows1one
-value4rows1end:
-	ADD $576, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $1, R13
-	B value4rows1
-value4rows1done:
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x0e217a73 // fcvtl v19.4s, v19.4h
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueFourrows1one
+valueFourrows1end:
+	ADD $576, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $1, R17
+	B valueFourrows1
+valueFourrows1done:
 	ADD $16, R5
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD v+96(FP), R12
+	MOVD v+96(FP), R16
 	MOVD 0(R3), R6
-	ADD R12, R6
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R3, R13
-	MOVD vdim+112(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value1ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value1ahead0
+	ADD R16, R6
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueOneahead0
 	ADD $8, R3
-	MOVD o+64(FP), R14
-	MOVD oRows+120(FP), R13
-	MOVD R5, R15
-value1rows2:
-	CMP $2, R13
-	BLT value1rows2done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	WORD $0xbd4241fd // ldr s29, [x15, #576]
-	SUBS $32, R12
-	BLT value1rows2few
-value1rows2lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD oRows+120(FP), R17
+valueOnerows1:
+	CMP $1, R17
+	BLT valueOnerows1done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0xbd400288 // ldr s8, [x20, #0]
+	SUBS $32, R16
+	BLT valueOnerows1few
+valueOnerows1lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueOnerows1lines
+valueOnerows1few:
+	ADDS $32, R16
+	BEQ valueOnerows1end
+	SUBS $8, R16
+	BLT valueOnerows1last
+valueOnerows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $32, R12
-	BGE value1rows2lines
-value1rows2few:
-	ADDS $32, R12
-	BEQ value1rows2end
-	SUBS $8, R12
-	BLT value1rows2last
-value1rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value1rows2octet
-value1rows2last:
-	ADDS $8, R12
-	BEQ value1rows2end
-value1rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueOnerows1octet
+valueOnerows1last:
+	ADDS $8, R16
+	BEQ valueOnerows1end
+valueOnerows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value1rows2one
-value1rows2end:
-	ADD $1152, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<1, R6
-	SUB $2, R13
-	B value1rows2
-value1rows2done:
-value1rows1:
-	CMP $1, R13
-	BLT value1rows1done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	SUBS $32, R12
-	BLT value1rows1few
-value1rows1lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $32, R12
-	BGE value1rows1lines
-value1rows1few:
-	ADDS $32, R12
-	BEQ value1rows1end
-	SUBS $8, R12
-	BLT value1rows1last
-value1rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value1rows1octet
-value1rows1last:
-	ADDS $8, R12
-	BEQ value1rows1end
-value1rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value1rows1one
-value1rows1end:
-	ADD $576, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<1, R6
-	SUB $1, R13
-	B value1rows1
-value1rows1done:
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueOnerows1one
+valueOnerows1end:
+	ADD $576, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<1, R6
+	SUB $1, R17
+	B valueOnerows1
+valueOnerows1done:
 	ADD $4, R5
 	SUB $1, R4
 valueEnd:
@@ -5600,70 +7233,115 @@ keys:
 	CBZ R1, scoreEnd
 	CMP $4, R1
 	BLT scoreOne
-	MOVD k+8(FP), R12
+	MOVD qRows+48(FP), R17
+	CMP $1, R17
+	BNE scoreFour
+	CMP $8, R1
+	BLT scoreFour
+	MOVD k+8(FP), R16
 	MOVD 0(R0), R6
-	ADD R12, R6
+	ADD R16, R6
 	MOVD 8(R0), R7
-	ADD R12, R7
+	ADD R16, R7
 	MOVD 16(R0), R8
-	ADD R12, R8
+	ADD R16, R8
 	MOVD 24(R0), R9
-	ADD R12, R9
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R0, R13
-	MOVD dim+40(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score4ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead0
-	MOVD dim+40(FP), R14
-	MOVD 8(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score4ahead1:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead1
-	MOVD dim+40(FP), R14
-	MOVD 16(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score4ahead2:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead2
-	MOVD dim+40(FP), R14
-	MOVD 24(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score4ahead3:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score4ahead3
-	ADD $32, R0
-	MOVD q+24(FP), R14
-	MOVD qRows+48(FP), R13
-	MOVD R2, R15
-score4rows2:
-	CMP $2, R13
-	BLT score4rows2done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	ADD R16, R9
+	MOVD 32(R0), R10
+	ADD R16, R10
+	MOVD 40(R0), R11
+	ADD R16, R11
+	MOVD 48(R0), R12
+	ADD R16, R12
+	MOVD 56(R0), R13
+	ADD R16, R13
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead0
+	MOVD dim+40(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead1
+	MOVD dim+40(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead2
+	MOVD dim+40(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead3
+	MOVD dim+40(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead4
+	MOVD dim+40(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead5
+	MOVD dim+40(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead6
+	MOVD dim+40(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead7
+	ADD $64, R0
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD R19, R14
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -5680,194 +7358,520 @@ score4rows2:
 	WORD $0x6f00e40d // movi v13.2d, #0
 	WORD $0x6f00e40e // movi v14.2d, #0
 	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R12
-	BLT score4rows2few
-score4rows2lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $32, R16
+	BLT scoreEightfew
+scoreEightlines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce68 // fmla v8.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee9 // fmla v9.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6a // fmla v10.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bceeb // fmla v11.4s, v23.4s, v27.4s
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x4e3ace44 // fmla v4.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6c // fmla v12.4s, v19.4s, v27.4s
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x4e3acec5 // fmla v5.4s, v22.4s, v26.4s
+	WORD $0x4e3bceed // fmla v13.4s, v23.4s, v27.4s
+	WORD $0xacc14990 // ldp q16, q18, [x12], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x4e3ace46 // fmla v6.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6e // fmla v14.4s, v19.4s, v27.4s
+	WORD $0xacc159b4 // ldp q20, q22, [x13], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0x4e3acec7 // fmla v7.4s, v22.4s, v26.4s
+	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce68 // fmla v8.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee9 // fmla v9.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6a // fmla v10.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bceeb // fmla v11.4s, v23.4s, v27.4s
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x4e3ace44 // fmla v4.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6c // fmla v12.4s, v19.4s, v27.4s
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x4e3acec5 // fmla v5.4s, v22.4s, v26.4s
+	WORD $0x4e3bceed // fmla v13.4s, v23.4s, v27.4s
+	WORD $0xacc14990 // ldp q16, q18, [x12], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x4e3ace46 // fmla v6.4s, v18.4s, v26.4s
+	WORD $0x4e3bce6e // fmla v14.4s, v19.4s, v27.4s
+	WORD $0xacc159b4 // ldp q20, q22, [x13], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	WORD $0x4e3acec7 // fmla v7.4s, v22.4s, v26.4s
+	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreEightlines
+scoreEightfew:
+	ADDS $32, R16
+	BEQ scoreEightend
+	SUBS $8, R16
+	BLT scoreEightlast
+scoreEightoctet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e39ce28 // fmla v8.4s, v17.4s, v25.4s
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea9 // fmla v9.4s, v21.4s, v25.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2a // fmla v10.4s, v17.4s, v25.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39ceab // fmla v11.4s, v21.4s, v25.4s
+	WORD $0x3cc10550 // ldr q16, [x10], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce04 // fmla v4.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2c // fmla v12.4s, v17.4s, v25.4s
+	WORD $0x3cc10574 // ldr q20, [x11], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
+	WORD $0x4e39cead // fmla v13.4s, v21.4s, v25.4s
+	WORD $0x3cc10590 // ldr q16, [x12], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce06 // fmla v6.4s, v16.4s, v24.4s
+	WORD $0x4e39ce2e // fmla v14.4s, v17.4s, v25.4s
+	WORD $0x3cc105b4 // ldr q20, [x13], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $32, R12
-	BGE score4rows2lines
-score4rows2few:
-	ADDS $32, R12
-	BEQ score4rows2end
-	SUBS $8, R12
-	BLT score4rows2last
-score4rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x4e3bce6d // fmla v13.4s, v19.4s, v27.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x4e3bceae // fmla v14.4s, v21.4s, v27.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	WORD $0x4e3bceef // fmla v15.4s, v23.4s, v27.4s
-	SUBS $8, R12
-	BGE score4rows2octet
-score4rows2last:
-	ADDS $8, R12
-	BEQ score4rows2end
-score4rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e38ce87 // fmla v7.4s, v20.4s, v24.4s
+	WORD $0x4e39ceaf // fmla v15.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreEightoctet
+scoreEightlast:
+	ADDS $8, R16
+	BEQ scoreEightend
+scoreEightone:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e3ace49 // fmla v9.4s, v18.4s, v26.4s
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x7c402554 // ldr h20, [x10], #2
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e3ace8a // fmla v10.4s, v20.4s, v26.4s
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x4e38ce84 // fmla v4.4s, v20.4s, v24.4s
+	WORD $0x7c402575 // ldr h21, [x11], #2
+	WORD $0x2e613ab5 // shll v21.4s, v21.4h, #16
+	WORD $0x4e38cea5 // fmla v5.4s, v21.4s, v24.4s
+	WORD $0x7c402596 // ldr h22, [x12], #2
 	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e3acecb // fmla v11.4s, v22.4s, v26.4s
-	SUBS $1, R12
-	BNE score4rows2one
-score4rows2end:
+	WORD $0x4e38cec6 // fmla v6.4s, v22.4s, v24.4s
+	WORD $0x7c4025b7 // ldr h23, [x13], #2
+	WORD $0x2e613af7 // shll v23.4s, v23.4h, #16
+	WORD $0x4e38cee7 // fmla v7.4s, v23.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreEightone
+scoreEightend:
+	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
+	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
+	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
+	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
+	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
+	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
+	WORD $0x3d800280 // str q0, [x20, #0]
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x6e27d4c5 // faddp v5.4s, v6.4s, v7.4s
+	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
+	WORD $0x3d800684 // str q4, [x20, #16]
+	ADD $32, R2
+	SUB $8, R1
+	B scoreEnd
+scoreFour:
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead0
+	MOVD dim+40(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead1
+	MOVD dim+40(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead2
+	MOVD dim+40(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead3
+	ADD $32, R0
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD qRows+48(FP), R17
+scoreFourrows2:
+	CMP $2, R17
+	BLT scoreFourrows2done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	SUBS $32, R16
+	BLT scoreFourrows2few
+scoreFourrows2lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc175fc // ldp q28, q29, [x15], #32
+	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0x4e3cce08 // fmla v8.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2c // fmla v12.4s, v17.4s, v29.4s
+	WORD $0x4e3ece48 // fmla v8.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6c // fmla v12.4s, v19.4s, v31.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0x4e3cce89 // fmla v9.4s, v20.4s, v28.4s
+	WORD $0x4e3dcead // fmla v13.4s, v21.4s, v29.4s
+	WORD $0x4e3ecec9 // fmla v9.4s, v22.4s, v30.4s
+	WORD $0x4e3fceed // fmla v13.4s, v23.4s, v31.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0x4e3cce0a // fmla v10.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2e // fmla v14.4s, v17.4s, v29.4s
+	WORD $0x4e3ece4a // fmla v10.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6e // fmla v14.4s, v19.4s, v31.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0x4e3cce8b // fmla v11.4s, v20.4s, v28.4s
+	WORD $0x4e3dceaf // fmla v15.4s, v21.4s, v29.4s
+	WORD $0x4e3ececb // fmla v11.4s, v22.4s, v30.4s
+	WORD $0x4e3fceef // fmla v15.4s, v23.4s, v31.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc175fc // ldp q28, q29, [x15], #32
+	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0x4e3cce08 // fmla v8.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2c // fmla v12.4s, v17.4s, v29.4s
+	WORD $0x4e3ece48 // fmla v8.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6c // fmla v12.4s, v19.4s, v31.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0x4e3cce89 // fmla v9.4s, v20.4s, v28.4s
+	WORD $0x4e3dcead // fmla v13.4s, v21.4s, v29.4s
+	WORD $0x4e3ecec9 // fmla v9.4s, v22.4s, v30.4s
+	WORD $0x4e3fceed // fmla v13.4s, v23.4s, v31.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0x4e3cce0a // fmla v10.4s, v16.4s, v28.4s
+	WORD $0x4e3dce2e // fmla v14.4s, v17.4s, v29.4s
+	WORD $0x4e3ece4a // fmla v10.4s, v18.4s, v30.4s
+	WORD $0x4e3fce6e // fmla v14.4s, v19.4s, v31.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0x4e3cce8b // fmla v11.4s, v20.4s, v28.4s
+	WORD $0x4e3dceaf // fmla v15.4s, v21.4s, v29.4s
+	WORD $0x4e3ececb // fmla v11.4s, v22.4s, v30.4s
+	WORD $0x4e3fceef // fmla v15.4s, v23.4s, v31.4s
+	SUBS $32, R16
+	BGE scoreFourrows2lines
+scoreFourrows2few:
+	ADDS $32, R16
+	BEQ scoreFourrows2end
+	SUBS $8, R16
+	BLT scoreFourrows2last
+scoreFourrows2octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
+	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3ace89 // fmla v9.4s, v20.4s, v26.4s
+	WORD $0x4e3bcead // fmla v13.4s, v21.4s, v27.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace0a // fmla v10.4s, v16.4s, v26.4s
+	WORD $0x4e3bce2e // fmla v14.4s, v17.4s, v27.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3ace8b // fmla v11.4s, v20.4s, v26.4s
+	WORD $0x4e3bceaf // fmla v15.4s, v21.4s, v27.4s
+	SUBS $8, R16
+	BGE scoreFourrows2octet
+scoreFourrows2last:
+	ADDS $8, R16
+	BEQ scoreFourrows2end
+scoreFourrows2one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
+	WORD $0xbc4045f9 // ldr s25, [x15], #4
+	WORD $0x7c4024d0 // ldr h16, [x6], #2
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce08 // fmla v8.4s, v16.4s, v25.4s
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x4e39ce29 // fmla v9.4s, v17.4s, v25.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x4e39ce4a // fmla v10.4s, v18.4s, v25.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	WORD $0x4e39ce6b // fmla v11.4s, v19.4s, v25.4s
+	SUBS $1, R16
+	BNE scoreFourrows2one
+scoreFourrows2end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -5875,7 +7879,7 @@ score4rows2end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
+	WORD $0x3d800280 // str q0, [x20, #0]
 	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
 	WORD $0x4e2dd529 // fadd v9.4s, v9.4s, v13.4s
 	WORD $0x4e2ed54a // fadd v10.4s, v10.4s, v14.4s
@@ -5883,23 +7887,23 @@ score4rows2end:
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
 	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x3d8091e8 // str q8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $2, R13
-	B score4rows2
-score4rows2done:
-score4rows1:
-	CMP $1, R13
-	BLT score4rows1done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	WORD $0x3d809288 // str q8, [x20, #576]
+	ADD $1152, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $2, R17
+	B scoreFourrows2
+scoreFourrows2done:
+scoreFourrows1:
+	CMP $1, R17
+	BLT scoreFourrows1done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -5908,144 +7912,136 @@ score4rows1:
 	WORD $0x6f00e405 // movi v5.2d, #0
 	WORD $0x6f00e406 // movi v6.2d, #0
 	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R12
-	BLT score4rows1few
-score4rows1lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
+	SUBS $32, R16
+	BLT scoreFourrows1few
+scoreFourrows1lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce64 // fmla v4.4s, v19.4s, v27.4s
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x4e3acec1 // fmla v1.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee5 // fmla v5.4s, v23.4s, v27.4s
+	WORD $0xacc14910 // ldp q16, q18, [x8], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x4e3ace42 // fmla v2.4s, v18.4s, v26.4s
+	WORD $0x4e3bce66 // fmla v6.4s, v19.4s, v27.4s
+	WORD $0xacc15934 // ldp q20, q22, [x9], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	WORD $0x4e3acec3 // fmla v3.4s, v22.4s, v26.4s
+	WORD $0x4e3bcee7 // fmla v7.4s, v23.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreFourrows1lines
+scoreFourrows1few:
+	ADDS $32, R16
+	BEQ scoreFourrows1end
+	SUBS $8, R16
+	BLT scoreFourrows1last
+scoreFourrows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
 	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x4e38ce81 // fmla v1.4s, v20.4s, v24.4s
+	WORD $0x4e39cea5 // fmla v5.4s, v21.4s, v25.4s
+	WORD $0x3cc10510 // ldr q16, [x8], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4e38ce02 // fmla v2.4s, v16.4s, v24.4s
+	WORD $0x4e39ce26 // fmla v6.4s, v17.4s, v25.4s
+	WORD $0x3cc10534 // ldr q20, [x9], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $32, R12
-	BGE score4rows1lines
-score4rows1few:
-	ADDS $32, R12
-	BEQ score4rows1end
-	SUBS $8, R12
-	BLT score4rows1last
-score4rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x4e39ce65 // fmla v5.4s, v19.4s, v25.4s
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea6 // fmla v6.4s, v21.4s, v25.4s
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	WORD $0x4e39cee7 // fmla v7.4s, v23.4s, v25.4s
-	SUBS $8, R12
-	BGE score4rows1octet
-score4rows1last:
-	ADDS $8, R12
-	BEQ score4rows1end
-score4rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
+	WORD $0x4e38ce83 // fmla v3.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreFourrows1octet
+scoreFourrows1last:
+	ADDS $8, R16
+	BEQ scoreFourrows1end
+scoreFourrows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4e38ce21 // fmla v1.4s, v17.4s, v24.4s
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4e38ce41 // fmla v1.4s, v18.4s, v24.4s
-	WORD $0x7c402514 // ldr h20, [x8], #2
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x7c402536 // ldr h22, [x9], #2
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4e38cec3 // fmla v3.4s, v22.4s, v24.4s
-	SUBS $1, R12
-	BNE score4rows1one
-score4rows1end:
+	WORD $0x4e38ce42 // fmla v2.4s, v18.4s, v24.4s
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4e38ce63 // fmla v3.4s, v19.4s, v24.4s
+	SUBS $1, R16
+	BNE scoreFourrows1one
+scoreFourrows1end:
 	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
 	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
 	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
@@ -6053,870 +8049,986 @@ score4rows1end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001e0 // str q0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $1, R13
-	B score4rows1
-score4rows1done:
+	WORD $0x3d800280 // str q0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $1, R17
+	B scoreFourrows1
+scoreFourrows1done:
 	ADD $16, R2
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD k+8(FP), R12
+	MOVD k+8(FP), R16
 	MOVD 0(R0), R6
-	ADD R12, R6
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R0, R13
-	MOVD dim+40(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-score1ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO score1ahead0
+	ADD R16, R6
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+40(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreOneahead0
 	ADD $8, R0
-	MOVD q+24(FP), R14
-	MOVD qRows+48(FP), R13
-	MOVD R2, R15
-score1rows2:
-	CMP $2, R13
-	BLT score1rows2done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
+	MOVD q+24(FP), R19
+	MOVD R2, R20
+	MOVD qRows+48(FP), R17
+scoreOnerows1:
+	CMP $1, R17
+	BLT scoreOnerows1done
+	MOVD qStep+32(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD dim+40(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R12
-	BLT score1rows2few
-score1rows2lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
+	SUBS $32, R16
+	BLT scoreOnerows1few
+scoreOnerows1lines:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce61 // fmla v1.4s, v19.4s, v27.4s
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
+	WORD $0xacc16dda // ldp q26, q27, [x14], #32
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	WORD $0x4e3ace40 // fmla v0.4s, v18.4s, v26.4s
+	WORD $0x4e3bce61 // fmla v1.4s, v19.4s, v27.4s
+	SUBS $32, R16
+	BGE scoreOnerows1lines
+scoreOnerows1few:
+	ADDS $32, R16
+	BEQ scoreOnerows1end
+	SUBS $8, R16
+	BLT scoreOnerows1last
+scoreOnerows1octet:
+	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $32, R12
-	BGE score1rows2lines
-score1rows2few:
-	ADDS $32, R12
-	BEQ score1rows2end
-	SUBS $8, R12
-	BLT score1rows2last
-score1rows2octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0xacc16d7a // ldp q26, q27, [x11], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	WORD $0x4e3bce2c // fmla v12.4s, v17.4s, v27.4s
-	SUBS $8, R12
-	BGE score1rows2octet
-score1rows2last:
-	ADDS $8, R12
-	BEQ score1rows2end
-score1rows2one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0xbc40457a // ldr s26, [x11], #4
+	WORD $0x4e39ce21 // fmla v1.4s, v17.4s, v25.4s
+	SUBS $8, R16
+	BGE scoreOnerows1octet
+scoreOnerows1last:
+	ADDS $8, R16
+	BEQ scoreOnerows1end
+scoreOnerows1one:
+	WORD $0xbc4045d8 // ldr s24, [x14], #4
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e3ace08 // fmla v8.4s, v16.4s, v26.4s
-	SUBS $1, R12
-	BNE score1rows2one
-score1rows2end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0xbd0241e8 // str s8, [x15, #576]
-	ADD $1152, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<1, R6
-	SUB $2, R13
-	B score1rows2
-score1rows2done:
-score1rows1:
-	CMP $1, R13
-	BLT score1rows1done
-	MOVD qStep+32(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD dim+40(FP), R12
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R12
-	BLT score1rows1few
-score1rows1lines:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $32, R12
-	BGE score1rows1lines
-score1rows1few:
-	ADDS $32, R12
-	BEQ score1rows1end
-	SUBS $8, R12
-	BLT score1rows1last
-score1rows1octet:
-	WORD $0xacc16558 // ldp q24, q25, [x10], #32
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	WORD $0x4e39ce24 // fmla v4.4s, v17.4s, v25.4s
-	SUBS $8, R12
-	BGE score1rows1octet
-score1rows1last:
-	ADDS $8, R12
-	BEQ score1rows1end
-score1rows1one:
-	WORD $0xbc404558 // ldr s24, [x10], #4
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
-	SUBS $1, R12
-	BNE score1rows1one
-score1rows1end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0xbd0001e0 // str s0, [x15, #0]
-	ADD $576, R15
-	MOVD dim+40(FP), R12
-	SUB R12<<1, R6
-	SUB $1, R13
-	B score1rows1
-score1rows1done:
+	SUBS $1, R16
+	BNE scoreOnerows1one
+scoreOnerows1end:
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
+	WORD $0xbd000280 // str s0, [x20, #0]
+	ADD $576, R20
+	MOVD dim+40(FP), R16
+	SUB R16<<1, R6
+	SUB $1, R17
+	B scoreOnerows1
+scoreOnerows1done:
 	ADD $4, R2
 	SUB $1, R1
 scoreEnd:
 	CBZ R4, valueEnd
 	CMP $4, R4
 	BLT valueOne
-	MOVD v+96(FP), R12
+	MOVD oRows+120(FP), R17
+	CMP $1, R17
+	BNE valueFour
+	CMP $8, R4
+	BLT valueFour
+	MOVD v+96(FP), R16
 	MOVD 0(R3), R6
-	ADD R12, R6
+	ADD R16, R6
 	MOVD 8(R3), R7
-	ADD R12, R7
+	ADD R16, R7
 	MOVD 16(R3), R8
-	ADD R12, R8
+	ADD R16, R8
 	MOVD 24(R3), R9
-	ADD R12, R9
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R3, R13
-	MOVD vdim+112(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value4ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead0
-	MOVD vdim+112(FP), R14
-	MOVD 8(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value4ahead1:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead1
-	MOVD vdim+112(FP), R14
-	MOVD 16(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value4ahead2:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead2
-	MOVD vdim+112(FP), R14
-	MOVD 24(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value4ahead3:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value4ahead3
+	ADD R16, R9
+	MOVD 32(R3), R10
+	ADD R16, R10
+	MOVD 40(R3), R11
+	ADD R16, R11
+	MOVD 48(R3), R12
+	ADD R16, R12
+	MOVD 56(R3), R13
+	ADD R16, R13
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead0
+	MOVD vdim+112(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead1
+	MOVD vdim+112(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead2
+	MOVD vdim+112(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead3
+	MOVD vdim+112(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead4
+	MOVD vdim+112(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead5
+	MOVD vdim+112(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead6
+	MOVD vdim+112(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead7
+	ADD $64, R3
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD R19, R14
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc00689 // ldr q9, [x20, #16]
+	SUBS $32, R16
+	BLT valueEightfew
+valueEightlines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x4f891242 // fmla v2.4s, v18.4s, v9.s[0]
+	WORD $0x4f891263 // fmla v3.4s, v19.4s, v9.s[0]
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x4fa912c2 // fmla v2.4s, v22.4s, v9.s[1]
+	WORD $0x4fa912e3 // fmla v3.4s, v23.4s, v9.s[1]
+	WORD $0xacc16998 // ldp q24, q26, [x12], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x4f891b42 // fmla v2.4s, v26.4s, v9.s[2]
+	WORD $0x4f891b63 // fmla v3.4s, v27.4s, v9.s[2]
+	WORD $0xacc179bc // ldp q28, q30, [x13], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
+	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xacc14950 // ldp q16, q18, [x10], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x4f891242 // fmla v2.4s, v18.4s, v9.s[0]
+	WORD $0x4f891263 // fmla v3.4s, v19.4s, v9.s[0]
+	WORD $0xacc15974 // ldp q20, q22, [x11], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x4fa912c2 // fmla v2.4s, v22.4s, v9.s[1]
+	WORD $0x4fa912e3 // fmla v3.4s, v23.4s, v9.s[1]
+	WORD $0xacc16998 // ldp q24, q26, [x12], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x4f891b42 // fmla v2.4s, v26.4s, v9.s[2]
+	WORD $0x4f891b63 // fmla v3.4s, v27.4s, v9.s[2]
+	WORD $0xacc179bc // ldp q28, q30, [x13], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
+	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueEightlines
+valueEightfew:
+	ADDS $32, R16
+	BEQ valueEightend
+	SUBS $8, R16
+	BLT valueEightlast
+valueEightoctet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0x3cc104d0 // ldr q16, [x6], #16
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x3cc10550 // ldr q16, [x10], #16
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4f891200 // fmla v0.4s, v16.4s, v9.s[0]
+	WORD $0x4f891221 // fmla v1.4s, v17.4s, v9.s[0]
+	WORD $0x3cc10574 // ldr q20, [x11], #16
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x4fa91280 // fmla v0.4s, v20.4s, v9.s[1]
+	WORD $0x4fa912a1 // fmla v1.4s, v21.4s, v9.s[1]
+	WORD $0x3cc10598 // ldr q24, [x12], #16
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x4f891b00 // fmla v0.4s, v24.4s, v9.s[2]
+	WORD $0x4f891b21 // fmla v1.4s, v25.4s, v9.s[2]
+	WORD $0x3cc105bc // ldr q28, [x13], #16
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
+	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueEightoctet
+valueEightlast:
+	ADDS $8, R16
+	BEQ valueEightend
+valueEightone:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0x7c4024d0 // ldr h16, [x6], #2
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x7c402554 // ldr h20, [x10], #2
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x4f891280 // fmla v0.4s, v20.4s, v9.s[0]
+	WORD $0x7c402575 // ldr h21, [x11], #2
+	WORD $0x2e613ab5 // shll v21.4s, v21.4h, #16
+	WORD $0x4fa912a0 // fmla v0.4s, v21.4s, v9.s[1]
+	WORD $0x7c402596 // ldr h22, [x12], #2
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4f891ac0 // fmla v0.4s, v22.4s, v9.s[2]
+	WORD $0x7c4025b7 // ldr h23, [x13], #2
+	WORD $0x2e613af7 // shll v23.4s, v23.4h, #16
+	WORD $0x4fa91ae0 // fmla v0.4s, v23.4s, v9.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueEightone
+valueEightend:
+	ADD $32, R5
+	SUB $8, R4
+	B valueEnd
+valueFour:
+	MOVD v+96(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead0
+	MOVD vdim+112(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead1
+	MOVD vdim+112(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead2
+	MOVD vdim+112(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead3
 	ADD $32, R3
-	MOVD o+64(FP), R14
-	MOVD oRows+120(FP), R13
-	MOVD R5, R15
-value4rows2:
-	CMP $2, R13
-	BLT value4rows2done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	WORD $0x3dc091fd // ldr q29, [x15, #576]
-	SUBS $32, R12
-	BLT value4rows2few
-value4rows2lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD oRows+120(FP), R17
+valueFourrows2:
+	CMP $2, R17
+	BLT valueFourrows2done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD R19, R15
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	WORD $0x3dc0928a // ldr q10, [x20, #576]
+	SUBS $32, R16
+	BLT valueFourrows2few
+valueFourrows2lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
+	WORD $0xad411de6 // ldp q6, q7, [x15, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1246 // fmla v6.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1267 // fmla v7.4s, v19.4s, v10.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x4faa12c6 // fmla v6.4s, v22.4s, v10.s[1]
+	WORD $0x4faa12e7 // fmla v7.4s, v23.4s, v10.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x4f8a1b46 // fmla v6.4s, v26.4s, v10.s[2]
+	WORD $0x4f8a1b67 // fmla v7.4s, v27.4s, v10.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
+	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
+	WORD $0xad411de6 // ldp q6, q7, [x15, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1246 // fmla v6.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1267 // fmla v7.4s, v19.4s, v10.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x4faa12c6 // fmla v6.4s, v22.4s, v10.s[1]
+	WORD $0x4faa12e7 // fmla v7.4s, v23.4s, v10.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x4f8a1b46 // fmla v6.4s, v26.4s, v10.s[2]
+	WORD $0x4f8a1b67 // fmla v7.4s, v27.4s, v10.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
+	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	SUBS $32, R16
+	BGE valueFourrows2lines
+valueFourrows2few:
+	ADDS $32, R16
+	BEQ valueFourrows2end
+	SUBS $8, R16
+	BLT valueFourrows2last
+valueFourrows2octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x4f8a1225 // fmla v5.4s, v17.4s, v10.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $32, R12
-	BGE value4rows2lines
-value4rows2few:
-	ADDS $32, R12
-	BEQ value4rows2end
-	SUBS $8, R12
-	BLT value4rows2last
-value4rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x4fbd127b // fmla v27.4s, v19.4s, v29.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x4f9d1abb // fmla v27.4s, v21.4s, v29.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0x4fbd1afb // fmla v27.4s, v23.4s, v29.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value4rows2octet
-value4rows2last:
-	ADDS $8, R12
-	BEQ value4rows2end
-value4rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4faa1284 // fmla v4.4s, v20.4s, v10.s[1]
+	WORD $0x4faa12a5 // fmla v5.4s, v21.4s, v10.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f8a1b04 // fmla v4.4s, v24.4s, v10.s[2]
+	WORD $0x4f8a1b25 // fmla v5.4s, v25.4s, v10.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
+	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	SUBS $8, R16
+	BGE valueFourrows2octet
+valueFourrows2last:
+	ADDS $8, R16
+	BEQ valueFourrows2end
+valueFourrows2one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
+	WORD $0xbd4001e4 // ldr s4, [x15]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f8a1204 // fmla v4.4s, v16.4s, v10.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4faa1224 // fmla v4.4s, v17.4s, v10.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbd125a // fmla v26.4s, v18.4s, v29.s[1]
-	WORD $0x7c402514 // ldr h20, [x8], #2
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f8a1a44 // fmla v4.4s, v18.4s, v10.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4faa1a64 // fmla v4.4s, v19.4s, v10.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	WORD $0xbc0045e4 // str s4, [x15], #4
+	SUBS $1, R16
+	BNE valueFourrows2one
+valueFourrows2end:
+	ADD $1152, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $2, R17
+	B valueFourrows2
+valueFourrows2done:
+valueFourrows1:
+	CMP $1, R17
+	BLT valueFourrows1done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0x3dc00288 // ldr q8, [x20, #0]
+	SUBS $32, R16
+	BLT valueFourrows1few
+valueFourrows1lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9d1a9a // fmla v26.4s, v20.4s, v29.s[2]
-	WORD $0x7c402536 // ldr h22, [x9], #2
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
 	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbd1ada // fmla v26.4s, v22.4s, v29.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value4rows2one
-value4rows2end:
-	ADD $1152, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $2, R13
-	B value4rows2
-value4rows2done:
-value4rows1:
-	CMP $1, R13
-	BLT value4rows1done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0x3dc001fc // ldr q28, [x15, #0]
-	SUBS $32, R12
-	BLT value4rows1few
-value4rows1lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xacc158f4 // ldp q20, q22, [x7], #32
+	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
+	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
+	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
+	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x4fa812c2 // fmla v2.4s, v22.4s, v8.s[1]
+	WORD $0x4fa812e3 // fmla v3.4s, v23.4s, v8.s[1]
+	WORD $0xacc16918 // ldp q24, q26, [x8], #32
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x6e613b5b // shll2 v27.4s, v26.8h, #16
+	WORD $0x2e613b5a // shll v26.4s, v26.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x4f881b42 // fmla v2.4s, v26.4s, v8.s[2]
+	WORD $0x4f881b63 // fmla v3.4s, v27.4s, v8.s[2]
+	WORD $0xacc1793c // ldp q28, q30, [x9], #32
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
+	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
+	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueFourrows1lines
+valueFourrows1few:
+	ADDS $32, R16
+	BEQ valueFourrows1end
+	SUBS $8, R16
+	BLT valueFourrows1last
+valueFourrows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x3cc104f4 // ldr q20, [x7], #16
 	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
 	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $32, R12
-	BGE value4rows1lines
-value4rows1few:
-	ADDS $32, R12
-	BEQ value4rows1end
-	SUBS $8, R12
-	BLT value4rows1last
-value4rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x3cc104f2 // ldr q18, [x7], #16
-	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
-	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x4fbc1279 // fmla v25.4s, v19.4s, v28.s[1]
-	WORD $0x3cc10514 // ldr q20, [x8], #16
-	WORD $0x6e613a95 // shll2 v21.4s, v20.8h, #16
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x4f9c1ab9 // fmla v25.4s, v21.4s, v28.s[2]
-	WORD $0x3cc10536 // ldr q22, [x9], #16
-	WORD $0x6e613ad7 // shll2 v23.4s, v22.8h, #16
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0x4fbc1af9 // fmla v25.4s, v23.4s, v28.s[3]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value4rows1octet
-value4rows1last:
-	ADDS $8, R12
-	BEQ value4rows1end
-value4rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
+	WORD $0x4fa81280 // fmla v0.4s, v20.4s, v8.s[1]
+	WORD $0x4fa812a1 // fmla v1.4s, v21.4s, v8.s[1]
+	WORD $0x3cc10518 // ldr q24, [x8], #16
+	WORD $0x6e613b19 // shll2 v25.4s, v24.8h, #16
+	WORD $0x2e613b18 // shll v24.4s, v24.4h, #16
+	WORD $0x4f881b00 // fmla v0.4s, v24.4s, v8.s[2]
+	WORD $0x4f881b21 // fmla v1.4s, v25.4s, v8.s[2]
+	WORD $0x3cc1053c // ldr q28, [x9], #16
+	WORD $0x6e613b9d // shll2 v29.4s, v28.8h, #16
+	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
+	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
+	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueFourrows1octet
+valueFourrows1last:
+	ADDS $8, R16
+	BEQ valueFourrows1end
+valueFourrows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x7c4024f2 // ldr h18, [x7], #2
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x7c4024f1 // ldr h17, [x7], #2
+	WORD $0x2e613a31 // shll v17.4s, v17.4h, #16
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x7c402512 // ldr h18, [x8], #2
 	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
-	WORD $0x4fbc1258 // fmla v24.4s, v18.4s, v28.s[1]
-	WORD $0x7c402514 // ldr h20, [x8], #2
-	WORD $0x2e613a94 // shll v20.4s, v20.4h, #16
-	WORD $0x4f9c1a98 // fmla v24.4s, v20.4s, v28.s[2]
-	WORD $0x7c402536 // ldr h22, [x9], #2
-	WORD $0x2e613ad6 // shll v22.4s, v22.4h, #16
-	WORD $0x4fbc1ad8 // fmla v24.4s, v22.4s, v28.s[3]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value4rows1one
-value4rows1end:
-	ADD $576, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<1, R6
-	SUB R12<<1, R7
-	SUB R12<<1, R8
-	SUB R12<<1, R9
-	SUB $1, R13
-	B value4rows1
-value4rows1done:
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x7c402533 // ldr h19, [x9], #2
+	WORD $0x2e613a73 // shll v19.4s, v19.4h, #16
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueFourrows1one
+valueFourrows1end:
+	ADD $576, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<1, R6
+	SUB R16<<1, R7
+	SUB R16<<1, R8
+	SUB R16<<1, R9
+	SUB $1, R17
+	B valueFourrows1
+valueFourrows1done:
 	ADD $16, R5
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD v+96(FP), R12
+	MOVD v+96(FP), R16
 	MOVD 0(R3), R6
-	ADD R12, R6
-	MOVD ahead+136(FP), R13
-	ADD R13<<3, R3, R13
-	MOVD vdim+112(FP), R14
-	MOVD 0(R13), R15
-	ADD R12, R15
-	LSL $1, R14
-	ADD R15, R14
-value1ahead0:
-	WORD $0xf98001e2 // prfm pldl2keep, [x15]
-	ADD $64, R15
-	CMP R14, R15
-	BLO value1ahead0
+	ADD R16, R6
+	MOVD ahead+136(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+112(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueOneahead0
 	ADD $8, R3
-	MOVD o+64(FP), R14
-	MOVD oRows+120(FP), R13
-	MOVD R5, R15
-value1rows2:
-	CMP $2, R13
-	BLT value1rows2done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD R14, R11
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	WORD $0xbd4241fd // ldr s29, [x15, #576]
-	SUBS $32, R12
-	BLT value1rows2few
-value1rows2lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
+	MOVD o+64(FP), R19
+	MOVD R5, R20
+	MOVD oRows+120(FP), R17
+valueOnerows1:
+	CMP $1, R17
+	BLT valueOnerows1done
+	MOVD oStep+72(FP), R16
+	MOVD R19, R14
+	ADD R16<<2, R19
+	MOVD vdim+112(FP), R16
+	WORD $0xbd400288 // ldr s8, [x20, #0]
+	SUBS $32, R16
+	BLT valueOnerows1few
+valueOnerows1lines:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
+	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
+	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
+	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
+	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
+	WORD $0x6e613a53 // shll2 v19.4s, v18.8h, #16
+	WORD $0x2e613a52 // shll v18.4s, v18.4h, #16
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
+	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	SUBS $32, R16
+	BGE valueOnerows1lines
+valueOnerows1few:
+	ADDS $32, R16
+	BEQ valueOnerows1end
+	SUBS $8, R16
+	BLT valueOnerows1last
+valueOnerows1octet:
+	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0x3cc104d0 // ldr q16, [x6], #16
 	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $32, R12
-	BGE value1rows2lines
-value1rows2few:
-	ADDS $32, R12
-	BEQ value1rows2end
-	SUBS $8, R12
-	BLT value1rows2last
-value1rows2octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0xad406d7a // ldp q26, q27, [x11, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0x4f9d123b // fmla v27.4s, v17.4s, v29.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xac816d7a // stp q26, q27, [x11], #32
-	SUBS $8, R12
-	BGE value1rows2octet
-value1rows2last:
-	ADDS $8, R12
-	BEQ value1rows2end
-value1rows2one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0xbd40017a // ldr s26, [x11]
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
+	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	SUBS $8, R16
+	BGE valueOnerows1octet
+valueOnerows1last:
+	ADDS $8, R16
+	BEQ valueOnerows1end
+valueOnerows1one:
+	WORD $0xbd4001c0 // ldr s0, [x14]
 	WORD $0x7c4024d0 // ldr h16, [x6], #2
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9d121a // fmla v26.4s, v16.4s, v29.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	WORD $0xbc00457a // str s26, [x11], #4
-	SUBS $1, R12
-	BNE value1rows2one
-value1rows2end:
-	ADD $1152, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<1, R6
-	SUB $2, R13
-	B value1rows2
-value1rows2done:
-value1rows1:
-	CMP $1, R13
-	BLT value1rows1done
-	MOVD oStep+72(FP), R12
-	MOVD R14, R10
-	ADD R12<<2, R14
-	MOVD vdim+112(FP), R12
-	WORD $0xbd4001fc // ldr s28, [x15, #0]
-	SUBS $32, R12
-	BLT value1rows1few
-value1rows1lines:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $32, R12
-	BGE value1rows1lines
-value1rows1few:
-	ADDS $32, R12
-	BEQ value1rows1end
-	SUBS $8, R12
-	BLT value1rows1last
-value1rows1octet:
-	WORD $0xad406558 // ldp q24, q25, [x10, #0]
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x6e613a11 // shll2 v17.4s, v16.8h, #16
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0x4f9c1239 // fmla v25.4s, v17.4s, v28.s[0]
-	WORD $0xac816558 // stp q24, q25, [x10], #32
-	SUBS $8, R12
-	BGE value1rows1octet
-value1rows1last:
-	ADDS $8, R12
-	BEQ value1rows1end
-value1rows1one:
-	WORD $0xbd400158 // ldr s24, [x10]
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
-	WORD $0x4f9c1218 // fmla v24.4s, v16.4s, v28.s[0]
-	WORD $0xbc004558 // str s24, [x10], #4
-	SUBS $1, R12
-	BNE value1rows1one
-value1rows1end:
-	ADD $576, R15
-	MOVD vdim+112(FP), R12
-	SUB R12<<1, R6
-	SUB $1, R13
-	B value1rows1
-value1rows1done:
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0xbc0045c0 // str s0, [x14], #4
+	SUBS $1, R16
+	BNE valueOnerows1one
+valueOnerows1end:
+	ADD $576, R20
+	MOVD vdim+112(FP), R16
+	SUB R16<<1, R6
+	SUB $1, R17
+	B valueOnerows1
+valueOnerows1done:
 	ADD $4, R5
 	SUB $1, R4
 valueEnd:

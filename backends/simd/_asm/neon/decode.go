@@ -1,12 +1,10 @@
 package main
 
-import (
-	"fmt"
-	"math"
-)
+import "fmt"
 
 const (
 	decodeKeys  = 4   // keys of a tile
+	manyKeys    = 8   // the same of a single query row
 	tileQueries = 2   // query rows of a tile
 	scoreStep   = 144 // elements between rows of S
 	scoreBytes  = 4 * scoreStep
@@ -22,13 +20,15 @@ type storage struct {
 	scattered bool // rows lie where a table says, as those of pages do
 }
 
-// The registers of a tile of decode. Scores: two sums for each row and key, of which either has every other vector of
-// a row. Values: the weights of a row's keys in one vector, two vectors of O. Keys take two vectors each.
+// The registers of a tile of decode. Scores: two sums for each row and key, of which either has every
+// other vector of a row. Values: the weights of a row's keys in one or two vectors, and vectors of O.
+// Vectors of keys take turns: the processor renames them.
 const (
-	decodeSums    = 0  // (2r+half)*4 + key
-	decodeKeysV   = 16 // and to 23
-	decodeQueries = 24 // two for each row
-	decodeWeight  = 28 // one for each row
+	decodeSums    = 0  // (2r+half)*keys + key
+	decodeKeysV   = 16 // and to 23: four for a key, two keys
+	decodeQueries = 24 // to 29 or 31: two, or four for 16-bit keys
+	valueOs       = 0  // four for each row
+	valueWeights  = 8  // two for each row
 )
 
 // attend writes what reads K and V, with the head dim in the lanes: the scores S = Q Kᵀ of one
@@ -51,7 +51,7 @@ func (t storage) attend() {
 	x := &attention{storage: t}
 	x.key = t.newSide("k", "dim", "q", "s", "qRows", "kKeys", "qStep")
 	x.value = t.newSide("v", "vdim", "o", "p", "oRows", "vKeys", "oStep")
-	x.rows, x.others = t.temps(decodeKeys), t.temps(tileQueries)
+	x.rows, x.others = t.temps(manyKeys), t.temps(tileQueries)
 	x.n, x.left, x.first, x.weights, x.ahead = t.temp(), t.temp(), t.temp(), t.temp(), t.temp()
 	t.label("keys")
 	x.half(&x.key, "score", x.scores)
@@ -85,34 +85,50 @@ type attention struct {
 	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first of them, their scores
 }
 
-// half writes a turn of one side: four keys, or one where there are fewer.
+// half writes a turn of one side: four keys, eight with a single query row, or one where there are fewer.
 func (x *attention) half(s *side, label string, tile func(label string, keys, rows int)) {
 	x.op("CBZ %v, %sEnd", s.keys, label)
 	x.op("CMP $%d, %v", decodeKeys, s.keys)
 	x.op("BLT %sOne", label)
-	for _, keys := range []int{decodeKeys, 1} {
-		if keys == 1 {
-			x.label(label + "One")
-		}
-		name := fmt.Sprintf("%s%d", label, keys)
-		x.setKeys(s, keys, name)
-		x.load(s.other, x.first)
-		x.load(s.rows, x.left)
-		x.op("MOVD %v, %v", s.scores, x.weights)
-		x.inGroups(name+"rows", x.left, []int{tileQueries, 1}, func(rows int, label string) {
-			x.setOthers(s, rows)
-			x.load(s.dim, x.n)
-			tile(label, keys, rows)
-			x.op("ADD $%d, %v", rows*scoreBytes, x.weights)
-			x.back(s, keys)
-		})
-		x.op("ADD $%d, %v", 4*keys, s.scores)
-		x.op("SUB $%d, %v", keys, s.keys)
-		if keys > 1 {
-			x.op("B %sEnd", label)
-		}
-	}
+	x.load(s.rows, x.left)
+	x.op("CMP $1, %v", x.left)
+	x.op("BNE %sFour", label)
+	x.op("CMP $%d, %v", manyKeys, s.keys)
+	x.op("BLT %sFour", label)
+	x.turn(s, label+"Eight", manyKeys, func(keys int) { tile(label+"Eight", keys, 1) })
+	x.op("B %sEnd", label)
+	x.label(label + "Four")
+	x.turn(s, label+"Four", decodeKeys, func(keys int) { x.overRows(s, label+"Four", keys, []int{tileQueries, 1}, tile) })
+	x.op("B %sEnd", label)
+	x.label(label + "One")
+	x.turn(s, label+"One", 1, func(keys int) { x.overRows(s, label+"One", keys, []int{1}, tile) })
 	x.label(label + "End")
+}
+
+// turn writes what some keys have to do with all rows, from the first one on.
+func (x *attention) turn(s *side, label string, keys int, rows func(keys int)) {
+	x.setKeys(s, keys, label)
+	x.load(s.other, x.first)
+	x.op("MOVD %v, %v", s.scores, x.weights)
+	if keys == manyKeys {
+		x.op("MOVD %v, %v", x.first, x.others[0])
+		x.load(s.dim, x.n)
+	}
+	rows(keys)
+	x.op("ADD $%d, %v", 4*keys, s.scores)
+	x.op("SUB $%d, %v", keys, s.keys)
+}
+
+// overRows writes the loop over the rows.
+func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile func(label string, keys, rows int)) {
+	x.load(s.rows, x.left)
+	x.inGroups(name+"rows", x.left, sizes, func(rows int, label string) {
+		x.setOthers(s, rows)
+		x.load(s.dim, x.n)
+		tile(label, keys, rows)
+		x.op("ADD $%d, %v", rows*scoreBytes, x.weights)
+		x.back(s, keys)
+	})
 }
 
 // setKeys sets the rows of the next keys, and moves on.
@@ -201,14 +217,33 @@ func (x *attention) alongRow(label string, keys int, octets func(n int), one fun
 	x.label(label + "end")
 }
 
-// loadOctet loads eight elements of a row as two vectors of float32, and moves on.
-func (x *attention) loadOctet(v int, row reg) {
-	if x.bytes == 4 {
-		x.v("ldp q%d, q%d, [x%d], #32", v, v+1, row)
+// eachOctet writes what is done with n octets of elements, two at a time where one load brings
+// them, as vectors of float32: with the first of them and how many.
+func (x *attention) eachOctet(n int, step func(vectors int)) {
+	if x.bytes == 2 && n%2 == 0 {
+		for range n / 2 {
+			step(4)
+		}
 		return
 	}
-	x.v("ldr q%d, [x%d], #16", v, row)
-	x.widenPair(x.name, v)
+	for range n {
+		step(2)
+	}
+}
+
+// loadKey loads so many vectors of a key as float32, and moves on.
+func (x *attention) loadKey(v, vectors int, row reg) {
+	switch {
+	case x.bytes == 4:
+		x.v("ldp q%d, q%d, [x%d], #32", v, v+1, row)
+	case vectors == 4:
+		x.v("ldp q%d, q%d, [x%d], #32", v, v+2, row)
+		x.widenPair(x.name, v)
+		x.widenPair(x.name, v+2)
+	default:
+		x.v("ldr q%d, [x%d], #16", v, row)
+		x.widenPair(x.name, v)
+	}
 }
 
 // loadOne loads an element, with zeros beside it.
@@ -227,176 +262,109 @@ func (x *attention) loadOne(v int, row reg) {
 
 // scores writes the scores of some keys with some rows.
 func (x *attention) scores(label string, keys, rows int) {
-	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*decodeKeys + key }
-	for v := range 2 * rows * decodeKeys {
+	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
+	for v := range 2 * rows * keys {
 		x.clear(v)
 	}
 	x.alongRow(label, keys, func(n int) {
-		for range n {
+		x.eachOctet(n, func(vectors int) {
 			for r := range rows {
-				x.v("ldp q%d, q%d, [x%d], #32", decodeQueries+2*r, decodeQueries+2*r+1, x.others[r])
+				for pair := 0; pair < vectors; pair += 2 {
+					q := decodeQueries + vectors*r + pair
+					x.v("ldp q%d, q%d, [x%d], #32", q, q+1, x.others[r])
+				}
 			}
 			for i := range keys {
-				x.loadOctet(decodeKeysV+2*i, x.rows[i])
+				key := decodeKeysV + i%2*4
+				x.loadKey(key, vectors, x.rows[i])
 				for r := range rows {
-					for half := range 2 {
-						x.v("fmla v%d.4s, v%d.4s, v%d.4s", sum(r, half, i), decodeKeysV+2*i+half, decodeQueries+2*r+half)
+					for v := range vectors {
+						x.v("fmla v%d.4s, v%d.4s, v%d.4s", sum(r, v%2, i), key+v, decodeQueries+vectors*r+v)
 					}
 				}
 			}
-		}
+		})
 	}, func() {
 		for r := range rows {
-			x.v("ldr s%d, [x%d], #4", decodeQueries+2*r, x.others[r])
+			x.v("ldr s%d, [x%d], #4", decodeQueries+r, x.others[r])
 		}
 		for i := range keys {
-			x.loadOne(decodeKeysV+2*i, x.rows[i])
+			x.loadOne(decodeKeysV+i%8, x.rows[i])
 			for r := range rows {
-				x.v("fmla v%d.4s, v%d.4s, v%d.4s", sum(r, 0, i), decodeKeysV+2*i, decodeQueries+2*r)
+				x.v("fmla v%d.4s, v%d.4s, v%d.4s", sum(r, 0, i), decodeKeysV+i%8, decodeQueries+r)
 			}
 		}
 	})
 	for r := range rows {
-		for i := range keys {
-			x.v("fadd v%d.4s, v%d.4s, v%d.4s", sum(r, 0, i), sum(r, 0, i), sum(r, 1, i))
-		}
-		a := sum(r, 0, 0)
+		x.storeScores(sum(r, 0, 0), sum(r, 1, 0), keys, r*scoreBytes)
+	}
+}
+
+// storeScores stores the sums over the lanes of two sums of each key.
+func (x *attention) storeScores(first, second, keys, offset int) {
+	for i := range keys {
+		x.v("fadd v%d.4s, v%d.4s, v%d.4s", first+i, first+i, second+i)
+	}
+	if keys == 1 {
+		x.v("faddp v%d.4s, v%d.4s, v%d.4s", first, first, first)
+		x.v("faddp v%d.4s, v%d.4s, v%d.4s", first, first, first)
+		x.v("str s%d, [x%d, #%d]", first, x.weights, offset)
+		return
+	}
+	for i := 0; i < keys; i += 4 {
+		a := first + i
 		x.v("faddp v%d.4s, v%d.4s, v%d.4s", a, a, a+1)
 		x.v("faddp v%d.4s, v%d.4s, v%d.4s", a+1, a+2, a+3)
 		x.v("faddp v%d.4s, v%d.4s, v%d.4s", a, a, a+1)
-		x.v(map[int]string{decodeKeys: "str q%d, [x%d, #%d]", 1: "str s%d, [x%d, #%d]"}[keys], a, x.weights, r*scoreBytes)
+		x.v("str q%d, [x%d, #%d]", a, x.weights, offset+4*i)
 	}
 }
 
 // values writes what some keys add to some rows. O passes through registers.
 func (x *attention) values(label string, keys, rows int) {
 	for r := range rows {
-		x.v(map[int]string{decodeKeys: "ldr q%d, [x%d, #%d]", 1: "ldr s%d, [x%d, #%d]"}[keys], decodeWeight+r, x.weights, r*scoreBytes)
+		for i := 0; i < keys; i += 4 {
+			x.v(map[bool]string{true: "ldr q%d, [x%d, #%d]", false: "ldr s%d, [x%d, #%d]"}[keys > 1], valueWeights+2*r+i/4, x.weights, r*scoreBytes+4*i)
+		}
+	}
+	add := func(o, v, r, i int) {
+		x.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", o, v, valueWeights+2*r+i/4, i%4)
 	}
 	x.alongRow(label, keys, func(n int) {
-		for range n {
+		x.eachOctet(n, func(vectors int) {
 			for r := range rows {
-				x.v2("ldp", decodeQueries+2*r, x.others[r], 0)
+				for pair := 0; pair < vectors; pair += 2 {
+					x.v2("ldp", valueOs+4*r+pair, x.others[r], 16*pair)
+				}
 			}
 			for i := range keys {
-				x.loadOctet(decodeKeysV+2*i, x.rows[i])
+				key := decodeKeysV + i%4*4
+				x.loadKey(key, vectors, x.rows[i])
 				for r := range rows {
-					for half := range 2 {
-						x.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", decodeQueries+2*r+half, decodeKeysV+2*i+half, decodeWeight+r, i)
+					for v := range vectors {
+						add(valueOs+4*r+v, key+v, r, i)
 					}
 				}
 			}
 			for r := range rows {
-				x.v("stp q%d, q%d, [x%d], #32", decodeQueries+2*r, decodeQueries+2*r+1, x.others[r])
+				for pair := 0; pair < vectors; pair += 2 {
+					o := valueOs + 4*r + pair
+					x.v("stp q%d, q%d, [x%d], #32", o, o+1, x.others[r])
+				}
 			}
-		}
+		})
 	}, func() {
 		for r := range rows {
-			x.v("ldr s%d, [x%d]", decodeQueries+2*r, x.others[r])
+			x.v("ldr s%d, [x%d]", valueOs+4*r, x.others[r])
 		}
 		for i := range keys {
-			x.loadOne(decodeKeysV+2*i, x.rows[i])
+			x.loadOne(decodeKeysV+i, x.rows[i])
 			for r := range rows {
-				x.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", decodeQueries+2*r, decodeKeysV+2*i, decodeWeight+r, i)
+				add(valueOs+4*r, decodeKeysV+i, r, i)
 			}
 		}
 		for r := range rows {
-			x.v("str s%d, [x%d], #4", decodeQueries+2*r, x.others[r])
+			x.v("str s%d, [x%d], #4", valueOs+4*r, x.others[r])
 		}
 	})
-}
-
-// decodeWeights writes P = 2^(S - max), in place, with the running maximum and sum, and the
-// rescaling of O.
-func (g *generator) decodeWeights() {
-	g.routine("decodeWeights", "s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int",
-		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets",
-		"s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite",
-		fmt.Sprintf("number. Rows of S lie %d elements apart, with -Inf from keys to a multiple of 16; rows of O oStep", scoreStep),
-		"elements, a multiple of 16. 0 < keys <= 128, 0 < rows.")
-	s, rows, keys, m, l := g.param("s"), g.param("rows"), g.param("keys"), g.param("m"), g.param("l")
-	o, oStep := g.param("o"), g.stepParam("oStep")
-	at, n, one := g.temp(), g.temp(), g.temp()
-	const top, lowest, before = 27, 28, 29 // and weightShift in four copies, weightSum
-	e := g.exp2Constants(weightNumbers)
-	g.broadcast("scale", weightScale)
-	g.constant(-math.MaxFloat32, lowest)
-	g.op("ADD $%d, %v", lanes-1, keys)
-	g.op("LSR $4, %v", keys)
-	g.op("MOVW $0x%08x, %v", math.Float32bits(1), one)
-	overRow := func(label string, body func()) {
-		g.op("MOVD %v, %v", s, at)
-		g.op("MOVD %v, %v", keys, n)
-		g.label(label)
-		body()
-		g.op("ADD $%d, %v", rowBytes, at)
-		g.count(n, label)
-	}
-	g.label("row")
-	g.v("ld1r {v%d.4s}, [x%d]", before, m)
-	each(func(q int) { g.v("mov v%d.16b, v%d.16b", weightShift+q, before) })
-	overRow("top", func() {
-		g.loadRow(at, 0, weightX)
-		each(func(q int) { g.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", weightShift+q, weightShift+q, weightX+q) }) // a NaN score leaves it as it is
-	})
-	for q := 1; q < vectors; q++ {
-		g.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", weightShift, weightShift, weightShift+q)
-	}
-	g.v("fmaxnmv s%d, v%d.4s", top, weightShift)
-	g.v("str s%d, [x%d], #4", top, m)
-	g.v("dup v%d.4s, v%d.s[0]", weightShift, top)
-	g.v("fmax v%d.4s, v%d.4s, v%d.4s", weightShift, weightShift, lowest)
-	each(func(q int) { g.v("mov v%d.16b, v%d.16b", weightShift+q, weightShift) })
-	g.clear(weightSum, weightSum+1, weightSum+2, weightSum+3)
-	overRow("weight", func() {
-		for pair := 0; pair < vectors; pair += 2 {
-			g.v2("ldp", weightX, at, 16*pair)
-			g.weigh(e, pair)
-			g.v2("stp", weightX, at, 16*pair)
-			for i := range 2 {
-				g.v("fadd v%d.4s, v%d.4s, v%d.4s", weightSum+pair+i, weightSum+pair+i, weightX+i)
-			}
-		}
-	})
-	g.endWeights(e, before, l)
-	g.rescale(o, oStep, at, n, one)
-	g.op("ADD $%d, %v", scoreBytes, s)
-	g.op("ADD %v, %v", oStep, o)
-	g.count(rows, "row")
-	g.done()
-}
-
-// endWeights sets alpha, which it leaves in weightX, and adds the sums to alpha times l.
-func (g *generator) endWeights(e exponential, before int, l reg) {
-	g.v("mov v%d.16b, v%d.16b", weightX, before)
-	g.v("mov v%d.16b, v%d.16b", weightX+1, before)
-	g.weigh(e, 0)
-	for q := 1; q < vectors; q++ {
-		g.v("fadd v%d.4s, v%d.4s, v%d.4s", weightSum, weightSum, weightSum+q)
-	}
-	for range 2 {
-		g.v("faddp v%d.4s, v%d.4s, v%d.4s", weightSum, weightSum, weightSum)
-	}
-	g.v("ldr s%d, [x%d]", weightScratch, l)
-	g.v("fmul v%d.4s, v%d.4s, v%d.4s", weightScratch, weightScratch, weightX)
-	g.v("fadd v%d.4s, v%d.4s, v%d.4s", weightSum, weightSum, weightScratch)
-	g.v("str s%d, [x%d], #4", weightSum, l)
-}
-
-// rescale multiplies a row of O with weightX, unless that is 1: most blocks do not raise the
-// maximum.
-func (g *generator) rescale(o, oStep, at, n, one reg) {
-	g.v("umov w%d, v%d.s[0]", n, weightX)
-	g.op("CMPW %v, %v", one, n)
-	g.op("BEQ same")
-	g.op("MOVD %v, %v", o, at)
-	g.op("MOVD %v, %v", oStep, n)
-	g.label("rescale")
-	g.loadRow(at, 0, weightScratch)
-	each(func(q int) { g.v("fmul v%d.4s, v%d.4s, v%d.4s", weightScratch+q, weightScratch+q, weightX) })
-	g.storeRow(weightScratch, at, 0)
-	g.op("ADD $%d, %v", rowBytes, at)
-	g.op("SUBS $%d, %v", rowBytes, n)
-	g.op("BNE rescale")
-	g.label("same")
 }

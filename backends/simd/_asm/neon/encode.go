@@ -42,7 +42,6 @@ var fields = map[rune]func(x uint32) uint32{
 
 var forms = map[string]form{
 	"fmla v.4s, v.4s, v.s[]":  {0x4f801000, "dnmi"},
-	"fmul v.4s, v.4s, v.s[]":  {0x4f809000, "dnmi"},
 	"fmla v.4s, v.4s, v.4s":   {0x4e20cc00, "dnm"},
 	"fmls v.4s, v.4s, v.4s":   {0x4ea0cc00, "dnm"},
 	"fmul v.4s, v.4s, v.4s":   {0x6e20dc00, "dnm"},
@@ -52,7 +51,6 @@ var forms = map[string]form{
 	"fmax v.4s, v.4s, v.4s":   {0x4e20f400, "dnm"},
 	"fmin v.4s, v.4s, v.4s":   {0x4ea0f400, "dnm"},
 	"fmaxnm v.4s, v.4s, v.4s": {0x4e20c400, "dnm"},
-	"fminnm v.4s, v.4s, v.4s": {0x4ea0c400, "dnm"},
 	"faddp v.4s, v.4s, v.4s":  {0x6e20d400, "dnm"},
 	"fcmeq v.4s, v.4s, v.4s":  {0x4e20e400, "dnm"},
 	"fabs v.4s, v.4s":         {0x4ea0f800, "dn"},
@@ -68,10 +66,8 @@ var forms = map[string]form{
 	"bit v.16b, v.16b, v.16b": {0x6ea01c00, "dnm"},
 	"movi v.2d, #":            {0x6f00e400, "d_"},
 	"mov v.16b, v.16b":        {0x4ea01c00, "d="},
-	"mov v.s[], w":            {0x4e041c00, "den"},
 	"dup v.4s, w":             {0x4e040c00, "dn"},
 	"dup v.4s, v.s[]":         {0x4e040400, "dne"},
-	"fmov s, w":               {0x1e270000, "dn"},
 	"umov w, v.s[]":           {0x0e043c00, "dne"},
 
 	"shl v.4s, v.4s, #":          {0x4f205400, "dnl"},
@@ -79,7 +75,6 @@ var forms = map[string]form{
 	"ushr v.4s, v.4s, #":         {0x6f200400, "dnr"},
 	"add v.4s, v.4s, v.4s":       {0x4ea08400, "dnm"},
 	"sub v.4s, v.4s, v.4s":       {0x6ea08400, "dnm"},
-	"mul v.4s, v.4s, v.4s":       {0x4ea09c00, "dnm"},
 	"umull v.2d, v.2s, v.2s":     {0x2ea0c000, "dnm"},
 	"umull2 v.2d, v.4s, v.4s":    {0x6ea0c000, "dnm"},
 	"cmtst v.4s, v.4s, v.4s":     {0x4ea08c00, "dnm"},
@@ -120,13 +115,10 @@ var forms = map[string]form{
 	"str q, [x]":             {0x3d800000, "dn"},
 	"str q, [x, #]":          {0x3d800000, "dno"},
 	"str q, [x], #":          {0x3c800400, "dnu"},
-	"str s, [x]":             {0xbd000000, "dn"},
 	"str s, [x, #]":          {0xbd000000, "dnw"},
 	"str s, [x], #":          {0xbc000400, "dnu"},
-	"ldp q, q, [x]":          {0xad400000, "dtn"},
 	"ldp q, q, [x, #]":       {0xad400000, "dtnp"},
 	"ldp q, q, [x], #":       {0xacc00000, "dtnp"},
-	"stp q, q, [x]":          {0xad000000, "dtn"},
 	"stp q, q, [x, #]":       {0xad000000, "dtnp"},
 	"stp q, q, [x], #":       {0xac800000, "dtnp"},
 	"ld1 {v.4s}, [x], x":     {0x4cc07800, "dnm"},
@@ -134,9 +126,7 @@ var forms = map[string]form{
 	"ld1r {v.4s}, [x]":       {0x4d40c800, "dn"},
 	"ld1r {v.4s}, [x], x":    {0x4dc0c800, "dnm"},
 	"prfm pldl1keep, [x]":    {0xf9800000, "n"},
-	"prfm pldl1keep, [x, #]": {0xf9800000, "nh"},
 	"prfm pldl2keep, [x]":    {0xf9800002, "n"},
-	"prfm pldl2keep, [x, #]": {0xf9800002, "nh"},
 	"prfm pldl2keep, [x, x]": {0xf8a06802, "nm"},
 }
 
