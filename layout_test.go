@@ -42,6 +42,7 @@ var rooms = []struct {
 	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
 	{"dispatch", []string{"."}},
 	{"cmd/flashrun", []string{anything}},
+	{"bench/peers/instructions", []string{".", "backends/simd"}},
 	{"bench/peers/product", []string{".", "backends/simd", "internal/matmul"}},
 	{"bench/peers/sentences", []string{"dispatch", "nn/bert", "safetensors"}},
 	{"bench/peers/*", []string{".", "dispatch", "safetensors"}},

@@ -12,6 +12,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
+// What the kernels in assembly take beyond dense attention, by name: what is new must be
+// taught first.
+const (
+	bwdTake = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
+		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
+	fwdTake = bwdTake | flashkit.FeaturePage | flashkit.FeatureCarry
+)
+
 // withOthers returns the kernels in assembly in the order of abouts: own, and those that this
 // program cannot run, as they are for another platform, or a build tag turns them off.
 func withOthers(own []flashkit.Kernel) (list []flashkit.Kernel) {
@@ -36,8 +44,13 @@ func without(k flashkit.Kernel) flashkit.Kernel {
 	k.Missing = func() string { return reason }
 	k.Cost = func(*flashkit.Call) time.Duration { return math.MaxInt64 / 2 }
 	k.Run = func(context.Context, *flashkit.Call) error { return errors.New(reason) }
-	if strings.Contains(k.Name, "/bwd_") {
-		k.Pass = flashkit.PassBackward
+	switch {
+	case strings.Contains(k.Name, "/bwd_"):
+		k.Pass, k.Takes = flashkit.PassBackward, bwdTake
+	case slices.Contains(k.DTypes, flashkit.Float32):
+		k.Takes = fwdTake | flashkit.FeatureMixed
+	default: // of bf16 alone, as Q is
+		k.Takes = fwdTake
 	}
 	return k
 }

@@ -10,14 +10,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What the kernels in assembly take beyond dense attention, by name: what is new must be
-// taught first.
-const (
-	bwdTake = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
-		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
-	fwdTake = bwdTake | flashkit.FeaturePage | flashkit.FeatureCarry
-)
-
 // vector returns a kernel in assembly.
 func vector(name string, missing func() string, refuses func(flashkit.Problem) string, cost func(*flashkit.Call) time.Duration, memory func(*flashkit.Call) float64, run func(context.Context, *flashkit.Call) error, takes flashkit.Feature) flashkit.Kernel {
 	pass := flashkit.PassForward
