@@ -78,13 +78,20 @@ fuzz: ## every fuzz target for FUZZTIME
 # emulation. What is skipped is slow and does not depend on the processor.
 EMULATED = -test.short -test.run 'Conformance/$(1)/(_|^sweep|^b4-h5-g5-n31-)' -test.skip '//(invalid_arguments|concurrent_calls|long_(rows|columns)|after_)'
 
+# The routines of NEON one by one, the memory around tensors, and equal bits.
+ARM64_TESTS = ^Test(Scores|Products|AddValues.*|Weights|MaskScores|TransposeAndPanels|Conversions|Dots.*|Gradients.*|Totals|Tanh|Adjust|MaskBits|DropWeights|KeepKeys|Finite|GuardsFault|(Forward|Decode)TouchesNothingOutsideTensors|FeaturesGiveTheSameBitsForAnyNumberOfWorkers)$$
+
 emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; needs qemu-user-static
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) test -c -o bin/simd.arm64.test ./backends/simd
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_generic,simd/bwd_generic \
 		qemu-x86_64-static -cpu Nehalem ../../bin/simd.amd64.test $(call EMULATED,)
-	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_generic,simd/bwd_generic \
-		qemu-aarch64-static ../../bin/simd.arm64.test $(call EMULATED,)
+	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_neon,simd/decode_neon,simd/bwd_neon,simd/fwd_generic,simd/bwd_generic \
+		qemu-aarch64-static -cpu cortex-a53 ../../bin/simd.arm64.test $(call EMULATED,)
+	cd backends/simd && qemu-aarch64-static -cpu max ../../bin/simd.arm64.test -test.short -test.run '$(ARM64_TESTS)'
+	cd backends/simd && qemu-aarch64-static -cpu neoverse-n1 ../../bin/simd.arm64.test -test.short -test.run '^TestNothingOutsideTensorsIsTouched$$/^simd$$/neon$$/-d(17|64)-'
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.darwin-arm64.test ./backends/simd
+	GOOS=windows GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.windows-arm64.test.exe ./backends/simd
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2,simd/decode_avx2,simd/bwd_avx2 \
 		qemu-x86_64-static -cpu Haswell ../../bin/simd.amd64.test $(call EMULATED,avx)
 
@@ -99,6 +106,23 @@ emulate-amx: bin/amx ## conformance of the kernels for AMX and AVX512-BF16 where
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
 	bin/amx --test
 	cd backends/simd && FLASHKIT_SWEEP=50 FLASHKIT_REQUIRE=$(BF16_KERNELS) ../../bin/amx ../../bin/simd.amd64.test $(call EMULATED,(amx|bf16))
+
+$(VENV)/ggml-arm64/build/src/libggml-cpu.a: Makefile tools/arm64/toolchain.cmake | $(VENV)/numpy
+	rm -rf $(VENV)/ggml-arm64
+	$(VENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/ggml-arm64 $(GGML)
+	tar -xzf $(VENV)/ggml-arm64/*.tar.gz -C $(VENV)/ggml-arm64 --strip-components 3 --wildcards '*/vendor/llama.cpp/ggml/*'
+	touch $(VENV)/ggml-arm64/ggml/ggml.pc.in # CMake asks for it, and the package leaves it out
+	cmake -S $(VENV)/ggml-arm64/ggml -B $(VENV)/ggml-arm64/build -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tools/arm64/toolchain.cmake -DCMAKE_BUILD_TYPE=Release \
+		-DGGML_NATIVE=OFF -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+fp16 -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF -DBUILD_SHARED_LIBS=OFF \
+		-DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF >$(VENV)/ggml-arm64/log
+	cmake --build $(VENV)/ggml-arm64/build --target ggml-cpu ggml-base >>$(VENV)/ggml-arm64/log 2>&1
+
+.PHONY: arm64-counts arm64-cycles
+arm64-counts: $(VENV)/ggml-arm64/build/src/libggml-cpu.a ## instructions a multiply-add of the NEON kernels beside ggml, counted under emulation; needs qemu-user, g++-aarch64-linux-gnu, cmake
+	python3 tools/arm64/counts.py --ggml $(VENV)/ggml-arm64
+
+arm64-cycles: ## cycles of the NEON loops by llvm-mca's models; needs llvm-19
+	for cpu in neoverse-v2 neoverse-v1 apple-m1; do python3 tools/arm64/mca.py --cpu $$cpu; done
 
 bench: ## the portable kernels on one core and on all; the overhead of dispatch
 	GOMAXPROCS=1 $(GO) test -run '^$$' -bench . -benchtime 2s ./backends/simd
@@ -167,6 +191,7 @@ asm: ## remake the assembly from the programs in backends/simd/_asm
 		$(GO) run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go && \
 		$(GO) run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go && \
 		$(GO) run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go && \
+		$(GO) run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass rows -out ../avx512_rows_amd64.s -stubs ../avx512_rows_amd64.go -pkg simd && \

@@ -10,7 +10,7 @@ import (
 
 var neonDecode = decodeISA{
 	laneISA: &neonLanes, rows: 2, tails: true,
-	pace: pace{start: 200, flop: .01, pair: 2.5, element: .18, widen: .06},
+	pace: neonPace(decodeCycles),
 
 	attend:   [...]attendFunc{attendF32NEON, attendF16NEON, attendBF16NEON},
 	attendAt: [...]attendAtFunc{attendAtF32NEON, attendAtF16NEON, attendAtBF16NEON},

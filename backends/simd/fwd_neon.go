@@ -10,8 +10,7 @@ import (
 
 var neonLanes = laneISA{
 	lanes: 16, keys: 192, block: 4, convert: 8, looks: true,
-	fwdPace: pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
-	bwdPace: pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
+	fwdPace: neonPace(fwdCycles), bwdPace: neonPace(bwdCycles),
 
 	scores: scoresNEON, scoresInParts: scoresInPartsNEON, maskScores: maskScoresNEON, weights: weightsNEON, totals: totalsNEON,
 	addValues: addValuesNEON, addValuesMasked: addValuesMaskedNEON, addSum: addSumNEON, transpose: transposeNEON,

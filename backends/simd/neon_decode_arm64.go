@@ -31,33 +31,6 @@ func attendF16NEON(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, di
 //go:noescape
 func attendBF16NEON(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
 
-// attendAtF32NEON sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+3 more.
-// idle is not used. kKeys and vKeys <= 128, 0 < qRows, oRows.
-//
-//go:noescape
-func attendAtF32NEON(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
-
-// attendAtF16NEON sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+3 more.
-// idle is not used. kKeys and vKeys <= 128, 0 < qRows, oRows.
-//
-//go:noescape
-func attendAtF16NEON(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
-
-// attendAtBF16NEON sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+3 more.
-// idle is not used. kKeys and vKeys <= 128, 0 < qRows, oRows.
-//
-//go:noescape
-func attendAtBF16NEON(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
-
 // decodeWeightsNEON raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets
 // s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite
 // number. Rows of S lie 144 elements apart, with -Inf from keys to a multiple of 16; rows of O oStep

@@ -31,6 +31,13 @@ const (
 	valueWeights  = 8  // two for each row
 )
 
+// attend writes the routines that read K and V, for all types.
+func (g *generator) attend(scattered bool) {
+	for _, t := range []storage{{g, "F32", 4, scattered}, {g, "F16", 2, scattered}, {g, "BF16", 2, scattered}} {
+		t.attend()
+	}
+}
+
 // attend writes what reads K and V, with the head dim in the lanes: the scores S = Q Kᵀ of one
 // block and O += P V of the block before, four keys in turn, so that K and V both keep coming
 // while one or the other is computed with.

@@ -3,8 +3,9 @@
 //	go run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go
 //	go run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go
 //	go run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go
+//	go run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go
 //
-// In every routine but those of decode the queries of a tile are in the lanes of four vectors. S is
+// In every routine but those of decode and pages the queries of a tile are in the lanes of four vectors. S is
 // [keys][16], Q transposed is [dim][16], O transposed is [vdim][16], so K and V are read as they
 // lie, four elements at a time, of which a multiply-add takes one.
 package main
@@ -18,7 +19,7 @@ import (
 )
 
 func main() {
-	pass := flag.String("pass", "", "`pass` of the routines: features or decode, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: features, decode or pages, else none")
 	out := flag.String("out", "", "`file` of the assembly")
 	stubs := flag.String("stubs", "", "`file` of the declarations")
 	flag.Parse()
@@ -43,7 +44,7 @@ func main() {
 	}
 }
 
-var passes = map[string]func(*generator){"": (*generator).laneRoutines, "features": (*generator).featureRoutines, "decode": (*generator).decodeRoutines}
+var passes = map[string]func(*generator){"": (*generator).laneRoutines, "features": (*generator).featureRoutines, "decode": (*generator).decodeRoutines, "pages": (*generator).pageRoutines}
 
 func newGenerator() *generator { return &generator{tables: map[string]bool{}} }
 
@@ -80,12 +81,9 @@ func (g *generator) featureRoutines() {
 }
 
 func (g *generator) decodeRoutines() {
-	for _, scattered := range []bool{false, true} {
-		for _, t := range []storage{{name: "F32", bytes: 4}, {name: "F16", bytes: 2}, {name: "BF16", bytes: 2}} {
-			t.generator, t.scattered = g, scattered
-			t.attend()
-		}
-	}
+	g.attend(false)
 	g.decodeWeights()
 	g.readLimit()
 }
+
+func (g *generator) pageRoutines() { g.attend(true) }
