@@ -12,7 +12,7 @@ var neonLanes = laneISA{
 	lanes: 16, keys: 192, block: 4, convert: 8, looks: true,
 	fwdPace: neonPace(fwdCycles), bwdPace: neonPace(bwdCycles),
 
-	scores: scoresNEON, scoresInParts: scoresInPartsNEON, maskScores: maskScoresNEON, weights: weightsNEON, totals: totalsNEON,
+	scores: scoresNEON, maskScores: maskScoresNEON, weights: weightsNEON, totals: totalsNEON,
 	addValues: addValuesNEON, addValuesMasked: addValuesMaskedNEON, addSum: addSumNEON, transpose: transposeNEON,
 	dots: dotsNEON, gradients: gradientsNEON,
 	addProduct: addProductNEON, addProductT: addProductTNEON,

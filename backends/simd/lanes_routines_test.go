@@ -37,13 +37,12 @@ func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int)
 func TestScores(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
 		n := isa.lanes
-		for trial := range trials(600) {
+		for range trials(600) {
 			keys, dim := 1+r.IntN(40), 1+r.IntN(70)
 			step := dim + r.IntN(2)*r.IntN(9)
 			k, q, top := normals(r, (keys-1)*step+dim), normals(r, dim*n), normals(r, n)
 			s, before := newFenced(keys*n), append([]float32(nil), top...)
-			scores := []scoresFunc{isa.scores, isa.scoresInParts}[trial%2]
-			scores(&s.x[0], &k[0], step, &q[0], dim, keys, &top[0], &k[0])
+			isa.scores(&s.x[0], &k[0], step, &q[0], dim, keys, &top[0], &k[0])
 			for i := range n {
 				for j := range keys {
 					requireSum(t, s.x[j*n+i], 0, dim, func(c int) (float32, float32) { return k[j*step+c], q[c*n+i] },
@@ -266,7 +265,7 @@ func TestConversions(t *testing.T) {
 }
 
 // A row that sees one key has dP equal to delta, to the bit: then its gradients are 0.
-func TestDotsAreScoresInParts(t *testing.T) {
+func TestDotsAreScores(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(300) {
@@ -277,7 +276,7 @@ func TestDotsAreScoresInParts(t *testing.T) {
 				same[i] = key[i/n]
 			}
 			isa.dots(&sums[0], &q[0], &same[0], dim)
-			isa.scoresInParts(&s[0], &key[0], dim, &q[0], dim, 1, &top[0], &key[0])
+			isa.scores(&s[0], &key[0], dim, &q[0], dim, 1, &top[0], &key[0])
 			require.Equal(t, s, sums, "dim %d", dim)
 		}
 	})

@@ -11,11 +11,6 @@ package simd
 //go:noescape
 func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
 
-// scoresInPartsNEON is scores with dot products that are the sums of those of two halves.
-//
-//go:noescape
-func scoresInPartsNEON(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
-
 // maskScoresNEON sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the
 // largest of the others. s is [keys][16]. keys > 0.
 //

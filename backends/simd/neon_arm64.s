@@ -33,19 +33,14 @@ TEXT ·scoresNEON(SB), NOSPLIT, $0-64
 	MOVD keys+40(FP), R5
 	MOVD top+48(FP), R6
 	MOVD ahead+56(FP), R7
-keys6:
-	CMP $6, R5
-	BLT keys6done
-	CMP $8, R5
-	BEQ keys6done
+keys3:
+	CMP $3, R5
+	BLT keys3done
 	MOVD R1, R8
 	ADD R2, R8, R9
 	ADD R2, R9, R10
-	ADD R2, R10, R11
-	ADD R2, R11, R12
-	ADD R2, R12, R13
-	MOVD $0, R14
-	MOVD R3, R15
+	MOVD $0, R11
+	MOVD R3, R12
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -70,167 +65,144 @@ keys6:
 	WORD $0x6f00e415 // movi v21.2d, #0
 	WORD $0x6f00e416 // movi v22.2d, #0
 	WORD $0x6f00e417 // movi v23.2d, #0
-	MOVD R4, R16
-	SUBS $4, R16
-	BLT keys6dimrest
-keys6dim:
+	MOVD R4, R13
+	SUBS $4, R13
+	BLT keys3dimrest
+keys3dim:
 	WORD $0xf98000e2 // prfm pldl2keep, [x7]
-	ADD $64, R7
-	WORD $0x3cee6918 // ldr q24, [x8, x14]
-	WORD $0x3cee6939 // ldr q25, [x9, x14]
-	WORD $0x3cee695a // ldr q26, [x10, x14]
-	WORD $0x3cee697b // ldr q27, [x11, x14]
-	WORD $0x3cee699c // ldr q28, [x12, x14]
-	WORD $0x3cee69bd // ldr q29, [x13, x14]
-	ADD $16, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	ADD $32, R7
+	WORD $0x3ceb6918 // ldr q24, [x8, x11]
+	WORD $0x3ceb6939 // ldr q25, [x9, x11]
+	WORD $0x3ceb695a // ldr q26, [x10, x11]
+	ADD $16, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
 	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad427dfe // ldp q30, q31, [x15, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	WORD $0xad447dfe // ldp q30, q31, [x15, #128]
+	WORD $0xad427d9e // ldp q30, q31, [x12, #64]
+	WORD $0x4fb813cc // fmla v12.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813ed // fmla v13.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913d0 // fmla v16.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913f1 // fmla v17.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13d4 // fmla v20.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13f5 // fmla v21.4s, v31.4s, v26.s[1]
+	WORD $0xad437d9e // ldp q30, q31, [x12, #96]
+	WORD $0x4fb813ce // fmla v14.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813ef // fmla v15.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913d2 // fmla v18.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913f3 // fmla v19.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13d6 // fmla v22.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13f7 // fmla v23.4s, v31.4s, v26.s[1]
+	WORD $0xad447d9e // ldp q30, q31, [x12, #128]
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
 	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
 	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
-	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad457dfe // ldp q30, q31, [x15, #160]
+	WORD $0xad457d9e // ldp q30, q31, [x12, #160]
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
 	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
 	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
-	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf3 // fmla v19.4s, v31.4s, v28.s[2]
-	WORD $0x4f9d1bd6 // fmla v22.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf7 // fmla v23.4s, v31.4s, v29.s[2]
-	WORD $0xad467dfe // ldp q30, q31, [x15, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
-	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
-	WORD $0xad477dfe // ldp q30, q31, [x15, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
-	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf3 // fmla v19.4s, v31.4s, v28.s[3]
-	WORD $0x4fbd1bd6 // fmla v22.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf7 // fmla v23.4s, v31.4s, v29.s[3]
-	ADD $256, R15
-	SUBS $4, R16
-	BGE keys6dim
-keys6dimrest:
-	ADDS $4, R16
-	BEQ keys6dimend
-keys6dimone:
-	WORD $0xbc6e6918 // ldr s24, [x8, x14]
-	WORD $0xbc6e6939 // ldr s25, [x9, x14]
-	WORD $0xbc6e695a // ldr s26, [x10, x14]
-	WORD $0xbc6e697b // ldr s27, [x11, x14]
-	WORD $0xbc6e699c // ldr s28, [x12, x14]
-	WORD $0xbc6e69bd // ldr s29, [x13, x14]
-	ADD $4, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0xad467d9e // ldp q30, q31, [x12, #192]
+	WORD $0x4fb81bcc // fmla v12.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81bed // fmla v13.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bd0 // fmla v16.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91bf1 // fmla v17.4s, v31.4s, v25.s[3]
+	WORD $0x4fba1bd4 // fmla v20.4s, v30.4s, v26.s[3]
+	WORD $0x4fba1bf5 // fmla v21.4s, v31.4s, v26.s[3]
+	WORD $0xad477d9e // ldp q30, q31, [x12, #224]
+	WORD $0x4fb81bce // fmla v14.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81bef // fmla v15.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bd2 // fmla v18.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91bf3 // fmla v19.4s, v31.4s, v25.s[3]
+	WORD $0x4fba1bd6 // fmla v22.4s, v30.4s, v26.s[3]
+	WORD $0x4fba1bf7 // fmla v23.4s, v31.4s, v26.s[3]
+	ADD $256, R12
+	SUBS $4, R13
+	BGE keys3dim
+keys3dimrest:
+	TBZ $1, R13, keys3dimskip2
+	WORD $0xfc6b6918 // ldr d24, [x8, x11]
+	WORD $0xfc6b6939 // ldr d25, [x9, x11]
+	WORD $0xfc6b695a // ldr d26, [x10, x11]
+	ADD $8, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
 	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	ADD $64, R15
-	SUBS $1, R16
-	BNE keys6dimone
-keys6dimend:
+	WORD $0xad427d9e // ldp q30, q31, [x12, #64]
+	WORD $0x4fb813cc // fmla v12.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813ed // fmla v13.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913d0 // fmla v16.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913f1 // fmla v17.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13d4 // fmla v20.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13f5 // fmla v21.4s, v31.4s, v26.s[1]
+	WORD $0xad437d9e // ldp q30, q31, [x12, #96]
+	WORD $0x4fb813ce // fmla v14.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813ef // fmla v15.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913d2 // fmla v18.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913f3 // fmla v19.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13d6 // fmla v22.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13f7 // fmla v23.4s, v31.4s, v26.s[1]
+	ADD $128, R12
+keys3dimskip2:
+	TBZ $0, R13, keys3dimskip1
+	WORD $0xbc6b6918 // ldr s24, [x8, x11]
+	WORD $0xbc6b6939 // ldr s25, [x9, x11]
+	WORD $0xbc6b695a // ldr s26, [x10, x11]
+	ADD $4, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	ADD $64, R12
+keys3dimskip1:
+	WORD $0x4e2cd400 // fadd v0.4s, v0.4s, v12.4s
+	WORD $0x4e2dd421 // fadd v1.4s, v1.4s, v13.4s
+	WORD $0x4e2ed442 // fadd v2.4s, v2.4s, v14.4s
+	WORD $0x4e2fd463 // fadd v3.4s, v3.4s, v15.4s
+	WORD $0x4e30d484 // fadd v4.4s, v4.4s, v16.4s
+	WORD $0x4e31d4a5 // fadd v5.4s, v5.4s, v17.4s
+	WORD $0x4e32d4c6 // fadd v6.4s, v6.4s, v18.4s
+	WORD $0x4e33d4e7 // fadd v7.4s, v7.4s, v19.4s
+	WORD $0x4e34d508 // fadd v8.4s, v8.4s, v20.4s
+	WORD $0x4e35d529 // fadd v9.4s, v9.4s, v21.4s
+	WORD $0x4e36d54a // fadd v10.4s, v10.4s, v22.4s
+	WORD $0x4e37d56b // fadd v11.4s, v11.4s, v23.4s
 	WORD $0xad4064d8 // ldp q24, q25, [x6, #0]
 	WORD $0xad416cda // ldp q26, q27, [x6, #32]
 	WORD $0xad000400 // stp q0, q1, [x0, #0]
@@ -251,40 +223,20 @@ keys6dimend:
 	WORD $0x4e29c739 // fmaxnm v25.4s, v25.4s, v9.4s
 	WORD $0x4e2ac75a // fmaxnm v26.4s, v26.4s, v10.4s
 	WORD $0x4e2bc77b // fmaxnm v27.4s, v27.4s, v11.4s
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0x4e2cc718 // fmaxnm v24.4s, v24.4s, v12.4s
-	WORD $0x4e2dc739 // fmaxnm v25.4s, v25.4s, v13.4s
-	WORD $0x4e2ec75a // fmaxnm v26.4s, v26.4s, v14.4s
-	WORD $0x4e2fc77b // fmaxnm v27.4s, v27.4s, v15.4s
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	WORD $0x4e30c718 // fmaxnm v24.4s, v24.4s, v16.4s
-	WORD $0x4e31c739 // fmaxnm v25.4s, v25.4s, v17.4s
-	WORD $0x4e32c75a // fmaxnm v26.4s, v26.4s, v18.4s
-	WORD $0x4e33c77b // fmaxnm v27.4s, v27.4s, v19.4s
-	WORD $0xad0a5414 // stp q20, q21, [x0, #320]
-	WORD $0xad0b5c16 // stp q22, q23, [x0, #352]
-	WORD $0x4e34c718 // fmaxnm v24.4s, v24.4s, v20.4s
-	WORD $0x4e35c739 // fmaxnm v25.4s, v25.4s, v21.4s
-	WORD $0x4e36c75a // fmaxnm v26.4s, v26.4s, v22.4s
-	WORD $0x4e37c77b // fmaxnm v27.4s, v27.4s, v23.4s
 	WORD $0xad0064d8 // stp q24, q25, [x6, #0]
 	WORD $0xad016cda // stp q26, q27, [x6, #32]
-	ADD $384, R0
-	ADD R2, R13, R1
-	SUB $6, R5
-	B keys6
-keys6done:
-keys4:
-	CMP $4, R5
-	BLT keys4done
+	ADD $192, R0
+	ADD R2, R10, R1
+	SUB $3, R5
+	B keys3
+keys3done:
+keys2:
+	CMP $2, R5
+	BLT keys2done
 	MOVD R1, R8
 	ADD R2, R8, R9
-	ADD R2, R9, R10
-	ADD R2, R10, R11
-	MOVD $0, R14
-	MOVD R3, R15
+	MOVD $0, R11
+	MOVD R3, R12
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -301,240 +253,107 @@ keys4:
 	WORD $0x6f00e40d // movi v13.2d, #0
 	WORD $0x6f00e40e // movi v14.2d, #0
 	WORD $0x6f00e40f // movi v15.2d, #0
-	MOVD R4, R16
-	SUBS $4, R16
-	BLT keys4dimrest
-keys4dim:
-	WORD $0x3cee6918 // ldr q24, [x8, x14]
-	WORD $0x3cee6939 // ldr q25, [x9, x14]
-	WORD $0x3cee695a // ldr q26, [x10, x14]
-	WORD $0x3cee697b // ldr q27, [x11, x14]
-	ADD $16, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0xad427dfe // ldp q30, q31, [x15, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0xad447dfe // ldp q30, q31, [x15, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0xad457dfe // ldp q30, q31, [x15, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
-	WORD $0xad467dfe // ldp q30, q31, [x15, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	WORD $0xad477dfe // ldp q30, q31, [x15, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
-	ADD $256, R15
-	SUBS $4, R16
-	BGE keys4dim
-keys4dimrest:
-	ADDS $4, R16
-	BEQ keys4dimend
-keys4dimone:
-	WORD $0xbc6e6918 // ldr s24, [x8, x14]
-	WORD $0xbc6e6939 // ldr s25, [x9, x14]
-	WORD $0xbc6e695a // ldr s26, [x10, x14]
-	WORD $0xbc6e697b // ldr s27, [x11, x14]
-	ADD $4, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	ADD $64, R15
-	SUBS $1, R16
-	BNE keys4dimone
-keys4dimend:
-	WORD $0xad4064d8 // ldp q24, q25, [x6, #0]
-	WORD $0xad416cda // ldp q26, q27, [x6, #32]
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0x4e20c718 // fmaxnm v24.4s, v24.4s, v0.4s
-	WORD $0x4e21c739 // fmaxnm v25.4s, v25.4s, v1.4s
-	WORD $0x4e22c75a // fmaxnm v26.4s, v26.4s, v2.4s
-	WORD $0x4e23c77b // fmaxnm v27.4s, v27.4s, v3.4s
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0x4e24c718 // fmaxnm v24.4s, v24.4s, v4.4s
-	WORD $0x4e25c739 // fmaxnm v25.4s, v25.4s, v5.4s
-	WORD $0x4e26c75a // fmaxnm v26.4s, v26.4s, v6.4s
-	WORD $0x4e27c77b // fmaxnm v27.4s, v27.4s, v7.4s
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0x4e28c718 // fmaxnm v24.4s, v24.4s, v8.4s
-	WORD $0x4e29c739 // fmaxnm v25.4s, v25.4s, v9.4s
-	WORD $0x4e2ac75a // fmaxnm v26.4s, v26.4s, v10.4s
-	WORD $0x4e2bc77b // fmaxnm v27.4s, v27.4s, v11.4s
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0x4e2cc718 // fmaxnm v24.4s, v24.4s, v12.4s
-	WORD $0x4e2dc739 // fmaxnm v25.4s, v25.4s, v13.4s
-	WORD $0x4e2ec75a // fmaxnm v26.4s, v26.4s, v14.4s
-	WORD $0x4e2fc77b // fmaxnm v27.4s, v27.4s, v15.4s
-	WORD $0xad0064d8 // stp q24, q25, [x6, #0]
-	WORD $0xad016cda // stp q26, q27, [x6, #32]
-	ADD $256, R0
-	ADD R2, R11, R1
-	SUB $4, R5
-	B keys4
-keys4done:
-keys2:
-	CMP $2, R5
-	BLT keys2done
-	MOVD R1, R8
-	ADD R2, R8, R9
-	MOVD $0, R14
-	MOVD R3, R15
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	MOVD R4, R16
-	SUBS $4, R16
+	MOVD R4, R13
+	SUBS $4, R13
 	BLT keys2dimrest
 keys2dim:
-	WORD $0x3cee6918 // ldr q24, [x8, x14]
-	WORD $0x3cee6939 // ldr q25, [x9, x14]
-	ADD $16, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x3ceb6918 // ldr q24, [x8, x11]
+	WORD $0x3ceb6939 // ldr q25, [x9, x11]
+	ADD $16, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0xad427dfe // ldp q30, q31, [x15, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0xad447dfe // ldp q30, q31, [x15, #128]
+	WORD $0xad427d9e // ldp q30, q31, [x12, #64]
+	WORD $0x4fb813c8 // fmla v8.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e9 // fmla v9.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913cc // fmla v12.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913ed // fmla v13.4s, v31.4s, v25.s[1]
+	WORD $0xad437d9e // ldp q30, q31, [x12, #96]
+	WORD $0x4fb813ca // fmla v10.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813eb // fmla v11.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913ce // fmla v14.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913ef // fmla v15.4s, v31.4s, v25.s[1]
+	WORD $0xad447d9e // ldp q30, q31, [x12, #128]
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
 	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0xad457dfe // ldp q30, q31, [x15, #160]
+	WORD $0xad457d9e // ldp q30, q31, [x12, #160]
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
 	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0xad467dfe // ldp q30, q31, [x15, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0xad477dfe // ldp q30, q31, [x15, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	ADD $256, R15
-	SUBS $4, R16
+	WORD $0xad467d9e // ldp q30, q31, [x12, #192]
+	WORD $0x4fb81bc8 // fmla v8.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be9 // fmla v9.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bcc // fmla v12.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91bed // fmla v13.4s, v31.4s, v25.s[3]
+	WORD $0xad477d9e // ldp q30, q31, [x12, #224]
+	WORD $0x4fb81bca // fmla v10.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81beb // fmla v11.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bce // fmla v14.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91bef // fmla v15.4s, v31.4s, v25.s[3]
+	ADD $256, R12
+	SUBS $4, R13
 	BGE keys2dim
 keys2dimrest:
-	ADDS $4, R16
-	BEQ keys2dimend
-keys2dimone:
-	WORD $0xbc6e6918 // ldr s24, [x8, x14]
-	WORD $0xbc6e6939 // ldr s25, [x9, x14]
-	ADD $4, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	TBZ $1, R13, keys2dimskip2
+	WORD $0xfc6b6918 // ldr d24, [x8, x11]
+	WORD $0xfc6b6939 // ldr d25, [x9, x11]
+	ADD $8, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	ADD $64, R15
-	SUBS $1, R16
-	BNE keys2dimone
-keys2dimend:
+	WORD $0xad427d9e // ldp q30, q31, [x12, #64]
+	WORD $0x4fb813c8 // fmla v8.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e9 // fmla v9.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913cc // fmla v12.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913ed // fmla v13.4s, v31.4s, v25.s[1]
+	WORD $0xad437d9e // ldp q30, q31, [x12, #96]
+	WORD $0x4fb813ca // fmla v10.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813eb // fmla v11.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913ce // fmla v14.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913ef // fmla v15.4s, v31.4s, v25.s[1]
+	ADD $128, R12
+keys2dimskip2:
+	TBZ $0, R13, keys2dimskip1
+	WORD $0xbc6b6918 // ldr s24, [x8, x11]
+	WORD $0xbc6b6939 // ldr s25, [x9, x11]
+	ADD $4, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	ADD $64, R12
+keys2dimskip1:
+	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
+	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
+	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
+	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
+	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
 	WORD $0xad4064d8 // ldp q24, q25, [x6, #0]
 	WORD $0xad416cda // ldp q26, q27, [x6, #32]
 	WORD $0xad000400 // stp q0, q1, [x0, #0]
@@ -560,863 +379,82 @@ keys1:
 	CMP $1, R5
 	BLT keys1done
 	MOVD R1, R8
-	MOVD $0, R14
-	MOVD R3, R15
+	MOVD $0, R11
+	MOVD R3, R12
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
 	WORD $0x6f00e403 // movi v3.2d, #0
-	MOVD R4, R16
-	SUBS $4, R16
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	MOVD R4, R13
+	SUBS $4, R13
 	BLT keys1dimrest
 keys1dim:
-	WORD $0x3cee6918 // ldr q24, [x8, x14]
-	ADD $16, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x3ceb6918 // ldr q24, [x8, x11]
+	ADD $16, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0xad427dfe // ldp q30, q31, [x15, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0xad447dfe // ldp q30, q31, [x15, #128]
+	WORD $0xad427d9e // ldp q30, q31, [x12, #64]
+	WORD $0x4fb813c4 // fmla v4.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e5 // fmla v5.4s, v31.4s, v24.s[1]
+	WORD $0xad437d9e // ldp q30, q31, [x12, #96]
+	WORD $0x4fb813c6 // fmla v6.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e7 // fmla v7.4s, v31.4s, v24.s[1]
+	WORD $0xad447d9e // ldp q30, q31, [x12, #128]
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0xad457dfe // ldp q30, q31, [x15, #160]
+	WORD $0xad457d9e // ldp q30, q31, [x12, #160]
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0xad467dfe // ldp q30, q31, [x15, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0xad477dfe // ldp q30, q31, [x15, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	ADD $256, R15
-	SUBS $4, R16
+	WORD $0xad467d9e // ldp q30, q31, [x12, #192]
+	WORD $0x4fb81bc4 // fmla v4.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be5 // fmla v5.4s, v31.4s, v24.s[3]
+	WORD $0xad477d9e // ldp q30, q31, [x12, #224]
+	WORD $0x4fb81bc6 // fmla v6.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be7 // fmla v7.4s, v31.4s, v24.s[3]
+	ADD $256, R12
+	SUBS $4, R13
 	BGE keys1dim
 keys1dimrest:
-	ADDS $4, R16
-	BEQ keys1dimend
-keys1dimone:
-	WORD $0xbc6e6918 // ldr s24, [x8, x14]
-	ADD $4, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	TBZ $1, R13, keys1dimskip2
+	WORD $0xfc6b6918 // ldr d24, [x8, x11]
+	ADD $8, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	ADD $64, R15
-	SUBS $1, R16
-	BNE keys1dimone
-keys1dimend:
-	WORD $0xad4064d8 // ldp q24, q25, [x6, #0]
-	WORD $0xad416cda // ldp q26, q27, [x6, #32]
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0x4e20c718 // fmaxnm v24.4s, v24.4s, v0.4s
-	WORD $0x4e21c739 // fmaxnm v25.4s, v25.4s, v1.4s
-	WORD $0x4e22c75a // fmaxnm v26.4s, v26.4s, v2.4s
-	WORD $0x4e23c77b // fmaxnm v27.4s, v27.4s, v3.4s
-	WORD $0xad0064d8 // stp q24, q25, [x6, #0]
-	WORD $0xad016cda // stp q26, q27, [x6, #32]
-	ADD $64, R0
-	ADD R2, R8, R1
-	SUB $1, R5
-	B keys1
-keys1done:
-	RET
-
-// func scoresInPartsNEON(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
-TEXT ·scoresInPartsNEON(SB), NOSPLIT, $0-64
-	MOVD s+0(FP), R0
-	MOVD k+8(FP), R1
-	MOVD step+16(FP), R2
-	LSL $2, R2
-	MOVD q+24(FP), R3
-	MOVD dim+32(FP), R4
-	MOVD keys+40(FP), R5
-	MOVD top+48(FP), R6
-	MOVD ahead+56(FP), R7
-keys6:
-	CMP $6, R5
-	BLT keys6done
-	CMP $8, R5
-	BEQ keys6done
-	MOVD R1, R8
-	ADD R2, R8, R9
-	ADD R2, R9, R10
-	ADD R2, R10, R11
-	ADD R2, R11, R12
-	ADD R2, R12, R13
-	MOVD $0, R14
-	MOVD R3, R15
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e412 // movi v18.2d, #0
-	WORD $0x6f00e413 // movi v19.2d, #0
-	WORD $0x6f00e414 // movi v20.2d, #0
-	WORD $0x6f00e415 // movi v21.2d, #0
-	WORD $0x6f00e416 // movi v22.2d, #0
-	WORD $0x6f00e417 // movi v23.2d, #0
-	MOVD R4, R16
-	LSR $1, R4, R16
-	AND $-4, R16
-	SUB R16, R4, R17
-keys6part:
-	SUBS $4, R16
-	BLT keys6dimrest
-keys6dim:
-	WORD $0xf98000e2 // prfm pldl2keep, [x7]
-	ADD $64, R7
-	WORD $0x3cee6918 // ldr q24, [x8, x14]
-	WORD $0x3cee6939 // ldr q25, [x9, x14]
-	WORD $0x3cee695a // ldr q26, [x10, x14]
-	WORD $0x3cee697b // ldr q27, [x11, x14]
-	WORD $0x3cee699c // ldr q28, [x12, x14]
-	WORD $0x3cee69bd // ldr q29, [x13, x14]
-	ADD $16, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0xad427d9e // ldp q30, q31, [x12, #64]
+	WORD $0x4fb813c4 // fmla v4.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e5 // fmla v5.4s, v31.4s, v24.s[1]
+	WORD $0xad437d9e // ldp q30, q31, [x12, #96]
+	WORD $0x4fb813c6 // fmla v6.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e7 // fmla v7.4s, v31.4s, v24.s[1]
+	ADD $128, R12
+keys1dimskip2:
+	TBZ $0, R13, keys1dimskip1
+	WORD $0xbc6b6918 // ldr s24, [x8, x11]
+	ADD $4, R11
+	WORD $0xad407d9e // ldp q30, q31, [x12, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0xad417d9e // ldp q30, q31, [x12, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad427dfe // ldp q30, q31, [x15, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	WORD $0xad447dfe // ldp q30, q31, [x15, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
-	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad457dfe // ldp q30, q31, [x15, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
-	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf3 // fmla v19.4s, v31.4s, v28.s[2]
-	WORD $0x4f9d1bd6 // fmla v22.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf7 // fmla v23.4s, v31.4s, v29.s[2]
-	WORD $0xad467dfe // ldp q30, q31, [x15, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
-	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
-	WORD $0xad477dfe // ldp q30, q31, [x15, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
-	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf3 // fmla v19.4s, v31.4s, v28.s[3]
-	WORD $0x4fbd1bd6 // fmla v22.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf7 // fmla v23.4s, v31.4s, v29.s[3]
-	ADD $256, R15
-	SUBS $4, R16
-	BGE keys6dim
-keys6dimrest:
-	ADDS $4, R16
-	BEQ keys6dimend
-keys6dimone:
-	WORD $0xbc6e6918 // ldr s24, [x8, x14]
-	WORD $0xbc6e6939 // ldr s25, [x9, x14]
-	WORD $0xbc6e695a // ldr s26, [x10, x14]
-	WORD $0xbc6e697b // ldr s27, [x11, x14]
-	WORD $0xbc6e699c // ldr s28, [x12, x14]
-	WORD $0xbc6e69bd // ldr s29, [x13, x14]
-	ADD $4, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	ADD $64, R15
-	SUBS $1, R16
-	BNE keys6dimone
-keys6dimend:
-	CBZ R17, keys6add
-	MOVD R17, R16
-	MOVD $0, R17
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	WORD $0xad0a5414 // stp q20, q21, [x0, #320]
-	WORD $0xad0b5c16 // stp q22, q23, [x0, #352]
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e412 // movi v18.2d, #0
-	WORD $0x6f00e413 // movi v19.2d, #0
-	WORD $0x6f00e414 // movi v20.2d, #0
-	WORD $0x6f00e415 // movi v21.2d, #0
-	WORD $0x6f00e416 // movi v22.2d, #0
-	WORD $0x6f00e417 // movi v23.2d, #0
-	B keys6part
-keys6add:
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e20d700 // fadd v0.4s, v24.4s, v0.4s
-	WORD $0x4e21d721 // fadd v1.4s, v25.4s, v1.4s
-	WORD $0x4e22d742 // fadd v2.4s, v26.4s, v2.4s
-	WORD $0x4e23d763 // fadd v3.4s, v27.4s, v3.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e24d704 // fadd v4.4s, v24.4s, v4.4s
-	WORD $0x4e25d725 // fadd v5.4s, v25.4s, v5.4s
-	WORD $0x4e26d746 // fadd v6.4s, v26.4s, v6.4s
-	WORD $0x4e27d767 // fadd v7.4s, v27.4s, v7.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e28d708 // fadd v8.4s, v24.4s, v8.4s
-	WORD $0x4e29d729 // fadd v9.4s, v25.4s, v9.4s
-	WORD $0x4e2ad74a // fadd v10.4s, v26.4s, v10.4s
-	WORD $0x4e2bd76b // fadd v11.4s, v27.4s, v11.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
-	WORD $0x4e2cd70c // fadd v12.4s, v24.4s, v12.4s
-	WORD $0x4e2dd72d // fadd v13.4s, v25.4s, v13.4s
-	WORD $0x4e2ed74e // fadd v14.4s, v26.4s, v14.4s
-	WORD $0x4e2fd76f // fadd v15.4s, v27.4s, v15.4s
-	WORD $0xad486418 // ldp q24, q25, [x0, #256]
-	WORD $0xad496c1a // ldp q26, q27, [x0, #288]
-	WORD $0x4e30d710 // fadd v16.4s, v24.4s, v16.4s
-	WORD $0x4e31d731 // fadd v17.4s, v25.4s, v17.4s
-	WORD $0x4e32d752 // fadd v18.4s, v26.4s, v18.4s
-	WORD $0x4e33d773 // fadd v19.4s, v27.4s, v19.4s
-	WORD $0xad4a6418 // ldp q24, q25, [x0, #320]
-	WORD $0xad4b6c1a // ldp q26, q27, [x0, #352]
-	WORD $0x4e34d714 // fadd v20.4s, v24.4s, v20.4s
-	WORD $0x4e35d735 // fadd v21.4s, v25.4s, v21.4s
-	WORD $0x4e36d756 // fadd v22.4s, v26.4s, v22.4s
-	WORD $0x4e37d777 // fadd v23.4s, v27.4s, v23.4s
-	WORD $0xad4064d8 // ldp q24, q25, [x6, #0]
-	WORD $0xad416cda // ldp q26, q27, [x6, #32]
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0x4e20c718 // fmaxnm v24.4s, v24.4s, v0.4s
-	WORD $0x4e21c739 // fmaxnm v25.4s, v25.4s, v1.4s
-	WORD $0x4e22c75a // fmaxnm v26.4s, v26.4s, v2.4s
-	WORD $0x4e23c77b // fmaxnm v27.4s, v27.4s, v3.4s
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0x4e24c718 // fmaxnm v24.4s, v24.4s, v4.4s
-	WORD $0x4e25c739 // fmaxnm v25.4s, v25.4s, v5.4s
-	WORD $0x4e26c75a // fmaxnm v26.4s, v26.4s, v6.4s
-	WORD $0x4e27c77b // fmaxnm v27.4s, v27.4s, v7.4s
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0x4e28c718 // fmaxnm v24.4s, v24.4s, v8.4s
-	WORD $0x4e29c739 // fmaxnm v25.4s, v25.4s, v9.4s
-	WORD $0x4e2ac75a // fmaxnm v26.4s, v26.4s, v10.4s
-	WORD $0x4e2bc77b // fmaxnm v27.4s, v27.4s, v11.4s
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0x4e2cc718 // fmaxnm v24.4s, v24.4s, v12.4s
-	WORD $0x4e2dc739 // fmaxnm v25.4s, v25.4s, v13.4s
-	WORD $0x4e2ec75a // fmaxnm v26.4s, v26.4s, v14.4s
-	WORD $0x4e2fc77b // fmaxnm v27.4s, v27.4s, v15.4s
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	WORD $0x4e30c718 // fmaxnm v24.4s, v24.4s, v16.4s
-	WORD $0x4e31c739 // fmaxnm v25.4s, v25.4s, v17.4s
-	WORD $0x4e32c75a // fmaxnm v26.4s, v26.4s, v18.4s
-	WORD $0x4e33c77b // fmaxnm v27.4s, v27.4s, v19.4s
-	WORD $0xad0a5414 // stp q20, q21, [x0, #320]
-	WORD $0xad0b5c16 // stp q22, q23, [x0, #352]
-	WORD $0x4e34c718 // fmaxnm v24.4s, v24.4s, v20.4s
-	WORD $0x4e35c739 // fmaxnm v25.4s, v25.4s, v21.4s
-	WORD $0x4e36c75a // fmaxnm v26.4s, v26.4s, v22.4s
-	WORD $0x4e37c77b // fmaxnm v27.4s, v27.4s, v23.4s
-	WORD $0xad0064d8 // stp q24, q25, [x6, #0]
-	WORD $0xad016cda // stp q26, q27, [x6, #32]
-	ADD $384, R0
-	ADD R2, R13, R1
-	SUB $6, R5
-	B keys6
-keys6done:
-keys4:
-	CMP $4, R5
-	BLT keys4done
-	MOVD R1, R8
-	ADD R2, R8, R9
-	ADD R2, R9, R10
-	ADD R2, R10, R11
-	MOVD $0, R14
-	MOVD R3, R15
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	MOVD R4, R16
-	LSR $1, R4, R16
-	AND $-4, R16
-	SUB R16, R4, R17
-keys4part:
-	SUBS $4, R16
-	BLT keys4dimrest
-keys4dim:
-	WORD $0x3cee6918 // ldr q24, [x8, x14]
-	WORD $0x3cee6939 // ldr q25, [x9, x14]
-	WORD $0x3cee695a // ldr q26, [x10, x14]
-	WORD $0x3cee697b // ldr q27, [x11, x14]
-	ADD $16, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0xad427dfe // ldp q30, q31, [x15, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0xad447dfe // ldp q30, q31, [x15, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0xad457dfe // ldp q30, q31, [x15, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
-	WORD $0xad467dfe // ldp q30, q31, [x15, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	WORD $0xad477dfe // ldp q30, q31, [x15, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
-	ADD $256, R15
-	SUBS $4, R16
-	BGE keys4dim
-keys4dimrest:
-	ADDS $4, R16
-	BEQ keys4dimend
-keys4dimone:
-	WORD $0xbc6e6918 // ldr s24, [x8, x14]
-	WORD $0xbc6e6939 // ldr s25, [x9, x14]
-	WORD $0xbc6e695a // ldr s26, [x10, x14]
-	WORD $0xbc6e697b // ldr s27, [x11, x14]
-	ADD $4, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	ADD $64, R15
-	SUBS $1, R16
-	BNE keys4dimone
-keys4dimend:
-	CBZ R17, keys4add
-	MOVD R17, R16
-	MOVD $0, R17
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	B keys4part
-keys4add:
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e20d700 // fadd v0.4s, v24.4s, v0.4s
-	WORD $0x4e21d721 // fadd v1.4s, v25.4s, v1.4s
-	WORD $0x4e22d742 // fadd v2.4s, v26.4s, v2.4s
-	WORD $0x4e23d763 // fadd v3.4s, v27.4s, v3.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e24d704 // fadd v4.4s, v24.4s, v4.4s
-	WORD $0x4e25d725 // fadd v5.4s, v25.4s, v5.4s
-	WORD $0x4e26d746 // fadd v6.4s, v26.4s, v6.4s
-	WORD $0x4e27d767 // fadd v7.4s, v27.4s, v7.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e28d708 // fadd v8.4s, v24.4s, v8.4s
-	WORD $0x4e29d729 // fadd v9.4s, v25.4s, v9.4s
-	WORD $0x4e2ad74a // fadd v10.4s, v26.4s, v10.4s
-	WORD $0x4e2bd76b // fadd v11.4s, v27.4s, v11.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
-	WORD $0x4e2cd70c // fadd v12.4s, v24.4s, v12.4s
-	WORD $0x4e2dd72d // fadd v13.4s, v25.4s, v13.4s
-	WORD $0x4e2ed74e // fadd v14.4s, v26.4s, v14.4s
-	WORD $0x4e2fd76f // fadd v15.4s, v27.4s, v15.4s
-	WORD $0xad4064d8 // ldp q24, q25, [x6, #0]
-	WORD $0xad416cda // ldp q26, q27, [x6, #32]
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0x4e20c718 // fmaxnm v24.4s, v24.4s, v0.4s
-	WORD $0x4e21c739 // fmaxnm v25.4s, v25.4s, v1.4s
-	WORD $0x4e22c75a // fmaxnm v26.4s, v26.4s, v2.4s
-	WORD $0x4e23c77b // fmaxnm v27.4s, v27.4s, v3.4s
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0x4e24c718 // fmaxnm v24.4s, v24.4s, v4.4s
-	WORD $0x4e25c739 // fmaxnm v25.4s, v25.4s, v5.4s
-	WORD $0x4e26c75a // fmaxnm v26.4s, v26.4s, v6.4s
-	WORD $0x4e27c77b // fmaxnm v27.4s, v27.4s, v7.4s
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0x4e28c718 // fmaxnm v24.4s, v24.4s, v8.4s
-	WORD $0x4e29c739 // fmaxnm v25.4s, v25.4s, v9.4s
-	WORD $0x4e2ac75a // fmaxnm v26.4s, v26.4s, v10.4s
-	WORD $0x4e2bc77b // fmaxnm v27.4s, v27.4s, v11.4s
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0x4e2cc718 // fmaxnm v24.4s, v24.4s, v12.4s
-	WORD $0x4e2dc739 // fmaxnm v25.4s, v25.4s, v13.4s
-	WORD $0x4e2ec75a // fmaxnm v26.4s, v26.4s, v14.4s
-	WORD $0x4e2fc77b // fmaxnm v27.4s, v27.4s, v15.4s
-	WORD $0xad0064d8 // stp q24, q25, [x6, #0]
-	WORD $0xad016cda // stp q26, q27, [x6, #32]
-	ADD $256, R0
-	ADD R2, R11, R1
-	SUB $4, R5
-	B keys4
-keys4done:
-keys2:
-	CMP $2, R5
-	BLT keys2done
-	MOVD R1, R8
-	ADD R2, R8, R9
-	MOVD $0, R14
-	MOVD R3, R15
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	MOVD R4, R16
-	LSR $1, R4, R16
-	AND $-4, R16
-	SUB R16, R4, R17
-keys2part:
-	SUBS $4, R16
-	BLT keys2dimrest
-keys2dim:
-	WORD $0x3cee6918 // ldr q24, [x8, x14]
-	WORD $0x3cee6939 // ldr q25, [x9, x14]
-	ADD $16, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0xad427dfe // ldp q30, q31, [x15, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0xad447dfe // ldp q30, q31, [x15, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0xad457dfe // ldp q30, q31, [x15, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0xad467dfe // ldp q30, q31, [x15, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0xad477dfe // ldp q30, q31, [x15, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	ADD $256, R15
-	SUBS $4, R16
-	BGE keys2dim
-keys2dimrest:
-	ADDS $4, R16
-	BEQ keys2dimend
-keys2dimone:
-	WORD $0xbc6e6918 // ldr s24, [x8, x14]
-	WORD $0xbc6e6939 // ldr s25, [x9, x14]
-	ADD $4, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	ADD $64, R15
-	SUBS $1, R16
-	BNE keys2dimone
-keys2dimend:
-	CBZ R17, keys2add
-	MOVD R17, R16
-	MOVD $0, R17
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	B keys2part
-keys2add:
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e20d700 // fadd v0.4s, v24.4s, v0.4s
-	WORD $0x4e21d721 // fadd v1.4s, v25.4s, v1.4s
-	WORD $0x4e22d742 // fadd v2.4s, v26.4s, v2.4s
-	WORD $0x4e23d763 // fadd v3.4s, v27.4s, v3.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e24d704 // fadd v4.4s, v24.4s, v4.4s
-	WORD $0x4e25d725 // fadd v5.4s, v25.4s, v5.4s
-	WORD $0x4e26d746 // fadd v6.4s, v26.4s, v6.4s
-	WORD $0x4e27d767 // fadd v7.4s, v27.4s, v7.4s
-	WORD $0xad4064d8 // ldp q24, q25, [x6, #0]
-	WORD $0xad416cda // ldp q26, q27, [x6, #32]
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0x4e20c718 // fmaxnm v24.4s, v24.4s, v0.4s
-	WORD $0x4e21c739 // fmaxnm v25.4s, v25.4s, v1.4s
-	WORD $0x4e22c75a // fmaxnm v26.4s, v26.4s, v2.4s
-	WORD $0x4e23c77b // fmaxnm v27.4s, v27.4s, v3.4s
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0x4e24c718 // fmaxnm v24.4s, v24.4s, v4.4s
-	WORD $0x4e25c739 // fmaxnm v25.4s, v25.4s, v5.4s
-	WORD $0x4e26c75a // fmaxnm v26.4s, v26.4s, v6.4s
-	WORD $0x4e27c77b // fmaxnm v27.4s, v27.4s, v7.4s
-	WORD $0xad0064d8 // stp q24, q25, [x6, #0]
-	WORD $0xad016cda // stp q26, q27, [x6, #32]
-	ADD $128, R0
-	ADD R2, R9, R1
-	SUB $2, R5
-	B keys2
-keys2done:
-keys1:
-	CMP $1, R5
-	BLT keys1done
-	MOVD R1, R8
-	MOVD $0, R14
-	MOVD R3, R15
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	MOVD R4, R16
-	LSR $1, R4, R16
-	AND $-4, R16
-	SUB R16, R4, R17
-keys1part:
-	SUBS $4, R16
-	BLT keys1dimrest
-keys1dim:
-	WORD $0x3cee6918 // ldr q24, [x8, x14]
-	ADD $16, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0xad427dfe // ldp q30, q31, [x15, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0xad447dfe // ldp q30, q31, [x15, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0xad457dfe // ldp q30, q31, [x15, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0xad467dfe // ldp q30, q31, [x15, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0xad477dfe // ldp q30, q31, [x15, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	ADD $256, R15
-	SUBS $4, R16
-	BGE keys1dim
-keys1dimrest:
-	ADDS $4, R16
-	BEQ keys1dimend
-keys1dimone:
-	WORD $0xbc6e6918 // ldr s24, [x8, x14]
-	ADD $4, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	ADD $64, R15
-	SUBS $1, R16
-	BNE keys1dimone
-keys1dimend:
-	CBZ R17, keys1add
-	MOVD R17, R16
-	MOVD $0, R17
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	B keys1part
-keys1add:
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e20d700 // fadd v0.4s, v24.4s, v0.4s
-	WORD $0x4e21d721 // fadd v1.4s, v25.4s, v1.4s
-	WORD $0x4e22d742 // fadd v2.4s, v26.4s, v2.4s
-	WORD $0x4e23d763 // fadd v3.4s, v27.4s, v3.4s
+	ADD $64, R12
+keys1dimskip1:
+	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
+	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
+	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
+	WORD $0x4e27d463 // fadd v3.4s, v3.4s, v7.4s
 	WORD $0xad4064d8 // ldp q24, q25, [x6, #0]
 	WORD $0xad416cda // ldp q26, q27, [x6, #32]
 	WORD $0xad000400 // stp q0, q1, [x0, #0]
@@ -3517,20 +2555,17 @@ TEXT ·dotsNEON(SB), NOSPLIT, $0-32
 	MOVD a+8(FP), R1
 	MOVD b+16(FP), R2
 	MOVD dim+24(FP), R3
-	LSR $1, R3, R4
-	AND $-4, R4
-	SUB R4, R3, R5
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-part:
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
 	WORD $0x6f00e403 // movi v3.2d, #0
-	CBZ R4, next
-column:
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	SUBS $2, R3
+	BLT last
+two:
 	WORD $0xad402428 // ldp q8, q9, [x1, #0]
 	WORD $0xad412c2a // ldp q10, q11, [x1, #32]
 	WORD $0xad40344c // ldp q12, q13, [x2, #0]
@@ -3541,18 +2576,31 @@ column:
 	WORD $0x4e2fcd63 // fmla v3.4s, v11.4s, v15.4s
 	ADD $64, R1
 	ADD $64, R2
-	SUBS $1, R4
-	BNE column
-next:
-	CBZ R5, add
-	MOVD R5, R4
-	MOVD $0, R5
-	WORD $0x4ea01c04 // mov v4.16b, v0.16b
-	WORD $0x4ea11c25 // mov v5.16b, v1.16b
-	WORD $0x4ea21c46 // mov v6.16b, v2.16b
-	WORD $0x4ea31c67 // mov v7.16b, v3.16b
-	B part
-add:
+	WORD $0xad402428 // ldp q8, q9, [x1, #0]
+	WORD $0xad412c2a // ldp q10, q11, [x1, #32]
+	WORD $0xad40344c // ldp q12, q13, [x2, #0]
+	WORD $0xad413c4e // ldp q14, q15, [x2, #32]
+	WORD $0x4e2ccd04 // fmla v4.4s, v8.4s, v12.4s
+	WORD $0x4e2dcd25 // fmla v5.4s, v9.4s, v13.4s
+	WORD $0x4e2ecd46 // fmla v6.4s, v10.4s, v14.4s
+	WORD $0x4e2fcd67 // fmla v7.4s, v11.4s, v15.4s
+	ADD $64, R1
+	ADD $64, R2
+	SUBS $2, R3
+	BGE two
+last:
+	TBZ $0, R3, end
+	WORD $0xad402428 // ldp q8, q9, [x1, #0]
+	WORD $0xad412c2a // ldp q10, q11, [x1, #32]
+	WORD $0xad40344c // ldp q12, q13, [x2, #0]
+	WORD $0xad413c4e // ldp q14, q15, [x2, #32]
+	WORD $0x4e2ccd00 // fmla v0.4s, v8.4s, v12.4s
+	WORD $0x4e2dcd21 // fmla v1.4s, v9.4s, v13.4s
+	WORD $0x4e2ecd42 // fmla v2.4s, v10.4s, v14.4s
+	WORD $0x4e2fcd63 // fmla v3.4s, v11.4s, v15.4s
+	ADD $64, R1
+	ADD $64, R2
+end:
 	WORD $0x4e20d480 // fadd v0.4s, v4.4s, v0.4s
 	WORD $0x4e21d4a1 // fadd v1.4s, v5.4s, v1.4s
 	WORD $0x4e22d4c2 // fadd v2.4s, v6.4s, v2.4s
@@ -3904,9 +2952,70 @@ rows6i:
 	SUBS $4, R16
 	BGE rows6i
 rows6irest:
-	ADDS $4, R16
-	BEQ rows6iend
-rows6ione:
+	TBZ $1, R16, rows6iskip2
+	WORD $0xfc6e6918 // ldr d24, [x8, x14]
+	WORD $0xfc6e6939 // ldr d25, [x9, x14]
+	WORD $0xfc6e695a // ldr d26, [x10, x14]
+	WORD $0xfc6e697b // ldr d27, [x11, x14]
+	WORD $0xfc6e699c // ldr d28, [x12, x14]
+	WORD $0xfc6e69bd // ldr d29, [x13, x14]
+	ADD $8, R14
+	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
+	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
+	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
+	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
+	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
+	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
+	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
+	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
+	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
+	ADD R5, R15
+	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
+	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
+	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
+	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
+	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
+	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
+	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
+	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
+	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
+	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
+	ADD R5, R15
+rows6iskip2:
+	TBZ $0, R16, rows6iskip1
 	WORD $0xbc6e6918 // ldr s24, [x8, x14]
 	WORD $0xbc6e6939 // ldr s25, [x9, x14]
 	WORD $0xbc6e695a // ldr s26, [x10, x14]
@@ -3941,9 +3050,7 @@ rows6ione:
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
 	ADD R5, R15
-	SUBS $1, R16
-	BNE rows6ione
-rows6iend:
+rows6iskip1:
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
@@ -4124,9 +3231,52 @@ rows4i:
 	SUBS $4, R16
 	BGE rows4i
 rows4irest:
-	ADDS $4, R16
-	BEQ rows4iend
-rows4ione:
+	TBZ $1, R16, rows4iskip2
+	WORD $0xfc6e6918 // ldr d24, [x8, x14]
+	WORD $0xfc6e6939 // ldr d25, [x9, x14]
+	WORD $0xfc6e695a // ldr d26, [x10, x14]
+	WORD $0xfc6e697b // ldr d27, [x11, x14]
+	ADD $8, R14
+	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
+	ADD R5, R15
+	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
+	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
+	ADD R5, R15
+rows4iskip2:
+	TBZ $0, R16, rows4iskip1
 	WORD $0xbc6e6918 // ldr s24, [x8, x14]
 	WORD $0xbc6e6939 // ldr s25, [x9, x14]
 	WORD $0xbc6e695a // ldr s26, [x10, x14]
@@ -4151,9 +3301,7 @@ rows4ione:
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	ADD R5, R15
-	SUBS $1, R16
-	BNE rows4ione
-rows4iend:
+rows4iskip1:
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
@@ -4268,9 +3416,34 @@ rows2i:
 	SUBS $4, R16
 	BGE rows2i
 rows2irest:
-	ADDS $4, R16
-	BEQ rows2iend
-rows2ione:
+	TBZ $1, R16, rows2iskip2
+	WORD $0xfc6e6918 // ldr d24, [x8, x14]
+	WORD $0xfc6e6939 // ldr d25, [x9, x14]
+	ADD $8, R14
+	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	ADD R5, R15
+	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	ADD R5, R15
+rows2iskip2:
+	TBZ $0, R16, rows2iskip1
 	WORD $0xbc6e6918 // ldr s24, [x8, x14]
 	WORD $0xbc6e6939 // ldr s25, [x9, x14]
 	ADD $4, R14
@@ -4285,9 +3458,7 @@ rows2ione:
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	ADD R5, R15
-	SUBS $1, R16
-	BNE rows2ione
-rows2iend:
+rows2iskip1:
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
@@ -4360,9 +3531,25 @@ rows1i:
 	SUBS $4, R16
 	BGE rows1i
 rows1irest:
-	ADDS $4, R16
-	BEQ rows1iend
-rows1ione:
+	TBZ $1, R16, rows1iskip2
+	WORD $0xfc6e6918 // ldr d24, [x8, x14]
+	ADD $8, R14
+	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	ADD R5, R15
+	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	ADD R5, R15
+rows1iskip2:
+	TBZ $0, R16, rows1iskip1
 	WORD $0xbc6e6918 // ldr s24, [x8, x14]
 	ADD $4, R14
 	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
@@ -4372,9 +3559,7 @@ rows1ione:
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	ADD R5, R15
-	SUBS $1, R16
-	BNE rows1ione
-rows1iend:
+rows1iskip1:
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s

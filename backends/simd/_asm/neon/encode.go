@@ -108,6 +108,7 @@ var forms = map[string]form{
 	"ldr q, [x], #":          {0x3cc00400, "dnu"},
 	"ldr d, [x, #]":          {0xfd400000, "dnh"},
 	"ldr s, [x]":             {0xbd400000, "dn"},
+	"ldr d, [x, x]":          {0xfc606800, "dnm"},
 	"ldr s, [x, #]":          {0xbd400000, "dnw"},
 	"ldr s, [x, x]":          {0xbc606800, "dnm"},
 	"ldr s, [x], #":          {0xbc400400, "dnu"},

@@ -49,8 +49,7 @@ var passes = map[string]func(*generator){"": (*generator).laneRoutines, "feature
 func newGenerator() *generator { return &generator{tables: map[string]bool{}} }
 
 func (g *generator) laneRoutines() {
-	g.scores(false)
-	g.scores(true)
+	g.scores()
 	g.maskScores()
 	g.weights()
 	g.totals()

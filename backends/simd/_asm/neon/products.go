@@ -1,19 +1,22 @@
 package main
 
+import "fmt"
+
 // The register tile of all products is 6 rows of C and 16 columns: 24 vectors of sums, V0 to
 // V23. C += A B takes, of A, one element for each row, and of B, a row of 16 elements, which are
 // the lanes. What is left of the 32 vectors holds A and B:
 //
 //	elements of a row of A side by side (scores, addProduct): V24 to V29 four steps of A, V30
-//	and V31 half a row of B;
+//	and V31 half a row of B; scores have two sums of each, and half as many rows;
 //	elements of a column of A side by side (addValues, addProductT): V24 and V25 a step of A,
 //	V26 to V29 a row of B.
 //
 // So each load of B serves 12 or 24 multiply-adds, and nothing is spilled.
 
 var (
-	tileRows     = []int{6, 4, 2, 1} // of the register tile, then of its remainders
-	none     reg = -1
+	tileRows      = []int{6, 4, 2, 1} // of the register tile, then of its remainders
+	scoreRows     = []int{3, 2, 1}    // the same where elements with even and odd numbers have sums of their own
+	none      reg = -1
 )
 
 const (
@@ -37,39 +40,55 @@ type rowProduct struct {
 	index   reg   // bytes of a row that are done
 	b, step reg   // bytes from row to row of B; none if they lie side by side
 	n       reg   // it is destroyed
+	odd     int   // how far the sums of elements with odd numbers lie from the others, in vectors; 0 if they are the same
 }
 
 // rowSums writes the loop. meanwhile writes what else is done in each turn, if it is not nil.
 func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
-	g.unrolled(label, x.n, steps, func(n int) {
-		if n == steps && meanwhile != nil {
-			meanwhile()
+	g.op("SUBS $%d, %v", steps, x.n)
+	g.op("BLT %srest", label)
+	g.label(label)
+	if meanwhile != nil {
+		meanwhile()
+	}
+	g.rowSteps(x, steps)
+	g.op("SUBS $%d, %v", steps, x.n)
+	g.op("BGE %s", label)
+	g.label(label + "rest") // the lower bits of n are what is left
+	for n := steps / 2; n > 0; n /= 2 {
+		skip := fmt.Sprintf("%sskip%d", label, n)
+		g.op("TBZ $%d, %v, %s", n/2, x.n, skip)
+		g.rowSteps(x, n)
+		g.label(skip)
+	}
+}
+
+// rowSteps writes so many steps.
+func (g *generator) rowSteps(x rowProduct, n int) {
+	for r, a := range x.a {
+		g.v(map[int]string{4: "ldr q%d, [x%d, x%d]", 2: "ldr d%d, [x%d, x%d]", 1: "ldr s%d, [x%d, x%d]"}[n], elements+r, a, x.index)
+	}
+	g.op("ADD $%d, %v", 4*n, x.index)
+	for i := range n {
+		offset := 0
+		if x.step == none {
+			offset = i * rowBytes
 		}
-		for r, a := range x.a {
-			g.v(map[int]string{steps: "ldr q%d, [x%d, x%d]", 1: "ldr s%d, [x%d, x%d]"}[n], elements+r, a, x.index)
-		}
-		g.op("ADD $%d, %v", 4*n, x.index)
-		for i := range n {
-			offset := 0
-			if x.step == none {
-				offset = i * rowBytes
-			}
-			for half := range 2 {
-				g.v("ldp q%d, q%d, [x%d, #%d]", rowHalf, rowHalf+1, x.b, offset+half*rowBytes/2)
-				for r := range x.a {
-					for q := range 2 {
-						g.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", sum(r, 2*half+q), rowHalf+q, elements+r, i)
-					}
+		for half := range 2 {
+			g.v("ldp q%d, q%d, [x%d, #%d]", rowHalf, rowHalf+1, x.b, offset+half*rowBytes/2)
+			for r := range x.a {
+				for q := range 2 {
+					g.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", i%2*x.odd+sum(r, 2*half+q), rowHalf+q, elements+r, i)
 				}
 			}
-			if x.step != none {
-				g.op("ADD %v, %v", x.step, x.b)
-			}
 		}
-		if x.step == none {
-			g.op("ADD $%d, %v", n*rowBytes, x.b)
+		if x.step != none {
+			g.op("ADD %v, %v", x.step, x.b)
 		}
-	})
+	}
+	if x.step == none {
+		g.op("ADD $%d, %v", n*rowBytes, x.b)
+	}
 }
 
 // setRows sets registers to the addresses of rows.
@@ -83,70 +102,37 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 	}
 }
 
-// scores writes S = K Qᵀ with the running maximum in the store. Where S is dP, the parts
-// matter: delta is subtracted from it, which is about as large.
-func (g *generator) scores(parts bool) {
-	const signature = "s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32"
-	if parts {
-		g.routine("scoresInParts", signature, "is scores with dot products that are the sums of those of two halves.")
-	} else {
-		g.routine("scores", signature,
-			"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-			"and raises top[i] to the largest of them. q is [dim][16], s is [keys][16]. dim > 0. Meanwhile",
-			"it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.")
-	}
+// scores writes S = K Qᵀ with the running maximum in the store. Even and odd elements have sums of
+// their own: each is rounded in smaller units than one of all. That matters most where S is dP, as
+// delta is subtracted from it, which is about as large.
+func (g *generator) scores() {
+	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
+		"and raises top[i] to the largest of them. q is [dim][16], s is [keys][16]. dim > 0. Meanwhile",
+		"it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.")
 	s, k, step, q := g.param("s"), g.param("k"), g.stepParam("step"), g.param("q")
 	dim, keys, top, ahead := g.param("dim"), g.param("keys"), g.param("top"), g.param("ahead")
-	rows, index, b, n, left := g.temps(6), g.temp(), g.temp(), g.temp(), g.temp()
-	g.inGroups("keys", keys, tileRows, func(size int, label string) {
+	rows, index, b, n := g.temps(scoreRows[0]), g.temp(), g.temp(), g.temp()
+	g.inGroups("keys", keys, scoreRows, func(size int, label string) {
 		g.setRows(rows[:size], k, step)
 		g.op("MOVD $0, %v", index)
 		g.op("MOVD %v, %v", q, b)
-		g.clearSums(size)
+		g.clearSums(2 * size)
 		g.op("MOVD %v, %v", dim, n)
-		if parts {
-			g.firstPart(dim, n, left)
-			g.label(label + "part")
-		}
-		g.rowSums(label+"dim", rowProduct{rows[:size], index, b, none, n}, func() {
-			if size == tileRows[0] {
+		odd := size * vectors
+		g.rowSums(label+"dim", rowProduct{rows[:size], index, b, none, n, odd}, func() {
+			if size == scoreRows[0] {
 				g.v("prfm pldl2keep, [x%d]", ahead)
-				g.op("ADD $%d, %v", line, ahead)
+				g.op("ADD $%d, %v", line/2, ahead)
 			}
 		})
-		if parts {
-			g.addParts(label, n, left, s, size)
+		for v := range odd {
+			g.v("fadd v%d.4s, v%d.4s, v%d.4s", v, v, v+odd)
 		}
 		g.storeScores(s, top, size)
 		g.op("ADD %v, %v, %v", step, rows[size-1], k)
 	})
 	g.done()
-}
-
-// firstPart writes how the columns of a dot product are cut in parts: n of them, then left
-// more. Either sum is rounded in smaller units than one of all. Of few columns n is 0.
-func (g *generator) firstPart(dim, n, left reg) {
-	g.op("LSR $1, %v, %v", dim, n)
-	g.op("AND $-%d, %v", steps, n)
-	g.op("SUB %v, %v, %v", n, dim, left)
-}
-
-// addParts writes what follows a part of the columns: the first one's sums are stored, and
-// added to the second one's.
-func (g *generator) addParts(label string, n, left, s reg, rows int) {
-	g.op("CBZ %v, %sadd", left, label)
-	g.op("MOVD %v, %v", left, n)
-	g.op("MOVD $0, %v", left)
-	for r := range rows {
-		g.storeRow(sum(r, 0), s, r*rowBytes)
-	}
-	g.clearSums(rows)
-	g.op("B %spart", label)
-	g.label(label + "add")
-	for r := range rows {
-		g.loadRow(s, r*rowBytes, elements)
-		each(func(q int) { g.v("fadd v%d.4s, v%d.4s, v%d.4s", sum(r, q), elements+q, sum(r, q)) })
-	}
 }
 
 // storeScores stores the sums and raises the maxima, which a NaN leaves as they are.
@@ -176,7 +162,7 @@ func (g *generator) product() {
 		g.op("MOVD %v, %v", b, at)
 		g.op("MOVD %v, %v", n, left)
 		g.clearSums(size)
-		g.rowSums(label+"i", rowProduct{as[:size], index, at, bStep, left}, nil)
+		g.rowSums(label+"i", rowProduct{as[:size], index, at, bStep, left, 0}, nil)
 		g.addRowsOf(c, cStep, size)
 		g.op("ADD %v, %v, %v", aStep, as[size-1], a)
 	})
