@@ -45,6 +45,7 @@ var rooms = []struct {
 	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
 	{"dispatch", []string{"."}},
 	{"cmd/flashrun", []string{anything}},
+	{"bench/peers/instructions", []string{".", "backends/simd"}},
 	{"bench/peers/product", []string{".", "backends/simd", "internal/matmul"}},
 	{"bench/peers/sentences", []string{"dispatch", "nn/bert", "safetensors"}},
 	{"bench/peers/*", []string{".", "dispatch", "safetensors"}},
@@ -189,7 +190,10 @@ func asmFiles(t *testing.T) []string {
 	files, err := filepath.Glob("backends/simd/_asm/*.go")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	return files
+	neon, err := filepath.Glob("backends/simd/_asm/neon/*.go")
+	require.NoError(t, err)
+	require.NotEmpty(t, neon)
+	return append(files, neon...)
 }
 
 func TestFileSizes(t *testing.T) {

@@ -45,13 +45,14 @@ const mixedSeeds = 3 // of each
 // when one of the two is raised to sum as the other does. A pair that is here and
 // misses no more fails, as one that misses and is not here does.
 var mixedMisses = map[string][]string{
-	"simd/bwd_avx512":  {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_simd128", "fwd_simd128", "fwd_scalar"},
-	"simd/bwd_avx2":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_simd128", "fwd_simd128", "fwd_scalar"},
-	"simd/bwd_amxf32":  {"fwd_avx512", "fwd_avx2", "fwd_generic", "decode_avx512", "decode_avx2", "decode_simd128", "fwd_simd128", "fwd_scalar"},
-	"simd/bwd_generic": {"fwd_avx512", "fwd_avx2", "fwd_amxf32", "decode_avx512", "decode_avx2", "decode_simd128", "fwd_simd128"},
+	"simd/bwd_avx512":  {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_avx2":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_neon":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_amxf32":  {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_generic": {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128"},
 
-	"wasm/bwd_simd128": {"fwd_avx512", "fwd_avx2", "fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_simd128", "fwd_scalar"},
-	"wasm/bwd_scalar":  {"fwd_avx512", "fwd_avx2", "fwd_amxf32", "decode_avx512", "decode_avx2", "decode_simd128", "fwd_simd128"},
+	"wasm/bwd_simd128": {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_scalar"},
+	"wasm/bwd_scalar":  {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128"},
 
 	"cuda/bwd_f32": {"decode_sm80"},
 }

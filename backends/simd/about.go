@@ -19,6 +19,7 @@ const (
 	onAVX512BF16 = "amd64 with AVX-512 F, BW, DQ, VL and BF16"
 	onAMX        = "Linux on amd64 with AMX-BF16 and AVX-512 F, BW, DQ, VL and BF16"
 	onAVX2       = "amd64 with AVX2, FMA and F16C"
+	onNEON       = "arm64"
 )
 
 // evenOdd is the order of the sums of kernels that add up the even elements of a head and
@@ -59,6 +60,12 @@ var abouts = [...]flashkit.Kernel{
 		About: "AVX2: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
 	{Name: "simd/bwd_avx2", Scores: evenOdd, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
 		About: "AVX2: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
+	{Name: "simd/fwd_neon", Scores: evenOdd, Requires: onNEON, DTypes: allTypes, MaxDim: widest,
+		About: "NEON: 16 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
+	{Name: "simd/decode_neon", Scores: "decode_neon", Requires: onNEON, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
+		About: "NEON: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
+	{Name: "simd/bwd_neon", Scores: evenOdd, Requires: onNEON, DTypes: allTypes, MaxDim: widest,
+		About: "NEON: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/fwd_generic", Scores: "fours", DTypes: allTypes,
 		About: "Go: online softmax over key tiles, one row at a time; bound by scalar arithmetic"},
 	{Name: "simd/bwd_generic", Scores: "fours", DTypes: allTypes,

@@ -1,4 +1,4 @@
-//go:build amd64 && !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -203,14 +203,4 @@ func (isa *laneISA) addWildRows(j *job, x *keyBlock, y *rowTile, dq []float32, s
 			}
 		}
 	})
-}
-
-// tamePairs sets to 0 what is not finite.
-func tamePairs(pairs []uint32) {
-	packed := halves(pairs)
-	for i, x := range packed {
-		if isWild(x) {
-			packed[i] = 0
-		}
-	}
 }

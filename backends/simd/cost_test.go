@@ -126,7 +126,7 @@ func TestCostOfFeatures(t *testing.T) {
 	b := New()
 	defer b.Close()
 	for _, k := range b.Kernels() {
-		if k.Takes&flashkit.FeatureRagged == 0 {
+		if k.Needs == nil || k.Takes&flashkit.FeatureRagged == 0 {
 			continue
 		}
 		name := "b4-h4-g2-n300-m500-d64-f32"

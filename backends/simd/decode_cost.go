@@ -1,4 +1,4 @@
-//go:build amd64 && !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -93,8 +93,6 @@ func (d *decodePlan) blocks(c *flashkit.Call) int {
 }
 
 func decodeLanesMemory(c *flashkit.Call) float64 { return decodeMemory(c, decodeFloats(c)) }
-
-func decodeAMXBF16Memory(c *flashkit.Call) float64 { return decodeMemory(c, decodeAMXBF16Floats(c)) }
 
 // decodeMemory returns the workspace, the results of chunks, and the table of items.
 func decodeMemory(c *flashkit.Call, floats int) float64 {

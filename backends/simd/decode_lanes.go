@@ -1,4 +1,4 @@
-//go:build amd64 && !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -154,7 +154,7 @@ func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *arena, item int) {
 		row := x.q[r*x.qStep:][:x.qStep]
 		h, i := x.queryOf(x.g, r)
 		isa.load(row[:p.Dim], q, q.Offset(x.QBatch, h, x.Q0+i))
-		if x.as == flashkit.BFloat16 {
+		if x.as == flashkit.BFloat16 && isa.split > 0 {
 			split(row, x.idle, isa.split)
 		}
 	}

@@ -26,10 +26,7 @@ func (b *Backend) fwdAMXBF16(ctx context.Context, c *flashkit.Call) error {
 	return b.do(ctx, j, fwdAMXBF16Item, work.items, work.floats)
 }
 
-const (
-	tileBlock    = 256  // keys of a block
-	tileItemRows = 1024 // query rows of an item: packing costs more beside faster products
-)
+const tileItemRows = 1024 // query rows of an item: packing costs more beside faster products
 
 // fwdAMXBF16Work returns the items of a planned job, and what each needs.
 func fwdAMXBF16Work(pl *plan) phase {

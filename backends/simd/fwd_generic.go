@@ -158,8 +158,14 @@ func (j *job) accumulate(s []float32, m float32, sums []float32) (top, sum float
 	}
 	l := 0.0 // its error is that of O and LSE in every element
 	for i, x := range s {
-		s[i] = exp(j.scaled(x) - shift)
-		l += float64(s[i])
+		d, w := j.scaled(x)-shift, float32(0)
+		if d >= expLow && d < expHigh {
+			w = exp2(d * math.Log2E)
+		} else {
+			w = exp(d)
+		}
+		s[i] = w
+		l += float64(w)
 	}
 	return top, float32(l)
 }

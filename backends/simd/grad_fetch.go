@@ -1,4 +1,4 @@
-//go:build amd64 && !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -86,18 +86,10 @@ func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []
 
 // copyPanel sets rows of dst, step elements apart, to n rows of a panel.
 func (isa *laneISA) copyPanel(dst []float32, step int, panel []float32, n int) {
-	if isa.lanes == avx512Lanes.lanes {
-		copyRowsAVX512(&dst[0], step, &panel[0], n)
-	} else {
-		copyRowsAVX2(&dst[0], step, &panel[0], n)
-	}
+	isa.setPanel(&dst[0], step, &panel[0], n)
 }
 
 // addRowsOf adds n rows of a panel to rows of dst, step elements apart.
 func (isa *laneISA) addRowsOf(dst []float32, step int, panel []float32, n int) {
-	if isa.lanes == avx512Lanes.lanes {
-		addRowsAVX512(&dst[0], step, &panel[0], n)
-	} else {
-		addRowsAVX2(&dst[0], step, &panel[0], n)
-	}
+	isa.addPanelTo(&dst[0], step, &panel[0], n)
 }

@@ -3,10 +3,6 @@
 package simd
 
 import (
-	"context"
-	"strings"
-	"time"
-
 	"github.com/flashkit-go/flashkit"
 )
 
@@ -27,30 +23,6 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		vector("fwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.fwdCost, avx2Lanes.fwdMemory, b.fwdAVX2, fwdTake|flashkit.FeatureMixed),
 		vector("decode_avx2", avx2.missing, fitsDecodeAVX2, avx2Decode.cost, decodeLanesMemory, b.decodeAVX2, fwdTake|flashkit.FeatureMixed),
 		vector("bwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.bwdCost, avx2Lanes.bwdMemory, b.bwdAVX2, bwdTake),
-	}
-}
-
-// What the kernels in assembly take beyond dense attention, by name: what is new must be
-// taught first.
-const (
-	bwdTake = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
-		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
-	fwdTake = bwdTake | flashkit.FeaturePage | flashkit.FeatureCarry
-)
-
-// vector returns a kernel in assembly.
-func vector(name string, missing func() string, refuses func(flashkit.Problem) string, cost func(*flashkit.Call) time.Duration, memory func(*flashkit.Call) float64, run func(context.Context, *flashkit.Call) error, takes flashkit.Feature) flashkit.Kernel {
-	pass := flashkit.PassForward
-	if strings.HasPrefix(name, "bwd_") {
-		pass = flashkit.PassBackward
-	}
-	return flashkit.Kernel{
-		Name: "simd/" + name, Pass: pass, Takes: takes,
-		Missing: missing,
-		Refuses: func(c *flashkit.Call) string { return refuses(c.Problem) },
-		Cost:    cost,
-		Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c)} },
-		Run:     run,
 	}
 }
 

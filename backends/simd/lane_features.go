@@ -1,4 +1,4 @@
-//go:build amd64 && !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -72,22 +72,6 @@ func (pl *plan) featureFloats(lanes, keys int) int {
 		n += upToTiles(pl.p.VDim)
 	}
 	return n
-}
-
-// newPage returns place for a block of 16-bit keys that lie in pages.
-func (j *job) newPage(ws *arena, keys, dim int) []uint16 {
-	if n := j.pageFloats(keys, dim); n > 0 {
-		return halves(takeWords(ws, n))
-	}
-	return nil
-}
-
-// pageFloats returns the floats that newPage takes.
-func (pl *plan) pageFloats(keys, dim int) int {
-	if pl.p.Page == 0 {
-		return 0
-	}
-	return keys * pairWords(dim)
 }
 
 // beginScores returns the maximum that the routine of the scores of keys raises: the rows'

@@ -1,4 +1,4 @@
-//go:build amd64 && !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -9,7 +9,7 @@ import (
 )
 
 // A laneISA is an instruction set for kernels that have query rows in the lanes
-// of two vectors. The routines are documented where they are declared.
+// of two vectors, or four. The routines are documented where they are declared.
 //
 // What a routine is given escapes, because it is called through a variable: it
 // must be workspace or the caller's memory.
@@ -38,6 +38,7 @@ type laneISA struct {
 	addProductTMasked     maskedProductFunc
 	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
 	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
+	setPanel, addPanelTo  func(dst *float32, step int, src *float32, rows int)
 
 	adjust      func(s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
 	maskBits    func(masks *uint32, mask *bool, step, rows int)
@@ -51,6 +52,14 @@ type (
 	productFunc       func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
 	maskedProductFunc func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)
 )
+
+const (
+	tileStep  = 32  // rows or columns that a product of tiles takes
+	tileBlock = 256 // keys of a block of a forward pass with tiles: no other block has more
+)
+
+// upToTiles rounds up to whole steps.
+func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
 
 // pad rounds a head dim up to whole vectors and whole blocks.
 func pad(dim int) int { return (dim + 15) &^ 15 }

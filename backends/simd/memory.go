@@ -1,4 +1,4 @@
-//go:build amd64 && !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -27,40 +27,4 @@ func (isa *laneISA) bwdMemory(c *flashkit.Call) float64 {
 func (isa *laneISA) bwdMemoryOf(pl *plan, tile, block phase) float64 {
 	shared := float64(pl.biasSums()) + float64(tile.items)*float64(isa.statsSize(pl))
 	return memory(pl.call, tile, block) + 4*shared + 8*float64(pl.progress(block.items)) + pl.tables(2)
-}
-
-func fwdAVX512BF16Memory(c *flashkit.Call) float64 {
-	pl := newPlan(c)
-	avx512Lanes.plan(pl, itemRows)
-	return pl.fwdMemory(fwdAVX512BF16Work(pl))
-}
-
-func fwdAMXBF16Memory(c *flashkit.Call) float64 {
-	pl := newPlan(c)
-	pl.planTiles()
-	return pl.fwdMemory(fwdAMXBF16Work(pl))
-}
-
-func fwdAMXF32Memory(c *flashkit.Call) float64 {
-	pl := newPlan(c)
-	pl.planTiles()
-	return pl.fwdMemory(fwdAMXF32Work(pl))
-}
-
-func bwdAMXBF16Memory(c *flashkit.Call) float64 {
-	pl := newPlan(c)
-	tile, block := bwdAMXBF16Plan(pl)
-	return avx512Lanes.bwdMemoryOf(pl, tile, block)
-}
-
-func bwdAMXF32Memory(c *flashkit.Call) float64 {
-	pl := newPlan(c)
-	tile, block := bwdAMXF32Plan(pl)
-	return avx512Lanes.bwdMemoryOf(pl, tile, block)
-}
-
-func bwdAVX512BF16Memory(c *flashkit.Call) float64 {
-	pl := newPlan(c)
-	tile, block := bwdAVX512BF16Plan(pl)
-	return avx512Lanes.bwdMemoryOf(pl, tile, block)
 }

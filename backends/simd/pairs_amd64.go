@@ -165,3 +165,19 @@ func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bo
 	}
 	return min(to, end), true
 }
+
+// newPage returns place for a block of 16-bit keys that lie in pages.
+func (j *job) newPage(ws *arena, keys, dim int) []uint16 {
+	if n := j.pageFloats(keys, dim); n > 0 {
+		return halves(takeWords(ws, n))
+	}
+	return nil
+}
+
+// pageFloats returns the floats that newPage takes.
+func (pl *plan) pageFloats(keys, dim int) int {
+	if pl.p.Page == 0 {
+		return 0
+	}
+	return keys * pairWords(dim)
+}

@@ -40,6 +40,9 @@ func (c *pool) bound(k *flashkit.Kernel) {
 		c.allow(x)
 		return cost(x)
 	}
+	if needs == nil {
+		return // of a kernel that this program cannot run
+	}
 	k.Needs = func(call *flashkit.Call) flashkit.Memory {
 		x := copied(call)
 		defer forget(x)

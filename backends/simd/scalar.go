@@ -152,6 +152,20 @@ func scale(x []float32, by float32) {
 // polynomial of e^(f ln 2), in float64 throughout so that the only rounding
 // that shows is the last one.
 func exp(x float64) float32 {
+	switch {
+	case x < expLow: // below half the smallest float32
+		return 0
+	case !(x < expHigh): // infinite, or NaN
+		return float32(x * math.Inf(1))
+	}
+	return exp2(x * math.Log2E)
+}
+
+// Below expLow exp is 0, and from expHigh on infinite.
+const expLow, expHigh = -104, 89
+
+// exp2 returns 2^y where exp of the logarithm is neither: small enough to be a part of a loop.
+func exp2(y float64) float32 {
 	const (
 		c1 = math.Ln2 // ln(2)^k / k!
 		c2 = c1 * math.Ln2 / 2
@@ -163,19 +177,11 @@ func exp(x float64) float32 {
 
 		round = 0x1.8p52 // its unit in the last place is 1, so adding it rounds to a whole number
 	)
-	if x < -104 { // below half the smallest float32
-		return 0
-	}
-	if !(x < 89) { // infinite, or NaN
-		return float32(x * math.Inf(1))
-	}
-	y := x * math.Log2E
 	n := y + round
 	f := y - (n - round)
 	f2 := f * f
 	p := (1 + c1*f) + f2*((c2+c3*f)+f2*((c4+c5*f)+f2*(c6+c7*f)))
-	twoToN := math.Float64frombits(1023<<52 + math.Float64bits(n)<<52)
-	return float32(p * twoToN)
+	return float32(p * math.Float64frombits((1023+math.Float64bits(n))<<52))
 }
 
 // view returns n rows of head h of batch b of t, from row r on, as float32, and

@@ -43,7 +43,7 @@ func (b *Backend) Name() string { return "simd" }
 
 // Kernels returns the backend's kernels, on every platform the same ones.
 func (b *Backend) Kernels() []flashkit.Kernel {
-	list := append(b.vectorKernels(),
+	list := append(withOthers(b.vectorKernels()),
 		flashkit.Kernel{
 			Name: "simd/fwd_generic", Pass: flashkit.PassForward, Takes: portableFeatures | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureMixed,
 			Cost: fwdGenericCost, Needs: fwdGenericNeeds, Run: b.fwdGeneric,

@@ -13,8 +13,6 @@ import (
 // has the weight 0. That is no shield against NaN and infinities: where the other
 // operand has any, they are packed as 0 and added apart, for those who see them.
 
-const tileStep = 32 // rows or columns that a product takes
-
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
 var (
@@ -101,9 +99,6 @@ func (pl *plan) planTiles() {
 		pl.planHeads(pairLanes)
 	}
 }
-
-// upToTiles rounds up to whole steps.
-func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
 
 // tileRows returns n rows of t, from row r on, with 0 where they do not fill steps.
 // They are in buf if they cannot be read where they lie.
@@ -211,4 +206,14 @@ func (x *packedRows) addWild(sum []float32, from, n int, weights, masks []uint32
 			}
 		}
 	})
+}
+
+// tamePairs sets to 0 what is not finite.
+func tamePairs(pairs []uint32) {
+	packed := halves(pairs)
+	for i, x := range packed {
+		if isWild(x) {
+			packed[i] = 0
+		}
+	}
 }

@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -27,7 +27,7 @@ func TestTransposeBits(t *testing.T) {
 func TestFinite(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
 		sums := make([]float32, isa.lanes)
-		for range 300 {
+		for range trials(300) {
 			n, vdim := 1+r.IntN(40), isa.lanes*(1+r.IntN(4))
 			step := vdim + r.IntN(2)*r.IntN(9)
 			v := make([]float32, (n-1)*step+vdim)

@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -14,7 +14,7 @@ func TestAddValuesMasked(t *testing.T) {
 	wild := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32}
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
 		n := isa.lanes
-		for range 1000 {
+		for range trials(1000) {
 			keys, vdim := 1+r.IntN(40), 1+r.IntN(40)
 			step := vdim + r.IntN(2)*r.IntN(9)
 			v, p, masks := make([]float32, (keys-1)*step+vdim), make([]float32, keys*n), make([]uint32, keys)

@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -9,24 +9,34 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashkit-go/flashkit"
 )
+
+// A testedISA is an instruction set of lanes and its name.
+type testedISA struct {
+	name string
+	isa  *laneISA
+	tier tier
+}
 
 // eachLaneISA runs a test of routines for the instruction sets that this machine has.
 func eachLaneISA(t *testing.T, test func(t *testing.T, isa *laneISA, r *rand.Rand)) {
-	for _, x := range []struct {
-		name string
-		isa  *laneISA
-		fits func(flashkit.Problem) string
-	}{{"avx512", &avx512Lanes, fitsAVX512}, {"avx2", &avx2Lanes, fitsAVX2}} {
+	for _, x := range testedISAs {
 		t.Run(x.name, func(t *testing.T) {
-			if reason := x.fits(flashkit.Problem{}); reason != "" {
+			if reason := x.tier.missing(); reason != "" {
 				t.Skip(reason)
 			}
 			test(t, x.isa, rand.New(rand.NewPCG(rand.Uint64(), 1)))
 		})
 	}
+}
+
+// trials returns how many of n random cases to try: in a short run, which may be on an emulated
+// processor, a tenth.
+func trials(n int) int {
+	if testing.Short() {
+		return n / 10
+	}
+	return n
 }
 
 const (
@@ -111,7 +121,7 @@ func TestTanh(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
 		n := isa.lanes
 		x, s, top := make([]float32, n), make([]float32, n), make([]float32, n)
-		for range 40000 {
+		for range trials(40000) {
 			for i := range x {
 				switch r.IntN(4) {
 				case 0:
@@ -215,7 +225,7 @@ func (a *adjustment) want(x float32, row, i int) (s, err, uncap, uncapErr float6
 
 func TestAdjust(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
-		for range 1500 {
+		for range trials(1500) {
 			a, n := newAdjustment(isa, r), isa.lanes
 			in, top := slices.Clone(a.s.x), slices.Clone(a.top)
 			isa.adjust(&a.s.x[0], a.step, a.rows, &a.top[0], first(a.uncap.x), a.scale, a.softcap, first(a.bias), a.biasStep, first(a.lanes), a.slope, a.at)
@@ -248,7 +258,7 @@ func TestAdjust(t *testing.T) {
 
 func TestMaskBits(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
-		for range 2000 {
+		for range trials(2000) {
 			rows, step := 1+r.IntN(9), r.IntN(2)*(isa.lanes-5+r.IntN(20))
 			mask, got := make([]bool, (rows-1)*step+isa.lanes), newFenced(rows)
 			for i := range mask {

@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -9,23 +9,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashkit-go/flashkit"
 )
 
 // LSE and the divisors of O are within two units in the last place of those of float64.
 func TestTotals(t *testing.T) {
-	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
-	for _, x := range []struct {
-		isa  *laneISA
-		fits func(flashkit.Problem) string
-	}{{&avx512Lanes, fitsAVX512}, {&avx2Lanes, fitsAVX2}} {
-		if x.fits(flashkit.Problem{}) != "" {
-			continue
-		}
-		n := x.isa.lanes
+	eachLaneISA(t, func(t *testing.T, isa *laneISA, rng *rand.Rand) {
+		n := isa.lanes
 		lse, by, m, l := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
-		for range 20000 {
+		for range trials(20000) {
 			for i := range n {
 				l[i] = float32(math.Exp(20 * rng.Float64() * rng.Float64()))
 				m[i] = float32(rng.NormFloat64() * 10 * rng.Float64())
@@ -34,7 +25,7 @@ func TestTotals(t *testing.T) {
 			m[0], l[0] = float32(math.Inf(-1)), 0
 			m[1], l[1] = 3, float32(math.NaN())
 			l[2], l[3] = 1, math.Nextafter32(1, 2)
-			x.isa.totals(&lse[0], &by[0], &m[0], &l[0], 0.125)
+			isa.totals(&lse[0], &by[0], &m[0], &l[0], 0.125)
 			require.True(t, math.IsInf(float64(lse[0]), -1) && by[0] == 0, "no key: %g, %g", lse[0], by[0])
 			require.True(t, lse[1] != lse[1] && by[1] != by[1], "NaN: %g, %g", lse[1], by[1])
 			for i := 2; i < n; i++ {
@@ -47,5 +38,5 @@ func TestTotals(t *testing.T) {
 				return
 			}
 		}
-	}
+	})
 }

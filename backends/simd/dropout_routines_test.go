@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd
 
@@ -48,7 +48,7 @@ func (x dropping) drops(row uint32, key int) bool {
 func TestDropWeights(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
 		rows := make([]uint32, isa.lanes)
-		for range 2000 {
+		for range trials(2000) {
 			x, n := newDropping(r), isa.lanes
 			keys, key := 1+r.IntN(12), r.IntN(1<<r.IntN(40))
 			first := r.Uint32() >> r.IntN(32)
@@ -77,7 +77,7 @@ func TestDropWeights(t *testing.T) {
 
 func TestKeepKeys(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
-		for range 2000 {
+		for range trials(2000) {
 			x, rows := newDropping(r), 1+r.IntN(9)
 			row, key := r.IntN(1<<r.IntN(33)), r.IntN(1<<r.IntN(40))&^3
 			got := newFenced(rows)
@@ -179,7 +179,7 @@ func (c *gradientCall) want(s, dp float32, row, i, lanes int) (want, errs [3]flo
 
 func TestGradientsOf(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
-		for range 1000 {
+		for range trials(1000) {
 			c, n := newGradientCall(isa, r), isa.lanes
 			in := slices.Clone(c.s.x)
 			isa.gradientsOf(&c.s.x[0], &c.dp.x[0], &c.ds.x[0], c.dsStep, &c.masks[0], c.rows, &c.lse[0], &c.delta[0], c.unit, c.scale, first(c.kept), c.keep, first(c.uncap), first(c.db.x))

@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build (amd64 || arm64) && !noasm && !purego
 
 package simd_test
 
@@ -26,7 +26,7 @@ func TestDecodeIsChosenForFewRows(t *testing.T) {
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
-		for _, tier := range []string{"avx512", "avx2"} {
+		for _, tier := range []string{"avx512", "avx2", "neon"} {
 			decode, fwd := kernel(t, "simd/decode_"+tier), kernel(t, "simd/fwd_"+tier)
 			if fwd.Fits(p.Ask(fwd.Pass)) != "" {
 				continue

@@ -1,0 +1,266 @@
+package main
+
+import "math"
+
+// tanh(4z) is z p(z^2) / q(z^2): a minimax fit to [-2.2, 2.2], relative error 3e-8, with
+// coefficients of float32. The last one of q is 1; those of p are multiplied by the cap.
+// Beyond the interval the quotient is above 1, where it is cut off.
+var (
+	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
+	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
+)
+
+const (
+	tanhScale = 1. / 4
+	tanhLimit = 2.375 * 2.375 // of z^2: here the quotient is above 1, whatever the roundings
+	capLimit  = 0x1p64        // scores that float32 could tell from capped ones would be above 2^52
+)
+
+// The registers of adjust: two vectors of a row at a time, with four of each; then what stays.
+const (
+	adjustZ, adjustU, adjustP, adjustQ = 0, 2, 4, 6
+	adjustTop, adjustAway              = 8, 12 // 4 each
+	adjustScale, adjustSlope           = 16, 17
+	adjustCap, adjustLow               = 18, 19
+	adjustPs, adjustQs, adjustLimit    = 20, 25, 29
+	adjustOne, adjustInverse           = 30, 31
+)
+
+// An adjuster is the arguments of adjust.
+type adjuster struct {
+	*generator
+	s, step, rows, to, bias, biasStep, lanes reg
+}
+
+// A variant is the features of a loop of adjust.
+type variant struct{ softcap, uncap, bias, lanes bool }
+
+// adjust writes what makes scores of dot products. Each set of features has a loop of its
+// own, in which the others cost nothing.
+func (g *generator) adjust() {
+	g.routine("adjust", "s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
+		"computes x = scale*s[r][i] for rows rows of 16 scores, step elements apart. Unless softcap is 0,",
+		"t = tanh(x/softcap), x = softcap*t and, if there is uncap, uncap[r][i] = 1-t*t. If there is bias, x += bias[r][i], with rows biasStep",
+		"elements apart; if there is lanes, x -= slope*|at+r-lanes[i]|. It sets s[r][i] = x and raises top[i] to the largest x, leaving",
+		"out NaN. Rows of uncap lie like those of s. softcap is 0 or above, scale/softcap no denormal number; at, r and lanes are",
+		"less than 2^24 from each other. rows > 0.")
+	a := &adjuster{
+		generator: g, s: g.param("s"), step: g.stepParam("step"), rows: g.param("rows"), to: g.param("uncap"),
+		bias: g.param("bias"), biasStep: g.stepParam("biasStep"), lanes: g.param("lanes"),
+	}
+	top, softcap := g.param("top"), g.param("softcap")
+	g.loadRow(top, 0, adjustTop)
+	g.op("LSLW $1, %v", softcap) // without the sign
+	g.op("CBZW %v, linear", softcap)
+	g.op("CBZ %v, capped", a.to)
+	a.exponentials()
+	a.softcapConstants()
+	a.chooseTerms("uncapped", variant{softcap: true, uncap: true})
+	g.label("capped")
+	a.softcapConstants()
+	a.chooseTerms("cappedOnly", variant{softcap: true})
+	g.label("linear")
+	g.broadcast("scale", adjustScale)
+	a.chooseTerms("plain", variant{})
+	g.label("end")
+	g.storeRow(adjustTop, top, 0)
+	g.done()
+}
+
+// scaleOfTanh loads the cap, and sets scale to what makes z of a score. t is scratch.
+func (a *adjuster) scaleOfTanh(scale, limit, t int) {
+	a.broadcast("scale", scale)
+	a.broadcast("softcap", limit)
+	a.constant(capLimit, t)
+	a.v("fmin v%d.4s, v%d.4s, v%d.4s", limit, limit, t)
+	a.v("fdiv v%d.4s, v%d.4s, v%d.4s", scale, scale, limit)
+	a.constant(tanhScale, t)
+	a.v("fmul v%d.4s, v%d.4s, v%d.4s", scale, scale, t)
+	a.constant(math.MaxFloat32, t)
+	a.v("fmin v%d.4s, v%d.4s, v%d.4s", scale, scale, t) // or a score of 0 would be NaN
+}
+
+// softcapConstants loads what tanh takes.
+func (a *adjuster) softcapConstants() {
+	const t = adjustZ
+	a.scaleOfTanh(adjustScale, adjustCap, t)
+	a.v("fneg v%d.4s, v%d.4s", adjustLow, adjustCap)
+	a.constant(1, adjustOne)
+	a.v("fdiv v%d.4s, v%d.4s, v%d.4s", adjustInverse, adjustOne, adjustCap)
+	a.v("fmin v%d.4s, v%d.4s, v%d.4s", adjustInverse, adjustInverse, t) // t is the largest number
+	for i, c := range tanhP {
+		a.constant(c, adjustPs+i)
+		a.v("fmul v%d.4s, v%d.4s, v%d.4s", adjustPs+i, adjustPs+i, adjustCap)
+	}
+	for i, c := range tanhQ {
+		a.constant(c, adjustQs+i)
+	}
+	a.constant(tanhLimit, adjustLimit)
+}
+
+// exponentials sets uncap to exp(-2|x|), where tanh is that of x. They come before all else, in a
+// loop of their own, as their constants take the place of those of tanh.
+func (a *adjuster) exponentials() {
+	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
+	at, to, rows := a.temp(), a.temp(), a.temp()
+	a.scaleOfTanh(power, limit, x)
+	a.constant(-2*math.Log2E/tanhScale, x)
+	a.v("fmul v%d.4s, v%d.4s, v%d.4s", power, power, x)
+	a.constant(-math.MaxFloat32, x)
+	a.v("fmax v%d.4s, v%d.4s, v%d.4s", power, power, x)
+	e := a.exp2Constants(numbers)
+	a.op("MOVD %v, %v", a.s, at)
+	a.op("MOVD %v, %v", a.to, to)
+	a.op("MOVD %v, %v", a.rows, rows)
+	a.label("exponential")
+	for pair := 0; pair < vectors; pair += 2 {
+		a.v2("ldp", x, at, 16*pair)
+		for i := range 2 {
+			a.v("fabs v%d.4s, v%d.4s", x+i, x+i)
+			a.v("fmul v%d.4s, v%d.4s, v%d.4s", x+i, x+i, power)
+		}
+		a.exp2(e, []int{x, x + 1}, []int{scratch, others})
+		a.v2("stp", x, to, 16*pair)
+	}
+	a.op("ADD %v, %v", a.step, at)
+	a.op("ADD %v, %v", a.step, to)
+	a.count(rows, "exponential")
+	a.used -= 3
+}
+
+// chooseTerms writes the choice of what is added.
+func (a *adjuster) chooseTerms(label string, v variant) {
+	a.op("CBZ %v, %sLevel", a.lanes, label)
+	a.lanesConstants()
+	v.lanes = true
+	a.chooseBias(label+"Sloped", v)
+	a.label(label + "Level")
+	v.lanes = false
+	a.chooseBias(label, v)
+}
+
+func (a *adjuster) chooseBias(label string, v variant) {
+	a.op("CBZ %v, %sUnbiased", a.bias, label)
+	v.bias = true
+	a.loop(label+"Rows", v)
+	a.label(label + "Unbiased")
+	v.bias = false
+	a.loop(label+"UnbiasedRows", v)
+}
+
+// lanesConstants sets how far the row is from the lanes.
+func (a *adjuster) lanesConstants() {
+	a.broadcast("slope", adjustSlope)
+	a.broadcast("at", adjustZ)
+	a.constant(1, adjustOne)
+	a.loadRow(a.lanes, 0, adjustAway)
+	each(func(q int) { a.v("fsub v%d.4s, v%d.4s, v%d.4s", adjustAway+q, adjustZ, adjustAway+q) })
+}
+
+// loop writes the loop of a variant, and the jump to the end.
+func (a *adjuster) loop(label string, has variant) {
+	a.label(label)
+	for pair := 0; pair < vectors; pair += 2 {
+		a.v2("ldp", adjustZ, a.s, 16*pair)
+		if has.softcap {
+			a.tanh()
+		}
+		if has.uncap {
+			a.storeUncap(pair)
+		}
+		a.terms(pair, has)
+		a.v2("stp", adjustZ, a.s, 16*pair)
+		for i := range 2 {
+			top := adjustTop + pair + i
+			a.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", top, top, adjustZ+i) // a NaN score leaves the maximum as it is
+		}
+	}
+	a.op("ADD %v, %v", a.step, a.s)
+	if has.uncap {
+		a.op("ADD %v, %v", a.step, a.to)
+	}
+	if has.bias {
+		a.op("ADD %v, %v", a.biasStep, a.bias)
+	}
+	a.count(a.rows, label)
+	a.op("B end")
+}
+
+// terms writes what is added to a pair of vectors. Without a cap it scales them too.
+func (a *adjuster) terms(pair int, has variant) {
+	if has.bias {
+		a.v2("ldp", adjustU, a.bias, 16*pair)
+	}
+	for i := range 2 {
+		z, u := adjustZ+i, adjustU+i
+		switch {
+		case has.softcap && has.bias:
+			a.v("fadd v%d.4s, v%d.4s, v%d.4s", z, z, u)
+		case has.bias:
+			a.v("fmla v%d.4s, v%d.4s, v%d.4s", u, z, adjustScale)
+			a.v("mov v%d.16b, v%d.16b", z, u)
+		case !has.softcap:
+			a.v("fmul v%d.4s, v%d.4s, v%d.4s", z, z, adjustScale)
+		}
+		if has.lanes {
+			away := adjustAway + pair + i
+			a.v("fabs v%d.4s, v%d.4s", u, away)
+			a.v("fmls v%d.4s, v%d.4s, v%d.4s", z, u, adjustSlope)
+			a.v("fadd v%d.4s, v%d.4s, v%d.4s", away, away, adjustOne)
+		}
+	}
+}
+
+// both writes an instruction for both vectors of a pair, with registers that lie side by side
+// where they are below those that stay.
+func (a *adjuster) both(format string, registers ...int) {
+	for i := range 2 {
+		var list []any
+		for _, v := range registers {
+			if v < adjustTop {
+				v += i
+			}
+			list = append(list, v)
+		}
+		a.v(format, list...)
+	}
+}
+
+// tanh sets a pair of scores to cap*tanh(4z). Where the square is cut off, the quotient grows with
+// z.
+func (a *adjuster) tanh() {
+	const z, u, p, q = adjustZ, adjustU, adjustP, adjustQ
+	a.both("fmul v%d.4s, v%d.4s, v%d.4s", z, z, adjustScale)
+	a.both("fmul v%d.4s, v%d.4s, v%d.4s", u, z, z)
+	a.both("fmin v%d.4s, v%d.4s, v%d.4s", u, u, adjustLimit)
+	from, into := p, q // sums begin with a copy of a coefficient, so the last sum moves
+	a.both("mov v%d.16b, v%d.16b", from, adjustPs+4)
+	for i := 3; i >= 0; i-- {
+		a.both("mov v%d.16b, v%d.16b", into, adjustPs+i)
+		a.both("fmla v%d.4s, v%d.4s, v%d.4s", into, from, u)
+		from, into = into, from
+	}
+	a.both("fmul v%d.4s, v%d.4s, v%d.4s", z, z, from)
+	a.both("fadd v%d.4s, v%d.4s, v%d.4s", from, u, adjustQs+3)
+	for i := 2; i >= 0; i-- {
+		a.both("mov v%d.16b, v%d.16b", into, adjustQs+i)
+		a.both("fmla v%d.4s, v%d.4s, v%d.4s", into, from, u)
+		from, into = into, from
+	}
+	a.both("fdiv v%d.4s, v%d.4s, v%d.4s", z, z, from)
+	a.both("fmin v%d.4s, v%d.4s, v%d.4s", z, z, adjustCap) // it returns NaN for NaN
+	a.both("fmax v%d.4s, v%d.4s, v%d.4s", z, z, adjustLow)
+}
+
+// storeUncap stores the derivative 1-t^2 of the caps of a pair, t = tanh(x), as exp(-2|x|) (1+|t|)^2:
+// the difference would lose what is left of it near the cap, and the gradients with it.
+func (a *adjuster) storeUncap(pair int) {
+	const z, u, p, q = adjustZ, adjustU, adjustP, adjustQ
+	a.v2("ldp", u, a.to, 16*pair)
+	a.both("fabs v%d.4s, v%d.4s", p, z)
+	a.both("mov v%d.16b, v%d.16b", q, adjustOne)
+	a.both("fmla v%d.4s, v%d.4s, v%d.4s", q, p, adjustInverse)
+	a.both("fmul v%d.4s, v%d.4s, v%d.4s", u, u, q)
+	a.both("fmul v%d.4s, v%d.4s, v%d.4s", u, u, q)
+	a.v2("stp", u, a.to, 16*pair)
+}

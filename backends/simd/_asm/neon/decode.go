@@ -1,0 +1,377 @@
+package main
+
+import "fmt"
+
+const (
+	decodeKeys  = 4   // keys of a tile
+	manyKeys    = 8   // the same of a single query row
+	tileQueries = 2   // query rows of a tile
+	scoreStep   = 144 // elements between rows of S
+	scoreBytes  = 4 * scoreStep
+	entry       = 8 // bytes of a table of places
+	octet       = 8 // elements of a step along a row
+)
+
+// A storage is a type of K and V.
+type storage struct {
+	*generator
+	name      string
+	bytes     int
+	scattered bool // rows lie where a table says, as those of pages do
+}
+
+// The registers of a tile of decode. Scores: two sums for each row and key, of which either has every
+// other vector of a row. Values: the weights of a row's keys in one or two vectors, and vectors of O.
+// Vectors of keys take turns: the processor renames them.
+const (
+	decodeSums    = 0  // (2r+half)*keys + key
+	decodeKeysV   = 16 // and to 23: four for a key, two keys
+	decodeQueries = 24 // to 29 or 31: two, or four for 16-bit keys
+	valueOs       = 0  // four for each row
+	valueWeights  = 8  // two for each row
+)
+
+// attend writes the routines that read K and V, for all types.
+func (g *generator) attend(scattered bool) {
+	for _, t := range []storage{{g, "F32", 4, scattered}, {g, "F16", 2, scattered}, {g, "BF16", 2, scattered}} {
+		t.attend()
+	}
+}
+
+// attend writes what reads K and V, with the head dim in the lanes: the scores S = Q Kᵀ of one
+// block and O += P V of the block before, four keys in turn, so that K and V both keep coming
+// while one or the other is computed with.
+func (t storage) attend() {
+	name, rows := "attend", "rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched."
+	signature := "s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, " +
+		"o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int"
+	if t.scattered {
+		name, rows = "attendAt", fmt.Sprintf("row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+%d more.", decodeKeys-1)
+		signature = "s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, " +
+			"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int"
+	}
+	t.routine(name+t.name, signature,
+		"sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and",
+		"adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie",
+		fmt.Sprintf("%d elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;", scoreStep), rows,
+		"idle is not used. kKeys and vKeys <= 128, 0 < qRows, oRows.")
+	x := &attention{storage: t}
+	x.key = t.newSide("k", "dim", "q", "s", "qRows", "kKeys", "qStep")
+	x.value = t.newSide("v", "vdim", "o", "p", "oRows", "vKeys", "oStep")
+	x.rows, x.others = t.temps(manyKeys), t.temps(tileQueries)
+	x.n, x.left, x.first, x.weights, x.ahead = t.temp(), t.temp(), t.temp(), t.temp(), t.temp()
+	t.label("keys")
+	x.half(&x.key, "score", x.scores)
+	x.half(&x.value, "value", x.values)
+	t.op("CBNZ %v, keys", x.key.keys)
+	t.op("CBNZ %v, keys", x.value.keys)
+	t.done()
+}
+
+// A side is the arguments of the scores or of the values.
+type side struct {
+	name, dim, other, weights, rows, step string // names of arguments
+	at, keys                              reg    // K or V: the next row, or the table; how many are left
+	scores                                reg    // S or P of the next keys
+}
+
+func (t storage) newSide(name, dim, other, weights, rows, keys, step string) side {
+	at := name
+	if t.scattered {
+		at = name + "At"
+	}
+	return side{name, dim, other, weights, rows, step, t.param(at), t.param(keys), t.param(weights)}
+}
+
+// An attention is the registers of attend.
+type attention struct {
+	storage
+	key, value                     side
+	rows                           []reg // of K or V, of a tile
+	others                         []reg // of Q or O, of a tile
+	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first of them, their scores
+}
+
+// half writes a turn of one side: four keys, eight with a single query row, or one where there are fewer.
+func (x *attention) half(s *side, label string, tile func(label string, keys, rows int)) {
+	x.op("CBZ %v, %sEnd", s.keys, label)
+	x.op("CMP $%d, %v", decodeKeys, s.keys)
+	x.op("BLT %sOne", label)
+	x.load(s.rows, x.left)
+	x.op("CMP $1, %v", x.left)
+	x.op("BNE %sFour", label)
+	x.op("CMP $%d, %v", manyKeys, s.keys)
+	x.op("BLT %sFour", label)
+	x.turn(s, label+"Eight", manyKeys, func(keys int) { tile(label+"Eight", keys, 1) })
+	x.op("B %sEnd", label)
+	x.label(label + "Four")
+	x.turn(s, label+"Four", decodeKeys, func(keys int) { x.overRows(s, label+"Four", keys, []int{tileQueries, 1}, tile) })
+	x.op("B %sEnd", label)
+	x.label(label + "One")
+	x.turn(s, label+"One", 1, func(keys int) { x.overRows(s, label+"One", keys, []int{1}, tile) })
+	x.label(label + "End")
+}
+
+// turn writes what some keys have to do with all rows, from the first one on.
+func (x *attention) turn(s *side, label string, keys int, rows func(keys int)) {
+	x.setKeys(s, keys, label)
+	x.load(s.other, x.first)
+	x.op("MOVD %v, %v", s.scores, x.weights)
+	if keys == manyKeys {
+		x.op("MOVD %v, %v", x.first, x.others[0])
+		x.load(s.dim, x.n)
+	}
+	rows(keys)
+	x.op("ADD $%d, %v", 4*keys, s.scores)
+	x.op("SUB $%d, %v", keys, s.keys)
+}
+
+// overRows writes the loop over the rows.
+func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile func(label string, keys, rows int)) {
+	x.load(s.rows, x.left)
+	x.inGroups(name+"rows", x.left, sizes, func(rows int, label string) {
+		x.setOthers(s, rows)
+		x.load(s.dim, x.n)
+		tile(label, keys, rows)
+		x.op("ADD $%d, %v", rows*scoreBytes, x.weights)
+		x.back(s, keys)
+	})
+}
+
+// setKeys sets the rows of the next keys, and moves on.
+func (x *attention) setKeys(s *side, keys int, label string) {
+	step := x.n
+	if x.scattered {
+		x.load(s.name, step)
+		for i := range keys {
+			x.op("MOVD %d(%v), %v", entry*i, s.at, x.rows[i])
+			x.op("ADD %v, %v", step, x.rows[i])
+		}
+		x.prefetchScattered(s, keys, label)
+		x.op("ADD $%d, %v", entry*keys, s.at)
+		return
+	}
+	x.load(s.name+"Step", step)
+	for i := range keys {
+		x.op("MOVD %v, %v", s.at, x.rows[i])
+		x.op("ADD %v, %v", step, s.at)
+	}
+	x.load(s.name+"Ahead", x.ahead)
+}
+
+// prefetchScattered prefetches rows one by one: lines of a page come faster one after the other.
+func (x *attention) prefetchScattered(s *side, keys int, label string) {
+	table, end, at := x.left, x.first, x.weights
+	x.load("ahead", table)
+	x.op("ADD %v<<3, %v, %v", table, s.at, table)
+	for i := range keys {
+		x.load(s.dim, end)
+		x.op("MOVD %d(%v), %v", entry*i, table, at)
+		x.op("ADD %v, %v", x.n, at)
+		x.op("LSL $%d, %v", map[int]int{4: 2, 2: 1}[x.bytes], end)
+		x.op("ADD %v, %v", at, end)
+		x.prefetchLines(fmt.Sprintf("%sahead%d", label, i), at, end)
+	}
+}
+
+// setOthers sets the rows of Q or O of a tile, and moves on.
+func (x *attention) setOthers(s *side, rows int) {
+	x.load(s.step, x.n)
+	for r := range rows {
+		x.op("MOVD %v, %v", x.first, x.others[r])
+		x.op("ADD %v<<2, %v", x.n, x.first)
+	}
+}
+
+// back moves the rows of keys back to their beginning.
+func (x *attention) back(s *side, keys int) {
+	x.load(s.dim, x.n)
+	for _, row := range x.rows[:keys] {
+		x.op("SUB %v<<%d, %v", x.n, map[int]int{4: 2, 2: 1}[x.bytes], row)
+	}
+}
+
+// alongRow writes loops over a row: of a cache line of a key at a time, of eight elements, and of
+// one. octets and one write what is done.
+func (x *attention) alongRow(label string, keys int, octets func(n int), one func()) {
+	perLine := line / x.bytes
+	x.op("SUBS $%d, %v", perLine, x.n)
+	x.op("BLT %sfew", label)
+	x.label(label + "lines")
+	if !x.scattered {
+		for _, row := range x.rows[:keys] {
+			x.v("prfm pldl2keep, [x%d, x%d]", row, x.ahead)
+		}
+	}
+	octets(perLine / octet)
+	x.op("SUBS $%d, %v", perLine, x.n)
+	x.op("BGE %slines", label)
+	x.label(label + "few")
+	x.op("ADDS $%d, %v", perLine, x.n)
+	x.op("BEQ %send", label)
+	x.op("SUBS $%d, %v", octet, x.n)
+	x.op("BLT %slast", label)
+	x.label(label + "octet")
+	octets(1)
+	x.op("SUBS $%d, %v", octet, x.n)
+	x.op("BGE %soctet", label)
+	x.label(label + "last")
+	x.op("ADDS $%d, %v", octet, x.n)
+	x.op("BEQ %send", label)
+	x.label(label + "one")
+	one()
+	x.count(x.n, label+"one")
+	x.label(label + "end")
+}
+
+// eachOctet writes what is done with n octets of elements, two at a time where one load brings
+// them, as vectors of float32: with the first of them and how many.
+func (x *attention) eachOctet(n int, step func(vectors int)) {
+	if x.bytes == 2 && n%2 == 0 {
+		for range n / 2 {
+			step(4)
+		}
+		return
+	}
+	for range n {
+		step(2)
+	}
+}
+
+// loadKey loads so many vectors of a key as float32, and moves on.
+func (x *attention) loadKey(v, vectors int, row reg) {
+	switch {
+	case x.bytes == 4:
+		x.v("ldp q%d, q%d, [x%d], #32", v, v+1, row)
+	case vectors == 4:
+		x.v("ldp q%d, q%d, [x%d], #32", v, v+2, row)
+		x.widenPair(x.name, v)
+		x.widenPair(x.name, v+2)
+	default:
+		x.v("ldr q%d, [x%d], #16", v, row)
+		x.widenPair(x.name, v)
+	}
+}
+
+// loadOne loads an element, with zeros beside it.
+func (x *attention) loadOne(v int, row reg) {
+	switch x.name {
+	case "F32":
+		x.v("ldr s%d, [x%d], #4", v, row)
+	case "F16":
+		x.v("ldr h%d, [x%d], #2", v, row)
+		x.v("fcvtl v%d.4s, v%d.4h", v, v)
+	default:
+		x.v("ldr h%d, [x%d], #2", v, row)
+		x.v("shll v%d.4s, v%d.4h, #16", v, v)
+	}
+}
+
+// scores writes the scores of some keys with some rows.
+func (x *attention) scores(label string, keys, rows int) {
+	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
+	for v := range 2 * rows * keys {
+		x.clear(v)
+	}
+	x.alongRow(label, keys, func(n int) {
+		x.eachOctet(n, func(vectors int) {
+			for r := range rows {
+				for pair := 0; pair < vectors; pair += 2 {
+					q := decodeQueries + vectors*r + pair
+					x.v("ldp q%d, q%d, [x%d], #32", q, q+1, x.others[r])
+				}
+			}
+			for i := range keys {
+				key := decodeKeysV + i%2*4
+				x.loadKey(key, vectors, x.rows[i])
+				for r := range rows {
+					for v := range vectors {
+						x.v("fmla v%d.4s, v%d.4s, v%d.4s", sum(r, v%2, i), key+v, decodeQueries+vectors*r+v)
+					}
+				}
+			}
+		})
+	}, func() {
+		for r := range rows {
+			x.v("ldr s%d, [x%d], #4", decodeQueries+r, x.others[r])
+		}
+		for i := range keys {
+			x.loadOne(decodeKeysV+i%8, x.rows[i])
+			for r := range rows {
+				x.v("fmla v%d.4s, v%d.4s, v%d.4s", sum(r, 0, i), decodeKeysV+i%8, decodeQueries+r)
+			}
+		}
+	})
+	for r := range rows {
+		x.storeScores(sum(r, 0, 0), sum(r, 1, 0), keys, r*scoreBytes)
+	}
+}
+
+// storeScores stores the sums over the lanes of two sums of each key.
+func (x *attention) storeScores(first, second, keys, offset int) {
+	for i := range keys {
+		x.v("fadd v%d.4s, v%d.4s, v%d.4s", first+i, first+i, second+i)
+	}
+	if keys == 1 {
+		x.v("faddp v%d.4s, v%d.4s, v%d.4s", first, first, first)
+		x.v("faddp v%d.4s, v%d.4s, v%d.4s", first, first, first)
+		x.v("str s%d, [x%d, #%d]", first, x.weights, offset)
+		return
+	}
+	for i := 0; i < keys; i += 4 {
+		a := first + i
+		x.v("faddp v%d.4s, v%d.4s, v%d.4s", a, a, a+1)
+		x.v("faddp v%d.4s, v%d.4s, v%d.4s", a+1, a+2, a+3)
+		x.v("faddp v%d.4s, v%d.4s, v%d.4s", a, a, a+1)
+		x.v("str q%d, [x%d, #%d]", a, x.weights, offset+4*i)
+	}
+}
+
+// values writes what some keys add to some rows. O passes through registers.
+func (x *attention) values(label string, keys, rows int) {
+	for r := range rows {
+		for i := 0; i < keys; i += 4 {
+			x.v(map[bool]string{true: "ldr q%d, [x%d, #%d]", false: "ldr s%d, [x%d, #%d]"}[keys > 1], valueWeights+2*r+i/4, x.weights, r*scoreBytes+4*i)
+		}
+	}
+	add := func(o, v, r, i int) {
+		x.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", o, v, valueWeights+2*r+i/4, i%4)
+	}
+	x.alongRow(label, keys, func(n int) {
+		x.eachOctet(n, func(vectors int) {
+			for r := range rows {
+				for pair := 0; pair < vectors; pair += 2 {
+					x.v2("ldp", valueOs+4*r+pair, x.others[r], 16*pair)
+				}
+			}
+			for i := range keys {
+				key := decodeKeysV + i%4*4
+				x.loadKey(key, vectors, x.rows[i])
+				for r := range rows {
+					for v := range vectors {
+						add(valueOs+4*r+v, key+v, r, i)
+					}
+				}
+			}
+			for r := range rows {
+				for pair := 0; pair < vectors; pair += 2 {
+					o := valueOs + 4*r + pair
+					x.v("stp q%d, q%d, [x%d], #32", o, o+1, x.others[r])
+				}
+			}
+		})
+	}, func() {
+		for r := range rows {
+			x.v("ldr s%d, [x%d]", valueOs+4*r, x.others[r])
+		}
+		for i := range keys {
+			x.loadOne(decodeKeysV+i, x.rows[i])
+			for r := range rows {
+				add(valueOs+4*r, decodeKeysV+i, r, i)
+			}
+		}
+		for r := range rows {
+			x.v("str s%d, [x%d], #4", valueOs+4*r, x.others[r])
+		}
+	})
+}

@@ -1,0 +1,171 @@
+package main
+
+// Dropout takes the words of Philox4x32-10 with the counter {key/4, row, head, batch}, one
+// word for each of four keys. Ten rounds do this to a counter c and a key k:
+//
+//	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
+//	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
+//	k0, k1 = k0+w0, k1+w1
+const (
+	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
+	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
+	philoxRounds       = 10
+)
+
+// The registers of philox. Two counters are computed side by side: one alone waits for its own
+// results.
+const (
+	philoxCounters   = 0  // 2*4
+	philoxScratch    = 8  // 2*4
+	philoxMs         = 16 // m0 and m1
+	philoxWs         = 18 // w0 and w1
+	philoxKeys       = 20 // k0 and k1 of the round
+	philoxFirst      = 22 // k0 and k1 of the first round
+	philoxLimit      = 24
+	philoxHead       = 25
+	philoxBatch      = 26
+	philoxOwn        = 27 // to 31, of the routine
+	philoxCounterLen = 4
+)
+
+// philoxConstants loads what stays, and the arguments of dropout.
+func (g *generator) philoxConstants() {
+	for i, x := range []uint32{philoxM0, philoxM1, philoxW0, philoxW1} {
+		g.word(x, philoxMs+i)
+	}
+	seed := g.param("seed")
+	g.v("dup v%d.4s, w%d", philoxFirst, seed)
+	g.op("LSR $32, %v", seed)
+	g.v("dup v%d.4s, w%d", philoxFirst+1, seed)
+	g.used--
+	g.broadcast("below", philoxLimit)
+	g.broadcast("head", philoxHead)
+	g.broadcast("batch", philoxBatch)
+}
+
+// philox turns two counters, whose first two words are given, into random words. It returns the
+// registers of the words of each.
+func (g *generator) philox(first, second [2]int) (words [2][philoxCounterLen]int) {
+	c := &words
+	for i := range c {
+		for w := range c[i] {
+			c[i][w] = philoxCounters + philoxCounterLen*i + w
+			from := []int{first[i], second[i], philoxHead, philoxBatch}[w]
+			g.v("mov v%d.16b, v%d.16b", c[i][w], from)
+		}
+	}
+	for i := range 2 {
+		g.v("mov v%d.16b, v%d.16b", philoxKeys+i, philoxFirst+i)
+	}
+	for r := range philoxRounds {
+		for i := range c {
+			c[i] = g.philoxRound(c[i], philoxScratch+philoxCounterLen*i)
+		}
+		for i := 0; i < 2 && r < philoxRounds-1; i++ {
+			g.v("add v%d.4s, v%d.4s, v%d.4s", philoxKeys+i, philoxKeys+i, philoxWs+i)
+		}
+	}
+	return words
+}
+
+// philoxRound does a round of a counter, with four vectors of scratch, and returns where its
+// words are.
+func (g *generator) philoxRound(c [4]int, scratch int) [4]int {
+	for i := range 2 {
+		x, low, high := c[2*i], scratch+2*i, scratch+2*i+1
+		g.v("umull v%d.2d, v%d.2s, v%d.2s", low, x, philoxMs+i)
+		g.v("umull2 v%d.2d, v%d.4s, v%d.4s", high, x, philoxMs+i)
+		g.v("uzp1 v%d.4s, v%d.4s, v%d.4s", x, low, high)   // lo
+		g.v("uzp2 v%d.4s, v%d.4s, v%d.4s", low, low, high) // hi
+	}
+	g.v("eor v%d.16b, v%d.16b, v%d.16b", c[1], c[1], scratch+2)
+	g.v("eor v%d.16b, v%d.16b, v%d.16b", c[3], c[3], scratch)
+	g.v("eor v%d.16b, v%d.16b, v%d.16b", c[1], c[1], philoxKeys)
+	g.v("eor v%d.16b, v%d.16b, v%d.16b", c[3], c[3], philoxKeys+1)
+	return [4]int{c[1], c[2], c[3], c[0]}
+}
+
+// dropWeights writes the dropout of a forward pass.
+func (g *generator) dropWeights() {
+	g.routine("dropWeights", "s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32",
+		"sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its word of",
+		"Philox is below the limit. s is [keys][16]. keys > 0, key >= 0.")
+	g.philoxConstants()
+	s, keys, group, rows := g.param("s"), g.param("keys"), g.param("key"), g.param("rows")
+	j, at, row := g.temp(), g.temp(), g.temp()
+	const number, row0, row1, x = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3
+	g.op("AND $3, %v, %v", group, j) // keys before the first of those of its group
+	g.op("LSR $2, %v", group)
+	g.op("SUB %v<<%d, %v", j, 6, s)
+	g.op("NEG %v, %v", j, j)
+	g.label("group")
+	g.v("dup v%d.4s, w%d", number, group)
+	for pair := 0; pair < vectors; pair += 2 {
+		g.v("ldp q%d, q%d, [x%d, #%d]", row0, row1, rows, 16*pair)
+		words := g.philox([2]int{number, number}, [2]int{row0, row1})
+		for w := range philoxCounterLen {
+			skip := pairLabel("skip", 4*pair/2+w)
+			g.op("ADD $%d, %v, %v", w, j, row)
+			g.op("CMP %v, %v", keys, row)
+			g.op("BHS %s", skip) // below 0 too
+			g.op("ADD $%d, %v, %v", w*rowBytes, s, at)
+			g.v2("ldp", x, at, 16*pair)
+			for i := range 2 {
+				g.v("cmhs v%d.4s, v%d.4s, v%d.4s", words[i][w], words[i][w], philoxLimit)
+				g.v("and v%d.16b, v%d.16b, v%d.16b", x+i, x+i, words[i][w])
+			}
+			g.v2("stp", x, at, 16*pair)
+			g.label(skip)
+		}
+	}
+	g.op("ADD $%d, %v", 4*rowBytes, s)
+	g.op("ADD $1, %v", group)
+	g.op("ADD $4, %v", j)
+	g.op("CMP %v, %v", keys, j)
+	g.op("BLT group")
+	g.done()
+}
+
+// keepKeys writes the dropout of a backward pass and of decode. Lane i of a counter is of the keys
+// 4*i to 4*i+3.
+func (g *generator) keepKeys() {
+	g.routine("keepKeys", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
+		"sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 16: where its",
+		"word of Philox is not below the limit. It clears all other bits. key is a multiple of 4. rows > 0.")
+	g.philoxConstants()
+	kept, rows, row, key := g.param("kept"), g.param("rows"), g.param("row"), g.param("key")
+	const groups, row0, row1, bits = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3
+	order := g.table("laneNumbers", 0, 1, 2, 3)
+	places := g.table("groupBits", 1, 1<<4, 1<<8, 1<<12)
+	g.op("LSR $2, %v", key)
+	g.v("dup v%d.4s, w%d", groups, key)
+	g.v("ldr q%d, [x%d]", row0, order)
+	g.v("add v%d.4s, v%d.4s, v%d.4s", groups, groups, row0)
+	g.v("ldr q%d, [x%d]", bits, places)
+	g.label("rows")
+	g.v("dup v%d.4s, w%d", row0, row)
+	g.op("ADD $1, %v", row)
+	g.v("dup v%d.4s, w%d", row1, row)
+	g.op("ADD $1, %v", row)
+	words := g.philox([2]int{groups, groups}, [2]int{row0, row1})
+	for i, c := range words {
+		if i == 1 {
+			g.op("SUBS $1, %v", rows)
+			g.op("BEQ end")
+		}
+		for w, x := range c {
+			g.v("cmhs v%d.4s, v%d.4s, v%d.4s", x, x, philoxLimit)
+			g.v("and v%d.16b, v%d.16b, v%d.16b", x, x, bits)
+			if w > 0 {
+				g.v("shl v%d.4s, v%d.4s, #%d", x, x, w)
+				g.v("orr v%d.16b, v%d.16b, v%d.16b", c[0], c[0], x)
+			}
+		}
+		g.v("addv s%d, v%d.4s", c[0], c[0])
+		g.v("str s%d, [x%d], #4", c[0], kept)
+	}
+	g.op("SUBS $1, %v", rows)
+	g.op("BNE rows")
+	g.label("end")
+	g.done()
+}

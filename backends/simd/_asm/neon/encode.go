@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Go's assembler lacks most vector instructions of arm64, and which ones depends on its
+// version. So all of them are written as data. They are named in the syntax of other
+// assemblers, which a test compares with llvm-mc.
+
+// A form is an instruction without its numbers: its word with all of them 0, and where each
+// of them goes.
+type form struct {
+	word   uint32
+	fields string
+}
+
+// The places of numbers. d, n and m are registers, t the second one of a pair; the others are
+// immediates: i the element of a vector of words that a product takes, e that which dup takes,
+// l and r shifts of words, R that of doublewords, x that of narrowing ones to 16 bits; p, o, w and h offsets of a pair
+// of vectors, of a vector, of a word and of a doubleword; u the same of an address that is moved; b the bytes of ext.
+var fields = map[rune]func(x uint32) uint32{
+	'd': func(x uint32) uint32 { return x },
+	'n': func(x uint32) uint32 { return x << 5 },
+	'm': func(x uint32) uint32 { return x << 16 },
+	't': func(x uint32) uint32 { return x << 10 },
+	'i': func(x uint32) uint32 { return x&1<<21 | x>>1<<11 },
+	'e': func(x uint32) uint32 { return x << 19 },
+	'l': func(x uint32) uint32 { return x << 16 },
+	'r': func(x uint32) uint32 { return (32 - x) << 16 },
+	'p': func(x uint32) uint32 { return x / 16 & 127 << 15 },
+	'o': func(x uint32) uint32 { return x / 16 << 10 },
+	'h': func(x uint32) uint32 { return x / 8 << 10 },
+	'w': func(x uint32) uint32 { return x / 4 << 10 },
+	'u': func(x uint32) uint32 { return x & 511 << 12 },
+	'b': func(x uint32) uint32 { return x << 11 },
+	'_': func(uint32) uint32 { return 0 }, // always the same
+}
+
+var forms = map[string]form{
+	"fmla v.4s, v.4s, v.s[]":  {0x4f801000, "dnmi"},
+	"fmla v.4s, v.4s, v.4s":   {0x4e20cc00, "dnm"},
+	"fmls v.4s, v.4s, v.4s":   {0x4ea0cc00, "dnm"},
+	"fmul v.4s, v.4s, v.4s":   {0x6e20dc00, "dnm"},
+	"fadd v.4s, v.4s, v.4s":   {0x4e20d400, "dnm"},
+	"fsub v.4s, v.4s, v.4s":   {0x4ea0d400, "dnm"},
+	"fdiv v.4s, v.4s, v.4s":   {0x6e20fc00, "dnm"},
+	"fmax v.4s, v.4s, v.4s":   {0x4e20f400, "dnm"},
+	"fmin v.4s, v.4s, v.4s":   {0x4ea0f400, "dnm"},
+	"fmaxnm v.4s, v.4s, v.4s": {0x4e20c400, "dnm"},
+	"faddp v.4s, v.4s, v.4s":  {0x6e20d400, "dnm"},
+	"fcmeq v.4s, v.4s, v.4s":  {0x4e20e400, "dnm"},
+	"fabs v.4s, v.4s":         {0x4ea0f800, "dn"},
+	"fneg v.4s, v.4s":         {0x6ea0f800, "dn"},
+	"fmaxnmv s, v.4s":         {0x6e30c800, "dn"},
+
+	"and v.16b, v.16b, v.16b": {0x4e201c00, "dnm"},
+	"bic v.16b, v.16b, v.16b": {0x4e601c00, "dnm"},
+	"orr v.16b, v.16b, v.16b": {0x4ea01c00, "dnm"},
+	"eor v.16b, v.16b, v.16b": {0x6e201c00, "dnm"},
+	"bsl v.16b, v.16b, v.16b": {0x6e601c00, "dnm"},
+	"bif v.16b, v.16b, v.16b": {0x6ee01c00, "dnm"},
+	"bit v.16b, v.16b, v.16b": {0x6ea01c00, "dnm"},
+	"movi v.2d, #":            {0x6f00e400, "d_"},
+	"mov v.16b, v.16b":        {0x4ea01c00, "d="},
+	"dup v.4s, w":             {0x4e040c00, "dn"},
+	"dup v.4s, v.s[]":         {0x4e040400, "dne"},
+	"umov w, v.s[]":           {0x0e043c00, "dne"},
+
+	"shl v.4s, v.4s, #":          {0x4f205400, "dnl"},
+	"sshr v.4s, v.4s, #":         {0x4f200400, "dnr"},
+	"ushr v.4s, v.4s, #":         {0x6f200400, "dnr"},
+	"add v.4s, v.4s, v.4s":       {0x4ea08400, "dnm"},
+	"sub v.4s, v.4s, v.4s":       {0x6ea08400, "dnm"},
+	"umull v.2d, v.2s, v.2s":     {0x2ea0c000, "dnm"},
+	"umull2 v.2d, v.4s, v.4s":    {0x6ea0c000, "dnm"},
+	"cmtst v.4s, v.4s, v.4s":     {0x4ea08c00, "dnm"},
+	"cmtst v.16b, v.16b, v.16b":  {0x4e208c00, "dnm"},
+	"cmeq v.4s, v.4s, #":         {0x4ea09800, "dn_"},
+	"cmhs v.4s, v.4s, v.4s":      {0x6ea03c00, "dnm"},
+	"addv s, v.4s":               {0x4eb1b800, "dn"},
+	"addv h, v.8h":               {0x4e71b800, "dn"},
+	"uminv s, v.4s":              {0x6eb1a800, "dn"},
+	"scvtf v.4s, v.4s":           {0x4e21d800, "dn"},
+	"fcvtl v.4s, v.4h":           {0x0e217800, "dn"},
+	"fcvtl2 v.4s, v.8h":          {0x4e217800, "dn"},
+	"fcvtn v.4h, v.4s":           {0x0e216800, "dn"},
+	"fcvtn2 v.8h, v.4s":          {0x4e216800, "dn"},
+	"shll v.4s, v.4h, #":         {0x2e613800, "dn_"},
+	"shll2 v.4s, v.8h, #":        {0x6e613800, "dn_"},
+	"shrn v.4h, v.4s, #":         {0x0f108400, "dn_"},
+	"shrn2 v.8h, v.4s, #":        {0x4f108400, "dn_"},
+	"uzp1 v.4s, v.4s, v.4s":      {0x4e801800, "dnm"},
+	"uzp2 v.4s, v.4s, v.4s":      {0x4e805800, "dnm"},
+	"trn1 v.4s, v.4s, v.4s":      {0x4e802800, "dnm"},
+	"trn2 v.4s, v.4s, v.4s":      {0x4e806800, "dnm"},
+	"trn1 v.2d, v.2d, v.2d":      {0x4ec02800, "dnm"},
+	"trn2 v.2d, v.2d, v.2d":      {0x4ec06800, "dnm"},
+	"zip1 v.16b, v.16b, v.16b":   {0x4e003800, "dnm"},
+	"ext v.16b, v.16b, v.16b, #": {0x6e000000, "dnmb"},
+
+	"ldr q, [x]":             {0x3dc00000, "dn"},
+	"ldr q, [x, #]":          {0x3dc00000, "dno"},
+	"ldr q, [x, x]":          {0x3ce06800, "dnm"},
+	"ldr q, [x], #":          {0x3cc00400, "dnu"},
+	"ldr d, [x, #]":          {0xfd400000, "dnh"},
+	"ldr s, [x]":             {0xbd400000, "dn"},
+	"ldr d, [x, x]":          {0xfc606800, "dnm"},
+	"ldr s, [x, #]":          {0xbd400000, "dnw"},
+	"ldr s, [x, x]":          {0xbc606800, "dnm"},
+	"ldr s, [x], #":          {0xbc400400, "dnu"},
+	"ldr h, [x], #":          {0x7c400400, "dnu"},
+	"str q, [x]":             {0x3d800000, "dn"},
+	"str q, [x, #]":          {0x3d800000, "dno"},
+	"str q, [x], #":          {0x3c800400, "dnu"},
+	"str s, [x, #]":          {0xbd000000, "dnw"},
+	"str s, [x], #":          {0xbc000400, "dnu"},
+	"ldp q, q, [x, #]":       {0xad400000, "dtnp"},
+	"ldp q, q, [x], #":       {0xacc00000, "dtnp"},
+	"stp q, q, [x, #]":       {0xad000000, "dtnp"},
+	"stp q, q, [x], #":       {0xac800000, "dtnp"},
+	"ld1 {v.4s}, [x], x":     {0x4cc07800, "dnm"},
+	"ld1 {v.2s}, [x], x":     {0x0cc07800, "dnm"},
+	"ld1r {v.4s}, [x]":       {0x4d40c800, "dn"},
+	"ld1r {v.4s}, [x], x":    {0x4dc0c800, "dnm"},
+	"prfm pldl1keep, [x]":    {0xf9800000, "n"},
+	"prfm pldl2keep, [x]":    {0xf9800002, "n"},
+	"prfm pldl2keep, [x, x]": {0xf8a06802, "nm"},
+}
+
+var number = regexp.MustCompile(`(\b[vqdshxw]|#|\[)(\d+)`)
+
+// encode returns the word of an instruction.
+func encode(text string) (uint32, error) {
+	var numbers []uint32
+	key := number.ReplaceAllStringFunc(text, func(s string) string {
+		n, _ := strconv.Atoi(s[1:])
+		numbers = append(numbers, uint32(n))
+		return s[:1]
+	})
+	f, ok := forms[key]
+	if !ok {
+		return 0, fmt.Errorf("%s: no form %q", text, key)
+	}
+	if f.fields == "d=" { // a move is an orr of one register with itself
+		return f.word | numbers[0] | numbers[1]<<5 | numbers[1]<<16, nil
+	}
+	if len(numbers) != len(f.fields) {
+		return 0, fmt.Errorf("%s: %d numbers for %q", text, len(numbers), f.fields)
+	}
+	for i, field := range f.fields {
+		if field != '_' && strings.ContainsRune("dnmt", field) && numbers[i] > 31 {
+			return 0, fmt.Errorf("%s: no register %d", text, numbers[i])
+		}
+		f.word |= fields[field](numbers[i])
+	}
+	return f.word, nil
+}

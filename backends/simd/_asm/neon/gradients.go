@@ -1,0 +1,182 @@
+package main
+
+import "math"
+
+// The registers of gradients: two vectors at a time. What stays: the constants of exp2, the bits
+// of the lanes, and numbers that are in all lanes.
+const (
+	gradX, gradD, gradScratch = 0, 2, 4 // and to 11
+	gradNumbers, gradBits     = 12, 20
+	gradLSE, gradDelta        = 24, 25
+	gradWord, gradScale       = 26, 27
+	gradBase2, gradHigh       = 28, 29
+	gradSeen                  = 30
+)
+
+// gradients writes P = e^(scale S - LSE) and dS = scale P (dP - delta).
+func (g *generator) gradients() {
+	g.routine("gradients", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32",
+		"sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = scale*s[i][j] * (dp[i][j] - delta[i]),",
+		"and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][16],",
+		"rows of ds lie dsStep elements apart. rows > 0.")
+	s, dp, ds, dsStep := g.param("s"), g.param("dp"), g.param("ds"), g.stepParam("dsStep")
+	masks, rows, lse, delta := g.param("masks"), g.param("rows"), g.param("lse"), g.param("delta")
+	e := g.gradConstants("scale")
+	g.label("row")
+	for _, x := range []struct {
+		v  int
+		at reg
+	}{{gradLSE, lse}, {gradDelta, delta}, {gradWord, masks}} {
+		g.v("ld1r {v%d.4s}, [x%d]", x.v, x.at)
+		g.op("ADD $4, %v", x.at)
+	}
+	for pair := 0; pair < vectors; pair += 2 {
+		g.v2("ldp", gradX, s, 16*pair)
+		g.v2("ldp", gradD, dp, 16*pair)
+		g.gradWeights(e)
+		for i := range 2 {
+			x, d := gradX+i, gradD+i
+			g.v("fsub v%d.4s, v%d.4s, v%d.4s", d, d, gradDelta)
+			g.v("fmul v%d.4s, v%d.4s, v%d.4s", d, d, gradScale)
+			g.v("cmtst v%d.4s, v%d.4s, v%d.4s", gradSeen, gradWord, gradBits+pair+i)
+			g.v("and v%d.16b, v%d.16b, v%d.16b", x, x, gradSeen)
+			g.v("fmul v%d.4s, v%d.4s, v%d.4s", d, x, d)
+			g.v("and v%d.16b, v%d.16b, v%d.16b", d, d, gradSeen)
+		}
+		g.v2("stp", gradX, s, 16*pair)
+		g.v2("stp", gradD, ds, 16*pair)
+	}
+	g.op("ADD $%d, %v", rowBytes, s)
+	g.op("ADD $%d, %v", rowBytes, dp)
+	g.op("ADD %v, %v", dsStep, ds)
+	g.count(rows, "row")
+	g.done()
+}
+
+// gradConstants loads what stays. unit is the argument that scores are multiplied by.
+func (g *generator) gradConstants(unit string) exponential {
+	e := g.exp2Constants(gradNumbers)
+	g.laneBits(gradBits)
+	g.broadcast(unit, gradScale)
+	g.constant(math.Log2E, gradBase2)
+	g.constant(128, gradHigh)
+	return e
+}
+
+// gradWeights sets a pair of vectors of scores to e^(scale S - LSE). An LSE may be wrong: the
+// argument is cut off above.
+func (g *generator) gradWeights(e exponential) {
+	for i := range 2 {
+		x, t := gradX+i, gradScratch+4*i
+		g.v("fneg v%d.4s, v%d.4s", t, gradLSE)
+		g.v("fmla v%d.4s, v%d.4s, v%d.4s", t, x, gradScale)
+		g.v("fmul v%d.4s, v%d.4s, v%d.4s", x, t, gradBase2) // after the difference, so that large scores lose nothing
+		g.v("fmin v%d.4s, v%d.4s, v%d.4s", x, x, gradHigh)  // it returns NaN for NaN
+	}
+	g.exp2(e, []int{gradX, gradX + 1}, []int{gradScratch, gradScratch + 4})
+}
+
+// A pairGradients is the registers of gradientsOf beside those of gradients. After the exponential
+// its scratch is free.
+type pairGradients struct {
+	*generator
+	s, dp, ds, kept, uncap, db, at reg
+}
+
+const pairKeep, pairBy, pairKept = 31, gradScratch + 6, gradScratch + 7
+
+// gradientsOf writes gradients of scores with features.
+func (g *generator) gradientsOf() {
+	g.routine("gradientsOf", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32",
+		"computes w = e^(unit*s[i][j] - lse[i]) and g = w*(z*dp[i][j] - delta[i]), where z is keep if bit j",
+		"of kept[i] is set, and 0 if not. It sets s[i][j] = w*z, ds[i][j] = scale*g*uncap[i][j] and db[i][j] = g, and all to 0 where",
+		"bit j of masks[i] is clear, whatever they held. Without kept z is 1, without uncap that is 1, and db may be nil. s, dp, uncap",
+		"and db are [rows][16], rows of ds lie dsStep elements apart. rows > 0.")
+	x := &pairGradients{generator: g, s: g.param("s"), dp: g.param("dp"), ds: g.param("ds")}
+	dsStep, masks, rows, lse, delta := g.stepParam("dsStep"), g.param("masks"), g.param("rows"), g.param("lse"), g.param("delta")
+	x.kept, x.uncap, x.db = g.param("kept"), g.param("uncap"), g.param("db")
+	scale := g.param("scale")
+	e := g.gradConstants("unit")
+	g.broadcast("keep", pairKeep)
+	g.label("row")
+	for _, y := range []struct {
+		v  int
+		at reg
+	}{{gradLSE, lse}, {gradDelta, delta}, {gradWord, masks}} {
+		g.v("ld1r {v%d.4s}, [x%d]", y.v, y.at)
+		g.op("ADD $4, %v", y.at)
+	}
+	for pair := 0; pair < vectors; pair += 2 {
+		g.v2("ldp", gradX, x.s, 16*pair)
+		g.v2("ldp", gradD, x.dp, 16*pair)
+		g.gradWeights(e)
+		x.drop(pair)
+		x.store(pair, scale)
+	}
+	for _, p := range []reg{x.s, x.dp} {
+		g.op("ADD $%d, %v", rowBytes, p)
+	}
+	for _, p := range []struct {
+		at    reg
+		bytes int
+		label string
+	}{{x.kept, 4, "all"}, {x.uncap, rowBytes, "uncapped"}, {x.db, rowBytes, "unbiased"}} {
+		g.op("CBZ %v, %s", p.at, p.label)
+		g.op("ADD $%d, %v", p.bytes, p.at)
+		g.label(p.label)
+	}
+	g.op("ADD %v, %v", dsStep, x.ds)
+	g.count(rows, "row")
+	g.done()
+}
+
+// label names by pair.
+func pairLabel(name string, pair int) string { return name + string(rune('0'+pair)) }
+
+// drop sets the scratch to w z, and d to z dp.
+func (x *pairGradients) drop(pair int) {
+	whole := pairLabel("whole", pair)
+	for i := range 2 {
+		x.v("mov v%d.16b, v%d.16b", gradScratch+i, gradX+i)
+	}
+	x.op("CBZ %v, %s", x.kept, whole)
+	x.v("ld1r {v%d.4s}, [x%d]", pairKept, x.kept)
+	for i := range 2 {
+		x.v("cmtst v%d.4s, v%d.4s, v%d.4s", gradSeen, pairKept, gradBits+pair+i)
+		x.v("and v%d.16b, v%d.16b, v%d.16b", gradSeen, gradSeen, pairKeep)
+		x.v("fmul v%d.4s, v%d.4s, v%d.4s", gradD+i, gradD+i, gradSeen)
+		x.v("fmul v%d.4s, v%d.4s, v%d.4s", gradScratch+i, gradScratch+i, gradSeen)
+	}
+	x.label(whole)
+}
+
+// store computes the gradients, and stores them and the weights.
+func (x *pairGradients) store(pair int, scale reg) {
+	const seen = gradScratch + 2
+	hide := func(v, i int) { x.v("and v%d.16b, v%d.16b, v%d.16b", v, v, seen+i) }
+	for i := range 2 {
+		d := gradD + i
+		x.v("cmtst v%d.4s, v%d.4s, v%d.4s", seen+i, gradWord, gradBits+pair+i)
+		x.v("fsub v%d.4s, v%d.4s, v%d.4s", d, d, gradDelta)
+		x.v("fmul v%d.4s, v%d.4s, v%d.4s", d, d, gradX+i)
+		hide(gradScratch+i, i)
+		hide(d, i)
+	}
+	x.v2("stp", gradScratch, x.s, 16*pair)
+	unbiased, uncapped := pairLabel("unbiased", pair), pairLabel("uncapped", pair)
+	x.op("CBZ %v, %s", x.db, unbiased)
+	x.v2("stp", gradD, x.db, 16*pair)
+	x.label(unbiased)
+	x.v("dup v%d.4s, w%d", pairBy, scale)
+	for i := range 2 {
+		x.v("fmul v%d.4s, v%d.4s, v%d.4s", gradD+i, gradD+i, pairBy)
+	}
+	x.op("CBZ %v, %s", x.uncap, uncapped)
+	x.v2("ldp", gradX, x.uncap, 16*pair)
+	for i := range 2 {
+		x.v("fmul v%d.4s, v%d.4s, v%d.4s", gradD+i, gradD+i, gradX+i)
+		hide(gradD+i, i)
+	}
+	x.label(uncapped)
+	x.v2("stp", gradD, x.ds, 16*pair)
+}

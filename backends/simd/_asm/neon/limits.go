@@ -1,0 +1,35 @@
+package main
+
+import "fmt"
+
+// limits writes the loops that measure what the machine does at most: multiply-adds in
+// registers, as many independent sums as hide the latency, and the reading of memory.
+func (g *generator) limits() {
+	const sums = 24
+	g.routine("fmaPeak", "n int", fmt.Sprintf("does n times %d independent multiply-adds of 4 float32: %d FLOP each time.", sums, sums*8))
+	n := g.param("n")
+	for v := range sums + 1 {
+		g.clear(v)
+	}
+	g.label("loop")
+	for v := range sums {
+		g.v("fmla v%d.4s, v%d.4s, v%d.4s", v, sums, sums)
+	}
+	g.count(n, "loop")
+	g.done()
+}
+
+// readLimit writes the loop that measures how fast the machine reads memory.
+func (g *generator) readLimit() {
+	const pairs = 8
+	g.routine("readPeak", "x *byte, n int", fmt.Sprintf("reads n bytes, a multiple of %d.", 32*pairs))
+	x, n := g.param("x"), g.param("n")
+	g.label("loop")
+	for i := range pairs {
+		g.v2("ldp", 2*i, x, 32*i)
+	}
+	g.op("ADD $%d, %v", 32*pairs, x)
+	g.op("SUBS $%d, %v", 32*pairs, n)
+	g.op("BNE loop")
+	g.done()
+}

@@ -1,0 +1,201 @@
+package main
+
+// transpose writes the transpose of blocks of 4 rows and columns.
+func (g *generator) transpose() {
+	g.routine("transpose", "dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int",
+		"sets dst[c][r] = by[c]*src[r][c] for as many blocks of 4 rows and columns as it is",
+		"told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.")
+	dst, dstStep, dstNext := g.param("dst"), g.stepParam("dstStep"), g.stepParam("dstNext")
+	src, srcStep, srcNext := g.param("src"), g.stepParam("srcStep"), g.stepParam("srcNext")
+	by, blocks, at, to := g.param("by"), g.param("blocks"), g.temp(), g.temp()
+	const r, t, factors = 0, 4, 8
+	g.v("ldr q%d, [x%d]", factors, by)
+	g.label("block")
+	g.op("MOVD %v, %v", src, at)
+	g.op("ADD %v, %v", srcNext, src)
+	for i := range 4 {
+		g.v("ld1 {v%d.4s}, [x%d], x%d", r+i, at, srcStep)
+	}
+	g.op("MOVD %v, %v", dst, to)
+	g.op("ADD %v, %v", dstNext, dst)
+	for i := range 4 {
+		g.v("fmul v%d.4s, v%d.4s, v%d.4s", r+i, r+i, factors)
+	}
+	for i := 0; i < 4; i += 2 { // pairs of rows, even columns and odd ones
+		g.v("trn1 v%d.4s, v%d.4s, v%d.4s", t+i, r+i, r+i+1)
+		g.v("trn2 v%d.4s, v%d.4s, v%d.4s", t+i+1, r+i, r+i+1)
+	}
+	for c := range 2 {
+		g.v("trn1 v%d.2d, v%d.2d, v%d.2d", r+c, t+c, t+c+2)
+		g.v("trn2 v%d.2d, v%d.2d, v%d.2d", r+c+2, t+c, t+c+2)
+	}
+	for i := range 4 {
+		g.v("str q%d, [x%d]", r+i, to)
+		if i < 3 {
+			g.op("ADD %v, %v", dstStep, to)
+		}
+	}
+	g.count(blocks, "block")
+	g.done()
+}
+
+// converted is the elements that the conversions take at a time, and at least.
+const converted = 8
+
+// inEights writes a loop over n >= 8 elements, eight at a time. The last ones overlap those before.
+func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func()) {
+	back := g.temp()
+	g.label("eights")
+	g.op("SUBS $%d, %v", converted, n)
+	g.op("BLT rest")
+	body()
+	g.op("B eights")
+	g.label("rest") // n is what is left, less eight
+	g.op("CMP $-%d, %v", converted, n)
+	g.op("BEQ end")
+	for _, p := range []struct {
+		at   reg
+		size int
+	}{{dst, dstSize}, {src, srcSize}} {
+		g.op("MOVD $%d, %v", p.size, back)
+		g.op("MUL %v, %v", n, back)
+		g.op("ADD %v, %v", back, p.at)
+	}
+	body()
+	g.label("end")
+	g.done()
+}
+
+// widen writes the conversion of 16-bit elements to float32.
+func (g *generator) widen(name, kind string) {
+	g.routine("widen"+name, "dst *float32, src *uint16, n int",
+		"sets dst[i] to the value of the "+kind+" bits src[i]. n >= 8.")
+	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
+	g.inEights(n, dst, src, 4, 2, func() {
+		g.v("ldr q0, [x%d], #16", src)
+		g.widenPair(name, 0)
+		g.v("stp q0, q1, [x%d], #32", dst)
+	})
+}
+
+// widenPair widens the eight elements of a vector into it and the next one.
+func (g *generator) widenPair(name string, v int) {
+	if name == "F16" {
+		g.v("fcvtl2 v%d.4s, v%d.8h", v+1, v)
+		g.v("fcvtl v%d.4s, v%d.4h", v, v)
+	} else {
+		g.v("shll2 v%d.4s, v%d.8h, #16", v+1, v)
+		g.v("shll v%d.4s, v%d.4h, #16", v, v)
+	}
+}
+
+// narrowF16 writes the conversion of float32 to binary16.
+func (g *generator) narrowF16() {
+	g.routine("narrowF16", "dst *uint16, src *float32, n int", "sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.")
+	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
+	g.inEights(n, dst, src, 2, 4, func() {
+		g.v("ldp q0, q1, [x%d], #32", src)
+		g.v("fcvtn v2.4h, v0.4s")
+		g.v("fcvtn2 v2.8h, v1.4s")
+		g.v("str q2, [x%d], #16", dst)
+	})
+}
+
+// narrowBF16 writes the conversion of float32 to bfloat16: half a unit of the last place, less
+// where it is even, is added to the bits. A NaN is made quiet instead.
+func (g *generator) narrowBF16() {
+	g.routine("narrowBF16", "dst *uint16, src *float32, n int", "sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.")
+	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
+	const half, one, quiet = 8, 9, 10
+	g.word(0x7fff, half)
+	g.word(1, one)
+	g.word(1<<22, quiet)
+	g.inEights(n, dst, src, 2, 4, func() {
+		g.v("ldp q0, q1, [x%d], #32", src)
+		for v := range 2 {
+			t, number := 2+v, 4+v
+			g.v("ushr v%d.4s, v%d.4s, #16", t, v)
+			g.v("and v%d.16b, v%d.16b, v%d.16b", t, t, one)
+			g.v("add v%d.4s, v%d.4s, v%d.4s", t, t, half)
+			g.v("add v%d.4s, v%d.4s, v%d.4s", t, t, v)
+			g.v("fcmeq v%d.4s, v%d.4s, v%d.4s", number, v, v)
+			g.v("orr v%d.16b, v%d.16b, v%d.16b", v, v, quiet)
+			g.v("bsl v%d.16b, v%d.16b, v%d.16b", number, t, v)
+		}
+		g.v("shrn v6.4h, v4.4s, #16")
+		g.v("shrn2 v6.8h, v5.4s, #16")
+		g.v("str q6, [x%d], #16", dst)
+	})
+}
+
+// copyRows writes the copying, or the adding, of a panel.
+func (g *generator) copyRows(add bool) {
+	name, does := "copyRows", "sets dst[r][i] = src[r][i]"
+	if add {
+		name, does = "addRows", "adds src[r][i] to dst[r][i]"
+	}
+	g.routine(name, "dst *float32, step int, src *float32, rows int", does+" for rows rows of 16 elements. Rows of dst lie step elements",
+		"apart, those of src side by side. rows > 0.")
+	dst, step, src, rows := g.param("dst"), g.stepParam("step"), g.param("src"), g.param("rows")
+	g.label("row")
+	g.loadRow(src, 0, 0)
+	if add {
+		g.loadRow(dst, 0, 4)
+		each(func(q int) { g.v("fadd v%d.4s, v%d.4s, v%d.4s", q, 4+q, q) })
+	}
+	g.storeRow(0, dst, 0)
+	g.op("ADD $%d, %v", rowBytes, src)
+	g.op("ADD %v, %v", step, dst)
+	g.count(rows, "row")
+	g.done()
+}
+
+// fetch writes the prefetch of rows that are read side by side: more of them than the
+// processor follows by itself.
+func (g *generator) fetch() {
+	g.routine("fetch", "from *byte, step, bytes, rows int",
+		"brings rows rows of so many bytes, step bytes apart, into the second-level cache, and what else is in",
+		"their cache lines. It may name memory that is not there. bytes > 0, rows > 0.")
+	from, step, bytes, rows := g.param("from"), g.param("step"), g.param("bytes"), g.param("rows")
+	at, end := g.temp(), g.temp()
+	g.label("row")
+	g.op("AND $-%d, %v, %v", line, from, at)
+	g.op("ADD %v, %v, %v", bytes, from, end)
+	g.prefetchLines("line", at, end)
+	g.op("ADD %v, %v", step, from)
+	g.count(rows, "row")
+	g.done()
+}
+
+// prefetchLines writes the prefetching of what lies from at up to end, a line at a time. It
+// moves at.
+func (g *generator) prefetchLines(label string, at, end reg) {
+	g.label(label)
+	g.v("prfm pldl2keep, [x%d]", at)
+	g.op("ADD $%d, %v", line, at)
+	g.op("CMP %v, %v", end, at)
+	g.op("BLO %s", label)
+}
+
+// maskBits writes the packing of a mask: each byte becomes its bit of a byte, and pairs of them,
+// one of either half, are summed.
+func (g *generator) maskBits() {
+	g.routine("maskBits", "masks *uint32, mask *bool, step, rows int",
+		"sets bit i of masks[r] where mask[r][i] is true, for i < 16, and clears all others. Rows lie",
+		"step elements apart; it reads 16 of each. rows > 0.")
+	masks, mask, step, rows := g.param("masks"), g.param("mask"), g.param("step"), g.param("rows")
+	const x, other, bits = 0, 1, 2
+	at := g.table("byteBits", 0x08040201, 0x80402010, 0x08040201, 0x80402010)
+	g.v("ldr q%d, [x%d]", bits, at)
+	g.label("row")
+	g.v("ldr q%d, [x%d]", x, mask)
+	g.op("ADD %v, %v", step, mask)
+	g.v("cmtst v%d.16b, v%d.16b, v%d.16b", x, x, x)
+	g.v("and v%d.16b, v%d.16b, v%d.16b", x, x, bits)
+	g.v("ext v%d.16b, v%d.16b, v%d.16b, #8", other, x, x)
+	g.v("zip1 v%d.16b, v%d.16b, v%d.16b", x, x, other)
+	g.v("addv h%d, v%d.8h", x, x)
+	g.v("str s%d, [x%d], #4", x, masks)
+	g.count(rows, "row")
+	g.done()
+}

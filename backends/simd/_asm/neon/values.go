@@ -1,0 +1,208 @@
+package main
+
+const valuesSignature = "o, v *float32, step int, p *float32, keys, vdim int, alpha *float32"
+
+// A valueSum is the arguments of Oᵀ = alpha Oᵀ + Vᵀ P.
+type valueSum struct {
+	*generator
+	o, value, step, p, keys, vdim, alpha, masks reg
+	from, at, left, mask                        reg // scratch
+}
+
+// values writes Oᵀ = alpha Oᵀ + Vᵀ P. The keys are summed from zero, since a sum of few
+// keys is rounded in smaller units than O.
+//
+// Where V is finite, its product with a weight of 0 is 0, and no mask is needed. That is worth
+// a look at V.
+func (g *generator) values(masked bool) {
+	const nilAlpha = "A nil alpha counts as 0, whatever o held."
+	x := &valueSum{generator: g}
+	if masked {
+		g.routine("addValuesMasked", valuesSignature+", masks *uint32",
+			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
+			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
+			"and v[j][c] does not matter, even if it is NaN. o is [vdim][16], p is [keys][16]. keys > 0.", nilAlpha)
+		x.masks, x.mask = g.param("masks"), g.temp()
+	} else {
+		g.routine("addValues", valuesSignature,
+			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
+			"apart, of v[j][c]*p[j][i]. o is [vdim][16], p is [keys][16]. keys > 0.", nilAlpha)
+	}
+	x.o, x.value, x.step, x.p = g.param("o"), g.param("v"), g.stepParam("step"), g.param("p")
+	x.keys, x.vdim, x.alpha = g.param("keys"), g.param("vdim"), g.param("alpha")
+	x.from, x.at, x.left = g.temp(), g.temp(), g.temp()
+	if masked {
+		x.ifFinite("finite")
+		x.sums("dims", tileRows[1:], x.maskedSums)
+		g.op("B end")
+	}
+	g.label("finite")
+	x.sums("finite", tileRows, func(label string, rows int) {
+		g.columnSums(label, rows, columnProduct{x.from, x.step, x.at, none, x.left})
+	})
+	g.label("end")
+	g.done()
+}
+
+// sums writes the loops over columns of V, as many at a time as sizes say.
+func (x *valueSum) sums(name string, sizes []int, add func(label string, rows int)) {
+	x.inGroups(name, x.vdim, sizes, func(rows int, label string) {
+		x.op("MOVD %v, %v", x.value, x.from)
+		x.op("MOVD %v, %v", x.p, x.at)
+		x.op("MOVD %v, %v", x.keys, x.left)
+		x.clearSums(rows)
+		add(label+"keys", rows)
+		x.store(rows, label)
+		x.op("ADD $%d, %v", 4*rows, x.value)
+	})
+}
+
+// store adds what O held, unless there is no alpha, and stores the sums.
+func (x *valueSum) store(rows int, label string) {
+	x.op("CBZ %v, %sset", x.alpha, label)
+	const alpha, old = rowWhole, elements
+	x.loadRow(x.alpha, 0, alpha)
+	for r := range rows {
+		for half := 0; half < vectors; half += 2 {
+			x.v2("ldp", old, x.o, r*rowBytes+half*16)
+			for q := half; q < half+2; q++ {
+				x.v("fmla v%d.4s, v%d.4s, v%d.4s", sum(r, q), old+q-half, alpha+q)
+			}
+		}
+	}
+	x.label(label + "set")
+	for r := range rows {
+		x.storeRow(sum(r, 0), x.o, r*rowBytes)
+	}
+	x.op("ADD $%d, %v", rows*rowBytes, x.o)
+}
+
+// v2 moves a pair of vectors.
+func (g *generator) v2(name string, v int, at reg, offset int) {
+	g.v("%s q%d, q%d, [x%d, #%d]", name, v, v+1, at, offset)
+}
+
+// ifFinite jumps to label if V holds neither NaN nor an infinity, either of which makes 0 times
+// it NaN.
+func (x *valueSum) ifFinite(label string) {
+	g := x.generator
+	n, row := g.temp(), g.temp()
+	const zero, acc, y = 0, 1, 5
+	g.clear(zero, acc, acc+1, acc+2, acc+3)
+	g.op("MOVD %v, %v", x.value, x.from)
+	g.op("MOVD %v, %v", x.keys, x.left)
+	g.label("row")
+	g.op("MOVD %v, %v", x.from, row)
+	g.op("ADD %v, %v", x.step, x.from)
+	g.op("MOVD %v, %v", x.vdim, n)
+	g.op("SUBS $%d, %v", lanes, n)
+	g.op("BLT few")
+	g.label("many")
+	g.loadRow(row, 0, y)
+	g.op("ADD $%d, %v", rowBytes, row)
+	each(func(q int) { g.v("fmla v%d.4s, v%d.4s, v%d.4s", acc+q, y+q, zero) })
+	g.op("SUBS $%d, %v", lanes, n)
+	g.op("BGE many")
+	g.label("few")
+	g.op("ADDS $%d, %v", lanes, n)
+	g.op("BEQ next")
+	g.label("one")
+	g.v("ldr s%d, [x%d], #4", y, row)
+	g.v("fmla v%d.4s, v%d.4s, v%d.4s", acc, y, zero)
+	g.count(n, "one")
+	g.label("next")
+	g.count(x.left, "row")
+	for q := 1; q < vectors; q++ {
+		g.v("fadd v%d.4s, v%d.4s, v%d.4s", acc, acc, acc+q)
+	}
+	g.v("fcmeq v%d.4s, v%d.4s, v%d.4s", acc, acc, acc)
+	g.v("uminv s%d, v%d.4s", acc, acc)
+	g.v("umov w%d, v%d.s[0]", n, acc)
+	g.op("CBNZ %v, %s", n, label)
+	g.used -= 2
+}
+
+// maskedSums adds the products of the lanes whose bits are set. Elements may be NaN: they
+// become 0 in the other lanes.
+func (x *valueSum) maskedSums(label string, rows int) {
+	g := x.generator
+	const bits, seen, element, weight = 16, 20, elements, 28
+	g.laneBits(bits)
+	g.op("MOVD %v, %v", x.masks, x.mask)
+	g.label(label)
+	g.v("ld1r {v%d.4s}, [x%d]", element, x.mask)
+	g.op("ADD $4, %v", x.mask)
+	each(func(q int) { g.v("cmtst v%d.4s, v%d.4s, v%d.4s", seen+q, element, bits+q) })
+	g.loadRow(x.at, 0, weight)
+	g.op("ADD $%d, %v", rowBytes, x.at)
+	g.loadElements(rows, x.from, x.step)
+	for r := range rows {
+		g.v("dup v%d.4s, v%d.s[%d]", element+1, element, r)
+		each(func(q int) {
+			y := element + 2 + q%2
+			g.v("and v%d.16b, v%d.16b, v%d.16b", y, element+1, seen+q)
+			g.v("fmla v%d.4s, v%d.4s, v%d.4s", sum(r, q), weight+q, y)
+		})
+	}
+	g.count(x.left, label)
+}
+
+// laneBits loads four vectors, in which lane i of all has bit i.
+func (g *generator) laneBits(v int) {
+	var words []uint32
+	for i := range lanes {
+		words = append(words, 1<<i)
+	}
+	at := g.table("laneBits", words...)
+	g.loadRow(at, 0, v)
+	g.used--
+}
+
+// addSum writes the sum of two parts of the keys.
+func (g *generator) addSum() {
+	g.routine("addSum", "sum, x *float32, rows int, alpha *float32",
+		"sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.")
+	to, x, rows, alpha := g.param("sum"), g.param("x"), g.param("rows"), g.param("alpha")
+	const by, old, z = 0, 4, 8
+	g.loadRow(alpha, 0, by)
+	g.label("row")
+	g.loadRow(x, 0, z)
+	g.loadRow(to, 0, old)
+	each(func(q int) { g.v("fmla v%d.4s, v%d.4s, v%d.4s", z+q, old+q, by+q) })
+	g.storeRow(z, to, 0)
+	g.op("ADD $%d, %v", rowBytes, x)
+	g.op("ADD $%d, %v", rowBytes, to)
+	g.count(rows, "row")
+	g.done()
+}
+
+// dots writes delta. It adds in the order of dP, so that dP - delta is 0 for a row that sees
+// one key.
+func (g *generator) dots() {
+	g.routine("dots", "sum, a, b *float32, dim int",
+		"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][16]. dim > 0.")
+	to, a, b, n := g.param("sum"), g.param("a"), g.param("b"), g.param("dim")
+	const even, odd, x, y = 0, 4, 8, 12
+	g.clear(even, even+1, even+2, even+3, odd, odd+1, odd+2, odd+3)
+	column := func(sums int) {
+		g.loadRow(a, 0, x)
+		g.loadRow(b, 0, y)
+		each(func(q int) { g.v("fmla v%d.4s, v%d.4s, v%d.4s", sums+q, x+q, y+q) })
+		g.op("ADD $%d, %v", rowBytes, a)
+		g.op("ADD $%d, %v", rowBytes, b)
+	}
+	g.op("SUBS $2, %v", n)
+	g.op("BLT last")
+	g.label("two")
+	column(even)
+	column(odd)
+	g.op("SUBS $2, %v", n)
+	g.op("BGE two")
+	g.label("last")
+	g.op("TBZ $0, %v, end", n)
+	column(even)
+	g.label("end")
+	each(func(q int) { g.v("fadd v%d.4s, v%d.4s, v%d.4s", even+q, odd+q, even+q) })
+	g.storeRow(even, to, 0)
+	g.done()
+}

@@ -1,0 +1,30 @@
+//go:build arm64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+var neonLanes = laneISA{
+	lanes: 16, keys: 192, block: 4, convert: 8, looks: true,
+	fwdPace: neonPace(fwdCycles), bwdPace: neonPace(bwdCycles),
+
+	scores: scoresNEON, maskScores: maskScoresNEON, weights: weightsNEON, totals: totalsNEON,
+	addValues: addValuesNEON, addValuesMasked: addValuesMaskedNEON, addSum: addSumNEON, transpose: transposeNEON,
+	dots: dotsNEON, gradients: gradientsNEON,
+	addProduct: addProductNEON, addProductT: addProductTNEON,
+	widenF16: widenF16NEON, widenBF16: widenBF16NEON, narrowF16: narrowF16NEON, narrowBF16: narrowBF16NEON,
+	setPanel: copyRowsNEON, addPanelTo: addRowsNEON,
+
+	adjust: adjustNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON, keepKeys: keepKeysNEON, gradientsOf: gradientsOfNEON,
+}
+
+// fwd_neon is fwdLanes with 16 query rows in the lanes of four vectors.
+func (b *Backend) fwdNEON(ctx context.Context, c *flashkit.Call) error {
+	return b.fwdLanes(ctx, c, &neonLanes, fwdNEONItem)
+}
+
+func fwdNEONItem(j *job, ws *arena, item int) { neonLanes.fwdItem(j, ws, item) }

@@ -1,0 +1,5 @@
+//go:build !noasm && !purego
+
+package simd
+
+var testedISAs = []testedISA{{"avx512", &avx512Lanes, avx512}, {"avx2", &avx2Lanes, avx2}}

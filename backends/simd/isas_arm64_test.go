@@ -1,0 +1,5 @@
+//go:build !noasm && !purego
+
+package simd
+
+var testedISAs = []testedISA{{"neon", &neonLanes, neon}}

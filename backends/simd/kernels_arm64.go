@@ -1,0 +1,19 @@
+//go:build !noasm && !purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+// neon is what every arm64 processor has that Go runs on.
+var neon = newTier("NEON", true)
+
+// vectorKernels returns the kernels in assembly.
+func (b *Backend) vectorKernels() []flashkit.Kernel {
+	return []flashkit.Kernel{
+		vector("fwd_neon", neon.missing, neon.refuses, neonLanes.fwdCost, neonLanes.fwdMemory, b.fwdNEON, fwdTake|flashkit.FeatureMixed),
+		vector("decode_neon", neon.missing, fitsDecodeNEON, neonDecode.cost, decodeLanesMemory, b.decodeNEON, fwdTake|flashkit.FeatureMixed),
+		vector("bwd_neon", neon.missing, neon.refuses, neonLanes.bwdCost, neonLanes.bwdMemory, b.bwdNEON, bwdTake),
+	}
+}
+
+func fitsDecodeNEON(p flashkit.Problem) string { return fitsDecode(neon, p) }
