@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
@@ -52,6 +55,12 @@ func (b *backend) kernel(ranks int, ordered bool, pass flashkit.Pass, name strin
 	if pass == flashkit.PassBackward {
 		k.Takes &^= flashkit.ForwardFeatures
 	}
+	k.Refuses = func(c *flashkit.Call) string {
+		if pass == flashkit.PassForward && !ordered && c.KVLen > longest {
+			return "an LSE of float32, by which parts of a row are merged, rounds more than the bound of so many keys: TestLongestRows compares them"
+		}
+		return ""
+	}
 	if ordered {
 		k.Name += "_ordered"
 		if k.Takes &^= flashkit.FeatureRagged; pass == flashkit.PassBackward {
@@ -62,6 +71,46 @@ func (b *backend) kernel(ranks int, ordered bool, pass flashkit.Pass, name strin
 		return overRanks(ctx, b.d, ranks, ring.Options{Ordered: ordered}, c.Problem, c.Pass, c.Args)
 	}
 	return k
+}
+
+// longest is the most keys for which the bound of one kernel has room for merges.
+const longest = 1 << 19
+
+// Rows of more keys give what one kernel gives, but for the merges: each weighs two parts by
+// their LSE, whose rounding is that of a weight.
+func TestLongestRows(t *testing.T) {
+	d := dispatch.New(simd.New()).Frozen()
+	defer d.Close()
+	const ranks, keys = 3, longest + 75_000
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	numbers := func(n int) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(r.NormFloat64()) + float32(i)/float32(n) // parts differ
+		}
+		return x
+	}
+	q, k, v := numbers(4), numbers(keys), numbers(keys)
+	run := func(f func(p flashkit.Problem, args *flashkit.Args) error) (o, lse []float32) {
+		o, lse = make([]float32, len(q)), make([]float32, len(q))
+		args := &flashkit.Args{
+			Q: flashkit.F32(q, 1, 1, len(q), 1), K: flashkit.F32(k, 1, 1, keys, 1), V: flashkit.F32(v, 1, 1, keys, 1),
+			O: flashkit.F32(o, 1, 1, len(q), 1), LSE: flashkit.F32(lse, 1, 1, len(q), 1),
+		}
+		require.NoError(t, f(flashkit.ProblemOf(args, flashkit.Band{}), args))
+		return o, lse
+	}
+	want, wantLSE := run(func(p flashkit.Problem, args *flashkit.Args) error { return d.Forward(t.Context(), p, args) })
+	got, gotLSE := run(func(p flashkit.Problem, args *flashkit.Args) error {
+		return overRanks(t.Context(), d, ranks, ring.Options{}, p, flashkit.PassForward, args)
+	})
+	for i := range want {
+		unit := (1 + math.Abs(float64(wantLSE[i]))) * 0x1p-23
+		require.InDelta(t, wantLSE[i], gotLSE[i], ranks*unit)
+		require.InDelta(t, want[i], got[i], ranks*unit, "parts lie less than 1 apart")
+	}
 }
 
 // overRanks computes a call of the whole by so many ranks in this process.
