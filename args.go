@@ -206,21 +206,9 @@ func NewArgs(p Problem, pass Pass) *Args {
 	}
 	for i := range arguments {
 		if a := &arguments[i]; a.Role(&p, pass) != 0 {
-			*a.of(args) = zeros(a.DType(&p), a.shape(&p, &m))
+			shape := a.shape(&p, &m)
+			*a.of(args) = Zeros(a.DType(&p), shape[0], shape[1], shape[2], shape[3])
 		}
 	}
 	return args
-}
-
-func zeros(t DType, s [4]int) Tensor {
-	n := s[0] * s[1] * s[2] * s[3]
-	switch t {
-	case Float16:
-		return F16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case BFloat16:
-		return BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case Bool:
-		return Bools(make([]bool, n), s[0], s[1], s[2], s[3])
-	}
-	return F32(make([]float32, n), s[0], s[1], s[2], s[3])
 }

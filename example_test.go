@@ -175,6 +175,13 @@ func ExampleBF16() {
 
 // Q, K and V packed row by row, [rows, 3, heads, dim], are three views of one
 // slice.
+// Memory for results in a type that is known when the program runs.
+func ExampleZeros() {
+	o := flashkit.Zeros(flashkit.BFloat16, 1, 8, 512, 64)
+	fmt.Println(o.Shape(), o.DType(), o.Len())
+	// Output: [1 8 512 64] bf16 262144
+}
+
 func ExampleTensor_WithStrides() {
 	const rows, heads, dim = 5, 2, 4
 	qkv := make([]float32, rows*3*heads*dim)

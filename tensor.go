@@ -49,6 +49,21 @@ func Bools[T ~bool](x []T, b, heads, rows, keys int) Tensor {
 	return dense(Bool, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, keys)
 }
 
+// Zeros returns a dense tensor [b, heads, rows, dim], row-major, of new memory on the host,
+// all zeros; of a mask, all false.
+func Zeros(t DType, b, heads, rows, dim int) Tensor {
+	n := b * heads * rows * dim
+	switch t {
+	case Float16:
+		return F16(make([]uint16, n), b, heads, rows, dim)
+	case BFloat16:
+		return BF16(make([]uint16, n), b, heads, rows, dim)
+	case Bool:
+		return Bools(make([]bool, n), b, heads, rows, dim)
+	}
+	return F32(make([]float32, n), b, heads, rows, dim)
+}
+
 // OnDevice returns a dense view [b, heads, rows, dim], row-major, of so many elements of
 // a device's memory from an address on. The owner is told by the backend that owns the
 // memory, whose constructors of tensors programs call; without one it is the zero Tensor.

@@ -123,7 +123,7 @@ func (j *job) sink(ctx context.Context) error {
 	if j.a.DSink.IsZero() {
 		return nil
 	}
-	total := dense(flashkit.Float32, j.a.DSink.Shape())
+	total := zeros(flashkit.Float32, j.a.DSink.Shape())
 	for _, x := range j.shares() {
 		p := j.p
 		p.Batch, p.QLen, p.KVLen, p.Ragged, p.Band = x.nb, x.n, 0, false, flashkit.Band{}
@@ -134,10 +134,10 @@ func (j *job) sink(ctx context.Context) error {
 		c := call{p: p, q: x}
 		sub := c.args(&j.a, flashkit.Tensor{}, flashkit.Tensor{}, 0)
 		sub.Bias, sub.DBias, sub.Mask, sub.Slopes = flashkit.Tensor{}, flashkit.Tensor{}, flashkit.Tensor{}, flashkit.Tensor{}
-		none := func(dim int) flashkit.Tensor { return dense(p.DType, [4]int{p.Batch, p.KVHeads, 0, dim}) }
+		none := func(dim int) flashkit.Tensor { return zeros(p.DType, [4]int{p.Batch, p.KVHeads, 0, dim}) }
 		sub.K, sub.V, sub.DK, sub.DV = none(p.Dim), none(p.VDim), none(p.Dim), none(p.VDim)
 		sub.DQ = j.buffer(slotDQ, p.DType, sub.Q.Shape())
-		sub.Sink, sub.DSink = j.a.Sink, dense(flashkit.Float32, j.a.DSink.Shape())
+		sub.Sink, sub.DSink = j.a.Sink, zeros(flashkit.Float32, j.a.DSink.Shape())
 		if err := j.runner.Backward(ctx, p, &sub); err != nil {
 			return err
 		}

@@ -176,7 +176,7 @@ func (j *job) gather(ctx context.Context, k kind, list ...*flashkit.Tensor) erro
 		if t.IsZero() {
 			continue
 		}
-		whole := dense(t.DType(), j.cut.wholeShape(k, *t))
+		whole := zeros(t.DType(), j.cut.wholeShape(k, *t))
 		if err := j.cut.copy(j.rank, k, *t, whole, false); err != nil {
 			return err
 		}

@@ -260,7 +260,7 @@ const (
 func (r *Ring) buffer(slot int, t flashkit.DType, s [4]int) flashkit.Tensor {
 	n := s[0] * s[1] * s[2] * s[3]
 	if r.slots[slot].DType() != t || r.slots[slot].Len() < n {
-		r.slots[slot] = dense(t, [4]int{1, 1, 1, n})
+		r.slots[slot] = zeros(t, [4]int{1, 1, 1, n})
 	}
 	return window(r.slots[slot], 0, s).WithStrides(s[1]*s[2]*s[3], s[2]*s[3], s[3])
 }

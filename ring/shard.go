@@ -92,7 +92,7 @@ func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 		if whole.IsZero() {
 			continue
 		}
-		*a.Of(&shard) = dense(whole.DType(), c.shape(rank, k, *whole))
+		*a.Of(&shard) = zeros(whole.DType(), c.shape(rank, k, *whole))
 		if err := c.copy(rank, k, *a.Of(&shard), *whole, true); err != nil {
 			return nil, fmt.Errorf("ring: %s: %w", a.Name, err)
 		}

@@ -39,18 +39,9 @@ func window(t flashkit.Tensor, from int, s [4]int) (x flashkit.Tensor) {
 	return x.WithStrides(strides[0], strides[1], strides[2])
 }
 
-// dense returns zeros on the host.
-func dense(t flashkit.DType, s [4]int) flashkit.Tensor {
-	n := s[0] * s[1] * s[2] * s[3]
-	switch t {
-	case flashkit.Float16:
-		return flashkit.F16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.BFloat16:
-		return flashkit.BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.Bool:
-		return flashkit.Bools(make([]bool, n), s[0], s[1], s[2], s[3])
-	}
-	return flashkit.F32(make([]float32, n), s[0], s[1], s[2], s[3])
+// zeros returns a tensor of that shape.
+func zeros(t flashkit.DType, s [4]int) flashkit.Tensor {
+	return flashkit.Zeros(t, s[0], s[1], s[2], s[3])
 }
 
 func isEmpty(t flashkit.Tensor) bool {

@@ -169,14 +169,7 @@ func (s *batchTrial) args(b0, b1 int, f form) (flashkit.Problem, *flashkit.Args,
 }
 
 func newTensorOf(t flashkit.DType, s [4]int) flashkit.Tensor {
-	switch n := s[0] * s[1] * s[2] * s[3]; t {
-	case flashkit.Float16:
-		return flashkit.F16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.BFloat16:
-		return flashkit.BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	default:
-		return flashkit.F32(make([]float32, n), s[0], s[1], s[2], s[3])
-	}
+	return flashkit.Zeros(t, s[0], s[1], s[2], s[3])
 }
 
 func argument(a *flashkit.Args, name string) *flashkit.Tensor {

@@ -41,14 +41,7 @@ func allocated(t *testing.T, name string, p flashkit.Problem) float64 {
 }
 
 func zeros(p flashkit.Problem, s [4]int) flashkit.Tensor {
-	n := s[0] * s[1] * s[2] * s[3]
-	switch p.DType {
-	case flashkit.Float16:
-		return flashkit.F16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.BFloat16:
-		return flashkit.BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	}
-	return flashkit.F32(make([]float32, n), s[0], s[1], s[2], s[3])
+	return flashkit.Zeros(p.DType, s[0], s[1], s[2], s[3])
 }
 
 // The formula is what a first call allocates, but for the allocator's size

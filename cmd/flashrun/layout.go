@@ -62,18 +62,8 @@ func (l layout) of(argument string) layout {
 }
 
 // newTensor returns a tensor of zeros. Its shape is logical, whatever the layout.
-func newTensor(t flashkit.DType, s [4]int, l layout) (x flashkit.Tensor) {
-	n := s[0] * s[1] * s[2] * s[3]
-	switch t {
-	case flashkit.Float32:
-		x = flashkit.F32(make([]float32, n), s[0], s[1], s[2], s[3])
-	case flashkit.Float16:
-		x = flashkit.F16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.BFloat16:
-		x = flashkit.BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.Bool:
-		x = flashkit.Bools(make([]bool, n), s[0], s[1], s[2], s[3])
-	}
+func newTensor(t flashkit.DType, s [4]int, l layout) flashkit.Tensor {
+	x := flashkit.Zeros(t, s[0], s[1], s[2], s[3])
 	if l == bshd {
 		return x.AsBSHD()
 	}

@@ -142,7 +142,8 @@ func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.A
 			}
 			continue
 		}
-		*t = newTensor(a.DType(p), shape(p, &a, r))
+		s := shape(p, &a, r)
+		*t = flashkit.Zeros(a.DType(p), s[0], s[1], s[2], s[3])
 		if role&flashkit.Input != 0 && a.Name != "O" && a.Name != "LSE" {
 			fill(t, a.Name, r)
 		}

@@ -79,19 +79,6 @@ func sum(lens []int32) (n int) {
 	return n
 }
 
-func newTensor(t flashkit.DType, s [4]int) flashkit.Tensor {
-	n := s[0] * s[1] * s[2] * s[3]
-	switch t {
-	case flashkit.Float16:
-		return flashkit.F16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.BFloat16:
-		return flashkit.BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.Bool:
-		return flashkit.Bools(make([]bool, n), s[0], s[1], s[2], s[3])
-	}
-	return flashkit.F32(make([]float32, n), s[0], s[1], s[2], s[3])
-}
-
 // fill draws normal numbers, the slopes of ALiBi, and masks that hide what r says.
 func fill(t *flashkit.Tensor, name string, r *request) {
 	if name == "Slopes" {
