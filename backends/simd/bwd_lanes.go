@@ -5,11 +5,11 @@ package simd
 import (
 	"context"
 	"math"
-	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	helpers "github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with
@@ -376,19 +376,7 @@ func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.passed[i
 // waitFor returns when the item before in the chain has passed the place at, or
 // false when the call is canceled. The first block of a chain has none before it.
 func (j *job) waitFor(before int, at int64) bool {
-	const spin, yield = 1 << 14, 1 << 14 // a block is rarely far behind; if it is, others may need the processor
-	for polls := 0; !j.hasPassed(before, at); polls++ {
-		switch {
-		case polls < spin:
-		case j.canceled():
-			return false
-		case polls < spin+yield:
-			runtime.Gosched()
-		default:
-			time.Sleep(20 * time.Microsecond)
-		}
-	}
-	return true
+	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.canceled)
 }
 
 // bwdFinish adds up and writes dQ of one tile of query rows.

@@ -6,9 +6,9 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // A job is one call in progress. Jobs are pooled for their workspace.
@@ -220,22 +220,9 @@ func (j *job) takeTile(current int) (head, item int) {
 }
 
 // waitFor returns when the item has passed the place at, or false when the call
-// has stopped. The item is rarely far behind. If it is, its thread may wait for the very
-// processor that this one would keep.
+// has stopped.
 func (j *job) waitFor(item int, at int64) bool {
-	const spin, yield = 64, 1 << 10
-	for polls := 0; j.passed[item].Load() < at; polls++ {
-		if polls%spin != spin-1 {
-			continue
-		}
-		if j.stopped() {
-			return false
-		}
-		if polls >= spin*yield {
-			time.Sleep(20 * time.Microsecond)
-		}
-	}
-	return true
+	return workers.Await(func() bool { return j.passed[item].Load() >= at }, j.stopped)
 }
 
 const passedAll = math.MaxInt64

@@ -222,6 +222,26 @@ func poll(ready func() bool) {
 	}
 }
 
+// Await returns true when ready, or false when stopped, as a part of a task waits for another,
+// which is rarely far behind. If it is, its thread may need the very processor that this one
+// would keep: then it yields, and at last sleeps in between. Whether it is stopped it asks
+// only after a while.
+func Await(ready, stopped func() bool) bool {
+	const spin, yield = 1 << 14, 1 << 14
+	for polls := 0; !ready(); polls++ {
+		switch {
+		case polls < spin:
+		case stopped():
+			return false
+		case polls < spin+yield:
+			runtime.Gosched()
+		default:
+			time.Sleep(20 * time.Microsecond)
+		}
+	}
+	return true
+}
+
 // watch asks up to n times whether it is ready.
 func watch(ready func() bool, n int) bool {
 	for range n {

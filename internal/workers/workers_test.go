@@ -210,3 +210,22 @@ func TestProcs(t *testing.T) {
 	time.Sleep(2 * workers.ProcsAge)
 	require.Equal(t, 5, workers.Procs())
 }
+
+// A wait ends when it is ready, at once or after it has slept, or when it is stopped; it
+// allocates nothing.
+func TestAwait(t *testing.T) {
+	var ready, stop atomic.Bool
+	never := func() bool { return false }
+	require.False(t, workers.Await(never, func() bool { return true }))
+	require.True(t, workers.Await(func() bool { return true }, func() bool { t.Error("asked for nothing"); return true }))
+	for _, x := range []*atomic.Bool{&ready, &stop} {
+		time.AfterFunc(50*time.Millisecond, func() { x.Store(true) })
+		require.Equal(t, x == &ready, workers.Await(ready.Load, stop.Load))
+		ready.Store(false)
+	}
+	n := 0
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		n = 0
+		workers.Await(func() bool { n++; return n > 100 }, never)
+	}))
+}
