@@ -65,7 +65,7 @@ func (j *job) wait(ctx context.Context, e *exchange, at Progress) error {
 	if j.o.Progress == nil {
 		return j.group.Wait(ctx)
 	}
-	if at.From = -1; len(e.receive) > 0 {
+	if len(e.receive) > 0 {
 		at.From = e.receive[0].Peer
 	} else {
 		at.From = e.send[0].Peer

@@ -19,3 +19,11 @@ def pytest_report_header():
 @pytest.fixture
 def rng():
     return np.random.default_rng(SEED)
+
+
+@pytest.fixture
+def randn(rng):
+    """Return torch.randn with the tests' seed, for those that PyTorch is there for."""
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    return lambda *shape, **keywords: torch.randn(*shape, generator=generator).to(**keywords)

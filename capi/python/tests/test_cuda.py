@@ -15,12 +15,6 @@ DEVICES = [f"cuda:{i}" for i in range(min(2, torch.cuda.device_count()))]
 TYPES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
-@pytest.fixture
-def randn(rng):
-    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-    return lambda *shape, **keywords: torch.randn(*shape, generator=generator).to(**keywords)
-
-
 def near(a, b, by):
     assert a.shape == b.shape
     assert (a.double() - b.double().to(a.device)).abs().max() <= by * max(1, b.double().abs().max())

@@ -15,12 +15,6 @@ import flashkit.torch as ft  # noqa: E402
 
 
 @pytest.fixture
-def randn(rng):
-    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-    return lambda *shape, **keywords: torch.randn(*shape, generator=generator).to(**keywords)
-
-
-@pytest.fixture
 def leaves(randn):
     return lambda *shapes: [randn(*s).requires_grad_() for s in shapes]
 
