@@ -91,7 +91,10 @@ func TestEveryMutantIsCaught(t *testing.T) {
 // without a mistake is caught by no trap.
 func TestSurvivorsAreSeen(t *testing.T) {
 	require.NoError(t, caught(t, newMutant(t, "gqa_2"), "no_such_trap"))
-	for _, trap := range conformance.Traps() { // TestCorrectKernelPasses has the long cases
+	for i, trap := range conformance.Traps() { // TestCorrectKernelPasses has the long cases
+		if testing.Short() && i%4 != 0 {
+			continue
+		}
 		require.NoError(t, caught(t, newMutant(t, ""), trap.Name), trap.Name)
 	}
 }

@@ -24,7 +24,7 @@ type Options struct {
 	Case   string // only cases whose full name matches; a name sweep-<seed>, sweep-features-<seed> or sweep-tiny-<seed> runs that sweep case
 	Sweep  int    // number of random problems for each kernel, of such with features, and of tiny ones with features
 	Seed   uint64 // of the sweep
-	Brief  bool   // only a sixth of the traps in layouts of sequences: each trap about once
+	Brief  bool   // of the grid and the long cases what a backend's kernels share, each a third; of the traps in layouts of sequences a sixth
 }
 
 // A Result is the outcome of one case on one kernel.
@@ -48,11 +48,12 @@ type question struct {
 	run     func(ctx context.Context, k flashkit.Kernel) error
 	needs   flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
 	forward bool             // it is not asked of backward kernels
+	turn    int              // above 0: only every third kernel of a backend is asked
 }
 
-// of reports whether the question is asked of a kernel.
-func (q *question) of(k *flashkit.Kernel) bool {
-	return q.needs&^k.Takes == 0 && !(q.forward && k.Pass == flashkit.PassBackward)
+// of reports whether the question is asked of a kernel, the i-th of its backend.
+func (q *question) of(k *flashkit.Kernel, i int) bool {
+	return q.needs&^k.Takes == 0 && !(q.forward && k.Pass == flashkit.PassBackward) && (q.turn == 0 || (q.turn+i)%3 == 0)
 }
 
 // checks returns what o asks of every kernel.
@@ -60,20 +61,27 @@ func (o Options) checks() []question {
 	all := []question{
 		{name: "invalid_arguments", run: invalidArguments},
 	}
-	ask := func(c Case) { all = append(all, question{name: c.FullName(), run: c.Check, needs: c.features()}) }
-	for _, c := range slices.Concat(Traps(), Long(), Grid()) {
-		for _, t := range c.types() {
-			ask(c.InDType(t))
+	ask := func(c Case, turn int) {
+		all = append(all, question{name: c.FullName(), run: c.Check, needs: c.features(), turn: turn})
+	}
+	traps := Traps()
+	for i, c := range slices.Concat(traps, Long(), Grid()) {
+		for j, t := range c.types() {
+			turn := 0
+			if o.Brief && i >= len(traps) {
+				turn = 1 + (i+j)%3
+			}
+			ask(c.InDType(t), turn)
 		}
 	}
-	for i, c := range Traps() {
+	for i, c := range traps {
 		for j, c := range c.storages() {
 			if c.mixed && (!o.Brief || (i+j)%2 == 0) {
-				ask(c)
+				ask(c, 0)
 			}
 			for l, c := range c.raggeds() {
 				if !o.Brief || (i+2*j+l)%6 == 0 {
-					ask(c)
+					ask(c, 0)
 				}
 			}
 		}
@@ -113,8 +121,9 @@ func (o Options) Validate() error {
 // questions returns what o asks of a kernel: of all that is asked, what is asked of it,
 // and what is asked of it beside the others.
 func (o Options) questions(all []question, k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
+	i := slices.IndexFunc(kernels, func(other flashkit.Kernel) bool { return other.Name == k.Name })
 	for _, c := range slices.Concat(all, mixed(k, kernels)) {
-		if c.of(&k) && (matches(o.Case, c.name) || strings.HasPrefix(c.name, sweepPrefix)) {
+		if c.of(&k, i) && (matches(o.Case, c.name) || strings.HasPrefix(c.name, sweepPrefix)) {
 			list = append(list, c)
 		}
 	}
@@ -185,8 +194,8 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 // Run tests a backend: every kernel, every case, in subtests named
 // kernel/case, and that each kernel's description is there and agrees with Fits.
 // A kernel that takes no case at all is skipped, unless
-// FLASHKIT_REQUIRE names it. The sweep has 4 random problems with -short, else
-// 60; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
+// FLASHKIT_REQUIRE names it. With -short it is brief, see [Options], and the sweep has
+// 4 random problems, else 60; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
 func Run(t *testing.T, b flashkit.Backend) {
 	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 60), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {

@@ -32,7 +32,11 @@ func TestFeaturesSameBits(t *testing.T) {
 		withWorkers(t, compiler, 1, maxMemory), withWorkers(t, compiler, 2, maxMemory),
 		withWorkers(t, compiler, 7, maxMemory), withWorkers(t, interpreter, 3, maxMemory),
 	}
-	for n := range 12 {
+	calls := 12
+	if testing.Short() {
+		calls = 4
+	}
+	for n := range calls {
 		for v, k := range backends[0].Kernels() {
 			pass := k.Pass
 			p := randomProblem(random, k.Takes&^flashkit.Feature(random.IntN(int(flashkit.AllFeatures)+1)))

@@ -52,6 +52,9 @@ type finding struct {
 // text, colors have contrast, nothing is cut or wider than a phone, nothing is fetched and
 // nothing is said on the console: light and dark, on a phone and on a desk.
 func TestReportInABrowser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make browser runs it")
+	}
 	chromium := browser(t)
 	pages := map[string][]byte{}
 	example, err := readAll(exampleResults)

@@ -25,6 +25,9 @@ var (
 
 // TestInABrowser has one browser for all that it tests.
 func TestInABrowser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make browser runs it")
+	}
 	c := startChromium(t)
 	for _, part := range []struct {
 		name string
