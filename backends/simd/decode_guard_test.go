@@ -85,8 +85,11 @@ func TestDecodeTouchesNothingOutsideTensors(t *testing.T) {
 }
 
 // sparse returns memory that takes none until it is written.
-func sparse(t testing.TB, bytes int) []byte {
-	m, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+func sparse(t testing.TB, bytes int64) []byte {
+	if bytes > math.MaxInt {
+		t.Skip("more memory than an address can say")
+	}
+	m, err := syscall.Mmap(-1, 0, int(bytes), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	if err != nil {
 		t.Skip(err)
 	}
