@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -128,6 +129,48 @@ func TestBenchOnDevice(t *testing.T) {
 		require.GreaterOrEqual(t, g.launched[name], 5, "%s: warm-up and four calls, of %v", name, g.launched)
 	}
 	require.Empty(t, g.live)
+}
+
+// With its tensors on the device, run has the kernel that is chosen for them there, or the
+// one that is asked for, and gives everything back.
+func TestRunOnDevice(t *testing.T) {
+	for _, c := range []struct{ choice, problem, want, forward string }{
+		{"auto", "b1-h2-g1-n64-m64-d64-bf16-causal", "cuda/bwd_sm90", "cuda/fwd_sm90"},
+		{"cuda/fwd_sm80", "b1-h2-g1-n64-m64-d64-bf16-causal", "cuda/fwd_sm80", ""},
+		{"auto", "b1-h2-g1-n64-m64-d32-f32-carry", "cuda/fwd_f32", ""},
+	} {
+		g := &stubGPU{next: 1 << 46, live: map[uintptr]int{}, launched: map[string]int{}}
+		gpu, err := cuda.OpenWith(g.driver(), 0)
+		require.NoError(t, err)
+		p, err := flashkit.ParseProblem(c.problem)
+		require.NoError(t, err)
+		d, err := onGPU(gpu, c.choice)
+		require.NoError(t, err)
+		f := runFlags{repeat: 3, backward: c.forward != ""}
+		for _, l := range []layout{bhsd, bshd} {
+			r, w, err := f.compute(t.Context(), d, randomInput(p, 1, l, f.backward), newProgress(&strings.Builder{}))
+			require.NoError(t, err)
+			require.Equal(t, [4]any{c.want, c.forward, 3, deviceMemory}, [4]any{r.Kernel, r.ForwardKernel, r.Calls, r.Memory})
+			require.Equal(t, int32(plan4[0]), int32(math.Float32bits(w.args.LSE.Float32s()[0])), "the stub's memory came back")
+			require.NoError(t, d.tensors.close())
+		}
+		require.NoError(t, d.close())
+		require.Empty(t, g.live)
+	}
+}
+
+// Where there is no GPU, or its kernels are not asked for, tensors cannot lie there.
+func TestRunOnNoDevice(t *testing.T) {
+	for flags, want := range map[string]string{
+		"--memory disk":                                "--memory \"disk\": must be host or device",
+		"--memory device --backend simd":               "--memory device: only the GPU's kernels take such tensors, not --backend simd",
+		"--memory device --backend simd/fwd_generic":   "not --backend simd/fwd_generic",
+		"--memory device --problem b1-h1-g1-n1-m1-d1-": "problem",
+	} {
+		code, _, stderr := flashrun(t, append([]string{"run"}, strings.Fields(flags)...)...)
+		require.NotEqual(t, exitOK, code)
+		require.Contains(t, stderr, want)
+	}
 }
 
 func TestDeviceCallsAreNotTimedAfterCtrlC(t *testing.T) {

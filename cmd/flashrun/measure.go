@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"runtime"
 	"slices"
@@ -26,27 +25,22 @@ const (
 	enoughCalls = 100
 )
 
-// measure picks a kernel for the pass and calls it once to warm up and then
-// repeat times, or for about a second when repeat is 0. A first call that is
-// already long counts as the only one.
-func measure(ctx context.Context, d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass, repeat int, show *progress, call func(flashkit.Kernel) error) (m measurement, err error) {
-	if m.kernel, err = d.Pick(p, s); err != nil {
-		return m, unavailable(err)
-	}
+// measure calls the kernel of m once to warm up and then repeat times, or for about a
+// second when repeat is 0. A first call that is already long counts as the only one.
+func (m *measurement) measure(p flashkit.Problem, repeat int, show *progress, call func(flashkit.Kernel) error) (err error) {
 	if k := m.kernel; k.Needs != nil {
 		if err := affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host); err != nil {
-			return m, err
+			return err
 		}
 	}
-	m.reason = reasonFor(d, p, s)
-	show.start(m.kernel.Name, m.kernel.Cost(p.Ask(s)))
+	show.start(m.kernel.Name, m.kernel.Cost(p.Ask(m.kernel.Pass)))
 	var first time.Duration
 	m.bytes, err = allocated(func() (err error) {
 		first, err = timed(func() error { return call(m.kernel) })
 		return err
 	})
 	if err != nil {
-		return m, runError(err)
+		return runError(err)
 	}
 	var times []time.Duration
 	if repeat == 0 && first > enoughTime {
@@ -55,15 +49,14 @@ func measure(ctx context.Context, d *dispatch.Dispatcher, p flashkit.Problem, s 
 	for total := time.Duration(0); len(times) < repeat || repeat == 0 && first <= enoughTime && total < enoughTime && len(times) < enoughCalls; {
 		t, err := timed(func() error { return call(m.kernel) })
 		if err != nil {
-			return m, runError(err)
+			return runError(err)
 		}
 		times = append(times, t)
 		total += t
 		show.calls(len(times), repeat)
 	}
 	m.median, m.calls = median(times), len(times)
-	learned(d, m.kernel, p, m.median)
-	return m, nil
+	return nil
 }
 
 // allocated returns the bytes that f allocates in the host's memory.

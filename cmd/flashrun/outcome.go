@@ -23,6 +23,7 @@ type outcome struct {
 	Backend        string    `json:"backend"`
 	Kernel         string    `json:"kernel"`
 	Reason         string    `json:"reason"`
+	Memory         string    `json:"memory,omitempty"` // device if the tensors lay there
 	Seconds        float64   `json:"seconds"` // median
 	Calls          int       `json:"calls"`   // how many were timed
 	GFLOPS         float64   `json:"gflops"`

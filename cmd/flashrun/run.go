@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/dispatch"
 )
 
 // runFlags are the flags of flashrun run, as given.
@@ -35,6 +34,7 @@ type runFlags struct {
 	check    bool
 	repeat   int
 	json     bool
+	memory   string
 }
 
 func newRun() *cobra.Command {
@@ -78,7 +78,8 @@ These tensors of the input are taken into account if they are there:
   flashrun run --in q.npy --in k.npy --in v.npy --in mask.npy --softcap 30 --alibi
   flashrun run --in cache.safetensors --causal --top-left --dropout 0.1 --dropout-seed 7
   flashrun run --problem b4-h8-g2-n1-m1000-d64-bf16-sink-ragged-page16 --check
-  flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --backward --json`,
+  flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --backward --json
+  flashrun run --problem b1-h32-g8-n1-m65536-d128-bf16 --memory device`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -110,7 +111,8 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.check, "check", false, "compare with the float64 oracle, which takes long and much memory for long sequences")
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": dtypeNames} {
+	flags.StringVar(&f.memory, "memory", hostMemory, "where tensors `lie` when kernels are timed: host or, for the GPU's kernels alone, device")
+	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": dtypeNames, "memory": {hostMemory, deviceMemory}} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
@@ -129,11 +131,11 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	d, err := openDispatch(cmd, f.backend)
+	d, err := f.open(cmd)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
+	defer d.close()
 	var file *outputFile
 	if f.out != "" {
 		if file, err = createOutput(f.out, f.in); err != nil {
@@ -145,7 +147,9 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	addToProfile(d)
+	if d.gpu == nil {
+		addToProfile(d.dispatch)
+	}
 	wrong := rep.verdict() // nobody should go on with an output that is
 	if file != nil && wrong == nil {
 		out, err := w.file(rep)
@@ -183,7 +187,7 @@ type work struct {
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *input, show *progress) (*outcome, *work, error) {
+func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progress) (*outcome, *work, error) {
 	defer show.done()
 	p := in.problem
 	if err := affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
@@ -192,7 +196,7 @@ func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *inpu
 	w := &work{in, in.withOutputs(f.backward), f.backward}
 	passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
 	if f.backward {
-		d = d.Paired()
+		d.dispatch = d.dispatch.Paired()
 	} else {
 		passes = passes[:1]
 	}
@@ -201,14 +205,20 @@ func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *inpu
 			return nil, nil, err
 		}
 	}
-	rep, c := &outcome{Problem: p.String(), Source: in.source}, new(flashkit.Call)
+	if err := d.put(ctx, w); err != nil {
+		return nil, nil, err
+	}
+	rep, c := &outcome{Problem: p.String(), Source: in.source, Memory: d.memory()}, new(flashkit.Call)
 	for _, s := range passes {
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
-		m, err := measure(ctx, d, p, s, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, &w.args) })
+		m, err := d.pick(ctx, p, s)
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := w.finish(ctx, m.kernel); err != nil {
+		if err := m.measure(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
+			return nil, nil, err
+		}
+		if err := d.finish(ctx, w, &m); err != nil {
 			return nil, nil, err
 		}
 		if err := c.Set(p, s, &w.args); err != nil {
@@ -224,15 +234,6 @@ func (f *runFlags) compute(ctx context.Context, d *dispatch.Dispatcher, in *inpu
 		rep.checkAgainstStored(w)
 	}
 	return rep, w, nil
-}
-
-// finish makes the result that of one call, where every call continues the one before.
-func (w *work) finish(ctx context.Context, k flashkit.Kernel) error {
-	if !w.problem.Carry {
-		return nil
-	}
-	w.restart(&w.args)
-	return runError(k.Compute(ctx, w.problem, &w.args))
 }
 
 // outputBytes returns what the outputs take, with the bytes that go to a file.

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// A place is where flashrun run has its tensors, and who chooses kernels for them: on the
+// host, or on a GPU, which alone computes with them.
+type place struct {
+	dispatch *dispatch.Dispatcher
+	args     *flashkit.Args // what kernels get
+
+	gpu     *cuda.Backend // nil on the host
+	tensors tensors       // there
+}
+
+// open opens what --memory and --backend say.
+func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
+	switch f.memory {
+	case hostMemory:
+		d, err := openDispatch(cmd, f.backend)
+		return &place{dispatch: d}, err
+	case deviceMemory:
+	default:
+		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
+	}
+	name := backendChoice(f.backend)
+	if name != "auto" && backendOf(name) != "cuda" {
+		return nil, fmt.Errorf("--memory device: only the GPU's kernels take such tensors, not --backend %s", name)
+	}
+	gpu, err := cuda.Open()
+	if err != nil {
+		return nil, unavailable(fmt.Errorf("--memory device: %w", err))
+	}
+	return onGPU(gpu, name)
+}
+
+// onGPU returns the place on a GPU, where kernels of that name run, or for auto any.
+func onGPU(gpu *cuda.Backend, name string) (*place, error) {
+	all := dispatch.New(gpu)
+	d, err := all.With(name)
+	if err != nil {
+		return nil, errors.Join(unavailable(err), all.Close())
+	}
+	return &place{dispatch: d.Frozen(), gpu: gpu}, nil
+}
+
+func (d *place) close() error { return errors.Join(d.tensors.close(), d.dispatch.Close()) }
+
+// memory returns what the JSON says of the place.
+func (d *place) memory() string {
+	if d.gpu == nil {
+		return ""
+	}
+	return deviceMemory
+}
+
+// put brings the tensors to where they are to be.
+func (d *place) put(ctx context.Context, w *work) error {
+	if d.args = &w.args; d.gpu == nil {
+		return nil
+	}
+	d.tensors = tensors{problem: w.problem, args: w.args, device: new(deviceTensors)}
+	if err := d.tensors.device.fill(ctx, d.gpu, &d.tensors); err != nil {
+		return runError(fmt.Errorf("tensors on the device: %w", err))
+	}
+	d.args = &d.tensors.device.args
+	return nil
+}
+
+// pick returns the kernel that dispatch chooses for the tensors, and why.
+func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m measurement, err error) {
+	if d.gpu == nil {
+		if m.kernel, err = d.dispatch.Pick(p, s); err != nil {
+			return m, unavailable(err)
+		}
+		m.reason = reasonFor(d.dispatch, p, s)
+		return m, nil
+	}
+	ran := ""
+	watched := d.dispatch.WithObserver(func(r dispatch.Ran) { ran = r.Kernel })
+	run := watched.Forward
+	if s == flashkit.PassBackward {
+		run = watched.Backward
+	}
+	if err := run(ctx, p, d.args); err != nil {
+		return m, unavailable(runError(err))
+	}
+	gpu := d.gpu.Device()
+	for _, k := range d.dispatch.Kernels() {
+		if k.Name == ran {
+			m.kernel, m.reason = k, "chosen for tensors on "+gpu.String()
+		}
+	}
+	return m, nil
+}
+
+// finish makes the result that of one call, where every call continues the one before,
+// and brings it back to the host. On the host dispatch learns what the calls took.
+func (d *place) finish(ctx context.Context, w *work, m *measurement) error {
+	p := w.problem
+	if p.Carry {
+		w.restart(&w.args)
+		if d.gpu != nil {
+			if err := errors.Join(d.tensors.device.send(&w.args.O, &d.args.O), d.tensors.device.send(&w.args.LSE, &d.args.LSE)); err != nil {
+				return failed(err)
+			}
+		}
+		if err := m.kernel.Compute(ctx, p, d.args); err != nil {
+			return runError(err)
+		}
+	}
+	if d.gpu == nil {
+		learned(d.dispatch, m.kernel, p, m.median)
+		return nil
+	}
+	for _, a := range flashkit.Arguments() {
+		if a.Role(&p, m.kernel.Pass)&flashkit.Output == 0 {
+			continue
+		}
+		if err := d.tensors.device.fetch(a.Of(&w.args), a.Of(d.args)); err != nil {
+			return failed(fmt.Errorf("%s from the device: %w", strings.ToLower(a.Name), err))
+		}
+	}
+	return nil
+}
