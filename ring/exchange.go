@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -125,13 +126,15 @@ func (j *job) walk(ctx context.Context, work func(t int, k, v flashkit.Tensor) e
 		if behind != nil {
 			behind(&ahead, t)
 		}
-		if err := j.start(ctx, &ahead); err != nil {
-			return err
+		err := j.math.err // of a buffer
+		if err == nil {
+			if err := j.start(ctx, &ahead); err != nil {
+				return err
+			}
 		}
-		var err error
-		if t < last && len(j.steps[t].calls) > 0 {
+		if err == nil && t < last && len(j.steps[t].calls) > 0 {
 			begin := time.Now()
-			err = work(t, k, v)
+			err = cmp.Or(work(t, k, v), j.math.err)
 			j.stats.Compute += time.Since(begin)
 			j.stats.Steps++
 		}

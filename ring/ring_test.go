@@ -256,9 +256,15 @@ func TestWhatTravels(t *testing.T) {
 	got, _ = sent("b4-h4-g1-n64-m64-d16-f32-ragged", &flashkit.Sequences{QStarts: []int32{0, 64, 128, 192, 256}, KVStarts: []int32{0, 64, 128, 192, 256}}, flashkit.PassForward)
 	require.Zero(t, got)
 	// Beside two shards of keys the backward pass has, of a shard's keys: the gradients of the
-	// step, of the step before, those that arrive and those of one call; and one call's DQ.
+	// step, of the step before and those that arrive; and one call's DQ. They have the type of
+	// the problem where one call makes all of them.
 	_, memory = sent("b1-h4-g1-n256-m256-d16-f32", nil, flashkit.PassBackward)
-	require.EqualValues(t, (2+4)*shard+4*64*16*4, memory)
+	require.EqualValues(t, (2+3)*shard+4*64*16*4, memory)
+	_, memory = sent("b1-h4-g1-n256-m256-d16-bf16", nil, flashkit.PassBackward)
+	require.EqualValues(t, (2+3)*shard/2+shard+4*64*16*(2+4), memory, "and sums in float32 of the rank's own, and of DQ")
+	two, memory := sent("b1-h4-g1-n256-m256-d16-bf16-causal", nil, flashkit.PassBackward)
+	require.EqualValues(t, 4*3*shard/2*3/4*2, two, "keys there and gradients back, in 16 bits")
+	require.Positive(t, memory)
 }
 
 // Packed sequences are cut by work: no rank has much more than the mean.

@@ -72,6 +72,21 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	return b.launch(id, p, a, s.handle)
 }
 
+// Pick returns the kernel that Launch takes for dense tensors of the problem, unless told
+// otherwise. The errors are those of Launch.
+func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
+	if err := errors.Join(p.Validate(), pass.Validate()); err != nil {
+		return flashkit.Kernel{}, err
+	}
+	c := p.Ask(pass)
+	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
+	id, err := b.choose("", c)
+	if err != nil {
+		return flashkit.Kernel{}, err
+	}
+	return b.Kernels()[id], nil
+}
+
 // arguments are what a call needs on the heap: the block that the driver copies, of
 // which plain instances take a part, the checked call, and what its sequences say.
 type arguments struct {

@@ -156,12 +156,12 @@ func (s *Stream) holds(x *part) error {
 // within refuses a tensor that leaves its memory.
 func within(name string, t flashkit.Tensor) error {
 	n, stride := t.Shape(), t.Strides()
+	if n[0] == 0 || n[1] == 0 || n[2] == 0 || n[3] == 0 {
+		return nil
+	}
 	last := n[3]
 	for d := range 3 {
-		switch {
-		case n[d] == 0 || n[3] == 0:
-			return nil
-		case n[d] < 0 || stride[d] < 0 || n[d] > math.MaxInt32 || n[d] > 1 && stride[d] > (t.Len()-last)/(n[d]-1):
+		if n[d] < 0 || stride[d] < 0 || n[d] > math.MaxInt32 || n[d] > 1 && stride[d] > (t.Len()-last)/(n[d]-1) {
 			return &flashkit.ProblemError{Field: name, Value: fmt.Sprint(n, stride), Reason: fmt.Sprintf("does not fit the %d elements of its memory", t.Len())}
 		}
 		last += (n[d] - 1) * stride[d]

@@ -209,11 +209,19 @@ func (c *Case) each(a *flashkit.Args, f func(i int, got, want float64) error) er
 // right, within twice the error of one process (three times for gradients) and the rounding of
 // the results; in order, with the bits of one process.
 func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered bool) error {
+	return c.CheckPlaced(ctx, g, r, ordered, nil)
+}
+
+// A Place moves a shard to where the rank computes. back copies what a pass wrote to the shard.
+type Place func(shard *flashkit.Args) (args *flashkit.Args, back func(flashkit.Pass) error, err error)
+
+// CheckPlaced is Check for ranks whose tensors lie elsewhere.
+func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ordered bool, place Place) (err error) {
 	x, err := ring.New(g, r, ring.Options{Ordered: ordered})
 	if err != nil {
 		return err
 	}
-	defer x.Close()
+	defer func() { err = errors.Join(err, x.Close()) }()
 	cut, err := ring.NewCut(c.Problem, c.Args.Seqs, g.Size(), ordered)
 	if err != nil {
 		return err
@@ -225,12 +233,17 @@ func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered b
 	if ordered && c.Problem.Ragged {
 		shard.DSink = flashkit.Tensor{} // over sequences it has no order
 	}
-	nan(shard.O, shard.LSE)
-	if err := x.Forward(ctx, c.Problem, shard); err != nil {
+	nan(shard.O, shard.LSE, shard.DQ, shard.DK, shard.DV)
+	args, back := shard, func(flashkit.Pass) error { return nil }
+	if place != nil {
+		if args, back, err = place(shard); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(x.Forward(ctx, c.Problem, args), back(flashkit.PassForward)); err != nil {
 		return err
 	}
-	nan(shard.DQ, shard.DK, shard.DV)
-	if err := x.Backward(ctx, c.Problem, shard); err != nil {
+	if err := errors.Join(x.Backward(ctx, c.Problem, args), back(flashkit.PassBackward)); err != nil {
 		return err
 	}
 	// What other ranks have is right already: it is that of one process.

@@ -1,0 +1,25 @@
+package cuda_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/peertest"
+)
+
+// The transport of package ring/peer on the stand-in for two GPUs: what it enqueues, where its
+// tensors lie, and what it does about faults.
+func TestPeersOnFake(t *testing.T) {
+	gpus, _ := cuda.OpenFakes(t, 2)
+	n, seed := 12, rand.Uint64()
+	if !testing.Short() {
+		n = 60
+	}
+	peertest.Problems(t, gpus, []int{1, 2, 3, 4, 5}, seed, n)
+}
+
+func TestPeerFaultsOnFake(t *testing.T) {
+	gpus, _ := cuda.OpenFakes(t, 2)
+	peertest.Faults(t, gpus)
+}
