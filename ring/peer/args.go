@@ -2,6 +2,8 @@ package peer
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
@@ -44,6 +46,63 @@ func (r *Rank) Upload(shard *flashkit.Args) (*Args, error) {
 		*a.Of(x.Args) = m.Tensor(t.DType(), 0, n[0], n[1], n[2], n[3])
 	}
 	return x, nil
+}
+
+// Random is Upload for tensors whose contents do not matter, as to measure time: the numbers
+// are random ones between -1 and 1, one block of them over and over.
+func (r *Rank) Random(shapes *flashkit.Args, seed uint64) (*Args, error) {
+	if shapes == nil {
+		return nil, &flashkit.ProblemError{Field: "Args", Value: "nil", Reason: "the arguments are missing"}
+	}
+	x := &Args{Args: new(flashkit.Args), rank: r}
+	*x.Args = *shapes
+	numbers := rand.New(rand.NewPCG(seed, 0))
+	block := make([]float32, randomBlock)
+	for i := range block {
+		block[i] = numbers.Float32()*2 - 1
+	}
+	from, err := r.Upload(&flashkit.Args{Q: flashkit.F32(block, 1, 1, 1, len(block))})
+	if err != nil {
+		return nil, err
+	}
+	for i, a := range flashkit.Arguments() {
+		t := *a.Of(shapes)
+		if t.IsZero() {
+			continue
+		}
+		m, err := r.gpu.Alloc(elements(t) * t.DType().Size())
+		if err != nil {
+			return nil, errors.Join(err, x.Free(), from.Free())
+		}
+		x.buffers = append(x.buffers, m)
+		n := t.Shape()
+		*a.Of(x.Args) = m.Tensor(t.DType(), 0, n[0], n[1], n[2], n[3])
+		if err := r.repeat(m, t, from.Q.Owner().(*cuda.Buffer), i); err != nil {
+			return nil, errors.Join(err, x.Free(), from.Free())
+		}
+	}
+	return x, errors.Join(r.compute.Sync(), from.Free())
+}
+
+// randomBlock is how many numbers there are, of which each tensor begins with others.
+const randomBlock = 1 << 20
+
+// repeat fills a buffer for t with a block of numbers over and over.
+func (r *Rank) repeat(to *cuda.Buffer, t flashkit.Tensor, block *cuda.Buffer, i int) error {
+	dim := max(1, t.Shape()[3])
+	if dim > randomBlock/2 {
+		return &flashkit.ProblemError{Field: "shape", Value: fmt.Sprint(t.Shape()), Reason: "has rows longer than random numbers are made for"}
+	}
+	begin := i * 4096
+	for row, rows := 0, elements(t)/dim; row < rows; {
+		part := min(rows-row, (randomBlock-begin)/dim)
+		src := block.Tensor(flashkit.Float32, begin, 1, 1, part, dim)
+		if err := r.Add(to.Tensor(t.DType(), row*dim, 1, 1, part, dim), src, flashkit.Tensor{}); err != nil {
+			return err
+		}
+		row += part
+	}
+	return nil
 }
 
 // Download copies the tensors back to where they came from, outputs of a pass of p.
