@@ -68,8 +68,9 @@ func (o one) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, ar
 	return errors.Join(k.Compute(ctx, p, x.Args), x.Download(p, pass, args))
 }
 
-// Problems computes random problems, both passes, on groups of several sizes, in order and not.
-func Problems(t *testing.T, gpus []*cuda.Backend, sizes []int, seed uint64, n int) {
+// Problems computes random problems, both passes, on groups of several sizes, in order and not,
+// on GPUs or a stand-in for them.
+func Problems(t *testing.T, gpus []*cuda.Backend, sizes []int, seed uint64, n int, standIn bool) {
 	alone, err := peer.Open(gpus[:1])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, alone[0].Close()) }()
@@ -77,6 +78,9 @@ func Problems(t *testing.T, gpus []*cuda.Backend, sizes []int, seed uint64, n in
 		c, err := ringtest.New(t.Context(), seed, uint64(i), one{alone[0]})
 		require.NoError(t, err)
 		for _, size := range sizes {
+			if c.Merges = 0; standIn {
+				c.Merges = 2 * size // a zig-zag share is two parts of each rank
+			}
 			for _, ordered := range []bool{false, true} {
 				errs := Each(t, gpus, size, func(r *peer.Rank) error { return check(t.Context(), c, r, ordered) })
 				if err := errors.Join(errs...); err != nil {

@@ -20,6 +20,10 @@ type Case struct {
 	Problem flashkit.Problem
 	Args    *flashkit.Args
 
+	// Merges are the roundings of an LSE, each that of a weight, that a rank may add to a
+	// process that makes none: a stand-in for a GPU has float64 in its kernels.
+	Merges int
+
 	want []answer // of each sequence
 	made []float64
 	top  []float64
@@ -275,7 +279,8 @@ func (c *Case) bound(i int) float64 {
 	if i >= 2 {
 		times = 3
 	}
-	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + unit*c.top[i]
+	merged := float64(c.Merges) * 0x1p-24 * max(1, c.top[1]) * c.top[i]
+	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + unit*c.top[i] + merged
 }
 
 func (c *Case) sameBits(got *flashkit.Args) error {
