@@ -125,7 +125,7 @@ func (j *job) agree(ctx context.Context, wrong error) error {
 	if n := len(j.record) * j.size; len(j.all) != n {
 		j.all = make([]byte, n)
 	}
-	if err := j.group.Gather(ctx, j.record, j.all); err != nil {
+	if err := j.watch(Progress{From: -1}, func() error { return j.group.Gather(ctx, j.record, j.all) }); err != nil {
 		if wrong != nil {
 			return wrong
 		}

@@ -19,6 +19,9 @@ func (j *job) backward(ctx context.Context) error {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
 		sub.Sink, sub.DSink = j.a.Sink, j.a.DSink
 		j.stats.Steps = 1
+		if err := j.meet(ctx); err != nil {
+			return err
+		}
 		return j.runner.Backward(ctx, x.p, &sub)
 	}
 	rows, keys := j.firsts()

@@ -37,10 +37,11 @@ type Device interface {
 	Get(dst []float32, src flashkit.Tensor) error
 	Put(dst flashkit.Tensor, src []float32) error
 
-	// Begin is called when a call begins, and no other rank has work left of the one
-	// before. End waits for all that was enqueued, and says how long the device took since
+	// Begin is called when a call begins, and no other rank has work left of the last but
+	// one. If it is early, the first messages do not depend on what is enqueued since. End
+	// waits for all that was enqueued, and says how long the device took since
 	// Begin, and how long of that it waited for other ranks.
-	Begin() error
+	Begin(early bool) error
 	End() (took, waited time.Duration, err error)
 }
 

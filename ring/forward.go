@@ -16,6 +16,9 @@ func (j *job) forward(ctx context.Context) error {
 		p := x.p
 		sub.Sink = j.a.Sink
 		j.stats.Steps = 1
+		if err := j.meet(ctx); err != nil {
+			return err
+		}
 		return j.runner.Forward(ctx, p, &sub)
 	}
 	rows := j.a.Q.Shape()

@@ -42,7 +42,7 @@ type Options struct {
 // Progress says how far a call has come.
 type Progress struct {
 	Step, Steps int           // steps that are done, and all
-	From        int           // the rank whose keys come next, -1 for none
+	From        int           // the rank whose keys come next, -1 for none or for any
 	Waiting     time.Duration // how long the rank has waited for them; 0 when a step is done
 }
 
@@ -63,7 +63,7 @@ type Stats struct {
 //
 // All ranks make the same calls in the same order. Before anything else they compare what they
 // were asked; if one was asked for something else, or has a tensor that does not fit, all
-// return an error that names it, and the Ring remains usable. After any other error the Ring's
+// return an error that names it, and the Ring remains usable; what a device wrote is undefined. After any other error the Ring's
 // group is broken.
 //
 // Tensors lie on the host; where the group is a Device, on that. Dropout, whose random numbers belong to rows and keys of the whole,
@@ -151,15 +151,18 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 	r.stats = Stats{}
 	j := &job{Ring: r, p: p, pass: pass, rank: r.group.Rank(), size: r.group.Size()}
 	err := j.prepare(args)
-	if err = j.agree(ctx, err); err != nil {
-		return err
+	if err != nil || j.dev == nil || j.o.Ordered {
+		if err = j.agree(ctx, err); err != nil {
+			return err
+		}
+		j.met = true
 	}
 	err = j.pursue(ctx)
 	for i := range r.slots {
 		r.stats.Memory += int64(r.slots[i].bytes)
 	}
-	if err == nil {
-		return nil
+	if err == nil || j.refused != nil {
+		return j.refused
 	}
 	r.group.Fail(err)
 	if e := (*RankError)(nil); errors.As(err, &e) {
@@ -168,11 +171,22 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 	return &RankError{j.rank, err}
 }
 
-// pursue computes what all ranks agreed upon.
+// meet agrees with the other ranks, unless that is done. On a device the first step, which needs
+// nothing of them, is enqueued before.
+func (j *job) meet(ctx context.Context) error {
+	if j.met {
+		return nil
+	}
+	j.met = true
+	j.refused = j.agree(ctx, nil)
+	return j.refused
+}
+
+// pursue computes what the rank was asked.
 func (j *job) pursue(ctx context.Context) (err error) {
 	j.math.err = nil
 	if j.dev != nil {
-		if err := j.dev.Begin(); err != nil {
+		if err := j.dev.Begin(!j.met); err != nil {
 			return err
 		}
 		defer func() {
@@ -201,6 +215,9 @@ type job struct {
 	rank, size int
 	*plan
 	kernel flashkit.Kernel // of an ordered Ring
+
+	met     bool  // the ranks have agreed,
+	refused error // or have not
 
 	biasRepeats, maskRepeats bool // over the rows of all ranks
 }

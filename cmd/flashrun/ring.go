@@ -256,9 +256,10 @@ type ringResult struct {
 	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
 	Forward    float64   `json:"forward_seconds,omitempty"` // of that, where both passes are computed
 	OneForward float64   `json:"one_forward_seconds,omitempty"`
-	Sent       []int64   `json:"sent_bytes"` // by each rank
-	Wait       []float64 `json:"wait_seconds"`
-	Memory     int64     `json:"memory_bytes"` // of rank 0's buffers
+	Sent       []int64   `json:"sent_bytes"`      // by each rank
+	Wait       []float64 `json:"wait_seconds"`    // of the last run, for other ranks
+	Compute    []float64 `json:"compute_seconds"` // of the last run, in kernels
+	Memory     int64     `json:"memory_bytes"`    // of rank 0's buffers
 	Predicted  float64   `json:"predicted_seconds"`
 	Worst      *float64  `json:"largest_difference,omitempty"` // over the largest value, of all ranks
 }
@@ -285,7 +286,7 @@ func (f *ringFlags) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatch
 	if err != nil {
 		return nil, err
 	}
-	if err := f.measure(ctx, g, x, p.Problem, shard, r); err != nil {
+	if err := f.measure(ctx, g, x, p.Problem, shard, r, nil, nil); err != nil {
 		return nil, err
 	}
 	if f.check {

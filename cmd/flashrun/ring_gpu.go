@@ -35,6 +35,9 @@ func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 
 // overGPUs is all ranks, whose tensors lie on GPUs.
 func (f *ringFlags) overGPUs(ctx context.Context, cmd *cobra.Command, list []ringProblem) (err error) {
+	if !cmd.Flags().Changed("link") {
+		f.link = "nvlink4"
+	}
 	gpus, err := f.openGPUs()
 	defer func() {
 		for _, gpu := range gpus {
@@ -69,9 +72,11 @@ func (f *ringFlags) gpu(ctx context.Context, g *peer.Rank, p *ringProblem, stder
 	if f.check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
 		whole = f.input(p)
 	}
-	if err := f.aloneOnGPU(ctx, g, p, whole, r); err != nil {
+	one, err := f.alongside(ctx, g, p, whole)
+	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, one.args.Free()) }()
 	var mine *peer.Args
 	if whole != nil {
 		if shard, err = cut.Shard(g.Rank(), whole); err == nil {
@@ -89,7 +94,7 @@ func (f *ringFlags) gpu(ctx context.Context, g *peer.Rank, p *ringProblem, stder
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r); err != nil {
+	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.say); err != nil {
 		return nil, err
 	}
 	if f.check {
@@ -103,61 +108,75 @@ func (f *ringFlags) gpu(ctx context.Context, g *peer.Rank, p *ringProblem, stder
 	return r, f.predict(p, r)
 }
 
-// aloneOnGPU computes the whole on rank 0's GPU, while the others wait, and then, to compare,
-// on these.
-func (f *ringFlags) aloneOnGPU(ctx context.Context, g *peer.Rank, p *ringProblem, whole *flashkit.Args, r *ringResult) error {
-	if g.Rank() == 0 {
-		if err := f.wholeOnGPU(ctx, g, p, whole, f.runs, r); err != nil {
-			return err
-		}
-	}
-	if err := g.Gather(ctx, []byte{0}, make([]byte, g.Size())); err != nil || g.Rank() == 0 || !f.check {
-		return err
-	}
-	return f.wholeOnGPU(ctx, g, p, whole, 0, r)
+// An alone is the whole on one GPU, which rank 0 times in turns with all ranks, as what a GPU
+// does in a second depends on how warm it is.
+type alone struct {
+	f              *ringFlags
+	ctx            context.Context
+	rank           *peer.Rank
+	p              *ringProblem
+	args           *peer.Args // of no tensors on other ranks
+	both, forwards []time.Duration
 }
 
-func (f *ringFlags) wholeOnGPU(ctx context.Context, g *peer.Rank, p *ringProblem, whole *flashkit.Args, runs int, r *ringResult) (err error) {
-	var args *peer.Args
-	if whole != nil {
-		args, err = g.Upload(whole)
-	} else {
-		args, err = f.filled(g, p, tokens(p, p.QLen), tokens(p, p.KVLen))
+// alongside returns that, after a first time, which loads the kernels. To compare, the other
+// ranks compute it once.
+func (f *ringFlags) alongside(ctx context.Context, g *peer.Rank, p *ringProblem, whole *flashkit.Args) (x *alone, err error) {
+	x = &alone{f: f, ctx: ctx, rank: g, p: p}
+	switch {
+	case g.Rank() != 0 && !f.check:
+		x.args, err = g.Upload(new(flashkit.Args))
+		return x, err
+	case whole != nil:
+		x.args, err = g.Upload(whole)
+	default:
+		x.args, err = f.filled(g, p, tokens(p, p.QLen), tokens(p, p.KVLen))
 	}
 	if err != nil {
+		return nil, err
+	}
+	if _, _, err = x.once(); err == nil && whole != nil {
+		err = f.back(x.args, p.Problem, whole)
+	}
+	if err != nil {
+		return nil, errors.Join(err, x.args.Free())
+	}
+	return x, nil
+}
+
+// once computes the passes, and says how long the forward one took, and all.
+func (x *alone) once() (forward, all time.Duration, err error) {
+	begin := time.Now()
+	timed := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
+		err := errors.Join(x.rank.Forward(ctx, p, a), x.rank.Stream().Sync())
+		forward = time.Since(begin)
 		return err
 	}
-	defer func() { err = errors.Join(err, args.Free()) }()
-	var both, forwards []time.Duration
-	pass := func(run func(context.Context, flashkit.Problem, *flashkit.Args) error) passFunc {
-		return func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
-			return errors.Join(run(ctx, p, a), g.Stream().Sync())
-		}
+	backward := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
+		return errors.Join(x.rank.Backward(ctx, p, a), x.rank.Stream().Sync())
 	}
-	for i := range runs + 1 {
-		begin, forward := time.Now(), time.Duration(0)
-		first := pass(g.Forward)
-		timed := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
-			err := first(ctx, p, a)
-			forward = time.Since(begin)
-			return err
-		}
-		if err := f.passes(ctx, p.Problem, args.Args, timed, pass(g.Backward)); err != nil {
-			return err
-		}
-		if i > 0 { // the first run loads the kernels
-			both, forwards = append(both, time.Since(begin)), append(forwards, forward)
-		}
-	}
-	if runs > 0 {
-		if r.One = medianSeconds(both); f.backward {
-			r.OneForward = medianSeconds(forwards)
-		}
-	}
-	if whole == nil {
+	err = x.f.passes(x.ctx, x.p.Problem, x.args.Args, timed, backward)
+	return forward, time.Since(begin), err
+}
+
+// run is once on rank 0.
+func (x *alone) run() error {
+	if x.rank.Rank() != 0 {
 		return nil
 	}
-	return f.back(args, p.Problem, whole)
+	forward, all, err := x.once()
+	x.forwards, x.both = append(x.forwards, forward), append(x.both, all)
+	return err
+}
+
+// say adds the medians to what rank 0 says.
+func (x *alone) say(r *ringResult) {
+	if len(x.both) == 0 {
+		return
+	}
+	if r.One = medianSeconds(x.both); x.f.backward {
+		r.OneForward = medianSeconds(x.forwards)
+	}
 }
 
 // back copies what the passes wrote to the host.

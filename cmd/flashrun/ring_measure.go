@@ -27,16 +27,24 @@ func (f *ringFlags) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatc
 	return f.passes(ctx, p, args, d.Forward, d.Backward)
 }
 
-// measure computes the passes and tells all ranks how long it took.
-func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult) error {
+// measure computes the passes and tells all ranks how long it took. before is called before each
+// time, say when all are over.
+func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult, before func() error, say func(*ringResult)) error {
 	var took []time.Duration
 	var sent int64
-	var wait time.Duration
-	add := func(s ring.Stats) { sent, wait, r.Memory = sent+s.Sent, wait+s.Wait, max(r.Memory, s.Memory) }
+	var wait, compute time.Duration
+	add := func(s ring.Stats) {
+		sent, wait, compute, r.Memory = sent+s.Sent, wait+s.Wait, compute+s.Compute, max(r.Memory, s.Memory)
+	}
 	var forwards []time.Duration
 	for i := range f.runs + 1 {
-		sent, wait = 0, 0
+		sent, wait, compute = 0, 0, 0
 		forwardTook := time.Duration(0)
+		if before != nil {
+			if err := before(); err != nil {
+				return err
+			}
+		}
 		if err := g.Gather(ctx, []byte{0}, make([]byte, g.Size())); err != nil { // begin together
 			return err
 		}
@@ -59,13 +67,16 @@ func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p f
 			took, forwards = append(took, time.Since(begin)), append(forwards, forwardTook)
 		}
 	}
-	all, err := gatherAll(ctx, g, [4]float64{medianSeconds(took), float64(sent), wait.Seconds(), medianSeconds(forwards)})
+	all, err := gatherAll(ctx, g, [5]float64{medianSeconds(took), float64(sent), wait.Seconds(), medianSeconds(forwards), compute.Seconds()})
 	for _, a := range all {
 		r.Seconds = max(r.Seconds, a[0])
-		r.Sent, r.Wait = append(r.Sent, int64(a[1])), append(r.Wait, a[2])
+		r.Sent, r.Wait, r.Compute = append(r.Sent, int64(a[1])), append(r.Wait, a[2]), append(r.Compute, a[4])
 		if f.backward {
 			r.Forward = max(r.Forward, a[3])
 		}
+	}
+	if say != nil {
+		say(r)
 	}
 	r.Efficiency = r.One / (float64(r.Ranks) * r.Seconds)
 	return err
@@ -77,18 +88,18 @@ func medianSeconds(list []time.Duration) float64 {
 }
 
 // gatherAll gives every rank the numbers of all.
-func gatherAll(ctx context.Context, g ring.Group, mine [4]float64) ([][4]float64, error) {
-	const size = 96
+func gatherAll(ctx context.Context, g ring.Group, mine [5]float64) ([][5]float64, error) {
+	const size = 112
 	text := make([]byte, size)
-	copy(text, fmt.Sprintf("%.12e %.12e %.12e %.12e", mine[0], mine[1], mine[2], mine[3]))
+	copy(text, fmt.Sprintf("%.12e %.12e %.12e %.12e %.12e", mine[0], mine[1], mine[2], mine[3], mine[4]))
 	all := make([]byte, size*g.Size())
 	if err := g.Gather(ctx, text, all); err != nil {
 		return nil, err
 	}
-	list := make([][4]float64, g.Size())
+	list := make([][5]float64, g.Size())
 	for i := range list {
 		x := &list[i]
-		if _, err := fmt.Sscan(string(all[i*size:][:size]), &x[0], &x[1], &x[2], &x[3]); err != nil {
+		if _, err := fmt.Sscan(string(all[i*size:][:size]), &x[0], &x[1], &x[2], &x[3], &x[4]); err != nil {
 			return nil, err
 		}
 	}
@@ -123,7 +134,7 @@ func (f *ringFlags) compare(ctx context.Context, g ring.Group, cut *ring.Cut, wh
 			worst = math.Inf(1)
 		}
 	}
-	all, err := gatherAll(ctx, g, [4]float64{worst})
+	all, err := gatherAll(ctx, g, [5]float64{worst})
 	if err != nil {
 		return err
 	}

@@ -34,8 +34,10 @@ type Rank struct {
 
 	mu     sync.Mutex // of events, which copies take beside the rank's calls
 	free   []*cuda.Event
-	taken  []*cuda.Event
+	taken  []*cuda.Event // since Begin, and
+	older  []*cuda.Event // since the Begin before
 	begin  *cuda.Event
+	early  bool             // the next mark is begin
 	waits  [][2]*cuda.Event // what the rank waited for others: from, to
 	closed bool
 }
@@ -102,10 +104,10 @@ func (r *Rank) closeStreams() (err error) {
 			err = errors.Join(err, s.Sync(), s.Close())
 		}
 	}
-	for _, e := range slices.Concat(r.free, r.taken) {
+	for _, e := range slices.Concat(r.free, r.taken, r.older) {
 		err = errors.Join(err, e.Close())
 	}
-	r.free, r.taken, r.waits = nil, nil, nil
+	r.free, r.taken, r.older, r.waits = nil, nil, nil, nil
 	return err
 }
 
@@ -199,11 +201,14 @@ func rowOf(t flashkit.Tensor, n int) (*cuda.Buffer, int, error) {
 	return m, int(t.Address() - uintptr(m.Address())), nil
 }
 
-// Begin marks where a call begins, when no rank has work left of the one before.
-func (r *Rank) Begin() (err error) {
+// Begin marks where a call begins. Another rank may not yet have waited for a copy of the call
+// before.
+func (r *Rank) Begin(early bool) (err error) {
 	r.mu.Lock()
-	r.free, r.taken, r.waits = append(r.free, r.taken...), r.taken[:0], r.waits[:0]
+	r.free = append(r.free, r.older...)
+	r.older, r.taken = r.taken, r.older[:0]
 	r.mu.Unlock()
+	r.waits, r.early = r.waits[:0], early
 	r.begin, err = r.record(r.compute)
 	return err
 }
@@ -237,7 +242,13 @@ func (r *Rank) record(s *cuda.Stream) (e *cuda.Event, err error) {
 }
 
 // Ready marks what the rank has enqueued.
-func (r *Rank) Ready() (ring.Mark, error) { return r.record(r.compute) }
+func (r *Rank) Ready() (ring.Mark, error) {
+	if r.early {
+		r.early = false
+		return r.begin, nil
+	}
+	return r.record(r.compute)
+}
 
 // Move enqueues copies in the rank's second stream.
 func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
