@@ -152,8 +152,12 @@ func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, 
 	at := x.k
 	at.r -= from
 	one := t > 0 && j.steps[t].one
+	slot := slotDQ
+	if j.alternate(one && sub.DBias.IsZero()) {
+		slot = slotDQ1
+	}
 	if sub.DQ = x.q.of(j.a.DQ); !rows {
-		sub.DQ = j.buffer(slotDQ, p.DType, sub.Q.Shape())
+		sub.DQ = j.buffer(slot, p.DType, sub.Q.Shape())
 	}
 	switch {
 	case keys:

@@ -13,6 +13,10 @@ type Device interface {
 	Group
 	Chooser
 
+	// Beside says that the next pass that is enqueued depends on nothing since the pass
+	// before it was enqueued, but for messages: it may begin while that one ends.
+	Beside()
+
 	// Holds reports whether a tensor lies on the rank's device.
 	Holds(t flashkit.Tensor) bool
 

@@ -47,6 +47,19 @@ func (j *job) forward(ctx context.Context) error {
 	return err
 }
 
+// alternate reports whether the next call is the second of two on a device, whose buffers are
+// others, and lets it begin while the one before ends, if it may.
+func (j *job) alternate(beside bool) (odd bool) {
+	if j.dev == nil {
+		return false
+	}
+	if beside {
+		j.dev.Beside()
+	}
+	j.count++
+	return j.count%2 == 1
+}
+
 // fresh reports whether the first call has all rows, so that it needs no zeros to begin with.
 func (j *job) fresh() bool {
 	return len(j.steps[0].calls) == 1 && j.covers(&j.steps[0].calls[0])
@@ -194,8 +207,12 @@ func (j *job) attend(ctx context.Context, x *call, k, v flashkit.Tensor, from in
 		return nil
 	}
 	o, lse := sub.O, sub.LSE
-	sub.O = j.buffer(slotO, p.DType, o.Shape())
-	sub.LSE = j.buffer(slotLSE, flashkit.Float32, lse.Shape())
+	slot := slotO
+	if j.alternate(true) {
+		slot = slotO1
+	}
+	sub.O = j.buffer(slot, p.DType, o.Shape())
+	sub.LSE = j.buffer(slot+1, flashkit.Float32, lse.Shape())
 	if err := j.runner.Forward(ctx, p, &sub); err != nil {
 		return err
 	}

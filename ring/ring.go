@@ -218,6 +218,7 @@ type job struct {
 
 	met     bool  // the ranks have agreed,
 	refused error // or have not
+	count   int   // of calls of kernels
 
 	biasRepeats, maskRepeats bool // over the rows of all ranks
 }
@@ -301,6 +302,8 @@ const (
 	slotSumDK, slotSumDV
 	slotBias, slotSumBias
 	slotSink, slotSumSink
+	slotO1, slotLSE1 // of every other call
+	slotDQ1, _
 	slotAllK, slotAllV // of an ordered Ring on a device: tensors of the whole
 	slotAllQ, slotAllO
 	slotAllLSE, slotAllDO

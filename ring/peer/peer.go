@@ -31,6 +31,7 @@ type Rank struct {
 	gpu     *cuda.Backend
 	compute *cuda.Stream
 	copies  *cuda.Stream
+	sides   [2]*cuda.Stream // of passes that begin while another ends, in turns
 
 	mu     sync.Mutex // of events, which copies take beside the rank's calls
 	free   []*cuda.Event
@@ -39,6 +40,10 @@ type Rank struct {
 	begin  *cuda.Event
 	early  bool             // the next mark is begin
 	waits  [][2]*cuda.Event // what the rank waited for others: from, to
+	beside bool             // the next pass
+	passes int              // beside others
+	prior  *cuda.Event      // before the last pass
+	since  []*cuda.Event    // what was to be waited for since
 	closed bool
 }
 
@@ -78,8 +83,10 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 		if r.compute, err = gpu.NewStream(); err != nil {
 			return ranks, err
 		}
-		if r.copies, err = gpu.NewStream(); err != nil {
-			return ranks, err
+		for _, s := range [...]**cuda.Stream{&r.copies, &r.sides[0], &r.sides[1]} {
+			if *s, err = gpu.NewStream(); err != nil {
+				return ranks, err
+			}
 		}
 	}
 	groups, err := ring.LocalOver(movers)
@@ -99,7 +106,7 @@ func (r *Rank) Close() error {
 }
 
 func (r *Rank) closeStreams() (err error) {
-	for _, s := range [...]*cuda.Stream{r.compute, r.copies} {
+	for _, s := range r.streams() {
 		if s != nil {
 			err = errors.Join(err, s.Sync(), s.Close())
 		}
@@ -111,6 +118,10 @@ func (r *Rank) closeStreams() (err error) {
 	return err
 }
 
+func (r *Rank) streams() [4]*cuda.Stream {
+	return [...]*cuda.Stream{r.compute, r.sides[0], r.sides[1], r.copies}
+}
+
 // GPU returns the rank's.
 func (r *Rank) GPU() *cuda.Backend { return r.gpu }
 
@@ -120,12 +131,44 @@ func (r *Rank) Stream() *cuda.Stream { return r.compute }
 
 // Forward enqueues a forward pass on the GPU.
 func (r *Rank) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
-	return r.gpu.Forward(ctx, r.compute, p, args)
+	return r.pass(func(s *cuda.Stream) error { return r.gpu.Forward(ctx, s, p, args) })
 }
 
 // Backward enqueues a backward pass on the GPU.
 func (r *Rank) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
-	return r.gpu.Backward(ctx, r.compute, p, args)
+	return r.pass(func(s *cuda.Stream) error { return r.gpu.Backward(ctx, s, p, args) })
+}
+
+// Beside lets the next pass begin while the one before ends: its last blocks leave
+// multiprocessors without work.
+func (r *Rank) Beside() { r.beside = true }
+
+// pass enqueues a pass, in a stream of its own if it may run beside the one before.
+func (r *Rank) pass(enqueue func(*cuda.Stream) error) (err error) {
+	beside, prior := r.beside && r.prior != nil, r.prior
+	r.beside = false
+	if r.prior, err = r.record(r.compute); err != nil {
+		return err
+	}
+	defer func() { r.since = r.since[:0] }()
+	if !beside {
+		return enqueue(r.compute)
+	}
+	r.passes++
+	s := r.sides[r.passes%2]
+	for _, e := range append(r.since, prior) {
+		if err := s.Wait(e); err != nil {
+			return err
+		}
+	}
+	if err := enqueue(s); err != nil {
+		return err
+	}
+	done, err := r.record(s)
+	if err != nil {
+		return err
+	}
+	return r.compute.Wait(done)
 }
 
 // Pick returns the kernel that the GPU takes for the problem.
@@ -208,7 +251,7 @@ func (r *Rank) Begin(early bool) (err error) {
 	r.free = append(r.free, r.older...)
 	r.older, r.taken = r.taken, r.older[:0]
 	r.mu.Unlock()
-	r.waits, r.early = r.waits[:0], early
+	r.waits, r.since, r.early, r.beside, r.prior = r.waits[:0], r.since[:0], early, false, nil
 	r.begin, err = r.record(r.compute)
 	return err
 }
@@ -217,7 +260,10 @@ func (r *Rank) Begin(early bool) (err error) {
 // waited for copies.
 func (r *Rank) End() (took, waited time.Duration, err error) {
 	end, err := r.record(r.compute)
-	if err = errors.Join(err, r.compute.Sync(), r.copies.Sync()); err != nil {
+	for _, s := range r.streams() {
+		err = errors.Join(err, s.Sync())
+	}
+	if err != nil {
 		return 0, 0, err
 	}
 	took, err = end.Since(r.begin)
@@ -283,6 +329,7 @@ func (r *Rank) Done(copied ring.Mark, received bool) error {
 	if !ok {
 		return fmt.Errorf("peer: %T is no mark of a GPU", copied)
 	}
+	r.since = append(r.since, e)
 	before, err := r.record(r.compute)
 	if err == nil {
 		err = r.compute.Wait(e)
