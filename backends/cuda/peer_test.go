@@ -14,7 +14,7 @@ import (
 // tensors lie, and what it does about faults.
 func TestPeersOnFake(t *testing.T) {
 	gpus, _ := cuda.OpenFakes(t, 2)
-	n, seed := 12, rand.Uint64()
+	n, seed := 8, rand.Uint64()
 	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
 		seed = s
 	}

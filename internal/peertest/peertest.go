@@ -209,6 +209,17 @@ func Faults(t *testing.T, gpus []*cuda.Backend) {
 		}
 		works(t)
 	})
+	t.Run("ends", func(t *testing.T) {
+		times := 50
+		if testing.Short() {
+			times = 5
+		}
+		for range times {
+			for _, err := range Each(t, gpus, 8, func(r *peer.Rank) error { return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{}) }) {
+				require.NoError(t, err)
+			}
+		}
+	})
 	t.Run("is slow", func(t *testing.T) { slow(t, gpus) })
 }
 
