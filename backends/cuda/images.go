@@ -79,6 +79,9 @@ func (x *images) get(d *Driver, s stemID, part partID, p flashkit.Problem) (*fun
 
 // getSum is get of a kernel of kernels/sums.cu.
 func (x *images) getSum(d *Driver, id sumID) (*function, error) {
+	if f := x.sum[id].Load(); f != nil { // before a name is made
+		return f, nil
+	}
 	return x.getOnce(d, &x.sum[id], &x.sums, "sums", sumName(id))
 }
 
