@@ -248,8 +248,9 @@ cuda-check: cuda ## once a release: remake all GPU images, and fail where they d
 gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test the CUDA backend: run bin/gpu/gpu-test.sh there
 	mkdir -p bin/gpu
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/cuda.test ./backends/cuda
+	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/peer.test ./ring/peer
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/gpu/flashrun ./cmd/flashrun
-	cp backends/cuda/gpu-test.sh bench/peers/gpu.py bench/peers/jax_gpu.py bin/gpu
+	cp backends/cuda/gpu-test.sh bench/peers/gpu.py bench/peers/jax_gpu.py bench/peers/context_parallel.py bin/gpu
 
 .PHONY: gorgoniacu
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler

@@ -30,7 +30,15 @@ func (j *job) check() error {
 	if err := p.Check(j.pass, &args); err != nil {
 		return err
 	}
-	return j.checkPairs()
+	if err := j.checkPairs(); err != nil || j.dev == nil {
+		return err
+	}
+	for _, a := range flashkit.Arguments() {
+		if t := a.Of(&j.a); a.Role(&j.p, j.pass) != 0 && !t.IsZero() && !j.dev.Holds(*t) {
+			return &flashkit.ProblemError{Field: a.Name, Value: "elsewhere", Reason: "must lie on the rank's device"}
+		}
+	}
+	return nil
 }
 
 // lastHas returns starts of so many sequences of which the last one has all rows.
@@ -65,7 +73,7 @@ func (j *job) checkPairs() error {
 			return &flashkit.ProblemError{Field: x.name, Value: "given", Reason: "the problem does not say that it has one"}
 		case t != x.types[0] && t != x.types[1]:
 			return &flashkit.ProblemError{Field: x.name + ".dtype", Value: t.String(), Reason: "must be " + x.types[0].String() + " or " + x.types[1].String()}
-		case x.t.Owner() != nil:
+		case x.t.Owner() != nil && j.dev == nil:
 			return &flashkit.ProblemError{Field: x.name, Value: x.t.Owner().Device(), Reason: "must lie where Q does, on the host"}
 		case x.name == "DBias" && s != j.a.Bias.Shape():
 			return &flashkit.ProblemError{Field: "DBias.shape", Value: fmt.Sprint(s), Reason: fmt.Sprintf("must be that of Bias, %v", j.a.Bias.Shape())}
@@ -117,7 +125,7 @@ func (j *job) agree(ctx context.Context, wrong error) error {
 	if n := len(j.record) * j.size; len(j.all) != n {
 		j.all = make([]byte, n)
 	}
-	if err := j.group.Gather(ctx, j.record, j.all); err != nil {
+	if err := j.watch(Progress{From: -1}, func() error { return j.group.Gather(ctx, j.record, j.all) }); err != nil {
 		if wrong != nil {
 			return wrong
 		}

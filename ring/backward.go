@@ -8,7 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// gradients are sums in float32, in the shapes of the rank's outputs or of a step's keys.
+// gradients are in the shapes of the rank's outputs or of a step's keys: sums in float32, or of
+// the problem's type where no more than two parts are added.
 type gradients struct{ dq, dk, dv, dbias flashkit.Tensor }
 
 // backward computes the backward pass step by step. What a step gives the keys of another
@@ -18,22 +19,25 @@ func (j *job) backward(ctx context.Context) error {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
 		sub.Sink, sub.DSink = j.a.Sink, j.a.DSink
 		j.stats.Steps = 1
+		if err := j.meet(ctx); err != nil {
+			return err
+		}
 		return j.runner.Backward(ctx, x.p, &sub)
 	}
+	rows, keys := j.firsts()
 	own := gradients{
-		dq: j.sum(slotSumDQ, j.a.DQ), dk: j.sum(slotSumDK, j.a.DK), dv: j.sum(slotSumDV, j.a.DV), dbias: j.sum(slotSumBias, j.a.DBias),
+		dq: j.sum(slotSumDQ, j.a.DQ, rows), dk: j.sum(slotSumDK, j.a.DK, keys), dv: j.sum(slotSumDV, j.a.DV, keys),
+		dbias: j.sum(slotSumBias, j.a.DBias, firstPart{}),
 	}
-	var now, before, arriving gradients // of the step's keys, those on their way, those that come
+	var now, arriving gradients // of the step's keys, then on their way; those that come
 	err := j.walk(ctx, func(t int, k, v flashkit.Tensor) error {
 		now = own
 		if t > 0 {
-			now.dk = j.buffer(slotDK0+t%2*2, flashkit.Float32, k.Shape())
-			now.dv = j.buffer(slotDV0+t%2*2, flashkit.Float32, v.Shape())
-			j.math.fill(now.dk, 0)
-			j.math.fill(now.dv, 0)
+			now.dk, now.dv = j.travelers(slotDK0+t%2*2, k.Shape(), v.Shape(), j.steps[t].one)
 		}
 		for i := range j.steps[t].calls {
-			if err := j.differentiate(ctx, &j.steps[t].calls[i], k, v, j.from(t), &now); err != nil {
+			x := &j.steps[t].calls[i]
+			if err := j.differentiate(ctx, x, k, v, t, &now, rows.all && t == 0, keys.all && t == 0); err != nil {
 				return err
 			}
 		}
@@ -42,13 +46,15 @@ func (j *job) backward(ctx context.Context) error {
 		if t < 2 {
 			return
 		}
-		before, arriving = now, gradients{}
 		if len(j.steps[t-1].calls) > 0 {
-			e.to((j.rank-(t-1)+j.size)%j.size, before.dk, before.dv)
+			e.to((j.rank-(t-1)+j.size)%j.size, now.dk, now.dv)
 		}
 		if g := j.steps[t-1].give; g.n > 0 {
-			arriving.dk = j.buffer(slotDK2, flashkit.Float32, [4]int{g.nb, j.p.KVHeads, g.n, j.p.Dim})
-			arriving.dv = j.buffer(slotDV2, flashkit.Float32, [4]int{g.nb, j.p.KVHeads, g.n, j.p.VDim})
+			n := [4]int{g.nb, j.p.KVHeads, g.n, j.p.Dim}
+			m := n
+			m[3] = j.p.VDim
+			kind := j.travels(j.steps[t-1].giveOne)
+			arriving.dk, arriving.dv = j.buffer(slotDK2, kind, n), j.buffer(slotDV2, kind, m)
 			e.from((j.rank+t-1)%j.size, arriving.dk, arriving.dv)
 		}
 	}, func(t int) {
@@ -72,49 +78,120 @@ func (j *job) backward(ctx context.Context) error {
 	return nil
 }
 
-// round writes sums to outputs that are not float32.
+// A firstPart says what of a sum the first call writes: all of it, so that it needs no zeros
+// before; and whether no more than one part is added to it.
+type firstPart struct{ all, few bool }
+
+// firsts returns what the first call writes of DQ, and of DK and DV.
+func (j *job) firsts() (rows, keys firstPart) {
+	calls := j.steps[0].calls
+	if len(calls) != 1 {
+		return rows, keys
+	}
+	arrive := 0
+	for t := range j.steps[1:] {
+		if j.steps[t+1].give.n > 0 {
+			arrive++
+		}
+	}
+	s := j.a.K.Shape()
+	rows = firstPart{j.covers(&calls[0]), j.laterCalls() <= 1}
+	keys = firstPart{calls[0].k == part{0, s[0], 0, s[2]} && (!j.p.Ragged || j.cut.packedK), arrive <= 1}
+	return rows, keys
+}
+
+// travels returns the type in which gradients of keys travel.
+func (j *job) travels(one bool) flashkit.DType {
+	if one {
+		return j.p.DType
+	}
+	return flashkit.Float32
+}
+
+// travelers returns where the gradients of a step's keys are summed, which then travel.
+func (j *job) travelers(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tensor) {
+	dk, dv = j.buffer(slot, j.travels(one), k), j.buffer(slot+1, j.travels(one), v)
+	if !one {
+		j.math.fill(dk, 0)
+		j.math.fill(dv, 0)
+	}
+	return dk, dv
+}
+
+// round writes sums to outputs of another type.
 func (j *job) round(sums *gradients) {
 	for _, x := range [...][2]flashkit.Tensor{{j.a.DQ, sums.dq}, {j.a.DK, sums.dk}, {j.a.DV, sums.dv}, {j.a.DBias, sums.dbias}} {
-		if x[0].DType() != flashkit.Float32 && !x[0].IsZero() {
+		if x[0].DType() != x[1].DType() && !x[0].IsZero() {
 			j.math.convert(x[0], x[1])
 		}
 	}
 }
 
-// sum returns where an output is summed, all zeros: itself where it is float32.
-func (j *job) sum(slot int, t flashkit.Tensor) flashkit.Tensor {
+// sum returns where an output is summed: itself where it is float32 or few parts are; all
+// zeros unless the first part is all of it.
+func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor {
 	if t.IsZero() {
 		return t
 	}
-	if t.DType() != flashkit.Float32 {
+	if t.DType() != flashkit.Float32 && !(first.all && first.few) {
 		t = j.buffer(slot, flashkit.Float32, t.Shape())
 	}
-	j.math.fill(t, 0)
+	if !first.all {
+		j.math.fill(t, 0)
+	}
 	return t
 }
 
-// differentiate computes one call of the backward pass and adds what it gives to g.
-func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, from int, g *gradients) error {
+// differentiate computes one call of the backward pass and adds what it gives to g. A call
+// that is the first part of all rows or keys writes to the rank's outputs, whatever their
+// type.
+func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, t int, g *gradients, rows, keys bool) error {
+	from := j.from(t)
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false
 	at := x.k
 	at.r -= from
-	sub.DQ = j.buffer(slotDQ, p.DType, sub.Q.Shape())
-	sub.DK = j.buffer(slotPK, p.DType, sub.K.Shape())
-	sub.DV = j.buffer(slotPV, p.DType, sub.V.Shape())
+	one := t > 0 && j.steps[t].one
+	slot := slotDQ
+	if j.alternate(one && sub.DBias.IsZero()) {
+		slot = slotDQ1
+	}
+	if sub.DQ = x.q.of(j.a.DQ); !rows {
+		sub.DQ = j.buffer(slot, p.DType, sub.Q.Shape())
+	}
+	switch {
+	case keys:
+		sub.DK, sub.DV = j.a.DK, j.a.DV
+	case one:
+		sub.DK, sub.DV = g.dk, g.dv
+	default:
+		sub.DK, sub.DV = j.buffer(slotPK, p.DType, sub.K.Shape()), j.buffer(slotPV, p.DType, sub.V.Shape())
+	}
 	if !sub.DBias.IsZero() {
 		sub.DBias = j.buffer(slotBias, sub.Bias.DType(), sub.Bias.Shape())
 	}
 	if err := j.runner.Backward(ctx, p, &sub); err != nil {
 		return err
 	}
-	j.math.add(x.q.of(g.dq), sub.DQ)
-	j.math.add(at.of(g.dk), sub.DK)
-	j.math.add(at.of(g.dv), sub.DV)
+	j.collect(rows, x.q.of(g.dq), sub.DQ)
+	if !one {
+		j.collect(keys, at.of(g.dk), sub.DK)
+		j.collect(keys, at.of(g.dv), sub.DV)
+	}
 	if !sub.DBias.IsZero() {
 		j.math.add(x.pair.of(g.dbias), sub.DBias)
 	}
 	return nil
+}
+
+// collect adds a part to a sum, or makes the sum of it, which it may be already.
+func (j *job) collect(first bool, sum, part flashkit.Tensor) {
+	switch {
+	case !first:
+		j.math.add(sum, part)
+	case sum.DType() != part.DType():
+		j.math.convert(sum, part)
+	}
 }
 
 // sink computes DSink, which depends on the rows alone: that of calls without keys, summed
@@ -123,7 +200,8 @@ func (j *job) sink(ctx context.Context) error {
 	if j.a.DSink.IsZero() {
 		return nil
 	}
-	total := zeros(flashkit.Float32, j.a.DSink.Shape())
+	total := j.buffer(slotSumSink, flashkit.Float32, j.a.DSink.Shape())
+	j.math.fill(total, 0)
 	for _, x := range j.shares() {
 		p := j.p
 		p.Batch, p.QLen, p.KVLen, p.Ragged, p.Band = x.nb, x.n, 0, false, flashkit.Band{}
@@ -134,10 +212,10 @@ func (j *job) sink(ctx context.Context) error {
 		c := call{p: p, q: x}
 		sub := c.args(&j.a, flashkit.Tensor{}, flashkit.Tensor{}, 0)
 		sub.Bias, sub.DBias, sub.Mask, sub.Slopes = flashkit.Tensor{}, flashkit.Tensor{}, flashkit.Tensor{}, flashkit.Tensor{}
-		none := func(dim int) flashkit.Tensor { return zeros(p.DType, [4]int{p.Batch, p.KVHeads, 0, dim}) }
+		none := func(dim int) flashkit.Tensor { return j.buffer(slotPK, p.DType, [4]int{p.Batch, p.KVHeads, 0, dim}) }
 		sub.K, sub.V, sub.DK, sub.DV = none(p.Dim), none(p.VDim), none(p.Dim), none(p.VDim)
 		sub.DQ = j.buffer(slotDQ, p.DType, sub.Q.Shape())
-		sub.Sink, sub.DSink = j.a.Sink, zeros(flashkit.Float32, j.a.DSink.Shape())
+		sub.Sink, sub.DSink = j.a.Sink, j.buffer(slotSink, flashkit.Float32, j.a.DSink.Shape())
 		if err := j.runner.Backward(ctx, p, &sub); err != nil {
 			return err
 		}
@@ -146,26 +224,44 @@ func (j *job) sink(ctx context.Context) error {
 	if err := j.reduce(ctx, total); err != nil {
 		return err
 	}
-	return copyTensor(j.a.DSink, total)
+	j.math.convert(j.a.DSink, total)
+	return nil
 }
 
 // reduce sums a tensor over all ranks, in their order, so that all have the same bits.
 func (j *job) reduce(ctx context.Context, t flashkit.Tensor) error {
-	const most = 1 << 16 // elements at a time
 	s := t.Shape()
 	for b := range s[0] {
 		for h := range s[1] {
 			for r := range s[2] {
-				row := t.Float32s()[t.Offset(b, h, r):][:s[3]]
-				for len(row) > 0 {
-					n := min(len(row), most)
-					if err := j.reduceSome(ctx, row[:n]); err != nil {
-						return err
-					}
-					row = row[n:]
+				if err := j.reduceRow(ctx, window(t, t.Offset(b, h, r), [4]int{1, 1, 1, s[3]})); err != nil {
+					return err
 				}
 			}
 		}
+	}
+	return nil
+}
+
+// reduceRow sums a row, a part at a time.
+func (j *job) reduceRow(ctx context.Context, t flashkit.Tensor) error {
+	const most = 1 << 16
+	all := t.Float32s()
+	if t.Owner() != nil {
+		all = make([]float32, t.Shape()[3])
+		if err := j.dev.Get(all, t); err != nil {
+			return err
+		}
+	}
+	for row := all[:t.Shape()[3]]; len(row) > 0; {
+		n := min(len(row), most)
+		if err := j.reduceSome(ctx, row[:n]); err != nil {
+			return err
+		}
+		row = row[n:]
+	}
+	if t.Owner() != nil {
+		return j.dev.Put(t, all)
 	}
 	return nil
 }

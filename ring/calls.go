@@ -40,6 +40,10 @@ type step struct {
 
 	// The keys of this rank that the rank that is as far behind needs.
 	give part
+
+	// Whether one call makes all gradients of the keys, here and on the rank that is as far
+	// behind: they travel as it writes them, and else as sums in float32.
+	one, giveOne bool
 }
 
 // steps returns those of a rank: in step t it has the keys of rank r-t.
@@ -48,10 +52,14 @@ func (c *Cut) steps(rank int) []step {
 	for t := range list {
 		list[t].calls = c.calls(rank, (rank-t+c.size)%c.size)
 		list[t].need = c.need(list[t].calls)
-		list[t].give = c.need(c.calls((rank+t)%c.size, rank))
+		behind := c.calls((rank+t)%c.size, rank)
+		list[t].give = c.need(behind)
+		list[t].one, list[t].giveOne = isOne(list[t].calls, list[t].need), isOne(behind, list[t].give)
 	}
 	return list
 }
+
+func isOne(calls []call, need part) bool { return len(calls) == 1 && calls[0].k == need }
 
 // need returns the keys that calls read.
 func (c *Cut) need(calls []call) part {

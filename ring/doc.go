@@ -11,11 +11,12 @@
 // sequences that lie on one rank, do not travel. A step is an ordinary problem for an
 // ordinary kernel: [flashkit.Band.Shift] says where its keys lie, [flashkit.Problem.Carry]
 // goes on with the result of the steps before. In the backward pass the gradients of K and V
-// go back one step behind, in float32, and are added in the order of the steps, so that
+// go back one step behind, in float32 where several calls make them, and are added in the order of the steps, so that
 // results are bit-equal from run to run.
 //
 // An ordered Ring gathers K and V first and calls the kernel that one device would call: its
 // results have the bits of that device, for any number of ranks.
 //
-// A [Group] is the transport: [Local] for goroutines of one process, package mpi for machines.
+// A [Group] is the transport: [Local] for goroutines of one process, package peer for its GPUs,
+// package mpi for machines.
 package ring

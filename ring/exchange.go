@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -62,15 +63,20 @@ func (j *job) wait(ctx context.Context, e *exchange, at Progress) error {
 	}
 	begin := time.Now()
 	defer func() { j.stats.Wait += time.Since(begin) }()
-	if j.o.Progress == nil {
-		return j.group.Wait(ctx)
-	}
 	if len(e.receive) > 0 {
 		at.From = e.receive[0].Peer
 	} else {
 		at.From = e.send[0].Peer
 	}
-	done := make(chan struct{})
+	return j.watch(at, func() error { return j.group.Wait(ctx) })
+}
+
+// watch tells of every second that f waits for other ranks.
+func (j *job) watch(at Progress, f func() error) error {
+	if j.o.Progress == nil {
+		return f()
+	}
+	begin, done := time.Now(), make(chan struct{})
 	var told sync.WaitGroup
 	told.Go(func() {
 		tick := time.NewTicker(time.Second)
@@ -85,7 +91,7 @@ func (j *job) wait(ctx context.Context, e *exchange, at Progress) error {
 			}
 		}
 	})
-	err := j.group.Wait(ctx)
+	err := f()
 	close(done)
 	told.Wait()
 	return err
@@ -125,15 +131,29 @@ func (j *job) walk(ctx context.Context, work func(t int, k, v flashkit.Tensor) e
 		if behind != nil {
 			behind(&ahead, t)
 		}
-		if err := j.start(ctx, &ahead); err != nil {
-			return err
+		err := j.math.err // of a buffer
+		compute := func() {
+			if err == nil && t < last && len(j.steps[t].calls) > 0 {
+				begin := time.Now()
+				err = cmp.Or(work(t, k, v), j.math.err)
+				j.stats.Compute += time.Since(begin)
+				j.stats.Steps++
+			}
 		}
-		var err error
-		if t < last && len(j.steps[t].calls) > 0 {
-			begin := time.Now()
-			err = work(t, k, v)
-			j.stats.Compute += time.Since(begin)
-			j.stats.Steps++
+		early := !j.met
+		if early {
+			compute()
+		}
+		if err == nil {
+			if err := j.meet(ctx); err != nil {
+				return err
+			}
+			if err := j.start(ctx, &ahead); err != nil {
+				return err
+			}
+		}
+		if !early {
+			compute()
 		}
 		if err != nil {
 			j.giveUp(ctx, err)

@@ -9,35 +9,68 @@ import (
 
 // forward computes the forward pass step by step. Where O is float32 the kernels continue it;
 // else each writes a part of its own, which is merged in float32, so that O is rounded once.
+// Of two parts the first one is O itself.
 func (j *job) forward(ctx context.Context) error {
 	if x := j.only(); x != nil {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
 		p := x.p
 		sub.Sink = j.a.Sink
 		j.stats.Steps = 1
+		if err := j.meet(ctx); err != nil {
+			return err
+		}
 		return j.runner.Forward(ctx, p, &sub)
 	}
 	rows := j.a.Q.Shape()
 	if j.a.LSE.IsZero() {
 		j.a.LSE = j.buffer(slotSumLSE, flashkit.Float32, [4]int{rows[0], rows[1], rows[2], 1})
 	}
-	o := j.a.O
-	if j.p.DType != flashkit.Float32 {
+	o, fresh := j.a.O, j.fresh() && !j.p.Carry && !j.p.Score.Sink
+	if j.p.DType != flashkit.Float32 && !(fresh && j.laterCalls() <= 1) {
 		j.a.O = j.buffer(slotSumO, flashkit.Float32, o.Shape())
 	}
-	fresh := j.begin(o)
+	if !fresh {
+		j.begin(o)
+	}
 	err := j.walk(ctx, func(t int, k, v flashkit.Tensor) error {
 		for i := range j.steps[t].calls {
-			if err := j.attend(ctx, &j.steps[t].calls[i], k, v, j.from(t), fresh && t == 0); err != nil {
+			x, first := &j.steps[t].calls[i], fresh && t == 0
+			if err := j.attend(ctx, x, k, v, j.from(t), first, o); err != nil {
 				return err
 			}
 		}
 		return nil
 	}, nil, nil)
-	if err == nil && j.p.DType != flashkit.Float32 {
+	if err == nil && j.a.O.DType() != o.DType() {
 		j.math.convert(o, j.a.O)
 	}
 	return err
+}
+
+// alternate reports whether the next call is the second of two on a device, whose buffers are
+// others, and lets it begin while the one before ends, if it may.
+func (j *job) alternate(beside bool) (odd bool) {
+	if j.dev == nil {
+		return false
+	}
+	if beside {
+		j.dev.Beside()
+	}
+	j.count++
+	return j.count%2 == 1
+}
+
+// fresh reports whether the first call has all rows, so that it needs no zeros to begin with.
+func (j *job) fresh() bool {
+	return len(j.steps[0].calls) == 1 && j.covers(&j.steps[0].calls[0])
+}
+
+// laterCalls returns how many calls follow those of the first step.
+func (j *job) laterCalls() (n int) {
+	for t := range j.steps[1:] {
+		n += len(j.steps[t+1].calls)
+	}
+	return n
 }
 
 // from returns at which of the other rank's keys those of step t begin.
@@ -68,24 +101,25 @@ func (j *job) only() (x *call) {
 	return nil
 }
 
-// begin makes O and LSE those of no keys yet, or of earlier ones, and of the sink, and reports
-// whether the first call may do so instead, as it has all rows.
-func (j *job) begin(o flashkit.Tensor) (fresh bool) {
+// begin makes O and LSE those of no keys yet, or of earlier ones, and of the sink.
+func (j *job) begin(o flashkit.Tensor) {
 	switch {
 	case j.p.Carry && j.p.DType != flashkit.Float32:
 		j.math.convert(j.a.O, o)
 	case j.p.Carry:
-	case j.p.DType == flashkit.Float32 && !j.p.Score.Sink && len(j.steps[0].calls) == 1 && j.covers(&j.steps[0].calls[0]):
-		return true
 	default:
 		j.math.fill(j.a.O, 0)
 		j.math.fill(j.a.LSE, float32(math.Inf(-1)))
 	}
 	if !j.p.Carry && !j.p.Score.Sink {
-		return false
+		return
 	}
 	for _, x := range j.shares() {
 		o, lse := x.of(j.a.O), x.of(j.a.LSE)
+		if j.dev != nil {
+			j.math.merge(o, lse, flashkit.Tensor{}, j.sinks(lse))
+			continue
+		}
 		j.math.each(o, func(b, h int) {
 			sink := math.Inf(-1)
 			if j.p.Score.Sink {
@@ -100,7 +134,17 @@ func (j *job) begin(o flashkit.Tensor) (fresh bool) {
 	if j.p.Ragged && !j.cut.packedQ {
 		j.pad()
 	}
-	return false
+}
+
+// sinks returns the LSE of what the sink adds to rows, on a device: nothing without one.
+func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
+	if j.p.Score.Sink {
+		s := sub(j.a.Sink, 0, 1, 0, 1)
+		return window(s, 0, lse.Shape()).WithStrides(0, s.Strides()[1], 0)
+	}
+	none := j.buffer(slotLSE, flashkit.Float32, [4]int{1, 1, 1, 1})
+	j.math.fill(none, float32(math.Inf(-1)))
+	return window(none, 0, lse.Shape()).WithStrides(0, 0, 0)
 }
 
 // take gives a row's sink its weight. A row of nothing has O = 0, whatever was there.
@@ -142,18 +186,33 @@ func (j *job) shares() (list []part) {
 	return list
 }
 
-// attend computes one call of the forward pass.
-func (j *job) attend(ctx context.Context, x *call, k, v flashkit.Tensor, from int, fresh bool) error {
+// attend computes one call of the forward pass. The first one writes to the rank's own O,
+// whatever its type.
+func (j *job) attend(ctx context.Context, x *call, k, v flashkit.Tensor, from int, first bool, own flashkit.Tensor) error {
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false
 	if p.DType == flashkit.Float32 {
-		p.Carry = !fresh
+		p.Carry = !first
 		return j.runner.Forward(ctx, p, &sub)
 	}
 	p.Carry = false
+	if first {
+		sub.O = x.q.of(own)
+		if err := j.runner.Forward(ctx, p, &sub); err != nil {
+			return err
+		}
+		if j.a.O.DType() != own.DType() {
+			j.math.convert(j.a.O, own)
+		}
+		return nil
+	}
 	o, lse := sub.O, sub.LSE
-	sub.O = j.buffer(slotO, p.DType, o.Shape())
-	sub.LSE = j.buffer(slotLSE, flashkit.Float32, lse.Shape())
+	slot := slotO
+	if j.alternate(true) {
+		slot = slotO1
+	}
+	sub.O = j.buffer(slot, p.DType, o.Shape())
+	sub.LSE = j.buffer(slot+1, flashkit.Float32, lse.Shape())
 	if err := j.runner.Forward(ctx, p, &sub); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,41 @@ func Local(size int) ([]Group, error) {
 	if size < 1 || size > 1024 {
 		return nil, &flashkit.ProblemError{Field: "size", Value: strconv.Itoa(size), Reason: "must be from 1 to 1024 ranks"}
 	}
+	return LocalOver(make([]Mover, size))
+}
+
+// A Mover moves the tensors of one rank of LocalOver. A Mark is a point in what the rank has
+// enqueued on its device. No method waits for the device.
+type Mover interface {
+	// Ready marks what the rank has enqueued so far, which comes before what it sends
+	// and receives now.
+	Ready() (Mark, error)
+
+	// Move enqueues copies of another rank's tensors, once what both ranks marked as
+	// ready is done, and marks their end. It is called beside the rank's other calls,
+	// from one goroutine at a time.
+	Move(dst, src []flashkit.Tensor, ours, theirs Mark) (Mark, error)
+
+	// Done lets what the rank enqueues from now on begin after a copy: of tensors that it
+	// received, or that another rank copied.
+	Done(copied Mark, received bool) error
+}
+
+// A Mark is what a Mover makes of it.
+type Mark any
+
+// LocalOver is Local for tensors on devices: mover r moves those of rank r. A nil Mover is
+// for tensors in this process's memory; all are nil or none.
+func LocalOver(movers []Mover) ([]Group, error) {
+	size := len(movers)
+	if size < 1 || size > 1024 {
+		return nil, &flashkit.ProblemError{Field: "movers", Value: strconv.Itoa(size), Reason: "must be from 1 to 1024 ranks"}
+	}
+	for r, m := range movers {
+		if (m == nil) != (movers[0] == nil) {
+			return nil, &flashkit.ProblemError{Field: "movers", Value: strconv.Itoa(r), Reason: "must be nil for all ranks or for none"}
+		}
+	}
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
 		// A rank is at most one exchange ahead of another that it sends to.
@@ -24,7 +60,7 @@ func Local(size int) ([]Group, error) {
 	}
 	groups := make([]Group, size)
 	for r := range groups {
-		groups[r] = &local{hub: h, rank: r}
+		groups[r] = &local{hub: h, rank: r, mover: movers[r]}
 	}
 	return groups, nil
 }
@@ -50,6 +86,8 @@ type parcel struct {
 	tensors []flashkit.Tensor
 	state   atomic.Int32
 	done    chan struct{}
+
+	ready, copied Mark // of the Movers; copied is nil where nothing was enqueued
 }
 
 // The states of a parcel.
@@ -66,6 +104,11 @@ type local struct {
 	sent    []*parcel
 	receive []Message
 	closed  bool
+
+	mover  Mover
+	ready  Mark
+	copied []Mark     // of what was received
+	got    chan error // what is received beside other work
 }
 
 func (l *local) Rank() int { return l.rank }
@@ -114,8 +157,16 @@ func (l *local) Start(ctx context.Context, send, receive []Message) error {
 		return errClosed
 	}
 	l.receive = receive
+	if l.mover != nil {
+		var err error
+		if l.ready, err = l.mover.Ready(); err != nil {
+			return err
+		}
+		l.got = make(chan error, 1)
+		go func(got chan<- error) { got <- l.takeAll(ctx) }(l.got)
+	}
 	for _, m := range send {
-		p := &parcel{tensors: m.Tensors, done: make(chan struct{})}
+		p := &parcel{tensors: m.Tensors, done: make(chan struct{}), ready: l.ready}
 		l.sent = append(l.sent, p)
 		select {
 		case l.to(m.Peer).parcels <- p:
@@ -133,31 +184,34 @@ func (l *local) Wait(ctx context.Context) error {
 	if err != nil {
 		l.Fail(err) // first, so that who finds a message withdrawn knows why
 	}
+	if l.got != nil { // not yet over, as wait ended with an error
+		<-l.got
+		l.got = nil
+	}
 	for _, p := range l.sent {
 		if !p.state.CompareAndSwap(offered, withdrawn) {
 			<-p.done
+			err = cmp.Or(err, l.after(p.copied, false))
 		}
 	}
-	l.sent, l.receive = l.sent[:0], nil
+	for _, c := range l.copied {
+		err = cmp.Or(err, l.after(c, true))
+	}
+	l.sent, l.receive, l.copied = l.sent[:0], nil, l.copied[:0]
 	return err
 }
 
+// after lets what this rank enqueues come after a copy.
+func (l *local) after(copied Mark, received bool) error {
+	if copied == nil {
+		return nil
+	}
+	return l.mover.Done(copied, received)
+}
+
 func (l *local) wait(ctx context.Context) error {
-	for _, m := range l.receive {
-		select {
-		case p := <-l.from(m.Peer).parcels:
-			if !p.state.CompareAndSwap(offered, taken) {
-				<-l.hub.broken
-				return l.hub.err
-			}
-			if err := p.take(m); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return l.gaveUp(ctx)
-		case <-l.hub.broken:
-			return l.hub.err
-		}
+	if err := l.received(ctx); err != nil {
+		return err
 	}
 	for _, p := range l.sent {
 		select {
@@ -171,13 +225,62 @@ func (l *local) wait(ctx context.Context) error {
 	return nil
 }
 
+// received waits for what is received, or receives it.
+func (l *local) received(ctx context.Context) error {
+	if l.mover == nil {
+		return l.takeAll(ctx)
+	}
+	if l.got == nil {
+		return nil
+	}
+	select {
+	case err := <-l.got:
+		l.got = nil
+		return err
+	case <-ctx.Done():
+		return l.gaveUp(ctx)
+	}
+}
+
+// takeAll receives.
+func (l *local) takeAll(ctx context.Context) error {
+	for _, m := range l.receive {
+		select {
+		case p := <-l.from(m.Peer).parcels:
+			if !p.state.CompareAndSwap(offered, taken) {
+				<-l.hub.broken
+				return l.hub.err
+			}
+			if err := l.take(p, m); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return l.gaveUp(ctx)
+		case <-l.hub.broken:
+			return l.hub.err
+		}
+	}
+	return nil
+}
+
 // take copies what was sent.
-func (p *parcel) take(m Message) error {
+func (l *local) take(p *parcel, m Message) error {
 	defer close(p.done)
 	if len(p.tensors) != len(m.Tensors) {
 		return fmt.Errorf("ring: rank %d sent %d tensors, %d were expected", m.Peer, len(p.tensors), len(m.Tensors))
 	}
+	if l.mover != nil {
+		copied, err := l.mover.Move(m.Tensors, p.tensors, l.ready, p.ready)
+		if err != nil {
+			return &RankError{l.rank, err}
+		}
+		p.copied, l.copied = copied, append(l.copied, copied)
+		return nil
+	}
 	for i, t := range p.tensors {
+		if t.Owner() != nil || m.Tensors[i].Owner() != nil {
+			return &RankError{m.Peer, errors.New("a tensor on a device, in a group for tensors in memory")}
+		}
 		if err := copyTensor(m.Tensors[i], t); err != nil {
 			return &RankError{m.Peer, err}
 		}

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -23,7 +24,7 @@ func (j *job) ordered(ctx context.Context) error {
 
 func (j *job) orderedForward(ctx context.Context) error {
 	w := j.a
-	if err := j.gather(ctx, byKeys, &w.K, &w.V); err != nil {
+	if err := j.gather(ctx, slotAllK, byKeys, &w.K, &w.V); err != nil {
 		return err
 	}
 	if j.p.Ragged && !j.p.Carry {
@@ -43,20 +44,20 @@ func (j *job) orderedForward(ctx context.Context) error {
 
 func (j *job) orderedBackward(ctx context.Context) error {
 	w := j.a // all keys, and all rows
-	if err := j.gather(ctx, byKeys, &w.K, &w.V); err != nil {
+	if err := j.gather(ctx, slotAllK, byKeys, &w.K, &w.V); err != nil {
 		return err
 	}
-	if err := j.gather(ctx, byRows, &w.Q, &w.O, &w.LSE, &w.DO, &w.DLSE); err != nil {
+	if err := j.gather(ctx, slotAllQ, byRows, &w.Q, &w.O, &w.LSE, &w.DO, &w.DLSE); err != nil {
 		return err
 	}
-	for _, x := range [...]struct {
+	for i, x := range [...]struct {
 		t       *flashkit.Tensor
 		repeats bool
 	}{{&w.Bias, j.biasRepeats}, {&w.Mask, j.maskRepeats}} {
 		if x.repeats {
 			continue
 		}
-		if err := j.gather(ctx, byPairs, x.t); err != nil {
+		if err := j.gather(ctx, slotAllPairs+i, byPairs, x.t); err != nil {
 			return err
 		}
 	}
@@ -170,14 +171,28 @@ func (j *job) slopes(x *place) flashkit.Tensor {
 	return j.a.Slopes
 }
 
-// gather replaces tensors by those of the whole: each rank sends its shard to all.
-func (j *job) gather(ctx context.Context, k kind, list ...*flashkit.Tensor) error {
-	for _, t := range list {
+// whole returns memory for the whole of a tensor, with this rank's shard in its places.
+func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Tensor, err error) {
+	n := j.cut.wholeShape(k, shard)
+	if j.dev == nil {
+		whole = zeros(shard.DType(), n)
+		return whole, j.cut.copy(j.rank, k, shard, whole, copyTensor)
+	}
+	if whole = j.buffer(slot, shard.DType(), n); j.p.Ragged && shard.DType() != flashkit.Bool {
+		j.math.fill(whole, 0)
+	}
+	return whole, cmp.Or(j.math.err, j.cut.copy(j.rank, k, shard, whole, j.dev.Copy))
+}
+
+// gather replaces tensors by those of the whole: each rank sends its shard to all. On a device
+// they lie in buffers from that slot on.
+func (j *job) gather(ctx context.Context, slot int, k kind, list ...*flashkit.Tensor) error {
+	for i, t := range list {
 		if t.IsZero() {
 			continue
 		}
-		whole := zeros(t.DType(), j.cut.wholeShape(k, *t))
-		if err := j.cut.copy(j.rank, k, *t, whole, false); err != nil {
+		whole, err := j.whole(slot+i, k, *t)
+		if err != nil {
 			return err
 		}
 		for step := 1; step < j.size; step++ {

@@ -126,8 +126,9 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 			most, messages = max(most, in), 1
 		}
 		if pass == flashkit.PassBackward && t >= 2 {
-			out, in = out+message(steps[t-1].need, 4), in+message(steps[t-1].give, 4)
-			back, messages = max(back, message(steps[t-1].need, 4), message(steps[t-1].give, 4)), messages+1
+			theirs, ours := message(steps[t-1].need, c.gradientSize(steps[t-1].one)), message(steps[t-1].give, c.gradientSize(steps[t-1].giveOne))
+			out, in = out+theirs, in+ours
+			back, messages = max(back, theirs, ours), messages+1
 		}
 		x.Sent += out
 		if n := max(out, in); n > 0 {
@@ -149,6 +150,14 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 	}
 	x.Memory += 3 * back
 	return x
+}
+
+// gradientSize returns the bytes of an element of the gradients of a step's keys that travel.
+func (c *Cut) gradientSize(one bool) int {
+	if one {
+		return c.p.DType.Size()
+	}
+	return flashkit.Float32.Size()
 }
 
 // flops returns those of a call.

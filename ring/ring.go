@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ type Options struct {
 // Progress says how far a call has come.
 type Progress struct {
 	Step, Steps int           // steps that are done, and all
-	From        int           // the rank whose keys come next, -1 for none
+	From        int           // the rank whose keys come next, -1 for none or for any
 	Waiting     time.Duration // how long the rank has waited for them; 0 when a step is done
 }
 
@@ -62,20 +63,21 @@ type Stats struct {
 //
 // All ranks make the same calls in the same order. Before anything else they compare what they
 // were asked; if one was asked for something else, or has a tensor that does not fit, all
-// return an error that names it, and the Ring remains usable. After any other error the Ring's
+// return an error that names it, and the Ring remains usable; what a device wrote is undefined. After any other error the Ring's
 // group is broken.
 //
-// Tensors lie on the host. Dropout, whose random numbers belong to rows and keys of the whole,
+// Tensors lie on the host; where the group is a Device, on that. Dropout, whose random numbers belong to rows and keys of the whole,
 // and paged keys are refused. A call locks the Ring, whose buffers serve the next one.
 type Ring struct {
 	group  Group
 	runner Runner
+	dev    Device // nil if tensors lie on the host
 	o      Options
 	math   arithmetic
 
 	mu     sync.Mutex
 	plan   *plan
-	slots  [slots]flashkit.Tensor
+	slots  [slots]slot
 	stats  Stats
 	record []byte
 	all    []byte
@@ -101,13 +103,25 @@ func New(g Group, r Runner, o Options) (*Ring, error) {
 	if _, ok := r.(Chooser); o.Ordered && !ok {
 		return nil, &flashkit.ProblemError{Field: "Runner", Value: fmt.Sprintf("%T", r), Reason: "must be a Chooser, such as a dispatcher, for an ordered Ring"}
 	}
-	return &Ring{group: g, runner: r, o: o}, nil
+	x := &Ring{group: g, runner: r, o: o}
+	if d, ok := g.(Device); ok {
+		if r != Runner(d) {
+			return nil, &flashkit.ProblemError{Field: "Runner", Value: fmt.Sprintf("%T", r), Reason: "must be the Group, which computes on its device"}
+		}
+		x.dev, x.math.dev = d, d
+	}
+	return x, nil
 }
 
-// Close gives back goroutines and buffers. No call may be in progress.
-func (r *Ring) Close() {
+// Close gives back goroutines and buffers. No call may be in progress. The error is that of a
+// device that fails.
+func (r *Ring) Close() (err error) {
 	r.math.pool.Close()
-	r.slots, r.plan = [slots]flashkit.Tensor{}, nil
+	for i := range r.slots {
+		err = errors.Join(err, r.slots[i].free())
+	}
+	r.plan = nil
+	return err
 }
 
 // Stats returns those of the last call.
@@ -137,28 +151,59 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 	r.stats = Stats{}
 	j := &job{Ring: r, p: p, pass: pass, rank: r.group.Rank(), size: r.group.Size()}
 	err := j.prepare(args)
-	if err = j.agree(ctx, err); err != nil {
-		return err
+	if err != nil || j.dev == nil || j.o.Ordered {
+		if err = j.agree(ctx, err); err != nil {
+			return err
+		}
+		j.met = true
 	}
-	switch {
-	case r.o.Ordered:
-		err = j.ordered(ctx)
-	case pass == flashkit.PassForward:
-		err = j.forward(ctx)
-	default:
-		err = j.backward(ctx)
-	}
+	err = j.pursue(ctx)
 	for i := range r.slots {
-		r.stats.Memory += int64(r.slots[i].Len() * r.slots[i].DType().Size())
+		r.stats.Memory += int64(r.slots[i].bytes)
 	}
-	if err == nil {
-		return nil
+	if err == nil || j.refused != nil {
+		return j.refused
 	}
 	r.group.Fail(err)
 	if e := (*RankError)(nil); errors.As(err, &e) {
 		return err
 	}
 	return &RankError{j.rank, err}
+}
+
+// meet agrees with the other ranks, unless that is done. On a device the first step, which needs
+// nothing of them, is enqueued before.
+func (j *job) meet(ctx context.Context) error {
+	if j.met {
+		return nil
+	}
+	j.met = true
+	j.refused = j.agree(ctx, nil)
+	return j.refused
+}
+
+// pursue computes what the rank was asked.
+func (j *job) pursue(ctx context.Context) (err error) {
+	j.math.err = nil
+	if j.dev != nil {
+		if err := j.dev.Begin(!j.met); err != nil {
+			return err
+		}
+		defer func() {
+			took, waited, failure := j.dev.End()
+			j.stats.Compute, j.stats.Wait = max(0, took-waited), waited
+			err = cmp.Or(err, failure)
+		}()
+	}
+	switch {
+	case j.o.Ordered:
+		err = j.ordered(ctx)
+	case j.pass == flashkit.PassForward:
+		err = j.forward(ctx)
+	default:
+		err = j.backward(ctx)
+	}
+	return cmp.Or(err, j.math.err)
 }
 
 // A job is one call on one rank.
@@ -170,6 +215,10 @@ type job struct {
 	rank, size int
 	*plan
 	kernel flashkit.Kernel // of an ordered Ring
+
+	met     bool  // the ranks have agreed,
+	refused error // or have not
+	count   int   // of calls of kernels
 
 	biasRepeats, maskRepeats bool // over the rows of all ranks
 }
@@ -214,8 +263,8 @@ func (j *job) refuses() string {
 	switch {
 	case j.p.Score.Dropout != 0:
 		return "does not support dropout, whose random numbers belong to the rows and keys of the whole"
-	case j.a.Q.Owner() != nil:
-		return "does not support tensors on a device, as on " + j.a.Q.Owner().Device()
+	case j.a.Q.Owner() != nil && j.dev == nil:
+		return "does not support tensors on a device, as on " + j.a.Q.Owner().Device() + ", in a group for tensors on the host"
 	case inOrder && j.p.Ragged && (!j.a.DBias.IsZero() || !j.a.DSink.IsZero()):
 		return "does not support the gradients of a bias or a sink over sequences in order"
 	}
@@ -252,15 +301,23 @@ const (
 	slotDQ, slotSumDQ
 	slotSumDK, slotSumDV
 	slotBias, slotSumBias
-	slots = 2 * iota
+	slotSink, slotSumSink
+	slotO1, slotLSE1 // of every other call
+	slotDQ1, _
+	slotAllK, slotAllV // of an ordered Ring on a device: tensors of the whole
+	slotAllQ, slotAllO
+	slotAllLSE, slotAllDO
+	slotAllDLSE, slotAllPairs // Bias, and Mask in the slot after it
+	slots                     = 2*iota + 1
 )
 
 // buffer returns dense memory for a tensor, with undefined contents. It serves as long as
-// the slot is not asked for again.
+// the slot is not asked for again. If the device has no room, math has the error, and the
+// tensor is the zero one.
 func (r *Ring) buffer(slot int, t flashkit.DType, s [4]int) flashkit.Tensor {
-	n := s[0] * s[1] * s[2] * s[3]
-	if r.slots[slot].DType() != t || r.slots[slot].Len() < n {
-		r.slots[slot] = zeros(t, [4]int{1, 1, 1, n})
+	if err := r.slots[slot].grow(r.dev, s[0]*s[1]*s[2]*s[3]*t.Size()); err != nil {
+		r.math.fail(err)
+		return flashkit.Tensor{}
 	}
-	return window(r.slots[slot], 0, s).WithStrides(s[1]*s[2]*s[3], s[2]*s[3], s[3])
+	return r.slots[slot].tensor(t, s)
 }

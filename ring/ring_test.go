@@ -256,9 +256,15 @@ func TestWhatTravels(t *testing.T) {
 	got, _ = sent("b4-h4-g1-n64-m64-d16-f32-ragged", &flashkit.Sequences{QStarts: []int32{0, 64, 128, 192, 256}, KVStarts: []int32{0, 64, 128, 192, 256}}, flashkit.PassForward)
 	require.Zero(t, got)
 	// Beside two shards of keys the backward pass has, of a shard's keys: the gradients of the
-	// step, of the step before, those that arrive and those of one call; and one call's DQ.
+	// step, of the step before and those that arrive; and one call's DQ. They have the type of
+	// the problem where one call makes all of them.
 	_, memory = sent("b1-h4-g1-n256-m256-d16-f32", nil, flashkit.PassBackward)
-	require.EqualValues(t, (2+4)*shard+4*64*16*4, memory)
+	require.EqualValues(t, (2+3)*shard+4*64*16*4, memory)
+	_, memory = sent("b1-h4-g1-n256-m256-d16-bf16", nil, flashkit.PassBackward)
+	require.EqualValues(t, (2+3)*shard/2+shard+4*64*16*(2+4), memory, "and sums in float32 of the rank's own, and of DQ")
+	two, memory := sent("b1-h4-g1-n256-m256-d16-bf16-causal", nil, flashkit.PassBackward)
+	require.EqualValues(t, 4*3*shard/2*3/4*2, two, "keys there and gradients back, in 16 bits")
+	require.Positive(t, memory)
 }
 
 // Packed sequences are cut by work: no rank has much more than the mean.
@@ -294,12 +300,55 @@ func TestCutByWork(t *testing.T) {
 	}
 }
 
+// idle moves nothing.
+type idle struct{}
+
+func (idle) Ready() (ring.Mark, error) { return nil, nil }
+func (idle) Move(_, _ []flashkit.Tensor, _, _ ring.Mark) (ring.Mark, error) {
+	return nil, nil
+}
+func (idle) Done(ring.Mark, bool) error { return nil }
+
+// elsewhere owns memory of no device.
+type elsewhere struct{}
+
+func (elsewhere) Device() string { return "device 7" }
+
+// Tensors on a device want a group that carries them: all ranks say so, and go on.
+func TestDeviceWithoutItsGroup(t *testing.T) {
+	d := frozen(t)
+	p, err := flashkit.ParseProblem("b1-h1-g1-n8-m8-d4-f32")
+	require.NoError(t, err)
+	for _, err := range each(t, 2, func(g ring.Group) error {
+		r, err := ring.New(g, d, ring.Options{})
+		require.NoError(t, err)
+		defer r.Close()
+		args := flashkit.NewArgs(p, flashkit.PassForward)
+		cut, err := ring.NewCut(p, nil, 2, false)
+		require.NoError(t, err)
+		shard, err := cut.Shard(g.Rank(), args)
+		require.NoError(t, err)
+		there := *shard
+		for _, x := range []*flashkit.Tensor{&there.Q, &there.K, &there.V, &there.O, &there.LSE} {
+			n := x.Shape()
+			*x = flashkit.OnDevice(elsewhere{}, x.DType(), 1<<20, x.Len(), n[0], n[1], n[2], n[3])
+		}
+		refused := r.Forward(t.Context(), p, &there)
+		require.NoError(t, r.Forward(t.Context(), p, shard))
+		return refused
+	}) {
+		require.ErrorContains(t, err, "device 7")
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	groups, err := ring.Local(1)
 	require.NoError(t, err)
 	d := frozen(t)
 	_, err = ring.Local(0)
 	require.Error(t, err)
+	_, err = ring.LocalOver([]ring.Mover{nil, idle{}})
+	require.ErrorContains(t, err, "nil for all ranks or for none")
 	_, err = ring.New(nil, d, ring.Options{})
 	require.Error(t, err)
 	_, err = ring.New(groups[0], nil, ring.Options{})

@@ -93,7 +93,7 @@ func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 			continue
 		}
 		*a.Of(&shard) = zeros(whole.DType(), c.shape(rank, k, *whole))
-		if err := c.copy(rank, k, *a.Of(&shard), *whole, true); err != nil {
+		if err := c.copy(rank, k, *a.Of(&shard), *whole, toShard); err != nil {
 			return nil, fmt.Errorf("ring: %s: %w", a.Name, err)
 		}
 	}
@@ -112,7 +112,7 @@ func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) er
 		if a.Role(&c.p, pass)&flashkit.Output == 0 || to.IsZero() || from.IsZero() {
 			continue
 		}
-		if err := c.copy(rank, kindOf(a.Name), *from, *to, false); err != nil {
+		if err := c.copy(rank, kindOf(a.Name), *from, *to, copyTensor); err != nil {
 			return fmt.Errorf("ring: %s: %w", a.Name, err)
 		}
 	}
@@ -132,26 +132,23 @@ func (c *Cut) has(rank int, args *flashkit.Args) error {
 	return nil
 }
 
-// copy copies between a shard of a tensor and the whole of it.
-func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, toShard bool) error {
-	move := func(s, w flashkit.Tensor) error {
-		if toShard {
-			return copyTensor(s, w)
-		}
-		return copyTensor(w, s)
-	}
+// toShard is what copy takes to copy the other way.
+func toShard(whole, shard flashkit.Tensor) error { return copyTensor(shard, whole) }
+
+// copy copies a shard of a tensor to the whole of it, by copyTensor or the like.
+func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(whole, shard flashkit.Tensor) error) error {
 	if want := c.shape(rank, k, whole); shard.Shape() != want {
 		return fmt.Errorf("has the shape %v on rank %d; must be %v", shard.Shape(), rank, want)
 	}
 	if k == kept || k == byPairs && whole.Shape()[2] == 1 {
-		return move(shard, whole)
+		return move(whole, shard)
 	}
 	for _, x := range c.places(rank, k == byKeys) {
 		s, w := x.parts(k, whole)
 		if w.b+w.nb > whole.Shape()[0] || w.r+w.n > whole.Shape()[2] {
 			return fmt.Errorf("has the shape %v: the problem has more rows", whole.Shape())
 		}
-		if err := move(s.of(shard), w.of(whole)); err != nil {
+		if err := move(w.of(whole), s.of(shard)); err != nil {
 			return err
 		}
 	}

@@ -54,6 +54,18 @@ func sizeOf(t flashkit.Tensor) int64 {
 	return int64(s[0]) * int64(s[1]) * int64(s[2]) * int64(s[3]) * int64(t.DType().Size())
 }
 
+// hostTensor returns a dense tensor in memory of any use.
+func hostTensor(m []uint64, t flashkit.DType, n [4]int) flashkit.Tensor {
+	p, count := unsafe.Pointer(unsafe.SliceData(m)), n[0]*n[1]*n[2]*n[3]
+	switch t {
+	case flashkit.Float16:
+		return flashkit.F16(unsafe.Slice((*uint16)(p), count), n[0], n[1], n[2], n[3])
+	case flashkit.BFloat16:
+		return flashkit.BF16(unsafe.Slice((*uint16)(p), count), n[0], n[1], n[2], n[3])
+	}
+	return flashkit.F32(unsafe.Slice((*float32)(p), count), n[0], n[1], n[2], n[3])
+}
+
 // memory returns the bytes behind a tensor on the host.
 func memory(t flashkit.Tensor) []byte {
 	var p unsafe.Pointer
@@ -92,8 +104,18 @@ func copyTensor(dst, src flashkit.Tensor) error {
 	return nil
 }
 
-// arithmetic works on tensors on the host, with the goroutines of a pool.
-type arithmetic struct{ pool workers.Pool }
+// arithmetic works on tensors: on the host with the goroutines of a pool.
+type arithmetic struct {
+	pool workers.Pool
+	dev  Device // of tensors that do not
+	err  error  // the first one of it
+}
+
+func (a *arithmetic) fail(err error) {
+	if a.err == nil {
+		a.err = err
+	}
+}
 
 // task is a function of each head of each batch.
 type task struct {
@@ -125,6 +147,10 @@ func (a *arithmetic) each(t flashkit.Tensor, f func(b, h int)) {
 
 // fill sets every element of a Float32 tensor.
 func (a *arithmetic) fill(t flashkit.Tensor, x float32) {
+	if t.Owner() != nil {
+		a.fail(a.dev.Fill(t, x))
+		return
+	}
 	a.each(t, func(b, h int) {
 		for r := range t.Shape()[2] {
 			row := t.Float32s()[t.Offset(b, h, r):][:t.Shape()[3]]
@@ -137,6 +163,10 @@ func (a *arithmetic) fill(t flashkit.Tensor, x float32) {
 
 // zero sets every element of a tensor of any type to 0.
 func (a *arithmetic) zero(t flashkit.Tensor) {
+	if t.Owner() != nil {
+		a.fail(a.dev.Fill(t, 0))
+		return
+	}
 	size := t.DType().Size()
 	a.each(t, func(b, h int) {
 		for r := range t.Shape()[2] {
@@ -147,6 +177,10 @@ func (a *arithmetic) zero(t flashkit.Tensor) {
 
 // convert writes src to dst, one of which is Float32 unless their types are equal.
 func (a *arithmetic) convert(dst, src flashkit.Tensor) {
+	if dst.Owner() != nil {
+		a.fail(a.dev.Add(dst, src, flashkit.Tensor{}))
+		return
+	}
 	a.each(dst, func(b, h int) {
 		buf := make([]float32, dst.Shape()[3])
 		for r := range dst.Shape()[2] {
@@ -156,23 +190,32 @@ func (a *arithmetic) convert(dst, src flashkit.Tensor) {
 	})
 }
 
-// add adds src to dst, which is Float32.
+// add adds src to dst, of any types.
 func (a *arithmetic) add(dst, src flashkit.Tensor) {
+	if dst.Owner() != nil {
+		a.fail(a.dev.Add(dst, dst, src))
+		return
+	}
 	a.each(dst, func(b, h int) {
-		buf := make([]float32, dst.Shape()[3])
+		buf, sum := make([]float32, dst.Shape()[3]), make([]float32, dst.Shape()[3])
 		for r := range dst.Shape()[2] {
-			to := dst.Float32s()[dst.Offset(b, h, r):][:dst.Shape()[3]]
+			to := widened(dst, b, h, r, sum)
 			for i, x := range widened(src, b, h, r, buf) {
 				to[i] += x
 			}
+			keep(dst, b, h, r, to)
 		}
 	})
 }
 
-// merge continues O and LSE, Float32 both, with the result of other keys, of any type.
+// merge continues O and LSE with the result of other keys: O and the part of any types.
 func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
+	if o.Owner() != nil {
+		a.fail(a.dev.Merge(o, lse, part, partLSE))
+		return
+	}
 	a.each(o, func(b, h int) {
-		buf := make([]float32, o.Shape()[3])
+		buf, mine := make([]float32, o.Shape()[3]), make([]float32, o.Shape()[3])
 		for r := range o.Shape()[2] {
 			l, x := &lse.Float32s()[lse.Offset(b, h, r)], partLSE.Float32s()[partLSE.Offset(b, h, r)]
 			if math.IsInf(float64(x), -1) {
@@ -180,10 +223,11 @@ func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 			}
 			sum, w, v := weights(float64(*l), float64(x))
 			*l = float32(sum)
-			to := o.Float32s()[o.Offset(b, h, r):][:o.Shape()[3]]
+			to := widened(o, b, h, r, mine)
 			for i, y := range widened(part, b, h, r, buf) {
 				to[i] = w*to[i] + v*y
 			}
+			keep(o, b, h, r, to)
 		}
 	})
 }
@@ -217,6 +261,13 @@ func widened(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 		return t.Float32s()[at:][:len(buf)]
 	}
 	return buf
+}
+
+// keep writes a row that widened returned, if it was not the tensor's own.
+func keep(t flashkit.Tensor, b, h, r int, row []float32) {
+	if t.DType() != flashkit.Float32 {
+		narrow(t, b, h, r, row)
+	}
 }
 
 // narrow writes a row.

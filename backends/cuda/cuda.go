@@ -26,6 +26,7 @@ type Backend struct {
 	staging staging   // staging of host tensors
 	maps    tensorMaps
 	choices choices
+	peers   sync.Map // ordinals of the devices whose memory this one reaches
 	lost    atomic.Pointer[error]
 	closed  atomic.Bool
 	poison  bool // tests: workspace is filled with NaN

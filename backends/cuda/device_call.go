@@ -3,6 +3,7 @@ package cuda
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -70,6 +71,31 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		a.deterministic = 0
 	}
 	return b.launch(id, p, a, s.handle)
+}
+
+// Pick returns the kernel that is predicted fastest for tensors on the device whose rows lie
+// close, among those that give a sequence the same bits whatever else is in the call: all but
+// decode_sm80, which cuts keys by the number of sequences. The errors are those of Launch.
+func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
+	if err := errors.Join(p.Validate(), pass.Validate()); err != nil {
+		return flashkit.Kernel{}, err
+	}
+	c := p.Ask(pass)
+	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
+	best, bestCost := stemID(-1), time.Duration(0)
+	for i := range stems {
+		s := &stems[i]
+		if s.pass != pass || s.rows > 0 || s.refuses(&b.dev, c) != "" {
+			continue
+		}
+		if cost := s.callCost(&b.dev, c); best < 0 || cost < bestCost {
+			best, bestCost = stemID(i), cost
+		}
+	}
+	if best < 0 {
+		return flashkit.Kernel{}, b.refusal("", c)
+	}
+	return b.Kernels()[best], nil
 }
 
 // arguments are what a call needs on the heap: the block that the driver copies, of

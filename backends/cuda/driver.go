@@ -24,7 +24,7 @@ type TensorMap [128]byte
 // from the library that it finds at run time; the module gorgoniacu from
 // gorgonia.org/cu; tests from a fake. A call that fails returns an *Error.
 // Every function may be called from several goroutines at once. Those below
-// CtxPopCurrent act on the context that is current on the calling thread; the
+// CtxPopCurrent, but for DeviceCanAccessPeer, act on the context that is current on the calling thread; the
 // backend sees to that.
 type Driver struct {
 	Init             func() error
@@ -50,6 +50,13 @@ type Driver struct {
 	MemcpyHtoDAsync func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error
 	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error
+
+	// What several devices need. MemcpyPeerAsync copies between the memories of two
+	// contexts. CtxEnablePeerAccess lets the current context use the memory of another,
+	// of a device for which DeviceCanAccessPeer says that it can.
+	DeviceCanAccessPeer func(device, peer int) (bool, error)
+	CtxEnablePeerAccess func(Context) error
+	MemcpyPeerAsync     func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
 
 	ModuleLoadData    func(image []byte) (Module, error)
 	ModuleUnload      func(Module) error
@@ -113,6 +120,8 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Nam
 const (
 	codeOutOfMemory = 2
 	codeNoDevice    = 100
+
+	codeReachedAlready = 704 // PEER_ACCESS_ALREADY_ENABLED
 )
 
 // isOutOfMemory reports whether the device, or pinned host memory, is full. The

@@ -59,6 +59,9 @@ type calls struct {
 	toDevice      symbol `cu:"cuMemcpyHtoDAsync_v2"`
 	toHost        symbol `cu:"cuMemcpyDtoHAsync_v2"`
 	set32         symbol `cu:"cuMemsetD32Async"`
+	canAccess     symbol `cu:"cuDeviceCanAccessPeer"`
+	enableAccess  symbol `cu:"cuCtxEnablePeerAccess"`
+	toPeer        symbol `cu:"cuMemcpyPeerAsync"`
 	load          symbol `cu:"cuModuleLoadDataEx"`
 	unload        symbol `cu:"cuModuleUnload"`
 	function      symbol `cu:"cuModuleGetFunction"`
@@ -221,6 +224,9 @@ func (c *calls) hot(d *Driver) {
 	d.MemsetD32Async = func(to Pointer, value uint32, words int, s StreamHandle) error {
 		return do(&c.set32, uintptr(to), uintptr(value), uintptr(words), uintptr(s))
 	}
+	d.MemcpyPeerAsync = func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error {
+		return do(&c.toPeer, uintptr(to), uintptr(toContext), uintptr(from), uintptr(fromContext), uintptr(bytes), uintptr(s))
+	}
 	d.StreamSynchronize = func(s StreamHandle) error { return do(&c.streamSync, uintptr(s)) }
 	d.StreamWaitEvent = func(s StreamHandle, e EventHandle) error {
 		return do(&c.streamWait, uintptr(s), uintptr(e), 0)
@@ -270,6 +276,12 @@ func (c *calls) driver() *Driver {
 			err := c.call(&c.attribute, uintptr(unsafe.Pointer(v)), uintptr(a), uintptr(device))
 			return int(*v), err
 		},
+		DeviceCanAccessPeer: func(device, peer int) (bool, error) {
+			v := new(int32)
+			err := c.call(&c.canAccess, uintptr(unsafe.Pointer(v)), uintptr(device), uintptr(peer))
+			return *v != 0, err
+		},
+		CtxEnablePeerAccess: func(x Context) error { return c.call(&c.enableAccess, uintptr(x), 0) },
 		KeepFreed: func(device int) error {
 			pool, most := new(uintptr), new(uint64)
 			*most = math.MaxUint64

@@ -29,6 +29,7 @@ type fakeDriver struct {
 	images    map[Module]*fakeImage
 	made      uintptr
 	depth     int              // of pushed contexts
+	apart     bool             // its devices cannot reach each other's memory
 	limit     int              // bytes of device memory; 0 is no limit
 	failures  map[string]error // by call
 	launches  []fakeLaunch
@@ -79,6 +80,7 @@ func newFake() *fakeDriver {
 		CtxPopCurrent:           func() error { return f.push(-1) },
 	}
 	f.memoryCalls()
+	f.peerCalls()
 	f.moduleCalls()
 	f.streamCalls()
 	return f
@@ -342,6 +344,10 @@ func (f *fakeDriver) moduleCalls() {
 		if strings.HasPrefix(k.name, "limits") {
 			f.mu.Unlock()
 			return f.measured(k.name, (*limitArgs)(a))
+		}
+		if strings.HasPrefix(k.name, "join_") {
+			f.mu.Unlock()
+			return f.join(k.name, (*joinArgs)(a), blocks*threads)
 		}
 		var block *features
 		if isFeatured(k.name) {

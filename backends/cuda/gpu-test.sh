@@ -2,10 +2,10 @@
 # Tests the CUDA backend on a machine with an NVIDIA GPU, which needs neither Go nor
 # a checkout: make gpu-test puts this file, the test binary and flashrun into one
 # folder. Usage: gpu-test.sh [conformance] [sweep] [repeats] [sanitizer] [choice] [peers]
-# [masks] [features] [jax] [regret]; all by default. compute-sanitizer, PyTorch and JAX are used if there.
+# [masks] [features] [jax] [regret] [ring]; all by default. compute-sanitizer, PyTorch and JAX are used if there.
 set -euo pipefail
 cd "$(dirname "$0")"
-steps=${*:-conformance sweep repeats sanitizer choice peers masks features jax regret}
+steps=${*:-conformance sweep repeats sanitizer choice peers masks features jax regret ring}
 failed=
 
 step() {
@@ -137,6 +137,28 @@ jax() {
 regret() {
 	FLASHKIT_PROFILE=machine.profile ./flashrun calibrate
 	FLASHKIT_PROFILE=machine.profile ./flashrun bench --regret | tail -n 12
+}
+
+# One sequence over all GPUs, which share it with as many ranks as tests want; how much of a GPU
+# each adds, and PyTorch's context parallel on them.
+ring() {
+	./peer.test
+	local gpus t h d mask list=() cells=()
+	gpus=$(nvidia-smi -L | wc -l)
+	[ "$gpus" -gt 1 ] || { echo "one GPU here"; return 0; }
+	for t in ${TOKENS:-32768 65536}; do
+		for h in 32/8 16/16; do
+			for d in 64 128; do
+				for mask in none causal; do
+					list+=("b1-h${h%/*}-g${h#*/}-n$t-m$t-d$d-bf16$([ $mask = none ] || echo -causal)")
+					cells+=("$h,$d,$t,$mask")
+				done
+			done
+		done
+	done
+	./flashrun ring --devices "$(seq -s, 0 $((gpus - 1)))" --problem "$(IFS=,; echo "${list[*]}")" --backward --runs 7 --quiet --json
+	command -v torchrun >/dev/null || { echo "no PyTorch here"; return 0; }
+	NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node "$gpus" context_parallel.py "${cells[@]}"
 }
 
 for s in $steps; do step "$s"; done

@@ -40,6 +40,9 @@ type images struct {
 
 	sums Module // of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]
+
+	joins Module // of kernels/join.cu
+	join  [numJoins]atomic.Pointer[function]
 }
 
 // A function is a kernel that is ready to launch.
@@ -76,7 +79,19 @@ func (x *images) get(d *Driver, s stemID, part partID, p flashkit.Problem) (*fun
 
 // getSum is get of a kernel of kernels/sums.cu.
 func (x *images) getSum(d *Driver, id sumID) (*function, error) {
-	slot := &x.sum[id]
+	if f := x.sum[id].Load(); f != nil { // before a name is made
+		return f, nil
+	}
+	return x.getOnce(d, &x.sum[id], &x.sums, "sums", sumName(id))
+}
+
+// getJoin is get of a kernel of kernels/join.cu.
+func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
+	return x.getOnce(d, &x.join[id], &x.joins, "join", joinNames[id])
+}
+
+// getOnce is get of a kernel of a file that is no stem's.
+func (x *images) getOnce(d *Driver, slot *atomic.Pointer[function], m *Module, file, name string) (*function, error) {
 	if f := slot.Load(); f != nil {
 		return f, nil
 	}
@@ -85,7 +100,7 @@ func (x *images) getSum(d *Driver, id sumID) (*function, error) {
 	if f := slot.Load(); f != nil {
 		return f, nil
 	}
-	f, err := x.loadFrom(d, &x.sums, "sums", sumName(id))
+	f, err := x.loadFrom(d, m, file, name)
 	if err == nil {
 		slot.Store(f)
 	}
@@ -152,7 +167,7 @@ func loadFunction(d *Driver, m Module, name string) (*function, error) {
 
 func (x *images) close(d *Driver) error {
 	var all error
-	for _, m := range append(x.modules[:], x.sums) {
+	for _, m := range append(x.modules[:], x.sums, x.joins) {
 		if m != 0 {
 			all = errors.Join(all, d.ModuleUnload(m))
 		}

@@ -43,11 +43,8 @@ func (s *Stream) Sync() error {
 	return s.b.do(func() error { return s.b.drv.StreamSynchronize(s.handle) })
 }
 
-// Wait lets later work in s begin when e has passed.
+// Wait lets later work in s begin when e has passed, which may be of another device.
 func (s *Stream) Wait(e *Event) error {
-	if e.b != s.b {
-		return otherDevice("Event")
-	}
 	return s.b.do(func() error { return s.b.drv.StreamWaitEvent(s.handle, e.handle) })
 }
 

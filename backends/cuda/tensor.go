@@ -41,6 +41,9 @@ func (b *Backend) Wrap(address Pointer, bytes int) *Buffer {
 	return &Buffer{b: b, address: address, bytes: bytes, foreign: true}
 }
 
+// Backend returns the one whose memory it is.
+func (m *Buffer) Backend() *Backend { return m.b }
+
 // Bytes returns the size.
 func (m *Buffer) Bytes() int { return m.bytes }
 

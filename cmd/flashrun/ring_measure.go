@@ -27,20 +27,31 @@ func (f *ringFlags) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatc
 	return f.passes(ctx, p, args, d.Forward, d.Backward)
 }
 
-// measure computes the passes and tells all ranks how long it took.
-func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult) error {
+// measure computes the passes and tells all ranks how long it took. before is called before each
+// time, say when all are over.
+func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult, before func() error, say func(*ringResult)) error {
 	var took []time.Duration
 	var sent int64
-	var wait time.Duration
-	add := func(s ring.Stats) { sent, wait, r.Memory = sent+s.Sent, wait+s.Wait, max(r.Memory, s.Memory) }
+	var wait, compute time.Duration
+	add := func(s ring.Stats) {
+		sent, wait, compute, r.Memory = sent+s.Sent, wait+s.Wait, compute+s.Compute, max(r.Memory, s.Memory)
+	}
+	var forwards []time.Duration
 	for i := range f.runs + 1 {
-		sent, wait = 0, 0
+		sent, wait, compute = 0, 0, 0
+		forwardTook := time.Duration(0)
+		if before != nil {
+			if err := before(); err != nil {
+				return err
+			}
+		}
 		if err := g.Gather(ctx, []byte{0}, make([]byte, g.Size())); err != nil { // begin together
 			return err
 		}
 		begin := time.Now()
 		forward := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
 			err := x.Forward(ctx, p, a)
+			forwardTook = time.Since(begin)
 			add(x.Stats())
 			return err
 		}
@@ -53,32 +64,42 @@ func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p f
 			return err
 		}
 		if i > 0 { // the first run finds buffers and plans
-			took = append(took, time.Since(begin))
+			took, forwards = append(took, time.Since(begin)), append(forwards, forwardTook)
 		}
 	}
-	slices.Sort(took)
-	all, err := gatherAll(ctx, g, [3]float64{took[len(took)/2].Seconds(), float64(sent), wait.Seconds()})
+	all, err := gatherAll(ctx, g, [5]float64{medianSeconds(took), float64(sent), wait.Seconds(), medianSeconds(forwards), compute.Seconds()})
 	for _, a := range all {
 		r.Seconds = max(r.Seconds, a[0])
-		r.Sent, r.Wait = append(r.Sent, int64(a[1])), append(r.Wait, a[2])
+		r.Sent, r.Wait, r.Compute = append(r.Sent, int64(a[1])), append(r.Wait, a[2]), append(r.Compute, a[4])
+		if f.backward {
+			r.Forward = max(r.Forward, a[3])
+		}
+	}
+	if say != nil {
+		say(r)
 	}
 	r.Efficiency = r.One / (float64(r.Ranks) * r.Seconds)
 	return err
 }
 
+func medianSeconds(list []time.Duration) float64 {
+	slices.Sort(list)
+	return list[len(list)/2].Seconds()
+}
+
 // gatherAll gives every rank the numbers of all.
-func gatherAll(ctx context.Context, g ring.Group, mine [3]float64) ([][3]float64, error) {
-	const size = 64
+func gatherAll(ctx context.Context, g ring.Group, mine [5]float64) ([][5]float64, error) {
+	const size = 112
 	text := make([]byte, size)
-	copy(text, fmt.Sprintf("%.12e %.12e %.12e", mine[0], mine[1], mine[2]))
+	copy(text, fmt.Sprintf("%.12e %.12e %.12e %.12e %.12e", mine[0], mine[1], mine[2], mine[3], mine[4]))
 	all := make([]byte, size*g.Size())
 	if err := g.Gather(ctx, text, all); err != nil {
 		return nil, err
 	}
-	list := make([][3]float64, g.Size())
+	list := make([][5]float64, g.Size())
 	for i := range list {
 		x := &list[i]
-		if _, err := fmt.Sscan(string(all[i*size:][:size]), &x[0], &x[1], &x[2]); err != nil {
+		if _, err := fmt.Sscan(string(all[i*size:][:size]), &x[0], &x[1], &x[2], &x[3], &x[4]); err != nil {
 			return nil, err
 		}
 	}
@@ -113,7 +134,7 @@ func (f *ringFlags) compare(ctx context.Context, g ring.Group, cut *ring.Cut, wh
 			worst = math.Inf(1)
 		}
 	}
-	all, err := gatherAll(ctx, g, [3]float64{worst})
+	all, err := gatherAll(ctx, g, [5]float64{worst})
 	if err != nil {
 		return err
 	}
@@ -132,19 +153,24 @@ func (f *ringFlags) compare(ctx context.Context, g ring.Group, cut *ring.Cut, wh
 }
 
 // predict asks the model, with the rate that rank 0 had alone.
-func (f *ringFlags) predict(p flashkit.Problem, r *ringResult) error {
+func (f *ringFlags) predict(p *ringProblem, r *ringResult) error {
 	link, err := ring.LinkOf(f.link)
 	if err != nil {
 		return err
 	}
-	flops := p.Ask(flashkit.PassForward).FLOPs()
+	work := func(pass flashkit.Pass) float64 {
+		c := p.Ask(pass)
+		c.Args = &flashkit.Args{Seqs: p.seqs}
+		return c.FLOPs()
+	}
+	flops := work(flashkit.PassForward)
 	passes := []flashkit.Pass{flashkit.PassForward}
 	if f.backward {
-		flops += p.Ask(flashkit.PassBackward).FLOPs()
+		flops += work(flashkit.PassBackward)
 		passes = append(passes, flashkit.PassBackward)
 	}
 	for _, pass := range passes {
-		x, err := ring.Predict(p, nil, r.Ranks, pass, ring.Machine{FLOPs: max(flops, 1) / max(r.One, 1e-9)}, link)
+		x, err := ring.Predict(p.Problem, p.seqs, r.Ranks, pass, ring.Machine{FLOPs: max(flops, 1) / max(r.One, 1e-9)}, link)
 		if err != nil {
 			return err
 		}

@@ -37,6 +37,9 @@ func TestRingRefuses(t *testing.T) {
 		"--problem":      {},
 		"ragged":         {"--problem", "b2-h2-g1-n7-m9-d16-f32-ragged"},
 		"as --ranks":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "0,1", "--ranks", "2"},
+		"names none":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--host"},
+		"less than 2^31": {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "2147483647,1"},
+		"be negative":    {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "-1"},
 		"from 0":         {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "x"},
 		"dropout":        {"--problem", "b1-h2-g1-n7-m9-d16-f32-dropout0.5"},
 		"at least one":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--runs", "0"},
@@ -69,4 +72,19 @@ func TestRingMPI(t *testing.T) {
 	var r ringResult
 	require.NoError(t, json.Unmarshal(text, &r), "%s", text)
 	require.Equal(t, 3, r.Ranks)
+}
+
+// Packed sequences, and several problems, each with a line of its own.
+func TestRingPacked(t *testing.T) {
+	var out, errs bytes.Buffer
+	args := []string{"ring", "--check", "--json", "--quiet", "--backend", "simd", "--ranks", "3", "--backward", "--lengths", "70,3,0,31,12",
+		"--problem", "b1-h4-g2-n1-m1-d16-f32-causal,b1-h2-g2-n1-m1-d8-bf16"}
+	require.Equal(t, exitOK, execute(t.Context(), args, &out, &errs), "%s", &errs)
+	lines := json.NewDecoder(&out)
+	for _, want := range []string{"b5-h4-g2-n70-m70-d16-f32-causal-ragged", "b5-h2-g2-n70-m70-d8-bf16-ragged"} {
+		var r ringResult
+		require.NoError(t, lines.Decode(&r))
+		require.Equal(t, want, r.Problem)
+		require.NotNil(t, r.Worst)
+	}
 }

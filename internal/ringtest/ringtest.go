@@ -20,6 +20,10 @@ type Case struct {
 	Problem flashkit.Problem
 	Args    *flashkit.Args
 
+	// Merges are the roundings of an LSE, each that of a weight, that a rank may add to a
+	// process that makes none: a stand-in for a GPU has float64 in its kernels.
+	Merges int
+
 	want []answer // of each sequence
 	made []float64
 	top  []float64
@@ -209,11 +213,19 @@ func (c *Case) each(a *flashkit.Args, f func(i int, got, want float64) error) er
 // right, within twice the error of one process (three times for gradients) and the rounding of
 // the results; in order, with the bits of one process.
 func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered bool) error {
+	return c.CheckPlaced(ctx, g, r, ordered, nil)
+}
+
+// A Place moves a shard to where the rank computes. back copies what a pass wrote to the shard.
+type Place func(shard *flashkit.Args) (args *flashkit.Args, back func(flashkit.Pass) error, err error)
+
+// CheckPlaced is Check for ranks whose tensors lie elsewhere.
+func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ordered bool, place Place) (err error) {
 	x, err := ring.New(g, r, ring.Options{Ordered: ordered})
 	if err != nil {
 		return err
 	}
-	defer x.Close()
+	defer func() { err = errors.Join(err, x.Close()) }()
 	cut, err := ring.NewCut(c.Problem, c.Args.Seqs, g.Size(), ordered)
 	if err != nil {
 		return err
@@ -225,12 +237,17 @@ func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered b
 	if ordered && c.Problem.Ragged {
 		shard.DSink = flashkit.Tensor{} // over sequences it has no order
 	}
-	nan(shard.O, shard.LSE)
-	if err := x.Forward(ctx, c.Problem, shard); err != nil {
+	nan(shard.O, shard.LSE, shard.DQ, shard.DK, shard.DV)
+	args, back := shard, func(flashkit.Pass) error { return nil }
+	if place != nil {
+		if args, back, err = place(shard); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(x.Forward(ctx, c.Problem, args), back(flashkit.PassForward)); err != nil {
 		return err
 	}
-	nan(shard.DQ, shard.DK, shard.DV)
-	if err := x.Backward(ctx, c.Problem, shard); err != nil {
+	if err := errors.Join(x.Backward(ctx, c.Problem, args), back(flashkit.PassBackward)); err != nil {
 		return err
 	}
 	// What other ranks have is right already: it is that of one process.
@@ -262,7 +279,8 @@ func (c *Case) bound(i int) float64 {
 	if i >= 2 {
 		times = 3
 	}
-	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + unit*c.top[i]
+	merged := float64(c.Merges) * 0x1p-24 * max(1, c.top[1]) * c.top[i]
+	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + unit*c.top[i] + merged
 }
 
 func (c *Case) sameBits(got *flashkit.Args) error {

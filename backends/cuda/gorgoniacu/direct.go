@@ -32,6 +32,12 @@ package gorgoniacu
 // 	return cuMemcpyDtoHAsync((void *)to, from, bytes, (CUstream)s);
 // }
 //
+// static CUresult enable_access(uintptr_t peer) { return cuCtxEnablePeerAccess((CUcontext)peer, 0); }
+//
+// static CUresult to_peer(uintptr_t to, uintptr_t to_context, uintptr_t from, uintptr_t from_context, size_t bytes, uintptr_t s) {
+// 	return cuMemcpyPeerAsync(to, (CUcontext)to_context, from, (CUcontext)from_context, bytes, (CUstream)s);
+// }
+//
 // static CUresult set_shared(uintptr_t f, int bytes) {
 // 	return cuFuncSetAttribute((CUfunction)f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes);
 // }
@@ -133,6 +139,20 @@ func toHost(to unsafe.Pointer, from cuda.Pointer, bytes int, s cuda.StreamHandle
 	err := status("cuMemcpyDtoHAsync", C.to_host(C.uintptr_t(uintptr(to)), C.uintptr_t(from), C.size_t(bytes), C.uintptr_t(s)))
 	runtime.KeepAlive(to)
 	return err
+}
+
+func canAccess(device, peer int) (bool, error) {
+	var can C.int
+	err := status("cuDeviceCanAccessPeer", C.cuDeviceCanAccessPeer(&can, C.CUdevice(device), C.CUdevice(peer)))
+	return can != 0, err
+}
+
+func enableAccess(peer cuda.Context) error {
+	return status("cuCtxEnablePeerAccess", C.enable_access(C.uintptr_t(peer)))
+}
+
+func toPeer(to cuda.Pointer, toContext cuda.Context, from cuda.Pointer, fromContext cuda.Context, bytes int, s cuda.StreamHandle) error {
+	return status("cuMemcpyPeerAsync", C.to_peer(C.uintptr_t(to), C.uintptr_t(toContext), C.uintptr_t(from), C.uintptr_t(fromContext), C.size_t(bytes), C.uintptr_t(s)))
 }
 
 func setShared(f cuda.Function, bytes int) error {

@@ -54,6 +54,11 @@ var every = []struct {
 	}, [3]byte{255, 255, 255}, "cuMemcpyDtoHAsync(0x10000100, 3, 0x7)"},
 	{"MemsetD32Async", func(d *cuda.Driver) (any, error) { return nil, d.MemsetD32Async(0x10000100, 0xffffffff, 9, 7) }, nil,
 		"cuMemsetD32Async(0x10000100, 0xffffffff, 9, 0x7)"},
+	{"DeviceCanAccessPeer", func(d *cuda.Driver) (any, error) { return d.DeviceCanAccessPeer(0, 1) }, true, "cuDeviceCanAccessPeer(0, 1)"},
+	{"CtxEnablePeerAccess", func(d *cuda.Driver) (any, error) { return nil, d.CtxEnablePeerAccess(0xc1) }, nil, "cuCtxEnablePeerAccess(0xc1, 0)"},
+	{"MemcpyPeerAsync", func(d *cuda.Driver) (any, error) {
+		return nil, d.MemcpyPeerAsync(0x10000100, 0xc0, 0x10000200, 0xc1, 4000, 7)
+	}, nil, "cuMemcpyPeerAsync(0x10000100, 0xc0, 0x10000200, 0xc1, 4000, 0x7)"},
 	{"ModuleLoadData", func(d *cuda.Driver) (any, error) { return d.ModuleLoadData([]byte{0, 0xff, 0, 9, 0}) }, cuda.Module(0x30d),
 		"cuModuleLoadDataEx(00ff0009, 0)"},
 	{"ModuleUnload", func(d *cuda.Driver) (any, error) { return nil, d.ModuleUnload(0x30d) }, nil, "cuModuleUnload(0x30d)"},

@@ -219,6 +219,22 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t words, CUstream
 	return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+	CALL("cuDeviceCanAccessPeer", "%d, %d", device, peer);
+	*can = 1;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+	CALL("cuCtxEnablePeerAccess", "0x%llx, %u", N(peer), flags);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream) {
+	CALL("cuMemcpyPeerAsync", "0x%llx, 0x%llx, 0x%llx, 0x%llx, %zu, 0x%llx", to, N(to_context), from, N(from_context), bytes, N(stream));
+	return CUDA_SUCCESS;
+}
+
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned options, CUjit_option *names, void **values) {
 	CALL("cuModuleLoadDataEx", "%02x%02x%02x%02x, %u", ((uint8_t *)image)[0], ((uint8_t *)image)[1], ((uint8_t *)image)[2], ((uint8_t *)image)[3], options);
 	*module = (CUmodule)0x30d;

@@ -1,0 +1,173 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// joinArgs is struct Join of kernels/join.cu.
+type joinArgs struct {
+	dst, x, y, lse, partLSE view
+	count                   int64
+	heads, rows, dim        int32
+	lanes                   int32
+	dstType, xType, yType   int32
+	aligned                 int32
+	value                   float32
+	_                       [4]byte
+}
+
+// joinThreads are those of a block of kernels/join.cu, joinColumns the columns of a piece.
+const (
+	joinThreads = 256
+	joinColumns = 8
+)
+
+type joinID int
+
+const (
+	joinSum joinID = iota
+	joinMerge
+	numJoins
+)
+
+var joinNames = [numJoins]string{joinSum: "join_sum", joinMerge: "join_merge"}
+
+// Fill sets every element of a tensor on the stream's device.
+func (s *Stream) Fill(t flashkit.Tensor, x float32) error {
+	a := &joinArgs{value: x}
+	return s.join(joinSum, a, part{"tensor", t, t, &a.dst})
+}
+
+// Add makes dst the sum of x and y, of their shape, in float32, and rounds it to the type of
+// dst, which may be x or y: each is of any type but Bool. If y is the zero Tensor, dst becomes
+// x in another type.
+func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
+	a := new(joinArgs)
+	return s.join(joinSum, a, part{"dst", dst, dst, &a.dst}, part{"x", x, dst, &a.x}, part{"y", y, dst, &a.y})
+}
+
+// Merge makes o and lse, the results of a forward pass with some keys, those with the keys of
+// part and partLSE too. Each O is of any type but Bool; LSE is float32, of shape [batch,
+// heads, rows, 1]. If part is the zero Tensor, its keys have a weight and no value, as a sink.
+// A row of no keys becomes 0.
+func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
+	a := new(joinArgs)
+	n := o.Shape()
+	n[3] = 1
+	for _, t := range [...]flashkit.Tensor{lse, partLSE} {
+		if t.Shape() != n || t.DType() != flashkit.Float32 {
+			return &flashkit.ProblemError{Field: "LSE", Value: fmt.Sprint(t.Shape(), t.DType()), Reason: fmt.Sprint("must be float32 of shape ", n)}
+		}
+	}
+	return s.merge(a, o, lse, part, partLSE)
+}
+
+func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) error {
+	return s.join(joinMerge, a, part{"o", o, o, &a.dst}, part{"o", o, o, &a.x}, part{"part", other, o, &a.y}, part{"lse", lse, lse, &a.lse}, part{"partLSE", otherLSE, lse, &a.partLSE})
+}
+
+// A part is a tensor of a join, one of the same shape, and where it goes.
+type part struct {
+	name string
+	t    flashkit.Tensor
+	like flashkit.Tensor
+	to   *view
+}
+
+// join launches a kernel of kernels/join.cu. The first part is the destination.
+func (s *Stream) join(id joinID, a *joinArgs, parts ...part) error {
+	for i := range parts {
+		x := &parts[i]
+		if i > 0 && x.t.IsZero() {
+			continue
+		}
+		if err := s.holds(x); err != nil {
+			return err
+		}
+		x.to.set(x.t)
+	}
+	n := parts[0].t.Shape()
+	a.count = int64(n[0]) * int64(n[1]) * int64(n[2])
+	if a.count == 0 || n[3] == 0 {
+		return nil
+	}
+	a.heads, a.rows, a.dim, a.lanes = int32(n[1]), int32(n[2]), int32(n[3]), 1
+	for a.lanes < 32 && int(a.lanes)*joinColumns < n[3] {
+		a.lanes *= 2
+	}
+	a.dstType, a.aligned = int32(parts[0].t.DType()), 1
+	for i, to := range [...]*int32{&a.dstType, &a.xType, &a.yType} {
+		if i >= len(parts) || parts[i].t.IsZero() {
+			continue
+		}
+		*to = int32(parts[i].t.DType())
+		if !inPieces(parts[i].t) {
+			a.aligned = 0
+		}
+	}
+	blocks := (a.count*int64(a.lanes) + joinThreads - 1) / joinThreads
+	if blocks > math.MaxInt32 {
+		return &flashkit.ProblemError{Field: "shape", Value: fmt.Sprint(n), Reason: "has too many rows for one launch"}
+	}
+	err := s.b.do(func() error {
+		f, err := s.b.images.getJoin(s.b.drv, id)
+		if err != nil {
+			return err
+		}
+		return s.b.run(f, int(blocks), unsafe.Pointer(a), s.handle)
+	})
+	if err != nil {
+		return fmt.Errorf("cuda/%s: %w", joinNames[id], err)
+	}
+	return nil
+}
+
+// inPieces reports whether pieces of a tensor's rows can be read at once.
+func inPieces(t flashkit.Tensor) bool {
+	bits := t.Address()
+	for d, stride := range t.Strides() {
+		if d < 3 && t.Shape()[d] > 1 {
+			bits |= uintptr(stride * t.DType().Size())
+		}
+	}
+	return bits%16 == 0
+}
+
+// holds refuses a tensor that the stream's device cannot write, or that is not like another.
+func (s *Stream) holds(x *part) error {
+	m, ok := x.t.Owner().(*Buffer)
+	switch {
+	case !ok || m.b != s.b && !s.b.reaches(m.b):
+		return &flashkit.ProblemError{Field: x.name, Value: "elsewhere", Reason: "must be a tensor that " + s.b.dev.String() + " reaches"}
+	case m.freed.Load():
+		return &flashkit.ProblemError{Field: x.name, Value: "freed", Reason: "its buffer is freed"}
+	case x.t.DType() == flashkit.Bool:
+		return &flashkit.ProblemError{Field: x.name, Value: x.t.DType().String(), Reason: "must be of numbers"}
+	case x.t.Shape() != x.like.Shape():
+		return &flashkit.ProblemError{Field: x.name, Value: fmt.Sprint(x.t.Shape()), Reason: fmt.Sprint("must have the shape ", x.like.Shape())}
+	}
+	return within(x.name, x.t)
+}
+
+// within refuses a tensor that leaves its memory.
+func within(name string, t flashkit.Tensor) error {
+	n, stride := t.Shape(), t.Strides()
+	if n[0] == 0 || n[1] == 0 || n[2] == 0 || n[3] == 0 {
+		return nil
+	}
+	last := n[3]
+	for d := range 3 {
+		if n[d] < 0 || stride[d] < 0 || n[d] > math.MaxInt32 || n[d] > 1 && stride[d] > (t.Len()-last)/(n[d]-1) {
+			return &flashkit.ProblemError{Field: name, Value: fmt.Sprint(n, stride), Reason: fmt.Sprintf("does not fit the %d elements of its memory", t.Len())}
+		}
+		last += (n[d] - 1) * stride[d]
+	}
+	if n[3] < 0 || last > t.Len() {
+		return &flashkit.ProblemError{Field: name, Value: fmt.Sprint(n, stride), Reason: fmt.Sprintf("does not fit the %d elements of its memory", t.Len())}
+	}
+	return nil
+}

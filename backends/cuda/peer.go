@@ -1,0 +1,135 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// Reach lets the kernels and the copies of b's device read and write memory of another
+// device directly, as far as the machine can; to ask twice is no error. It reports whether
+// they do. Stream.Copy works either way, through the host's memory if it must.
+func (b *Backend) Reach(other *Backend) (bool, error) {
+	switch {
+	case other == nil:
+		return false, missing("Backend")
+	case b.reaches(other):
+		return true, nil
+	}
+	can, err := b.drv.DeviceCanAccessPeer(b.dev.Ordinal, other.dev.Ordinal)
+	if err != nil || !can {
+		return false, err
+	}
+	err = b.do(func() error { return b.drv.CtxEnablePeerAccess(other.context) })
+	if e := (*Error)(nil); errors.As(err, &e) && e.Code == codeReachedAlready {
+		err = nil
+	}
+	if err != nil {
+		return false, err
+	}
+	b.peers.Store(other.dev.Ordinal, true)
+	return true, nil
+}
+
+func (b *Backend) reaches(other *Backend) bool {
+	if b.dev.Ordinal == other.dev.Ordinal {
+		return true
+	}
+	_, ok := b.peers.Load(other.dev.Ordinal)
+	return ok
+}
+
+// Copy copies src to dst, of the same shape and type, from any device to any, by the copy
+// engines: no multiprocessor takes part, unless the rows of src or dst lie so scattered that
+// copies of each would take longer. The stream is one of either device's.
+func (s *Stream) Copy(dst, src flashkit.Tensor) error {
+	to, ok := dst.Owner().(*Buffer)
+	from, ok2 := src.Owner().(*Buffer)
+	switch {
+	case !ok || !ok2:
+		return &flashkit.ProblemError{Field: "dst, src", Value: "elsewhere", Reason: "must be tensors on a GPU"}
+	case to.freed.Load() || from.freed.Load():
+		return &flashkit.ProblemError{Field: "dst, src", Value: "freed", Reason: "a buffer is freed"}
+	case dst.Shape() != src.Shape() || dst.DType() != src.DType():
+		return &flashkit.ProblemError{Field: "src", Value: fmt.Sprint(src.Shape(), src.DType()), Reason: fmt.Sprint("must be ", dst.Shape(), dst.DType(), ", as dst is")}
+	}
+	if err := errors.Join(within("dst", dst), within("src", src)); err != nil {
+		return err
+	}
+	runs := runsOf(dst, src)
+	if runs.bytes == 0 {
+		return nil
+	}
+	if runs.count() > mostRuns && dst.DType() != flashkit.Bool && s.b.reaches(to.b) && s.b.reaches(from.b) {
+		return s.copyRows(dst, src)
+	}
+	return s.b.do(func() error {
+		return runs.each(func(d, f int) error {
+			return s.b.drv.MemcpyPeerAsync(Pointer(dst.Address())+Pointer(d), to.b.context, Pointer(src.Address())+Pointer(f), from.b.context, runs.bytes, s.handle)
+		})
+	})
+}
+
+// copyRows copies by a kernel, which changes nothing but the bits of a NaN.
+func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, src, flashkit.Tensor{}) }
+
+// mostRuns is how many copies one tensor is worth.
+const mostRuns = 512
+
+// runs are the pieces in which two tensors of one shape can be copied: dimensions of that
+// many, with the distances in bytes in either tensor.
+type runs struct {
+	bytes int
+	n     []int
+	dst   []int
+	src   []int
+}
+
+// runsOf joins the dimensions of two tensors whose elements follow each other in both.
+func runsOf(dst, src flashkit.Tensor) (r runs) {
+	size, n := dst.DType().Size(), dst.Shape()
+	type dim struct{ n, dst, src int }
+	var list []dim
+	for d := range 3 {
+		if n[d] != 1 {
+			list = append(list, dim{n[d], dst.Strides()[d] * size, src.Strides()[d] * size})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b dim) int { return a.src - b.src })
+	r.bytes = n[3] * size
+	for _, x := range list {
+		switch {
+		case x.n == 0:
+			return runs{}
+		case len(r.n) == 0 && x.dst == r.bytes && x.src == r.bytes:
+			r.bytes *= x.n
+		default:
+			r.n, r.dst, r.src = append(r.n, x.n), append(r.dst, x.dst), append(r.src, x.src)
+		}
+	}
+	return r
+}
+
+func (r *runs) count() int {
+	all := 1
+	for _, n := range r.n {
+		all *= n
+	}
+	return all
+}
+
+// each calls f with where every run begins, in bytes.
+func (r *runs) each(f func(dst, src int) error) error {
+	for i := range r.count() {
+		dst, src := 0, 0
+		for d, n := range r.n {
+			dst, src, i = dst+i%n*r.dst[d], src+i%n*r.src[d], i/n
+		}
+		if err := f(dst, src); err != nil {
+			return err
+		}
+	}
+	return nil
+}

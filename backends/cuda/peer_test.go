@@ -1,0 +1,31 @@
+package cuda_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/peertest"
+)
+
+// The transport of package ring/peer on the stand-in for two GPUs: what it enqueues, where its
+// tensors lie, and what it does about faults.
+func TestPeersOnFake(t *testing.T) {
+	gpus, _ := cuda.OpenFakes(t, 2)
+	n, seed := 8, rand.Uint64()
+	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	t.Logf("FLASHKIT_SEED=%d", seed)
+	if !testing.Short() {
+		n = 60
+	}
+	peertest.Problems(t, gpus, []int{1, 2, 3, 4, 5}, seed, n, true)
+}
+
+func TestPeerFaultsOnFake(t *testing.T) {
+	gpus, _ := cuda.OpenFakes(t, 2)
+	peertest.Faults(t, gpus)
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/peer"
+)
+
+// openGPUs opens those that --devices names.
+func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
+	for text := range strings.SplitSeq(f.devices, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return list, fmt.Errorf("--devices %q: must be numbers of GPUs, from 0, with commas", f.devices)
+		}
+		gpu, err := cuda.OpenDevice(n)
+		if err != nil {
+			return list, unavailable(err)
+		}
+		list = append(list, gpu)
+	}
+	return list, nil
+}
+
+// overGPUs is all ranks, whose tensors lie on GPUs.
+func (f *ringFlags) overGPUs(ctx context.Context, cmd *cobra.Command, list []ringProblem) (err error) {
+	if !cmd.Flags().Changed("link") {
+		f.link = "nvlink4"
+	}
+	gpus, err := f.openGPUs()
+	defer func() {
+		for _, gpu := range gpus {
+			err = errors.Join(err, gpu.Close())
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	ranks, err := peer.Open(gpus)
+	if err != nil {
+		return unavailable(err)
+	}
+	groups := make([]ring.Group, len(ranks))
+	for i, r := range ranks {
+		groups[i] = r
+		defer func() { err = errors.Join(err, r.Close()) }()
+	}
+	return f.together(cmd, list, groups, func(i int, p *ringProblem) (*ringResult, error) {
+		return f.gpu(ctx, ranks[i], p, cmd.ErrOrStderr())
+	})
+}
+
+// gpu is the work of one GPU.
+func (f *ringFlags) gpu(ctx context.Context, g *peer.Rank, p *ringProblem, stderr io.Writer) (r *ringResult, err error) {
+	r = f.result(p, g)
+	cut, err := ring.NewCut(p.Problem, p.seqs, g.Size(), f.ordered)
+	if err != nil {
+		return nil, err
+	}
+	var whole, shard *flashkit.Args // on the host, where their numbers are wanted
+	if f.check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
+		whole = f.input(p)
+	}
+	one, err := f.alongside(ctx, g, p, whole)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, one.args.Free()) }()
+	var mine *peer.Args
+	if whole != nil {
+		if shard, err = cut.Shard(g.Rank(), whole); err == nil {
+			mine, err = g.Upload(shard)
+		}
+	} else {
+		mine, err = f.filled(g, p, cut.QLen(g.Rank()), cut.KVLen(g.Rank()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, mine.Free()) }()
+	x, err := ring.New(g, g, f.options(g, stderr))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, x.Close()) }()
+	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.say); err != nil {
+		return nil, err
+	}
+	if f.check {
+		if err := f.back(mine, p.Problem, shard); err != nil {
+			return nil, err
+		}
+		if err := f.compare(ctx, g, cut, whole, shard, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, f.predict(p, r)
+}
+
+// An alone is the whole on one GPU, which rank 0 times in turns with all ranks, as what a GPU
+// does in a second depends on how warm it is.
+type alone struct {
+	f              *ringFlags
+	ctx            context.Context
+	rank           *peer.Rank
+	p              *ringProblem
+	args           *peer.Args // of no tensors on other ranks
+	both, forwards []time.Duration
+}
+
+// alongside returns that, after a first time, which loads the kernels. To compare, the other
+// ranks compute it once.
+func (f *ringFlags) alongside(ctx context.Context, g *peer.Rank, p *ringProblem, whole *flashkit.Args) (x *alone, err error) {
+	x = &alone{f: f, ctx: ctx, rank: g, p: p}
+	switch {
+	case g.Rank() != 0 && !f.check:
+		x.args, err = g.Upload(new(flashkit.Args))
+		return x, err
+	case whole != nil:
+		x.args, err = g.Upload(whole)
+	default:
+		x.args, err = f.filled(g, p, tokens(p, p.QLen), tokens(p, p.KVLen))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err = x.once(); err == nil && whole != nil {
+		err = f.back(x.args, p.Problem, whole)
+	}
+	if err != nil {
+		return nil, errors.Join(err, x.args.Free())
+	}
+	return x, nil
+}
+
+// once computes the passes, and says how long the forward one took, and all.
+func (x *alone) once() (forward, all time.Duration, err error) {
+	begin := time.Now()
+	timed := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
+		err := errors.Join(x.rank.Forward(ctx, p, a), x.rank.Stream().Sync())
+		forward = time.Since(begin)
+		return err
+	}
+	backward := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
+		return errors.Join(x.rank.Backward(ctx, p, a), x.rank.Stream().Sync())
+	}
+	err = x.f.passes(x.ctx, x.p.Problem, x.args.Args, timed, backward)
+	return forward, time.Since(begin), err
+}
+
+// run is once on rank 0.
+func (x *alone) run() error {
+	if x.rank.Rank() != 0 {
+		return nil
+	}
+	forward, all, err := x.once()
+	x.forwards, x.both = append(x.forwards, forward), append(x.both, all)
+	return err
+}
+
+// say adds the medians to what rank 0 says.
+func (x *alone) say(r *ringResult) {
+	if len(x.both) == 0 {
+		return
+	}
+	if r.One = medianSeconds(x.both); x.f.backward {
+		r.OneForward = medianSeconds(x.forwards)
+	}
+}
+
+// back copies what the passes wrote to the host.
+func (f *ringFlags) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
+	err := args.Download(p, flashkit.PassForward, to)
+	if err == nil && f.backward {
+		err = args.Download(p, flashkit.PassBackward, to)
+	}
+	return err
+}
+
+// tokens returns the rows of a tensor of the whole.
+func tokens(p *ringProblem, n int) int {
+	if p.seqs != nil {
+		return int(p.seqs.QStarts[p.Batch])
+	}
+	return n
+}
+
+// filled returns arguments on a GPU whose inputs are random numbers: one block of them over and
+// over, as to make and copy others would take longer than the passes.
+func (f *ringFlags) filled(g *peer.Rank, p *ringProblem, rows, keys int) (*peer.Args, error) {
+	shape := p.Problem
+	if shape.QLen, shape.KVLen = rows, keys; p.seqs != nil {
+		shape.Batch, shape.Ragged = 1, false
+	}
+	args := new(flashkit.Args)
+	f.outputs(shape, args) // memory that nobody touches
+	for _, a := range flashkit.Arguments() {
+		if reads(&a, &shape, f.backward) {
+			n := shapeIn(&a, &shape)
+			*a.Of(args) = flashkit.Zeros(a.DType(&shape), n[0], n[1], n[2], n[3])
+		}
+	}
+	args.Seqs = p.seqs
+	return g.Random(args, f.seed)
+}

@@ -1,0 +1,343 @@
+// Package peer is a transport for package ring: the GPUs of one process. Tensors lie on the
+// GPUs. Keys and gradients travel by the copy engines, in a stream beside that of the kernels,
+// so that no multiprocessor takes part; events say what comes after what.
+//
+// Each rank is for a goroutine of its own:
+//
+//	ranks, err := peer.Open(gpus)            // *cuda.Backend each
+//	r, err := ring.New(ranks[i], ranks[i], ring.Options{})
+//	args, err := ranks[i].Upload(shard)      // or tensors of cuda.Backend.Alloc
+//	err = r.Forward(ctx, problem, args.Args) // returns when the GPU is done
+package peer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/ring"
+)
+
+// A Rank is one GPU of a group, or a part of its time: it is the Group and the Runner of a
+// ring.Ring. Close gives back its streams, and neither the GPU nor what others hold.
+type Rank struct {
+	ring.Group
+	gpu     *cuda.Backend
+	compute *cuda.Stream
+	copies  *cuda.Stream
+	sides   [2]*cuda.Stream // of passes that begin while another ends, in turns
+
+	mu     sync.Mutex // of events, which copies take beside the rank's calls
+	free   []*cuda.Event
+	taken  []*cuda.Event // since Begin, and
+	older  []*cuda.Event // since the Begin before
+	begin  *cuda.Event
+	early  bool             // the next mark is begin
+	waits  [][2]*cuda.Event // what the rank waited for others: from, to
+	beside bool             // the next pass
+	passes int              // beside others
+	prior  *cuda.Event      // before the last pass
+	since  []*cuda.Event    // what was to be waited for since
+	closed bool
+}
+
+// The transport is one that a Ring takes.
+var (
+	_ ring.Device = (*Rank)(nil)
+	_ ring.Mover  = (*Rank)(nil)
+)
+
+// Open returns the ranks of a group, of which rank i computes on gpus[i]. A GPU may be that of
+// several ranks, which then take turns. The GPUs remain the caller's. Where two of them
+// cannot reach each other's memory, copies go through the host's.
+func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
+	defer func() {
+		if err != nil {
+			for _, r := range ranks {
+				err = errors.Join(err, r.closeStreams())
+			}
+			ranks = nil
+		}
+	}()
+	movers := make([]ring.Mover, len(gpus))
+	for i, gpu := range gpus {
+		if gpu == nil {
+			return ranks, &flashkit.ProblemError{Field: fmt.Sprintf("gpus[%d]", i), Value: "nil", Reason: "is missing"}
+		}
+		for _, other := range gpus[:i] {
+			if _, err := gpu.Reach(other); err != nil {
+				return ranks, err
+			}
+			if _, err := other.Reach(gpu); err != nil {
+				return ranks, err
+			}
+		}
+		r := &Rank{gpu: gpu}
+		movers[i], ranks = r, append(ranks, r)
+		if r.compute, err = gpu.NewStream(); err != nil {
+			return ranks, err
+		}
+		for _, s := range [...]**cuda.Stream{&r.copies, &r.sides[0], &r.sides[1]} {
+			if *s, err = gpu.NewStream(); err != nil {
+				return ranks, err
+			}
+		}
+	}
+	groups, err := ring.LocalOver(movers)
+	for i, g := range groups {
+		ranks[i].Group = g
+	}
+	return ranks, err
+}
+
+// Close leaves the group and gives back the rank's streams, when the GPU is done with them.
+func (r *Rank) Close() error {
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	return errors.Join(r.Group.Close(), r.closeStreams())
+}
+
+func (r *Rank) closeStreams() (err error) {
+	for _, s := range r.streams() {
+		if s != nil {
+			err = errors.Join(err, s.Sync(), s.Close())
+		}
+	}
+	for _, e := range slices.Concat(r.free, r.taken, r.older) {
+		err = errors.Join(err, e.Close())
+	}
+	r.free, r.taken, r.older, r.waits = nil, nil, nil, nil
+	return err
+}
+
+func (r *Rank) streams() [4]*cuda.Stream {
+	return [...]*cuda.Stream{r.compute, r.sides[0], r.sides[1], r.copies}
+}
+
+// GPU returns the rank's.
+func (r *Rank) GPU() *cuda.Backend { return r.gpu }
+
+// Stream returns the one in which the rank computes. What a program enqueues there comes
+// before the next call of the Ring.
+func (r *Rank) Stream() *cuda.Stream { return r.compute }
+
+// Forward enqueues a forward pass on the GPU.
+func (r *Rank) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	return r.pass(func(s *cuda.Stream) error { return r.gpu.Forward(ctx, s, p, args) })
+}
+
+// Backward enqueues a backward pass on the GPU.
+func (r *Rank) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	return r.pass(func(s *cuda.Stream) error { return r.gpu.Backward(ctx, s, p, args) })
+}
+
+// Beside lets the next pass begin while the one before ends: its last blocks leave
+// multiprocessors without work.
+func (r *Rank) Beside() { r.beside = true }
+
+// pass enqueues a pass, in a stream of its own if it may run beside the one before.
+func (r *Rank) pass(enqueue func(*cuda.Stream) error) (err error) {
+	beside, prior := r.beside && r.prior != nil, r.prior
+	r.beside = false
+	if r.prior, err = r.record(r.compute); err != nil {
+		return err
+	}
+	defer func() { r.since = r.since[:0] }()
+	if !beside {
+		return enqueue(r.compute)
+	}
+	r.passes++
+	s := r.sides[r.passes%2]
+	for _, e := range append(r.since, prior) {
+		if err := s.Wait(e); err != nil {
+			return err
+		}
+	}
+	if err := enqueue(s); err != nil {
+		return err
+	}
+	done, err := r.record(s)
+	if err != nil {
+		return err
+	}
+	return r.compute.Wait(done)
+}
+
+// Pick returns the kernel that the GPU takes for the problem.
+func (r *Rank) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
+	k, err := r.gpu.Pick(p, pass)
+	return r.enqueued(k), err
+}
+
+// Kernels returns the GPU's, of which each enqueues its work in the rank's stream.
+func (r *Rank) Kernels() []flashkit.Kernel {
+	list := r.gpu.Kernels()
+	for i := range list {
+		list[i] = r.enqueued(list[i])
+	}
+	return list
+}
+
+func (r *Rank) enqueued(k flashkit.Kernel) flashkit.Kernel {
+	name := k.Name
+	k.Run = func(ctx context.Context, c *flashkit.Call) error {
+		return r.gpu.Launch(ctx, r.compute, c.Problem, c.Pass, c.Args, cuda.Options{Kernel: name})
+	}
+	return k
+}
+
+// Holds reports whether a tensor lies on the rank's GPU, in memory of its Backend.
+func (r *Rank) Holds(t flashkit.Tensor) bool {
+	m, ok := t.Owner().(*cuda.Buffer)
+	return ok && m.Backend() == r.gpu
+}
+
+// Alloc returns memory of the GPU.
+func (r *Rank) Alloc(bytes int) (ring.Memory, error) { return r.gpu.Alloc(bytes) }
+
+// Fill enqueues cuda.Stream.Fill.
+func (r *Rank) Fill(t flashkit.Tensor, x float32) error { return r.compute.Fill(t, x) }
+
+// Add enqueues cuda.Stream.Add.
+func (r *Rank) Add(dst, x, y flashkit.Tensor) error { return r.compute.Add(dst, x, y) }
+
+// Merge enqueues cuda.Stream.Merge.
+func (r *Rank) Merge(o, lse, part, partLSE flashkit.Tensor) error {
+	return r.compute.Merge(o, lse, part, partLSE)
+}
+
+// Copy enqueues cuda.Stream.Copy.
+func (r *Rank) Copy(dst, src flashkit.Tensor) error { return r.compute.Copy(dst, src) }
+
+// Get copies a row of float32 to the host, when the work before is done.
+func (r *Rank) Get(dst []float32, src flashkit.Tensor) error {
+	m, from, err := rowOf(src, len(dst))
+	if err != nil {
+		return err
+	}
+	return cuda.Download(r.compute, dst, m, from)
+}
+
+// Put copies a row of float32 to the GPU.
+func (r *Rank) Put(dst flashkit.Tensor, src []float32) error {
+	m, from, err := rowOf(dst, len(src))
+	if err != nil {
+		return err
+	}
+	return cuda.Upload(r.compute, m, from, src)
+}
+
+// rowOf returns the memory of a row, and at which byte of it the row begins.
+func rowOf(t flashkit.Tensor, n int) (*cuda.Buffer, int, error) {
+	m, ok := t.Owner().(*cuda.Buffer)
+	if !ok || t.DType() != flashkit.Float32 || t.Shape() != [4]int{1, 1, 1, n} {
+		return nil, 0, &flashkit.ProblemError{Field: "row", Value: fmt.Sprint(t.Shape(), t.DType()), Reason: fmt.Sprintf("must be one of %d float32 on the GPU", n)}
+	}
+	return m, int(t.Address() - uintptr(m.Address())), nil
+}
+
+// Begin marks where a call begins. Another rank may not yet have waited for a copy of the call
+// before.
+func (r *Rank) Begin(early bool) (err error) {
+	r.mu.Lock()
+	r.free = append(r.free, r.older...)
+	r.older, r.taken = r.taken, r.older[:0]
+	r.mu.Unlock()
+	r.waits, r.since, r.early, r.beside, r.prior = r.waits[:0], r.since[:0], early, false, nil
+	r.begin, err = r.record(r.compute)
+	return err
+}
+
+// End waits for the work since Begin and says how long it took, and how long of that the GPU
+// waited for copies.
+func (r *Rank) End() (took, waited time.Duration, err error) {
+	end, err := r.record(r.compute)
+	for _, s := range r.streams() {
+		err = errors.Join(err, s.Sync())
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	took, err = end.Since(r.begin)
+	for _, w := range r.waits {
+		t, failure := w[1].Since(w[0])
+		waited, err = waited+t, cmp.Or(err, failure)
+	}
+	return took, waited, err
+}
+
+// record places an event that serves until the next Begin.
+func (r *Rank) record(s *cuda.Stream) (e *cuda.Event, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.free); n > 0 {
+		e, r.free = r.free[n-1], r.free[:n-1]
+	} else if e, err = r.gpu.NewEvent(); err != nil {
+		return nil, err
+	}
+	r.taken = append(r.taken, e)
+	return e, s.Record(e)
+}
+
+// Ready marks what the rank has enqueued.
+func (r *Rank) Ready() (ring.Mark, error) {
+	if r.early {
+		r.early = false
+		return r.begin, nil
+	}
+	return r.record(r.compute)
+}
+
+// Move enqueues copies in the rank's second stream.
+func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
+	mark, err := r.move(dst, src, ours, theirs)
+	if err != nil { // the other rank goes on with its memory
+		return nil, errors.Join(err, r.copies.Sync())
+	}
+	return mark, nil
+}
+
+func (r *Rank) move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
+	for _, mark := range [...]ring.Mark{ours, theirs} {
+		e, ok := mark.(*cuda.Event)
+		if !ok {
+			return nil, fmt.Errorf("peer: %T is no mark of a GPU", mark)
+		}
+		if err := r.copies.Wait(e); err != nil {
+			return nil, err
+		}
+	}
+	for i := range dst {
+		if err := r.copies.Copy(dst[i], src[i]); err != nil {
+			return nil, err
+		}
+	}
+	return r.record(r.copies)
+}
+
+// Done lets the rank's kernels wait for copies.
+func (r *Rank) Done(copied ring.Mark, received bool) error {
+	e, ok := copied.(*cuda.Event)
+	if !ok {
+		return fmt.Errorf("peer: %T is no mark of a GPU", copied)
+	}
+	r.since = append(r.since, e)
+	before, err := r.record(r.compute)
+	if err == nil {
+		err = r.compute.Wait(e)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := r.record(r.compute)
+	r.waits = append(r.waits, [2]*cuda.Event{before, after})
+	return err
+}
