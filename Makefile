@@ -214,6 +214,7 @@ asm: ## remake the assembly from the programs in backends/simd/_asm
 		$(GO) run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd && \
 		$(GO) run . -isa AMXBF16 -pass decode -out ../amxbf16_decode_amd64.s -stubs ../amxbf16_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass matmul -out ../../../internal/matmul/avx512_amd64.s -stubs ../../../internal/matmul/avx512_amd64.go -pkg matmul && \
+		$(GO) run . -isa AVX512BF16 -pass matmul -out ../../../internal/matmul/avx512bf16_amd64.s -stubs ../../../internal/matmul/avx512bf16_amd64.go -pkg matmul && \
 		$(GO) run . -isa AVX2 -pass matmul -out ../../../internal/matmul/avx2_amd64.s -stubs ../../../internal/matmul/avx2_amd64.go -pkg matmul && \
 		$(GO) run . -isa AVX512 -pass elements -out ../../../internal/elements/avx512_amd64.s -stubs ../../../internal/elements/avx512_amd64.go -pkg elements && \
 		$(GO) run . -isa AVX2 -pass elements -out ../../../internal/elements/avx2_amd64.s -stubs ../../../internal/elements/avx2_amd64.go -pkg elements
