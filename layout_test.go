@@ -29,7 +29,7 @@ var rooms = []struct {
 }{
 	{"convert.go", []string{"internal/half"}},
 	{".", nil},
-	{"internal/matmul", []string{".", "internal/half", "internal/workers"}},
+	{"internal/matmul", []string{".", "internal/amx", "internal/half", "internal/workers"}},
 	{"internal/ringtest", []string{".", "conformance/oracle", "internal/half", "ring"}},
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},

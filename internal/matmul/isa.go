@@ -15,6 +15,7 @@ type isa struct {
 	block       int     // floats of rows of A that stay in the second-level cache beside a panel
 	wide        int     // vectors of a panel
 	depth       int     // of which K of pairs is made a multiple
+	tiles       bool    // of AMX: multiply writes sums alone, of as many rows as fill tiles
 	fetch       []int   // with how many tiles multiply may prefetch, 1 among them; ascending
 
 	multiply  [3]multiplyFunc
@@ -54,3 +55,6 @@ func (u *isa) of(p Precision) *isa {
 
 // goes reports whether there are no routines, and Go does the work.
 func (u *isa) goes() bool { return u.multiply[0] == nil && u.pairs[0] == nil }
+
+// pairsOf returns the pairs that k elements of bf16 take.
+func (u *isa) pairsOf(k int) int { return (k + u.depth - 1) / u.depth * u.depth / 2 }

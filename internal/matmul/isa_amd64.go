@@ -2,11 +2,20 @@
 
 package matmul
 
-import "golang.org/x/sys/cpu"
+import (
+	"golang.org/x/sys/cpu"
+
+	"github.com/flashkit-go/flashkit/internal/amx"
+)
 
 // available returns what this machine has, the best first.
 func available() (list []*isa) {
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
+		if cpu.X86.HasAVX512BF16 && amx.Has() {
+			u := avx512
+			u.name, u.rounded = "amx", tiles
+			list = append(list, &u)
+		}
 		if cpu.X86.HasAVX512BF16 {
 			u := avx512
 			u.name, u.rounded = "avx512bf16", func() *isa { return &avx512bf16 }
@@ -18,6 +27,23 @@ func available() (list []*isa) {
 		list = append(list, &avx2)
 	}
 	return append(list, &portable)
+}
+
+// tiles returns the routines of AMX, where the process may use it: only who asks for bf16 asks
+// for that.
+func tiles() *isa {
+	if amx.Allowed() {
+		return &amxbf16
+	}
+	return &avx512bf16
+}
+
+var amxbf16 = isa{
+	name: "amx", lanes: 16, tile: 16, flops: 800, rows: 128, block: 1 << 18, wide: 2, depth: 32, fetch: []int{1}, tiles: true,
+	pairs:     [3]pairsFunc{multiply1AMXBF16, multiply2AMXBF16},
+	roundRows: roundRowsAVX512BF16,
+	finish:    avx512.finish,
+	transpose: transposeAVX512,
 }
 
 var avx512 = isa{

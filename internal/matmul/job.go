@@ -236,7 +236,7 @@ func (j *job) part(p *part, work []float32, next int) {
 		j.multiplyPortable(p, work)
 	default:
 		var c, bias *float32
-		if last && j.plain && p.col+p.width <= a.B.n {
+		if last && j.plain && !j.isa.tiles && p.col+p.width <= a.B.n {
 			c = a.C.at(p.row, p.col)
 			if a.Bias != nil {
 				bias = &a.Bias[p.col]
@@ -260,7 +260,7 @@ func (j *job) multiply(p *part, c, bias *float32, next int) {
 	case b.made == Float32:
 		j.isa.multiply[i](&p.sums[0], &p.a.Data[0], &b.memory[at], p.a.RowStride, p.n, p.rows, add, c, cStep, bias, ahead, fetch)
 	case p.pairs != nil:
-		j.isa.pairs[i](&p.sums[0], p.pairs, &b.pairs[at], j.kBlock/2, (p.n+1)/2, p.rows, add, c, cStep, bias, ahead, fetch)
+		j.isa.pairs[i](&p.sums[0], p.pairs, &b.pairs[at], j.kBlock/2, j.isa.pairsOf(p.n), p.rows, add, c, cStep, bias, ahead, fetch)
 	default:
 		j.isa.widen[i](&p.sums[0], &p.a.Data[0], &b.pairs[at], p.a.RowStride, p.n, p.rows, add, c, cStep, bias, ahead, fetch)
 	}

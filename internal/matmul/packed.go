@@ -67,7 +67,7 @@ func (p *Packed) depth() int {
 	if p.made == Float32 {
 		return p.k
 	}
-	return (p.k + p.isa.depth - 1) / p.isa.depth * p.isa.depth / 2
+	return p.isa.pairsOf(p.k)
 }
 
 // at returns where row from of the panel at col lies.

@@ -24,7 +24,7 @@ import (
 
 func main() {
 	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2, AVX512BF16 or AMXBF16")
-	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, matmul or elements of these, matmul of AVX512BF16, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, matmul or elements of these, matmul of AVX512BF16 and AMXBF16, else none")
 	flag.Parse()
 	write, ok := newGenerator(*name).routines()[*pass]
 	if !ok {
@@ -43,7 +43,7 @@ func (g *generator) routines() map[string]func() {
 	case "AVX512BF16":
 		return map[string]func(){"": g.bf16Routines, "matmul": g.pairProducts}
 	}
-	return map[string]func(){"forward": g.amxForward, "backward": g.amxBackward, "decode": g.amxDecode}
+	return map[string]func(){"forward": g.amxForward, "backward": g.amxBackward, "decode": g.amxDecode, "matmul": g.tileMatmul}
 }
 
 func (g *generator) laneRoutines() {
