@@ -1594,3 +1594,1132 @@ end:
 	BYTE $0xc0
 	VZEROUPPER
 	RET
+
+// func multiplyPlanesAMXBF16(sums *float32, a *uint32, aPlane int, b *uint32, bPlane int, aRow int, k int, rows int, add int)
+// Requires: AMXBF16, AVX, AVX512F
+TEXT ·multiplyPlanesAMXBF16(SB), NOSPLIT, $0-72
+	LEAQ tileShape<>+0(SB), R11
+
+	// LDTILECFG (R11)
+	BYTE $0xc4
+	BYTE $0xc2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0x03
+	MOVQ $0x00000080, R12
+	MOVQ R12, R13
+	MOVQ a+8(FP), AX
+	MOVQ rows+56(FP), CX
+	MOVQ aRow+40(FP), R10
+	SHLQ $0x02, R10
+	MOVQ sums+0(FP), DI
+
+rows:
+	MOVQ AX, R8
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
+	MOVQ b+24(FP), R11
+	CMPQ add+64(FP), $0x00
+	JNE  add
+
+	// TILEZERO T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+
+	// TILEZERO T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+
+	// TILEZERO T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+
+	// TILEZERO T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	JMP  begun
+
+add:
+	// TILELOADD 0(DI)(R13*1), T0
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(DI)(R13*1), T1
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(BX)(R13*1), T2
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(BX)(R13*1), T3
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x2b
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+begun:
+	MOVQ k+48(FP), DX
+	SHRQ $0x04, DX
+	ADDQ aPlane+16(FP), R8
+	ADDQ aPlane+16(FP), R8
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ aPlane+16(FP), R9
+	ADDQ aPlane+16(FP), R9
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ DX
+	JZ   smallest
+
+small:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+16(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+16(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+32(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+16(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+16(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+32(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	SUBQ   bPlane+32(FP), R11
+	SUBQ   bPlane+32(FP), R11
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   aPlane+16(FP), R8
+	ADDQ   aPlane+16(FP), R8
+	ADDQ   $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ aPlane+16(FP), R9
+	ADDQ aPlane+16(FP), R9
+	ADDQ $0x40, R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ DX
+	JNZ  small
+
+smallest:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+16(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+16(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+32(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+16(FP), R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+	SUBQ   aPlane+16(FP), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	ADDQ   bPlane+32(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	MOVQ   b+24(FP), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	MOVQ   AX, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	MOVQ k+48(FP), DX
+	SHRQ $0x04, DX
+	DECQ DX
+	JZ   largeend
+
+large:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+	LEAQ   (R11)(R12*8), R11
+	LEAQ   (R11)(R12*8), R11
+
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+	ADDQ   $0x40, R8
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	ADDQ $0x40, R9
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	DECQ DX
+	JNZ  large
+
+largeend:
+	// TDPBF16PS T4, T6, T0
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xc6
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T4, T7, T2
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x5a
+	BYTE   $0x5c
+	BYTE   $0xd7
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T6, T1
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xce
+	VADDPS Z31, Z31, Z31
+
+	// TDPBF16PS T5, T7, T3
+	BYTE   $0xc4
+	BYTE   $0xe2
+	BYTE   $0x52
+	BYTE   $0x5c
+	BYTE   $0xdf
+	VADDPS Z31, Z31, Z31
+
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T1, 64(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (AX)(R10*8), AX
+	LEAQ (AX)(R10*8), AX
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T3, 64(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x2b
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	LEAQ (AX)(R10*8), AX
+	LEAQ (AX)(R10*8), AX
+	LEAQ (DI)(R13*8), DI
+	LEAQ (DI)(R13*8), DI
+	LEAQ (DI)(R13*8), DI
+	LEAQ (DI)(R13*8), DI
+	SUBQ $0x20, CX
+	JG   rows
+
+	// TILERELEASE
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+	VZEROUPPER
+	RET
+
+// func splitRowsAMXBF16(dst *uint16, dstStep int, plane int, src *float32, srcStep int, n int, rows int) bool
+// Requires: AVX, AVX512BF16, AVX512F, MMX+
+TEXT ·splitRowsAMXBF16(SB), NOSPLIT, $0-57
+	MOVQ         dst+0(FP), AX
+	MOVQ         dstStep+8(FP), DX
+	SHLQ         $0x01, DX
+	MOVQ         plane+16(FP), BX
+	MOVQ         src+24(FP), SI
+	MOVQ         srcStep+32(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         rows+48(FP), R8
+	MOVL         $0x00008000, CX
+	VPBROADCASTD CX, Z6
+	MOVL         $0xffff0000, CX
+	VPBROADCASTD CX, Z7
+	MOVL         $0x7fffffff, CX
+	VPBROADCASTD CX, Z5
+	MOVL         $0x5c800000, CX
+	VPBROADCASTD CX, Z4
+	MOVQ         n+40(FP), CX
+	ANDL         $0x0f, CX
+	MOVL         $0x00000001, R9
+	SHLL         CL, R9
+	DECL         R9
+	KMOVW        R9, K2
+	KXNORW       K1, K1, K1
+	KXNORW       K3, K3, K3
+
+row:
+	MOVQ AX, CX
+	MOVQ SI, R9
+	MOVQ n+40(FP), R10
+	SHRQ $0x05, R10
+	JZ   half
+
+columns:
+	PREFETCHT0 (R9)(DI*8)
+	PREFETCHT0 64(R9)(DI*8)
+	VMOVUPS.Z  (R9), K1, Z0
+	VPANDD     Z5, Z0, Z2
+	VCMPPS     $0x01, Z4, Z2, K4
+	KANDW      K4, K3, K3
+	VMOVAPS.Z  Z0, K4, Z0
+	VMOVUPS.Z  64(R9), K1, Z1
+	VPANDD     Z5, Z1, Z3
+	VCMPPS     $0x01, Z4, Z3, K5
+	KANDW      K5, K3, K3
+	VMOVAPS.Z  Z1, K5, Z1
+	VPADDD     Z6, Z0, Z2
+	VPANDD     Z7, Z2, Z2
+	VSUBPS     Z2, Z0, Z0
+	VPADDD     Z6, Z1, Z3
+	VPANDD     Z7, Z3, Z3
+	VSUBPS     Z3, Z1, Z1
+
+	// VCVTNE2PS2BF16 Z2, Z3, Z8
+	LONG      $0x48677262
+	WORD      $0xc272
+	VMOVDQU32 Z8, (CX)
+	VPADDD    Z6, Z0, Z2
+	VPANDD    Z7, Z2, Z2
+	VSUBPS    Z2, Z0, Z0
+	VPADDD    Z6, Z1, Z3
+	VPANDD    Z7, Z3, Z3
+	VSUBPS    Z3, Z1, Z1
+
+	// VCVTNE2PS2BF16 Z2, Z3, Z8
+	LONG      $0x48677262
+	WORD      $0xc272
+	VMOVDQU32 Z8, (CX)(BX*1)
+
+	// VCVTNE2PS2BF16 Z0, Z1, Z8
+	LONG      $0x48777262
+	WORD      $0xc072
+	VMOVDQU32 Z8, (CX)(BX*2)
+	ADDQ      $0x00000080, R9
+	ADDQ      $0x40, CX
+	DECQ      R10
+	JNZ       columns
+
+half:
+	TESTQ     $0x00000010, n+40(FP)
+	JZ        tail
+	VMOVUPS.Z (R9), K1, Z0
+	VPANDD    Z5, Z0, Z2
+	VCMPPS    $0x01, Z4, Z2, K4
+	KANDW     K4, K3, K3
+	VMOVAPS.Z Z0, K4, Z0
+	VPADDD    Z6, Z0, Z2
+	VPANDD    Z7, Z2, Z2
+	VSUBPS    Z2, Z0, Z0
+	VPSRLD    $0x10, Z2, Z2
+	VPMOVDW   Z2, K1, (CX)
+	VPADDD    Z6, Z0, Z2
+	VPANDD    Z7, Z2, Z2
+	VSUBPS    Z2, Z0, Z0
+	VPSRLD    $0x10, Z2, Z2
+	VPMOVDW   Z2, K1, (CX)(BX*1)
+	VPSRLD    $0x10, Z0, Z0
+	VPMOVDW   Z0, K1, (CX)(BX*2)
+	ADDQ      $0x40, R9
+	ADDQ      $0x20, CX
+
+tail:
+	KORTESTW  K2, K2
+	JZ        next
+	VMOVUPS.Z (R9), K2, Z0
+	VPANDD    Z5, Z0, Z2
+	VCMPPS    $0x01, Z4, Z2, K4
+	KANDW     K4, K3, K3
+	VMOVAPS.Z Z0, K4, Z0
+	VPADDD    Z6, Z0, Z2
+	VPANDD    Z7, Z2, Z2
+	VSUBPS    Z2, Z0, Z0
+	VPSRLD    $0x10, Z2, Z2
+	VPMOVDW   Z2, K2, (CX)
+	VPADDD    Z6, Z0, Z2
+	VPANDD    Z7, Z2, Z2
+	VSUBPS    Z2, Z0, Z0
+	VPSRLD    $0x10, Z2, Z2
+	VPMOVDW   Z2, K2, (CX)(BX*1)
+	VPSRLD    $0x10, Z0, Z0
+	VPMOVDW   Z0, K2, (CX)(BX*2)
+
+next:
+	ADDQ     DX, AX
+	ADDQ     DI, SI
+	DECQ     R8
+	JNZ      row
+	KORTESTW K3, K3
+	SETCS    AL
+	MOVB     AL, ret+56(FP)
+	VZEROUPPER
+	RET
