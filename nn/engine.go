@@ -54,5 +54,4 @@ const (
 	Float32     Precision = Precision(matmul.Float32)
 	BF16Weights Precision = Precision(matmul.BF16Weights) // weights rounded to bf16, in half the memory; any processor
 	BF16        Precision = Precision(matmul.BF16)        // rows too: fast by AMX or AVX512-BF16, the same but for the last bits without
-	Planes      Precision = Precision(matmul.Planes)      // as exact as Float32, faster for many rows by AMX; Float32 without
 )

@@ -104,8 +104,8 @@ func (l *Linear) check() error {
 	if l.Activation > GELUTanh {
 		return problem(l.Weight.Name+": Activation", uint8(l.Activation), "must be None, ReLU, GELU or GELUTanh")
 	}
-	if l.Precision > Planes {
-		return problem(l.Weight.Name+": Precision", uint8(l.Precision), "must be Float32, BF16Weights, BF16 or Planes")
+	if l.Precision > BF16 {
+		return problem(l.Weight.Name+": Precision", uint8(l.Precision), "must be Float32, BF16Weights or BF16")
 	}
 	if l.Bias != nil {
 		return l.Bias.check("Linear.Bias", 0, l.out)

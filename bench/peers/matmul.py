@@ -35,7 +35,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.1, help="of a turn")
     parser.add_argument("--limit", type=float, default=30, help="seconds for all turns of a cell: rounds are fewer then, but 3")
-    parser.add_argument("--bf16", action="store_true", help="also time bf16: of ours weights alone (bf16w), all, and float32 by planes of bf16 (planes); of torch.mm (torch16)")
+    parser.add_argument("--bf16", action="store_true", help="also time bf16: of ours weights alone (bf16w), and all; of torch.mm (torch16)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31)
     parser.add_argument("--json", help="also write all results to this file, after every cell")
     return parser.parse_args()
@@ -109,7 +109,7 @@ def cell(args, ours, folder, m, k, n):
     sides = {"ours": lambda s: ours[0].turn(s), "ours+bias": lambda s: ours[0].turn(s, True)}
     if args.bf16:
         x16, y16 = x.bfloat16(), y.bfloat16()
-        sides |= {"bf16w": lambda s: ours[1].turn(s), "bf16": lambda s: ours[2].turn(s), "planes": lambda s: ours[3].turn(s)}
+        sides |= {"bf16w": lambda s: ours[1].turn(s), "bf16": lambda s: ours[2].turn(s)}
         calls["torch16"] = lambda: torch.mm(x16, y16)
     sides |= {name: lambda s, call=call: turn(call, s) for name, call in calls.items()}
     turns, best, order = {name: [] for name in sides}, dict.fromkeys(sides, float("inf")), list(sides)
@@ -147,7 +147,7 @@ def measure(args):
 
     threads = args.threads[0]
     torch.set_num_threads(threads)
-    ours, results, peak = [Ours(args.ours) for _ in range(4 if args.bf16 else 1)], [], 0
+    ours, results, peak = [Ours(args.ours) for _ in range(3 if args.bf16 else 1)], [], 0
     with tempfile.TemporaryDirectory() as folder:
         for k, n in WEIGHTS:
             if args.only and f"{k}x{n}" not in args.only.split(","):
@@ -171,7 +171,7 @@ def show(r):
     line += f" | {rate['ours'] / r['peak']:5.2f} {best['ours'] / r['peak']:5.2f}"
     line += f" | {rate['ours'] / max(rate[x] for x in others):5.2f} {best['ours'] / max(best[x] for x in others):5.2f}"
     if "bf16" in rate:
-        line += " | " + " ".join(f"{rate[name]:6.1f} {best[name]:6.1f}" for name in ("bf16w", "bf16", "torch16", "planes"))
+        line += " | " + " ".join(f"{rate[name]:6.1f} {best[name]:6.1f}" for name in ("bf16w", "bf16", "torch16"))
     print(line + f" | {r['errors']['ours']:.1e} {r['errors']['mm']:.1e} {r['errors']['numpy']:.1e} {r['apart']:.1e}", flush=True)
 
 

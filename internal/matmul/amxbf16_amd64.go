@@ -17,17 +17,3 @@ func multiply1AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows
 //
 //go:noescape
 func multiply2AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-
-// multiplyPlanesAMXBF16 sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c],
-// where a and b are three planes, so many bytes apart, that lie below one another. Rows of sums and b have 2 vectors, a and sums
-// have as many rows as fill groups of 32. k is a multiple of 16, k, rows > 0.
-//
-//go:noescape
-func multiplyPlanesAMXBF16(sums *float32, a *uint32, aPlane int, b *uint32, bPlane int, aRow int, k int, rows int, add int)
-
-// splitRowsAMXBF16 sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n elements
-// of rows of src, srcStep apart, and to 0 for those that are not below 2^58, or NaN. It reports whether there
-// are none of these. n > 0, rows > 0.
-//
-//go:noescape
-func splitRowsAMXBF16(dst *uint16, dstStep int, plane int, src *float32, srcStep int, n int, rows int) bool

@@ -9,7 +9,6 @@ package matmul
 type isa struct {
 	name        string
 	rounded     func() *isa // for BF16; nil is this one
-	split       func() *isa // for Planes
 	lanes, tile int
 	flops       float64 // in a nanosecond, about
 	rows        int     // of an item, at most
@@ -22,8 +21,6 @@ type isa struct {
 	multiply  [3]multiplyFunc
 	widen     [3]widenFunc // float32 with pairs
 	pairs     [3]pairsFunc // pairs with pairs, which roundRows makes
-	splitRows func(dst *uint16, dstStep, plane int, src *float32, srcStep, n, rows int) bool
-	planes    func(sums *float32, a *uint32, aPlane int, b *uint32, bPlane, aRow, k, rows, add int) // planes with planes, which splitRows makes
 	roundRows func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)
 	finish    [activations]finishFunc
 	slope     [activations]slopeFunc // that of None is nil
@@ -50,17 +47,14 @@ var chosen = available()[0]
 
 // of returns the routines of a precision.
 func (u *isa) of(p Precision) *isa {
-	switch {
-	case p == BF16 && u.rounded != nil:
+	if p == BF16 && u.rounded != nil {
 		return u.rounded()
-	case p == Planes && u.split != nil:
-		return u.split()
 	}
 	return u
 }
 
 // goes reports whether there are no routines, and Go does the work.
-func (u *isa) goes() bool { return u.multiply[0] == nil && u.pairs[0] == nil && u.planes == nil }
+func (u *isa) goes() bool { return u.multiply[0] == nil && u.pairs[0] == nil }
 
 // pairsOf returns the pairs that k elements of bf16 take.
 func (u *isa) pairsOf(k int) int { return (k + u.depth - 1) / u.depth * u.depth / 2 }

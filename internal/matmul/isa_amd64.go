@@ -13,7 +13,7 @@ func available() (list []*isa) {
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
 		if cpu.X86.HasAVX512BF16 && amx.Has() {
 			u := avx512
-			u.name, u.rounded, u.split = "amx", tiles, planesOrLanes
+			u.name, u.rounded = "amx", tiles
 			list = append(list, &u)
 		}
 		if cpu.X86.HasAVX512BF16 {
@@ -36,21 +36,6 @@ func tiles() *isa {
 		return &amxbf16
 	}
 	return &avx512bf16
-}
-
-func planesOrLanes() *isa {
-	if amx.Allowed() {
-		return &amxf32
-	}
-	return &avx512
-}
-
-var amxf32 = isa{
-	name: "amx", lanes: 16, tile: 32, flops: 200, rows: 128, block: 1 << 18, wide: 2, depth: 32, fetch: []int{1}, tiles: true,
-	planes:    multiplyPlanesAMXBF16,
-	splitRows: splitRowsAMXBF16,
-	finish:    avx512.finish,
-	transpose: transposeAVX512,
 }
 
 var amxbf16 = isa{

@@ -53,14 +53,14 @@ func (j *job) plan() {
 	u := a.B.isa
 	j.isa, j.cut = u, a.B.cut()
 	unit := 16
-	if a.B.made >= BF16 {
+	if a.B.made == BF16 {
 		unit = 32
 	}
 	j.kBlock = max(unit, equalParts(k, mostK, unit)) // of no K, too: block counts by it
 	time := 2 * float64(m) * float64(k) * float64(a.B.n) / u.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := u.tile
-	j.rows, j.group, j.copies = equalParts(m, u.rows, tile), 1, a.A.ColStride != 1 || a.B.made >= BF16
+	j.rows, j.group, j.copies = equalParts(m, u.rows, tile), 1, a.A.ColStride != 1 || a.B.made == BF16
 	switch {
 	case j.copies:
 		j.group = equalParts(j.cut.count(), copyGroup, 1)
@@ -88,14 +88,11 @@ func (j *job) layout() int {
 	part := j.rows * j.kBlock
 	j.copied = j.sumsOf(j.group)
 	j.rounded = j.copied
-	if j.copiesFloats() {
+	if j.args.A.ColStride != 1 || j.copies && j.isa.roundRows == nil {
 		j.rounded += part
 	}
 	j.widened = j.rounded
-	switch {
-	case j.args.B.made == Planes:
-		j.widened += planes * part / 2
-	case j.isa.roundRows != nil:
+	if j.args.B.made == BF16 && j.isa.roundRows != nil {
 		j.widened += part / 2
 	}
 	if j.args.B.made != Float32 && j.isa.goes() {
@@ -213,27 +210,18 @@ type part struct {
 	row, rows, col, width int
 	from, n               int
 	a                     Matrix    // that part of A
-	pairs                 *uint32   // or its pairs, rows half a kBlock apart; in planes, all of an item's rows after one another
-	wild                  bool      // planes leave something out
+	pairs                 *uint32   // or its pairs, rows half a kBlock apart
 	sums                  []float32 // [rows][width]
 }
 
 // copyPart makes a part's A a copy, without gaps or rounded.
 func (j *job) copyPart(p *part, work []float32) {
-	if j.copiesFloats() {
+	if j.args.A.ColStride != 1 || j.isa.roundRows == nil {
 		p.a.copyTo(work[j.copied:])
 	}
-	switch j.args.B.made {
-	case BF16:
+	if j.args.B.made == BF16 {
 		p.pairs = j.round(&p.a, work)
-	case Planes:
-		j.splitPart(p, work)
 	}
-}
-
-// copiesFloats reports whether A has gaps, or is rounded by Go.
-func (j *job) copiesFloats() bool {
-	return j.args.A.ColStride != 1 || j.args.B.made == BF16 && j.isa.roundRows == nil
 }
 
 // part adds up a part, and after the last one of K finishes C. Memory of B at next is
@@ -271,8 +259,6 @@ func (j *job) multiply(p *part, c, bias *float32, next int) {
 	switch {
 	case b.made == Float32:
 		j.isa.multiply[i](&p.sums[0], &p.a.Data[0], &b.memory[at], p.a.RowStride, p.n, p.rows, add, c, cStep, bias, ahead, fetch)
-	case b.made == Planes:
-		j.multiplyPlanes(p)
 	case p.pairs != nil:
 		j.isa.pairs[i](&p.sums[0], p.pairs, &b.pairs[at], j.kBlock/2, j.isa.pairsOf(p.n), p.rows, add, c, cStep, bias, ahead, fetch)
 	default:

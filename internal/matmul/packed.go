@@ -37,7 +37,7 @@ func (p *Packed) begin(b *Matrix) {
 	p.k, p.n, p.memory, p.pairs = 0, 0, p.memory[:0], p.pairs[:0]
 	p.made, p.isa = p.Precision, chosen.of(p.Precision)
 	if p.made >= Precisions {
-		p.err = problem("B.Precision", uint8(p.made), "must be Float32, BF16Weights, BF16 or Planes")
+		p.err = problem("B.Precision", uint8(p.made), "must be Float32, BF16Weights or BF16")
 		return
 	}
 	if p.err = b.check("B", b.Rows, b.Cols); p.err != nil {
@@ -49,10 +49,7 @@ func (p *Packed) begin(b *Matrix) {
 		return
 	}
 	p.k, p.n = b.Rows, b.Cols
-	if p.made == Planes && (p.isa.planes == nil || !b.tame()) {
-		p.made, p.isa = Float32, chosen
-	}
-	words := p.height() * p.cut().vectors * p.isa.lanes
+	words := p.depth() * p.cut().vectors * p.isa.lanes
 	switch {
 	case words == 0:
 	case p.made == Float32:
@@ -73,20 +70,12 @@ func (p *Packed) depth() int {
 	return p.isa.pairsOf(p.k)
 }
 
-// height returns the rows of a panel in all.
-func (p *Packed) height() int {
-	if p.made == Planes {
-		return planes * p.depth()
-	}
-	return p.depth()
-}
-
 // at returns where row from of the panel at col lies.
 func (p *Packed) at(col, from, width int) int {
 	if p.made != Float32 {
 		from /= 2
 	}
-	return p.height()*col + from*width
+	return p.depth()*col + from*width
 }
 
 // empty reports whether there is nothing to pack.
@@ -122,15 +111,12 @@ func (p *Packed) pack(b *Matrix, item int) {
 	}
 	for i := first; i < last; i++ {
 		col, width := cut.at(i)
-		switch p.made {
-		case Planes:
-			p.packPlanes(b, col, width, from, to)
-		case Float32:
-			rows := Matrix{b.Data[from*b.RowStride:], to - from, b.Cols, b.RowStride, b.ColStride}
-			packPanel(p.memory[p.k*col+from*width:], rows, col, width)
-		default:
+		if p.made != Float32 {
 			p.packPairs(b, col, width, from, to)
+			continue
 		}
+		rows := Matrix{b.Data[from*b.RowStride:], to - from, b.Cols, b.RowStride, b.ColStride}
+		packPanel(p.memory[p.k*col+from*width:], rows, col, width)
 	}
 }
 
@@ -196,7 +182,7 @@ func packElements(dst []float32, b Matrix, row, col, cols, width int) {
 
 // Panels are the parts of N columns: of three vectors, and one or two of two at the end, as
 // a part of one vector would take the time of two. Tiles of AMX have panels of two vectors,
-// and one of one at the end, but for planes.
+// and one of one at the end.
 type panels struct {
 	vectors int // in all
 	size    int // vectors of a wide panel
@@ -209,9 +195,6 @@ func (u *isa) panelsOf(n int) panels {
 	if narrow := (3 - v%3) % 3; u.wide == 3 {
 		wide = max(0, (v-2*narrow)/3)
 	} else {
-		if u.planes != nil {
-			v = (v + 1) / 2 * 2
-		}
 		wide = v / u.wide
 	}
 	return panels{v, u.wide, wide, u.lanes}

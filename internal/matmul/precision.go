@@ -14,13 +14,12 @@ const (
 	Float32     Precision = iota
 	BF16Weights           // B is rounded to bf16, and takes half the memory; A is not rounded
 	BF16                  // A and B are rounded to bf16; as fast as AMX or AVX512-BF16, where they are
-	Planes                // as exact as Float32, by AMX, for many rows: B takes half as much memory again; where that is not, Float32
 	Precisions            // their number
 )
 
 // String returns the name that programs use.
 func (p Precision) String() string {
-	return [...]string{"f32", "bf16-weights", "bf16", "f32-planes", "unknown"}[min(p, Precisions)]
+	return [...]string{"f32", "bf16-weights", "bf16", "unknown"}[min(p, Precisions)]
 }
 
 // packPairs packs the pairs of rows from and from+1 and so on, up to to, of cols columns of b

@@ -61,7 +61,7 @@ func TestRoundingToBF16(t *testing.T) {
 
 // Half the memory, and names that programs use.
 func TestPrecisions(t *testing.T) {
-	for p, want := range []string{"f32", "bf16-weights", "bf16", "f32-planes", "unknown"} {
+	for p, want := range []string{"f32", "bf16-weights", "bf16", "unknown"} {
 		require.Equal(t, want, fmt.Sprint(matmul.Precision(p)))
 	}
 	var whole, halves matmul.Packed

@@ -54,7 +54,7 @@ func randomModel(t testing.TB, c Config) *Model {
 
 // BenchmarkVectors reports sentences a second.
 func BenchmarkVectors(b *testing.B) {
-	for _, precision := range []string{"f32", "bf16-weights", "bf16", "f32-planes"} {
+	for _, precision := range []string{"f32", "bf16-weights", "bf16"} {
 		c := miniLM
 		c.Precision = precision
 		b.Run(precision, func(b *testing.B) { benchmarkVectors(b, randomModel(b, c)) })

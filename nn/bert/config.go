@@ -20,15 +20,14 @@ type Config struct {
 	Types        int     // token types
 	Eps          float64 // of the layer norms, added to the variance; at least 0
 	Activation   string  // between the two products: gelu (by erf), gelu_new (by tanh) or relu
-	Precision    string  // of the products of layers: f32, or empty; bf16-weights, bf16 or f32-planes. Files have none
+	Precision    string  // of the products of layers: f32, or empty; bf16-weights or bf16. Files have none
 }
 
 // precisions are what the products of layers multiply: float32; weights that are rounded to
 // bf16, in half the memory, on any processor; rows rounded to bf16, too, which is fast by AMX or
-// AVX512-BF16 and the same but for the last bits by others; float32 by products of bf16, which
-// is fast for many rows by AMX and float32 elsewhere. Sums, and all else, are float32.
+// AVX512-BF16 and the same but for the last bits by others. Sums, and all else, are float32.
 var precisions = map[string]matmul.Precision{
-	"": matmul.Float32, "f32": matmul.Float32, "bf16-weights": matmul.BF16Weights, "bf16": matmul.BF16, "f32-planes": matmul.Planes,
+	"": matmul.Float32, "f32": matmul.Float32, "bf16-weights": matmul.BF16Weights, "bf16": matmul.BF16,
 }
 
 // activations has the names of Hugging Face.
@@ -92,7 +91,7 @@ func (c *Config) check() error {
 		return problem("Config.Activation", fmt.Sprintf("%.40q", c.Activation), "must be gelu, gelu_new or relu")
 	}
 	if _, ok := precisions[c.Precision]; !ok {
-		return problem("Config.Precision", fmt.Sprintf("%.40q", c.Precision), "must be f32, bf16-weights, bf16 or f32-planes")
+		return problem("Config.Precision", fmt.Sprintf("%.40q", c.Precision), "must be f32, bf16-weights or bf16")
 	}
 	return nil
 }

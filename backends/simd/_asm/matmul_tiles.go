@@ -13,8 +13,6 @@ func (g *generator) tileMatmul() {
 	for vectors := 1; vectors <= 2; vectors++ {
 		g.tilePanel(vectors)
 	}
-	g.planePanel()
-	g.splitRows()
 }
 
 // tilePanel emits C += A B for a panel of pairs. Two tiles of rows, or one where there are no
@@ -85,11 +83,6 @@ func (p *tilePanel) block(name string, high int, fetch bool) {
 	} else {
 		p.fewTiles(name, high, steps, meanwhile)
 	}
-	p.store(high)
-}
-
-// store emits the stores of tiles of rows, and moves on.
-func (p *tilePanel) store(high int) {
 	for r := range high {
 		for c := range p.vectors {
 			TILESTORED(2*r+c, c*tileBytes, tileC[r], stepC)
@@ -155,30 +148,4 @@ func (p *tilePanel) fewTiles(name string, high int, steps GPVirtual, meanwhile f
 	down(tileB, stepB, tileB)
 	DECQ(steps)
 	JNZ(LabelRef(name + "step"))
-}
-
-// planePanel emits C += A B for a panel of planes, two vectors wide: the six products of
-// planeProducts, for 32 rows at a time.
-func (g *generator) planePanel() {
-	g.routine("multiplyPlanes", "func(sums *float32, a *uint32, aPlane int, b *uint32, bPlane, aRow, k, rows, add int)",
-		"sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c],",
-		"where a and b are three planes, so many bytes apart, that lie below one another. Rows of sums and b have 2 vectors, a and sums",
-		"have as many rows as fill groups of 32. k is a multiple of 16, k, rows > 0.")
-	g.takeTiles()
-	p := &tilePanel{g, vectors, param("a"), param("rows"), GP64()}
-	Load(Param("aRow"), stepA)
-	SHLQ(Imm(2), stepA)
-	Load(Param("sums"), tileC[0])
-	Label("rows")
-	MOVQ(p.a, tileA[0])
-	down(tileA[0], stepA, tileA[1])
-	down(tileC[0], stepC, tileC[1])
-	Load(Param("b"), tileB)
-	p.begin("", 2)
-	g.planeProducts("", "k", "aPlane", "b", "bPlane", p.a, nothing)
-	p.store(2)
-	SUBQ(Imm(2*tileRows), p.rows)
-	JG(LabelRef("rows"))
-	TILERELEASE()
-	g.done()
 }

@@ -5,7 +5,7 @@
 // an operation, "op":
 //
 //	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B, in a
-//	      "precision": 0 float32, 1 weights in bf16, 2 bf16, 3 planes
+//	      "precision": 0 float32, 1 weights in bf16, 2 bf16
 //	time  compute the product for so many "seconds", with "bias" or without; reply with the
 //	      seconds of the calls' median and of the fastest one
 //	peak  measure the multiply-adds that the processor does at most, in FLOP/s
