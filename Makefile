@@ -105,7 +105,9 @@ bin/amx: $(wildcard tools/emulate/*)
 
 emulate-amx: bin/amx ## conformance of the kernels for AMX and AVX512-BF16 where the processor has only AVX-512; needs a C compiler
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
+	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/matmul.amd64.test ./internal/matmul
 	bin/amx --test
+	cd internal/matmul && ../../bin/amx ../../bin/matmul.amd64.test -test.short
 	cd backends/simd && FLASHKIT_SWEEP=50 FLASHKIT_REQUIRE=$(BF16_KERNELS) ../../bin/amx ../../bin/simd.amd64.test $(call EMULATED,(amx|bf16))
 
 $(VENV)/ggml-arm64/build/src/libggml-cpu.a: Makefile tools/arm64/toolchain.cmake | $(VENV)/numpy
@@ -195,7 +197,7 @@ lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50
 generate: asm wasm vectors docs site ## remake everything generated
 
 asm: ## remake the assembly from the programs in backends/simd/_asm
-	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go backends/simd/neon*_arm64.* internal/matmul/*_amd64.s internal/matmul/avx*_amd64.go internal/elements/avx*_amd64.*
+	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go backends/simd/neon*_arm64.* internal/matmul/*_amd64.s internal/matmul/a[vm]x*_amd64.go internal/elements/avx*_amd64.*
 	cd backends/simd/_asm && $(GO) test ./... && \
 		$(GO) run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go && \
 		$(GO) run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go && \
@@ -214,6 +216,8 @@ asm: ## remake the assembly from the programs in backends/simd/_asm
 		$(GO) run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd && \
 		$(GO) run . -isa AMXBF16 -pass decode -out ../amxbf16_decode_amd64.s -stubs ../amxbf16_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass matmul -out ../../../internal/matmul/avx512_amd64.s -stubs ../../../internal/matmul/avx512_amd64.go -pkg matmul && \
+		$(GO) run . -isa AVX512BF16 -pass matmul -out ../../../internal/matmul/avx512bf16_amd64.s -stubs ../../../internal/matmul/avx512bf16_amd64.go -pkg matmul && \
+		$(GO) run . -isa AMXBF16 -pass matmul -out ../../../internal/matmul/amxbf16_amd64.s -stubs ../../../internal/matmul/amxbf16_amd64.go -pkg matmul && \
 		$(GO) run . -isa AVX2 -pass matmul -out ../../../internal/matmul/avx2_amd64.s -stubs ../../../internal/matmul/avx2_amd64.go -pkg matmul && \
 		$(GO) run . -isa AVX512 -pass elements -out ../../../internal/elements/avx512_amd64.s -stubs ../../../internal/elements/avx512_amd64.go -pkg elements && \
 		$(GO) run . -isa AVX2 -pass elements -out ../../../internal/elements/avx2_amd64.s -stubs ../../../internal/elements/avx2_amd64.go -pkg elements

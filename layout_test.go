@@ -29,7 +29,7 @@ var rooms = []struct {
 }{
 	{"convert.go", []string{"internal/half"}},
 	{".", nil},
-	{"internal/matmul", []string{".", "internal/workers"}},
+	{"internal/matmul", []string{".", "internal/amx", "internal/half", "internal/workers"}},
 	{"internal/peertest", []string{".", "internal/ringtest", "ring", "ring/peer", "backends/cuda"}},
 	{"internal/ringtest", []string{".", "conformance/oracle", "internal/half", "ring"}},
 	{"internal/*", nil},

@@ -45,3 +45,13 @@ const (
 	GELU     Activation = Activation(matmul.GELU)     // x Φ(x), by the error function
 	GELUTanh Activation = Activation(matmul.GELUTanh) // its approximation by tanh
 )
+
+// A Precision is of the products of a layer: what it multiplies. Sums are float32.
+type Precision uint8
+
+// The precisions. bf16 has 8 bits of the 24 of float32.
+const (
+	Float32     Precision = Precision(matmul.Float32)
+	BF16Weights Precision = Precision(matmul.BF16Weights) // weights rounded to bf16, in half the memory; any processor
+	BF16        Precision = Precision(matmul.BF16)        // rows too: fast by AMX or AVX512-BF16, the same but for the last bits without
+)

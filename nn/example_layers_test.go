@@ -34,6 +34,20 @@ func ExampleLinear_ForwardAdd() {
 	// Output: [3 6] <nil>
 }
 
+// 1.003 is 1 as bf16.
+func ExamplePrecision() {
+	l, s := nn.NewLinear(nn.Blank(), 1, 1, false), begin()
+	l.Weight.Data[0] = 1.003
+	for _, p := range []nn.Precision{nn.Float32, nn.BF16Weights, nn.BF16} {
+		l.Precision = p
+		fmt.Println(l.Forward(s, nn.NewTensor([]float32{1, 1.003}, 1, 2, 1)).Data)
+	}
+	// Output:
+	// [1.003 1.006009]
+	// [1 1.003]
+	// [1 1]
+}
+
 func ExampleActivation() {
 	s := begin()
 	x, dy := nn.NewTensor([]float32{-1, 0, 2}, 1, 3, 1), nn.NewTensor([]float32{1, 1, 1}, 1, 3, 1)

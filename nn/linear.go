@@ -13,6 +13,7 @@ type Linear struct {
 	Weight     *Param // [out, in]
 	Bias       *Param // [out], or nil
 	Activation Activation
+	Precision  Precision // of Forward; gradients are float32, those of the weights that are not rounded
 
 	in, out    int
 	transposed packing // W^T, for Forward
@@ -48,7 +49,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 		return Tensor{}
 	}
 	y := s.NewTensor(x.Rows, l.out)
-	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: l.transposed.of(s, l.Weight, true), Activation: matmul.Activation(l.Activation)}
+	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: l.transposed.of(s, l.Weight, true, l.Precision), Activation: matmul.Activation(l.Activation)}
 	if l.Bias != nil {
 		s.mm.Bias = l.Bias.Data
 	}
@@ -85,7 +86,7 @@ func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 		return Tensor{}
 	}
 	dx := s.NewTensor(x.Rows, l.in)
-	s.mm = matmul.Args{C: dx.matrix(), A: dy.matrix(), B: l.plain.of(s, l.Weight, false)}
+	s.mm = matmul.Args{C: dx.matrix(), A: dy.matrix(), B: l.plain.of(s, l.Weight, false, Float32)}
 	s.multiply()
 	s.pack(0, x.matrix())
 	s.mm = matmul.Args{C: matmul.Dense(l.Weight.grad(), l.out, l.in), A: dy.matrix().T(), B: &s.packed[0], Accumulate: true}
@@ -103,6 +104,9 @@ func (l *Linear) check() error {
 	if l.Activation > GELUTanh {
 		return problem(l.Weight.Name+": Activation", uint8(l.Activation), "must be None, ReLU, GELU or GELUTanh")
 	}
+	if l.Precision > BF16 {
+		return problem(l.Weight.Name+": Precision", uint8(l.Precision), "must be Float32, BF16Weights or BF16")
+	}
 	if l.Bias != nil {
 		return l.Bias.check("Linear.Bias", 0, l.out)
 	}
@@ -116,24 +120,26 @@ func (x *Tensor) matrix() matmul.Matrix {
 
 // A packing is a parameter [out, in] as products take it, made anew when it has changed.
 type packing struct {
-	mu      sync.Mutex
-	version atomic.Uint64 // that was packed, plus 1
-	p       matmul.Packed
+	mu   sync.Mutex
+	made atomic.Uint64 // the version that was packed, plus 1, and above it the precision
+	p    matmul.Packed
 }
 
-func (c *packing) of(s *Step, w *Param, transposed bool) *matmul.Packed {
-	if c.version.Load() == w.version+1 {
+func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision) *matmul.Packed {
+	want := uint64(precision)<<56 | (w.version + 1)
+	if c.made.Load() == want {
 		return &c.p
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.version.Load() != w.version+1 {
+	if c.made.Load() != want {
 		m := matmul.Dense(w.Data, w.Shape[0], w.Shape[1])
 		if transposed {
 			m = m.T()
 		}
+		c.p.Precision = matmul.Precision(precision)
 		s.engine.products.Pack(&c.p, m, s.Workers)
-		c.version.Store(w.version + 1)
+		c.made.Store(want)
 	}
 	return &c.p
 }

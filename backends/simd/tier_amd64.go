@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/flashkit-go/flashkit/internal/amx"
 )
 
 // The flags are conjunctions: turning one off in GODEBUG leaves the others on.
@@ -21,5 +23,5 @@ var (
 // changes the process.
 var amxbf16 = sync.OnceValue(func() tier {
 	return newTier("AMX-BF16, enabled by the OS",
-		avx512bf16.has && cpu.X86.HasAMXTile && cpu.X86.HasAMXBF16 && allowTiles())
+		avx512bf16.has && amx.Allowed())
 })

@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.1, help="of a turn")
     parser.add_argument("--limit", type=float, default=30, help="seconds for all turns of a cell: rounds are fewer then, but 3")
+    parser.add_argument("--bf16", action="store_true", help="also time bf16: of ours weights alone (bf16w), and all; of torch.mm (torch16)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31)
     parser.add_argument("--json", help="also write all results to this file, after every cell")
     return parser.parse_args()
@@ -95,7 +96,9 @@ def cell(args, ours, folder, m, k, n):
     a, b, bias = (random.standard_normal(shape, dtype=numpy.float32) for shape in ((m, k), (k, n), (n,)))
     path = folder / "in"
     path.write_bytes(a.tobytes() + b.tobytes() + bias.tobytes())
-    ours.ask(op="open", file=str(path), m=m, k=k, n=n)
+    forms = [ours[0]] if not args.bf16 else ours
+    for precision, form in enumerate(forms):
+        form.ask(op="open", file=str(path), m=m, k=k, n=n, precision=precision)
     x, y, w, v = torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(b.T.copy()), torch.from_numpy(bias)
     out, result = torch.empty(m, n), numpy.empty((m, n), numpy.float32)
     calls = {
@@ -103,7 +106,11 @@ def cell(args, ours, folder, m, k, n):
         "linear": lambda: torch.nn.functional.linear(x, w, v),
         "numpy": lambda: numpy.matmul(a, b, out=result),
     }
-    sides = {"ours": lambda s: ours.turn(s), "ours+bias": lambda s: ours.turn(s, True)}
+    sides = {"ours": lambda s: ours[0].turn(s), "ours+bias": lambda s: ours[0].turn(s, True)}
+    if args.bf16:
+        x16, y16 = x.bfloat16(), y.bfloat16()
+        sides |= {"bf16w": lambda s: ours[1].turn(s), "bf16": lambda s: ours[2].turn(s)}
+        calls["torch16"] = lambda: torch.mm(x16, y16)
     sides |= {name: lambda s, call=call: turn(call, s) for name, call in calls.items()}
     turns, best, order = {name: [] for name in sides}, dict.fromkeys(sides, float("inf")), list(sides)
     begin = time.perf_counter()
@@ -118,7 +125,7 @@ def cell(args, ours, folder, m, k, n):
                 best[name] = min(best[name], least)
     flops = 2e-9 * m * k * n
     got = {name: {"rate": flops / statistics.median(t), "best": flops / best[name], "turns": t} for name, t in turns.items()}
-    return got, errors(a, b, ours, folder, {"mm": calls["mm"]().numpy(), "numpy": calls["numpy"]()})
+    return got, errors(a, b, ours[0], folder, {"mm": calls["mm"]().numpy(), "numpy": calls["numpy"]()})
 
 
 def errors(a, b, ours, folder, others):
@@ -140,14 +147,14 @@ def measure(args):
 
     threads = args.threads[0]
     torch.set_num_threads(threads)
-    ours, results, peak = Ours(args.ours), [], 0
+    ours, results, peak = [Ours(args.ours) for _ in range(3 if args.bf16 else 1)], [], 0
     with tempfile.TemporaryDirectory() as folder:
         for k, n in WEIGHTS:
             if args.only and f"{k}x{n}" not in args.only.split(","):
                 continue
             for m in args.rows:
                 settle()
-                peak = max(peak, ours.ask(op="peak")["peak"] / 1e9)
+                peak = max(peak, ours[0].ask(op="peak")["peak"] / 1e9)
                 got, (far, apart) = cell(args, ours, pathlib.Path(folder), m, k, n)
                 results.append({"threads": threads, "m": m, "k": k, "n": n, "peak": peak, "sides": got, "errors": far, "apart": apart})
                 show(results[-1])
@@ -163,6 +170,8 @@ def show(r):
     line += " ".join(f"{rate[name]:6.1f} {best[name]:6.1f}" for name in ("ours", "ours+bias", *others))
     line += f" | {rate['ours'] / r['peak']:5.2f} {best['ours'] / r['peak']:5.2f}"
     line += f" | {rate['ours'] / max(rate[x] for x in others):5.2f} {best['ours'] / max(best[x] for x in others):5.2f}"
+    if "bf16" in rate:
+        line += " | " + " ".join(f"{rate[name]:6.1f} {best[name]:6.1f}" for name in ("bf16w", "bf16", "torch16"))
     print(line + f" | {r['errors']['ours']:.1e} {r['errors']['mm']:.1e} {r['errors']['numpy']:.1e} {r['apart']:.1e}", flush=True)
 
 

@@ -7,7 +7,7 @@ FOLDER has the published model, as make verify-minilm unpacks it. A batch is ran
 tokens ("mixed"). The others get it padded to its longest sequence, with a mask, ours gets it packed; where all lengths
 are equal there is no mask. Mean pooling and division by the length are part of each call, tokenization is not. The graph of
 ONNX Runtime is exported from the transformers model (opset 17, all optimizations on), PyTorch runs that model with
-scaled_dot_product_attention. Each side is a process of its own, and for the table they are timed in turns, in another
+scaled_dot_product_attention. --sides bf16-weights,bf16 adds ours with weights, or all that products multiply, in bf16. Each side is a process of its own, and for the table they are timed in turns, in another
 order each round: a turn is the median of the calls of --seconds, a side's figure that of the median of its turns.
 """
 
@@ -44,7 +44,7 @@ def arguments():
     parser.add_argument("--cells", type=lambda s: s.split(","), default=[f"{b}x{n}" for n in lengths for b in (1, 8, 32) if (b, n) != (1, "mixed")])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn")
-    parser.add_argument("--sides", type=lambda s: s.split(","), default=["onnx", "torch"])
+    parser.add_argument("--sides", type=lambda s: s.split(","), default=["onnx", "torch"], help="onnx, torch, and ours in another precision: bf16-weights, bf16")
     parser.add_argument("--json", help="also write all results to this file")
     return parser.parse_args()
 
@@ -192,6 +192,9 @@ def main():
     for threads in args.threads:
         sides = {"ours": Process([args.ours, args.folder], threads)}
         for s in args.sides:
+            if s.startswith("bf16"):
+                sides[s] = Process([args.ours, args.folder, s], threads)
+                continue
             sides[s] = Process([sys.executable, __file__, "--worker", s, args.folder, str(threads)], threads)
             sides[s].read()
         for cell in args.cells:

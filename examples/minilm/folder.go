@@ -21,8 +21,9 @@ type Folder struct {
 	MaxTokens int // of a text, [CLS] and [SEP] included; the rest is cut off
 }
 
-// openFolder reads a model, and refuses one whose vectors would not be those of its makers.
-func openFolder(dir string) (*Folder, error) {
+// openFolder reads a model, and refuses one whose vectors would not be those of its makers, but
+// for the precision of products.
+func openFolder(dir, precision string) (*Folder, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {
 		return nil, err
@@ -31,6 +32,7 @@ func openFolder(dir string) (*Folder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "config.json"), err)
 	}
+	c.Precision = precision
 	f := &Folder{MaxTokens: c.Positions}
 	if err := f.settings(dir); err != nil {
 		return nil, err

@@ -44,6 +44,7 @@ Flags:
 // Options are what the flags say.
 type Options struct {
 	model, file   string
+	precision     string
 	json, vectors bool
 	workers, max  int
 	texts         []string
@@ -82,6 +83,7 @@ func parse(args []string, out io.Writer) (*Options, error) {
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&o.model, "model", "", "`folder` of the model")
 	flags.StringVar(&o.file, "file", "", "`file` with a text on each line; - is the standard input")
+	flags.StringVar(&o.precision, "precision", "f32", "`what` the layers' products multiply: f32; bf16-weights, half the memory; or bf16, rows rounded too")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object on a line for each text: text, tokens, truncated, vector")
 	flags.BoolVar(&o.vectors, "vectors", false, "print the numbers of a vector on a line for each text")
 	flags.IntVar(&o.workers, "workers", 0, "most `goroutines` at work; 0 is one for each processor")
@@ -99,6 +101,8 @@ func parse(args []string, out io.Writer) (*Options, error) {
 	switch {
 	case o.model == "":
 		return nil, fmt.Errorf("--model is missing: %w", errUsage)
+	case o.precision != "f32" && o.precision != "bf16-weights" && o.precision != "bf16":
+		return nil, fmt.Errorf("--precision %.40q: must be f32, bf16-weights or bf16: %w", o.precision, errUsage)
 	case o.json && o.vectors:
 		return nil, fmt.Errorf("--json and --vectors: one of them: %w", errUsage)
 	case o.file != "" && len(o.texts) > 0:
@@ -116,7 +120,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	if o == nil {
 		return err
 	}
-	folder, err := openFolder(o.model)
+	folder, err := openFolder(o.model, o.precision)
 	if err != nil {
 		return err
 	}

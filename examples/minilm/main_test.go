@@ -151,6 +151,7 @@ func TestErrors(t *testing.T) {
 		{2, "flag provided but not defined: -modle", []string{"--modle", good}},
 		{2, "--json and --vectors: one of them", []string{"--model", good, "--json", "--vectors", "a"}},
 		{2, `--file beside the argument "a"`, []string{"--model", good, "--file", "f", "a"}},
+		{2, `--precision "int8": must be f32, bf16-weights or bf16`, []string{"--model", good, "--precision", "int8", "a"}},
 		{2, "--workers -1: must be at least 1, or 0", []string{"--model", good, "--workers", "-1", "a"}},
 		{2, "--max-tokens 1: must be at least 2, or 0", []string{"--model", good, "--max-tokens", "1", "a"}},
 		{1, "--max-tokens 41: the model has 40 positions", []string{"--model", good, "--max-tokens", "41", "a"}},

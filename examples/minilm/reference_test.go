@@ -51,7 +51,7 @@ func TestReference(t *testing.T) {
 	var want reference
 	require.NoError(t, json.Unmarshal(text, &want))
 	require.Len(t, want.Sets, 2)
-	f, err := openFolder(dir)
+	f, err := openFolder(dir, "f32")
 	require.NoError(t, err)
 	require.Equal(t, 256, f.MaxTokens)
 	all := dispatch.All(context.Background())
@@ -78,12 +78,29 @@ func TestReference(t *testing.T) {
 	}
 	require.Positive(t, ran)
 	t.Run("auto", func(t *testing.T) { want.compare(t, f, all, len(want.Sets)) })
+	for precision, least := range map[string]float64{"bf16-weights": 0.9999, "bf16": 0.9999} {
+		t.Run(precision, func(t *testing.T) {
+			f, err := openFolder(dir, precision)
+			require.NoError(t, err)
+			_, cosine := want.measure(t, f, all, len(want.Sets), 1e-2)
+			require.GreaterOrEqual(t, cosine, least)
+			require.Less(t, cosine, 0.999999, "nothing is rounded")
+		})
+	}
 }
 
 func (want *reference) compare(t *testing.T, f *Folder, d *dispatch.Dispatcher, sets int) {
+	apart, cosine := want.measure(t, f, d, sets, 1e-4)
+	require.LessOrEqual(t, apart, 1e-5)
+	require.GreaterOrEqual(t, cosine, 0.999999)
+}
+
+// measure returns how far apart vectors are at most, and the least of their cosines. Published
+// similarities must be that near.
+func (want *reference) measure(t *testing.T, f *Folder, d *dispatch.Dispatcher, sets int, near float64) (apart, cosine float64) {
 	e := bert.NewEncoder(f.Model, d)
 	defer e.Close()
-	apart, cosine := 0.0, 1.0
+	cosine = 1.0
 	for _, set := range want.Sets[:sets] {
 		f := &Folder{f.Model, f.Tokenizer, set.Most}
 		texts := set.Texts
@@ -115,10 +132,9 @@ func (want *reference) compare(t *testing.T, f *Folder, d *dispatch.Dispatcher, 
 		for _, pair := range want.Published {
 			s := dot(byText[pair[0].(string)], byText[pair[1].(string)])
 			t.Logf("%.4f, published %.4f: %q / %q", s, pair[2], pair[0], pair[1])
-			require.InDelta(t, pair[2], s, 1e-4)
+			require.InDelta(t, pair[2], s, near)
 		}
 	}
 	t.Logf("at most %.2g apart, cosine at least %.9f", apart, cosine)
-	require.LessOrEqual(t, apart, 1e-5)
-	require.GreaterOrEqual(t, cosine, 0.999999)
+	return apart, cosine
 }

@@ -10,7 +10,15 @@ package matmul
 // with the first fetch tiles of its rows: 1, 2, 4, 8 or 16 of them. k > 0.
 //
 //go:noescape
-func multiply1AVX2(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)
+func multiply1AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
+
+// widen1AVX2 sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].
+// Rows of sums and b have 1 vectors. If c is not nil, what would be sums goes to rows of c, cStep
+// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// with the first fetch tiles of its rows: 1, 2, 4, 8 or 16 of them. k > 0.
+//
+//go:noescape
+func widen1AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply2AVX2 sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].
 // Rows of sums and b have 2 vectors. If c is not nil, what would be sums goes to rows of c, cStep
@@ -18,7 +26,15 @@ func multiply1AVX2(sums *float32, a *float32, aRow int, b *float32, k int, rows 
 // with the first fetch tiles of its rows: 1, 2, 4, 8 or 16 of them. k > 0.
 //
 //go:noescape
-func multiply2AVX2(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)
+func multiply2AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
+
+// widen2AVX2 sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].
+// Rows of sums and b have 2 vectors. If c is not nil, what would be sums goes to rows of c, cStep
+// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// with the first fetch tiles of its rows: 1, 2, 4, 8 or 16 of them. k > 0.
+//
+//go:noescape
+func widen2AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply3AVX2 sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].
 // Rows of sums and b have 3 vectors. If c is not nil, what would be sums goes to rows of c, cStep
@@ -26,7 +42,15 @@ func multiply2AVX2(sums *float32, a *float32, aRow int, b *float32, k int, rows 
 // with the first fetch tiles of its rows: 1, 2, 4, 8 or 16 of them. k > 0.
 //
 //go:noescape
-func multiply3AVX2(sums *float32, a *float32, aRow int, b *float32, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *float32, fetch int)
+func multiply3AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
+
+// widen3AVX2 sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].
+// Rows of sums and b have 3 vectors. If c is not nil, what would be sums goes to rows of c, cStep
+// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// with the first fetch tiles of its rows: 1, 2, 4, 8 or 16 of them. k > 0.
+//
+//go:noescape
+func widen3AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // transposeAVX2 sets dst[c][r] = by[c]*src[r][c] for as many blocks of 8 rows and columns as it is
 // told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.

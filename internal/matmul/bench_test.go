@@ -16,10 +16,10 @@ func BenchmarkRun(b *testing.B) {
 			if w.n == 4096 && m == 2048 {
 				continue
 			}
-			for _, workers := range []int{1, 2} {
-				s := shape{m, w.n, w.k}
-				b.Run(fmt.Sprintf("%v/w%d", s, workers), func(b *testing.B) {
-					p := draw(rand.New(rand.NewPCG(1, 2)), s, 0)
+			for i := range 2 * int(matmul.Precisions) {
+				s, workers, precision := shape{m, w.n, w.k}, 1+i%2, matmul.Precision(i/2)
+				b.Run(fmt.Sprintf("%v/%v/w%d", precision, s, workers), func(b *testing.B) {
+					p := draw(rand.New(rand.NewPCG(1, 2)), s, uint(precision)<<11)
 					p.Workers = workers
 					e := matmul.New()
 					defer e.Close()

@@ -1,6 +1,9 @@
 package matmul
 
-import "testing"
+import (
+	"testing"
+	"unsafe"
+)
 
 // EachISA runs a test with every instruction set of this machine. What is packed under one
 // must not be used under another.
@@ -20,5 +23,10 @@ func Tile() (rows, cols int) { return chosen.tile, 3 * chosen.lanes }
 // MostK is the products of a partial sum.
 const MostK = mostK
 
-// Memory returns what is packed.
-func (p *Packed) Memory() []float32 { return p.memory }
+// Memory returns what is packed, pairs as the floats of the same bits.
+func (p *Packed) Memory() []float32 {
+	if len(p.pairs) > 0 {
+		return unsafe.Slice((*float32)(unsafe.Pointer(&p.pairs[0])), len(p.pairs))
+	}
+	return p.memory
+}

@@ -52,7 +52,7 @@ func TestNothingOutsideIsTouched(t *testing.T) {
 			trials = 60
 		}
 		for i := range trials {
-			s, form, end := shape{1 + r.IntN(40), 1 + r.IntN(110), 1 + r.IntN(230)}, uint(r.Uint32()%forms), i%2 == 0
+			s, form, end := shape{1 + r.IntN(40), 1 + r.IntN(110), 1 + r.IntN(230)}, uint(r.Uint32())%forms, i%2 == 0
 			p := draw(r, s, form)
 			for i, x := range []*[]float32{&p.A.Data, &p.b.Data, &p.C.Data, &p.Bias, &p.Before.Data, &p.Residual.Data} {
 				*x = memory[i].place(*x, end)

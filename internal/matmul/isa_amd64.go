@@ -2,27 +2,72 @@
 
 package matmul
 
-import "golang.org/x/sys/cpu"
+import (
+	"golang.org/x/sys/cpu"
+
+	"github.com/flashkit-go/flashkit/internal/amx"
+)
 
 // available returns what this machine has, the best first.
 func available() (list []*isa) {
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
-		list = append(list, &isa{
-			name: "avx512", lanes: 16, tile: 8, flops: 90, rows: 128, block: 1 << 18, fetch: []int{1, 3, 12},
-			multiply:  [3]multiplyFunc{multiply1AVX512, multiply2AVX512, multiply3AVX512},
-			finish:    [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, finishGELUTanhAVX512},
-			slope:     [activations]slopeFunc{nil, slopeReLUAVX512, slopeGELUAVX512, slopeGELUTanhAVX512},
-			transpose: transposeAVX512,
-		})
+		if cpu.X86.HasAVX512BF16 && amx.Has() {
+			u := avx512
+			u.name, u.rounded = "amx", tiles
+			list = append(list, &u)
+		}
+		if cpu.X86.HasAVX512BF16 {
+			u := avx512
+			u.name, u.rounded = "avx512bf16", func() *isa { return &avx512bf16 }
+			list = append(list, &u)
+		}
+		list = append(list, &avx512)
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
-		list = append(list, &isa{
-			name: "avx2", lanes: 8, tile: 4, flops: 60, rows: 64, block: 1 << 17, fetch: []int{1, 2, 4, 8, 16},
-			multiply:  [3]multiplyFunc{multiply1AVX2, multiply2AVX2, multiply3AVX2},
-			finish:    [activations]finishFunc{finishNoneAVX2, finishReLUAVX2, finishGELUAVX2, finishGELUTanhAVX2},
-			slope:     [activations]slopeFunc{nil, slopeReLUAVX2, slopeGELUAVX2, slopeGELUTanhAVX2},
-			transpose: transposeAVX2,
-		})
+		list = append(list, &avx2)
 	}
 	return append(list, &portable)
+}
+
+// tiles returns the routines of AMX, where the process may use it: only who asks for bf16 asks
+// for that.
+func tiles() *isa {
+	if amx.Allowed() {
+		return &amxbf16
+	}
+	return &avx512bf16
+}
+
+var amxbf16 = isa{
+	name: "amx", lanes: 16, tile: 16, flops: 800, rows: 128, block: 1 << 18, wide: 2, depth: 32, fetch: []int{1}, tiles: true,
+	pairs:     [3]pairsFunc{multiply1AMXBF16, multiply2AMXBF16},
+	roundRows: roundRowsAVX512BF16,
+	finish:    avx512.finish,
+	transpose: transposeAVX512,
+}
+
+var avx512 = isa{
+	name: "avx512", lanes: 16, tile: 8, flops: 90, rows: 128, block: 1 << 18, wide: 3, depth: 2, fetch: []int{1, 3, 12},
+	multiply:  [3]multiplyFunc{multiply1AVX512, multiply2AVX512, multiply3AVX512},
+	widen:     [3]widenFunc{widen1AVX512, widen2AVX512, widen3AVX512},
+	finish:    [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, finishGELUTanhAVX512},
+	slope:     [activations]slopeFunc{nil, slopeReLUAVX512, slopeGELUAVX512, slopeGELUTanhAVX512},
+	transpose: transposeAVX512,
+}
+
+var avx512bf16 = isa{
+	name: "avx512bf16", lanes: 16, tile: 8, flops: 180, rows: 128, block: 1 << 18, wide: 3, depth: 2, fetch: []int{1, 3, 12},
+	pairs:     [3]pairsFunc{multiply1AVX512BF16, multiply2AVX512BF16, multiply3AVX512BF16},
+	roundRows: roundRowsAVX512BF16,
+	finish:    avx512.finish,
+	transpose: transposeAVX512,
+}
+
+var avx2 = isa{
+	name: "avx2", lanes: 8, tile: 4, flops: 60, rows: 64, block: 1 << 17, wide: 3, depth: 2, fetch: []int{1, 2, 4, 8, 16},
+	multiply:  [3]multiplyFunc{multiply1AVX2, multiply2AVX2, multiply3AVX2},
+	widen:     [3]widenFunc{widen1AVX2, widen2AVX2, widen3AVX2},
+	finish:    [activations]finishFunc{finishNoneAVX2, finishReLUAVX2, finishGELUAVX2, finishGELUTanhAVX2},
+	slope:     [activations]slopeFunc{nil, slopeReLUAVX2, slopeGELUAVX2, slopeGELUTanhAVX2},
+	transpose: transposeAVX2,
 }

@@ -14,16 +14,20 @@ type job struct {
 	packed     *Packed         // of what is packed, which lies in A
 	done       <-chan struct{} // of the call's context
 
+	isa     *isa
 	cut     panels
 	rows    int  // of an item
 	group   int  // panels of an item
 	kBlock  int  // products of a partial sum
-	copies  bool // A, whose rows have gaps, is copied a part at a time
+	copies  bool // A, whose rows have gaps or are rounded, is copied a part at a time
+	copied  int  // where in a worker's memory that is, after the sums,
+	rounded int  // where its pairs are,
+	widened int  // and a part of B
 	plain   bool // C is the product, or that and a bias
 	items   int64
 	next    atomic.Int64
 	workers int
-	work    [][]float32 // of each worker: sums, and then a part of A
+	work    [][]float32 // of each worker
 }
 
 const (
@@ -46,16 +50,21 @@ func equalParts(n, most, unit int) int {
 func (j *job) plan() {
 	a := &j.args
 	m, k := a.C.Rows, a.B.k
-	j.cut = panelsOf(a.B.n)
-	j.kBlock = max(16, equalParts(k, mostK, 16)) // of no K, too: block counts by it
-	time := 2 * float64(m) * float64(k) * float64(a.B.n) / chosen.flops
+	u := a.B.isa
+	j.isa, j.cut = u, a.B.cut()
+	unit := 16
+	if a.B.made == BF16 {
+		unit = 32
+	}
+	j.kBlock = max(unit, equalParts(k, mostK, unit)) // of no K, too: block counts by it
+	time := 2 * float64(m) * float64(k) * float64(a.B.n) / u.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
-	tile := chosen.tile
-	j.rows, j.group, j.copies = equalParts(m, chosen.rows, tile), 1, a.A.ColStride != 1
+	tile := u.tile
+	j.rows, j.group, j.copies = equalParts(m, u.rows, tile), 1, a.A.ColStride != 1 || a.B.made == BF16
 	switch {
 	case j.copies:
 		j.group = equalParts(j.cut.count(), copyGroup, 1)
-	case j.rows*k > chosen.block:
+	case j.rows*k > u.block:
 		j.group = panelGroup
 	}
 	for j.tooFew(tile) {
@@ -70,7 +79,26 @@ func (j *job) plan() {
 	}
 	j.plain = a.Activation == None && a.Before.Data == nil && a.Residual.Data == nil && !a.Accumulate
 	j.items = int64(j.count())
-	j.hold(j.sumsOf(j.group) + j.copied())
+	j.hold(j.layout())
+}
+
+// layout sets where things are in a worker's memory, each at a cache line, and returns how
+// large that is.
+func (j *job) layout() int {
+	part := j.rows * j.kBlock
+	j.copied = j.sumsOf(j.group)
+	j.rounded = j.copied
+	if j.args.A.ColStride != 1 || j.copies && j.isa.roundRows == nil {
+		j.rounded += part
+	}
+	j.widened = j.rounded
+	if j.args.B.made == BF16 && j.isa.roundRows != nil {
+		j.widened += part / 2
+	}
+	if j.args.B.made != Float32 && j.isa.goes() {
+		return j.widened + j.kBlock*min(j.cut.size, j.cut.vectors)*j.isa.lanes
+	}
+	return j.widened
 }
 
 // tooFew reports whether smaller items would keep the workers busier: a helper that waits
@@ -90,14 +118,8 @@ func (j *job) groups() int { return (j.cut.count() + j.group - 1) / j.group }
 func (j *job) count() int { return (j.args.C.Rows + j.rows - 1) / j.rows * j.groups() }
 
 // sumsOf returns how many sums an item has in so many panels.
-func (j *job) sumsOf(panels int) int { return panels * j.rows * min(3, j.cut.vectors) * chosen.lanes }
-
-// copied returns how many elements of A an item copies at a time.
-func (j *job) copied() int {
-	if !j.copies {
-		return 0
-	}
-	return j.rows * j.kBlock
+func (j *job) sumsOf(panels int) int {
+	return panels * j.rows * min(j.cut.size, j.cut.vectors) * j.isa.lanes
 }
 
 // hold reserves the workspace of all workers, so that a later call allocates nothing.
@@ -155,12 +177,12 @@ func (j *job) block(work []float32, row, first int) {
 			p.a = Matrix{Data: a.Data[row*a.RowStride+from*a.ColStride:], Rows: rows, Cols: p.n, RowStride: a.RowStride, ColStride: a.ColStride}
 		}
 		if j.copies && k > 0 {
-			p.a.copyTo(work[j.sumsOf(j.group):])
+			j.copyPart(&p, work)
 		}
 		for i := first; i < last; i++ {
 			p.col, p.width = j.cut.at(i)
 			p.sums = work[(i-first)*size:][:rows*p.width]
-			j.part(&p, j.follows(i, first, last, from, p.n))
+			j.part(&p, work[j.widened:], j.follows(i, first, last, from, p.n))
 		}
 	}
 }
@@ -180,7 +202,7 @@ func (j *job) follows(panel, first, last, from, n int) int {
 		panel, from = ahead%j.cut.count(), 0
 	}
 	col, width := j.cut.at(panel)
-	return k*col + from*width
+	return j.args.B.at(col, from, width)
 }
 
 // A part is the products of rows of A with a panel, from a column of A on.
@@ -188,48 +210,82 @@ type part struct {
 	row, rows, col, width int
 	from, n               int
 	a                     Matrix    // that part of A
+	pairs                 *uint32   // or its pairs, rows half a kBlock apart
 	sums                  []float32 // [rows][width]
+}
+
+// copyPart makes a part's A a copy, without gaps or rounded.
+func (j *job) copyPart(p *part, work []float32) {
+	if j.args.A.ColStride != 1 || j.isa.roundRows == nil {
+		p.a.copyTo(work[j.copied:])
+	}
+	if j.args.B.made == BF16 {
+		p.pairs = j.round(&p.a, work)
+	}
 }
 
 // part adds up a part, and after the last one of K finishes C. Memory of B at next is
 // prefetched.
-func (j *job) part(p *part, next int) {
+func (j *job) part(p *part, work []float32, next int) {
 	a := &j.args
 	last := p.from+p.n == a.B.k
-	at := a.B.k*p.col + p.from*p.width
 	switch {
 	case a.B.k == 0:
 		clear(p.sums)
-	case chosen.multiply[0] == nil:
-		if p.from == 0 {
-			clear(p.sums)
-		}
-		multiplyPortable(p.sums, &p.a, a.B.memory[at:][:p.n*p.width], p.width)
+	case j.isa.goes():
+		j.multiplyPortable(p, work)
 	default:
 		var c, bias *float32
-		if last && j.plain && p.col+p.width <= a.B.n {
+		if last && j.plain && !j.isa.tiles && p.col+p.width <= a.B.n {
 			c = a.C.at(p.row, p.col)
 			if a.Bias != nil {
 				bias = &a.Bias[p.col]
 			}
 		}
-		multiply, ahead := chosen.multiply[p.width/chosen.lanes-1], &a.B.memory[min(next, len(a.B.memory)-1)]
-		multiply(&p.sums[0], &p.a.Data[0], p.a.RowStride, &a.B.memory[at], p.n, p.rows, min(p.from, 1), c, a.C.RowStride, bias, ahead, fetchTiles(p.rows))
+		j.multiply(p, c, bias, next)
 		if c != nil {
 			return
 		}
 	}
 	if last {
-		a.finish(p)
+		j.finish(p)
 	}
+}
+
+// multiply calls the routine for the part's panel. What becomes C goes to c, if that is not nil.
+func (j *job) multiply(p *part, c, bias *float32, next int) {
+	b, i := j.args.B, p.width/j.isa.lanes-1
+	at, add, cStep, ahead, fetch := b.at(p.col, p.from, p.width), min(p.from, 1), j.args.C.RowStride, b.ahead(next), j.fetchTiles(p.rows)
+	switch {
+	case b.made == Float32:
+		j.isa.multiply[i](&p.sums[0], &p.a.Data[0], &b.memory[at], p.a.RowStride, p.n, p.rows, add, c, cStep, bias, ahead, fetch)
+	case p.pairs != nil:
+		j.isa.pairs[i](&p.sums[0], p.pairs, &b.pairs[at], j.kBlock/2, j.isa.pairsOf(p.n), p.rows, add, c, cStep, bias, ahead, fetch)
+	default:
+		j.isa.widen[i](&p.sums[0], &p.a.Data[0], &b.pairs[at], p.a.RowStride, p.n, p.rows, add, c, cStep, bias, ahead, fetch)
+	}
+}
+
+// multiplyPortable is multiply in Go. work has room for a part of B.
+func (j *job) multiplyPortable(p *part, work []float32) {
+	if p.from == 0 {
+		clear(p.sums)
+	}
+	b, n := j.args.B, p.n*p.width
+	if b.made == Float32 {
+		multiplyPortable(p.sums, &p.a, b.memory[b.at(p.col, p.from, p.width):][:n], p.width)
+		return
+	}
+	b.widen(work, p.col, p.from, p.n, p.width)
+	multiplyPortable(p.sums, &p.a, work[:n], p.width)
 }
 
 // fetchTiles returns with how many tiles the next part of B is prefetched: with nearly all of
 // them, as memory that is asked for it in a burst keeps reads of A and B waiting, and then idles.
-func fetchTiles(rows int) int {
+func (j *job) fetchTiles(rows int) int {
 	most := 1
-	for _, n := range chosen.fetch {
-		if n*chosen.tile <= rows {
+	for _, n := range j.isa.fetch {
+		if n*j.isa.tile <= rows {
 			most = n
 		}
 	}
@@ -247,9 +303,10 @@ func (a *Matrix) copyTo(memory []float32) {
 func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
 
 // finish writes a part of C.
-func (a *Args) finish(p *part) {
+func (j *job) finish(p *part) {
+	a := &j.args
 	row, col, cols := p.row, p.col, min(p.width, a.B.n-p.col)
-	if chosen.finish[a.Activation] == nil {
+	if j.isa.finish[a.Activation] == nil {
 		a.finishPortable(p.sums, row, col, p.rows, cols, p.width)
 		return
 	}
@@ -267,7 +324,7 @@ func (a *Args) finish(p *part) {
 	if a.Accumulate {
 		add = 1
 	}
-	chosen.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &p.sums[0], p.width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, p.rows, cols, add)
+	j.isa.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &p.sums[0], p.width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, p.rows, cols, add)
 }
 
 // elements applies an activation, or its derivative, to the elements from the given one on.

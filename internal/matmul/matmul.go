@@ -1,5 +1,6 @@
 // Package matmul multiplies float32 matrices on the CPU: C = act(A B + bias) + residual, with
-// B in panels that are packed once for weights, or for each call.
+// B in panels that are packed once for weights, or for each call. B, or A and B, may be rounded
+// to bf16: see Precision.
 //
 // Element (i, j) of C depends on row i of A, on B and on the bias alone, and its sum over K
 // has one order: the bits of a row do not depend on the other rows, on their number, or on
@@ -104,7 +105,7 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 // Pack is p.Pack(b) by so many goroutines at most, 0 for GOMAXPROCS.
 func (e *Engine) Pack(p *Packed, b Matrix, most int) {
 	p.begin(&b)
-	if len(p.memory) == 0 {
+	if p.empty() {
 		return
 	}
 	j := e.newJob(nil)

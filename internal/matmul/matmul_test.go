@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
@@ -62,18 +63,18 @@ func draw(r *rand.Rand, s shape, form uint) *product {
 		poison(p.Before)
 	}
 	p.Activation = matmul.Activation(form >> 9 & 3)
-	p.B = new(matmul.Packed)
+	p.B = &matmul.Packed{Precision: matmul.Precision(form >> 11 % uint(matmul.Precisions))}
 	p.B.Pack(p.b)
 	return p
 }
 
-const forms = 1 << 11
+const forms = uint(matmul.Precisions) << 11
 
 // someForms returns all forms, or some where tests are to be short.
 func someForms(r *rand.Rand) []int {
-	list := r.Perm(forms)
+	list := r.Perm(int(forms))
 	if testing.Short() {
-		list = list[:forms/8]
+		list = list[:forms/16]
 	}
 	return list
 }
@@ -112,6 +113,14 @@ func at(m matmul.Matrix, i, j int) float64 { return float64(m.Data[i*m.RowStride
 
 const eps = 0x1p-24
 
+// rounded returns an element as products from the given precision on see it.
+func (p *product) rounded(x float64, from matmul.Precision) float64 {
+	if p.B.Precision < from {
+		return x
+	}
+	return float64(half.FromBF16(half.ToBF16(float32(x))))
+}
+
 // check compares with float64. The bound is that of sums of K products in any order, and of
 // two roundings for each of what follows, by as much as an activation may stretch it.
 func (p *product) check(t testing.TB, msg string) {
@@ -119,7 +128,7 @@ func (p *product) check(t testing.TB, msg string) {
 		for j := range p.C.Cols {
 			sum, size := 0.0, 0.0
 			for k := range p.A.Cols {
-				x := float64(p.A.Data[i*p.A.RowStride+k*p.A.ColStride]) * float64(p.b.Data[k*p.b.RowStride+j*p.b.ColStride])
+				x := p.rounded(at(p.A, i, k), matmul.BF16) * p.rounded(at(p.b, k, j), matmul.BF16Weights)
 				sum, size = sum+x, size+math.Abs(x)
 			}
 			if p.Bias != nil {
@@ -197,7 +206,7 @@ func TestAgainstFloat64(t *testing.T) {
 		}
 		k := matmul.MostK
 		for _, s := range []shape{{1, 1, k}, {20, 50, 2*k + 3}, {3, 1000, 10}, {70, 5, 5 * k}, {8, 48, k + 1}, {129, 20, 2 * k}, {300, 17, 33}} { // of several partial sums, too
-			form := uint(r.Uint32() % forms)
+			form := uint(r.Uint32()) % forms
 			p := draw(r, s, form)
 			run(t, e, p)
 			p.check(t, fmt.Sprintf("%v form %d", s, form))
@@ -214,14 +223,14 @@ func TestTails(t *testing.T) {
 		for m := range 2*rows + 2 {
 			for n := range 2*cols + 2 {
 				s := shape{m, n, r.IntN(20)}
-				form := uint(r.Uint32() % forms)
+				form := uint(r.Uint32()) % forms
 				p := draw(r, s, form)
 				run(t, e, p)
 				p.check(t, fmt.Sprintf("%v form %d", s, form))
 			}
 		}
 		for k := range matmul.MostK + 9 {
-			p := draw(r, shape{1 + r.IntN(3), 1 + r.IntN(5), k}, uint(k))
+			p := draw(r, shape{1 + r.IntN(3), 1 + r.IntN(5), k}, uint(k)|uint(r.Uint32()%3)<<11)
 			run(t, e, p)
 			p.check(t, fmt.Sprintf("k %d", k))
 		}
@@ -234,7 +243,7 @@ func TestNothingElseIsWritten(t *testing.T) {
 		r, e := seeded(t), matmul.New()
 		defer e.Close()
 		for range 200 {
-			p := draw(r, shape{1 + r.IntN(30), 1 + r.IntN(120), r.IntN(30)}, uint(r.Uint32()%forms)|1<<4|1<<1)
+			p := draw(r, shape{1 + r.IntN(30), 1 + r.IntN(120), r.IntN(30)}, uint(r.Uint32())%forms|1<<4|1<<1)
 			type memory struct {
 				m      matmul.Matrix
 				before []float32
@@ -289,7 +298,7 @@ func TestBitsOfRows(t *testing.T) {
 		defer e.Close()
 		for range 8 {
 			s := shape{200, 1 + r.IntN(200), 1 + r.IntN(500)}
-			p := draw(r, s, uint(r.Uint32()%forms)&^(1<<5))
+			p := draw(r, s, uint(r.Uint32())%forms&^(1<<5))
 			run(t, e, p)
 			for range 10 {
 				from := r.IntN(s.m)
@@ -383,7 +392,7 @@ func TestConcurrentCalls(t *testing.T) {
 	defer e.Close()
 	var wait sync.WaitGroup
 	for range 8 {
-		s, form := shape{60 + r.IntN(100), 100 + r.IntN(100), 200 + r.IntN(300)}, uint(r.Uint32()%forms)
+		s, form := shape{60 + r.IntN(100), 100 + r.IntN(100), 200 + r.IntN(300)}, uint(r.Uint32())%forms
 		p := draw(r, s, form&^(1<<5))
 		run(t, e, p)
 		wait.Go(func() {
@@ -455,6 +464,7 @@ func TestErrors(t *testing.T) {
 		{"Before.RowStride = 0", func(p *product) { p.Before = p.C; p.Before.RowStride = 0 }},
 		{"Residual.Data = 1", func(p *product) { p.Residual = p.C; p.Residual.Data = p.C.Data[:1] }},
 		{"Workers = -1", func(p *product) { p.Workers = -1 }},
+		{"B.Precision = 3", func(p *product) { p.B.Precision = 3; p.B.Pack(p.b) }},
 		{"B.Data = 3", func(p *product) { p.B.Pack(matmul.Dense(make([]float32, 3), 6, 7)) }},
 		{"B.Rows = -1", func(p *product) { p.B.Pack(matmul.Matrix{Rows: -1}) }},
 		{"B.Data = 9", func(p *product) {

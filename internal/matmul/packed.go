@@ -6,11 +6,16 @@ import (
 )
 
 // Packed is B in panels: of so many columns as a register tile has, one after the other, each
-// [K][width]. Columns beyond N are 0. It may be used by any number of calls at the same time,
-// but not while Pack runs.
+// [K][width], or [K/2][width] of pairs of bf16. Columns beyond N are 0. It may be used by any
+// number of calls at the same time, but not while Pack runs.
 type Packed struct {
-	memory []float32
+	Precision Precision // of the next Pack, and of products with what it packs
+
+	memory []float32 // of Float32
+	pairs  []uint32  // of the others
 	k, n   int
+	made   Precision // by Pack
+	isa    *isa
 	err    error // of Pack
 }
 
@@ -29,7 +34,12 @@ func (p *Packed) Pack(b Matrix) {
 
 // begin checks b and makes room for it.
 func (p *Packed) begin(b *Matrix) {
-	p.k, p.n, p.memory = 0, 0, p.memory[:0]
+	p.k, p.n, p.memory, p.pairs = 0, 0, p.memory[:0], p.pairs[:0]
+	p.made, p.isa = p.Precision, chosen.of(p.Precision)
+	if p.made >= Precisions {
+		p.err = problem("B.Precision", uint8(p.made), "must be Float32, BF16Weights or BF16")
+		return
+	}
 	if p.err = b.check("B", b.Rows, b.Cols); p.err != nil {
 		return
 	}
@@ -39,26 +49,61 @@ func (p *Packed) begin(b *Matrix) {
 		return
 	}
 	p.k, p.n = b.Rows, b.Cols
-	if p.k > 0 && p.n > 0 {
-		p.memory = aligned(p.memory, p.k*panelsOf(p.n).vectors*chosen.lanes)
+	words := p.depth() * p.cut().vectors * p.isa.lanes
+	switch {
+	case words == 0:
+	case p.made == Float32:
+		p.memory = aligned(p.memory, words)
+	default:
+		p.pairs = aligned(p.pairs, words)
 	}
+}
+
+// cut returns the panels.
+func (p *Packed) cut() panels { return p.isa.panelsOf(p.n) }
+
+// depth returns the rows of a panel: of floats, or of pairs.
+func (p *Packed) depth() int {
+	if p.made == Float32 {
+		return p.k
+	}
+	return p.isa.pairsOf(p.k)
+}
+
+// at returns where row from of the panel at col lies.
+func (p *Packed) at(col, from, width int) int {
+	if p.made != Float32 {
+		from /= 2
+	}
+	return p.depth()*col + from*width
+}
+
+// empty reports whether there is nothing to pack.
+func (p *Packed) empty() bool { return len(p.memory)+len(p.pairs) == 0 }
+
+// ahead returns the address of what is packed at an index, or of the end.
+func (p *Packed) ahead(i int) *byte {
+	if p.made == Float32 {
+		return (*byte)(unsafe.Pointer(&p.memory[min(i, len(p.memory)-1)]))
+	}
+	return (*byte)(unsafe.Pointer(&p.pairs[min(i, len(p.pairs)-1)]))
 }
 
 // items returns into how many items the packing of b is cut: rows that lie without gaps, or
 // else panels.
 func (p *Packed) items(b *Matrix) int64 {
 	switch {
-	case len(p.memory) == 0:
+	case p.empty():
 		return 0
 	case b.ColStride == 1:
 		return int64((p.k + packRows - 1) / packRows)
 	}
-	return int64(panelsOf(p.n).count())
+	return int64(p.cut().count())
 }
 
 // pack packs an item.
 func (p *Packed) pack(b *Matrix, item int) {
-	cut, from, to := panelsOf(p.n), 0, p.k
+	cut, from, to := p.cut(), 0, p.k
 	first, last := item, item+1
 	if b.ColStride == 1 {
 		from, first, last = item*packRows, 0, cut.count()
@@ -66,19 +111,23 @@ func (p *Packed) pack(b *Matrix, item int) {
 	}
 	for i := first; i < last; i++ {
 		col, width := cut.at(i)
+		if p.made != Float32 {
+			p.packPairs(b, col, width, from, to)
+			continue
+		}
 		rows := Matrix{b.Data[from*b.RowStride:], to - from, b.Cols, b.RowStride, b.ColStride}
 		packPanel(p.memory[p.k*col+from*width:], rows, col, width)
 	}
 }
 
-// aligned returns n floats that begin with a cache line, in x where it is large enough.
-func aligned(x []float32, n int) []float32 {
+// aligned returns n words that begin with a cache line, in x where it is large enough.
+func aligned[T float32 | uint32](x []T, n int) []T {
 	const line = 64
 	if cap(x) >= n {
 		return x[:n]
 	}
-	x = make([]float32, n+line/4)
-	advise(x)
+	x = make([]T, n+line/4)
+	advise(unsafe.Pointer(&x[0]), 4*len(x))
 	skip := int(-uintptr(unsafe.Pointer(&x[0])) % line / 4)
 	return x[skip:][:n]
 }
@@ -132,29 +181,32 @@ func packElements(dst []float32, b Matrix, row, col, cols, width int) {
 }
 
 // Panels are the parts of N columns: of three vectors, and one or two of two at the end, as
-// a part of one vector would take the time of two.
+// a part of one vector would take the time of two. Tiles of AMX have panels of two vectors,
+// and one of one at the end.
 type panels struct {
 	vectors int // in all
-	wide    int // panels of three vectors
+	size    int // vectors of a wide panel
+	wide    int // their number
+	lanes   int
 }
 
-func panelsOf(n int) panels {
-	v := (n + chosen.lanes - 1) / chosen.lanes
-	narrow := (3 - v%3) % 3
-	return panels{v, max(0, (v-2*narrow)/3)}
+func (u *isa) panelsOf(n int) panels {
+	v, wide := (n+u.lanes-1)/u.lanes, 0
+	if narrow := (3 - v%3) % 3; u.wide == 3 {
+		wide = max(0, (v-2*narrow)/3)
+	} else {
+		wide = v / u.wide
+	}
+	return panels{v, u.wide, wide, u.lanes}
 }
 
-func (p panels) count() int { return p.wide + (p.vectors-3*p.wide+1)/2 }
+func (p panels) count() int { return p.wide + (p.vectors-p.size*p.wide+1)/2 }
 
 // at returns the first column of panel i and its width, that of whole vectors.
 func (p panels) at(i int) (col, width int) {
-	first := 3 * i
-	if i > p.wide {
-		first -= i - p.wide
-	}
-	size := 3
+	first, size := p.size*min(i, p.wide)+2*max(0, i-p.wide), p.size
 	if i >= p.wide {
 		size = min(2, p.vectors-first)
 	}
-	return first * chosen.lanes, size * chosen.lanes
+	return first * p.lanes, size * p.lanes
 }

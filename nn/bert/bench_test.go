@@ -54,7 +54,15 @@ func randomModel(t testing.TB, c Config) *Model {
 
 // BenchmarkVectors reports sentences a second.
 func BenchmarkVectors(b *testing.B) {
-	m, d := randomModel(b, miniLM), opened(b)
+	for _, precision := range []string{"f32", "bf16-weights", "bf16"} {
+		c := miniLM
+		c.Precision = precision
+		b.Run(precision, func(b *testing.B) { benchmarkVectors(b, randomModel(b, c)) })
+	}
+}
+
+func benchmarkVectors(b *testing.B, m *Model) {
+	d := opened(b)
 	for _, c := range []struct {
 		name       string
 		sentences  int

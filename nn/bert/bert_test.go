@@ -39,10 +39,13 @@ func readTiny(t testing.TB) (tiny, []byte) {
 }
 
 // loadTiny returns the model with another activation, if act is not empty.
-func loadTiny(t testing.TB, act string) *Model {
+func loadTiny(t testing.TB, act string) *Model { return loadTinyIn(t, act, "") }
+
+func loadTinyIn(t testing.TB, act, precision string) *Model {
 	v, weights := readTiny(t)
 	c, err := ParseConfig(v.Config)
 	require.NoError(t, err)
+	c.Precision = precision
 	if act != "" {
 		c.Activation = act
 	}
@@ -151,7 +154,13 @@ func randomBatch(seed uint64, sequences, longest int) Batch {
 
 // Any number of workers, and any Step at the same time, give the same bits.
 func TestSameBits(t *testing.T) {
-	m, d := loadTiny(t, ""), opened(t).Frozen()
+	for _, precision := range []string{"", "bf16-weights", "bf16"} {
+		t.Run(precision, func(t *testing.T) { sameBits(t, loadTinyIn(t, "", precision)) })
+	}
+}
+
+func sameBits(t *testing.T, m *Model) {
+	d := opened(t).Frozen()
 	b := randomBatch(1, 60, 40)
 	require.Greater(t, len(b.IDs), 4*groupRows)
 	e := NewEncoder(m, d)

@@ -20,6 +20,14 @@ type Config struct {
 	Types        int     // token types
 	Eps          float64 // of the layer norms, added to the variance; at least 0
 	Activation   string  // between the two products: gelu (by erf), gelu_new (by tanh) or relu
+	Precision    string  // of the products of layers: f32, or empty; bf16-weights or bf16. Files have none
+}
+
+// precisions are what the products of layers multiply: float32; weights that are rounded to
+// bf16, in half the memory, on any processor; rows rounded to bf16, too, which is fast by AMX or
+// AVX512-BF16 and the same but for the last bits by others. Sums, and all else, are float32.
+var precisions = map[string]matmul.Precision{
+	"": matmul.Float32, "f32": matmul.Float32, "bf16-weights": matmul.BF16Weights, "bf16": matmul.BF16,
 }
 
 // activations has the names of Hugging Face.
@@ -56,7 +64,7 @@ func ParseConfig(file []byte) (Config, error) {
 	case c.Decoder:
 		return Config{}, problem("is_decoder", c.Decoder, "must be false")
 	}
-	x := Config{c.Vocab, c.Hidden, c.Layers, c.Heads, c.Intermediate, c.Positions, c.Types, c.Eps, c.Activation}
+	x := Config{c.Vocab, c.Hidden, c.Layers, c.Heads, c.Intermediate, c.Positions, c.Types, c.Eps, c.Activation, ""}
 	return x, x.check()
 }
 
@@ -81,6 +89,9 @@ func (c *Config) check() error {
 	}
 	if _, ok := activations[c.Activation]; !ok {
 		return problem("Config.Activation", fmt.Sprintf("%.40q", c.Activation), "must be gelu, gelu_new or relu")
+	}
+	if _, ok := precisions[c.Precision]; !ok {
+		return problem("Config.Precision", fmt.Sprintf("%.40q", c.Precision), "must be f32, bf16-weights or bf16")
 	}
 	return nil
 }

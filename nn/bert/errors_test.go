@@ -27,7 +27,7 @@ func TestParseConfigRefuses(t *testing.T) {
 		`"intermediate_size":56,"max_position_embeddings":40,"type_vocab_size":2,"hidden_act":"gelu"}`
 	c, err := ParseConfig([]byte(good))
 	require.NoError(t, err)
-	require.Equal(t, Config{50, 32, 2, 4, 56, 40, 2, 1e-12, "gelu"}, c)
+	require.Equal(t, Config{50, 32, 2, 4, 56, 40, 2, 1e-12, "gelu", ""}, c)
 	for _, x := range []struct{ old, new, field, value string }{
 		{`"bert"`, `"roberta"`, "model_type", `"roberta"`},
 		{`"model_type":"bert",`, ``, "model_type", `""`},

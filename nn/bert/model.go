@@ -42,7 +42,7 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := loader{file: f}
+	l := loader{file: f, precision: precisions[c.Precision]}
 	if _, ok := f.Tensor("embeddings.word_embeddings.weight"); !ok {
 		l.prefix = "bert."
 	}
@@ -66,10 +66,11 @@ func (m *Model) Config() Config { return m.config }
 
 // A loader reads tensors until one is not as it should be.
 type loader struct {
-	file   *safetensors.File
-	prefix string
-	err    error
-	qkv    []float32 // of a layer, before it is packed
+	file      *safetensors.File
+	prefix    string
+	precision matmul.Precision
+	err       error
+	qkv       []float32 // of a layer, before it is packed
 }
 
 func (l *loader) layer(prefix string, c *Config) (x layer) {
@@ -96,6 +97,7 @@ func (l *loader) linear(p *matmul.Packed, name string, out, in int) []float32 {
 
 func (l *loader) pack(p *matmul.Packed, x []float32, out, in int) {
 	if l.err == nil {
+		p.Precision = l.precision
 		p.Pack(matmul.Dense(x, out, in).T())
 	}
 }

@@ -24,7 +24,7 @@ import (
 
 func main() {
 	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2, AVX512BF16 or AMXBF16")
-	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, matmul or elements of these, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, matmul or elements of these, matmul of AVX512BF16 and AMXBF16, else none")
 	flag.Parse()
 	write, ok := newGenerator(*name).routines()[*pass]
 	if !ok {
@@ -41,9 +41,9 @@ func (g *generator) routines() map[string]func() {
 	case "AVX512", "AVX2":
 		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "values": g.valueRoutines, "rows": g.rowRoutines, "matmul": g.matmul, "elements": g.elementwise}
 	case "AVX512BF16":
-		return map[string]func(){"": g.bf16Routines}
+		return map[string]func(){"": g.bf16Routines, "matmul": g.pairProducts}
 	}
-	return map[string]func(){"forward": g.amxForward, "backward": g.amxBackward, "decode": g.amxDecode}
+	return map[string]func(){"forward": g.amxForward, "backward": g.amxBackward, "decode": g.amxDecode, "matmul": g.tileMatmul}
 }
 
 func (g *generator) laneRoutines() {

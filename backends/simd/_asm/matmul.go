@@ -14,6 +14,7 @@ import (
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 3; vectors++ {
 		g.multiplyPanel(vectors)
+		g.widenPanel(vectors)
 	}
 	g.transpose()
 	for _, a := range []activation{
@@ -38,6 +39,8 @@ func (g *generator) tileRows() int {
 // A panel is the routine that multiplies rows of A with a panel: where things are.
 type panel struct {
 	vectors            int
+	widened            bool // B is pairs of bf16, A float32
+	upper              VecPhysical
 	sums, a, b, k      GPVirtual
 	aRow, aRow3        GPVirtual // bytes
 	rows, ahead        GPVirtual
@@ -45,21 +48,44 @@ type panel struct {
 	lanesB, broadcasts []VecPhysical
 }
 
-// multiplyPanel emits C += A B for a panel.
+// multiplyPanel emits C += A B for a panel of float32. With those of AVX512-BF16, A and B are
+// pairs of bf16.
 func (g *generator) multiplyPanel(vectors int) {
-	fetches := g.fetches()
-	g.arithmetic(fmt.Sprintf("multiply%d", vectors),
-		"func(sums, a *float32, aRow int, b *float32, k, rows, add int, c *float32, cStep int, bias, ahead *float32, fetch int)",
-		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].",
+	if g.bf16 {
+		g.panel(&panel{vectors: vectors}, "multiply", "a, b *uint32",
+			"sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].")
+		return
+	}
+	g.panel(&panel{vectors: vectors}, "multiply", "a, b *float32",
+		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].")
+}
+
+// widenPanel emits C += A B for a panel of pairs of bf16, each of which is the upper half of
+// a float32. A product is exact before it is added.
+func (g *generator) widenPanel(vectors int) {
+	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
+		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].")
+}
+
+// panel emits a routine that multiplies.
+func (g *generator) panel(p *panel, name, operands, does string) {
+	fetches, vectors := g.fetches(), p.vectors
+	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
+		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
 		fmt.Sprintf("Rows of sums and b have %d vectors. If c is not nil, what would be sums goes to rows of c, cStep", vectors),
 		"elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,",
 		fmt.Sprintf("with the first fetch tiles of its rows: %v of them. k > 0.", anyOf(fetches)))
-	p := &panel{vectors: vectors, sums: param("sums"), a: param("a"), aRow: bytes(param("aRow")),
-		b: param("b"), k: param("k"), rows: param("rows"), ahead: param("ahead"), aRow3: GP64(), a0: GP64(), a4: GP64(), at: GP64(), n: GP64()}
+	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
+	p.b, p.k, p.rows, p.ahead = param("b"), param("k"), param("rows"), param("ahead")
+	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()
 	most := g.tileRows()
 	used := most * vectors
 	p.lanesB, p.broadcasts = g.registers[used:used+vectors], g.registers[used+vectors:]
 	p.broadcasts = p.broadcasts[:min(4, len(p.broadcasts))]
+	if p.widened && g.avx512 {
+		p.upper = g.registers[len(g.registers)-1]
+		VMOVUPS(g.upperHalves(), p.upper)
+	}
 	LEAQ(Mem{Base: p.aRow, Index: p.aRow, Scale: 2}, p.aRow3)
 	g.chooseFetch(fetches)
 	for _, n := range fetches {
@@ -208,27 +234,68 @@ func (g *generator) storeTile(p *panel, acc [][]VecPhysical, name string) {
 
 // steps emits the loop over K. Each step prefetches so many bytes.
 func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, ahead int) {
-	rowBytes := p.vectors * g.vectorBytes
+	rowBytes, halves := p.vectors*g.vectorBytes, 1
+	if p.widened {
+		halves = 2
+		SHRQ(Imm(1), p.n)
+	}
 	unrolled(label, p.n, func(i int) {
 		for at := (i*ahead + line - 1) / line * line; at < (i+1)*ahead; at += line {
 			PREFETCHT1(Mem{Base: p.ahead, Disp: at})
 		}
-		for v, z := range p.lanesB {
-			VMOVUPS(g.part(Mem{Base: p.at, Disp: i * rowBytes}, v), z)
-		}
-		for r := range acc {
-			x := p.broadcasts[r%len(p.broadcasts)]
-			VBROADCASTSS(rowAt([]GPVirtual{p.a0, p.a4}[r/4], p.aRow, p.aRow3, r%4).Offset(i*4), x)
-			for v, z := range p.lanesB {
-				VFMADD231PS(x, z, acc[r][v])
-			}
+		for half := range halves {
+			g.loadB(p, i*rowBytes, half)
+			g.addStep(p, acc, (i*halves+half)*4)
 		}
 	}, func(steps int) {
-		ADDQ(U32(uint32(steps*4)), p.a0)
+		ADDQ(U32(uint32(steps*halves*4)), p.a0)
 		if len(acc) > 4 {
-			ADDQ(U32(uint32(steps*4)), p.a4)
+			ADDQ(U32(uint32(steps*halves*4)), p.a4)
 		}
 		ADDQ(U32(uint32(steps*rowBytes)), p.at)
 		ADDQ(U32(uint32(steps*ahead)), p.ahead)
 	})
+	if !p.widened {
+		return
+	}
+	TESTQ(U32(1), p.k)
+	JZ(LabelRef(label + "even"))
+	g.loadB(p, 0, 0)
+	g.addStep(p, acc, 0)
+	Label(label + "even")
+}
+
+// loadB loads a row of B, or of its pairs the lower half or the upper one.
+func (g *generator) loadB(p *panel, offset, half int) {
+	for v, z := range p.lanesB {
+		m := g.part(Mem{Base: p.at, Disp: offset}, v)
+		switch {
+		case !p.widened:
+			VMOVUPS(m, z)
+		case half == 0 && g.avx512:
+			VPSLLD(Imm(16), m, z)
+		case half == 0:
+			VMOVDQU(m, z)
+			VPSLLD(Imm(16), z, z)
+		case g.avx512:
+			VPANDD(m, p.upper, z)
+		default:
+			VMOVUPS(m, z)
+			VANDPS(g.upperHalves(), z, z)
+		}
+	}
+}
+
+// upperHalves returns what selects the upper half of each pair.
+func (g *generator) upperHalves() Mem { return g.everyLane("upperHalves", []uint32{0xffff0000}) }
+
+// addStep adds the products of the row of B that is loaded and an element of each row of A.
+func (g *generator) addStep(p *panel, acc [][]VecPhysical, offset int) {
+	for r := range acc {
+		x := p.broadcasts[r%len(p.broadcasts)]
+		VBROADCASTSS(rowAt([]GPVirtual{p.a0, p.a4}[r/4], p.aRow, p.aRow3, r%4).Offset(offset), x)
+		for v, z := range p.lanesB {
+			g.multiplyAdd(x, z, acc[r][v])
+		}
+	}
 }

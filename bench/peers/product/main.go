@@ -4,7 +4,8 @@
 // Requests and replies are lines of JSON on the standard input and output. A request names
 // an operation, "op":
 //
-//	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B
+//	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B, in a
+//	      "precision": 0 float32, 1 weights in bf16, 2 bf16
 //	time  compute the product for so many "seconds", with "bias" or without; reply with the
 //	      seconds of the calls' median and of the fastest one
 //	peak  measure the multiply-adds that the processor does at most, in FLOP/s
@@ -33,6 +34,8 @@ type request struct {
 	M, N, K int
 	Bias    bool
 	Seconds float64
+
+	Precision matmul.Precision
 }
 
 type reply struct {
@@ -108,6 +111,7 @@ func (p *product) open(r *request) error {
 			return err
 		}
 	}
+	p.b.Precision = r.Precision
 	p.b.Pack(matmul.Dense(b, r.K, r.N))
 	p.args = matmul.Args{A: matmul.Dense(a, r.M, r.K), C: matmul.Dense(make([]float32, r.M*r.N), r.M, r.N), B: &p.b}
 	p.bias = bias

@@ -1,9 +1,9 @@
 // Command sentences times package nn/bert for bench/peers/minilm.py, which runs it once for
 // each number of threads and asks it in turns with other libraries.
 //
-//	sentences FOLDER
+//	sentences FOLDER [PRECISION]
 //
-// FOLDER has config.json and model.safetensors. Requests and replies are lines of JSON on the
+// FOLDER has config.json and model.safetensors; the precision is that of a bert.Config. Requests and replies are lines of JSON on the
 // standard input and output: a batch and how many seconds to call it; the median of the
 // calls' seconds, their number, the fastest, the vectors if wanted, and allocations a call.
 package main
@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/flashkit-go/flashkit/dispatch"
@@ -40,17 +41,17 @@ type reply struct {
 }
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "sentences: usage: sentences FOLDER")
+	if len(os.Args) != 2 && len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "sentences: usage: sentences FOLDER [PRECISION]")
 		os.Exit(2)
 	}
-	if err := run(context.Background(), os.Args[1]); err != nil {
+	if err := run(context.Background(), os.Args[1], strings.Join(os.Args[2:], "")); err != nil {
 		fmt.Fprintln(os.Stderr, "sentences:", err)
 		os.Exit(1)
 	}
 }
 
-func load(dir string) (*bert.Model, error) {
+func load(dir, precision string) (*bert.Model, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {
 		return nil, err
@@ -59,6 +60,7 @@ func load(dir string) (*bert.Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.Precision = precision
 	weights, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
 	if err != nil {
 		return nil, err
@@ -70,8 +72,8 @@ func load(dir string) (*bert.Model, error) {
 	return bert.Load(c, f)
 }
 
-func run(ctx context.Context, dir string) (err error) {
-	m, err := load(dir)
+func run(ctx context.Context, dir, precision string) (err error) {
+	m, err := load(dir, precision)
 	if err != nil {
 		return err
 	}

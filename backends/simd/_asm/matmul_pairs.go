@@ -1,0 +1,63 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// pairProducts emits the routines of internal/matmul on pairs of bf16.
+func (g *generator) pairProducts() {
+	for vectors := 1; vectors <= 3; vectors++ {
+		g.multiplyPanel(vectors)
+	}
+	g.roundRows()
+}
+
+// roundRows emits the rounding of rows of A.
+func (g *generator) roundRows() {
+	g.routine("roundRows", "func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)",
+		"sets rows of dst, dstStep pairs apart, to n elements of rows of src, srcStep apart, rounded to bf16, and to 0",
+		"up to a multiple of 32 elements. n, rows > 0.")
+	dst, dstStep, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
+	low, high := g.registers[0], g.registers[1]
+	// The bits of what is left of 32 elements, in two halves.
+	bits := GP64()
+	MOVQ(n, RCX)
+	ANDL(Imm(31), ECX)
+	MOVQ(U32(1), bits)
+	SHLQ(CL, bits)
+	DECQ(bits)
+	KMOVW(bits.As32(), K1)
+	SHRQ(Imm(16), bits)
+	KMOVW(bits.As32(), K2)
+	Label("row")
+	to, from, left := GP64(), GP64(), GP64()
+	MOVQ(dst, to)
+	MOVQ(src, from)
+	MOVQ(n, left)
+	SHRQ(Imm(5), left)
+	JZ(LabelRef("tail"))
+	Label("columns")
+	VMOVUPS(Mem{Base: from}, low)
+	VMOVUPS(Mem{Base: from, Disp: 64}, high)
+	VCVTNE2PS2BF16(low, high, low)
+	VMOVUPS(low, Mem{Base: to})
+	ADDQ(U32(128), from)
+	ADDQ(Imm(64), to)
+	DECQ(left)
+	JNZ(LabelRef("columns"))
+	Label("tail")
+	TESTQ(U32(31), n)
+	JZ(LabelRef("next"))
+	VMOVUPS_Z(Mem{Base: from}, K1, low)
+	VMOVUPS_Z(Mem{Base: from, Disp: 64}, K2, high)
+	VCVTNE2PS2BF16(low, high, low)
+	VMOVUPS(low, Mem{Base: to})
+	Label("next")
+	ADDQ(dstStep, dst)
+	ADDQ(srcStep, src)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// tileMatmul emits the routines of internal/matmul on tiles.
+func (g *generator) tileMatmul() {
+	for vectors := 1; vectors <= 2; vectors++ {
+		g.tilePanel(vectors)
+	}
+}
+
+// tilePanel emits C += A B for a panel of pairs. Two tiles of rows, or one where there are no
+// more, meet as many tiles of B as the panel has vectors.
+func (g *generator) tilePanel(vectors int) {
+	g.routine(fmt.Sprintf("multiply%d", vectors),
+		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
+		"sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].",
+		fmt.Sprintf("Rows of sums and b have %d vectors. a and sums have as many rows as fill groups of 16. Meanwhile it brings memory", vectors),
+		"from ahead on, as much as b has, into the second-level cache. k is a multiple of 16, k, rows > 0. c, cStep, bias and fetch have no use.")
+	g.takeTiles()
+	if vectors == 1 {
+		MOVQ(U32(uint32(g.vectorBytes)), stepB)
+		MOVQ(stepB, stepC)
+	}
+	p := &tilePanel{g, vectors, param("a"), param("rows"), param("ahead")}
+	Load(Param("aRow"), stepA)
+	SHLQ(Imm(2), stepA)
+	Load(Param("sums"), tileC[0])
+	CMPQ(p.rows, Imm(tileRows))
+	JG(LabelRef("firstTwo"))
+	p.block("firstOne", 1, true)
+	JMP(LabelRef("end"))
+	p.block("firstTwo", 2, true)
+	SUBQ(Imm(2*tileRows), p.rows)
+	JLE(LabelRef("end"))
+	Label("next")
+	CMPQ(p.rows, Imm(tileRows))
+	JLE(LabelRef("one"))
+	p.block("two", 2, false)
+	SUBQ(Imm(2*tileRows), p.rows)
+	JG(LabelRef("next"))
+	JMP(LabelRef("end"))
+	p.block("one", 1, false)
+	Label("end")
+	TILERELEASE()
+	g.done()
+}
+
+type tilePanel struct {
+	*generator
+	vectors        int
+	a, rows, ahead GPVirtual
+}
+
+// block emits the products of some tiles of rows, and moves on.
+func (p *tilePanel) block(name string, high int, fetch bool) {
+	Label(name)
+	MOVQ(p.a, tileA[0])
+	if high == 2 {
+		down(tileA[0], stepA, tileA[1])
+		down(tileC[0], stepC, tileC[1])
+	}
+	Load(Param("b"), tileB)
+	p.begin(name, high)
+	meanwhile := func() {
+		for at := 0; fetch && at < tileRows*p.vectors*p.vectorBytes; at += line {
+			PREFETCHT1(Mem{Base: p.ahead, Disp: at})
+		}
+		if fetch {
+			ADDQ(U32(uint32(tileRows*p.vectors*p.vectorBytes)), p.ahead)
+		}
+	}
+	steps := param("k")
+	SHRQ(Imm(4), steps)
+	if high == 2 && p.vectors == 2 {
+		p.fourTiles(name, steps, meanwhile)
+	} else {
+		p.fewTiles(name, high, steps, meanwhile)
+	}
+	for r := range high {
+		for c := range p.vectors {
+			TILESTORED(2*r+c, c*tileBytes, tileC[r], stepC)
+		}
+		down(p.a, stepA, p.a)
+	}
+	for range high {
+		down(tileC[0], stepC, tileC[0])
+	}
+}
+
+// begin emits what C begins with: 0, or the sums.
+func (p *tilePanel) begin(name string, high int) {
+	each := func(f func(r, c int)) {
+		for r := range high {
+			for c := range p.vectors {
+				f(r, c)
+			}
+		}
+	}
+	CMPQ(address("add"), Imm(0))
+	JNE(LabelRef(name + "add"))
+	each(func(r, c int) { TILEZERO(2*r + c) })
+	JMP(LabelRef(name + "begun"))
+	Label(name + "add")
+	each(func(r, c int) { TILELOADD(c*tileBytes, tileC[r], stepC, 2*r+c) })
+	Label(name + "begun")
+}
+
+// fourTiles emits the loop over K for four tiles of C: what follows is loaded under the products.
+func (p *tilePanel) fourTiles(name string, steps GPVirtual, meanwhile func()) {
+	for i := range 2 {
+		loadTileB(i)
+		loadTileA(i)
+	}
+	DECQ(steps)
+	JZ(LabelRef(name + "last"))
+	Label(name + "step")
+	meanwhile()
+	p.phaseAB(tilesOfA(func(r int) { ADDQ(Imm(tileBytes), tileA[r]) }), tilesOfB(func() { down(tileB, stepB, tileB) }))
+	DECQ(steps)
+	JNZ(LabelRef(name + "step"))
+	Label(name + "last")
+	meanwhile()
+	none := func(int) {}
+	p.phaseAB(none, none)
+}
+
+// fewTiles emits the loop for fewer.
+func (p *tilePanel) fewTiles(name string, high int, steps GPVirtual, meanwhile func()) {
+	Label(name + "step")
+	for c := range p.vectors {
+		loadTileB(c)
+	}
+	for r := range high {
+		loadTileA(r)
+		for c := range p.vectors {
+			p.multiplyAwake(r, c)
+		}
+		ADDQ(Imm(tileBytes), tileA[r])
+	}
+	meanwhile()
+	down(tileB, stepB, tileB)
+	DECQ(steps)
+	JNZ(LabelRef(name + "step"))
+}

@@ -1,0 +1,68 @@
+package nn_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/half"
+	"github.com/flashkit-go/flashkit/nn"
+)
+
+func roundedToBF16(x []float32) []float32 {
+	y := make([]float32, len(x))
+	for i, v := range x {
+		y[i] = half.FromBF16(half.ToBF16(v))
+	}
+	return y
+}
+
+// A layer in another precision is the float32 layer of the rounded numbers, and may change
+// from one to the other between passes. Gradients are those of the layer that rounds nothing.
+func TestLinearPrecision(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	l, x, dy := nn.NewLinear(nn.NewInit(3), 70, 50, true), random(r, 2, 9, 70), random(r, 2, 9, 50)
+	plain := nn.NewLinear(nn.NewInit(3), 70, 50, true)
+	forward := func(l *nn.Linear, x nn.Tensor) ([]float32, []float32) {
+		s := training(t)
+		nn.ZeroGrads(l.Params())
+		y := append([]float32(nil), l.Forward(s, x).Data...)
+		dx := append([]float32(nil), l.Backward(s, dy).Data...)
+		require.NoError(t, s.Err())
+		return y, dx
+	}
+	exact, dx := forward(plain, x)
+	grad := append([]float32(nil), plain.Weight.Grad...)
+	for range 2 {
+		for _, p := range []nn.Precision{nn.BF16, nn.Float32, nn.BF16Weights} {
+			l.Precision = p
+			y, got := forward(l, x)
+			require.Equal(t, dx, got)
+			require.Equal(t, grad, l.Weight.Grad)
+			want, z := nn.NewLinear(nn.NewInit(3), 70, 50, true), x
+			if p != nn.Float32 {
+				copy(want.Weight.Data, roundedToBF16(l.Weight.Data))
+			}
+			if p == nn.BF16 {
+				z.Data = roundedToBF16(x.Data)
+			}
+			rounded, _ := forward(want, z)
+			near(t, "rounded", rounded, y, 1e-5)
+			apart := 0.0
+			for i := range y {
+				apart = max(apart, math.Abs(float64(y[i])-float64(exact[i])))
+			}
+			require.Equal(t, p != nn.Float32, apart > 1e-4, "apart by %g", apart)
+		}
+	}
+}
+
+func TestPrecisionIsChecked(t *testing.T) {
+	s, l := training(t), nn.NewLinear(nn.NewInit(1), 8, 8, false)
+	l.Precision = 3
+	l.Forward(s, random(rand.New(rand.NewPCG(1, 2)), 1, 3, 8))
+	requireProblem(t, s, "precision")
+	require.ErrorContains(t, s.Err(), "weight: Precision = 3: must be Float32, BF16Weights or BF16")
+}
