@@ -352,6 +352,9 @@ func (x *fakeFeatured) backward() {
 			x.store(vDV, s.kvBatch, g, s.key0, dv, 1)
 		}
 	}
+	if x.f.dbiasApart != 0 {
+		x.sumBias()
+	}
 }
 
 func matrix(rows, cols int) [][]float64 {

@@ -34,7 +34,8 @@ type features struct {
 	deltaRows           int32
 	deltaStep           int32
 	dbiasShape          [3]int32
-	_                   [16]byte // the driver copies the block with the padding of its alignment to 64
+	dbiasApart          int32
+	_                   [12]byte // the driver copies the block with the padding of its alignment to 64
 }
 
 // plainFeatures are those that plain instances of every kernel take, as numbers.
@@ -205,8 +206,8 @@ func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s St
 	if err != nil {
 		return err
 	}
-	if id == bwdSM80 {
-		return b.enqueueBackwardSM80(delta, f, p, x, s)
+	if id == bwdSM80 || id == bwdSM90 {
+		return b.enqueueBackwardFeatures(id, delta, f, p, x, s)
 	}
 	x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+Pointer(4*heads*p.QLen), int32(p.QLen), 1
 	if err := b.run(delta, heads*ceilDiv(p.QLen, delta.rows), block, s); err != nil {
@@ -244,22 +245,63 @@ func commonDivisor(a, b int) int {
 	return a
 }
 
-// enqueueBackwardSM80 launches the kernels of bwd_sm80: those of delta, the main one, and
-// the one that rounds dQ.
-func (b *Backend) enqueueBackwardSM80(delta, main *function, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	finish, err := b.images.get(b.drv, bwdSM80, partFeaturesFinish, p)
+// enqueueBackwardFeatures launches the kernels of bwd_sm80 or bwd_sm90: those of delta, the
+// main one, and the one that rounds dQ.
+func (b *Backend) enqueueBackwardFeatures(id stemID, delta, main *function, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	finish, err := b.images.get(b.drv, id, partFeaturesFinish, p)
 	if err != nil {
 		return err
 	}
-	block, heads := unsafe.Pointer(&x.mapped), p.Batch*p.Heads
+	heads, blocks, launch := p.Batch*p.Heads, p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys), b.drv.LaunchKernel
 	x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+4, int32(ceilDiv(p.QLen, backwardRows)*backwardRows), 2 // beside LSE
-	if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), block, s); err != nil {                           // also without rows: it sets the counters
+	if id == bwdSM90 {
+		rows := ceilDiv(p.QLen, hopperRows) * hopperRows
+		x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+Pointer(4*heads*rows), int32(rows), 1
+		if err := b.keepApart(&p, x, s); err != nil {
+			return err
+		}
+		if b.drv.LaunchDependent != nil {
+			launch = b.drv.LaunchDependent
+		}
+		blocks *= ceilDiv(max(p.Dim, p.VDim), hopperKeyColumns)
+		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, x.shapes, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
+			return err
+		}
+	}
+	block := unsafe.Pointer(&x.mapped)
+	if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), block, s); err != nil { // also without rows: it sets the counters
 		return err
 	}
-	if err := b.run(main, p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys), block, s); err != nil {
+	if err := main.run(launch, blocks, block, s); err != nil {
 		return err
 	}
-	return b.run(finish, heads*ceilDiv(p.QLen, finish.rows), block, s)
+	return finish.run(launch, heads*ceilDiv(p.QLen, finish.rows), block, s)
+}
+
+// keepApart lets bwd_sm90 write DBias where that is no sum, and makes what a band hides 0.
+func (b *Backend) keepApart(p *flashkit.Problem, x *arguments, s StreamHandle) error {
+	v, n := &x.dbias, x.dbiasShape
+	if v.data == 0 || p.Score.Softcap != 0 || int(n[0]) != p.Batch || int(n[1]) != p.Heads || int(n[2]) != p.QLen {
+		return nil
+	}
+	if lo, hi := band(*p); p.Ragged || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
+		size := p.DType.Size()
+		if x.dbiasWide != 0 {
+			size = 4
+		}
+		rows, bytes := int64(p.QLen), p.Batch*p.Heads*p.QLen*p.KVLen*size
+		dense := [...]bool{p.QLen == 1 || v.row == int64(p.KVLen), p.Heads == 1 || v.head == rows*int64(p.KVLen), p.Batch == 1 || v.batch == rows*int64(p.Heads*p.KVLen)}
+		if bytes%4 != 0 || dense != [3]bool{true, true, true} {
+			return nil
+		}
+		if bytes > 0 {
+			if err := b.drv.MemsetD32Async(v.data, 0, bytes/4, s); err != nil {
+				return err
+			}
+		}
+	}
+	x.dbiasApart = 1
+	return nil
 }
 
 // enqueueSums launches what sums DBias and DSink, when they are wanted.
@@ -269,7 +311,7 @@ func (b *Backend) enqueueSums(p flashkit.Problem, x *arguments, s StreamHandle) 
 			return err
 		}
 	}
-	if x.dbias.data == 0 {
+	if x.dbias.data == 0 || x.dbiasApart != 0 {
 		return nil
 	}
 	d := x.dbiasShape

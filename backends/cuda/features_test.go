@@ -143,6 +143,39 @@ func TestFeatureLaunches(t *testing.T) {
 	}
 }
 
+// bwd_sm90 has instances by what they know, and writes DBias where that is no sum.
+func TestHopperBackwardLaunches(t *testing.T) {
+	b, f := openFake(t)
+	ends := [2]string{"bwd_sm90_features_delta_bf16", "bwd_sm90_features_finish_bf16"}
+	for _, x := range []struct {
+		form, main string
+		sums       []string
+	}{
+		{"-ragged", "bwd_sm90_features_layout_bf16_d64", nil},
+		{"-sink", "bwd_sm90_features_layout_bf16_d64", nil},
+		{"-softcap5-alibi", "bwd_sm90_features_shaped_bf16_d64", nil},
+		{"-mask-dropout0.1", "bwd_sm90_features_bf16_d64", nil},
+		{"-bias", "bwd_sm90_features_bf16_d64", nil},
+		{"-softcap5-bias", "bwd_sm90_features_bf16_d64", []string{"sums_dbias_bf16"}},
+	} {
+		c := newDeviceCall(t, b, "b2-h2-g2-n10-m50-d40-bf16"+x.form)
+		if q := c.args.Seqs; q != nil {
+			q.QLens, q.KVLens = []int32{10, 7}, []int32{50, 31}
+		}
+		c.bwdOptions.Kernel = "cuda/bwd_sm90"
+		c.args.DSink = flashkit.Tensor{}
+		require.NoError(t, c.forward())
+		f.launches = nil
+		require.NoError(t, c.backward())
+		var got []string
+		for _, l := range f.launches {
+			got = append(got, l.name)
+		}
+		require.Equal(t, append([]string{ends[0], x.main, ends[1]}, x.sums...), got, x.form)
+		c.close(t)
+	}
+}
+
 // Sequences cost what they are long, by the traits alone.
 func TestCostOfSequences(t *testing.T) {
 	b, _ := openFake(t)

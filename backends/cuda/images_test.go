@@ -135,7 +135,7 @@ func (s *stem) has(part partID) bool {
 	}
 	switch part {
 	case partLayout, partShaped:
-		return s.name == "fwd_sm90"
+		return s.hopper
 	case partDelta, partFeaturesDelta:
 		return s.pass == flashkit.PassBackward
 	case partFinish, partFeaturesFinish:

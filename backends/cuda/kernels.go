@@ -47,7 +47,7 @@ const maxDims = 6
 var stems = [...]stem{
 	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesForward, &fwdSM90Costs},
 	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesForward, &fwdSM80Costs},
-	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, plainFeatures, &bwdSM90Costs},
+	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesBackward, &bwdSM90Costs},
 	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesBackward, &bwdSM80Costs},
 	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs},
 	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesBackward, &bwdF32Costs},
@@ -69,7 +69,7 @@ const (
 	partFeaturesFinish
 	partFeaturesMerge
 
-	partLayout // fwd_sm90: sequences, pages, sinks and what is carried on alone; softcap and ALiBi too
+	partLayout // of Hopper: sequences, pages, sinks and what is carried on alone; softcap and ALiBi too
 	partShaped
 )
 
@@ -83,7 +83,7 @@ var partNames = [...]struct {
 // featurePart returns the instance that knows all features of a problem, and little else.
 func (s *stem) featurePart(p *flashkit.Problem) partID {
 	switch asked := p.Features() &^ plainFeatures; {
-	case s.pass != flashkit.PassForward || !s.hopper:
+	case !s.hopper:
 	case asked&^layoutFeatures == 0:
 		return partLayout
 	case asked&^(layoutFeatures|flashkit.FeatureSoftcap|flashkit.FeatureALiBi) == 0:

@@ -54,70 +54,13 @@
 // the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
 // in tiles with hidden pairs. A visible pair still carries NaN: LSE and delta of a row
 // tell of Q and dO, `odd` of K, and what dO lost is added to dV.
-#include "params.cuh"
-#include "sm90.cuh"
-#include "tile.cuh"
-
-struct MapParams {
-    TensorMap q, k, v, dout;
-    Params p;
-};
-
-// Stands for -LSE that is NaN: P is Inf for a visible score, and 0 for -Inf.
-constexpr float odd_lse = 2e38f;
-
-// What a block works on.
-struct Work {
-    int batch, kv_head, key0, share; // the first key; which share of the columns
-    int from, to, steps;             // tiles of rows that see some of these keys; visits, over all heads of the group
-    int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
-};
-__device__ __forceinline__ int padded_rows(const Params &p) { return (p.q_len + 127) / 128 * 128; }
-__device__ __forceinline__ int panels_of(const Params &p) { // of 64 columns of <dim>
-    const int dim = max(p.dim, p.v_dim);
-    return dim <= 64 ? 1 : dim <= 128 ? 2 : 4;
-}
-
-// What a loop body is made for.
-template <bool x> struct Constant {
-    __device__ constexpr operator bool() const { return x; }
-};
-
-template <class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
-    using T = Type;
-    static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
-    static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
-    static constexpr int parts = parts_; // in which a tile is exponentiated: with two, fewer registers are in use at a time
-    static constexpr bool two_bodies = dim == 64; // of the loop over tiles, one of them without the branches for hidden pairs
-    static constexpr int threads = 384, panels = dim / 64, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
-    static constexpr bool staged = shares == 1; // dQ goes through shared memory
-    static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
-    static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
-    static constexpr int q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
-    static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? 2 * 16384 : 0);
-    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, barriers_at = work_at + 48;
-    static constexpr int shared = 1024 + barriers_at + 8 * (6 + 4 * stages); // 1024 to align
-    static_assert(rows / 64 * own_panels == 2 && shared <= 227 * 1024, "each warpgroup has a 64x64 block of dQ");
-};
-
-// The block's shared memory. A barrier is "full" when what it is for has arrived, "empty" when nobody reads it any more.
-template <class S> struct Shared {
-    char *base;
-    uint32_t at; // address of base, in a uniform register
-    // part 0 is of K, Q and LSE; part 1 of V, dO and delta.
-    __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
-    __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + (part * S::stages + i) * S::row_tile; } // [panels][rows][64]
-    __device__ __forceinline__ uint32_t ds(int i) const { return at + S::ds_at + i * S::ds_tile; } // [2][rows][64 keys]
-    __device__ __forceinline__ uint32_t dq(int group) const { return at + S::dq_at + group * 16384; } // as in dq_sum
-    __device__ __forceinline__ uint32_t stats(int part, int i) const { return at + S::stats_at + (part * S::stages + i) * S::rows * 4; } // [rows]
-    __device__ __forceinline__ float *odd() const { return (float *)(base + S::odd_at); } // [keys], NaN where K was not finite, else 0
-    __device__ __forceinline__ volatile Work &work() const { return *(Work *)(base + S::work_at); }
-    __device__ __forceinline__ uint32_t k_full(int part) const { return at + S::barriers_at + 8 * part; }
-    __device__ __forceinline__ uint32_t dq_full(int group) const { return k_full(2 + group); }
-    __device__ __forceinline__ uint32_t dq_empty(int group) const { return k_full(4 + group); }
-    __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(6 + part * S::stages + i); }
-    __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
-};
+//
+// Instances for features, bwd_sm90_features_<dtype>_d<dim> and so on, take FeatureParams, of
+// which MapParams is the beginning. Maps of packed tensors have batch 1; rows and keys of the
+// next sequence that come with a tile count as hidden, as does all under a mask that may be.
+// Where scores change, what a block keeps of P is P times the softcap's slope, with the sign -
+// where P is dropped, as registers have no room for more.
+#include "bwd_sm90.cuh"
 
 // How many key heads are worked on at a time, each from its first tile of keys on. The
 // more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
@@ -130,15 +73,22 @@ template <class S> __device__ __forceinline__ int together(const Params &p) {
     return fit < 2 ? 2 : fit > 16 ? 16 : fit;
 }
 
-template <class S> __device__ __forceinline__ void find(const Params &p, volatile Work &w) {
+template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
+    volatile Work &w = sh.work();
     const int nth = p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, ticket = nth / S::shares, heads = together<S>(p);
     const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (heads * tiles) * heads, width = min(heads, p.batch * p.kv_heads - first);
     const int head = first + (ticket - first * tiles) % width, key0 = (ticket - first * tiles) / width * S::keys;
-    const int row_from = max(0, key0 - p.hi), row_to = min(p.q_len - 1, min(key0 + S::keys, p.kv_len) - 1 - p.lo);
+    const Extent<S::features> e(p, f, head / p.kv_heads);
+    const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
     w.share = nth % S::shares, w.batch = head / p.kv_heads, w.kv_head = head % p.kv_heads, w.key0 = key0;
-    w.hides = row_from + p.hi < key0 + S::keys - 1 || row_to + p.lo > key0, w.odd[0] = w.odd[1] = w.lost = 0;
+    w.hides = row_from + e.hi() < key0 + S::keys - 1 || row_to + e.lo() > key0, w.odd[0] = w.odd[1] = w.lost = 0;
     w.from = row_from / S::rows, w.to = row_to / S::rows;
-    w.steps = row_from <= row_to && p.lo <= p.hi ? (w.to - w.from + 1) * (p.heads / p.kv_heads) : 0;
+    w.steps = row_from <= row_to && e.lo() <= e.hi() ? (w.to - w.from + 1) * (p.heads / p.kv_heads) : 0;
+    if constexpr (S::features) {
+        const_cast<Sequence &>(sh.sequence()) = e.s;
+        if (key0 >= e.keys()) w.steps = 0;
+        if (key0 + S::keys > e.keys() || S::reads && f.mask.data) w.hides = 1; // keys of the next sequence, or whatever the mask says
+    }
 }
 
 // The walk: query heads of the group, in each the tiles of rows from last to first.
@@ -153,19 +103,22 @@ template <class F> __device__ __forceinline__ void walk(const Params &p, volatil
 }
 
 // The lane that fetches K, Q and LSE (part 0), or V, dO and delta (part 1).
-template <class S> __device__ __forceinline__ void fetch(const Params &p, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
+template <class S> __device__ __forceinline__ void fetch(const Params &p, const Features &f, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
     volatile Work &w = sh.work();
+    const Bounds<S> e{p, sh};
     if (w.steps) {
         barrier_expect(sh.k_full(part), S::key_tile);
-        each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0, w.kv_head, w.batch, sh.k_full(part)); });
+        each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
     }
     Ring<S::stages> ring(1);
     walk(p, w, [&](int head, int tile) {
         const uint32_t full = sh.q_full(part, ring.stage);
         const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
+        if constexpr (S::reads)
+            if (part && f.mask.data) bring_mask<S>(p, f.mask, w.batch, head, tile * S::rows, w.key0);
         barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
         barrier_expect(full, S::row_tile + S::rows * 4);
-        each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, rows, 64 * i, tile * S::rows, head, w.batch, full); });
+        each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, rows, 64 * i, tile * S::rows + e.q0(), head, e.q_batch(), full); });
         bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
         ring.next();
     });
@@ -175,8 +128,8 @@ template <class S> __device__ __forceinline__ void fetch(const Params &p, const 
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     return (((int64_t)(w.batch * p.heads + head) * (padded_rows(p) / S::rows) + tile) * S::shares + w.share) * 2 + group;
 }
-template <class S> __device__ __forceinline__ int earlier(const Params &p, volatile Work &w, int tile) {
-    return (w.key0 - max(0, tile * S::rows + p.lo) / S::keys * S::keys) / S::keys;
+template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, volatile Work &w, int tile) {
+    return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
 }
 
 // The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
@@ -191,7 +144,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
         int *turn = p.turn + 1 + block;
-        const int before = earlier<S>(p, w, tile);
+        const int before = earlier<S>({p, sh}, w, tile);
         while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(group)); // the warpgroup may add
         barrier_wait(sh.dq_full(group), parity);
@@ -213,9 +166,10 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
 }
 
 // A warpgroup that computes.
-template <class S> __device__ __forceinline__ void compute(const MapParams &a, Shared<S> sh, int group) {
+template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     using T = typename S::T;
     const Params &p = a.p;
+    const Bounds<S> e{p, sh};
     volatile Work &w = sh.work();
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
@@ -245,7 +199,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     int tile = to, buffer = 0; // of dS
     auto cut = [&] { // whether the tile has hidden pairs
         const int row0 = tile * S::rows;
-        return row0 + S::rows > p.q_len || key0 + S::keys > p.kv_len || key0 < row0 + S::rows - 1 + p.lo || key0 + S::keys - 1 > row0 + p.hi;
+        return row0 + S::rows > e.rows() || key0 + S::keys > e.keys() || key0 < row0 + S::rows - 1 + e.lo() || key0 + S::keys - 1 > row0 + e.hi() || S::reads && f.mask.data;
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
     auto clear = [&](uint32_t at) { // 16 bytes; whether there was what is not finite
@@ -280,18 +234,27 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     }
     auto usual = [](float x) { return fabsf(x) < odd_lse; };
     auto clean = [&] { // Q and dO of what is not finite; dV gets what was visible in the end
-        bool found = false;
+        bool found = false, odd_row = false;
         for (int part = 0; part < 2; part++)
-            for (int r = lane; r < S::rows; r += 32) found = found || !usual(stats(part)[r]);
+            for (int r = lane; r < S::rows; r += 32) {
+                if constexpr (S::features) odd_row = odd_row || part && !usual(stats(part)[r]);
+                found = found || !usual(stats(part)[r]);
+            }
         if (!__any_sync(~0u, found)) return;
         for (int part = 0; part < 2; part++)
             for (int i = thread; i < S::row_tile / 16; i += 128) clear(sh.q(part, ring.stage) + i * 16);
-        w.lost = 1;
+        if (!S::features || __any_sync(~0u, odd_row)) w.lost = 1; // rows of another sequence lose nothing
         async_fence();                 // the products see them without
         named_barrier(2 + group, 128); // all of them
     };
     int head = w.kv_head * (p.heads / p.kv_heads);
     const bool odd = uniform(w.odd[group]);
+    [[maybe_unused]] const bool staged = S::reads && f.bias.data && !f.bias_wide && aligned16(f.bias);
+    [[maybe_unused]] auto ask_bias = [&](int head, int row) { // in time for when it is read
+        if (staged) bias_chunk<S::bias_rows>(sh.bias(group * 4 + warp), p, f, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
+    };
+    if constexpr (S::bias_bytes > 0)
+        if (steps) ask_bias(head, tile * S::rows);
     auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
         constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
         auto load_stats = [&](int which, int part) { // of all rows of a part, ahead of time, as loads do not pass the products
@@ -303,35 +266,83 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         load_stats(0, 0);
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         scores(dp, sh.k(1), sh.q(1, ring.stage));
+        uint32_t shown[2]; // by columns, of the lane's two keys
         if (edge) {
             clean();
             const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             each<2>([&](int half) {
                 const int k = key + 8 * half;
-                const uint32_t seen = k < p.kv_len ? columns_before(min(k - p.lo + 1, p.q_len) - row) & ~columns_before(k - p.hi - row) : 0;
+                const uint32_t seen = k < e.keys() ? columns_before(min(k - e.lo() + 1, e.rows()) - row) & ~columns_before(k - e.hi() - row) : 0;
+                shown[half] = seen;
                 each<S::rows / 4>([&](int i) {
                     float &x = s[i / 2 * 4 + 2 * half + i % 2];
                     if (odd) x += sh.odd()[k - key0];
-                    x = seen & 1u << i ? x : -infinity;
+                    if constexpr (!S::shapes) x = seen & 1u << i ? x : -infinity;
                 });
             });
+            if constexpr (S::reads)
+                if (f.mask.data) mask_tile<S>(shown, p, f, w.batch, head, tile * S::rows, key0 + group * 64 + fresh(thread) / 32 * 16);
         }
+        auto changed = [&](int i) { // the same where scores change. S becomes P times the softcap's slope, with the sign - where P is dropped
+            const int own = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4, walked = tile * S::rows + 16 * i + fresh(lane) % 4 * 2;
+            float x[8], cap[8]; // P, the slopes
+            const Flat<8> both{x};
+            Sequence seq;
+            seq.diagonal = sh.sequence().diagonal;
+            const Scores<T, false, true> scores(p, f, seq, w.batch, head);
+            each<8>([&](int j) { x[j] = s[8 * i + j]; });
+            scores.template change<true, true>(both, own, walked, [&](int n, int e) { return stat[i % size * 4 + 2 * n + e % 2]; }, [&](int n, int e, float d) { cap[4 * n + e] = d; });
+            if constexpr (S::reads)
+                if (f.bias.data) {
+                    if (S::bias_bytes && staged) staged_bias<T>(x, sh.bias(group * 4 + warp), i * 16 % S::bias_rows, lane);
+                    else if (f.bias_wide) scores.template add_bias<true, false, float>(both, own, walked);
+                    else scores.template add_bias<true, false, T>(both, own, walked);
+                }
+            each<8>([&](int j) { x[j] = exp2_approx(x[j]); });
+            if (edge) each<8>([&](int j) { if (!(shown[j / 2 % 2] & 1u << (4 * i + j / 4 * 2 + j % 2))) x[j] = cap[j] = 0; });
+            uint32_t dropped = 0;
+            if (S::reads && f.drop_below) each<2>([&](int n) { dropped |= scores.template drops<true>(own, walked + 8 * n) << 4 * n; });
+            each<4>([&](int j) { weights[i][j] = pack<T>(dropped >> 2 * j & 1 ? 0 : x[2 * j], dropped >> (2 * j + 1) & 1 ? 0 : x[2 * j + 1]); });
+            sums(dv, weights[i], sh.q(1, ring.stage), i);
+            if (f.cap_in != 0) each<8>([&](int j) { x[j] *= cap[j]; });
+            each<8>([&](int j) { s[8 * i + j] = S::reads ? __uint_as_float(__float_as_uint(x[j]) | dropped >> j << 31) : x[j]; });
+        };
         auto exponentials = [&](int i) { // P of 16 rows, in place of S; dV += P dO
+            if constexpr (S::shapes) return changed(i);
             each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[i % size * 4 + j / 4 * 2 + j % 2])); });
             each<4>([&](int j) { weights[i][j] = pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]); });
             sums(dv, weights[i], sh.q(1, ring.stage), i);
         };
-        auto gradients = [&](int i) { // dS of 16 rows, in place of dP; dK += dS Q
-            each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[i % size * 4 + j / 4 * 2 + j % 2]); });
-            if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
-            each<4>([&](int j) { slopes[i][j] = pack<T>(dp[8 * i + 2 * j], dp[8 * i + 2 * j + 1]); });
+        auto store_slopes = [&](int i) { // dK += dS Q
             store_matrix_transposed(sh.ds(buffer) + ds_place + i * 2048, slopes[i]);
             if (i + 1 == groups) async_fence(); // the product of both warpgroups' dS sees it
             sums(dk, slopes[i], sh.q(0, ring.stage), i);
         };
+        auto gradients = [&](int i) { // dS of 16 rows, in place of dP; dK += dS Q
+            if (S::reads && f.drop_below)
+                each<8>([&](int j) {
+                    float &x = s[8 * i + j];
+                    dp[8 * i + j] = dropped(x) ? 0 : dp[8 * i + j] * f.keep;
+                    x = fabsf(x);
+                });
+            each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[i % size * 4 + j / 4 * 2 + j % 2]); });
+            if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
+            if constexpr (S::reads)
+                if (f.dbias_apart && first_panel == 0) store_pairs<T>(p, f, &dp[8 * i], w.batch, head, tile * S::rows + 16 * i + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4);
+            each<4>([&](int j) { slopes[i][j] = pack<T>(dp[8 * i + 2 * j], dp[8 * i + 2 * j + 1]); });
+            store_slopes(i);
+        };
         each<S::parts>([&](int part) {
             if (part) load_stats(0, part);
+            if constexpr (S::bias_bytes > 0) copy_wait<0>(), __syncwarp();
             each<size>([&](int i) { exponentials(part * size + i); });
+            if constexpr (S::bias_bytes > 0) {
+                constexpr int each_chunk = S::parts * S::bias_rows / S::rows; // parts
+                const bool ends = tile == from;
+                if (part + 1 < S::parts) {
+                    if ((part + 1) % each_chunk == 0) ask_bias(head, tile * S::rows + (part + 1) * size * 16);
+                } else if (n + 1 < steps) ask_bias(head + ends, (ends ? to : tile - 1) * S::rows);
+            }
             load_stats(1, part);
             if (part == 0) wgmma_wait<size>(); // dP is there
             each<size>([&](int i) { gradients(part * size + i); });
@@ -346,7 +357,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             wgmma_commit();
         }
         const int stage = ring.stage;
-        [[maybe_unused]] const int done = tile;
+        const int done = tile;
         ring.next(), buffer ^= 1;
         tile = tile == from ? to : tile - 1;
         wgmma_wait<1>();
@@ -359,13 +370,13 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
             each<8>([&](int i) { store_shared(sh.dq(group) + warp * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
         } else {
             float *to = p.dq_sum + block_of<S>(p, w, head, done, group) * 4096 + warp * 1024 + lane * 4;
-            const int before = earlier<S>(p, w, done);
+            const int before = earlier<S>(e, w, done);
             each<8>([&](int i) {
                 if (before == 0) *(float4 *)(to + i * 128) = {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]};
                 else add_global4(to + i * 128, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
             });
-            if (done == from) head++;
         }
+        if (done == from) head++;
         __syncwarp();
         give(sh.dq_full(group));
         wgmma_wait<0>();
@@ -383,20 +394,25 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
     auto place_of = [&](int row) { return group * 8192 + row * 128; };
     each<S::columns / 16>([&](int i) {
         const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
+        const float kept = S::reads ? f.keep : 1;
         auto pair = [&](const float (&x)[S::columns / 2], int j, float c) { return pack<T>(x[8 * i + 2 * j] * c, x[8 * i + 2 * j + 1] * c); };
         store_matrix(sh.k(0) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
-        store_matrix(sh.k(1) + at, pair(dv, 0, 1), pair(dv, 1, 1), pair(dv, 2, 1), pair(dv, 3, 1));
+        store_matrix(sh.k(1) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
     });
     named_barrier(2 + group, 128); // all of the warpgroup have written theirs
+    auto takes_part = [&](int head, int i, int key) {
+        if constexpr (S::reads) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
+        else return !S::features || key < e.keys();
+    };
     if (w.lost) // what was taken out of dO
         walk(p, w, [&](int head, int tile) {
-            for (int r = tile * S::rows; r < min((tile + 1) * S::rows, p.q_len); r++) {
+            for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {
                 if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
                 for (int i = thread; i < 64 * S::columns; i += 128) {
                     const int row = i / S::columns, own = i % S::columns, column = w.share * S::columns + own, j = key0 + group * 64 + row;
-                    const float x = column < p.v_dim ? widen<T>(row_of(p.dout, w.batch, head, r)[column]) : 0;
+                    const float x = column < p.v_dim ? widen<T>(row_of(p.dout, e.q_batch(), head, e.q0() + r)[column]) : 0;
                     uint16_t *sum = (uint16_t *)(sh.base + S::key_tile + place_of(row) + own / 64 * S::key_panel + ((own / 8 ^ row) % 8 << 4)) + own % 8;
-                    if (!finite(x) && j >= r + p.lo && j <= r + p.hi) *sum = pack<T>(widen<T>(*sum) + x, 0);
+                    if (!finite(x) && j >= r + e.lo() && j <= r + e.hi() && takes_part(head, r, j)) *sum = pack<T>(widen<T>(*sum) + x, 0);
                 }
             }
             named_barrier(2 + group, 128); // the next ones may add to the same
@@ -406,14 +422,14 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, S
         for (int i = thread; i < 8 * S::columns; i += 128) {
             const int row = i / (S::columns / 8), chunk = i % (S::columns / 8), at = place_of(row) + chunk / 8 * S::key_panel + ((chunk ^ row) % 8 << 4);
             const int j = key0 + group * 64 + row, column = w.share * S::columns + 8 * chunk;
-            if (j < p.kv_len) store8(row_of(v, w.batch, w.kv_head, j) + column, *(const uint4 *)(sh.base + part * S::key_tile + at), dim - column, aligned);
+            if (j < e.key_end()) store8(row_of(v, e.kv_batch(), w.kv_head, e.key0() + j) + column, *(const uint4 *)(sh.base + part * S::key_tile + at), dim - column, aligned);
         }
     };
     write(p.dk, 0, p.dim);
     write(p.dv, 1, p.v_dim);
 }
 
-template <class S> __device__ __forceinline__ void backward(const MapParams &a) {
+template <class S> __device__ __forceinline__ void backward(const MapParams &a, const Features &f) {
     extern __shared__ char unaligned[];
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
@@ -425,18 +441,18 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a) 
         }
         barrier_fence();
         wait_for_dependency();
-        find<S>(a.p, sh.work());
+        find(a.p, f, sh);
     }
     __syncthreads(); // the barriers and the work exist
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {
         registers_shrink<24>();
-        if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
-        if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
+        if (threadIdx.x == 0) fetch(a.p, f, a.k, a.q, sh, 0);
+        if (threadIdx.x == 32) fetch(a.p, f, a.v, a.dout, sh, 1);
         if (threadIdx.x == 64 || threadIdx.x == 96) add(a.p, sh, threadIdx.x / 32 - 2);
     } else {
         registers_grow<240>();
-        compute<S>(a, sh, group - 1);
+        compute(a, f, sh, group - 1);
     }
 }
 
@@ -446,7 +462,7 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a) 
 // that row of V, and dP - delta is 0 and not a difference of roundings. An empty row
 // gets LSE = Inf, so that P = 0.
 constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
-template <class T> __device__ __forceinline__ void delta(const Params &p) {
+template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), tile = blockIdx.x % max(tiles, 1), row0 = tile * 64;
     const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of(p), threads = (int64_t)gridDim.x * 128;
     launch_dependents();
@@ -455,14 +471,16 @@ template <class T> __device__ __forceinline__ void delta(const Params &p) {
     extern __shared__ char unaligned[]; // O, dO: [2][64][64] each
     const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
     const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Extent<features> e(p, f, b);
     const int own = row0 + threadIdx.x; // row, whose LSE the thread converts: its load is under way with the copies
-    const float lse = own < p.q_len ? stat_of(p.lse, b, h, own) * 1.4426950408889634f : 0;
+    const bool strange = features && (f.q_starts || f.q_lens); // behind the rows lie others
+    const float lse = own < e.rows() ? stat_of(p.lse, e.q_batch(), h, e.q0() + own) * 1.4426950408889634f : strange ? infinity : 0;
     const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
     float x[32]; // O dO^T
     for (int c = 0; c < p.v_dim; c += 128) {
         for (int i = 0; i < 2; i++) {
-            copy_rows<64, 64, 128>(o + i * 8192, row_of(p.o, b, h, row0) + c + 64 * i, p.o.row, p.q_len - row0, p.v_dim - c - 64 * i, aligned);
-            copy_rows<64, 64, 128>(dout + i * 8192, row_of(p.dout, b, h, row0) + c + 64 * i, p.dout.row, p.q_len - row0, p.v_dim - c - 64 * i, aligned);
+            copy_rows<64, 64, 128>(o + i * 8192, row_of(p.o, e.q_batch(), h, e.q0() + row0) + c + 64 * i, p.o.row, e.rows() - row0, p.v_dim - c - 64 * i, aligned);
+            copy_rows<64, 64, 128>(dout + i * 8192, row_of(p.dout, e.q_batch(), h, e.q0() + row0) + c + 64 * i, p.dout.row, e.rows() - row0, p.v_dim - c - 64 * i, aligned);
         }
         copy_commit(), copy_wait<0>();
         async_fence();   // the products see the copies
@@ -482,18 +500,19 @@ template <class T> __device__ __forceinline__ void delta(const Params &p) {
     each<16>([&](int i) { // of the diagonal, the thread may have sum i%2 of block i/2 in its row i/2%2
         const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;
         if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
-        to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < p.q_len && p.dlse.data ? stat_of(p.dlse, b, h, r) : 0);
+        to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < e.rows() && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0);
     });
 }
 
 // dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A thread
 // takes 8 columns of the rows r and r+8, which lie together.
-template <class T> __device__ __forceinline__ void finish(const Params &p) {
+template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8;
     const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of(p) * 1024; // [panels][4][8][32]
     const bool aligned = aligned16(p.dq);
     wait_for_dependency();
-    auto sees = [&](int r) { return max(0, r + p.lo) <= min(p.kv_len - 1, r + p.hi); };
+    const Extent<features> e(p, f, bh / p.heads);
+    auto sees = [&](int r) { return (!features || r < e.rows()) && max(0, r + e.lo()) <= min(e.keys() - 1, r + e.hi()); };
     for (int j = threadIdx.x; j < 32 * chunks; j += 256) {
         const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8, row = tile * 64 + m * 16 + g;
         uint32_t y[2][4];
@@ -504,21 +523,34 @@ template <class T> __device__ __forceinline__ void finish(const Params &p) {
         }
         for (int i = 0, r = row; i < 2; i++, r += 8) {
             const uint4 x = sees(r) ? uint4{y[i][0], y[i][1], y[i][2], y[i][3]} : uint4{0, 0, 0, 0};
-            if (r < p.q_len) store8(row_of(p.dq, bh / p.heads, bh % p.heads, r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
+            if constexpr (features) {
+                if (r < e.row_end()) store8(row_of(p.dq, e.q_batch(), bh % p.heads, e.q0() + r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
+            } else if (r < p.q_len) store8(row_of(p.dq, bh / p.heads, bh % p.heads, r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
         }
     }
 }
 
-#define MAIN(name, ...)                                                                                                            \
+#define MAIN(name, block, a, f, ...)                                                                                               \
     using name##_shape = Shape<__VA_ARGS__>;                                                                                       \
     extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, name##_shape::keys}; \
-    extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ MapParams a) { backward<name##_shape>(a); }
-#define END(name, body, threads, shared)                                \
+    extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ block x) { backward<name##_shape>(a, f); }
+#define END(name, block, body, p, f, threads, shared)                    \
     extern "C" __device__ Plan name##_plan = {threads, shared, 64, 0}; \
-    extern "C" __global__ void __launch_bounds__(threads, 4) name(const __grid_constant__ Params p) { body(p); }
-#define ALL(type, T)                                                                                           \
-    END(bwd_sm90_delta_##type, delta<T>, 128, delta_shared) END(bwd_sm90_finish_##type, finish<T>, 256, 0)      \
-    MAIN(bwd_sm90_##type##_d64, T, 64, 64, 128, 2, 2) MAIN(bwd_sm90_##type##_d128, T, 128, 128, 64, 2, 1)         \
-    MAIN(bwd_sm90_##type##_d256, T, 256, 128, 64, 1, 1)
+    extern "C" __global__ void __launch_bounds__(threads, 4) name(const __grid_constant__ block x) { body(p, f); }
+#define ENDS(name, block, features, p, f, type, T)                                                    \
+    END(name##_delta_##type, block, (delta<T, features>), p, f, 128, delta_shared)                     \
+    END(name##_finish_##type, block, (finish<T, features>), p, f, 256, 0)
+#define DIMS(name, block, a, f, kind, type, T, more)                            \
+    MAIN(name##_##type##_d64, block, a, f, kind, T, 64, 64, 128, 2, 2 * more)    \
+    MAIN(name##_##type##_d128, block, a, f, kind, T, 128, 128, 64, 2, more)      \
+    MAIN(name##_##type##_d256, block, a, f, kind, T, 256, 128, 64, 1, more)
+#define FEATURES(name, kind, type, T, more) DIMS(name, FeatureParams, (const MapParams &)x, x.f, kind, type, T, more)
+#define ALL(type, T)                                                            \
+    ENDS(bwd_sm90, Params, false, x, no_features, type, T)                       \
+    DIMS(bwd_sm90, MapParams, x, no_features, Kind::plain, type, T, 1)              \
+    ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)              \
+    FEATURES(bwd_sm90_features_layout, Kind::layout, type, T, 1)                    \
+    FEATURES(bwd_sm90_features_shaped, Kind::shaped, type, T, 2)                    \
+    FEATURES(bwd_sm90_features, Kind::any, type, T, 2)
 ALL(bf16, BF16)
 ALL(f16, F16)

@@ -326,15 +326,20 @@ template <class L> struct Source {
         data += (paged ? 0 : lane / units * row) + lane % units * 16;
         bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
     }
-    // Fetches rows from pages of so many bytes: lane i knows the page and the place in it of row i.
-    __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int page, int slot, int64_t page_bytes, int lane) {
-        ROLLED for (int i = 0; i < L::keys * units / 32; i++) {
+    // Fetches rows from pages: lane i knows how far from data row i begins.
+    __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int lane) {
+        auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
-            const char *from = data + __shfl_sync(lanes, page, key) * page_bytes + __shfl_sync(lanes, slot, key) * row + u * 16;
-            const int count = key < keys ? max(0, min(16, bytes - u * 16)) : 0;
+            const char *from = data + __shfl_sync(lanes, begins, key) + u * 16;
+            const int count = plain || key < keys ? max(0, min(16, bytes - u * 16)) : 0;
             const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
-            if (aligned) copy_async16(there, count > 0 ? from : data, count);
+            if (plain || aligned) copy_async16(there, count > 0 ? from : data, count);
             else copy_elements16<L::size>(there, from, count);
+        };
+        if (aligned && keys >= L::keys) {
+            UNROLL for (int i = 0; i < L::keys * units / 32; i++) copy(i, true);
+        } else {
+            ROLLED for (int i = 0; i < L::keys * units / 32; i++) copy(i, false);
         }
     }
     // Fetches the warp's rows of the next round, of which `keys` exist; the rest is zeros.
@@ -484,8 +489,8 @@ template <class T, int D, bool features> __device__ void decode(const Params &p,
                 k.fetch_from(k.data + whole * (p.k.batch * L::size) + row * k.row, to, keys, lane);
                 v.fetch_from(v.data + whole * (p.v.batch * L::size) + row * v.row, to + L::slot / 2, keys, lane);
             } else {
-                k.fetch_pages(to, keys, page, slot, p.k.batch * L::size, lane);
-                v.fetch_pages(to + L::slot / 2, keys, page, slot, p.v.batch * L::size, lane);
+                k.fetch_pages(to, keys, page * (p.k.batch * L::size) + slot * k.row, lane);
+                v.fetch_pages(to + L::slot / 2, keys, page * (p.v.batch * L::size) + slot * v.row, lane);
             }
             return look_up(round + 1);
         }

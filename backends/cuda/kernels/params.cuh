@@ -69,6 +69,7 @@ struct Features {
     int carry;
     int delta_rows, delta_step;   // of delta: rows of a head, floats from one to the next
     int dbias_shape[3];           // batch, heads, rows
+    int dbias_apart;              // each pair has its own, 0 so far: bwd_sm90 writes those of the tiles that it walks
 };
 
 // The argument block of the instances for features.

@@ -102,11 +102,16 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
+// tanh(x) for |x| < 0.6.
+__device__ __forceinline__ float small_tanh(float x) {
+    const float y = x * x;
+    return fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
+}
+
 // tanh(x), and 1 - tanh(x)^2 without the digits that this difference would lose. Near 0
 // tanh is a polynomial, as 1-e would lose them there.
 __device__ __forceinline__ float tanh_of(float x, float &slope) {
-    const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), y = x * x;
-    const float small = fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
+    const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), small = small_tanh(x);
     slope = 4 * e * r * r;
     return a < 0.6f ? small : copysignf((1 - e) * r, x);
 }
@@ -126,8 +131,9 @@ template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
 // The scores of one query head of a sequence. T is float, F16 or BF16: the type of a
-// bias that is not float32.
-template <class T> struct Scores {
+// bias that is not float32. Without reads there are no biases, masks and dropout; with votes,
+// whole warps ask whether all of their scores are small.
+template <class T, bool reads = true, bool votes = false> struct Scores {
     const Params &p;
     const Features &f;
     int b, h, diagonal;
@@ -167,7 +173,13 @@ template <class T> struct Scores {
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         constexpr bool natural = backward && sizeof(T) == 4;
-        if (f.cap_in != 0) {
+        if (votes && f.cap_in != 0) {
+            cap(s, told);
+#pragma unroll
+            for (int n = 0; n < count_of<Tiles>; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], natural ? f.cap : f.cap_out, -lse(n, e)) : s[n][e] * f.cap_out;
+        } else if (f.cap_in != 0) {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
@@ -183,7 +195,7 @@ template <class T> struct Scores {
 #pragma unroll
                 for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], natural ? p.scale : p.scale_log2, -lse(n, e)) : s[n][e] * p.scale_log2;
         }
-        if (f.bias.data) {
+        if (reads && f.bias.data) {
             if (sizeof(T) == 4 || f.bias_wide)
                 add_bias<transposed, natural, float>(s, own, walked);
             else
@@ -199,7 +211,31 @@ template <class T> struct Scores {
                     s[n][e] = fmaf(by, fabsf(distance + (transposed ? -further : further)), s[n][e]);
                 }
         }
-        if (f.mask.data) hide<transposed>(s, own, walked);
+        if (reads && f.mask.data) hide<transposed>(s, own, walked);
+    }
+
+    // tanh(x / softcap) in place of the dot products x. Most are small: then the polynomial of
+    // tanh_of is enough.
+    template <class Tiles, class Slope> __device__ __forceinline__ void cap(Tiles &s, Slope told) const {
+        float most = 0;
+#pragma unroll
+        for (int n = 0; n < count_of<Tiles>; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[n][e] *= f.cap_in, most = fmaxf(most, fabsf(s[n][e]));
+        const bool large = __any_sync(~0u, !(most < 0.6f));
+#pragma unroll
+        for (int n = 0; n < count_of<Tiles>; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float d;
+                if (large) {
+                    s[n][e] = tanh_of(s[n][e], d);
+                } else {
+                    s[n][e] = small_tanh(s[n][e]);
+                    d = fmaf(-s[n][e], s[n][e], 1);
+                }
+                told(n, e, d);
+            }
     }
 
     template <bool transposed, bool natural, class B, class Tiles>
