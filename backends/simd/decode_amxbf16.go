@@ -23,7 +23,7 @@ import (
 // What a product makes of NaN and infinities is not theirs alone, as a plane may be 0: what
 // a block adds to a row is taken once more, by the vectors of decode_avx512, where it is not finite.
 func (b *Backend) decodeAMXBF16(ctx context.Context, c *flashkit.Call) error {
-	return b.decode(ctx, c, decodeAMXBF16Floats(c), decodeAMXBF16Chunks, decodeAMXBF16Merge)
+	return b.decode(ctx, c, 1, decodeAMXBF16Floats(c), decodeAMXBF16Chunks, decodeAMXBF16Merge)
 }
 
 var amxDecode = decodeISA{
@@ -61,7 +61,7 @@ func decodeAMXBF16Times(c *flashkit.Call) [2]timedPhase {
 	if c.Page > 0 {
 		pages = page / float64(c.Page)
 	}
-	return decodeTimes(c, t.start, func(n int) float64 {
+	return decodeTimes(c, 1, t.start, func(n int) float64 {
 		lanes := float64(ceilDiv(n, tileQueries) * tileQueries)
 		return dims*(t.widen+2*lanes*t.flop) + float64(n)*pair + pages
 	})
@@ -120,7 +120,7 @@ func decodeAMXBF16Chunks(j *job, ws *arena, item int) {
 // setItem packs the query rows of an item.
 func (x *tileItem) setItem(j *job, ws *arena, item int) {
 	p, q := &j.p, &j.args.Q
-	x.decodeSums.setItem(j, ws, item)
+	x.decodeSums.setItem(j, ws, item, 0)
 	x.block = decodeBlock // nothing of a block waits for the next one
 	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(x.rows, tileQueries))*tileQueries
 	x.q, x.s = takeWords(ws, padded*words), ws.take(padded*decodeStep)

@@ -19,7 +19,7 @@ var avx2Decode = decodeISA{
 
 // decode_avx2 is decode with 8 elements of a row in the lanes.
 func (b *Backend) decodeAVX2(ctx context.Context, c *flashkit.Call) error {
-	return b.decode(ctx, c, decodeFloats(c), decodeAVX2Chunks, decodeAVX2Merge)
+	return b.decode(ctx, c, decodeTurns, decodeFloats(c), decodeAVX2Chunks, decodeAVX2Merge)
 }
 
 func decodeAVX2Chunks(j *job, ws *arena, item int) { avx2Decode.chunks(j, ws, item) }

@@ -19,7 +19,7 @@ var avx512Decode = decodeISA{
 
 // decode_avx512 is decode with 16 elements of a row in the lanes.
 func (b *Backend) decodeAVX512(ctx context.Context, c *flashkit.Call) error {
-	return b.decode(ctx, c, decodeFloats(c), decodeAVX512Chunks, decodeAVX512Merge)
+	return b.decode(ctx, c, decodeTurns, decodeFloats(c), decodeAVX512Chunks, decodeAVX512Merge)
 }
 
 func decodeAVX512Chunks(j *job, ws *arena, item int) { avx512Decode.chunks(j, ws, item) }

@@ -4,6 +4,7 @@ package simd
 
 import (
 	"time"
+	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -22,7 +23,7 @@ func (isa *decodeISA) times(c *flashkit.Call) [2]timedPhase {
 		element = t.widen
 	}
 	dims, pair := float64(c.Dim+c.VDim), t.pair+decodePairTime(c)
-	return decodeTimes(c, t.start, func(n int) float64 {
+	return decodeTimes(c, decodeTurns, t.start, func(n int) float64 {
 		rows := float64(ceilDiv(n, isa.rows) * isa.rows)
 		return max(2*dims*rows*t.flop, dims*element) + rows*pair
 	})
@@ -52,14 +53,14 @@ var decodeFeatureTimes = [...]struct {
 
 // decodeTimes returns the phases of chunks and of merging them, where a row of an item takes so many
 // nanoseconds to begin and end, and a key of a sequence so many.
-func decodeTimes(c *flashkit.Call, start float64, key func(rows int) float64) (f [2]timedPhase) {
+func decodeTimes(c *flashkit.Call, most int, start float64, key func(rows int) float64) (f [2]timedPhase) {
 	const (
 		item  = 600 // to begin and end it
 		step  = 45  // a row, for each block of keys
 		chunk = 60  // a row of a chunk, to add it to those before
 	)
 	var t decodeTable
-	t.choose(c)
+	t.choose(c, most)
 	var all decodeSpan
 	for b := range decodePlans(c) {
 		var d decodePlan
@@ -92,17 +93,23 @@ func (d *decodePlan) blocks(c *flashkit.Call) int {
 	return max(0, min(n, keys))
 }
 
-func decodeLanesMemory(c *flashkit.Call) float64 { return decodeMemory(c, decodeFloats(c)) }
+func decodeLanesMemory(c *flashkit.Call) float64 {
+	return decodeMemory(c, decodeTurns, decodeFloats(c))
+}
 
 // decodeMemory returns the workspace, the results of chunks, and the table of items.
-func decodeMemory(c *flashkit.Call, floats int) float64 {
+func decodeMemory(c *flashkit.Call, most, floats int) float64 {
 	var t decodeTable
-	t.choose(c)
+	t.choose(c, most)
 	var all decodeSpan
 	for b := range decodePlans(c) {
 		t.one.setSequence(c, &t.decodeShape, b, t.keys)
 		all.add(t.one.span())
 	}
 	work := all.work(c, floats)
-	return memory(c, work[:]...) + 4*float64(all.results) + t.bytes(c)
+	others := 0.0
+	if t.turns > 1 {
+		others = float64(poolSize(workersOf(c), work[:1])) * float64(unsafe.Sizeof(otherHeads{}))
+	}
+	return memory(c, work[:]...) + 4*float64(all.results) + t.bytes(c) + others
 }

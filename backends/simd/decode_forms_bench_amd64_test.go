@@ -22,8 +22,8 @@ var decodeForms = []string{
 }
 
 // BenchmarkDecodeForms measures in turns a plain call and others of the same size, by the kernel
-// FLASHKIT_KERNEL, and reports the quotients of the medians. FLASHKIT_BENCH, problem names with
-// commas, replaces the problems.
+// FLASHKIT_KERNEL, and reports the quotients of the medians and of the least times. FLASHKIT_BENCH,
+// problem names with commas, replaces the problems, and FLASHKIT_FORMS the forms.
 func BenchmarkDecodeForms(b *testing.B) {
 	names := "b1-h32-g8-n1-m32768-d128-bf16,b1-h32-g8-n1-m32768-d128-f32,b4-h32-g8-n1-m1024-d64-f32"
 	if list := os.Getenv("FLASHKIT_BENCH"); list != "" {
@@ -33,26 +33,34 @@ func BenchmarkDecodeForms(b *testing.B) {
 	if name := os.Getenv("FLASHKIT_KERNEL"); name != "" {
 		kernel = name
 	}
+	forms := decodeForms
+	if list := os.Getenv("FLASHKIT_FORMS"); list != "" {
+		forms = strings.Split(list, ",")
+	}
 	backend := New()
 	at := slices.IndexFunc(backend.Kernels(), func(k flashkit.Kernel) bool { return k.Name == kernel })
 	require.GreaterOrEqual(b, at, 0, kernel)
 	k := backend.Kernels()[at]
 	for name := range strings.SplitSeq(names, ",") {
 		b.Run(name, func(b *testing.B) {
-			var calls [1 + 13]flashkit.Call
+			calls := make([]flashkit.Call, 1+len(forms))
 			for i := range calls {
 				full := name
 				if i > 0 {
-					full += decodeForms[i-1]
+					full += forms[i-1]
 				}
 				p, err := flashkit.ParseProblem(full)
 				require.NoError(b, err)
-				require.NoError(b, calls[i].Set(p, k.Pass, formOf(p)))
+				args := formOf(p)
+				if i > 0 { // in the same memory, as times follow from where it is
+					args.K, args.V = sameMemory(&calls[0].Args.K, &args.K), sameMemory(&calls[0].Args.V, &args.V)
+				}
+				require.NoError(b, calls[i].Set(p, k.Pass, args))
 				if reason := k.Fits(&calls[i]); reason != "" {
 					b.Skip(reason)
 				}
 			}
-			var times [len(calls)][]float64
+			times := make([][]float64, len(calls))
 			for b.Loop() {
 				for i := range calls {
 					start := time.Now()
@@ -65,13 +73,25 @@ func BenchmarkDecodeForms(b *testing.B) {
 			}
 			plain := times[0]
 			b.ReportMetric(plain[len(plain)/2]*1e6, "µs")
-			for i, form := range decodeForms {
+			for i, form := range forms {
 				t := times[i+1]
 				b.ReportMetric(t[len(t)/2]/plain[len(plain)/2], "med"+form)
 				b.ReportMetric(t[0]/plain[0], "min"+form)
 			}
 		})
 	}
+}
+
+// sameMemory returns a tensor of the shape of t in the memory of x, which has as many elements.
+func sameMemory(x, t *flashkit.Tensor) flashkit.Tensor {
+	s := t.Shape()
+	switch x.DType() {
+	case flashkit.Float16:
+		return flashkit.F16(x.Uint16s(), s[0], s[1], s[2], s[3])
+	case flashkit.BFloat16:
+		return flashkit.BF16(x.Uint16s(), s[0], s[1], s[2], s[3])
+	}
+	return flashkit.F32(x.Float32s(), s[0], s[1], s[2], s[3])
 }
 
 // formOf returns arguments of p, with pages in random order, and masks that hide a tenth of the keys.

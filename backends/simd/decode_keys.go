@@ -12,49 +12,66 @@ import (
 // have to be widened: then a block of them is copied.
 type keyRows struct {
 	t        *flashkit.Tensor
-	first    unsafe.Pointer // the first key's row, or that of page 0; nil if rows are widened
+	first    unsafe.Pointer // KV head 0's row of the first key, or of page 0; nil if rows are widened
+	headStep int            // bytes from one KV head to the next
 	bytes    int            // of a row
 	step     int            // bytes from one row to the next
 	tiles    int            // keys that prefetches run ahead
 	page     int            // keys of a page; 0: not paged
 	pages    []int32        // of the sequence
 	pageStep int            // bytes from one page to the next
-	at       [2][]int       // bytes from the first row to those in pages; a block and the one before have one each
+	at       [2]places      // bytes from the first row to those in pages; a block and the one before have one each
 	buf      []float32      // room for the rows of a block
 }
 
+// A places is where the rows of a block are, and those of what comes after it.
+type places struct {
+	last  []int // of the last head that takes turns: then come the next block's of the first one
+	other []int // of one before it: then come the next one's
+}
+
 // Prefetches that run ahead by less bytes come late; by a page of memory, they wait for one
-// another where others use the memory, too. Half a register tile more than whole tiles.
-const aheadBytes, tileKeys = 3072, 4
+// another where others use the memory, too. Half a register tile more than whole tiles. Those of
+// pages have no stream of the processor's own beside them, and run further ahead.
+const aheadBytes, aheadPaged, tileKeys = 3072, 6144, 4
 
 // aheadKeys returns how many rows of so many bytes prefetches run ahead.
-func aheadKeys(bytes int) int { return aheadBytes/bytes/tileKeys*tileKeys + tileKeys/2 }
+func aheadKeys(bytes, page int) int {
+	ahead := aheadBytes
+	if page > 0 {
+		ahead = aheadPaged
+	}
+	return ahead/bytes/tileKeys*tileKeys + tileKeys/2
+}
 
 // keyFloats returns the workspace of the rows of K or V.
 func keyFloats(c *flashkit.Call, dim int) int {
 	if c.Page == 0 {
 		return decodeBlock * dim
 	}
-	const floats = 2 * 2 // of two places
-	return decodeBlock*dim + floats*(decodeBlock+aheadKeys(2*dim)+tileKeys)
+	const floats = 2 * 4 // of two places, twice
+	return decodeBlock*dim + floats*(decodeBlock+aheadKeys(2*dim, c.Page)+tileKeys)
 }
 
 // set makes r the rows of t that an item reads.
 func (r *keyRows) set(j *job, ws *arena, x *decodeItem, t *flashkit.Tensor) {
 	dim, size := t.Shape()[3], x.as.Size()
 	r.t, r.bytes, r.step, r.page, r.buf = t, dim*size, rowStep(t)*size, j.p.Page, ws.take(decodeBlock*dim)
-	if x.first == x.last {
+	r.headStep = t.Strides()[1] * size
+	h := &x.one
+	if h.first == h.last {
 		return
 	}
-	r.tiles = aheadKeys(r.bytes)
-	batch, row := x.KVBatch, x.K0
+	r.tiles = aheadKeys(r.bytes, r.page)
+	batch, row := h.KVBatch, h.K0
 	if r.page > 0 {
 		all := j.args.Seqs.Pages
 		width := len(all) / j.p.Batch
-		r.pages, r.pageStep = all[x.b*width:][:width], t.Strides()[0]*size
+		r.pages, r.pageStep = all[h.b*width:][:width], t.Strides()[0]*size
 		n := decodeBlock + r.tiles + tileKeys
 		for i := range r.at {
-			r.at[i] = unsafe.Slice((*int)(unsafe.Pointer(&ws.take(2 * n)[0])), n)
+			all := unsafe.Slice((*int)(unsafe.Pointer(&ws.take(2 * 2 * n)[0])), 2*n)
+			r.at[i] = places{all[:n], all[n:]}
 		}
 		batch, row = 0, 0
 	}
@@ -66,7 +83,7 @@ func (r *keyRows) set(j *job, ws *arena, x *decodeItem, t *flashkit.Tensor) {
 	default:
 		r.first = unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
 	}
-	r.first = unsafe.Add(r.first, t.Offset(batch, x.g, row)*size)
+	r.first = unsafe.Add(r.first, t.Offset(batch, 0, row)*size)
 }
 
 // A rowsAt is rows that lie step bytes apart, unless a table says where they are, and how many bytes
@@ -78,53 +95,86 @@ type rowsAt struct {
 
 // block returns the rows of a block.
 func (r *keyRows) block(isa *decodeISA, j *job, x *decodeItem, keys seenKeys) rowsAt {
+	h := &x.head(keys.head).itemOfKeys
 	switch {
 	case r.first == nil:
-		r.copy(isa.laneISA, j, &x.itemOfKeys, 0, keys.from, keys.n)
+		r.copy(isa.laneISA, j, h, 0, keys.from, keys.n)
 		return rowsAt{(*byte)(unsafe.Pointer(&r.buf[0])), r.bytes, r.tiles * r.bytes}
 	case r.page > 0:
-		return rowsAt{first: (*byte)(r.first)}
+		return rowsAt{first: (*byte)(unsafe.Add(r.first, h.g*r.headStep))}
 	}
-	return rowsAt{(*byte)(unsafe.Add(r.first, keys.from*r.step)), r.step, r.tiles * r.step}
+	return rowsAt{(*byte)(unsafe.Add(r.first, h.g*r.headStep+keys.from*r.step)), r.step, r.tiles * r.step}
 }
 
-// find sets where the rows of a block are that lie in pages.
-func (x *decodeItem) find(keys *seenKeys) {
+// find sets where the rows of a block are that lie in pages. Heads that take turns with the same block
+// find them once.
+func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 	if x.k.page == 0 || x.k.first == nil {
 		return
 	}
-	keys.kAt = x.k.find(keys, x.last)
-	if keys.vAt = keys.kAt; x.k.step != x.v.step || x.k.pageStep != x.v.pageStep {
-		keys.vAt = x.v.find(keys, x.last)
+	same := x.k.step == x.v.step && x.k.pageStep == x.v.pageStep && x.k.headStep == x.v.headStep
+	if isFirst {
+		last := x.one.last
+		x.k.find(keys, last, x.turns)
+		if !same {
+			x.v.find(keys, last, x.turns)
+		}
+	}
+	isLast := keys.head == x.turns-1
+	keys.kAt = x.k.at[0].of(isLast)
+	if keys.vAt = keys.kAt; !same {
+		keys.vAt = x.v.at[0].of(isLast)
 	}
 }
 
-// find returns the places of the rows of a block, and of those after it, up to the last key.
-func (r *keyRows) find(keys *seenKeys, last int) *int {
+func (p *places) of(isLast bool) *int {
+	if isLast {
+		return &p.last[0]
+	}
+	return &p.other[0]
+}
+
+// find finds the rows of a block, and of those after it, up to the last key, for so many heads.
+func (r *keyRows) find(keys *seenKeys, last, heads int) {
 	r.at[0], r.at[1] = r.at[1], r.at[0]
-	page, row, places := keys.from/r.page, keys.from%r.page, r.at[0][:keys.n+r.tiles+tileKeys]
-	n := min(len(places), last-keys.from)
-	for i := 0; i < n; page, row = page+1, 0 {
+	at := r.at[0].last[:keys.n+r.tiles+tileKeys]
+	n := min(len(at), last-keys.from)
+	r.locate(at[:n], keys.from)
+	for i := n; i < len(at); i++ { // there is none to prefetch
+		at[i] = at[n-1]
+	}
+	if heads == 1 {
+		return
+	}
+	other := r.at[0].other[:len(at)]
+	copy(other, at[:keys.n])
+	for i := keys.n; i < len(at); i++ {
+		other[i] = at[min(i-keys.n, keys.n-1)] + r.headStep
+		at[i] -= (heads - 1) * r.headStep
+	}
+}
+
+// locate sets at to where rows are, from a given key on.
+func (r *keyRows) locate(at []int, key int) {
+	page, row := key/r.page, key%r.page
+	for ; len(at) > 0; page, row = page+1, 0 {
 		place := int(r.pages[page])*r.pageStep + row*r.step
-		run := places[i:min(n, i+r.page-row)]
+		run := at[:min(len(at), r.page-row)]
 		for k := range run {
 			run[k] = place
 			place += r.step
 		}
-		i += len(run)
+		at = at[len(run):]
 	}
-	for i := n; i < len(places); i++ { // there is none to prefetch
-		places[i] = places[n-1]
-	}
-	return &places[0]
 }
 
 // address returns the place of a key's row.
-func (r *keyRows) address(j int) unsafe.Pointer {
+func (r *keyRows) address(g, j int) unsafe.Pointer {
+	first := unsafe.Add(r.first, g*r.headStep)
 	if r.page == 0 {
-		return unsafe.Add(r.first, j*r.step)
+		return unsafe.Add(first, j*r.step)
 	}
-	return unsafe.Add(r.first, int(r.pages[j/r.page])*r.pageStep+j%r.page*r.step)
+	return unsafe.Add(first, int(r.pages[j/r.page])*r.pageStep+j%r.page*r.step)
 }
 
 // copy copies n rows to the buffer, where they are those from a given one on.
@@ -139,7 +189,7 @@ func (r *keyRows) copy(isa *laneISA, j *job, x *itemOfKeys, to, from, n int) {
 			batch, row := x.place(j, from)
 			isa.loadRows(r.buf[to*dim:], dim, r.t, batch, x.g, row, run)
 		} else {
-			src := r.address(from)
+			src := r.address(x.g, from)
 			for i := range run {
 				dst := unsafe.Add(unsafe.Pointer(&r.buf[0]), (to+i)*r.bytes)
 				copy(unsafe.Slice((*byte)(dst), r.bytes), unsafe.Slice((*byte)(unsafe.Add(src, i*r.step)), r.bytes))

@@ -32,18 +32,31 @@ import (
 // How keys are cut into chunks depends on the sequence alone, and chunks are added up in
 // their order: the bits do not depend on the number of workers, nor on what else is in
 // the batch.
-func (b *Backend) decode(ctx context.Context, c *flashkit.Call, floats int, chunks, merge func(*job, *arena, int)) error {
+func (b *Backend) decode(ctx context.Context, c *flashkit.Call, most, floats int, chunks, merge func(*job, *arena, int)) error {
 	j := b.newJob(c)
 	t := &j.decode
-	t.set(c)
+	t.set(c, most)
 	work := t.work(c, floats)
 	j.shared.reserve(t.results)
 	j.hold(work[:]...)
+	j.holdOthers(work[0])
 	j.parallel(ctx, chunks, work[0].items, work[0].floats)
 	if t.merges > 0 {
 		j.parallel(ctx, merge, work[1].items, work[1].floats)
 	}
 	return b.release(ctx, j)
+}
+
+// holdOthers reserves the heads that take turns, where some do.
+func (j *job) holdOthers(work phase) {
+	if j.decode.turns == 1 {
+		return
+	}
+	for w := range poolSize(j.workers, []phase{work}) {
+		if j.spaces[w].others == nil {
+			j.spaces[w].others = new(otherHeads)
+		}
+	}
 }
 
 // work returns the items of a call and the floats that they need, those of chunks as a kernel says.
@@ -84,23 +97,41 @@ type attendFunc func(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, 
 type attendAtFunc func(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int,
 	o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
 
-// A decodeItem is the state of some chunks of the keys of a KV head.
+// A decodeItem is some chunks of the keys of a KV head, or of some.
 type decodeItem struct {
-	decodeSums
-	as   flashkit.DType // that K and V are read in
-	q    []float32      // [rows][qStep]
-	s    [2][]float32   // [rows][decodeStep]; a block and the one before have one each
-	k, v keyRows
-	idle []float32 // [decodePad][oStep]
-	decodeScores
+	one    decodeHead
+	others *otherHeads    // that take turns with it
+	turns  int            // heads
+	as     flashkit.DType // that K and V are read in
+	s      [2][]float32   // [rows][decodeStep]; a block and the one before have one each
+	k, v   keyRows
+	idle   []float32 // [decodePad][oStep]
 	before []float32 // O before the values of a block that hides some of its keys
+}
+
+// A decodeHead is the state of a KV head of an item.
+type decodeHead struct {
+	decodeSums
+	decodeScores
+	q []float32 // [rows][qStep]
+}
+
+// The otherHeads are those that may take turns with a first one. They are kept from call to call.
+type otherHeads [decodeTurns - 1]decodeHead
+
+func (x *decodeItem) head(i int) *decodeHead {
+	if i == 0 {
+		return &x.one
+	}
+	return &x.others[i-1]
 }
 
 // decodeFloats returns the workspace of an item.
 func decodeFloats(c *flashkit.Call) int {
 	rows := c.Heads / c.KVHeads * c.QLen
 	qStep, oStep := decodeSteps(&c.Problem)
-	n := (rows+decodePad)*(2*decodeStep+qStep) + keyFloats(c, c.Dim) + keyFloats(c, c.VDim) + decodePad*oStep + sumFloats(rows, oStep) + scoreFloats(c, rows)
+	n := (rows+decodePad)*2*decodeStep + keyFloats(c, c.Dim) + keyFloats(c, c.VDim) + decodePad*oStep
+	n += decodeTurnsOf(c) * ((rows+decodePad)*qStep + sumFloats(rows, oStep) + scoreFloats(c, rows))
 	if c.Score.Mask {
 		n += rows * oStep
 	}
@@ -110,50 +141,75 @@ func decodeFloats(c *flashkit.Call) int {
 func (isa *decodeISA) chunks(j *job, ws *arena, item int) {
 	var x decodeItem
 	isa.setItem(&x, j, ws, item)
-	from, to := x.first+x.from*x.chunk, min(x.last, x.first+x.to*x.chunk)
+	first, chunk := x.one.first, x.one.chunk
+	from, to := first+x.one.from*chunk, min(x.one.last, first+x.one.to*chunk)
 	var before seenKeys
 	for from < to && !j.canceled() {
-		c := (from - x.first) / x.chunk
-		block := x.cut(from, min(to, x.first+(c+1)*x.chunk))
-		from += block.n
-		if block.rows == 0 || !x.mask(isa.laneISA, j, &x.itemOfKeys, &block) {
+		c := (from - first) / chunk
+		keys := x.one.cut(from, min(to, first+(c+1)*chunk))
+		if from += keys.n; keys.rows == 0 {
 			continue
 		}
-		x.find(&block)
-		block.s, x.s[0], x.s[1] = x.s[0], x.s[1], x.s[0]
-		isa.step(j, &x, block, before)
-		x.reach(isa.laneISA, j, c)
-		x.adjust(isa.laneISA, j, &x.itemOfKeys, &block)
-		isa.weigh(block.s, block.rows, block.n, &x.m[block.row], &x.l[block.row], j.base2, &x.o[block.row*x.oStep], x.oStep)
-		x.drop(isa.laneISA, j, &x.itemOfKeys, &block)
-		before = block
+		found := false
+		for i := range x.turns {
+			block, h := keys, x.head(i)
+			block.head = i
+			if !h.mask(isa.laneISA, j, &h.itemOfKeys, &block) {
+				continue
+			}
+			x.find(&block, !found)
+			found = true
+			block.s, x.s[0], x.s[1] = x.s[0], x.s[1], x.s[0]
+			isa.step(j, &x, block, before)
+			h.reach(isa.laneISA, j, c)
+			h.adjust(isa.laneISA, j, &h.itemOfKeys, &block)
+			isa.weigh(block.s, block.rows, block.n, &h.m[block.row], &h.l[block.row], j.base2, &h.o[block.row*h.oStep], h.oStep)
+			h.drop(isa.laneISA, j, &h.itemOfKeys, &block)
+			before = block
+		}
 	}
 	if before.n > 0 {
 		isa.step(j, &x, seenKeys{}, before)
 	}
-	isa.endItem(j, &x.decodeSums, x.idle)
+	for i := range x.turns {
+		isa.endItem(j, &x.head(i).decodeSums, x.idle)
+	}
 }
 
 // setItem loads the query rows of an item.
 func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *arena, item int) {
-	p, q := &j.p, &j.args.Q
-	x.decodeSums.setItem(j, ws, item)
+	h := &x.one
+	x.others = ws.others
+	x.turns = h.setItem(j, ws, item, 0)
 	x.as = isa.storage(j)
-	x.q, x.idle = ws.take((x.rows+decodePad)*x.qStep), ws.take(decodePad*x.oStep)
+	x.idle = ws.take(decodePad * h.oStep)
 	x.k.set(j, ws, x, &j.args.K)
 	x.v.set(j, ws, x, &j.args.V)
 	for i := range x.s {
-		x.s[i] = ws.take((x.rows + decodePad) * decodeStep)
+		x.s[i] = ws.take((h.rows + decodePad) * decodeStep)
 	}
-	x.setScores(isa.laneISA, j, ws, &x.itemOfKeys)
-	if p.Score.Mask {
-		x.before = ws.take(x.rows * x.oStep)
+	if j.p.Score.Mask {
+		x.before = ws.take(h.rows * h.oStep)
 	}
-	clear(x.q)
-	for r := range x.rows {
-		row := x.q[r*x.qStep:][:x.qStep]
-		h, i := x.queryOf(x.g, r)
-		isa.load(row[:p.Dim], q, q.Offset(x.QBatch, h, x.Q0+i))
+	for i := range x.turns {
+		if h = x.head(i); i > 0 {
+			*h = decodeHead{}
+			h.setItem(j, ws, item, i)
+		}
+		h.setScores(isa.laneISA, j, ws, &h.itemOfKeys)
+		isa.loadQueries(x, h, j, ws)
+	}
+}
+
+// loadQueries loads the query rows of a head.
+func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *arena) {
+	q := &j.args.Q
+	h.q = ws.take((h.rows + decodePad) * h.qStep)
+	clear(h.q)
+	for r := range h.rows {
+		row := h.q[r*h.qStep:][:h.qStep]
+		head, i := h.queryOf(h.g, r)
+		isa.load(row[:j.p.Dim], q, q.Offset(h.QBatch, head, h.Q0+i))
 		if x.as == flashkit.BFloat16 && isa.split > 0 {
 			split(row, x.idle, isa.split)
 		}
@@ -163,8 +219,9 @@ func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *arena, item int) {
 // step computes the scores of one block and takes the values of the one before
 // into O. Either may have no keys.
 func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
+	of, past := x.head(next.head), x.head(before.head)
 	if before.seen != nil {
-		copy(x.before, x.o)
+		copy(x.before, past.o)
 	}
 	var k, v rowsAt
 	var s, w *float32
@@ -174,13 +231,13 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	if before.n > 0 {
 		v, w = x.v.block(isa, j, x, before), &before.s[0]
 	}
-	p, q, o := &j.p, &x.q[next.row*x.qStep], &x.o[before.row*x.oStep]
+	p, q, o := &j.p, &of.q[next.row*of.qStep], &past.o[before.row*past.oStep]
 	if next.kAt == nil && before.vAt == nil {
-		isa.attend[x.as](s, k.first, k.step, k.ahead, q, x.qStep, p.Dim, next.rows, next.n,
-			o, x.oStep, &x.idle[0], w, v.first, v.step, v.ahead, p.VDim, before.rows, before.n)
+		isa.attend[x.as](s, k.first, k.step, k.ahead, q, of.qStep, p.Dim, next.rows, next.n,
+			o, past.oStep, &x.idle[0], w, v.first, v.step, v.ahead, p.VDim, before.rows, before.n)
 	} else {
-		isa.attendAt[x.as](s, k.first, next.kAt, q, x.qStep, p.Dim, next.rows, next.n,
-			o, x.oStep, &x.idle[0], w, v.first, before.vAt, p.VDim, before.rows, before.n, min(x.k.tiles, x.v.tiles))
+		isa.attendAt[x.as](s, k.first, next.kAt, q, of.qStep, p.Dim, next.rows, next.n,
+			o, past.oStep, &x.idle[0], w, v.first, before.vAt, p.VDim, before.rows, before.n, min(x.k.tiles, x.v.tiles))
 	}
 	if before.seen != nil {
 		isa.repair(j, x, before)

@@ -19,7 +19,7 @@ var neonDecode = decodeISA{
 
 // decode_neon is decode with 4 elements of a row in the lanes.
 func (b *Backend) decodeNEON(ctx context.Context, c *flashkit.Call) error {
-	return b.decode(ctx, c, decodeFloats(c), decodeNEONChunks, decodeNEONMerge)
+	return b.decode(ctx, c, decodeTurns, decodeFloats(c), decodeNEONChunks, decodeNEONMerge)
 }
 
 func decodeNEONChunks(j *job, ws *arena, item int) { neonDecode.chunks(j, ws, item) }

@@ -14,6 +14,7 @@ const (
 type decodeShape struct {
 	kvHeads  int
 	group    int // query heads of one
+	turns    int // KV heads of an item, whose blocks take turns
 	shortest int // chunk, in keys
 	qStep    int // from one row of Q to the next
 	lColumn  int // where l is in a row of O, beyond its end
@@ -38,6 +39,22 @@ type decodePlan struct {
 	part        int // floats of the result of a chunk: m, then O
 }
 
+// The heads whose blocks take turns. Rows of a short page lie beside those of other heads, so that the
+// next head finds the addresses of its pages known.
+const (
+	decodeTurns = 8
+	turnRows    = 64      // of all of them, at most
+	turnBytes   = 1 << 15 // of a head's rows in a page, or more are no gain
+)
+
+// decodeTurnsOf returns how many heads may take turns.
+func decodeTurnsOf(c *flashkit.Call) int {
+	if c.Page == 0 || c.Page*max(c.Dim, c.VDim)*c.KVType().Size() >= turnBytes {
+		return 1
+	}
+	return max(1, min(decodeTurns, c.KVHeads, turnRows/max(1, c.Heads/c.KVHeads*c.QLen)))
+}
+
 // The limits of chunks. They are long, since each ends with sums that are added up, unless
 // that makes too few of them for many workers, and still long beside their result. A sum
 // of very many keys would keep few digits.
@@ -52,7 +69,7 @@ const (
 func newDecodeShape(c *flashkit.Call) decodeShape {
 	qStep, oStep := decodeSteps(&c.Problem)
 	return decodeShape{
-		kvHeads: c.KVHeads, group: c.Heads / c.KVHeads, shortest: chunkBytes / ((c.Dim + c.VDim) * c.KVType().Size()),
+		kvHeads: c.KVHeads, group: c.Heads / c.KVHeads, turns: 1, shortest: chunkBytes / ((c.Dim + c.VDim) * c.KVType().Size()),
 		qStep: qStep, lColumn: oStep - decodeWidest, oStep: oStep,
 	}
 }
@@ -79,7 +96,7 @@ func (d *decodePlan) setSequence(c *flashkit.Call, shape *decodeShape, b, itemKe
 	d.first, d.last = seenOf(&d.Seq)
 	keys := d.last - d.first
 	d.part = ceilDiv(d.rows, decodeWidest)*decodeWidest + d.rows*d.oStep
-	d.setChunk(min(longestChunk, max(chunkRows*d.rows, d.shortest, ceilDiv(d.kvHeads*keys, chunksEnough))))
+	d.setChunk(shape.keysOfChunk(d.rows, keys))
 	if d.chunks > 1 && d.chunks > resultsOfHead/d.part {
 		d.setChunk(ceilDiv(keys, max(1, resultsOfHead/d.part)))
 	}
@@ -87,10 +104,15 @@ func (d *decodePlan) setSequence(c *flashkit.Call, shape *decodeShape, b, itemKe
 	if keys <= decodeBlock {
 		d.block /= 2 // values are those of the block before, so one alone would wait
 	}
-	if d.run = d.chunks; keys > itemKeys {
-		run := max(1, ceilDiv(itemKeys, d.chunk))
+	if d.run = d.chunks; d.turns*keys > itemKeys {
+		run := max(1, ceilDiv(itemKeys, d.turns*d.chunk))
 		d.run = ceilDiv(d.chunks, ceilDiv(d.chunks, run))
 	}
+}
+
+// keysOfChunk returns how many keys a chunk has, about, of a sequence of so many.
+func (s *decodeShape) keysOfChunk(rows, keys int) int {
+	return min(longestChunk, max(1, chunkRows*rows, s.shortest, ceilDiv(s.kvHeads*keys, chunksEnough)))
 }
 
 // seenOf returns the keys that any row of a sequence sees.
@@ -110,7 +132,7 @@ func (d *decodePlan) setChunk(keys int) {
 	}
 }
 
-// items returns the items of a KV head.
+// items returns the items of a KV head, or of some that take turns.
 func (d *decodePlan) items() int {
 	if !d.isSplit() {
 		return 1
@@ -129,7 +151,7 @@ func (d *decodePlan) merged() int {
 
 // span returns the items of the plan, those that merge rows, and the floats of the results of chunks.
 func (d *decodePlan) span() decodeSpan {
-	s := decodeSpan{b: d.b, keys: min(d.last-d.first, d.run*d.chunk), items: d.heads * d.items()}
+	s := decodeSpan{b: d.b, keys: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads)), items: ceilDiv(d.heads, d.turns) * d.items()}
 	if d.isSplit() {
 		s.merges = ceilDiv(d.heads*d.written, d.merged())
 		s.results = count(float64(d.heads) * float64(d.chunks) * float64(d.part))
@@ -146,6 +168,7 @@ type seenKeys struct {
 	row, rows int
 	s         []float32 // [rows][decodeStep], scores and then weights
 	seen      []uint32  // [rows][words], a bit for each key, where a mask hides some of them
+	head      int       // of its item
 	kAt, vAt  *int      // where its rows of K and V are, in pages
 }
 

@@ -191,27 +191,28 @@ func (f *decodeScores) drop(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys
 // repair takes the values of a block again for rows whose sums are not finite: those that a row
 // does not see have weighed 0, which is no weight beside what is not finite.
 func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys) {
-	o := x.o[block.row*x.oStep:][:block.rows*x.oStep]
-	isa.dots(&x.top[0], &o[0], &o[0], len(o)/isa.lanes)
-	if allFinite(x.top) {
+	past := x.head(block.head)
+	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]
+	isa.dots(&past.top[0], &o[0], &o[0], len(o)/isa.lanes)
+	if allFinite(past.top) {
 		return
 	}
 	for r := range block.rows {
-		row := o[r*x.oStep:][:x.oStep]
+		row := o[r*past.oStep:][:past.oStep]
 		if allFinite(row) {
 			continue
 		}
-		copy(row, x.before[(block.row+r)*x.oStep:])
+		copy(row, x.before[(block.row+r)*past.oStep:])
 		n, weights := 0, block.s[r*decodeStep:]
 		for key := range block.n {
-			if x.sees(&block, r, key) {
-				x.v.copy(isa.laneISA, j, &x.itemOfKeys, n, block.from+key, 1)
+			if past.sees(&block, r, key) {
+				x.v.copy(isa.laneISA, j, &past.itemOfKeys, n, block.from+key, 1)
 				weights[n] = weights[key]
 				n++
 			}
 		}
 		if n > 0 {
-			isa.attend[x.as](nil, nil, 0, 0, nil, 0, 0, 0, 0, &row[0], x.oStep, &x.idle[0],
+			isa.attend[x.as](nil, nil, 0, 0, nil, 0, 0, 0, 0, &row[0], past.oStep, &x.idle[0],
 				&weights[0], (*byte)(unsafe.Pointer(&x.v.buf[0])), x.v.bytes, 0, x.v.t.Shape()[3], 1, n)
 		}
 	}

@@ -23,9 +23,10 @@ type decodeSums struct {
 // sumFloats returns the workspace of the sums of so many rows.
 func sumFloats(rows, oStep int) int { return 3*rows + 2*rows*oStep + decodeWidest }
 
-// setItem makes x that of an item that has seen no key.
-func (x *decodeSums) setItem(j *job, ws *arena, item int) {
-	x.itemOfKeys.setItem(j, item)
+// setItem makes x that of an item that has seen no key, of the KV head whose turn it is, and returns how
+// many take turns.
+func (x *decodeSums) setItem(j *job, ws *arena, item, turn int) (turns int) {
+	turns = x.itemOfKeys.setItem(j, item, turn)
 	x.l, x.by = ws.take(x.rows), ws.take(decodeWidest)
 	if !x.isSplit() {
 		x.m, x.o = ws.take(x.rows), ws.take(x.rows*x.oStep)
@@ -33,6 +34,7 @@ func (x *decodeSums) setItem(j *job, ws *arena, item int) {
 	}
 	x.at = x.from
 	x.begin()
+	return turns
 }
 
 // begin begins the chunk at hand.

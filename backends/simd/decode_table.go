@@ -48,25 +48,29 @@ func decodePlans(c *flashkit.Call) int {
 
 // choose chooses the items: enough for many workers. Where there are enough heads, each
 // is an item, for then no results of chunks need to be kept. So there are never many of them.
-func (t *decodeTable) choose(c *flashkit.Call) {
+// At most so many KV heads take turns in an item.
+func (t *decodeTable) choose(c *flashkit.Call, most int) {
 	const (
 		enough = 128
-		most   = 1 << 24 // floats of all results, in shorter items than need be
+		fewest = 2       // of a worker, where heads take turns
+		floats = 1 << 24 // of all results, in shorter items than need be
 	)
 	t.decodeShape, t.decodeSpan, t.spans = newDecodeShape(c), decodeSpan{}, t.spans[:0]
-	keys, n := 0, decodePlans(c)
+	keys, chunks, n := 0, 0, decodePlans(c)
 	for b := range n {
 		s := c.Seq(b)
 		first, last := seenOf(&s)
 		keys += c.KVHeads * (last - first)
+		chunks += c.KVHeads * max(1, (last-first)/t.keysOfChunk(t.group*s.N, last-first))
 	}
-	heads := float64(c.Batch) * float64(c.KVHeads)
 	if equalLengths(c) {
-		keys *= c.Batch
+		keys, chunks = keys*c.Batch, chunks*c.Batch
 	}
+	t.turns = max(1, min(most, decodeTurnsOf(c), chunks/(fewest*workersOf(c))))
+	heads := float64(c.Batch) * float64(c.KVHeads)
 	t.keys = ceilDiv(keys, enough)
-	chunks := float64(c.Batch)*chunksEnough + float64(keys)/longestChunk + heads // or fewer
-	if chunks*float64(t.group*c.QLen)*float64(t.oStep) <= most {
+	parts := float64(c.Batch)*chunksEnough + float64(keys)/longestChunk + heads // or fewer
+	if parts*float64(t.group*c.QLen)*float64(t.oStep) <= floats {
 		t.keys = min(t.keys, longestChunk)
 	}
 	if n == 1 {
@@ -76,8 +80,8 @@ func (t *decodeTable) choose(c *flashkit.Call) {
 }
 
 // set makes t the table of a call. Long items come first.
-func (t *decodeTable) set(c *flashkit.Call) {
-	t.choose(c)
+func (t *decodeTable) set(c *flashkit.Call, most int) {
+	t.choose(c, most)
 	if arePlannedAsOne(c) {
 		return
 	}
@@ -129,14 +133,15 @@ type itemOfKeys struct {
 	from, to int
 }
 
-// setItem makes x that of an item.
-func (x *itemOfKeys) setItem(j *job, item int) {
+// setItem makes x that of an item, of the KV head whose turn it is, and returns how many take turns.
+func (x *itemOfKeys) setItem(j *job, item, turn int) (turns int) {
 	t := &j.decode
 	before := t.find(j.call, &x.decodePlan, sort.Search(len(t.spans), func(i int) bool { return t.spans[i].items > item }))
 	n := x.items()
-	head, run := (item-before.items)/n, (item-before.items)%n
+	first, run := (item-before.items)/n*x.turns, (item-before.items)%n
 	x.from, x.to = run*x.run, min((run+1)*x.run, x.chunks)
-	x.setHead(j, before.results, head)
+	x.setHead(j, before.results, first+turn)
+	return min(x.turns, x.heads-first)
 }
 
 // setRows makes x that of a sequence whose rows an item merges, of all its heads, and returns these

@@ -18,7 +18,7 @@ func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 	var c flashkit.Call
 	require.NoError(t, c.Set(p, flashkit.PassForward, args))
 	j.call, j.p, j.args = &c, p, args
-	j.decode.set(&c)
+	j.decode.set(&c, decodeTurns)
 	j.shared.reserve(j.decode.results)
 	return j
 }
@@ -28,7 +28,7 @@ func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 func TestDecodeItems(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 300 {
-		p := flashkit.Problem{Batch: 1 + r.IntN(40), KVHeads: 1 + r.IntN(3), QLen: 1 + r.IntN(3), KVLen: 1 + r.IntN(9000), Dim: 64, VDim: 64,
+		p := flashkit.Problem{Batch: 1 + r.IntN(40), KVHeads: 1 + r.IntN(5), QLen: 1 + r.IntN(3), KVLen: 1 + r.IntN(9000), Dim: 64, VDim: 64,
 			Band: []flashkit.Band{{}, flashkit.Causal(), flashkit.Window(700, 0)}[r.IntN(3)]}
 		p.Heads, p.Ragged = p.KVHeads*(1+r.IntN(3)), r.IntN(4) > 0
 		one := p
@@ -47,18 +47,28 @@ func TestDecodeItems(t *testing.T) {
 				args.Seqs.QLens = append(args.Seqs.QLens, int32(r.IntN(p.QLen+1)))
 				args.Seqs.KVLens = append(args.Seqs.KVLens, int32(r.IntN(p.KVLen+1)))
 			}
+			if r.IntN(2) == 0 {
+				p.Page = 1 + r.IntN(20)
+				args.Seqs.Pages = make([]int32, p.Batch*ceilDiv(p.KVLen, p.Page))
+				p.KVLen = ceilDiv(p.KVLen, p.Page) * p.Page
+				for _, x := range []*flashkit.Tensor{&args.K, &args.V} {
+					*x = flashkit.F32(make([]float32, 64), 1, p.KVHeads, p.Page, 64).WithStrides(0, 0, 0)
+				}
+			}
 		}
 		j := tableOf(t, p, args)
 		chunks, rows, results := map[string]int{}, map[string]int{}, map[*float32]bool{}
 		for item, last := 0, 1<<60; item < j.decode.items; item++ {
 			var x itemOfKeys
-			x.setItem(j, item)
-			for c := x.from; c < x.to; c++ {
-				chunks[fmt.Sprint(x.b, x.g, c)]++
-				if x.isSplit() && x.rows > 0 {
-					m, o := x.result(c)
-					require.False(t, results[&m[0]] || len(m) != x.rows || len(o) != x.rows*x.oStep)
-					results[&m[0]] = true
+			for turn, turns := 0, 1; turn < turns; turn++ {
+				turns = x.setItem(j, item, turn)
+				for c := x.from; c < x.to; c++ {
+					chunks[fmt.Sprint(x.b, x.g, c)]++
+					if x.isSplit() && x.rows > 0 {
+						m, o := x.result(c)
+						require.False(t, results[&m[0]] || len(m) != x.rows || len(o) != x.rows*x.oStep)
+						results[&m[0]] = true
+					}
 				}
 			}
 			if x.from == 0 {
@@ -93,6 +103,27 @@ func TestDecodeItems(t *testing.T) {
 	}
 }
 
+// Heads take turns where pages are short, while each worker has items.
+func TestDecodeTurns(t *testing.T) {
+	for name, want := range map[string]int{
+		"b1-h32-g8-n1-m4096-d128-f32-ragged-page1":       8,
+		"b1-h32-g8-n1-m4096-d128-bf16-ragged-page32":     8,
+		"b1-h32-g8-n1-m4096-d128-f32-ragged-page64":      1,
+		"b1-h32-g8-n1-m4096-d128-f32-ragged":             1,
+		"b1-h64-g2-n2-m4096-d128-f16-ragged-page1":       1,
+		"b64-h3-g3-n1-m10-d64-f32-ragged-page4":          3,
+		"b1-h12-g12-n1-m100-d64-f32-kvbf16-ragged-page1": 6,
+	} {
+		var x decodeTable
+		c := parsed(t, name).Ask(flashkit.PassForward)
+		c.Workers = 1
+		x.choose(c, decodeTurns)
+		require.Equal(t, want, x.turns, name)
+		x.choose(c, 1)
+		require.Equal(t, 1, x.turns, name)
+	}
+}
+
 // Few heads have work for many processors, and many heads nothing to merge.
 func TestDecodeSpreads(t *testing.T) {
 	for name, want := range map[string]struct{ least, most, merges int }{
@@ -111,7 +142,7 @@ func TestDecodeSpreads(t *testing.T) {
 		"b1-h2-g2-n1-m65536-d64-f32-window4096.0": {16, 64, 1},
 	} {
 		var x decodeTable
-		x.choose(parsed(t, name).Ask(flashkit.PassForward))
+		x.choose(parsed(t, name).Ask(flashkit.PassForward), 1)
 		require.GreaterOrEqual(t, x.items, want.least, name)
 		require.LessOrEqual(t, x.items, want.most, name)
 		require.Equal(t, want.merges, min(1, x.merges), name)

@@ -159,7 +159,10 @@ func (j *job) canceled() bool {
 }
 
 // An arena hands out float32 workspace to one worker.
-type arena struct{ all, free []float32 }
+type arena struct {
+	all, free []float32
+	others    *otherHeads // of a decode kernel's item
+}
 
 func (a *arena) reserve(n int) {
 	if len(a.all) < n {

@@ -40,4 +40,4 @@ func bwdAVX512BF16Memory(c *flashkit.Call) float64 {
 	return avx512Lanes.bwdMemoryOf(pl, tile, block)
 }
 
-func decodeAMXBF16Memory(c *flashkit.Call) float64 { return decodeMemory(c, decodeAMXBF16Floats(c)) }
+func decodeAMXBF16Memory(c *flashkit.Call) float64 { return decodeMemory(c, 1, decodeAMXBF16Floats(c)) }
