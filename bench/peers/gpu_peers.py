@@ -158,6 +158,8 @@ class Frontend:
         cudnn.set_stream(handle=self.handle, stream=torch.cuda.current_stream().cuda_stream)
 
     def graph(self, p):
+        if p.dtype == "f32":
+            raise ValueError("cuDNN's attention takes 16 bits")
         io = {"bf16": self.cudnn.data_type.BFLOAT16, "f16": self.cudnn.data_type.HALF}[p.dtype]
         single = self.cudnn.data_type.FLOAT
         return self.cudnn.pygraph(io_data_type=io, intermediate_data_type=single, compute_data_type=single, handle=self.handle)
