@@ -20,6 +20,7 @@ import (
 // memory of devices, each of which is opened by the first call that needs it.
 type session struct {
 	*dispatch.Dispatcher
+	paired bool
 
 	mu      sync.Mutex
 	devices map[C.int32_t]*device
@@ -49,7 +50,7 @@ func open(backend *C.char, flags C.uint32_t) (*session, error) {
 	if flags&C.FK_OPEN_FROZEN != 0 {
 		d = d.Frozen()
 	}
-	return &session{Dispatcher: d}, nil
+	return &session{Dispatcher: d, paired: flags&C.FK_OPEN_PAIRED != 0}, nil
 }
 
 // choose opens the backends, restricted to one or to a kernel.
@@ -124,7 +125,7 @@ func (s *session) kernel(pass flashkit.Pass) (name string) {
 // launch enqueues a pass on tensors of the device.
 func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stream uintptr) error {
 	b := f.device.backend
-	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, cuda.Options{Kernel: s.kernel(pass)})
+	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, cuda.Options{Kernel: s.kernel(pass), Paired: s.paired})
 }
 
 // A ticket is what ends a call from another thread.

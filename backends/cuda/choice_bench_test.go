@@ -235,7 +235,7 @@ func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID,
 			ids = append(ids, stemID(i))
 		}
 	}
-	chosen, err := c.b.choose("", &call)
+	chosen, err := c.b.choose("", &call, false)
 	require.NoError(b, err)
 	return ids, chosen
 }

@@ -29,17 +29,43 @@ const decodeShapes = `
 func TestChoosesDecode(t *testing.T) {
 	b, _ := openFake(t) // with the figures of an H200
 	for _, name := range strings.Fields(decodeShapes) {
-		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward))
+		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward), false)
 		require.NoError(t, err)
 		require.Equal(t, "decode_sm80", stems[id].name, name)
 	}
 	for _, name := range []string{ // as many rows, or as few keys, as the other kernels are made for
 		"b16-h16-g16-n1024-m1024-d128-bf16", "b1-h16-g16-n16384-m16384-d128-bf16-causal", "b8-h32-g8-n64-m8192-d128-bf16-causal",
 	} {
-		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward))
+		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward), false)
 		require.NoError(t, err)
 		require.Equal(t, "fwd_sm90", stems[id].name, name)
 	}
+}
+
+// For training, the forward pass of few rows sums scores as the backward pass does, unless
+// there is none.
+func TestChoosesPaired(t *testing.T) {
+	b, _ := openFake(t)
+	for _, test := range []struct{ problem, free, paired string }{
+		{"b1-h32-g8-n1-m4096-d128-bf16", "decode_sm80", "fwd_sm90"},
+		{"b2-h4-g4-n3-m512-d72-f32", "decode_sm80", "fwd_f32"},
+		{"b1-h16-g16-n16384-m16384-d128-bf16-causal", "fwd_sm90", "fwd_sm90"},
+	} {
+		ask := problem(t, test.problem).Ask(flashkit.PassForward)
+		for paired, want := range map[bool]string{false: test.free, true: test.paired} {
+			id, err := b.choose("", ask, paired)
+			require.NoError(t, err)
+			require.Equal(t, want, stems[id].name, "%s, paired: %v", test.problem, paired)
+		}
+		id, err := b.choose("cuda/"+test.free, ask, true)
+		require.NoError(t, err)
+		require.Equal(t, test.free, stems[id].name, "a name says more")
+	}
+	p := problem(t, "b1-h32-g8-n1-m4096-d128-bf16")
+	p.Page = 16
+	id, err := b.choose("", p.Ask(flashkit.PassForward), true)
+	require.NoError(t, err)
+	require.Equal(t, "decode_sm80", stems[id].name, "keys in pages have no backward pass")
 }
 
 // A tile costs the same with one row in it as with many, so few rows over many heads are

@@ -12,6 +12,7 @@ import (
 type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
 	Nondeterministic bool   // sums dQ in whatever order comes: faster, but the bits differ from run to run
+	Paired           bool   // for training: a forward kernel that sums scores as those of the backward pass do, as by dispatch.Dispatcher.Paired
 
 	Sequences *DeviceSequences // of a Ragged problem: where the device's memory has what Args.Seqs says
 }
@@ -57,7 +58,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	id, err := b.choose(o.Kernel, &a.call)
+	id, err := b.choose(o.Kernel, &a.call, o.Paired)
 	if err != nil {
 		return err
 	}

@@ -2,10 +2,11 @@
 # Tests the CUDA backend on a machine with an NVIDIA GPU, which needs neither Go nor
 # a checkout: make gpu-test puts this file, the test binary and flashrun into one
 # folder. Usage: gpu-test.sh [conformance] [sweep] [repeats] [sanitizer] [choice] [peers]
-# [masks] [features] [jax] [regret] [ring]; all by default. compute-sanitizer, PyTorch and JAX are used if there.
+# [groups] [masks] [features] [jax] [regret] [ring]; all by default. compute-sanitizer, PyTorch and JAX are used if
+# there, and for groups the package flashkit with its library.
 set -euo pipefail
 cd "$(dirname "$0")"
-steps=${*:-conformance sweep repeats sanitizer choice peers masks features jax regret ring}
+steps=${*:-conformance sweep repeats sanitizer choice peers groups masks features jax regret ring}
 failed=
 
 step() {
@@ -106,6 +107,12 @@ peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
 	FLASHKIT_BENCH=$(problems; drawn) python3 gpu.py --peers "${PEERS:-default,flash,cudnn,efficient}" --rounds "${ROUNDS:-3}" --json gpu.json -- \
 		./cuda.test -test.run '^$' -test.bench 'Device|SmallCalls' -test.benchtime 1x
+}
+
+# What a user gets, in groups of shapes, beside all peers, values compared.
+groups() {
+	python3 -c 'import flashkit' 2>/dev/null || { echo "no package flashkit here"; return 0; }
+	python3 gpu.py --groups "${SHAPES:-all}" --random 20 --seed "${SEED:-1}" --json groups.json
 }
 
 # What masks and shapes cost beside the same kernel without.

@@ -246,22 +246,24 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 }
 
 // choose returns the stem of that name, or for "" the one that is predicted
-// fastest among those that fit the call.
-func (b *Backend) choose(name string, c *flashkit.Call) (stemID, error) {
+// fastest among those that fit the call. Paired leaves out, for a forward pass that has a
+// backward pass, what sums scores in another order than that.
+func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (stemID, error) {
 	if name != "" {
-		if id := b.fastest(name, c); id >= 0 {
+		if id := b.fastest(name, c, false); id >= 0 {
 			return id, nil
 		}
 		return -1, b.refusal(name, c)
 	}
-	k := question{c.Problem, c.Pass, c.Traits}
+	paired = paired && c.Features()&flashkit.ForwardFeatures == 0
+	k := question{c.Problem, c.Pass, c.Traits, paired}
 	b.choices.mu.RLock()
 	id, known := b.choices.made[k]
 	b.choices.mu.RUnlock()
 	if known {
 		return id, nil
 	}
-	if id = b.fastest("", c); id < 0 {
+	if id = b.fastest("", c, paired); id < 0 {
 		return id, b.refusal("", c)
 	}
 	b.choices.mu.Lock()
@@ -284,6 +286,7 @@ type question struct {
 	p      flashkit.Problem
 	pass   flashkit.Pass
 	traits flashkit.Traits
+	paired bool
 }
 
 // maxChoices bounds the memory of choices, which start anew beyond it.
@@ -291,11 +294,11 @@ const maxChoices = 1 << 12
 
 // fastest returns the stem of that name, or any, that is predicted fastest among those
 // that fit, or -1.
-func (b *Backend) fastest(name string, c *flashkit.Call) stemID {
+func (b *Backend) fastest(name string, c *flashkit.Call, paired bool) stemID {
 	best, bestCost := stemID(-1), time.Duration(0)
 	for i := range stems {
 		s := &stems[i]
-		if !s.named(name, c.Pass) || c.Features()&^s.takes != 0 || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
+		if paired && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || c.Features()&^s.takes != 0 || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
 			continue
 		}
 		if cost := s.callCost(&b.dev, c); best < 0 || cost < bestCost {

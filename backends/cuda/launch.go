@@ -270,7 +270,7 @@ func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel strin
 	}
 	c := p.Ask(pass)
 	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
-	id, err := b.choose(kernel, c)
+	id, err := b.choose(kernel, c, false)
 	if err != nil {
 		return 0, err
 	}

@@ -1,12 +1,16 @@
 """Time the GPU kernels beside PyTorch's scaled_dot_product_attention, on the same problems and the same GPU.
 
 examples:
+    FLASHKIT_LIBRARY=bin/capi/libflashkit.so python bench/peers/gpu.py --groups all --random 20 --seed 7 --json groups.json
     python bench/peers/gpu.py --warm -- bin/flashrun bench --backend cuda --kernels all --memory device --dtype bf16 --json
     FLASHKIT_BENCH=b16-h16-g16-n1024-m1024-d128-bf16 python bench/peers/gpu.py --peers flash,cudnn --rounds 5 --json gpu.json \\
         -- bin/gpu/cuda.test -test.run '^$' -test.bench Device -test.benchtime 1x
     python bench/peers/gpu.py --pass forward --warm -- cat results.json
 
-The command prints the JSON of flashrun bench, of which the results on the device's memory count, or one object per line:
+With --groups, calls of libflashkit on PyTorch's tensors take turns with all peers in one process, and every value is
+compared: gpu_groups.py says how. That is what a user gets, over the shapes that users have.
+
+With a command after --, kernels are timed by name. It prints the JSON of flashrun bench, of which the results on the device's memory count, or one object per line:
     {"problem": "b16-h16-g16-n1024-m1024-d128-bf16-causal", "kernel": "cuda/fwd_sm80", "pass": "forward", "ms": 0.41}
 where ms is the median time on the device; other lines are left out. The kernel "chosen" is what a call without a
 kernel's name takes, which "chosen" in the same object names: its rows come first, as that is what a program gets. Each
@@ -22,7 +26,6 @@ import argparse
 import contextlib
 import json
 import math
-import re
 import statistics
 import subprocess
 import sys
@@ -30,65 +33,34 @@ import threading
 import time
 import warnings
 
-NAME = re.compile(r"b(\d+)-h(\d+)-g(\d+)-n(\d+)-m(\d+)-d(\d+)(?:-dv(\d+))?-(f32|f16|bf16)"
-                  r"(?:-(causal)|-window(\d+|inf)\.(\d+|inf))?(-topleft)?(?:-scale([0-9.]+))?")
+import gpu_groups
+from gpu_peers import DTYPES, GROUP_PEERS, PEERS, Problem
+
 PASSES = ["forward", "backward", "loop"]
-PEERS = {"default": None, "flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
-DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = lambda s: s.split(",")
-    parser.add_argument("command", nargs="+", help="command that times our kernels, after --")
-    parser.add_argument("--peers", type=names, default=list(PEERS), help="default " + ",".join(PEERS))
-    parser.add_argument("--pass", dest="passes", type=names, default=PASSES, help="default " + ",".join(PASSES))
+    parser.add_argument("command", nargs="*", help="command that times our kernels, after --")
+    parser.add_argument("--groups", type=names, help="all, or of " + ",".join(gpu_groups.groups()) + ",random")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="with --groups: so many problems more, drawn by --seed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--peers", type=names, help="default " + ",".join(PEERS) + "; with --groups " + ",".join(GROUP_PEERS))
+    parser.add_argument("--pass", dest="passes", type=names, help="default all: " + ",".join(PASSES) + "; with --groups forward,backward,graph")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement of a peer")
     parser.add_argument("--warm", action="store_true", help="leave the L2 cache as the call before left it")
     parser.add_argument("--json", help="also write all results to this file")
     args = parser.parse_args()
-    for given, known in ((args.peers, PEERS), (args.passes, PASSES)):
+    if bool(args.command) == bool(args.groups):
+        parser.error("either --groups or a command")
+    known_peers, known_passes = (GROUP_PEERS, ["forward", "backward", "graph"]) if args.groups else (list(PEERS), PASSES)
+    args.peers, args.passes = args.peers or known_peers, args.passes or known_passes
+    for given, known in ((args.peers, known_peers), (args.passes, known_passes)):
         if unknown := set(given) - set(known):
             parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     return args
-
-
-class Problem:
-    """A problem, parsed from its name."""
-
-    def __init__(self, name):
-        match = NAME.fullmatch(name)
-        if not match:
-            raise ValueError(f"{name}: not a problem's name")
-        self.batch, self.heads, self.kv_heads, self.q_len, self.kv_len, self.dim = map(int, match.groups()[:6])
-        dv, self.dtype, causal, left, right, top, scale = match.groups()[6:]
-        self.v_dim = int(dv or self.dim)
-        self.scale = float(scale) if scale else None
-        side = lambda s: math.inf if s in (None, "inf") else int(s)
-        left, right = side(left), 0 if causal else side(right)
-        offset = 0 if top else self.kv_len - self.q_len
-        self.lo, self.hi = offset - left, offset + right  # row i sees the keys from i+lo to i+hi
-
-    def seen(self):
-        """Return, for each row, how many keys it sees."""
-        return [max(0, min(self.kv_len - 1, i + self.hi) - max(0, i + self.lo) + 1) for i in range(self.q_len)]
-
-    def flops(self, backward):
-        return (2.5 if backward else 1) * 2 * self.batch * self.heads * sum(self.seen()) * (self.dim + self.v_dim)
-
-    def mask(self, torch):
-        """Return the keyword arguments by which SDPA masks as the problem does."""
-        if self.lo <= 1 - self.q_len and self.hi >= self.kv_len - 1:
-            return {}
-        if self.lo <= 1 - self.q_len and self.hi == 0:
-            return {"is_causal": True}
-        if self.lo <= 1 - self.q_len and self.hi == self.kv_len - self.q_len and self.q_len <= self.kv_len:
-            from torch.nn.attention.bias import causal_lower_right
-            return {"attn_mask": causal_lower_right(self.q_len, self.kv_len)}
-        i = torch.arange(self.q_len, device="cuda")[:, None]
-        j = torch.arange(self.kv_len, device="cuda")[None]
-        return {"attn_mask": (j >= i + self.lo) & (j <= i + self.hi)}
 
 
 class Clock:
@@ -271,12 +243,18 @@ def main():
     warnings.simplefilter("ignore", UserWarning)  # a backend's reasons why it does not take a problem
     properties = torch.cuda.get_device_properties(0)
     gpu = str(properties.uuid)
-    flush = None if args.warm else torch.empty(max(256 << 20, 4 * properties.L2_cache_size), dtype=torch.int8, device="cuda")
+    flush = None if args.warm and not args.groups else torch.empty(max(256 << 20, 4 * properties.L2_cache_size), dtype=torch.int8, device="cuda")
+    versions = f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     with Clock(gpu if gpu.startswith("GPU-") else "GPU-" + gpu) as clock:
-        times, kernels, chosen = measure(torch, args, flush)
+        if args.groups:
+            right = gpu_groups.run(torch, args, flush)
+        else:
+            times, kernels, chosen = measure(torch, args, flush)
+    if args.groups:
+        print(f"{properties.name}, {versions}, L2 cold; clock {clock}")
+        return 0 if right else "gpu.py: a value is wrong"
     if not kernels:
         return "gpu.py: the command printed no result of the passes asked for"
-    versions = f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{properties.name}, {versions}, {args.rounds} rounds, L2 {'warm' if args.warm else 'cold'}; clock {clock}")
     rows = table(args, times, kernels, chosen)
     if args.json:
