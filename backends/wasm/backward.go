@@ -131,7 +131,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 	if !first && !j.waitFor(item-j.owners(), done+1) {
 		return errStopped
 	}
-	j.loadTile(x, s, h, i0, i1-i0, first)
+	j.loadTile(x, w, s, h, i0, i1-i0, first)
 	flags := flagFirst
 	for j0 := k0 + (lo-k0)/tile*tile; flags&flagLast == 0; j0 += j.step {
 		j1 := min(j0+j.step, hi)
@@ -145,7 +145,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 			return errStopped
 		}
 		if j.pairs {
-			j.loadPairs(x, b, h, i0, i1, j0, j1)
+			j.loadPairs(x, w, b, h, i0, i1, j0, j1)
 		}
 		if err := x.call(j.ctx, j.function, int(w.block), i0, i1, j0, j1, flags); err != nil {
 			return err
@@ -174,9 +174,9 @@ func (j *job) gathered(s *flashkit.Seq, h, r, n int) []float32 {
 	return j.dq[((s.QBatch*shape[1]+h)*shape[2]+s.Q0+r)*shape[3]:][:n*shape[3]]
 }
 
-// loadTile copies n query rows, from row r on, and their sum of dQ so far.
-func (j *job) loadTile(x *instance, s *flashkit.Seq, h, r, n int, first bool) {
-	f, w := j.args, &j.places
+// loadTile copies n query rows, from row r on, and their sum of dQ so far, to w.
+func (j *job) loadTile(x *instance, w *places, s *flashkit.Seq, h, r, n int, first bool) {
+	f := j.args
 	load := func(offset uint64, t *flashkit.Tensor) { x.load(offset, t, t.Offset(s.QBatch, h, s.Q0+r), n) }
 	load(w.q, &f.Q)
 	load(w.o, &f.O)

@@ -164,7 +164,7 @@ func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int)
 			return errStopped
 		}
 		if j.pairs {
-			j.loadPairs(x, b, w.h, w.i0, w.i1, j0, j1)
+			j.loadPairs(x, &w.places, b, w.h, w.i0, w.i1, j0, j1)
 		}
 		if err := x.call(j.ctx, j.function, int(w.block), w.i0, w.i1, j0, j1, flags); err != nil {
 			return err

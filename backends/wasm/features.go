@@ -74,18 +74,18 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 }
 
 // loadPairs copies what the bias and the mask say of rows [i0, i1) and keys [j0, j1) of
-// head h of sequence b to the stage. Rows that see no key may have no memory.
-func (j *job) loadPairs(x *instance, b, h, i0, i1, j0, j1 int) {
+// head h of sequence b to w. Rows that see no key may have no memory.
+func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	if j0 >= j1 {
 		return
 	}
 	for r := range i1 - i0 {
 		if t := &j.args.Bias; j.c.Score.Bias && (r == 0 || j.repeats&featureBias == 0) {
-			x.loadRow(j.places.bias+uint64(4*r*tile), t, t.Repeated(b, h, i0+r)+j0, j1-j0)
+			x.loadRow(w.bias+uint64(4*r*tile), t, t.Repeated(b, h, i0+r)+j0, j1-j0)
 		}
 		if t := &j.args.Mask; j.c.Score.Mask && (r == 0 || j.repeats&featureMask == 0) {
 			from := t.Repeated(b, h, i0+r)
-			to := x.memory[j.places.mask+uint64(r*tile):][:tile]
+			to := x.memory[w.mask+uint64(r*tile):][:tile]
 			for c, seen := range t.Bools()[from+j0 : from+j1] {
 				one := byte(0) // a move, not a branch
 				if seen {

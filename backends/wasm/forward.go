@@ -67,7 +67,7 @@ func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
 			return nil
 		}
 		if j.pairs {
-			j.loadPairs(x, b, h, i0, i1, j0, j1)
+			j.loadPairs(x, w, b, h, i0, i1, j0, j1)
 		}
 		if err := x.call(j.ctx, j.function, int(w.block), i0, i1, j0, max(j0, j1), flags); err != nil {
 			return err

@@ -27,6 +27,7 @@ type instance struct {
 	memory    []byte // a view of all of it
 	stack     [6]uint64
 	share     *share
+	listed    int  // calls in the list of the batch at hand
 	failed    bool // it trapped or broke a rule: what it holds is not known
 
 	packed  []bool            // which blocks of the head at hand the module has
@@ -182,6 +183,10 @@ func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 // row's stride apart.
 func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
+	if stride == dim && n > 0 {
+		storeRow(x.at(offset, n*dim), t, to, n*dim)
+		return
+	}
 	for range n {
 		storeRow(x.at(offset, dim), t, to, dim)
 		offset += uint64(4 * dim)
@@ -193,16 +198,23 @@ func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
 func storeRow(from []byte, t *flashkit.Tensor, to, n int) {
 	switch t.DType() {
 	case flashkit.Float32:
-		for c := range t.Float32s()[to:][:n] {
-			t.Float32s()[to+c] = get(from, c)
+		row := t.Float32s()[to:][:n]
+		if littleEndian && n > 0 {
+			copy(row, unsafe.Slice((*float32)(unsafe.Pointer(&from[:4*n][0])), n))
+			return
+		}
+		for c := range row {
+			row[c] = get(from, c)
 		}
 	case flashkit.Float16:
-		for c := range t.Uint16s()[to:][:n] {
-			t.Uint16s()[to+c] = half.ToF16(get(from, c))
+		row := t.Uint16s()[to:][:n]
+		for c := range row {
+			row[c] = half.ToF16(get(from, c))
 		}
 	case flashkit.BFloat16:
-		for c := range t.Uint16s()[to:][:n] {
-			t.Uint16s()[to+c] = half.ToBF16(get(from, c))
+		row := t.Uint16s()[to:][:n]
+		for c := range row {
+			row[c] = half.ToBF16(get(from, c))
 		}
 	}
 }

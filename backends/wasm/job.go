@@ -33,7 +33,7 @@ type job struct {
 
 func (b *Backend) newJob(v *variant, c *flashkit.Call) *job {
 	j := b.jobs.Get().(*job)
-	j.plan, j.args = newPlan(v, c), c.Args
+	j.plan, j.args = b.box.plan(v, c), c.Args
 	return j
 }
 
@@ -118,6 +118,9 @@ func (j *job) run(x *instance) (err error) {
 	}
 	if j.v.few() {
 		pass = j.decode
+	}
+	if j.batch > 0 {
+		pass = j.batches
 	}
 	if panicked := recovered(func() { err = pass(x) }); panicked != nil {
 		x.failed = true

@@ -38,6 +38,7 @@ type plan struct {
 	pairs    bool   // it gets, or gives, tiles of numbers for pairs of rows and keys
 	repeats  uint32 // features of which all rows have the same numbers
 	bias     biasSum
+	batch    int // KV heads that one entry of the module computes, 0 if it takes one tile of rows
 }
 
 // callFlops keeps a call under a millisecond: while one runs, neither the
@@ -47,6 +48,7 @@ func (v *variant) callFlops() float64 { return v.rate / 2000 }
 // featureFlops is what features add to a pair of a row and a key, as if it were FLOPs.
 const featureFlops = 100
 
+// newPlan returns the plan of a call by a kernel whose instances may have at least what one head needs.
 func newPlan(v *variant, c *flashkit.Call) plan {
 	x := plan{c: c, v: v, features: moduleFeatures(c), repeats: rowsAlike(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
 	pair := 2 * float64(c.Dim+c.VDim) // FLOPs of a row and a key
@@ -70,6 +72,7 @@ func newPlan(v *variant, c *flashkit.Call) plan {
 	if v.pass == flashkit.PassBackward {
 		x.chunk = min(x.chunk, max(minChunk, min(maxChunk, roundUp(c.KVLen*x.owners()/minItems, tile))))
 	}
+	x.batch = x.batchSize()
 	return x
 }
 
@@ -115,6 +118,9 @@ func (x *plan) owners() int {
 
 // items is how many workers could find something to do.
 func (x *plan) items() int {
+	if x.batch > 0 {
+		return ceil(x.heads(), x.batch)
+	}
 	if x.v.pass == flashkit.PassBackward {
 		return x.owners() * x.chunks()
 	}
@@ -161,6 +167,10 @@ type places struct {
 
 // place lays out the memory from the first free byte on.
 func (x *plan) place(from uint64) places {
+	if x.batch > 0 {
+		w, _ := x.placeBatch(from, x.batch)
+		return w
+	}
 	at := from
 	take := func(floats uint64) uint64 {
 		here := (at + 63) &^ 63

@@ -129,7 +129,7 @@ func (s *sandbox) compile(ctx context.Context) error {
 // functions are the exports that take work, with the number of their arguments.
 // Each returns a code.
 func functions() map[string]int {
-	all := map[string]int{"abi": 0}
+	all := map[string]int{"abi": 0, listEntry: 2}
 	for _, v := range variants {
 		all[v.keys], all[v.rows] = 3, 6
 		if v.grads != "" {

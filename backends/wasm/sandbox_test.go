@@ -37,6 +37,8 @@ var hostiles = []hostile{
 	{name: "trap", where: "fwd_simd128_rows", code: []byte{opUnreachable, opEnd}, want: "unreachable"},
 	{name: "unknown code", where: "fwd_simd128_keys", code: []byte{opConst, 42, opEnd}, want: "unknown code 42"},
 	{name: "error code", where: "fwd_simd128_keys", code: []byte{opConst, 4, opEnd}, want: "bad tensor"},
+	{name: "infinite loop in a list", where: listEntry, code: []byte{opLoop, noResult, opBr, 0, opEnd, opConst, 0, opEnd}, want: "deadline exceeded"},
+	{name: "error code of a list", where: listEntry, code: []byte{opConst, 6, opEnd}, want: "bad range"},
 	{name: "unexpected import", imports: true, want: "has imports"},
 	{name: "wrong ABI", where: "abi", code: []byte{opConst, 9, opEnd}, want: "ABI version is 9, want 2"},
 	{name: "missing function", where: "-abi", want: "no exported function abi"},
@@ -57,8 +59,8 @@ func (h *hostile) module() []byte {
 		}
 	}
 	slices.Sort(names)
-	types := slices.Concat([]byte{3}, sig(0), sig(3), sig(6))
-	typeOf := map[int]byte{0: 0, 3: 1, 6: 2}
+	types := slices.Concat([]byte{4}, sig(0), sig(3), sig(6), sig(2))
+	typeOf := map[int]byte{0: 0, 3: 1, 6: 2, 2: 3}
 	funcs, exports, bodies := []byte{byte(len(names))}, []byte{byte(len(names) + 2)}, []byte{byte(len(names))}
 	first := 0
 	var imports []byte
@@ -105,6 +107,10 @@ func TestHostileModules(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
 				c := newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32"))
+				if h.where == listEntry {
+					c = newCall(problem(t, "b20-h1-g1-n5-m5-d8-f32"))
+					c.fwd.Workers = 1
+				}
 				for range 3 { // the first failure does not take the backend down
 					err = c.run(ctx, b.Kernels()[0])
 					require.ErrorContains(t, err, h.want)

@@ -120,7 +120,7 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 			return reason
 		}
 	}
-	x, limit := newPlan(v, c), min(b.box.limit, maxMemory)
+	x, limit := b.box.plan(v, c), min(b.box.limit, maxMemory)
 	if need := x.memory(); need > limit {
 		return fmt.Sprintf("one head requires %d bytes; the sandbox has %d", need, limit)
 	}
@@ -130,7 +130,7 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 // hostMemory returns the bytes of the instances that a call takes, of the sums of
 // dQ and of dBias where it gathers them, and of the counters.
 func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
-	x := newPlan(v, c)
+	x := b.box.plan(v, c)
 	if x.items() == 0 {
 		return 0
 	}
@@ -211,11 +211,14 @@ const crowding = .5
 
 func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	const rows = 8 // that meet an edge of the band together
-	x, pace := newPlan(v, c), &v.pace
+	x, pace := b.box.plan(v, c), &v.pace
 	n := x.amount()
 	seen := float64(c.Heads) * (float64(c.Area()) + n.rows*rows/2)
 	elements := (float64(c.Heads)*n.rows + float64(c.KVHeads)*n.keys) * float64(c.Dim+c.VDim)
 	visits := x.items()
+	if x.batch > 0 {
+		visits = c.Batch * c.Heads
+	}
 	if v.pass == flashkit.PassBackward {
 		visits += n.visits * c.Heads
 	}

@@ -1,5 +1,5 @@
 // Decode: few query rows against many keys, which then are read where the host put them, not packed.
-// kernel.c includes this, last.
+// kernel.c includes this.
 //
 // Elements of a head are in the lanes. A row has its features where fwd_feature_rows has them. The host stages up
 // to TILE keys, widened by keys if they have 16 bits, and calls rows for each query head that shares

@@ -1,6 +1,7 @@
 // Attention and its gradients in a sandbox: the whole of kernel.wasm, with score.h, what
 // features do to a score and a weight, and tiles.h, the kernels in tiles of vectors; then
-// tilescore.h, fwdscore.h and bwdscore.h, features in tiles, and decode.h, few query rows.
+// tilescore.h, fwdscore.h and bwdscore.h, features in tiles, decode.h, few query rows, and
+// calls.h, many short sequences.
 //
 // The module imports nothing, allocates nothing and keeps no pointers. The host
 // writes a block of parameters and up to TILE rows of each tensor into memory
@@ -11,6 +12,8 @@
 //	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
 //	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each head
+//
+// or writes what several calls take, and a list of these calls, and calls `calls`.
 //
 // The host resolves sequences, pages and what repeats: here rows and keys are numbered
 // from 0 within one sequence, and bias and mask are tiles of the pairs of one call.
@@ -37,7 +40,7 @@ extern char __heap_base;
 #define MEMORY ((u64)__builtin_wasm_memory_size(0) << 16)
 #define AT(offset) ((void *)(unsigned long)(offset))
 #define REGISTER "+r"
-#define EXPORT(name) __attribute__((export_name(name)))
+#define EXPORT(name) __attribute__((export_name(name), noinline))  // calls.h calls them too
 INLINE v4 min4(v4 a, v4 b) { return (v4)wasm_f32x4_pmin((v128_t)a, (v128_t)b); }  // b < a ? b : a
 INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }  // a < b ? b : a
 #else
@@ -385,3 +388,5 @@ APART int check_features(const block *p, u32 takes) {
   if (f & DBIAS && !inside(p->dbias, TILE * TILE * 4)) return BAD_TENSOR;
   return OK;
 }
+
+#include "calls.h"

@@ -9,8 +9,8 @@
 // with a [k][4] splatted, each number four times in a row, and b [k][8]. It is
 // the shape of sixteen registers: eight sums, two of b, one of a. How it is
 // written decides the speed under wazero, which keeps the order of instructions:
-// UNROLL steps go from the highest address down, so that one bounds check for
-// each pointer covers all; PIN after each sum, else the compiler loads first,
+// UNROLL steps go from the highest address down, b1 before b0 as well, so that
+// one bounds check for each pointer covers all; PIN after each sum, else the compiler loads first,
 // sums later, and spills; HIDE the pointers, else it replaces constant offsets
 // with additions, each with a check; a is splatted, as only a load is cheap.
 #ifndef UNROLL
@@ -25,10 +25,10 @@ INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
       v4 b1 = load(b + u * 8 + 4), b0 = load(b + u * 8);
       UNROLLED for (int r = 3; r >= 0; r--) {
         v4 x = load(a + u * 16 + r * 4);
-        c[r][0] = madd(x, b0, c[r][0]);
-        PIN(c[r][0]);
         c[r][1] = madd(x, b1, c[r][1]);
         PIN(c[r][1]);
+        c[r][0] = madd(x, b0, c[r][0]);
+        PIN(c[r][0]);
       }
     }
     a += UNROLL * 16, b += UNROLL * 8;
@@ -123,8 +123,20 @@ INLINE void scatter(float *p, u32 step, v4 x) {
 INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
   u32 d8 = round_up(dim, 8);
   v4 none = splat(0);
-  for (u32 r = 0; r < round_up(n, 8); r++, x += dim)
-    for (u32 d = 0; d < d8; d += 4) {
+  for (u32 r = 0; r < round_up(n, 8); r++, x += dim) {
+    u32 d = 0;
+    for (; how <= ELEMENTS && r < n && d + 8 <= dim; d += 8) {  // what every tile of the backward pass does four times
+      const float *from = x + d;
+      float *at = how == ROWS ? to + (r / 8 * d8 + d) * 8 + r % 8 : to + d * TILE + r * 8;
+      HIDE(from, at);
+      UNROLLED for (int e = 4; e >= 0; e -= 4) {
+        v4 v = *(const v4_any *)(from + e);
+        none += v * 0;
+        if (how == ROWS) scatter(at + e * 8, 8, v);
+        else store(at + e, v);
+      }
+    }
+    for (; d < d8; d += 4) {
       v4 v = four(x + d, r < n ? (int)(dim - d) : 0);
       none += v * 0;
       if (how == ROWS) scatter(to + (r / 8 * d8 + d) * 8 + r % 8, 8, v);
@@ -132,6 +144,7 @@ INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
       if (how == SPLAT_ROWS) spread(to + (r / 4 * d8 + d) * 16 + r % 4 * 4, 16, v);
       if (how == SPLAT_ELEMENTS) spread(to + (d / 4 * TILE + r) * 16, 4, v);
     }
+  }
   return none[0] + none[1] + none[2] + none[3] == 0;
 }
 #define PACK(name, how) APART u32 name(const float *x, u32 n, u32 dim, float *to) { return pack(x, n, dim, to, how); }
@@ -228,13 +241,15 @@ static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) 
 
 // delta is dO·O - dLSE of row r, summed in the order of dP: for a row that sees
 // one key the two are then equal, and dS is 0.
-static float delta(const block *p, const backward *w, u32 r) {
-  const float *dout = AT(p->dout), *o = AT(p->o), *dlse = AT(p->dlse);
+static float delta(const block *p, u32 r) {
+  u32 left = p->vdim;
+  const float *dout = (float *)AT(p->dout) + r * left, *o = (float *)AT(p->o) + r * left, *dlse = AT(p->dlse);
   float sum = 0;
-  for (u32 x = 0; x < w->dv8; x++) {
-    u32 d = x ^ (UNROLL - 1);
-    if (d < p->vdim) sum += dout[r * p->vdim + d] * o[r * p->vdim + d];
+  for (; left >= UNROLL; left -= UNROLL, dout += UNROLL, o += UNROLL) {
+    HIDE(dout, o);
+    UNROLLED for (int u = UNROLL - 1; u >= 0; u--) sum += dout[u] * o[u];
   }
+  while (left-- > 0) sum += dout[left] * o[left];
   return sum - dlse[r];
 }
 INLINE void begin_tile(const block *p, const backward *w, u32 rows) {
@@ -244,24 +259,30 @@ INLINE void begin_tile(const block *p, const backward *w, u32 rows) {
   zero(w->dq, w->d8 * TILE);
   for (u32 r = 0; r < round_up(rows, 8); r++) {
     w->lse[r] = r < rows && lse[r] != NONE ? lse[r] : -NONE;
-    w->delta[r] = r < rows ? delta(p, w, r) : 0;
+    w->delta[r] = r < rows ? delta(p, r) : 0;
   }
 }
 
-// score_gradient turns S and dP of key c of four into P and dS.
+// score_gradient turns S and dP of key c of four into P and dS. dP lies behind S, delta behind LSE, dS behind P:
+// so one bounds check covers both.
 APART void score_gradient(const backward *w, const span *n, u32 c, float scale, float *dst) {
-  const float *s = w->s + c * TILE, *dp = w->dp + c * TILE;
-  for (u32 i = n->from; i < n->to; i += 4) {
-    v4 x = (load(s + i) * scale - load(w->lse + i)) * LOG2E, weight = exp2(min4(x, splat(128)));
-    v4 ds = weight * (load(dp + i) - load(w->delta + i));
-    if (n->partial) {
-      i4 row = (i4){0, 1, 2, 3} + (int)i, seen = (row >= (int)n->lo[c]) & (row < (int)n->hi[c]);
-      weight = (v4)((i4)weight & seen), ds = (v4)((i4)ds & seen);
+  const float *s = w->s + c * TILE + n->from, *end = w->s + c * TILE + n->to, *lse = w->lse + n->from;
+  float *p = w->p + n->from * 16 + c * 4;
+  int lo = n->lo[c], hi = n->hi[c], partial = n->partial;
+  i4 row = (i4){0, 1, 2, 3} + (int)n->from;
+  for (dst += n->from * STRIP; s != end; s += 8, lse += 8, p += 128, dst += 8 * STRIP, row += 8) {
+    HIDE(s, lse);
+    HIDE(p, dst);
+    UNROLLED for (int e = 4; e >= 0; e -= 4) {
+      v4 dp = load(s + 4 * TILE + e), delta = load(lse + TILE + e);
+      v4 x = (load(s + e) * scale - load(lse + e)) * LOG2E, weight = exp2(min4(x, splat(128))), ds = weight * (dp - delta);
+      if (partial) {
+        i4 seen = (row + e >= lo) & (row + e < hi);
+        weight = (v4)((i4)weight & seen), ds = (v4)((i4)ds & seen);
+      }
+      store(dst + e, ds);
+      spread(p + TILE * 16 + e * 16, 16, ds), spread(p + e * 16, 16, weight);
     }
-    store(dst + i / 8 * 8 * STRIP + i % 8, ds);
-    float *p = w->p + i * 16 + c * 4, *g = w->ds + i * 16 + c * 4;
-    HIDE(p, g);
-    spread(p, 16, weight), spread(g, 16, ds);
   }
 }
 
@@ -292,8 +313,15 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
 INLINE void end_tile(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
   float *dq = AT(p->dq), scale = flags & SCALED ? p->scale : 1;
-  for (u32 r = 0; flags & LAST && r < i1 - i0; r++)
-    for (u32 d = 0; d < p->dim; d++, dq++) *dq = (*dq + w->dq[d * TILE + r]) * scale;
+  for (u32 r = 0; flags & LAST && r < i1 - i0; r++) {
+    const float *sum = w->dq + r;
+    u32 left = p->dim;
+    for (; left >= 8; left -= 8, dq += 8, sum += 8 * TILE) {
+      HIDE(dq, sum);
+      UNROLLED for (int d = 7; d >= 0; d--) dq[d] = (dq[d] + sum[d * TILE]) * scale;
+    }
+    for (; left > 0; left--, dq++, sum += TILE) *dq = (*dq + *sum) * scale;
+  }
 }
 static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   if (flags & FIRST) begin_tile(p, w, i1 - i0);
