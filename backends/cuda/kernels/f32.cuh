@@ -2,7 +2,7 @@
 // tiles on the tensor cores without loss of precision.
 //
 // Each operand is split into a tf32 number and the rest, a = hi + lo, and
-// a b = hi hi + (hi lo + lo hi); lo lo is below the rounding of float32 (Markidis
+// a b = hi hi + (hi lo + lo hi); lo lo is about the rounding of float32 (Markidis
 // et al. 2018). The tensor core truncates its sums, which over many of them would
 // pull a result towards zero. So small terms are summed before or apart from the
 // large ones, and sums of a few large terms are added up by the rounding float32
@@ -161,23 +161,12 @@ __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned lo
     }
 }
 
+// What is left of lo is at most a bit in 24. A number within 2^-12 of the largest becomes Inf.
 __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint32_t (&lo)[4]) {
     split_tf32(x.x, hi[0], lo[0]);
     split_tf32(x.y, hi[1], lo[1]);
     split_tf32(x.z, hi[2], lo[2]);
     split_tf32(x.w, hi[3], lo[3]);
-}
-
-// The same with hi the truncated x, as the tensor core reads x itself: two
-// instructions, not three, and up to two bits of lo lost. For sums of which no
-// exponential is taken.
-__device__ __forceinline__ void cut4(const float4 &x, uint32_t (&hi)[4], uint32_t (&lo)[4]) {
-    float v[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        hi[i] = __float_as_uint(v[i]);
-        lo[i] = __float_as_uint(v[i] - __uint_as_float(hi[i] & 0xffffe000));
-    }
 }
 
 // s += a b^T over the columns of one slice: a is a tile of 16 rows, b one of
@@ -199,11 +188,8 @@ __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a,
             uint32_t bh[group][4], bl[group][4];
             float x[group][4] = {}, y[group][4] = {};
 #pragma unroll
-            for (int n = 0; n < group; n++) {
-                const float4 z = *(const float4 *)(b + place<slice>(8 * (j + n) + g, 4 * kk + t));
-                if constexpr (fine) split4(z, bh[n], bl[n]);
-                else cut4(z, bh[n], bl[n]);
-            }
+            for (int n = 0; n < group; n++)
+                split4(*(const float4 *)(b + place<slice>(8 * (j + n) + g, 4 * kk + t)), bh[n], bl[n]);
 #pragma unroll
             for (int i = 0; i < 6; i++) // the small terms, two of each kind, then the large ones
 #pragma unroll
@@ -221,23 +207,28 @@ __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a,
     }
 }
 
-// The same without tensor cores.
+__device__ __forceinline__ float dot4(const float4 &x, const float4 &y, float sum) {
+    return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
+}
+
+// The same without tensor cores. Eight products at a time are summed apart: a chain over all
+// columns would round at the size of the sum as often as there are columns.
 template <int slice, int tiles>
 __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     int g = lane_g(), t = lane_t();
 #pragma unroll 1
-    for (int chunk = 0; 4 * chunk < cols; chunk++) {
-        const float4 x[2] = {*(const float4 *)(a + place<slice>(g, chunk)), *(const float4 *)(a + place<slice>(g + 8, chunk))};
+    for (int chunk = 0; 4 * chunk < cols; chunk += 2) {
+        float4 x[2][2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i / 2][i % 2] = *(const float4 *)(a + place<slice>(g + i / 2 * 8, chunk + i % 2));
 #pragma unroll
         for (int j = 0; j < tiles; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const float4 y = *(const float4 *)(b + place<slice>(8 * j + 2 * t + e, chunk));
+                const float4 z = *(const float4 *)(b + place<slice>(8 * j + 2 * t + e, chunk + 1));
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float &z = s[j][2 * half + e];
-                    z = fmaf(x[half].w, y.w, fmaf(x[half].z, y.z, fmaf(x[half].y, y.y, fmaf(x[half].x, y.x, z))));
-                }
+                for (int half = 0; half < 2; half++) s[j][2 * half + e] += dot4(x[half][1], z, dot4(x[half][0], y, 0));
             }
     }
 }
@@ -277,7 +268,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                 float2 x = *(const float2 *)(v + place<slice>(8 * j + 2 * t, chunk) + half);
                 float2 y = *(const float2 *)(v + place<slice>(8 * j + 2 * t + 1, chunk) + half);
                 uint32_t vh[4], vl[4];
-                cut4(make_float4(x.x, x.y, y.x, y.y), vh, vl);
+                split4(make_float4(x.x, x.y, y.x, y.y), vh, vl);
 #pragma unroll
                 for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vl, ph[2 * h], ph[2 * h + 1]);
 #pragma unroll

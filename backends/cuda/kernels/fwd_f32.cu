@@ -171,6 +171,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 
     copy_wait<0>(); // no copy outlives its block
+    // What kLn2 lacks in units of m, as backward takes LSE off scores by p.scale.
+    const float rest = lacking(p.scale, p.scale_log2), more = rest == 0 ? 0 : rest / p.scale_log2 * kLn2;
     float scale[2], earlier[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -185,7 +187,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
         }
         scale[r] = l[r] == 0 ? 0 : 1 / l[r];
         if (p.lse.data && t == 0 && part == 0 && i < p.q_len)
-            first(p.lse, batch, head)[i * p.lse.row] = l[r] == 0 ? -kInf : fmaf(m[r], 0.69314718f, logf(l[r]));
+            first(p.lse, batch, head)[i * p.lse.row] = l[r] == 0 ? -kInf : fmaf(m[r], kLn2, fmaf(m[r], more, logf(l[r])));
     }
 #pragma unroll
     for (int n = 0; n < 4; n++) {

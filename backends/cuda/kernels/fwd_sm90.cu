@@ -57,8 +57,7 @@ struct MapParams {
     int tall, low, low_rows; // a head's tiles of the Plan's rows, and those after them, of low_rows: 64 times some
 };
 
-// What a sequence is, beside a tile of its rows.
-struct alignas(16) Place { int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end; };
+struct alignas(16) Place { int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end; }; // what a sequence is, beside a tile of its rows
 
 // What an instance knows of features: none; where sequences lie, and what a row begins and ends with; softcap
 // and ALiBi too; all.
@@ -235,13 +234,6 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         if (w.count > 0) fetch_v(w, w.count - 1);
         if (S::q_stages == 1) fetch_q(next);
     }
-}
-
-// 0 x + y of two elements each: y, unless x is not finite.
-template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y) {
-    if constexpr (is_bf16<T>) asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
-    else asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
-    return y;
 }
 
 // The three warps that look through the tiles of V that the band cuts.

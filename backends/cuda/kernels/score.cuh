@@ -14,6 +14,7 @@
 #include "params.cuh"
 
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718f;
+constexpr float kLog2ERest = 1.925963e-8f; // of log2(e), which kLog2E lacks
 constexpr int kReach = 1 << 30;
 
 // A sequence: rows [0, rows) of it lie from row q0 of batch q_batch of the tensors on,
@@ -111,6 +112,29 @@ __device__ __forceinline__ float tanh_of(float x, float &slope) {
     return a < 0.6f ? small : copysignf((1 - e) * r, x);
 }
 
+// The same for scores of float32: the exponential takes in what rounding took off its argument,
+// and far from 0 its error and that of r are those of a small term.
+__device__ __forceinline__ float fine_tanh(float x, float &slope) {
+    const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // NaN stays
+    const float rest = fmaf(-2 * kLog2E, a, -exponent) - 2 * kLog2ERest * a, power = exp2_approx(exponent);
+    const float e = fmaf(power, rest * kLn2, power), r = __frcp_rn(1 + e), t = tanh_of(x, slope);
+    slope = 4 * e * r * r;
+    return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
+}
+
+// What rounded, which is natural * log2(e), lacks of it; 0 where it overflows or vanishes.
+__device__ __forceinline__ float lacking(float natural, float rounded) {
+    const float x = fmaf(natural, kLog2E, -rounded) + natural * kLog2ERest;
+    return fabsf(x) <= rounded * 1e-6f ? x : 0;
+}
+
+// x in units of log2. One of float32 takes in what the factor lacks: backward has natural
+// units, and would see a score that differs by as many roundings as the score has units.
+template <class T> __device__ __forceinline__ float in_log2(float x, float natural, float rounded) {
+    if (sizeof(T) != 4) return x * rounded;
+    return fmaf(x, rounded, fabsf(x) < __builtin_huge_valf() ? x * lacking(natural, rounded) : 0);
+}
+
 // Row i, key j of a bias in float32 or in T.
 template <class T> __device__ __forceinline__ float narrow_bias(const char *at) { return widen<T>(*(const uint16_t *)at); }
 template <> __device__ __forceinline__ float narrow_bias<float>(const char *at) { return *(const float *)at; }
@@ -173,15 +197,15 @@ template <class T> struct Scores {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     float d;
-                    const float x = tanh_of(s[n][e] * f.cap_in, d);
-                    s[n][e] = backward ? fmaf(x, natural ? f.cap : f.cap_out, -lse(n, e)) : x * f.cap_out;
+                    const float x = sizeof(T) == 4 ? fine_tanh(s[n][e] * f.cap_in, d) : tanh_of(s[n][e] * f.cap_in, d);
+                    s[n][e] = backward ? fmaf(x, natural ? f.cap : f.cap_out, -lse(n, e)) : in_log2<T>(x, f.cap, f.cap_out);
                     if (backward) told(n, e, d);
                 }
         } else {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], natural ? p.scale : p.scale_log2, -lse(n, e)) : s[n][e] * p.scale_log2;
+                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], natural ? p.scale : p.scale_log2, -lse(n, e)) : in_log2<T>(s[n][e], p.scale, p.scale_log2);
         }
         if (f.bias.data) {
             if (sizeof(T) == 4 || f.bias_wide)

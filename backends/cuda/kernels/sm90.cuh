@@ -154,3 +154,10 @@ WGMMA(80, LIST_80, "{%40,%41,%42,%43}", "%44", "%45", "%46", "%40", "%41", "%42"
 WGMMA(96, LIST_96, "{%48,%49,%50,%51}", "%52", "%53", "%54", "%48", "%49", "%50", "%51")
 WGMMA(128, LIST_128, "{%64,%65,%66,%67}", "%68", "%69", "%70", "%64", "%65", "%66", "%67")
 WGMMA(256, LIST_256, "{%128,%129,%130,%131}", "%132", "%133", "%134", "%128", "%129", "%130", "%131")
+
+// 0 x + y of two elements each: y, unless x is not finite.
+template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y) {
+    if constexpr (is_bf16<T>) asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
+    else asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
+    return y;
+}
