@@ -16,28 +16,31 @@ static void transpose_mask(const block *p, const span *n, u32 c, int *to) {
 
 // score_feature_gradient is score_gradient of key c of four, which is key g of the strip.
 APART void score_feature_gradient(const block *p, const backward *w, const tables *t, const span *n, u32 c, float *dst, float *dbias) {
-  const float *s = w->s + c * TILE, *dp = w->dp + c * TILE, scale = unit(p), keep = p->keep;
-  u32 f = p->features & ~(p->repeats & MASK);
-  for (u32 i = n->from; i < n->to; i += 4) {
+  const float *s = w->s + c * TILE + n->from, *lse = w->lse + n->from, scale = unit(p), keep = p->keep;
+  float *to = w->p + n->from * 16 + c * 4;
+  int lo = n->lo[c], hi = n->hi[c], partial = n->partial;
+  u32 f = p->features & ~(p->repeats & MASK), threshold = p->threshold;
+  for (u32 i = n->from; i < n->to; i += 4, s += 4, lse += 4, to += 64) {
     u32 at = (c * TILE + i) / 4;
-    v4 x = (load(s + i) * scale - load(w->lse + i)) * LOG2E, weight = exp2(min4(x, splat(128))), v = load(dp + i);
+    HIDE(s, lse);
+    v4 v = load(s + 4 * TILE), delta = load(lse + TILE);
+    v4 x = (load(s) * scale - load(lse)) * LOG2E, weight = exp2(min4(x, splat(128)));
     i4 kept = {-1, -1, -1, -1}, seen = kept;
     PIN(f);  // one loop for all sets of features
-    if (n->partial) {
+    if (partial) {
       i4 row = (i4){0, 1, 2, 3} + (int)i;
-      seen = (row >= (int)n->lo[c]) & (row < (int)n->hi[c]);
+      seen = (row >= lo) & (row < hi);
     }
     if (f & MASK) seen &= t->seen[at];
-    if (f & DROPOUT) kept = (i4)(t->word[at] >= p->threshold), v = (v4)((i4)(v * keep) & kept);
-    v4 ds = weight * (v - load(w->delta + i));
+    if (f & DROPOUT) kept = (i4)(t->word[at] >= threshold), v = (v4)((i4)(v * keep) & kept);
+    v4 ds = weight * (v - delta);
     if (dbias) scatter(dbias + i * TILE, TILE, (v4)((i4)ds & seen));
     if (f & SOFTCAP) ds *= t->slope[at];
     if (f & DROPOUT) weight = (v4)((i4)(weight * keep) & kept);
     weight = (v4)((i4)weight & seen), ds = (v4)((i4)ds & seen);
     store(dst + i / 8 * 8 * STRIP + i % 8, ds);
-    float *to = w->p + i * 16 + c * 4, *g = w->ds + i * 16 + c * 4;
-    HIDE(to, g);
-    spread(to, 16, weight), spread(g, 16, ds);
+    HIDE(to, dst);
+    spread(to + TILE * 16, 16, ds), spread(to, 16, weight);
   }
 }
 
