@@ -159,6 +159,9 @@ func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []f
 		unsplit(o[:x.lColumn], buf, isa.split)
 	}
 	o, buf = o[:p.VDim], buf[:p.VDim]
+	if isa.halves {
+		scale(o, 1./weightUnit)
+	}
 	h, i := x.queryOf(x.g, r)
 	i += x.Q0
 	at, lse := j.args.O.Offset(x.QBatch, h, i), math.Inf(-1)

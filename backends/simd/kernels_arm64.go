@@ -4,14 +4,12 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// neon is what every arm64 processor has that Go runs on.
-var neon = newTier("NEON", true)
-
 // vectorKernels returns the kernels in assembly.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
 		vector("fwd_neon", neon.missing, neon.refuses, neonLanes.fwdCost, neonLanes.fwdMemory, b.fwdNEON, fwdTake|flashkit.FeatureMixed),
 		vector("decode_neon", neon.missing, fitsDecodeNEON, neonDecode.cost, decodeLanesMemory, b.decodeNEON, fwdTake|flashkit.FeatureMixed),
+		vector("decode_neonfhm", neonFHM.missing, fitsDecodeNEONFHM, neonFHMDecode.cost, decodeLanesMemory, b.decodeNEONFHM, fwdTake),
 		vector("bwd_neon", neon.missing, neon.refuses, neonLanes.bwdCost, neonLanes.bwdMemory, b.bwdNEON, bwdTake),
 	}
 }
