@@ -62,7 +62,7 @@ func TestDecodeFeatures(t *testing.T) {
 			}
 			require.NoError(t, k.Compute(t.Context(), s.p, &s.args), about)
 			precision := s.precise(digits)
-			if strings.HasSuffix(k.Name, "fhm") { // weights of 16 bits
+			if strings.HasSuffix(k.Name, "fhm") || strings.HasSuffix(k.Name, "neonbf16") { // weights of 16 bits
 				precision = max(precision, precisionOf(&k))
 			}
 			(&want{&s.args.O, o.list}).check(t, "o", about, precision)

@@ -90,13 +90,42 @@ func TestHalvesAreAddedAsWidenedOnes(t *testing.T) {
 	}
 }
 
+// Those of bfloat16 likewise, but for the order of the sums: scores, and O with its even elements first.
+func TestBF16IsAddedAsWidened(t *testing.T) {
+	if !neonBF16.has {
+		t.Skip(neonBF16.lack)
+	}
+	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for _, dim := range []int{1, 7, 8, 16, 31, 32, 40, 63, 64, 73} {
+		for _, rows := range []int{1, 2, 3} {
+			for _, keys := range []int{1, 3, 4, 7, 8, 9, 12, 21} {
+				about := fmt.Sprintf("dim %d, %d rows, %d keys", dim, rows, keys)
+				x := newHalfTile(r, half.ToBF16, half.FromBF16, dim, rows, keys)
+				s, o := x.attend(attendBF16NEON, x.wide)
+				for row := range rows {
+					split(o[row*halfTileStep:][:dim/neonSplit*neonSplit], make([]float32, neonSplit), neonSplit)
+				}
+				for i := range o {
+					o[i] *= weightUnit
+				}
+				gotS, gotO := x.attend(attendBF16NEONBF16, x.narrow)
+				require.InDeltaSlice(t, s, gotS, 1e-4, about)
+				require.Equal(t, o, gotO, about)
+				againS, againO := x.attendAt(attendAtBF16NEONBF16, x.narrow)
+				require.Equal(t, gotS, againS, "%s, in pages", about)
+				require.Equal(t, gotO, againO, "%s, in pages", about)
+			}
+		}
+	}
+}
+
 // The kernels of more instructions are those that are chosen, where a processor has them.
 func TestHalvesAreChosen(t *testing.T) {
 	for name, want := range map[string]string{
 		"b1-h32-g8-n1-m4096-d128-f16":  "simd/decode_neonfhm",
 		"b1-h8-g8-n1-m512-d64-f16":     "simd/decode_neonfhm",
 		"b1-h32-g8-n1-m4096-d128-f32":  "simd/decode_neon",
-		"b1-h32-g8-n1-m4096-d128-bf16": "simd/decode_neon",
+		"b1-h32-g8-n1-m4096-d128-bf16": "simd/decode_neonbf16",
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
@@ -107,7 +136,7 @@ func TestHalvesAreChosen(t *testing.T) {
 				best, least = k.Name, k
 			}
 		}
-		if !neonFHM.has && p.DType == flashkit.Float16 {
+		if !neonFHM.has && p.DType == flashkit.Float16 || !neonBF16.has && p.DType == flashkit.BFloat16 {
 			want = "simd/decode_neon"
 		}
 		require.Equal(t, want, best, name)

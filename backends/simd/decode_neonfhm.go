@@ -16,7 +16,7 @@ func (b *Backend) decodeNEONFHM(ctx context.Context, c *flashkit.Call) error {
 
 var neonFHMDecode = decodeISA{
 	laneISA: &neonLanes, rows: 2, tails: true, halves: true,
-	pace: neonPace(decodeFHMCycles),
+	pace: neonPace(decodeHalvesCycles),
 
 	attend:   [3]attendFunc{flashkit.Float16: attendF16NEONFHM},
 	attendAt: [3]attendAtFunc{flashkit.Float16: attendAtF16NEONFHM},

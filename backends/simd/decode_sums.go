@@ -156,7 +156,11 @@ func (x *itemOfKeys) clearRow(j *job, r int) {
 func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
 	p, l := &j.p, o[x.lColumn]
 	if isa.split > 0 && isa.storage(j) == flashkit.BFloat16 {
-		unsplit(o[:x.lColumn], buf, isa.split)
+		whole := x.lColumn
+		if isa.halves {
+			whole = p.VDim / isa.split * isa.split
+		}
+		unsplit(o[:whole], buf, isa.split)
 	}
 	o, buf = o[:p.VDim], buf[:p.VDim]
 	if isa.halves {

@@ -10,6 +10,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		vector("fwd_neon", neon.missing, neon.refuses, neonLanes.fwdCost, neonLanes.fwdMemory, b.fwdNEON, fwdTake|flashkit.FeatureMixed),
 		vector("decode_neon", neon.missing, fitsDecodeNEON, neonDecode.cost, decodeLanesMemory, b.decodeNEON, fwdTake|flashkit.FeatureMixed),
 		vector("decode_neonfhm", neonFHM.missing, fitsDecodeNEONFHM, neonFHMDecode.cost, decodeLanesMemory, b.decodeNEONFHM, fwdTake),
+		vector("decode_neonbf16", neonBF16.missing, fitsDecodeNEONBF16, neonBF16Decode.cost, decodeLanesMemory, b.decodeNEONBF16, fwdTake),
 		vector("bwd_neon", neon.missing, neon.refuses, neonLanes.bwdCost, neonLanes.bwdMemory, b.bwdNEON, bwdTake),
 	}
 }

@@ -19,7 +19,7 @@ var (
 	bwdCycles    = pace{start: 9000, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
 	decodeCycles = pace{start: 600, flop: .05, pair: 6, element: .5, widen: .3}
 
-	decodeFHMCycles = pace{start: 600, flop: .037, pair: 6, widen: .25}
+	decodeHalvesCycles = pace{start: 600, flop: .037, pair: 6, widen: .25}
 )
 
 // neonPace returns cycles as nanoseconds of the processors that the system runs on, mostly. What

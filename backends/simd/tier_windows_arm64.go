@@ -8,6 +8,9 @@ import "golang.org/x/sys/windows/registry"
 // IsProcessorFeaturePresent has no number for them.
 func hasFHM() bool { return featureRegister("CP 4030")>>48&15 != 0 }
 
+// hasBF16 looks at bits 44 to 47 of ID_AA64ISAR1_EL1.
+func hasBF16() bool { return featureRegister("CP 4031")>>44&15 != 0 }
+
 // featureRegister returns an ID register of the first processor, or 0 if it cannot be read. Its name is made of the
 // numbers by which an instruction names the register.
 func featureRegister(name string) uint64 {

@@ -54,6 +54,9 @@ func (t storage) attend() {
 	idle, scores, values := "idle is not used.", (*attention).scores, (*attention).values
 	if t.halves {
 		idle += " Q is 16-bit elements, as K is, in the first halves of\n// its rows. To o[r] it adds 2^15 times that sum, of weights in 16 bits."
+		if t.name == "BF16" {
+			idle += " Of 8 elements of O the even ones come first, but not of fewer."
+		}
 		scores, values = (*attention).halfScores, (*attention).halfValues
 	}
 	t.routine(name+t.name, signature,

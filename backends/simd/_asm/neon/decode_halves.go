@@ -19,6 +19,16 @@ const (
 	halfOs      = 16 // eight for each row
 )
 
+// products returns the two instructions that add products of eight halves to two vectors, up to the last
+// operand, and which halves that has. bfloat16 has the products of elements with even numbers in one, and those with
+// odd numbers in the other.
+func (x *attention) products() (one, other, half string) {
+	if x.name == "BF16" {
+		return "bfmlalb v%[1]d.4s, v%[2]d.8h, ", "bfmlalt v%[1]d.4s, v%[2]d.8h, ", "8h"
+	}
+	return "fmlal v%[1]d.4s, v%[2]d.4h, ", "fmlal2 v%[1]d.4s, v%[2]d.4h, ", "4h"
+}
+
 // loadHalves loads so many vectors of 8 halves, and moves on.
 func (x *attention) loadHalves(v, octets int, row reg) {
 	if octets == 1 {
@@ -34,6 +44,7 @@ func (x *attention) loadHalves(v, octets int, row reg) {
 // widened elements have.
 func (x *attention) halfScores(label string, keys, rows int) {
 	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
+	one, other, half := x.products()
 	for v := range 2 * rows * keys {
 		x.clear(v)
 	}
@@ -46,8 +57,8 @@ func (x *attention) halfScores(label string, keys, rows int) {
 			x.loadHalves(key, octets, x.rows[i])
 			for r := range rows {
 				for o := range octets {
-					x.v("fmlal v%d.4s, v%d.4h, v%d.4h", sum(r, 0, i), key+o, decodeQueries+4*r+o)
-					x.v("fmlal2 v%d.4s, v%d.4h, v%d.4h", sum(r, 1, i), key+o, decodeQueries+4*r+o)
+					x.v(one+"v%[3]d."+half, sum(r, 0, i), key+o, decodeQueries+4*r+o)
+					x.v(other+"v%[3]d."+half, sum(r, 1, i), key+o, decodeQueries+4*r+o)
 				}
 			}
 		}
@@ -58,7 +69,7 @@ func (x *attention) halfScores(label string, keys, rows int) {
 		for i := range keys {
 			x.v("ldr h%d, [x%d], #2", decodeKeysV+i%8, x.rows[i])
 			for r := range rows {
-				x.v("fmlal v%d.4s, v%d.4h, v%d.4h", sum(r, 0, i), decodeKeysV+i%8, decodeQueries+r)
+				x.v(one+"v%[3]d."+half, sum(r, 0, i), decodeKeysV+i%8, decodeQueries+r)
 			}
 		}
 	})
@@ -69,11 +80,12 @@ func (x *attention) halfScores(label string, keys, rows int) {
 
 // halfValues writes what some keys add to some rows, with weights as halves. O passes through registers.
 func (x *attention) halfValues(label string, keys, rows int) {
+	one, other, _ := x.products()
 	for r := range rows {
 		x.narrowWeights(halfWeights+r, keys, r*scoreBytes)
 	}
 	add := func(name string, o, v, r, i int) {
-		x.v("%s v%d.4s, v%d.4h, v%d.h[%d]", name, o, v, halfWeights+r, i)
+		x.v(name+"v%[3]d.h[%[4]d]", o, v, halfWeights+r, i)
 	}
 	x.alongRow(label, keys, func(octets int) {
 		for r := range rows {
@@ -86,8 +98,8 @@ func (x *attention) halfValues(label string, keys, rows int) {
 			x.loadHalves(key, octets, x.rows[i])
 			for r := range rows {
 				for o := range octets {
-					add("fmlal", halfOs+8*r+2*o, key+o, r, i)
-					add("fmlal2", halfOs+8*r+2*o+1, key+o, r, i)
+					add(one, halfOs+8*r+2*o, key+o, r, i)
+					add(other, halfOs+8*r+2*o+1, key+o, r, i)
 				}
 			}
 		}
@@ -104,7 +116,7 @@ func (x *attention) halfValues(label string, keys, rows int) {
 		for i := range keys {
 			x.v("ldr h%d, [x%d], #2", halfKeys+i, x.rows[i])
 			for r := range rows {
-				add("fmlal", halfOs+8*r, halfKeys+i, r, i)
+				add(one, halfOs+8*r, halfKeys+i, r, i)
 			}
 		}
 		for r := range rows {
@@ -114,7 +126,8 @@ func (x *attention) halfValues(label string, keys, rows int) {
 }
 
 // narrowWeights writes the weights of a row's keys, times 2^15, as elements of a vector. So those above
-// 2^-29 are rounded to 11 bits, as those of binary16 above its denormals are, and 2^15 is no overflow.
+// 2^-29 are rounded to 11 bits, as those of binary16 above its denormals are, and 2^15 is no overflow. bfloat16 has
+// no need of it, and all weights 8 bits.
 func (x *attention) narrowWeights(v, keys, offset int) {
 	const p, unit = halfScratch, halfScratch + 2
 	x.v("movi v%d.4s, #71, lsl #24", unit) // 2^15
@@ -128,8 +141,12 @@ func (x *attention) narrowWeights(v, keys, offset int) {
 		x.v("fmul v%d.4s, v%d.4s, v%d.4s", p+1, p+1, unit)
 	}
 	x.v("fmul v%d.4s, v%d.4s, v%d.4s", p, p, unit)
-	x.v("fcvtn v%d.4h, v%d.4s", v, p)
+	narrow := "fcvtn"
+	if x.name == "BF16" {
+		narrow = "bfcvtn"
+	}
+	x.v(narrow+" v%d.4h, v%d.4s", v, p)
 	if keys == manyKeys {
-		x.v("fcvtn2 v%d.8h, v%d.4s", v, p+1)
+		x.v(narrow+"2 v%d.8h, v%d.4s", v, p+1)
 	}
 }

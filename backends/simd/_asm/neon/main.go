@@ -5,8 +5,9 @@
 //	go run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go
 //	go run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go
 //	go run ./neon -pass fhm -out ../neonfhm_arm64.s -stubs ../neonfhm_arm64.go
+//	go run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go
 //
-// In every routine but those of decode, pages and fhm the queries of a tile are in the lanes of four vectors. S is
+// In every routine but those of decode, pages, fhm and bf16 the queries of a tile are in the lanes of four vectors. S is
 // [keys][16], Q transposed is [dim][16], O transposed is [vdim][16], so K and V are read as they
 // lie, four elements at a time, of which a multiply-add takes one.
 package main
@@ -20,7 +21,7 @@ import (
 )
 
 func main() {
-	pass := flag.String("pass", "", "`pass` of the routines: features, decode, pages or fhm, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: features, decode, pages, fhm or bf16, else none")
 	out := flag.String("out", "", "`file` of the assembly")
 	stubs := flag.String("stubs", "", "`file` of the declarations")
 	flag.Parse()
@@ -47,7 +48,7 @@ func main() {
 
 var passes = map[string]func(*generator){
 	"": (*generator).laneRoutines, "features": (*generator).featureRoutines, "decode": (*generator).decodeRoutines,
-	"pages": (*generator).pageRoutines, "fhm": (*generator).fhmRoutines,
+	"pages": (*generator).pageRoutines, "fhm": (*generator).fhmRoutines, "bf16": (*generator).bf16Routines,
 }
 
 func newGenerator() *generator { return &generator{tier: "NEON", tables: map[string]bool{}} }
@@ -91,4 +92,5 @@ func (g *generator) decodeRoutines() {
 
 func (g *generator) pageRoutines() { g.attend(true) }
 
-func (g *generator) fhmRoutines() { g.attendHalves("NEONFHM", "F16") }
+func (g *generator) fhmRoutines()  { g.attendHalves("NEONFHM", "F16") }
+func (g *generator) bf16Routines() { g.attendHalves("NEONBF16", "BF16") }
