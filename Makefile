@@ -21,7 +21,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring
+.PHONY: help run test test-arm64 test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ run: ## build flashrun and run it on the embedded sample
 test: ## every package's tests, conformance of every kernel included, in a minute or two
 	$(GO) test -short ./...
 	cd examples/minilm && $(GO) test -short ./...
+
+test-arm64: ## tests of every package in short form for arm64, emulated: hours on a busy machine; needs qemu-user-static and libc6-arm64-cross
+	QEMU_LD_PREFIX=/usr/aarch64-linux-gnu GOARCH=arm64 CGO_ENABLED=0 $(GO) test -p 1 -short -timeout 2h -exec qemu-aarch64-static ./...
 
 test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
 	$(GO) test -timeout 25m ./...
@@ -80,7 +83,7 @@ fuzz: ## every fuzz target for FUZZTIME
 EMULATED = -test.short -test.run 'Conformance/$(1)/(_|^sweep|^b4-h5-g5-n31-)' -test.skip '//(invalid_arguments|concurrent_calls|long_(rows|columns)|after_)'
 
 # The routines of NEON one by one, the memory around tensors, and equal bits.
-ARM64_TESTS = ^Test(Scores|Products|AddValues.*|Weights|MaskScores|TransposeAndPanels|Conversions|Dots.*|Gradients.*|Totals|Tanh|Adjust|MaskBits|DropWeights|KeepKeys|Finite|GuardsFault|(Forward|Decode)TouchesNothingOutsideTensors|FeaturesGiveTheSameBitsForAnyNumberOfWorkers)$$
+ARM64_TESTS = ^Test(Scores|Products|AddValues.*|Weights|MaskScores|TransposeAndPanels|Conversions|Dots.*|Gradients.*|Totals|Tanh|Adjust|MaskBits|DropWeights|KeepKeys|Finite|Halves.*|BF16.*|GuardsFault|(Forward|Decode)TouchesNothingOutsideTensors|FeaturesGiveTheSameBitsForAnyNumberOfWorkers)$$
 
 emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; needs qemu-user-static
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) test -c -o bin/simd.amd64.test ./backends/simd
@@ -89,6 +92,8 @@ emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; n
 		qemu-x86_64-static -cpu Nehalem ../../bin/simd.amd64.test $(call EMULATED,)
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_neon,simd/decode_neon,simd/bwd_neon,simd/fwd_generic,simd/bwd_generic \
 		qemu-aarch64-static -cpu cortex-a53 ../../bin/simd.arm64.test $(call EMULATED,)
+	cd backends/simd && FLASHKIT_SWEEP=9 FLASHKIT_REQUIRE=simd/decode_neonfhm,simd/decode_neonbf16 \
+		qemu-aarch64-static -cpu max ../../bin/simd.arm64.test $(call EMULATED,neon(fhm|bf16))
 	cd backends/simd && qemu-aarch64-static -cpu max ../../bin/simd.arm64.test -test.short -test.run '$(ARM64_TESTS)'
 	cd backends/simd && qemu-aarch64-static -cpu neoverse-n1 ../../bin/simd.arm64.test -test.short -test.run '^TestNothingOutsideTensorsIsTouched$$/^simd$$/neon$$/-d(17|64)-'
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.darwin-arm64.test ./backends/simd
@@ -203,6 +208,8 @@ asm: ## remake the assembly from the programs in backends/simd/_asm
 		$(GO) run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go && \
 		$(GO) run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go && \
 		$(GO) run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go && \
+		$(GO) run ./neon -pass fhm -out ../neonfhm_arm64.s -stubs ../neonfhm_arm64.go && \
+		$(GO) run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass values -out ../avx512_values_amd64.s -stubs ../avx512_values_amd64.go -pkg simd && \

@@ -20,6 +20,8 @@ const (
 	onAMX        = "Linux on amd64 with AMX-BF16 and AVX-512 F, BW, DQ, VL and BF16"
 	onAVX2       = "amd64 with AVX2, FMA and F16C"
 	onNEON       = "arm64"
+	onNEONFHM    = "arm64 with FEAT_FHM"
+	onNEONBF16   = "arm64 with FEAT_BF16"
 )
 
 // evenOdd is the order of the sums of kernels that add up the even elements of a head and
@@ -29,6 +31,7 @@ const evenOdd = "even and odd"
 var (
 	allTypes = []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 	bf16Only = allTypes[2:]
+	f16Only  = allTypes[1:2]
 	notBF16  = allTypes[:2]
 )
 
@@ -64,6 +67,10 @@ var abouts = [...]flashkit.Kernel{
 		About: "NEON: 16 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
 	{Name: "simd/decode_neon", Scores: "decode_neon", Requires: onNEON, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "NEON: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
+	{Name: "simd/decode_neonfhm", Scores: "decode_neon", Requires: onNEONFHM, DTypes: f16Only, MaxDim: widest, MaxRows: decodeRows,
+		About: "NEON: split-KV for few query rows, f16 multiplied as it lies by FMLAL, weights rounded to f16; bound by memory bandwidth"},
+	{Name: "simd/decode_neonbf16", Scores: "decode_neonbf16", Requires: onNEONBF16, DTypes: bf16Only, MaxDim: widest, MaxRows: decodeRows,
+		About: "NEON: split-KV for few query rows, bf16 multiplied as it lies by BFMLALB and BFMLALT, weights rounded to bf16; bound by memory bandwidth"},
 	{Name: "simd/bwd_neon", Scores: evenOdd, Requires: onNEON, DTypes: allTypes, MaxDim: widest,
 		About: "NEON: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/fwd_generic", Scores: "fours", DTypes: allTypes,

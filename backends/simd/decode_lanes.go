@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -81,10 +82,11 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 // workspace and the caller's memory only, as those of a laneISA.
 type decodeISA struct {
 	*laneISA
-	rows  int  // of a register tile
-	split int  // elements of a bfloat16 vector, of which the even ones come first; 0 if they keep their order
-	tails bool // rows of 16-bit elements need not be whole vectors
-	pace  pace // element is a read of 4 bytes, widen one of 2
+	rows   int  // of a register tile
+	split  int  // elements of a bfloat16 vector, of which the even ones come first; 0 if they keep their order
+	tails  bool // rows of 16-bit elements need not be whole vectors
+	halves bool // Q is read as K is, and O has weightUnit times the sums
+	pace   pace // element is a read of 4 bytes, widen one of 2
 
 	attend   [3]attendFunc // by the type that K and V are read in
 	attendAt [3]attendAtFunc
@@ -96,6 +98,9 @@ type attendFunc func(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, 
 
 type attendAtFunc func(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int,
 	o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
+
+// weightUnit is what routines of halves multiply weights with, that they are rounded to few bits less often.
+const weightUnit = 1 << 15
 
 // A decodeItem is some chunks of the keys of a KV head, or of some.
 type decodeItem struct {
@@ -209,7 +214,12 @@ func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *aren
 	for r := range h.rows {
 		row := h.q[r*h.qStep:][:h.qStep]
 		head, i := h.queryOf(h.g, r)
-		isa.load(row[:j.p.Dim], q, q.Offset(h.QBatch, head, h.Q0+i))
+		at := q.Offset(h.QBatch, head, h.Q0+i)
+		if isa.halves {
+			copy(unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), j.p.Dim), q.Uint16s()[at:])
+			continue
+		}
+		isa.load(row[:j.p.Dim], q, at)
 		if x.as == flashkit.BFloat16 && isa.split > 0 {
 			split(row, x.idle, isa.split)
 		}

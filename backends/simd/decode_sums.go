@@ -158,9 +158,16 @@ func (x *itemOfKeys) clearRow(j *job, r int) {
 func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
 	p, l := &j.p, o[x.lColumn]
 	if isa.split > 0 && isa.storage(j) == flashkit.BFloat16 {
-		unsplit(o[:x.lColumn], buf, isa.split)
+		whole := x.lColumn
+		if isa.halves {
+			whole = p.VDim / isa.split * isa.split
+		}
+		unsplit(o[:whole], buf, isa.split)
 	}
 	o, buf = o[:p.VDim], buf[:p.VDim]
+	if isa.halves {
+		scale(o, 1./weightUnit)
+	}
 	h, i := x.queryOf(x.g, r)
 	i += x.Q0
 	at, lse := j.args.O.Offset(x.QBatch, h, i), math.Inf(-1)

@@ -30,6 +30,8 @@ func precisionOf(k *flashkit.Kernel) float64 {
 	switch {
 	case strings.HasSuffix(k.Name, "bf16"):
 		return 0x1p-8
+	case strings.HasSuffix(k.Name, "fhm"):
+		return 0x1p-11
 	case strings.HasSuffix(k.Name, "generic"):
 		return digits
 	}

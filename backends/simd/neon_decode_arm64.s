@@ -607,7 +607,8 @@ valueEightlines:
 	WORD $0xacc175bc // ldp q28, q29, [x13], #32
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
@@ -633,7 +634,8 @@ valueEightlines:
 	WORD $0xacc175bc // ldp q28, q29, [x13], #32
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $16, R16
 	BGE valueEightlines
 valueEightfew:
@@ -667,7 +669,8 @@ valueEightoctet:
 	WORD $0xacc175bc // ldp q28, q29, [x13], #32
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueEightoctet
 valueEightlast:
@@ -752,8 +755,10 @@ valueFourrows2lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
@@ -776,8 +781,10 @@ valueFourrows2lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	SUBS $16, R16
 	BGE valueFourrows2lines
 valueFourrows2few:
@@ -808,8 +815,10 @@ valueFourrows2octet:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	SUBS $8, R16
 	BGE valueFourrows2octet
 valueFourrows2last:
@@ -872,7 +881,8 @@ valueFourrows1lines:
 	WORD $0xacc1753c // ldp q28, q29, [x9], #32
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
@@ -886,7 +896,8 @@ valueFourrows1lines:
 	WORD $0xacc1753c // ldp q28, q29, [x9], #32
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $16, R16
 	BGE valueFourrows1lines
 valueFourrows1few:
@@ -908,7 +919,8 @@ valueFourrows1octet:
 	WORD $0xacc1753c // ldp q28, q29, [x9], #32
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueFourrows1octet
 valueFourrows1last:
@@ -964,12 +976,14 @@ valueOnerows1lines:
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $16, R16
 	BGE valueOnerows1lines
 valueOnerows1few:
@@ -982,7 +996,8 @@ valueOnerows1octet:
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueOnerows1octet
 valueOnerows1last:
@@ -1942,8 +1957,9 @@ valueEightlines:
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
 	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
 	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2018,8 +2034,9 @@ valueEightlines:
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
 	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
 	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueEightlines
 valueEightfew:
@@ -2069,7 +2086,8 @@ valueEightoctet:
 	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueEightoctet
 valueEightlast:
@@ -2196,10 +2214,12 @@ valueFourrows2lines:
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
 	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
 	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
-	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	WORD $0xad011de6 // stp q6, q7, [x15, #32]
+	ADD $64, R15
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
@@ -2256,10 +2276,12 @@ valueFourrows2lines:
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
 	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
 	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
-	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	WORD $0xad011de6 // stp q6, q7, [x15, #32]
+	ADD $64, R15
 	SUBS $32, R16
 	BGE valueFourrows2lines
 valueFourrows2few:
@@ -2298,8 +2320,10 @@ valueFourrows2octet:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	SUBS $8, R16
 	BGE valueFourrows2octet
 valueFourrows2last:
@@ -2391,8 +2415,9 @@ valueFourrows1lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
 	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2431,8 +2456,9 @@ valueFourrows1lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
 	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueFourrows1lines
 valueFourrows1few:
@@ -2462,7 +2488,8 @@ valueFourrows1octet:
 	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueFourrows1octet
 valueFourrows1last:
@@ -2529,8 +2556,9 @@ valueOnerows1lines:
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
 	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
 	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2542,8 +2570,9 @@ valueOnerows1lines:
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
 	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
 	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueOnerows1lines
 valueOnerows1few:
@@ -2558,7 +2587,8 @@ valueOnerows1octet:
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueOnerows1octet
 valueOnerows1last:
@@ -3519,8 +3549,9 @@ valueEightlines:
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
 	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
 	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -3595,8 +3626,9 @@ valueEightlines:
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
 	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
 	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueEightlines
 valueEightfew:
@@ -3646,7 +3678,8 @@ valueEightoctet:
 	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueEightoctet
 valueEightlast:
@@ -3773,10 +3806,12 @@ valueFourrows2lines:
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
 	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
 	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
-	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	WORD $0xad011de6 // stp q6, q7, [x15, #32]
+	ADD $64, R15
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
@@ -3833,10 +3868,12 @@ valueFourrows2lines:
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
 	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
 	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
-	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	WORD $0xad011de6 // stp q6, q7, [x15, #32]
+	ADD $64, R15
 	SUBS $32, R16
 	BGE valueFourrows2lines
 valueFourrows2few:
@@ -3875,8 +3912,10 @@ valueFourrows2octet:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	SUBS $8, R16
 	BGE valueFourrows2octet
 valueFourrows2last:
@@ -3968,8 +4007,9 @@ valueFourrows1lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
 	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -4008,8 +4048,9 @@ valueFourrows1lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
 	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueFourrows1lines
 valueFourrows1few:
@@ -4039,7 +4080,8 @@ valueFourrows1octet:
 	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueFourrows1octet
 valueFourrows1last:
@@ -4106,8 +4148,9 @@ valueOnerows1lines:
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
 	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
 	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -4119,8 +4162,9 @@ valueOnerows1lines:
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
 	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
 	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueOnerows1lines
 valueOnerows1few:
@@ -4135,7 +4179,8 @@ valueOnerows1octet:
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueOnerows1octet
 valueOnerows1last:

@@ -800,7 +800,8 @@ valueEightlines:
 	WORD $0xacc175bc // ldp q28, q29, [x13], #32
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
@@ -826,7 +827,8 @@ valueEightlines:
 	WORD $0xacc175bc // ldp q28, q29, [x13], #32
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $16, R16
 	BGE valueEightlines
 valueEightfew:
@@ -860,7 +862,8 @@ valueEightoctet:
 	WORD $0xacc175bc // ldp q28, q29, [x13], #32
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueEightoctet
 valueEightlast:
@@ -983,8 +986,10 @@ valueFourrows2lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
@@ -1007,8 +1012,10 @@ valueFourrows2lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	SUBS $16, R16
 	BGE valueFourrows2lines
 valueFourrows2few:
@@ -1039,8 +1046,10 @@ valueFourrows2octet:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	SUBS $8, R16
 	BGE valueFourrows2octet
 valueFourrows2last:
@@ -1099,7 +1108,8 @@ valueFourrows1lines:
 	WORD $0xacc1753c // ldp q28, q29, [x9], #32
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
@@ -1113,7 +1123,8 @@ valueFourrows1lines:
 	WORD $0xacc1753c // ldp q28, q29, [x9], #32
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $16, R16
 	BGE valueFourrows1lines
 valueFourrows1few:
@@ -1135,7 +1146,8 @@ valueFourrows1octet:
 	WORD $0xacc1753c // ldp q28, q29, [x9], #32
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueFourrows1octet
 valueFourrows1last:
@@ -1202,12 +1214,14 @@ valueOnerows1lines:
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $16, R16
 	BGE valueOnerows1lines
 valueOnerows1few:
@@ -1220,7 +1234,8 @@ valueOnerows1octet:
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueOnerows1octet
 valueOnerows1last:
@@ -2373,8 +2388,9 @@ valueEightlines:
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
 	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
 	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2449,8 +2465,9 @@ valueEightlines:
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
 	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
 	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueEightlines
 valueEightfew:
@@ -2500,7 +2517,8 @@ valueEightoctet:
 	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueEightoctet
 valueEightlast:
@@ -2665,10 +2683,12 @@ valueFourrows2lines:
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
 	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
 	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
-	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	WORD $0xad011de6 // stp q6, q7, [x15, #32]
+	ADD $64, R15
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
@@ -2725,10 +2745,12 @@ valueFourrows2lines:
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
 	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
 	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
-	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	WORD $0xad011de6 // stp q6, q7, [x15, #32]
+	ADD $64, R15
 	SUBS $32, R16
 	BGE valueFourrows2lines
 valueFourrows2few:
@@ -2767,8 +2789,10 @@ valueFourrows2octet:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	SUBS $8, R16
 	BGE valueFourrows2octet
 valueFourrows2last:
@@ -2856,8 +2880,9 @@ valueFourrows1lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
 	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2896,8 +2921,9 @@ valueFourrows1lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
 	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueFourrows1lines
 valueFourrows1few:
@@ -2927,7 +2953,8 @@ valueFourrows1octet:
 	WORD $0x0e217b9c // fcvtl v28.4s, v28.4h
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueFourrows1octet
 valueFourrows1last:
@@ -3005,8 +3032,9 @@ valueOnerows1lines:
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
 	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
 	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -3018,8 +3046,9 @@ valueOnerows1lines:
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
 	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
 	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueOnerows1lines
 valueOnerows1few:
@@ -3034,7 +3063,8 @@ valueOnerows1octet:
 	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueOnerows1octet
 valueOnerows1last:
@@ -4188,8 +4218,9 @@ valueEightlines:
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
 	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
 	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -4264,8 +4295,9 @@ valueEightlines:
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
 	WORD $0x4fa91bc2 // fmla v2.4s, v30.4s, v9.s[3]
 	WORD $0x4fa91be3 // fmla v3.4s, v31.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueEightlines
 valueEightfew:
@@ -4315,7 +4347,8 @@ valueEightoctet:
 	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
 	WORD $0x4fa91b80 // fmla v0.4s, v28.4s, v9.s[3]
 	WORD $0x4fa91ba1 // fmla v1.4s, v29.4s, v9.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueEightoctet
 valueEightlast:
@@ -4480,10 +4513,12 @@ valueFourrows2lines:
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
 	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
 	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
-	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	WORD $0xad011de6 // stp q6, q7, [x15, #32]
+	ADD $64, R15
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
@@ -4540,10 +4575,12 @@ valueFourrows2lines:
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
 	WORD $0x4faa1bc6 // fmla v6.4s, v30.4s, v10.s[3]
 	WORD $0x4faa1be7 // fmla v7.4s, v31.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
-	WORD $0xac811de6 // stp q6, q7, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	WORD $0xad011de6 // stp q6, q7, [x15, #32]
+	ADD $64, R15
 	SUBS $32, R16
 	BGE valueFourrows2lines
 valueFourrows2few:
@@ -4582,8 +4619,10 @@ valueFourrows2octet:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4faa1b84 // fmla v4.4s, v28.4s, v10.s[3]
 	WORD $0x4faa1ba5 // fmla v5.4s, v29.4s, v10.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac8115e4 // stp q4, q5, [x15], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
+	WORD $0xad0015e4 // stp q4, q5, [x15, #0]
+	ADD $32, R15
 	SUBS $8, R16
 	BGE valueFourrows2octet
 valueFourrows2last:
@@ -4671,8 +4710,9 @@ valueFourrows1lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
 	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -4711,8 +4751,9 @@ valueFourrows1lines:
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
 	WORD $0x4fa81bc2 // fmla v2.4s, v30.4s, v8.s[3]
 	WORD $0x4fa81be3 // fmla v3.4s, v31.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueFourrows1lines
 valueFourrows1few:
@@ -4742,7 +4783,8 @@ valueFourrows1octet:
 	WORD $0x2e613b9c // shll v28.4s, v28.4h, #16
 	WORD $0x4fa81b80 // fmla v0.4s, v28.4s, v8.s[3]
 	WORD $0x4fa81ba1 // fmla v1.4s, v29.4s, v8.s[3]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueFourrows1octet
 valueFourrows1last:
@@ -4820,8 +4862,9 @@ valueOnerows1lines:
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
 	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
 	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -4833,8 +4876,9 @@ valueOnerows1lines:
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
 	WORD $0x4f881242 // fmla v2.4s, v18.4s, v8.s[0]
 	WORD $0x4f881263 // fmla v3.4s, v19.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
-	WORD $0xac810dc2 // stp q2, q3, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	WORD $0xad010dc2 // stp q2, q3, [x14, #32]
+	ADD $64, R14
 	SUBS $32, R16
 	BGE valueOnerows1lines
 valueOnerows1few:
@@ -4849,7 +4893,8 @@ valueOnerows1octet:
 	WORD $0x2e613a10 // shll v16.4s, v16.4h, #16
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f881221 // fmla v1.4s, v17.4s, v8.s[0]
-	WORD $0xac8105c0 // stp q0, q1, [x14], #32
+	WORD $0xad0005c0 // stp q0, q1, [x14, #0]
+	ADD $32, R14
 	SUBS $8, R16
 	BGE valueOnerows1octet
 valueOnerows1last:

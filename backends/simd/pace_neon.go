@@ -18,6 +18,8 @@ var (
 	fwdCycles    = pace{start: 4000, flop: .033, pair: 1.4, element: .6, widen: .6, pack: .4, feature: 1.5}
 	bwdCycles    = pace{start: 9000, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
 	decodeCycles = pace{start: 600, flop: .05, pair: 6, element: .5, widen: .3}
+
+	decodeHalvesCycles = pace{start: 600, flop: .037, pair: 6, widen: .25}
 )
 
 // neonPace returns cycles as nanoseconds of the processors that the system runs on, mostly. What

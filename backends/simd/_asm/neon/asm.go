@@ -31,6 +31,7 @@ var free = func() (list []reg) {
 
 // A generator writes assembly and the declarations of its routines.
 type generator struct {
+	tier              string // ends the names of routines
 	code, data, stubs strings.Builder
 	tables            map[string]bool
 
@@ -42,7 +43,7 @@ type generator struct {
 
 // routine begins a routine that keeps none of its pointers.
 func (g *generator) routine(name, signature string, does ...string) {
-	name += "NEON"
+	name += g.tier
 	g.offsets, g.types, g.used = map[string]int{}, map[string]string{}, 0
 	size := g.layOut(signature)
 	fmt.Fprintf(&g.stubs, "\n// %s %s\n//\n//go:noescape\nfunc %s(%s)\n", name, strings.Join(does, "\n// "), name, signature)

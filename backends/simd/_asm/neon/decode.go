@@ -18,6 +18,7 @@ type storage struct {
 	name      string
 	bytes     int
 	scattered bool // rows lie where a table says, as those of pages do
+	halves    bool // elements are multiplied as they lie, those of Q too
 }
 
 // The registers of a tile of decode. Scores: two sums for each row and key, of which either has every
@@ -33,7 +34,7 @@ const (
 
 // attend writes the routines that read K and V, for all types.
 func (g *generator) attend(scattered bool) {
-	for _, t := range []storage{{g, "F32", 4, scattered}, {g, "F16", 2, scattered}, {g, "BF16", 2, scattered}} {
+	for _, t := range []storage{{g, "F32", 4, scattered, false}, {g, "F16", 2, scattered, false}, {g, "BF16", 2, scattered, false}} {
 		t.attend()
 	}
 }
@@ -50,19 +51,27 @@ func (t storage) attend() {
 		signature = "s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, " +
 			"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int"
 	}
+	idle, scores, values := "idle is not used.", (*attention).scores, (*attention).values
+	if t.halves {
+		idle += " Q is 16-bit elements, as K is, in the first halves of\n// its rows. To o[r] it adds 2^15 times that sum, of weights in 16 bits."
+		if t.name == "BF16" {
+			idle += " Of 8 elements of O the even ones come first, but not of fewer."
+		}
+		scores, values = (*attention).halfScores, (*attention).halfValues
+	}
 	t.routine(name+t.name, signature,
 		"sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and",
 		"adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie",
 		fmt.Sprintf("%d elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;", scoreStep), rows,
-		"idle is not used. kKeys and vKeys <= 128, 0 < qRows, oRows.")
+		idle+" kKeys and vKeys <= 128, 0 < qRows, oRows.")
 	x := &attention{storage: t}
 	x.key = t.newSide("k", "dim", "q", "s", "qRows", "kKeys", "qStep")
 	x.value = t.newSide("v", "vdim", "o", "p", "oRows", "vKeys", "oStep")
 	x.rows, x.others = t.temps(manyKeys), t.temps(tileQueries)
 	x.n, x.left, x.first, x.weights, x.ahead = t.temp(), t.temp(), t.temp(), t.temp(), t.temp()
 	t.label("keys")
-	x.half(&x.key, "score", x.scores)
-	x.half(&x.value, "value", x.values)
+	x.half(&x.key, "score", func(label string, keys, rows int) { scores(x, label, keys, rows) })
+	x.half(&x.value, "value", func(label string, keys, rows int) { values(x, label, keys, rows) })
 	t.op("CBNZ %v, keys", x.key.keys)
 	t.op("CBNZ %v, keys", x.value.keys)
 	t.done()
@@ -355,9 +364,9 @@ func (x *attention) values(label string, keys, rows int) {
 			}
 			for r := range rows {
 				for pair := 0; pair < vectors; pair += 2 {
-					o := valueOs + 4*r + pair
-					x.v("stp q%d, q%d, [x%d], #32", o, o+1, x.others[r])
+					x.v2("stp", valueOs+4*r+pair, x.others[r], 16*pair)
 				}
+				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // by no store: what is loaded next would wait for it
 			}
 		})
 	}, func() {

@@ -19,7 +19,7 @@ type form struct {
 }
 
 // The places of numbers. d, n and m are registers, t the second one of a pair; the others are
-// immediates: i the element of a vector of words that a product takes, e that which dup takes,
+// immediates: i the element of a vector of words that a product takes, f that of halves, e that which dup takes,
 // l and r shifts of words, R that of doublewords, x that of narrowing ones to 16 bits; p, o, w and h offsets of a pair
 // of vectors, of a vector, of a word and of a doubleword; u the same of an address that is moved; b the bytes of ext.
 var fields = map[rune]func(x uint32) uint32{
@@ -29,6 +29,7 @@ var fields = map[rune]func(x uint32) uint32{
 	't': func(x uint32) uint32 { return x << 10 },
 	'i': func(x uint32) uint32 { return x&1<<21 | x>>1<<11 },
 	'e': func(x uint32) uint32 { return x << 19 },
+	'f': func(x uint32) uint32 { return x&1<<20 | x>>1&1<<21 | x>>2<<11 },
 	'l': func(x uint32) uint32 { return x << 16 },
 	'r': func(x uint32) uint32 { return (32 - x) << 16 },
 	'p': func(x uint32) uint32 { return x / 16 & 127 << 15 },
@@ -41,21 +42,31 @@ var fields = map[rune]func(x uint32) uint32{
 }
 
 var forms = map[string]form{
-	"fmla v.4s, v.4s, v.s[]":  {0x4f801000, "dnmi"},
-	"fmla v.4s, v.4s, v.4s":   {0x4e20cc00, "dnm"},
-	"fmls v.4s, v.4s, v.4s":   {0x4ea0cc00, "dnm"},
-	"fmul v.4s, v.4s, v.4s":   {0x6e20dc00, "dnm"},
-	"fadd v.4s, v.4s, v.4s":   {0x4e20d400, "dnm"},
-	"fsub v.4s, v.4s, v.4s":   {0x4ea0d400, "dnm"},
-	"fdiv v.4s, v.4s, v.4s":   {0x6e20fc00, "dnm"},
-	"fmax v.4s, v.4s, v.4s":   {0x4e20f400, "dnm"},
-	"fmin v.4s, v.4s, v.4s":   {0x4ea0f400, "dnm"},
-	"fmaxnm v.4s, v.4s, v.4s": {0x4e20c400, "dnm"},
-	"faddp v.4s, v.4s, v.4s":  {0x6e20d400, "dnm"},
-	"fcmeq v.4s, v.4s, v.4s":  {0x4e20e400, "dnm"},
-	"fabs v.4s, v.4s":         {0x4ea0f800, "dn"},
-	"fneg v.4s, v.4s":         {0x6ea0f800, "dn"},
-	"fmaxnmv s, v.4s":         {0x6e30c800, "dn"},
+	"fmla v.4s, v.4s, v.s[]":    {0x4f801000, "dnmi"},
+	"fmla v.4s, v.4s, v.4s":     {0x4e20cc00, "dnm"},
+	"fmlal v.4s, v.4h, v.h[]":   {0x4f800000, "dnmf"},
+	"fmlal2 v.4s, v.4h, v.h[]":  {0x6f808000, "dnmf"},
+	"fmlal v.4s, v.4h, v.4h":    {0x4e20ec00, "dnm"},
+	"fmlal2 v.4s, v.4h, v.4h":   {0x6e20cc00, "dnm"},
+	"bfmlalb v.4s, v.8h, v.h[]": {0x0fc0f000, "dnmf"},
+	"bfmlalt v.4s, v.8h, v.h[]": {0x4fc0f000, "dnmf"},
+	"bfmlalb v.4s, v.8h, v.8h":  {0x2ec0fc00, "dnm"},
+	"bfmlalt v.4s, v.8h, v.8h":  {0x6ec0fc00, "dnm"},
+	"bfcvtn v.4h, v.4s":         {0x0ea16800, "dn"},
+	"bfcvtn2 v.8h, v.4s":        {0x4ea16800, "dn"},
+	"fmls v.4s, v.4s, v.4s":     {0x4ea0cc00, "dnm"},
+	"fmul v.4s, v.4s, v.4s":     {0x6e20dc00, "dnm"},
+	"fadd v.4s, v.4s, v.4s":     {0x4e20d400, "dnm"},
+	"fsub v.4s, v.4s, v.4s":     {0x4ea0d400, "dnm"},
+	"fdiv v.4s, v.4s, v.4s":     {0x6e20fc00, "dnm"},
+	"fmax v.4s, v.4s, v.4s":     {0x4e20f400, "dnm"},
+	"fmin v.4s, v.4s, v.4s":     {0x4ea0f400, "dnm"},
+	"fmaxnm v.4s, v.4s, v.4s":   {0x4e20c400, "dnm"},
+	"faddp v.4s, v.4s, v.4s":    {0x6e20d400, "dnm"},
+	"fcmeq v.4s, v.4s, v.4s":    {0x4e20e400, "dnm"},
+	"fabs v.4s, v.4s":           {0x4ea0f800, "dn"},
+	"fneg v.4s, v.4s":           {0x6ea0f800, "dn"},
+	"fmaxnmv s, v.4s":           {0x6e30c800, "dn"},
 
 	"and v.16b, v.16b, v.16b": {0x4e201c00, "dnm"},
 	"bic v.16b, v.16b, v.16b": {0x4e601c00, "dnm"},
@@ -64,6 +75,7 @@ var forms = map[string]form{
 	"bsl v.16b, v.16b, v.16b": {0x6e601c00, "dnm"},
 	"bif v.16b, v.16b, v.16b": {0x6ee01c00, "dnm"},
 	"bit v.16b, v.16b, v.16b": {0x6ea01c00, "dnm"},
+	"movi v.4s, #, lsl #":     {0x4f0264e0, "d__"}, // of 71 and 24
 	"movi v.2d, #":            {0x6f00e400, "d_"},
 	"mov v.16b, v.16b":        {0x4ea01c00, "d="},
 	"dup v.4s, w":             {0x4e040c00, "dn"},

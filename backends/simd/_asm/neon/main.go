@@ -4,8 +4,10 @@
 //	go run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go
 //	go run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go
 //	go run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go
+//	go run ./neon -pass fhm -out ../neonfhm_arm64.s -stubs ../neonfhm_arm64.go
+//	go run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go
 //
-// In every routine but those of decode and pages the queries of a tile are in the lanes of four vectors. S is
+// In every routine but those of decode, pages, fhm and bf16 the queries of a tile are in the lanes of four vectors. S is
 // [keys][16], Q transposed is [dim][16], O transposed is [vdim][16], so K and V are read as they
 // lie, four elements at a time, of which a multiply-add takes one.
 package main
@@ -19,7 +21,7 @@ import (
 )
 
 func main() {
-	pass := flag.String("pass", "", "`pass` of the routines: features, decode or pages, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: features, decode, pages, fhm or bf16, else none")
 	out := flag.String("out", "", "`file` of the assembly")
 	stubs := flag.String("stubs", "", "`file` of the declarations")
 	flag.Parse()
@@ -44,9 +46,12 @@ func main() {
 	}
 }
 
-var passes = map[string]func(*generator){"": (*generator).laneRoutines, "features": (*generator).featureRoutines, "decode": (*generator).decodeRoutines, "pages": (*generator).pageRoutines}
+var passes = map[string]func(*generator){
+	"": (*generator).laneRoutines, "features": (*generator).featureRoutines, "decode": (*generator).decodeRoutines,
+	"pages": (*generator).pageRoutines, "fhm": (*generator).fhmRoutines, "bf16": (*generator).bf16Routines,
+}
 
-func newGenerator() *generator { return &generator{tables: map[string]bool{}} }
+func newGenerator() *generator { return &generator{tier: "NEON", tables: map[string]bool{}} }
 
 func (g *generator) laneRoutines() {
 	g.scores()
@@ -86,3 +91,6 @@ func (g *generator) decodeRoutines() {
 }
 
 func (g *generator) pageRoutines() { g.attend(true) }
+
+func (g *generator) fhmRoutines()  { g.attendHalves("NEONFHM", "F16") }
+func (g *generator) bf16Routines() { g.attendHalves("NEONBF16", "BF16") }

@@ -1,0 +1,152 @@
+package main
+
+// attendHalves writes the routines that multiply 16-bit elements as they lie: a product of two of them is
+// exact, and is rounded once with the sum that it is added to.
+func (g *generator) attendHalves(tier, name string) {
+	g.tier = tier
+	for _, scattered := range []bool{false, true} {
+		storage{g, name, 2, scattered, true}.attend()
+	}
+}
+
+// The registers of a tile of halves. Scores: as those of float32, but for a query row's line in four vectors.
+// Values: the weights of a row's keys are elements of one vector, of the lower sixteen, as an element that a
+// product takes must be. Vectors of keys take turns.
+const (
+	halfWeights = 0  // one for each row
+	halfKeys    = 2  // and to 13: four for a key, three keys
+	halfScratch = 4  // of the weights, before any key
+	halfOs      = 16 // eight for each row
+)
+
+// products returns the two instructions that add products of eight halves to two vectors, up to the last
+// operand, and which halves that has. bfloat16 has the products of elements with even numbers in one, and those with
+// odd numbers in the other.
+func (x *attention) products() (one, other, half string) {
+	if x.name == "BF16" {
+		return "bfmlalb v%[1]d.4s, v%[2]d.8h, ", "bfmlalt v%[1]d.4s, v%[2]d.8h, ", "8h"
+	}
+	return "fmlal v%[1]d.4s, v%[2]d.4h, ", "fmlal2 v%[1]d.4s, v%[2]d.4h, ", "4h"
+}
+
+// loadHalves loads so many vectors of 8 halves, and moves on.
+func (x *attention) loadHalves(v, octets int, row reg) {
+	if octets == 1 {
+		x.v("ldr q%d, [x%d], #16", v, row)
+		return
+	}
+	for pair := 0; pair < octets; pair += 2 {
+		x.v("ldp q%d, q%d, [x%d], #32", v+pair, v+pair+1, row)
+	}
+}
+
+// halfScores writes the scores of some keys with some rows, both halves: their sums are those that
+// widened elements have.
+func (x *attention) halfScores(label string, keys, rows int) {
+	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
+	one, other, half := x.products()
+	for v := range 2 * rows * keys {
+		x.clear(v)
+	}
+	x.alongRow(label, keys, func(octets int) {
+		for r := range rows {
+			x.loadHalves(decodeQueries+4*r, octets, x.others[r])
+		}
+		for i := range keys {
+			key := decodeKeysV + i%2*4
+			x.loadHalves(key, octets, x.rows[i])
+			for r := range rows {
+				for o := range octets {
+					x.v(one+"v%[3]d."+half, sum(r, 0, i), key+o, decodeQueries+4*r+o)
+					x.v(other+"v%[3]d."+half, sum(r, 1, i), key+o, decodeQueries+4*r+o)
+				}
+			}
+		}
+	}, func() {
+		for r := range rows {
+			x.v("ldr h%d, [x%d], #2", decodeQueries+r, x.others[r])
+		}
+		for i := range keys {
+			x.v("ldr h%d, [x%d], #2", decodeKeysV+i%8, x.rows[i])
+			for r := range rows {
+				x.v(one+"v%[3]d."+half, sum(r, 0, i), decodeKeysV+i%8, decodeQueries+r)
+			}
+		}
+	})
+	for r := range rows {
+		x.storeScores(sum(r, 0, 0), sum(r, 1, 0), keys, r*scoreBytes)
+	}
+}
+
+// halfValues writes what some keys add to some rows, with weights as halves. O passes through registers.
+func (x *attention) halfValues(label string, keys, rows int) {
+	one, other, _ := x.products()
+	for r := range rows {
+		x.narrowWeights(halfWeights+r, keys, r*scoreBytes)
+	}
+	add := func(name string, o, v, r, i int) {
+		x.v(name+"v%[3]d.h[%[4]d]", o, v, halfWeights+r, i)
+	}
+	x.alongRow(label, keys, func(octets int) {
+		for r := range rows {
+			for o := range octets {
+				x.v2("ldp", halfOs+8*r+2*o, x.others[r], 32*o)
+			}
+		}
+		for i := range keys {
+			key := halfKeys + i%3*4
+			x.loadHalves(key, octets, x.rows[i])
+			for r := range rows {
+				for o := range octets {
+					add(one, halfOs+8*r+2*o, key+o, r, i)
+					add(other, halfOs+8*r+2*o+1, key+o, r, i)
+				}
+			}
+		}
+		for r := range rows {
+			for o := range octets {
+				x.v2("stp", halfOs+8*r+2*o, x.others[r], 32*o)
+			}
+			x.op("ADD $%d, %v", 32*octets, x.others[r]) // by no store: the next line would wait for it
+		}
+	}, func() {
+		for r := range rows {
+			x.v("ldr s%d, [x%d]", halfOs+8*r, x.others[r])
+		}
+		for i := range keys {
+			x.v("ldr h%d, [x%d], #2", halfKeys+i, x.rows[i])
+			for r := range rows {
+				add(one, halfOs+8*r, halfKeys+i, r, i)
+			}
+		}
+		for r := range rows {
+			x.v("str s%d, [x%d], #4", halfOs+8*r, x.others[r])
+		}
+	})
+}
+
+// narrowWeights writes the weights of a row's keys, times 2^15, as elements of a vector. So those above
+// 2^-29 are rounded to 11 bits, as those of binary16 above its denormals are, and 2^15 is no overflow. bfloat16 has
+// no need of it, and all weights 8 bits.
+func (x *attention) narrowWeights(v, keys, offset int) {
+	const p, unit = halfScratch, halfScratch + 2
+	x.v("movi v%d.4s, #71, lsl #24", unit) // 2^15
+	switch keys {
+	case 1:
+		x.v("ldr s%d, [x%d, #%d]", p, x.weights, offset)
+	case decodeKeys:
+		x.v("ldr q%d, [x%d, #%d]", p, x.weights, offset)
+	default:
+		x.v2("ldp", p, x.weights, offset)
+		x.v("fmul v%d.4s, v%d.4s, v%d.4s", p+1, p+1, unit)
+	}
+	x.v("fmul v%d.4s, v%d.4s, v%d.4s", p, p, unit)
+	narrow := "fcvtn"
+	if x.name == "BF16" {
+		narrow = "bfcvtn"
+	}
+	x.v(narrow+" v%d.4h, v%d.4s", v, p)
+	if keys == manyKeys {
+		x.v(narrow+"2 v%d.8h, v%d.4s", v, p+1)
+	}
+}

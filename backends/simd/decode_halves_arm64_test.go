@@ -1,0 +1,144 @@
+//go:build !noasm && !purego
+
+package simd
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// A halfTile is the operands of a routine that attends, with K and V of 16-bit elements.
+type halfTile struct {
+	dim, rows, keys int
+	wide, narrow    []float32 // Q, [rows][step], and the same in 16 bits
+	k, v            []uint16  // [keys][dim]
+	p               []float32 // [rows][decodeStep]
+	at              []int     // where the rows of K and V lie
+}
+
+const halfTileStep, halfTileAhead = 96, 4 // of rows of Q and O; rows that prefetches run ahead
+
+func newHalfTile(r *rand.Rand, narrow func(float32) uint16, wide func(uint16) float32, dim, rows, keys int) *halfTile {
+	x := &halfTile{dim: dim, rows: rows, keys: keys, wide: make([]float32, rows*halfTileStep), narrow: make([]float32, rows*halfTileStep),
+		k: make([]uint16, keys*dim), v: make([]uint16, keys*dim), p: make([]float32, rows*decodeStep)}
+	for i := range x.k {
+		x.k[i], x.v[i] = narrow(float32(r.NormFloat64())), narrow(float32(r.NormFloat64()))
+	}
+	for row := range rows {
+		bits := unsafe.Slice((*uint16)(unsafe.Pointer(&x.narrow[row*halfTileStep])), dim)
+		for i := range bits {
+			bits[i] = narrow(float32(r.NormFloat64()))
+			x.wide[row*halfTileStep+i] = wide(bits[i])
+		}
+		for i := range keys {
+			x.p[row*decodeStep+i] = wide(narrow(float32(math.Exp2(-20 * r.Float64()))))
+		}
+	}
+	for i := range keys + halfTileAhead + 3 {
+		x.at = append(x.at, min(i, keys-1)*dim*2)
+	}
+	return x
+}
+
+// attend returns S and O, [rows][decodeStep] and [rows][halfTileStep].
+func (x *halfTile) attend(with attendFunc, q []float32) (s, o []float32) {
+	s, o = make([]float32, x.rows*decodeStep), make([]float32, x.rows*halfTileStep)
+	k, v := (*byte)(unsafe.Pointer(&x.k[0])), (*byte)(unsafe.Pointer(&x.v[0]))
+	with(&s[0], k, 2*x.dim, 0, &q[0], halfTileStep, x.dim, x.rows, x.keys, &o[0], halfTileStep, nil, &x.p[0], v, 2*x.dim, 0, x.dim, x.rows, x.keys)
+	return s, o
+}
+
+func (x *halfTile) attendAt(with attendAtFunc, q []float32) (s, o []float32) {
+	s, o = make([]float32, x.rows*decodeStep), make([]float32, x.rows*halfTileStep)
+	k, v := (*byte)(unsafe.Pointer(&x.k[0])), (*byte)(unsafe.Pointer(&x.v[0]))
+	with(&s[0], k, &x.at[0], &q[0], halfTileStep, x.dim, x.rows, x.keys, &o[0], halfTileStep, nil, &x.p[0], v, &x.at[0], x.dim, x.rows, x.keys, halfTileAhead)
+	return s, o
+}
+
+// Products of halves are exact, so with weights that 16 bits hold a routine of halves has the bits of that which
+// widens, times the unit of weights.
+func TestHalvesAreAddedAsWidenedOnes(t *testing.T) {
+	if !neonFHM.has {
+		t.Skip(neonFHM.lack)
+	}
+	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for _, dim := range []int{1, 7, 8, 16, 31, 32, 40, 63, 64, 73} {
+		for _, rows := range []int{1, 2, 3} {
+			for _, keys := range []int{1, 3, 4, 7, 8, 9, 12, 21} {
+				about := fmt.Sprintf("dim %d, %d rows, %d keys", dim, rows, keys)
+				x := newHalfTile(r, half.ToF16, half.FromF16, dim, rows, keys)
+				s, o := x.attend(attendF16NEON, x.wide)
+				for i := range o {
+					o[i] *= weightUnit
+				}
+				gotS, gotO := x.attend(attendF16NEONFHM, x.narrow)
+				require.Equal(t, s, gotS, about)
+				require.Equal(t, o, gotO, about)
+				gotS, gotO = x.attendAt(attendAtF16NEONFHM, x.narrow)
+				require.Equal(t, s, gotS, "%s, in pages", about)
+				require.Equal(t, o, gotO, "%s, in pages", about)
+			}
+		}
+	}
+}
+
+// Those of bfloat16 likewise, but for the order of the sums: scores, and O with its even elements first.
+func TestBF16IsAddedAsWidened(t *testing.T) {
+	if !neonBF16.has {
+		t.Skip(neonBF16.lack)
+	}
+	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for _, dim := range []int{1, 7, 8, 16, 31, 32, 40, 63, 64, 73} {
+		for _, rows := range []int{1, 2, 3} {
+			for _, keys := range []int{1, 3, 4, 7, 8, 9, 12, 21} {
+				about := fmt.Sprintf("dim %d, %d rows, %d keys", dim, rows, keys)
+				x := newHalfTile(r, half.ToBF16, half.FromBF16, dim, rows, keys)
+				s, o := x.attend(attendBF16NEON, x.wide)
+				for row := range rows {
+					split(o[row*halfTileStep:][:dim/neonSplit*neonSplit], make([]float32, neonSplit), neonSplit)
+				}
+				for i := range o {
+					o[i] *= weightUnit
+				}
+				gotS, gotO := x.attend(attendBF16NEONBF16, x.narrow)
+				require.InDeltaSlice(t, s, gotS, 1e-4, about)
+				require.Equal(t, o, gotO, about)
+				againS, againO := x.attendAt(attendAtBF16NEONBF16, x.narrow)
+				require.Equal(t, gotS, againS, "%s, in pages", about)
+				require.Equal(t, gotO, againO, "%s, in pages", about)
+			}
+		}
+	}
+}
+
+// The kernels of more instructions are those that are chosen, where a processor has them.
+func TestHalvesAreChosen(t *testing.T) {
+	for name, want := range map[string]string{
+		"b1-h32-g8-n1-m4096-d128-f16":  "simd/decode_neonfhm",
+		"b1-h8-g8-n1-m512-d64-f16":     "simd/decode_neonfhm",
+		"b1-h32-g8-n1-m4096-d128-f32":  "simd/decode_neon",
+		"b1-h32-g8-n1-m4096-d128-bf16": "simd/decode_neonbf16",
+	} {
+		p, err := flashkit.ParseProblem(name)
+		require.NoError(t, err)
+		best := ""
+		var least flashkit.Kernel
+		for _, k := range New().Kernels() {
+			if p := p.Ask(k.Pass); k.Pass == flashkit.PassForward && k.Fits(p) == "" && (best == "" || k.Cost(p) < least.Cost(p)) {
+				best, least = k.Name, k
+			}
+		}
+		if !neonFHM.has && p.DType == flashkit.Float16 || !neonBF16.has && p.DType == flashkit.BFloat16 {
+			want = "simd/decode_neon"
+		}
+		require.Equal(t, want, best, name)
+	}
+}

@@ -1,0 +1,39 @@
+//go:build arm64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// decode_neonbf16 computes what decode_neonfhm computes, with products of bfloat16, by BFMLALB and BFMLALT:
+// the even elements of K and V have sums of their own. Weights are rounded to bfloat16.
+func (b *Backend) decodeNEONBF16(ctx context.Context, c *flashkit.Call) error {
+	return b.decode(ctx, c, decodeTurns, decodeFloats(c), decodeNEONBF16Chunks, decodeNEONBF16Merge)
+}
+
+var neonBF16Decode = decodeISA{
+	laneISA: &neonLanes, rows: 2, split: neonSplit, tails: true, halves: true,
+	pace: neonPace(decodeHalvesCycles),
+
+	attend:   [3]attendFunc{flashkit.BFloat16: attendBF16NEONBF16},
+	attendAt: [3]attendAtFunc{flashkit.BFloat16: attendAtBF16NEONBF16},
+	weights:  decodeWeightsNEON,
+}
+
+const neonSplit = 8 // elements of a row of O, of which the even ones come first, but for the last ones, which are fewer
+
+func fitsDecodeNEONBF16(p flashkit.Problem) string {
+	if reason := fitsDecode(neonBF16, p); reason != "" {
+		return reason
+	}
+	if p.DType != flashkit.BFloat16 {
+		return "supports bf16 only"
+	}
+	return ""
+}
+
+func decodeNEONBF16Chunks(j *job, ws *arena, item int) { neonBF16Decode.chunks(j, ws, item) }
+func decodeNEONBF16Merge(j *job, ws *arena, item int)  { neonBF16Decode.merge(j, ws, item) }

@@ -1,0 +1,17 @@
+//go:build !noasm && !purego
+
+package simd
+
+import "golang.org/x/sys/unix"
+
+// hasBF16 looks at what the kernel says of the processor.
+func hasBF16() bool {
+	const hwcap2, bf16 = 26, 1 << 14
+	list, _ := unix.Auxv()
+	for _, x := range list {
+		if x[0] == hwcap2 {
+			return x[1]&bf16 != 0
+		}
+	}
+	return false
+}

@@ -1,0 +1,7 @@
+//go:build arm64 && !windows && !noasm && !purego
+
+package simd
+
+import "golang.org/x/sys/cpu"
+
+func hasFHM() bool { return cpu.ARM64.HasASIMDFHM }
