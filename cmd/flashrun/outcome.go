@@ -24,8 +24,8 @@ type outcome struct {
 	Kernel         string    `json:"kernel"`
 	Reason         string    `json:"reason"`
 	Memory         string    `json:"memory,omitempty"` // device if the tensors lay there
-	Seconds        float64   `json:"seconds"` // median
-	Calls          int       `json:"calls"`   // how many were timed
+	Seconds        float64   `json:"seconds"`          // median
+	Calls          int       `json:"calls"`            // how many were timed
 	GFLOPS         float64   `json:"gflops"`
 	ExtraBytes     int64     `json:"extra_bytes"`
 	Device         *device   `json:"device_bytes,omitempty"`

@@ -215,7 +215,9 @@ func Faults(t *testing.T, gpus []*cuda.Backend) {
 			times = 5
 		}
 		for range times {
-			for _, err := range Each(t, gpus, 8, func(r *peer.Rank) error { return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{}) }) {
+			for _, err := range Each(t, gpus, 8, func(r *peer.Rank) error {
+				return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
+			}) {
 				require.NoError(t, err)
 			}
 		}
