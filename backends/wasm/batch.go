@@ -17,11 +17,13 @@ const (
 	listEntry  = "calls"
 )
 
-// listed are the functions that a list names, by their number there: calls.h has the same order.
-var listed = [...]string{
-	"fwd_simd128_keys", "fwd_simd128_rows", "fwd_simd128_feature_rows",
-	"bwd_simd128_keys", "bwd_simd128_rows", "bwd_simd128_feature_rows", "bwd_grads",
-}
+// The numbers of functions in a list, as calls.h has them. After those of keys come those of
+// rows and of rows with features.
+const (
+	listForward  = 0
+	listBackward = 3
+	listGrads    = 6
+)
 
 // batchSize returns how many KV heads make a batch, or 0 where one has enough to do, or too much.
 func (x *plan) batchSize() int {
@@ -143,10 +145,10 @@ func (x *instance) list(b *batchStage, function int, block uint64, i0, i1, j1, f
 	x.listed++
 }
 
-// inList returns the number of the plan's function of rows in a list; that of keys is in *keys.
+// inList returns the numbers, in a list, of the functions of the plan for keys and for rows.
 func (x *plan) inList() (keys, rows int) {
-	if x.v.pass == flashkit.PassBackward {
-		keys = 3
+	if keys = listForward; x.v.pass == flashkit.PassBackward {
+		keys = listBackward
 	}
 	if x.features != 0 {
 		return keys, keys + 2
@@ -187,7 +189,7 @@ func (j *job) stageHead(x *instance, stage *batchStage, head, n int) {
 		}
 	}
 	if back {
-		x.list(stage, 6, w.block, 0, 0, s.M, 0)
+		x.list(stage, listGrads, w.block, 0, 0, s.M, 0)
 	}
 }
 

@@ -48,6 +48,8 @@ var styles = map[string]style{
 	"simd amxf32":        {Color: orange, Mark: wedge},
 	"simd avx2":          {Color: green, Mark: triangle},
 	"simd neon":          {Color: green, Mark: diamond},
+	"simd neonfhm":       {Color: green, Mark: square},
+	"simd neonbf16":      {Color: green, Mark: hexagon},
 	"simd generic":       {Color: gray, Mark: cross},
 	"wasm":               {Color: purple, Mark: diamond},
 	"wasm simd128":       {Color: purple, Mark: diamond},
