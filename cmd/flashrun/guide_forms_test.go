@@ -64,7 +64,8 @@ func (c *guideCommand) lacks(line string) bool {
 		})
 	}
 	const recordedOn = "amd64" // another architecture has other kernels
-	return !ofThisMachine[row[1]] || shown("this CPU lacks") || runtime.GOARCH != recordedOn && !shown("")
+	missed := shown("this CPU lacks") || shown("requires AVX") || shown("requires AMX") || shown("requires arm64")
+	return !ofThisMachine[row[1]] || missed || (runtime.GOARCH != recordedOn || needsMore[row[1]]) && !shown("")
 }
 
 // kind returns what is run: run, bench chosen, bench all, bench regret, bench live, go test.
@@ -92,15 +93,16 @@ func (c *guideCommand) kind() string {
 	return words[1]
 }
 
-// ofThisMachine are the names of the kernels that can run here.
-var ofThisMachine = func() map[string]bool {
-	names := map[string]bool{}
+// ofThisMachine are the names of the kernels that can run here, needsMore those that need more
+// than every processor has.
+var ofThisMachine, needsMore = func() (here, more map[string]bool) {
+	here, more = map[string]bool{}, map[string]bool{}
 	d := dispatch.All(context.Background())
 	defer d.Close()
 	for _, k := range d.Kernels() {
-		names[k.Name] = k.Missing == nil || k.Missing() == ""
+		here[k.Name], more[k.Name] = k.Missing == nil || k.Missing() == "", k.Missing != nil
 	}
-	return names
+	return here, more
 }()
 
 // form returns a line without what depends on the machine or the moment.
