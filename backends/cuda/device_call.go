@@ -3,7 +3,6 @@ package cuda
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -83,20 +82,11 @@ func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel,
 	}
 	c := p.Ask(pass)
 	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
-	best, bestCost := stemID(-1), time.Duration(0)
-	for i := range stems {
-		s := &stems[i]
-		if s.pass != pass || s.rows > 0 || s.refuses(&b.dev, c) != "" {
-			continue
-		}
-		if cost := s.callCost(&b.dev, c); best < 0 || cost < bestCost {
-			best, bestCost = stemID(i), cost
-		}
-	}
-	if best < 0 {
+	id := b.fastest("", c, true)
+	if id < 0 {
 		return flashkit.Kernel{}, b.refusal("", c)
 	}
-	return b.Kernels()[best], nil
+	return b.Kernels()[id], nil
 }
 
 // arguments are what a call needs on the heap: the block that the driver copies, of

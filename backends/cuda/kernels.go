@@ -293,12 +293,12 @@ type question struct {
 const maxChoices = 1 << 12
 
 // fastest returns the stem of that name, or any, that is predicted fastest among those
-// that fit, or -1.
-func (b *Backend) fastest(name string, c *flashkit.Call, paired bool) stemID {
+// that fit, or -1. Without decode, decode_sm80 is none of them.
+func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) stemID {
 	best, bestCost := stemID(-1), time.Duration(0)
 	for i := range stems {
 		s := &stems[i]
-		if paired && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || c.Features()&^s.takes != 0 || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
+		if withoutDecode && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || c.Features()&^s.takes != 0 || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
 			continue
 		}
 		if cost := s.callCost(&b.dev, c); best < 0 || cost < bestCost {
