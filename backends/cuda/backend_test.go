@@ -351,6 +351,8 @@ func TestBadDeviceArguments(t *testing.T) {
 	require.Error(t, buffer(c.args.Q).Free())
 	require.ErrorContains(t, Upload(c.s, buffer(c.args.Q), 0, []float32{1}), "freed")
 	require.ErrorContains(t, Upload(c.s, buffer(c.args.K), 8, make([]float32, 63)), "Buffer.bytes = 256: is too small for 252 bytes at offset 8")
+	require.EqualError(t, UploadTensor(c.s, buffer(c.args.Q), c.args.K), "flashkit: Tensor = on a device: must be in host memory")
+	require.ErrorContains(t, DownloadTensor(c.s, flashkit.Zeros(flashkit.Float32, 1, 1, 1, 1000), buffer(c.args.K)), "Buffer.bytes = 256: is too small for 4000 bytes")
 	c.buffers = c.buffers[1:]
 	c.close(t)
 	ctx, p := context.Background(), problem(t, "b1-h2-g1-n8-m8-d8-f32")

@@ -67,22 +67,9 @@ func ptr[T any](x T) *T { return &x }
 // toHost returns a copy of a tensor on the host.
 func (c *deviceCall) toHost(t *testing.T, x flashkit.Tensor) flashkit.Tensor {
 	s := x.Shape()
-	switch x.DType() {
-	case flashkit.Float32:
-		h := make([]float32, x.Len())
-		require.NoError(t, Download(c.s, h, buffer(x), 0))
-		return flashkit.F32(h, s[0], s[1], s[2], s[3])
-	case flashkit.Bool:
-		h := make([]bool, x.Len())
-		require.NoError(t, Download(c.s, h, buffer(x), 0))
-		return flashkit.Bools(h, s[0], s[1], s[2], s[3])
-	}
-	h := make([]uint16, x.Len())
-	require.NoError(t, Download(c.s, h, buffer(x), 0))
-	if x.DType() == flashkit.Float16 {
-		return flashkit.F16(h, s[0], s[1], s[2], s[3])
-	}
-	return flashkit.BF16(h, s[0], s[1], s[2], s[3])
+	h := flashkit.Zeros(x.DType(), s[0], s[1], s[2], s[3])
+	require.NoError(t, DownloadTensor(c.s, h, buffer(x)))
+	return h
 }
 
 // Calls with features on the device's memory do not allocate either.

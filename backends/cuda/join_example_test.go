@@ -76,3 +76,26 @@ func ExampleStream_Copy() {
 	}
 	fmt.Println(stream.Fill(tensors[0], 1), stream.Copy(tensors[1], tensors[0]), stream.Sync())
 }
+
+// A tensor to the GPU and back.
+func ExampleUploadTensor() {
+	b, err := cuda.Open()
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	s, err := b.NewStream()
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	host := flashkit.F32([]float32{1, 2, 3, 4}, 1, 1, 2, 2)
+	m, err := b.Alloc(host.Len() * host.DType().Size())
+	if err != nil {
+		return
+	}
+	defer m.Free()
+	fmt.Println(cuda.UploadTensor(s, m, host))
+	device := m.Tensor(flashkit.Float32, 0, 1, 1, 2, 2)
+	fmt.Println(s.Fill(device, 5), cuda.DownloadTensor(s, host, m), host.Float32s())
+}

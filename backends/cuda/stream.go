@@ -118,6 +118,35 @@ func Download[T float32 | ~int32 | ~uint16 | ~bool](s *Stream, dst []T, of *Buff
 	return s.copy(of, from, unsafe.Pointer(unsafe.SliceData(dst)), len(dst)*int(unsafe.Sizeof(*new(T))), false)
 }
 
+// UploadTensor copies a host tensor's memory, Len elements with what lies between its rows,
+// to the beginning of the buffer. It returns when the tensor may be used again.
+func UploadTensor(s *Stream, to *Buffer, t flashkit.Tensor) error {
+	return s.copyTensor(to, &t, true)
+}
+
+// DownloadTensor copies from the beginning of the buffer to a host tensor's memory what
+// UploadTensor copies there, and returns when it is there: it waits for the work in the
+// stream.
+func DownloadTensor(s *Stream, t flashkit.Tensor, of *Buffer) error {
+	return s.copyTensor(of, &t, false)
+}
+
+func (s *Stream) copyTensor(m *Buffer, t *flashkit.Tensor, upload bool) error {
+	if t.Owner() != nil {
+		return &flashkit.ProblemError{Field: "Tensor", Value: "on a device", Reason: "must be in host memory"}
+	}
+	var host unsafe.Pointer
+	switch t.DType() {
+	case flashkit.Float32:
+		host = unsafe.Pointer(unsafe.SliceData(t.Float32s()))
+	case flashkit.Bool:
+		host = unsafe.Pointer(unsafe.SliceData(t.Bools()))
+	default:
+		host = unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
+	}
+	return s.copy(m, 0, host, t.Len()*t.DType().Size(), upload)
+}
+
 func (s *Stream) copy(m *Buffer, from int, host unsafe.Pointer, n int, upload bool) error {
 	switch {
 	case s == nil:

@@ -86,28 +86,7 @@ func (d *deviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.
 	d.buffers = append(d.buffers, m)
 	s, st := t.Shape(), t.Strides()
 	there := m.Tensor(t.DType(), 0, s[0], s[1], s[2], s[3]).WithStrides(st[0], st[1], st[2])
-	return there, d.send(t, &there)
-}
-
-// send copies a tensor's memory to its twin on the device.
-func (d *deviceTensors) send(from, to *flashkit.Tensor) error {
-	m := to.Owner().(*cuda.Buffer)
-	switch from.DType() {
-	case flashkit.Float32:
-		return cuda.Upload(d.stream, m, 0, from.Float32s())
-	case flashkit.Bool:
-		return cuda.Upload(d.stream, m, 0, from.Bools())
-	}
-	return cuda.Upload(d.stream, m, 0, from.Uint16s())
-}
-
-// fetch copies to a tensor the memory of its twin on the device.
-func (d *deviceTensors) fetch(to, from *flashkit.Tensor) error {
-	m := from.Owner().(*cuda.Buffer)
-	if to.DType() == flashkit.Float32 {
-		return cuda.Download(d.stream, to.Float32s(), m, 0)
-	}
-	return cuda.Download(d.stream, to.Uint16s(), m, 0)
+	return there, cuda.UploadTensor(d.stream, m, *t)
 }
 
 // close frees what lies on the device, if anything does.

@@ -111,8 +111,10 @@ func (d *place) finish(ctx context.Context, w *work, m *measurement) error {
 	if p.Carry {
 		w.restart(&w.args)
 		if d.gpu != nil {
-			if err := errors.Join(d.tensors.device.send(&w.args.O, &d.args.O), d.tensors.device.send(&w.args.LSE, &d.args.LSE)); err != nil {
-				return failed(err)
+			for _, a := range []struct{ host, device flashkit.Tensor }{{w.args.O, d.args.O}, {w.args.LSE, d.args.LSE}} {
+				if err := cuda.UploadTensor(d.tensors.device.stream, a.device.Owner().(*cuda.Buffer), a.host); err != nil {
+					return failed(err)
+				}
 			}
 		}
 		if err := m.kernel.Compute(ctx, p, d.args); err != nil {
@@ -127,7 +129,7 @@ func (d *place) finish(ctx context.Context, w *work, m *measurement) error {
 		if a.Role(&p, m.kernel.Pass)&flashkit.Output == 0 {
 			continue
 		}
-		if err := d.tensors.device.fetch(a.Of(&w.args), a.Of(d.args)); err != nil {
+		if err := cuda.DownloadTensor(d.tensors.device.stream, *a.Of(&w.args), a.Of(d.args).Owner().(*cuda.Buffer)); err != nil {
 			return failed(fmt.Errorf("%s from the device: %w", strings.ToLower(a.Name), err))
 		}
 	}

@@ -323,7 +323,7 @@ func device(p flashkit.Problem, host []uint16, bytes, batch, heads, rows, dim in
 	b, err := cuda.Open()    // or OpenDevice(n)
 	s, err := b.NewStream()  // or WrapStream, for a stream of another library
 	m, err := b.Alloc(bytes) // or Wrap, for memory of another library
-	err = cuda.Upload(s, m, 0, host)
+	err = cuda.Upload(s, m, 0, host) // or UploadTensor
 	q := m.Tensor(flashkit.BFloat16, 0, batch, heads, rows, dim)
 
 	var k, v, o, lse, do, dq, dk, dv flashkit.Tensor // made in the same way

@@ -33,13 +33,13 @@ func (r *Rank) Upload(shard *flashkit.Args) (*Args, error) {
 		err := dense(a.Name, t)
 		var m *cuda.Buffer
 		if err == nil {
-			m, err = r.gpu.Alloc(elements(t) * t.DType().Size())
+			m, err = r.gpu.Alloc(t.Len() * t.DType().Size())
 		}
 		if err != nil {
 			return nil, errors.Join(err, x.Free())
 		}
 		x.buffers = append(x.buffers, m)
-		if err := upload(r.compute, m, t); err != nil {
+		if err := cuda.UploadTensor(r.compute, m, t); err != nil {
 			return nil, errors.Join(err, x.Free())
 		}
 		n := t.Shape()
@@ -117,7 +117,7 @@ func (x *Args) Download(p flashkit.Problem, pass flashkit.Pass, shard *flashkit.
 			err = &flashkit.ProblemError{Field: a.Name, Value: "another shape", Reason: "must be the tensor that was uploaded"}
 		}
 		if err == nil {
-			err = download(x.rank.compute, to, from.Owner().(*cuda.Buffer))
+			err = cuda.DownloadTensor(x.rank.compute, to, from.Owner().(*cuda.Buffer))
 		}
 		if err != nil {
 			return err
@@ -147,28 +147,4 @@ func dense(name string, t flashkit.Tensor) error {
 func elements(t flashkit.Tensor) int {
 	n := t.Shape()
 	return n[0] * n[1] * n[2] * n[3]
-}
-
-// upload copies a dense tensor to the beginning of a buffer.
-func upload(s *cuda.Stream, to *cuda.Buffer, t flashkit.Tensor) error {
-	switch n := elements(t); t.DType() {
-	case flashkit.Float32:
-		return cuda.Upload(s, to, 0, t.Float32s()[:n])
-	case flashkit.Bool:
-		return cuda.Upload(s, to, 0, t.Bools()[:n])
-	default:
-		return cuda.Upload(s, to, 0, t.Uint16s()[:n])
-	}
-}
-
-// download copies it back.
-func download(s *cuda.Stream, t flashkit.Tensor, from *cuda.Buffer) error {
-	switch n := elements(t); t.DType() {
-	case flashkit.Float32:
-		return cuda.Download(s, t.Float32s()[:n], from, 0)
-	case flashkit.Bool:
-		return cuda.Download(s, t.Bools()[:n], from, 0)
-	default:
-		return cuda.Download(s, t.Uint16s()[:n], from, 0)
-	}
 }
