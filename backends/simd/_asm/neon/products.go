@@ -41,6 +41,26 @@ type rowProduct struct {
 	b, step reg   // bytes from row to row of B; none if they lie side by side
 	n       reg   // it is destroyed
 	odd     int   // how far the sums of elements with odd numbers lie from the others, in vectors; 0 if they are the same
+	narrow  bool  // rows of B have 8 elements
+	pairs   bool  // of bf16: words of B are elements of two rows, the first one in the lower half
+}
+
+// bytes returns how far rows of B that lie side by side are apart, or rows of pairs.
+func (x *rowProduct) bytes() int { return x.halves() * rowBytes / 2 }
+
+func (x *rowProduct) halves() int {
+	if x.narrow {
+		return 1
+	}
+	return 2
+}
+
+// wordRows returns how many rows of words n rows of B are.
+func (x *rowProduct) wordRows(n int) int {
+	if x.pairs {
+		return (n + 1) / 2
+	}
+	return n
 }
 
 // rowSums writes the loop. meanwhile writes what else is done in each turn, if it is not nil.
@@ -72,10 +92,13 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 	for i := range n {
 		offset := 0
 		if x.step == none {
-			offset = i * rowBytes
+			offset = (x.wordRows(i+1) - 1) * x.bytes()
 		}
-		for half := range 2 {
+		for half := range x.halves() {
 			g.v("ldp q%d, q%d, [x%d, #%d]", rowHalf, rowHalf+1, x.b, offset+half*rowBytes/2)
+			if x.pairs {
+				g.widenWords(rowHalf, i%2)
+			}
 			for r := range x.a {
 				for q := range 2 {
 					g.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", i%2*x.odd+sum(r, 2*half+q), rowHalf+q, elements+r, i)
@@ -87,8 +110,20 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 		}
 	}
 	if x.step == none {
-		g.op("ADD $%d, %v", n*rowBytes, x.b)
+		g.op("ADD $%d, %v", x.wordRows(n)*x.bytes(), x.b)
 	}
+}
+
+// widenWords sets two vectors of pairs of bf16 to the lower halves as float32, or to the upper ones.
+func (g *generator) widenWords(v, half int) {
+	if half == 0 {
+		g.v("shl v%d.4s, v%d.4s, #16", v, v)
+		g.v("shl v%d.4s, v%d.4s, #16", v+1, v+1)
+		return
+	}
+	g.v("uzp2 v%d.8h, v%d.8h, v%d.8h", v, v, v+1)
+	g.v("shll2 v%d.4s, v%d.8h, #16", v+1, v)
+	g.v("shll v%d.4s, v%d.4h, #16", v, v)
 }
 
 // setRows sets registers to the addresses of rows.
@@ -120,7 +155,7 @@ func (g *generator) scores() {
 		g.clearSums(2 * size)
 		g.op("MOVD %v, %v", dim, n)
 		odd := size * vectors
-		g.rowSums(label+"dim", rowProduct{rows[:size], index, b, none, n, odd}, func() {
+		g.rowSums(label+"dim", rowProduct{a: rows[:size], index: index, b: b, step: none, n: n, odd: odd}, func() {
 			if size == scoreRows[0] {
 				g.v("prfm pldl2keep, [x%d]", ahead)
 				g.op("ADD $%d, %v", line/2, ahead)
@@ -162,7 +197,7 @@ func (g *generator) product() {
 		g.op("MOVD %v, %v", b, at)
 		g.op("MOVD %v, %v", n, left)
 		g.clearSums(size)
-		g.rowSums(label+"i", rowProduct{as[:size], index, at, bStep, left, 0}, nil)
+		g.rowSums(label+"i", rowProduct{a: as[:size], index: index, b: at, step: bStep, n: left}, nil)
 		g.addRowsOf(c, cStep, size)
 		g.op("ADD %v, %v, %v", aStep, as[size-1], a)
 	})
