@@ -125,9 +125,12 @@ $(VENV)/ggml-arm64/build/src/libggml-cpu.a: Makefile tools/arm64/toolchain.cmake
 		-DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF >$(VENV)/ggml-arm64/log
 	cmake --build $(VENV)/ggml-arm64/build --target ggml-cpu ggml-base >>$(VENV)/ggml-arm64/log 2>&1
 
-.PHONY: arm64-counts arm64-cycles
+.PHONY: arm64-counts arm64-products arm64-cycles
 arm64-counts: $(VENV)/ggml-arm64/build/src/libggml-cpu.a ## instructions a multiply-add of the NEON kernels beside ggml, counted under emulation; needs qemu-user, g++-aarch64-linux-gnu, cmake
 	python3 tools/arm64/counts.py --ggml $(VENV)/ggml-arm64
+
+arm64-products: ## instructions a multiply-add of products of matrices by NEON, counted under emulation; needs qemu-user
+	python3 tools/arm64/products.py
 
 arm64-cycles: ## cycles of the NEON loops by llvm-mca's models; needs llvm-19
 	for cpu in neoverse-v2 neoverse-v1 apple-m1; do python3 tools/arm64/mca.py --cpu $$cpu; done

@@ -67,10 +67,9 @@ fetch1fetched:
 	SUBS $4, R21
 	BLT fetch1steprest
 fetch1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -302,7 +301,7 @@ fetch4fetched:
 	SUBS $4, R21
 	BLT fetch4steprest
 fetch4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
@@ -528,10 +527,9 @@ tail5fetched:
 	SUBS $4, R21
 	BLT tail5steprest
 tail5step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -723,10 +721,9 @@ tail4fetched:
 	SUBS $4, R21
 	BLT tail4steprest
 tail4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -888,10 +885,9 @@ tail3fetched:
 	SUBS $4, R21
 	BLT tail3steprest
 tail3step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -1023,10 +1019,9 @@ tail2fetched:
 	SUBS $4, R21
 	BLT tail2steprest
 tail2step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	ADD $16, R19
@@ -1128,10 +1123,9 @@ tail1fetched:
 	SUBS $4, R21
 	BLT tail1steprest
 tail1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	ADD $16, R19
 	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
@@ -1209,6 +1203,7 @@ TEXT ·widen1NEON(SB), NOSPLIT, $0-96
 	MOVD bias+72(FP), R9
 	MOVD ahead+80(FP), R10
 	MOVD fetch+88(FP), R11
+	WORD $0x6f07c7ff // mvni v31.4s, #255, msl #8
 	CMP $1, R11
 	BNE fetch4
 fetch1:
@@ -1256,7 +1251,7 @@ fetch1fetched:
 	SUBS $4, R21
 	BLT fetch1steprest
 fetch1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
@@ -1265,68 +1260,70 @@ fetch1step:
 	WORD $0x3cf36a1c // ldr q28, [x16, x19]
 	WORD $0x3cf36a3d // ldr q29, [x17, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
+	WORD $0x4f9d1bd5 // fmla v21.4s, v30.4s, v29.s[2]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
+	WORD $0x4fbd1bd5 // fmla v21.4s, v30.4s, v29.s[3]
 	ADD $64, R20
 	SUBS $4, R21
 	BGE fetch1step
@@ -1339,37 +1336,38 @@ fetch1steprest:
 	WORD $0xfc736a1c // ldr d28, [x16, x19]
 	WORD $0xfc736a3d // ldr d29, [x17, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
 	ADD $32, R20
 fetch1stepskip2:
 	TBZ $0, R21, fetch1stepskip1
@@ -1380,21 +1378,22 @@ fetch1stepskip2:
 	WORD $0xbc736a1c // ldr s28, [x16, x19]
 	WORD $0xbc736a3d // ldr s29, [x17, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
 	ADD $32, R20
 fetch1stepskip1:
 	CBZ R6, fetch1set
@@ -1506,7 +1505,7 @@ fetch4fetched:
 	SUBS $4, R21
 	BLT fetch4steprest
 fetch4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
@@ -1515,68 +1514,70 @@ fetch4step:
 	WORD $0x3cf36a1c // ldr q28, [x16, x19]
 	WORD $0x3cf36a3d // ldr q29, [x17, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
+	WORD $0x4f9d1bd5 // fmla v21.4s, v30.4s, v29.s[2]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
+	WORD $0x4fbd1bd5 // fmla v21.4s, v30.4s, v29.s[3]
 	ADD $64, R20
 	SUBS $4, R21
 	BGE fetch4step
@@ -1589,37 +1590,38 @@ fetch4steprest:
 	WORD $0xfc736a1c // ldr d28, [x16, x19]
 	WORD $0xfc736a3d // ldr d29, [x17, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
 	ADD $32, R20
 fetch4stepskip2:
 	TBZ $0, R21, fetch4stepskip1
@@ -1630,21 +1632,22 @@ fetch4stepskip2:
 	WORD $0xbc736a1c // ldr s28, [x16, x19]
 	WORD $0xbc736a3d // ldr s29, [x17, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
 	ADD $32, R20
 fetch4stepskip1:
 	CBZ R6, fetch4set
@@ -1749,7 +1752,7 @@ tail5fetched:
 	SUBS $4, R21
 	BLT tail5steprest
 tail5step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
@@ -1757,60 +1760,62 @@ tail5step:
 	WORD $0x3cf369fb // ldr q27, [x15, x19]
 	WORD $0x3cf36a1c // ldr q28, [x16, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
 	ADD $64, R20
 	SUBS $4, R21
 	BGE tail5step
@@ -1822,33 +1827,34 @@ tail5steprest:
 	WORD $0xfc7369fb // ldr d27, [x15, x19]
 	WORD $0xfc736a1c // ldr d28, [x16, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
 	ADD $32, R20
 tail5stepskip2:
 	TBZ $0, R21, tail5stepskip1
@@ -1858,19 +1864,20 @@ tail5stepskip2:
 	WORD $0xbc7369fb // ldr s27, [x15, x19]
 	WORD $0xbc736a1c // ldr s28, [x16, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
 	ADD $32, R20
 tail5stepskip1:
 	CBZ R6, tail5set
@@ -1959,59 +1966,61 @@ tail4fetched:
 	SUBS $4, R21
 	BLT tail4steprest
 tail4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
 	WORD $0x3cf369fb // ldr q27, [x15, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
 	ADD $64, R20
 	SUBS $4, R21
 	BGE tail4step
@@ -2022,29 +2031,30 @@ tail4steprest:
 	WORD $0xfc7369da // ldr d26, [x14, x19]
 	WORD $0xfc7369fb // ldr d27, [x15, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	ADD $32, R20
 tail4stepskip2:
 	TBZ $0, R21, tail4stepskip1
@@ -2053,17 +2063,18 @@ tail4stepskip2:
 	WORD $0xbc7369da // ldr s26, [x14, x19]
 	WORD $0xbc7369fb // ldr s27, [x15, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	ADD $32, R20
 tail4stepskip1:
 	CBZ R6, tail4set
@@ -2139,50 +2150,52 @@ tail3fetched:
 	SUBS $4, R21
 	BLT tail3steprest
 tail3step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
 	ADD $64, R20
 	SUBS $4, R21
 	BGE tail3step
@@ -2192,25 +2205,26 @@ tail3steprest:
 	WORD $0xfc7369b9 // ldr d25, [x13, x19]
 	WORD $0xfc7369da // ldr d26, [x14, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
 	ADD $32, R20
 tail3stepskip2:
 	TBZ $0, R21, tail3stepskip1
@@ -2218,15 +2232,16 @@ tail3stepskip2:
 	WORD $0xbc7369b9 // ldr s25, [x13, x19]
 	WORD $0xbc7369da // ldr s26, [x14, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
 	ADD $32, R20
 tail3stepskip1:
 	CBZ R6, tail3set
@@ -2289,41 +2304,43 @@ tail2fetched:
 	SUBS $4, R21
 	BLT tail2steprest
 tail2step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
 	ADD $64, R20
 	SUBS $4, R21
 	BGE tail2step
@@ -2332,34 +2349,36 @@ tail2steprest:
 	WORD $0xfc736998 // ldr d24, [x12, x19]
 	WORD $0xfc7369b9 // ldr d25, [x13, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
 	ADD $32, R20
 tail2stepskip2:
 	TBZ $0, R21, tail2stepskip1
 	WORD $0xbc736998 // ldr s24, [x12, x19]
 	WORD $0xbc7369b9 // ldr s25, [x13, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
 	ADD $32, R20
 tail2stepskip1:
 	CBZ R6, tail2set
@@ -2409,32 +2428,34 @@ tail1fetched:
 	SUBS $4, R21
 	BLT tail1steprest
 tail1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
 	ADD $64, R20
 	SUBS $4, R21
 	BGE tail1step
@@ -2442,27 +2463,29 @@ tail1steprest:
 	TBZ $1, R21, tail1stepskip2
 	WORD $0xfc736998 // ldr d24, [x12, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	ADD $32, R20
 tail1stepskip2:
 	TBZ $0, R21, tail1stepskip1
 	WORD $0xbc736998 // ldr s24, [x12, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	ADD $32, R20
 tail1stepskip1:
 	CBZ R6, tail1set
@@ -2564,14 +2587,11 @@ fetch1fetched:
 	SUBS $4, R21
 	BLT fetch1steprest
 fetch1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
+	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
+	ADD $256, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -2949,7 +2969,7 @@ fetch4fetched:
 	SUBS $4, R21
 	BLT fetch4steprest
 fetch4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
@@ -3319,14 +3339,11 @@ tail5fetched:
 	SUBS $4, R21
 	BLT tail5steprest
 tail5step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
+	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
+	ADD $256, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -3639,14 +3656,11 @@ tail4fetched:
 	SUBS $4, R21
 	BLT tail4steprest
 tail4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
+	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
+	ADD $256, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -3906,14 +3920,11 @@ tail3fetched:
 	SUBS $4, R21
 	BLT tail3steprest
 tail3step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
+	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
+	ADD $256, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -4120,14 +4131,11 @@ tail2fetched:
 	SUBS $4, R21
 	BLT tail2steprest
 tail2step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
+	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
+	ADD $256, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	ADD $16, R19
@@ -4281,14 +4289,11 @@ tail1fetched:
 	SUBS $4, R21
 	BLT tail1steprest
 tail1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
+	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
+	ADD $256, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	ADD $16, R19
 	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
@@ -4395,6 +4400,7 @@ TEXT ·widen2NEON(SB), NOSPLIT, $0-96
 	MOVD bias+72(FP), R9
 	MOVD ahead+80(FP), R10
 	MOVD fetch+88(FP), R11
+	WORD $0x6f07c7ff // mvni v31.4s, #255, msl #8
 	CMP $1, R11
 	BNE fetch4
 fetch1:
@@ -4454,10 +4460,9 @@ fetch1fetched:
 	SUBS $4, R21
 	BLT fetch1steprest
 fetch1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
@@ -4465,130 +4470,134 @@ fetch1step:
 	WORD $0x3cf36a1c // ldr q28, [x16, x19]
 	WORD $0x3cf36a3d // ldr q29, [x17, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d7 // fmla v23.4s, v30.4s, v29.s[1]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
+	WORD $0x4f9d1bd5 // fmla v21.4s, v30.4s, v29.s[2]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf3 // fmla v19.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd6 // fmla v22.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf7 // fmla v23.4s, v31.4s, v29.s[2]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd3 // fmla v19.4s, v30.4s, v28.s[2]
+	WORD $0x4f9d1bd7 // fmla v23.4s, v30.4s, v29.s[2]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
+	WORD $0x4fbd1bd5 // fmla v21.4s, v30.4s, v29.s[3]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf3 // fmla v19.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd6 // fmla v22.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf7 // fmla v23.4s, v31.4s, v29.s[3]
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd3 // fmla v19.4s, v30.4s, v28.s[3]
+	WORD $0x4fbd1bd7 // fmla v23.4s, v30.4s, v29.s[3]
 	ADD $128, R20
 	SUBS $4, R21
 	BGE fetch1step
@@ -4601,68 +4610,70 @@ fetch1steprest:
 	WORD $0xfc736a1c // ldr d28, [x16, x19]
 	WORD $0xfc736a3d // ldr d29, [x17, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d7 // fmla v23.4s, v30.4s, v29.s[1]
 	ADD $64, R20
 fetch1stepskip2:
 	TBZ $0, R21, fetch1stepskip1
@@ -4673,36 +4684,38 @@ fetch1stepskip2:
 	WORD $0xbc736a1c // ldr s28, [x16, x19]
 	WORD $0xbc736a3d // ldr s29, [x17, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
 	ADD $64, R20
 fetch1stepskip1:
 	CBZ R6, fetch1set
@@ -4869,7 +4882,7 @@ fetch4fetched:
 	SUBS $4, R21
 	BLT fetch4steprest
 fetch4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
 	ADD $64, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
@@ -4878,130 +4891,134 @@ fetch4step:
 	WORD $0x3cf36a1c // ldr q28, [x16, x19]
 	WORD $0x3cf36a3d // ldr q29, [x17, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d7 // fmla v23.4s, v30.4s, v29.s[1]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
+	WORD $0x4f9d1bd5 // fmla v21.4s, v30.4s, v29.s[2]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf3 // fmla v19.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd6 // fmla v22.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf7 // fmla v23.4s, v31.4s, v29.s[2]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd3 // fmla v19.4s, v30.4s, v28.s[2]
+	WORD $0x4f9d1bd7 // fmla v23.4s, v30.4s, v29.s[2]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
+	WORD $0x4fbd1bd5 // fmla v21.4s, v30.4s, v29.s[3]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf3 // fmla v19.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd6 // fmla v22.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf7 // fmla v23.4s, v31.4s, v29.s[3]
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd3 // fmla v19.4s, v30.4s, v28.s[3]
+	WORD $0x4fbd1bd7 // fmla v23.4s, v30.4s, v29.s[3]
 	ADD $128, R20
 	SUBS $4, R21
 	BGE fetch4step
@@ -5014,68 +5031,70 @@ fetch4steprest:
 	WORD $0xfc736a1c // ldr d28, [x16, x19]
 	WORD $0xfc736a3d // ldr d29, [x17, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
+	WORD $0x4fbd13d7 // fmla v23.4s, v30.4s, v29.s[1]
 	ADD $64, R20
 fetch4stepskip2:
 	TBZ $0, R21, fetch4stepskip1
@@ -5086,36 +5105,38 @@ fetch4stepskip2:
 	WORD $0xbc736a1c // ldr s28, [x16, x19]
 	WORD $0xbc736a3d // ldr s29, [x17, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
+	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
 	ADD $64, R20
 fetch4stepskip1:
 	CBZ R6, fetch4set
@@ -5273,124 +5294,127 @@ tail5fetched:
 	SUBS $4, R21
 	BLT tail5steprest
 tail5step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
 	WORD $0x3cf369fb // ldr q27, [x15, x19]
 	WORD $0x3cf36a1c // ldr q28, [x16, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf3 // fmla v19.4s, v31.4s, v28.s[2]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
+	WORD $0x4f9c1bd3 // fmla v19.4s, v30.4s, v28.s[2]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf3 // fmla v19.4s, v31.4s, v28.s[3]
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
+	WORD $0x4fbc1bd3 // fmla v19.4s, v30.4s, v28.s[3]
 	ADD $128, R20
 	SUBS $4, R21
 	BGE tail5step
@@ -5402,60 +5426,62 @@ tail5steprest:
 	WORD $0xfc7369fb // ldr d27, [x15, x19]
 	WORD $0xfc736a1c // ldr d28, [x16, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
 	ADD $64, R20
 tail5stepskip2:
 	TBZ $0, R21, tail5stepskip1
@@ -5465,32 +5491,34 @@ tail5stepskip2:
 	WORD $0xbc7369fb // ldr s27, [x15, x19]
 	WORD $0xbc736a1c // ldr s28, [x16, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
 	ADD $64, R20
 tail5stepskip1:
 	CBZ R6, tail5set
@@ -5623,107 +5651,110 @@ tail4fetched:
 	SUBS $4, R21
 	BLT tail4steprest
 tail4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
 	WORD $0x3cf369fb // ldr q27, [x15, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
 	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
 	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
 	ADD $128, R20
 	SUBS $4, R21
 	BGE tail4step
@@ -5734,52 +5765,54 @@ tail4steprest:
 	WORD $0xfc7369da // ldr d26, [x14, x19]
 	WORD $0xfc7369fb // ldr d27, [x15, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
 	ADD $64, R20
 tail4stepskip2:
 	TBZ $0, R21, tail4stepskip1
@@ -5788,28 +5821,30 @@ tail4stepskip2:
 	WORD $0xbc7369da // ldr s26, [x14, x19]
 	WORD $0xbc7369fb // ldr s27, [x15, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
 	ADD $64, R20
 tail4stepskip1:
 	CBZ R6, tail4set
@@ -5920,90 +5955,93 @@ tail3fetched:
 	SUBS $4, R21
 	BLT tail3steprest
 tail3step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	WORD $0x3cf369da // ldr q26, [x14, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
 	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
 	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
 	ADD $128, R20
 	SUBS $4, R21
 	BGE tail3step
@@ -6013,44 +6051,46 @@ tail3steprest:
 	WORD $0xfc7369b9 // ldr d25, [x13, x19]
 	WORD $0xfc7369da // ldr d26, [x14, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
 	ADD $64, R20
 tail3stepskip2:
 	TBZ $0, R21, tail3stepskip1
@@ -6058,24 +6098,26 @@ tail3stepskip2:
 	WORD $0xbc7369b9 // ldr s25, [x13, x19]
 	WORD $0xbc7369da // ldr s26, [x14, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
 	ADD $64, R20
 tail3stepskip1:
 	CBZ R6, tail3set
@@ -6164,73 +6206,76 @@ tail2fetched:
 	SUBS $4, R21
 	BLT tail2steprest
 tail2step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	WORD $0x3cf369b9 // ldr q25, [x13, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
 	ADD $128, R20
 	SUBS $4, R21
 	BGE tail2step
@@ -6239,56 +6284,60 @@ tail2steprest:
 	WORD $0xfc736998 // ldr d24, [x12, x19]
 	WORD $0xfc7369b9 // ldr d25, [x13, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
 	ADD $64, R20
 tail2stepskip2:
 	TBZ $0, R21, tail2stepskip1
 	WORD $0xbc736998 // ldr s24, [x12, x19]
 	WORD $0xbc7369b9 // ldr s25, [x13, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
 	ADD $64, R20
 tail2stepskip1:
 	CBZ R6, tail2set
@@ -6355,56 +6404,59 @@ tail1fetched:
 	SUBS $4, R21
 	BLT tail1steprest
 tail1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
-	WORD $0xf9800142 // prfm pldl2keep, [x10]
-	ADD $64, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
+	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
+	ADD $128, R10
 	WORD $0x3cf36998 // ldr q24, [x12, x19]
 	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
+	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
 	ADD $128, R20
 	SUBS $4, R21
 	BGE tail1step
@@ -6412,43 +6464,47 @@ tail1steprest:
 	TBZ $1, R21, tail1stepskip2
 	WORD $0xfc736998 // ldr d24, [x12, x19]
 	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4e5f5bde // uzp2 v30.8h, v30.8h, v31.8h
-	WORD $0x6e613bdf // shll2 v31.4s, v30.8h, #16
-	WORD $0x2e613bde // shll v30.4s, v30.4h, #16
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
 	ADD $64, R20
 tail1stepskip2:
 	TBZ $0, R21, tail1stepskip1
 	WORD $0xbc736998 // ldr s24, [x12, x19]
 	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	WORD $0x3dc0029e // ldr q30, [x20, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0x3dc0069e // ldr q30, [x20, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f3057ff // shl v31.4s, v31.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
 	ADD $64, R20
 tail1stepskip1:
 	CBZ R6, tail1set

@@ -77,6 +77,7 @@ var forms = map[string]form{
 	"bif v.16b, v.16b, v.16b": {0x6ee01c00, "dnm"},
 	"bit v.16b, v.16b, v.16b": {0x6ea01c00, "dnm"},
 	"movi v.4s, #, lsl #":     {0x4f0264e0, "d__"}, // of 71 and 24
+	"mvni v.4s, #, msl #":     {0x6f07c7e0, "d__"}, // of 255 and 8
 	"movi v.2d, #":            {0x6f00e400, "d_"},
 	"mov v.16b, v.16b":        {0x4ea01c00, "d="},
 	"dup v.4s, w":             {0x4e040c00, "dn"},
@@ -107,7 +108,6 @@ var forms = map[string]form{
 	"shrn v.4h, v.4s, #":         {0x0f108400, "dn_"},
 	"shrn2 v.8h, v.4s, #":        {0x4f108400, "dn_"},
 	"uzp1 v.4s, v.4s, v.4s":      {0x4e801800, "dnm"},
-	"uzp2 v.8h, v.8h, v.8h":      {0x4e405800, "dnm"},
 	"uzp2 v.4s, v.4s, v.4s":      {0x4e805800, "dnm"},
 	"trn1 v.4s, v.4s, v.4s":      {0x4e802800, "dnm"},
 	"trn2 v.4s, v.4s, v.4s":      {0x4e806800, "dnm"},
@@ -145,6 +145,7 @@ var forms = map[string]form{
 	"ld1r {v.4s}, [x], x":    {0x4dc0c800, "dnm"},
 	"prfm pldl1keep, [x]":    {0xf9800000, "n"},
 	"prfm pldl2keep, [x]":    {0xf9800002, "n"},
+	"prfm pldl2keep, [x, #]": {0xf9800002, "nh"},
 	"prfm pldl2keep, [x, x]": {0xf8a06802, "nm"},
 }
 

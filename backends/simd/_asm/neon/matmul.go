@@ -4,7 +4,7 @@ import "fmt"
 
 // The routines of internal/matmul. A tile of C is in registers: six rows of a panel of 16 columns are
 // the 24 sums of the other products. Of A it takes four steps of each row, as they lie, of B half a row at a
-// time. A panel has eight columns where fewer are left.
+// time, or a vector where that is bf16. A panel has eight columns where fewer are left.
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 2; vectors++ {
 		g.multiplyPanel(vectors, false)
@@ -52,6 +52,9 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	x.sums, x.a, x.b, x.aRow, x.k, x.rows = g.param("sums"), g.param("a"), g.param("b"), g.stepParam("aRow"), g.param("k"), g.param("rows")
 	x.add, x.c, x.cStep, x.bias, x.ahead, x.fetch = g.param("add"), g.param("c"), g.stepParam("cStep"), g.param("bias"), g.param("ahead"), g.param("fetch")
 	x.as, x.index, x.at, x.n = g.temps(tileRows[0]), g.temp(), g.temp(), g.temp()
+	if pairs {
+		g.v("mvni v%d.4s, #255, msl #8", upperHalves)
+	}
 	g.op("CMP $%d, %v", fetches[0], x.fetch)
 	g.op("BNE fetch%d", fetches[1])
 	for _, n := range fetches {
@@ -112,10 +115,10 @@ func (x *panel) tile(rows int, label string, fetch int) {
 	x.eachSum(rows, func(v, _, _ int) { x.clear(v) })
 	lines := max(1, p.wordRows(steps)*p.bytes()/line/fetch)
 	x.rowSums(label+"step", p, func() {
-		for range lines {
-			x.v("prfm pldl2keep, [x%d]", x.ahead)
-			x.op("ADD $%d, %v", line, x.ahead)
+		for i := range lines {
+			x.v("prfm pldl2keep, [x%d, #%d]", x.ahead, i*line)
 		}
+		x.op("ADD $%d, %v", lines*line, x.ahead)
 	})
 	x.store(rows, label)
 	x.op("ADD %v, %v, %v", x.aRow, x.as[rows-1], x.a)

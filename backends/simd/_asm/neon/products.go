@@ -94,15 +94,18 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 		if x.step == none {
 			offset = (x.wordRows(i+1) - 1) * x.bytes()
 		}
-		for half := range x.halves() {
-			g.v("ldp q%d, q%d, [x%d, #%d]", rowHalf, rowHalf+1, x.b, offset+half*rowBytes/2)
+		add := func(r, q, v int) {
+			g.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", i%2*x.odd+sum(r, q), v, elements+r, i)
+		}
+		for q := 0; q < 2*x.halves(); q += 2 {
 			if x.pairs {
-				g.widenWords(rowHalf, i%2)
+				g.addPairs(x, add, q, offset, i%2)
+				continue
 			}
+			g.v("ldp q%d, q%d, [x%d, #%d]", rowHalf, rowHalf+1, x.b, offset+16*q)
 			for r := range x.a {
-				for q := range 2 {
-					g.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", i%2*x.odd+sum(r, 2*half+q), rowHalf+q, elements+r, i)
-				}
+				add(r, q, rowHalf)
+				add(r, q+1, rowHalf+1)
 			}
 		}
 		if x.step != none {
@@ -114,16 +117,22 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 	}
 }
 
-// widenWords sets two vectors of pairs of bf16 to the lower halves as float32, or to the upper ones.
-func (g *generator) widenWords(v, half int) {
-	if half == 0 {
-		g.v("shl v%d.4s, v%d.4s, #16", v, v)
-		g.v("shl v%d.4s, v%d.4s, #16", v+1, v+1)
-		return
+// upperHalves is the vector that selects the upper half of every word, where B is pairs.
+const upperHalves = rowHalf + 1
+
+// addPairs adds products of half a row of words: of the lower halves, or of the upper ones.
+func (g *generator) addPairs(x rowProduct, add func(r, q, v int), first, offset, half int) {
+	for q := first; q < first+2; q++ {
+		g.v("ldr q%d, [x%d, #%d]", rowHalf, x.b, offset+16*q)
+		if half == 0 {
+			g.v("shl v%d.4s, v%d.4s, #16", rowHalf, rowHalf)
+		} else {
+			g.v("and v%d.16b, v%d.16b, v%d.16b", rowHalf, rowHalf, upperHalves)
+		}
+		for r := range x.a {
+			add(r, q, rowHalf)
+		}
 	}
-	g.v("uzp2 v%d.8h, v%d.8h, v%d.8h", v, v, v+1)
-	g.v("shll2 v%d.4s, v%d.8h, #16", v+1, v)
-	g.v("shll v%d.4s, v%d.4h, #16", v, v)
 }
 
 // setRows sets registers to the addresses of rows.
