@@ -125,9 +125,12 @@ $(VENV)/ggml-arm64/build/src/libggml-cpu.a: Makefile tools/arm64/toolchain.cmake
 		-DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF >$(VENV)/ggml-arm64/log
 	cmake --build $(VENV)/ggml-arm64/build --target ggml-cpu ggml-base >>$(VENV)/ggml-arm64/log 2>&1
 
-.PHONY: arm64-counts arm64-cycles
+.PHONY: arm64-counts arm64-products arm64-cycles
 arm64-counts: $(VENV)/ggml-arm64/build/src/libggml-cpu.a ## instructions a multiply-add of the NEON kernels beside ggml, counted under emulation; needs qemu-user, g++-aarch64-linux-gnu, cmake
 	python3 tools/arm64/counts.py --ggml $(VENV)/ggml-arm64
+
+arm64-products: ## instructions a multiply-add of products of matrices by NEON, counted under emulation; needs qemu-user
+	python3 tools/arm64/products.py
 
 arm64-cycles: ## cycles of the NEON loops by llvm-mca's models; needs llvm-19
 	for cpu in neoverse-v2 neoverse-v1 apple-m1; do python3 tools/arm64/mca.py --cpu $$cpu; done
@@ -202,7 +205,7 @@ lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50
 generate: asm wasm vectors docs site ## remake everything generated
 
 asm: ## remake the assembly from the programs in backends/simd/_asm
-	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go backends/simd/neon*_arm64.* internal/matmul/*_amd64.s internal/matmul/a[vm]x*_amd64.go internal/elements/avx*_amd64.*
+	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go backends/simd/neon*_arm64.* internal/matmul/*_amd64.s internal/matmul/a[vm]x*_amd64.go internal/matmul/neon_arm64.* internal/elements/avx*_amd64.*
 	cd backends/simd/_asm && $(GO) test ./... && \
 		$(GO) run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go && \
 		$(GO) run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go && \
@@ -210,6 +213,7 @@ asm: ## remake the assembly from the programs in backends/simd/_asm
 		$(GO) run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go && \
 		$(GO) run ./neon -pass fhm -out ../neonfhm_arm64.s -stubs ../neonfhm_arm64.go && \
 		$(GO) run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go && \
+		$(GO) run ./neon -pass matmul -pkg matmul -out ../../../internal/matmul/neon_arm64.s -stubs ../../../internal/matmul/neon_arm64.go && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass values -out ../avx512_values_amd64.s -stubs ../avx512_values_amd64.go -pkg simd && \

@@ -26,13 +26,7 @@ var neonBF16Decode = decodeISA{
 const neonSplit = 8 // elements of a row of O, of which the even ones come first, but for the last ones, which are fewer
 
 func fitsDecodeNEONBF16(p flashkit.Problem) string {
-	if reason := fitsDecode(neonBF16, p); reason != "" {
-		return reason
-	}
-	if p.DType != flashkit.BFloat16 {
-		return "supports bf16 only"
-	}
-	return ""
+	return refusesAllBut(flashkit.BFloat16, p, fitsDecode(neonBF16, p))
 }
 
 func decodeNEONBF16Chunks(j *job, ws *arena, item int) { neonBF16Decode.chunks(j, ws, item) }

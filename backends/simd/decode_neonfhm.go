@@ -24,13 +24,7 @@ var neonFHMDecode = decodeISA{
 }
 
 func fitsDecodeNEONFHM(p flashkit.Problem) string {
-	if reason := fitsDecode(neonFHM, p); reason != "" {
-		return reason
-	}
-	if p.DType != flashkit.Float16 {
-		return "supports f16 only"
-	}
-	return ""
+	return refusesAllBut(flashkit.Float16, p, fitsDecode(neonFHM, p))
 }
 
 func decodeNEONFHMChunks(j *job, ws *arena, item int) { neonFHMDecode.chunks(j, ws, item) }

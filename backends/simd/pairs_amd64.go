@@ -21,13 +21,7 @@ const pairLanes = 32
 func fitsAVX512BF16(p flashkit.Problem) string { return fitsPairs(avx512bf16, p) }
 
 func fitsPairs(t tier, p flashkit.Problem) string {
-	if reason := t.refuses(p); reason != "" {
-		return reason
-	}
-	if p.DType != flashkit.BFloat16 {
-		return "supports bf16 only"
-	}
-	return ""
+	return refusesAllBut(flashkit.BFloat16, p, t.refuses(p))
 }
 
 // The paces are those of a processor that multiplies pairs no faster than

@@ -27,6 +27,14 @@ func (t tier) refuses(p flashkit.Problem) string {
 	return t.missing()
 }
 
+// refusesAllBut adds to what is against a problem already that a kernel takes one type.
+func refusesAllBut(only flashkit.DType, p flashkit.Problem, reason string) string {
+	if reason == "" && p.DType != only {
+		return fmt.Sprintf("supports %v only", only)
+	}
+	return reason
+}
+
 // missing returns "" if the machine has the tier, else the reason for Fits.
 func (t tier) missing() string {
 	if t.has {

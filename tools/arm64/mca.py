@@ -25,9 +25,16 @@ ROWS = {"scores": 3, "addValues": 6}  # of a register tile
 PIPES = {"neoverse-v2": 4, "neoverse-v1": 4, "neoverse-n2": 2, "apple-m1": 3}
 
 
-def disassemble(binary, routine):
+def build(folder, program):
+    binary = pathlib.Path(folder) / program
+    subprocess.run(["go", "build", "-o", binary, f"./bench/peers/{program}"], cwd=ROOT, check=True,
+                   env=dict(os.environ, CGO_ENABLED="0", GOARCH="arm64"))
+    return binary
+
+
+def disassemble(binary, package, routine):
     """Returns (address, text) of a routine's instructions."""
-    symbol = f"github.com/flashkit-go/flashkit/backends/simd.{routine}.abi0"
+    symbol = f"github.com/flashkit-go/flashkit/{package}.{routine}.abi0"
     text = subprocess.run(["llvm-objdump-19", "-d", "--no-show-raw-insn", f"--disassemble-symbols={symbol}", binary],
                           check=True, capture_output=True, text=True).stdout
     lines = []
@@ -95,11 +102,11 @@ def main():
     cpu = parser.parse_args().cpu
     pipes = PIPES[cpu]
     with tempfile.TemporaryDirectory() as folder:
-        binary = pathlib.Path(folder) / "instructions"
-        subprocess.run(["go", "build", "-o", binary, "./bench/peers/instructions"], cwd=ROOT, check=True,
-                       env=dict(os.environ, CGO_ENABLED="0", GOARCH="arm64"))
-        routines = {name: disassemble(binary, name + "NEON") for name in
+        binary, product = build(folder, "instructions"), build(folder, "product")
+        routines = {name: disassemble(binary, "backends/simd", name + "NEON") for name in
                     ("scores", "addValues", "addProduct", "addProductT", "weights")}
+        routines |= {name: disassemble(product, "internal/matmul", name + "NEON") for name in
+                     ("multiply1", "multiply2", "widen1", "widen2")}
     print(f"| loop, {cpu} | instructions | multiply-adds | cycles | of the limit |\n|---|--:|--:|--:|--:|")
     taken = {}
     for name, lines in routines.items():

@@ -8,6 +8,7 @@
 //	      "precision": 0 float32, 1 weights in bf16, 2 bf16
 //	time  compute the product for so many "seconds", with "bias" or without; reply with the
 //	      seconds of the calls' median and of the fastest one
+//	run   compute the product so many "times", for tools/arm64/products.py to count what that executes
 //	peak  measure the multiply-adds that the processor does at most, in FLOP/s
 //	save  write C, [m, n], to a "file"
 package main
@@ -34,6 +35,7 @@ type request struct {
 	M, N, K int
 	Bias    bool
 	Seconds float64
+	Times   int
 
 	Precision matmul.Precision
 }
@@ -86,6 +88,8 @@ func (p *product) answer(ctx context.Context, r *request) (reply, error) {
 		return reply{}, p.open(r)
 	case "time":
 		return p.time(ctx, r)
+	case "run":
+		return reply{}, p.run(ctx, r)
 	case "peak":
 		rate, _ := simd.Peak(flashkit.Float32)
 		return reply{Peak: rate}, nil
@@ -115,6 +119,16 @@ func (p *product) open(r *request) error {
 	p.b.Pack(matmul.Dense(b, r.K, r.N))
 	p.args = matmul.Args{A: matmul.Dense(a, r.M, r.K), C: matmul.Dense(make([]float32, r.M*r.N), r.M, r.N), B: &p.b}
 	p.bias = bias
+	return nil
+}
+
+func (p *product) run(ctx context.Context, r *request) error {
+	args := p.args
+	for range r.Times {
+		if err := p.engine.Run(ctx, &args); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -64,6 +64,7 @@ var forms = map[string]form{
 	"fmaxnm v.4s, v.4s, v.4s":   {0x4e20c400, "dnm"},
 	"faddp v.4s, v.4s, v.4s":    {0x6e20d400, "dnm"},
 	"fcmeq v.4s, v.4s, v.4s":    {0x4e20e400, "dnm"},
+	"fcmle v.4s, v.4s, #.0":     {0x6ea0d800, "dn_"},
 	"fabs v.4s, v.4s":           {0x4ea0f800, "dn"},
 	"fneg v.4s, v.4s":           {0x6ea0f800, "dn"},
 	"fmaxnmv s, v.4s":           {0x6e30c800, "dn"},
@@ -76,6 +77,7 @@ var forms = map[string]form{
 	"bif v.16b, v.16b, v.16b": {0x6ee01c00, "dnm"},
 	"bit v.16b, v.16b, v.16b": {0x6ea01c00, "dnm"},
 	"movi v.4s, #, lsl #":     {0x4f0264e0, "d__"}, // of 71 and 24
+	"mvni v.4s, #, msl #":     {0x6f07c7e0, "d__"}, // of 255 and 8
 	"movi v.2d, #":            {0x6f00e400, "d_"},
 	"mov v.16b, v.16b":        {0x4ea01c00, "d="},
 	"dup v.4s, w":             {0x4e040c00, "dn"},
@@ -127,6 +129,9 @@ var forms = map[string]form{
 	"ldr h, [x], #":          {0x7c400400, "dnu"},
 	"str q, [x]":             {0x3d800000, "dn"},
 	"str q, [x, #]":          {0x3d800000, "dno"},
+	"str q, [x, x]":          {0x3ca06800, "dnm"},
+	"str d, [x, x]":          {0xfc206800, "dnm"},
+	"str s, [x, x]":          {0xbc206800, "dnm"},
 	"str q, [x], #":          {0x3c800400, "dnu"},
 	"str s, [x, #]":          {0xbd000000, "dnw"},
 	"str s, [x], #":          {0xbc000400, "dnu"},
@@ -140,6 +145,7 @@ var forms = map[string]form{
 	"ld1r {v.4s}, [x], x":    {0x4dc0c800, "dnm"},
 	"prfm pldl1keep, [x]":    {0xf9800000, "n"},
 	"prfm pldl2keep, [x]":    {0xf9800002, "n"},
+	"prfm pldl2keep, [x, #]": {0xf9800002, "nh"},
 	"prfm pldl2keep, [x, x]": {0xf8a06802, "nm"},
 }
 

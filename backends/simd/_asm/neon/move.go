@@ -21,14 +21,7 @@ func (g *generator) transpose() {
 	for i := range 4 {
 		g.v("fmul v%d.4s, v%d.4s, v%d.4s", r+i, r+i, factors)
 	}
-	for i := 0; i < 4; i += 2 { // pairs of rows, even columns and odd ones
-		g.v("trn1 v%d.4s, v%d.4s, v%d.4s", t+i, r+i, r+i+1)
-		g.v("trn2 v%d.4s, v%d.4s, v%d.4s", t+i+1, r+i, r+i+1)
-	}
-	for c := range 2 {
-		g.v("trn1 v%d.2d, v%d.2d, v%d.2d", r+c, t+c, t+c+2)
-		g.v("trn2 v%d.2d, v%d.2d, v%d.2d", r+c+2, t+c, t+c+2)
-	}
+	g.transposeFours(r, t)
 	for i := range 4 {
 		g.v("str q%d, [x%d]", r+i, to)
 		if i < 3 {
@@ -37,6 +30,18 @@ func (g *generator) transpose() {
 	}
 	g.count(blocks, "block")
 	g.done()
+}
+
+// transposeFours writes the transpose of four vectors, with four more of scratch.
+func (g *generator) transposeFours(r, t int) {
+	for i := 0; i < 4; i += 2 { // pairs of rows, even columns and odd ones
+		g.v("trn1 v%d.4s, v%d.4s, v%d.4s", t+i, r+i, r+i+1)
+		g.v("trn2 v%d.4s, v%d.4s, v%d.4s", t+i+1, r+i, r+i+1)
+	}
+	for c := range 2 {
+		g.v("trn1 v%d.2d, v%d.2d, v%d.2d", r+c, t+c, t+c+2)
+		g.v("trn2 v%d.2d, v%d.2d, v%d.2d", r+c+2, t+c, t+c+2)
+	}
 }
 
 // converted is the elements that the conversions take at a time, and at least.

@@ -41,6 +41,26 @@ type rowProduct struct {
 	b, step reg   // bytes from row to row of B; none if they lie side by side
 	n       reg   // it is destroyed
 	odd     int   // how far the sums of elements with odd numbers lie from the others, in vectors; 0 if they are the same
+	narrow  bool  // rows of B have 8 elements
+	pairs   bool  // of bf16: words of B are elements of two rows, the first one in the lower half
+}
+
+// bytes returns how far rows of B that lie side by side are apart, or rows of pairs.
+func (x *rowProduct) bytes() int { return x.halves() * rowBytes / 2 }
+
+func (x *rowProduct) halves() int {
+	if x.narrow {
+		return 1
+	}
+	return 2
+}
+
+// wordRows returns how many rows of words n rows of B are.
+func (x *rowProduct) wordRows(n int) int {
+	if x.pairs {
+		return (n + 1) / 2
+	}
+	return n
 }
 
 // rowSums writes the loop. meanwhile writes what else is done in each turn, if it is not nil.
@@ -72,14 +92,20 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 	for i := range n {
 		offset := 0
 		if x.step == none {
-			offset = i * rowBytes
+			offset = (x.wordRows(i+1) - 1) * x.bytes()
 		}
-		for half := range 2 {
-			g.v("ldp q%d, q%d, [x%d, #%d]", rowHalf, rowHalf+1, x.b, offset+half*rowBytes/2)
+		add := func(r, q, v int) {
+			g.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", i%2*x.odd+sum(r, q), v, elements+r, i)
+		}
+		for q := 0; q < 2*x.halves(); q += 2 {
+			if x.pairs {
+				g.addPairs(x, add, q, offset, i%2)
+				continue
+			}
+			g.v("ldp q%d, q%d, [x%d, #%d]", rowHalf, rowHalf+1, x.b, offset+16*q)
 			for r := range x.a {
-				for q := range 2 {
-					g.v("fmla v%d.4s, v%d.4s, v%d.s[%d]", i%2*x.odd+sum(r, 2*half+q), rowHalf+q, elements+r, i)
-				}
+				add(r, q, rowHalf)
+				add(r, q+1, rowHalf+1)
 			}
 		}
 		if x.step != none {
@@ -87,7 +113,25 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 		}
 	}
 	if x.step == none {
-		g.op("ADD $%d, %v", n*rowBytes, x.b)
+		g.op("ADD $%d, %v", x.wordRows(n)*x.bytes(), x.b)
+	}
+}
+
+// upperHalves is the vector that selects the upper half of every word, where B is pairs.
+const upperHalves = rowHalf + 1
+
+// addPairs adds products of half a row of words: of the lower halves, or of the upper ones.
+func (g *generator) addPairs(x rowProduct, add func(r, q, v int), first, offset, half int) {
+	for q := first; q < first+2; q++ {
+		g.v("ldr q%d, [x%d, #%d]", rowHalf, x.b, offset+16*q)
+		if half == 0 {
+			g.v("shl v%d.4s, v%d.4s, #16", rowHalf, rowHalf)
+		} else {
+			g.v("and v%d.16b, v%d.16b, v%d.16b", rowHalf, rowHalf, upperHalves)
+		}
+		for r := range x.a {
+			add(r, q, rowHalf)
+		}
 	}
 }
 
@@ -120,7 +164,7 @@ func (g *generator) scores() {
 		g.clearSums(2 * size)
 		g.op("MOVD %v, %v", dim, n)
 		odd := size * vectors
-		g.rowSums(label+"dim", rowProduct{rows[:size], index, b, none, n, odd}, func() {
+		g.rowSums(label+"dim", rowProduct{a: rows[:size], index: index, b: b, step: none, n: n, odd: odd}, func() {
 			if size == scoreRows[0] {
 				g.v("prfm pldl2keep, [x%d]", ahead)
 				g.op("ADD $%d, %v", line/2, ahead)
@@ -162,7 +206,7 @@ func (g *generator) product() {
 		g.op("MOVD %v, %v", b, at)
 		g.op("MOVD %v, %v", n, left)
 		g.clearSums(size)
-		g.rowSums(label+"i", rowProduct{as[:size], index, at, bStep, left, 0}, nil)
+		g.rowSums(label+"i", rowProduct{a: as[:size], index: index, b: at, step: bStep, n: left}, nil)
 		g.addRowsOf(c, cStep, size)
 		g.op("ADD %v, %v, %v", aStep, as[size-1], a)
 	})

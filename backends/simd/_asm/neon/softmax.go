@@ -18,6 +18,11 @@ func (g *generator) exp2Constants(first int) exponential {
 	for i, x := range exp2Numbers {
 		g.constant(x, first+i)
 	}
+	return exp2At(first)
+}
+
+// exp2At returns the constants of exp2 in the vectors from a given one on.
+func exp2At(first int) exponential {
 	return exponential{[6]int{first, first + 1, first + 2, first + 3, first + 4, first + 5}, first + 6, first + 7}
 }
 

@@ -1,0 +1,235 @@
+package main
+
+import "math"
+
+// An activation sets elementX to its value, nil to x itself, or to its derivative at x times elementY. Both
+// may use the vectors between these, and have their constants in those after them.
+type activation struct {
+	name      string
+	constants func()
+	value     func()
+	slope     func()
+}
+
+// The vectors of what follows a product.
+const (
+	elementX, elementZ, elementQ, elementE = 0, 1, 2, 3
+	elementScratch                         = 4 // four
+	elementY                               = 8 // what is added or multiplied
+	numbers                                = 9
+	powers                                 = 24 // the constants of exp2
+)
+
+// eachElements writes a loop over n elements: whole vectors, then two and one of what is left. body is
+// given the name of a register of so many and a prefix of labels, and finds the bytes that are done in at.
+func (g *generator) eachElements(n, at, left reg, body func(name, label string)) {
+	g.op("MOVD $0, %v", at)
+	g.op("LSR $2, %v, %v", n, left)
+	g.op("CBZ %v, vectordone", left)
+	g.label("vector")
+	body("q", "vector")
+	g.op("ADD $16, %v", at)
+	g.count(left, "vector")
+	g.label("vectordone")
+	g.op("TBZ $1, %v, pairdone", n)
+	body("d", "pair")
+	g.op("ADD $8, %v", at)
+	g.label("pairdone")
+	g.op("TBZ $0, %v, onedone", n)
+	body("s", "one")
+	g.label("onedone")
+}
+
+// finishRows writes what follows the sums.
+func (g *generator) finishRows(a activation) {
+	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
+		"sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.",
+		"Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.")
+	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
+	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
+	residual, residualStep := g.param("residual"), g.stepParam("residualStep")
+	rows, cols, add, at, left := g.param("rows"), g.param("cols"), g.param("add"), g.temp(), g.temp()
+	if a.constants != nil {
+		a.constants()
+	}
+	given := func(r reg, label string, then func()) {
+		g.op("CBZ %v, %s", r, label)
+		then()
+		g.label(label)
+	}
+	g.label("row")
+	g.eachElements(cols, at, left, func(name, label string) {
+		move := func(op string, v int, from reg) { g.v("%s %s%d, [x%d, x%d]", op, name, v, from, at) }
+		sum := func(from reg) {
+			move("ldr", elementY, from)
+			g.v("fadd v%d.4s, v%d.4s, v%d.4s", elementX, elementX, elementY)
+		}
+		move("ldr", elementX, sums)
+		given(bias, label+"noBias", func() { sum(bias) })
+		given(before, label+"noBefore", func() { move("str", elementX, before) })
+		if a.value != nil {
+			a.value()
+		}
+		given(residual, label+"noResidual", func() { sum(residual) })
+		given(add, label+"set", func() { sum(c) })
+		move("str", elementX, c)
+	})
+	g.op("ADD %v, %v", cStep, c)
+	g.op("ADD %v, %v", sumStep, sums)
+	given(before, "beforeDone", func() { g.op("ADD %v, %v", beforeStep, before) })
+	given(residual, "residualDone", func() { g.op("ADD %v, %v", residualStep, residual) })
+	g.count(rows, "row")
+	g.done()
+}
+
+// slopes writes dx = dy act'(x).
+func (g *generator) slopes(a activation) {
+	g.routine("slope"+a.name, "dx, x, dy *float32, n int", "sets dx[i] = dy[i] times the derivative of the activation at x[i].")
+	dx, x, dy, n, at, left := g.param("dx"), g.param("x"), g.param("dy"), g.param("n"), g.temp(), g.temp()
+	a.constants()
+	g.eachElements(n, at, left, func(name, _ string) {
+		g.v("ldr %s%d, [x%d, x%d]", name, elementX, x, at)
+		g.v("ldr %s%d, [x%d, x%d]", name, elementY, dy, at)
+		a.slope()
+		g.v("str %s%d, [x%d, x%d]", name, elementX, dx, at)
+	})
+	g.done()
+}
+
+// do writes an operation on vectors of float32.
+func (g *generator) do(op string, d, n, m int) { g.v("%s v%d.4s, v%d.4s, v%d.4s", op, d, n, m) }
+
+func (g *generator) copyOf(d, n int) { g.v("mov v%d.16b, v%d.16b", d, n) }
+
+// constants loads constants into the vectors from numbers on.
+func (g *generator) constants(list ...float64) {
+	for i, x := range list {
+		g.constant(float32(x), numbers+i)
+	}
+}
+
+func (g *generator) constantsOfReLU() { g.constants(0) }
+
+// relu keeps a NaN.
+func (g *generator) relu() { g.do("fmax", elementX, elementX, numbers) }
+
+// reluSlope is 0 where x <= 0, whatever dy is, and dy where x is NaN.
+func (g *generator) reluSlope() {
+	g.v("fcmle v%d.4s, v%d.4s, #0.0", elementX, elementX)
+	g.v("bic v%d.16b, v%d.16b, v%d.16b", elementX, elementY, elementX)
+}
+
+// powerOf sets a vector to 2^x.
+func (g *generator) powerOf(e exponential, x int) { g.exp2(e, []int{x}, []int{elementScratch}) }
+
+// GELU is x Φ(x). Φ(-z) = 2^(-z² log2(e)/2) t P(t) for z >= 0, where t = 1/(1 + 0.27 z) and P
+// is a minimax fit of degree 8 with a relative error of 2e-8 for z up to normalEnd, where the
+// power is as small as float32 numbers are.
+const (
+	normalSlope = 0.27
+	normalEnd   = 13.2
+
+	normalZero, normalOne, normalLast, normalBy, normalHalf, normalDensity, normalFirst = numbers, numbers + 1, numbers + 2, numbers + 3, numbers + 4, numbers + 5, numbers + 6
+)
+
+var normalFit = []float64{0.10771922022104263, 0.107565738260746, 0.10165729373693466, 0.07261548936367035, 0.10656528919935226,
+	-0.06747189164161682, 0.16833119094371796, -0.1258091926574707, 0.02882687933743}
+
+func (g *generator) constantsOfGELU() {
+	g.constants(append([]float64{0, 1, normalEnd, normalSlope, -math.Log2E / 2, 1 / math.Sqrt(2*math.Pi)}, normalFit...)...)
+	g.exp2Constants(powers)
+}
+
+// normalTail sets z = min(|x|, normalEnd), e = 2^(-z² log2(e)/2) and q = Φ(-z). A NaN stays.
+func (g *generator) normalTail() {
+	const x, z, q, e = elementX, elementZ, elementQ, elementE
+	g.v("fabs v%d.4s, v%d.4s", z, x)
+	g.do("fmin", z, z, normalLast)
+	g.copyOf(q, normalOne)
+	g.do("fmla", q, z, normalBy)
+	g.do("fdiv", q, normalOne, q)
+	p, next := normalFirst+len(normalFit)-1, elementScratch
+	for i := len(normalFit) - 2; i >= 0; i-- {
+		g.copyOf(next, normalFirst+i)
+		g.do("fmla", next, p, q)
+		p, next = next, elementScratch+i%2
+	}
+	g.do("fmul", q, q, p)
+	g.do("fmul", e, z, z)
+	g.do("fmul", e, e, normalHalf)
+	g.powerOf(exp2At(powers), e)
+	g.do("fmul", q, q, e)
+}
+
+// gelu is max(x, 0) - z Φ(-z): an infinity meets no 0.
+func (g *generator) gelu() {
+	g.normalTail()
+	g.do("fmax", elementX, elementX, normalZero)
+	g.do("fmls", elementX, elementZ, elementQ)
+}
+
+// geluSlope is Φ(x) + x φ(x): of x < 0, Φ(-z) - z φ(z), of others 1 - Φ(-z) + z φ(z).
+func (g *generator) geluSlope() {
+	const x, z, q, e, high = elementX, elementZ, elementQ, elementE, elementScratch
+	g.normalTail()
+	g.do("fsub", high, normalOne, q)
+	g.do("fmul", e, e, normalDensity)
+	g.do("fmls", q, e, z)
+	g.do("fmla", high, e, z)
+	g.v("sshr v%d.4s, v%d.4s, #31", x, x)
+	g.v("bsl v%d.16b, v%d.16b, v%d.16b", x, q, high)
+	g.do("fmul", x, x, elementY)
+}
+
+// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³), with x no less than
+// -tanhEnd beside the power: an infinity meets no 0.
+const (
+	tanhEnd   = 13
+	tanhCubic = 0.044715
+
+	tanhBy, tanhByCubic, tanhOne, tanhMost, tanhSlopeMost, tanhLow, tanhHigh, tanhLinearBy, tanhCubicBy = numbers, numbers + 1, numbers + 2, numbers + 3, numbers + 4, numbers + 5, numbers + 6, numbers + 7, numbers + 8
+)
+
+var tanhLinear = math.Sqrt(2 / math.Pi)
+
+func (g *generator) constantsOfGELUTanh() {
+	by := -2 * math.Log2E * tanhLinear
+	g.constants(by, by*tanhCubic, 1, 128, 63, -tanhEnd, tanhEnd, 2*tanhLinear, 6*tanhLinear*tanhCubic)
+	g.exp2Constants(powers)
+}
+
+const elementSquare = elementZ
+
+// geluTanhParts sets e = 2^y, of y up to most, q = 1/(1 + e) and the square of x.
+func (g *generator) geluTanhParts(most int) {
+	const x, q, e, square = elementX, elementQ, elementE, elementSquare
+	g.do("fmul", square, x, x)
+	g.copyOf(e, tanhBy)
+	g.do("fmla", e, square, tanhByCubic)
+	g.do("fmul", e, e, x)
+	g.do("fmin", e, e, most)
+	g.powerOf(exp2At(powers), e)
+	g.do("fadd", q, e, tanhOne)
+	g.do("fdiv", q, tanhOne, q)
+}
+
+func (g *generator) geluTanh() {
+	g.do("fmax", elementX, elementX, tanhLow)
+	g.geluTanhParts(tanhMost)
+	g.do("fmul", elementX, elementX, elementQ)
+}
+
+// geluTanhSlope is q + x e q² u, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
+func (g *generator) geluTanhSlope() {
+	const x, q, e, u = elementX, elementQ, elementE, elementScratch
+	g.do("fmax", x, x, tanhLow)
+	g.do("fmin", x, x, tanhHigh)
+	g.geluTanhParts(tanhSlopeMost)
+	g.copyOf(u, tanhLinearBy)
+	g.do("fmla", u, elementSquare, tanhCubicBy)
+	g.do("fmul", u, u, x)
+	g.do("fmul", u, u, q)
+	g.do("fmul", e, e, q)
+	g.do("fmla", q, e, u)
+	g.do("fmul", x, q, elementY)
+}

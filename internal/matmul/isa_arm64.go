@@ -1,0 +1,16 @@
+//go:build !noasm && !purego
+
+package matmul
+
+// available returns what every arm64 processor has that Go runs on.
+func available() []*isa { return []*isa{&neon, &portable} }
+
+// A vector of eight columns is two of NEON's. Whatever is bf16 is widened, which is exact.
+var neon = isa{
+	name: "neon", lanes: 8, tile: 6, flops: 50, rows: 128, block: 1 << 16, wide: 2, depth: 2, fetch: []int{1, 4},
+	multiply:  [3]multiplyFunc{multiply1NEON, multiply2NEON},
+	widen:     [3]widenFunc{widen1NEON, widen2NEON},
+	finish:    [activations]finishFunc{finishNoneNEON, finishReLUNEON, finishGELUNEON, finishGELUTanhNEON},
+	slope:     [activations]slopeFunc{nil, slopeReLUNEON, slopeGELUNEON, slopeGELUTanhNEON},
+	transpose: transposeNEON,
+}
