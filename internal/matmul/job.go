@@ -188,7 +188,8 @@ func (j *job) block(work []float32, row, first int) {
 }
 
 // follows returns where the part of B lies that follows a panel's part in an item. After the
-// last one that is the next item's, if workers take items in turns.
+// last one that is the next item's, if workers take items in turns, and after all of B what
+// follows in its block: with few rows that is the part of the next product.
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
@@ -200,6 +201,9 @@ func (j *job) follows(panel, first, last, from, n int) int {
 		panel, from = ahead, 0
 	case j.rows < j.args.C.Rows: // other rows begin anew
 		panel, from = ahead%j.cut.count(), 0
+	default:
+		b := j.args.B
+		return b.at(j.cut.vectors*j.isa.lanes, 0, 0) + (ahead-j.cut.count())*b.at(0, n, j.cut.size*j.isa.lanes)
 	}
 	col, width := j.cut.at(panel)
 	return j.args.B.at(col, from, width)
