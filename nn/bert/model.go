@@ -82,7 +82,7 @@ func blockFor(c *Config, f *safetensors.File) *matmul.Block {
 		bytes += float64(len(f.Tensors[i].Data))
 	}
 	words := float64(c.Layers) * (4*h*h + 2*h*float64(c.Intermediate))
-	if c.Precision != "" && precisions[c.Precision] != matmul.Float32 {
+	if precisions[c.Precision] != matmul.Float32 {
 		words /= 2
 	}
 	return matmul.NewBlock(int(min(words, bytes/4)))
