@@ -123,17 +123,18 @@ fetch1stepone:
 	JNZ          fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -142,26 +143,39 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000080, AX
@@ -269,17 +283,18 @@ fetch2stepone:
 	JNZ          fetch2stepone
 
 fetch2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch2set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch2set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -288,26 +303,39 @@ fetch2set:
 	JMP     fetch2stored
 
 fetch2last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch2plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch2plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch2anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch2anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch2stored:
 	ADDQ $0x00000080, AX
@@ -415,17 +443,18 @@ fetch4stepone:
 	JNZ          fetch4stepone
 
 fetch4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch4set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch4set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch4set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch4last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -434,26 +463,39 @@ fetch4set:
 	JMP     fetch4stored
 
 fetch4last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch4plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch4plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch4anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch4anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch4stored:
 	ADDQ $0x00000080, AX
@@ -561,17 +603,18 @@ fetch8stepone:
 	JNZ          fetch8stepone
 
 fetch8stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch8set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch8set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch8set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch8last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -580,26 +623,39 @@ fetch8set:
 	JMP     fetch8stored
 
 fetch8last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch8plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch8plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch8anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch8anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch8stored:
 	ADDQ $0x00000080, AX
@@ -706,17 +762,18 @@ fetch16stepone:
 	JNZ          fetch16stepone
 
 fetch16stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch16set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch16set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch16set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch16last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -725,26 +782,39 @@ fetch16set:
 	JMP     fetch16stored
 
 fetch16last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch16plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch16plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch16anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch16anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch16stored:
 	ADDQ $0x00000080, AX
@@ -840,16 +910,17 @@ tail3stepone:
 	JNZ          tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -857,23 +928,34 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Y4
+	VMOVUPS (R11), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Y0, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Y1, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Y2, (R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Y0, Y0
+	ADDQ   R11, R9
+	VADDPS (R9), Y1, Y1
+	ADDQ   R11, R9
+	VADDPS (R9), Y2, Y2
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Y0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -945,35 +1027,45 @@ tail2stepone:
 	JNZ          tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Y4
+	VMOVUPS (R10), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Y0, (DX)
-	ADDQ    R9, DX
-	VMOVUPS Y1, (DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Y0, Y0
+	ADDQ   R10, DX
+	VADDPS (DX), Y1, Y1
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Y0, (R9)
+	ADDQ    R10, R9
+	VMOVUPS Y1, (R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -1032,30 +1124,38 @@ tail1stepone:
 	JNZ          tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Y0, Y0
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Y4
+	VMOVUPS (BX), Y4
 	VADDPS  Y4, Y0, Y0
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Y0, (CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Y0, Y0
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Y0, (DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -1252,17 +1352,18 @@ fetch1stepend:
 	VFMADD231PS  Y8, Y4, Y3
 
 fetch1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -1271,26 +1372,39 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000080, AX
@@ -1468,17 +1582,18 @@ fetch2stepend:
 	VFMADD231PS  Y8, Y4, Y3
 
 fetch2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch2set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch2set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -1487,26 +1602,39 @@ fetch2set:
 	JMP     fetch2stored
 
 fetch2last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch2plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch2plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch2anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch2anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch2stored:
 	ADDQ $0x00000080, AX
@@ -1684,17 +1812,18 @@ fetch4stepend:
 	VFMADD231PS  Y8, Y4, Y3
 
 fetch4stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch4set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch4set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch4set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch4last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -1703,26 +1832,39 @@ fetch4set:
 	JMP     fetch4stored
 
 fetch4last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch4plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch4plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch4anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch4anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch4stored:
 	ADDQ $0x00000080, AX
@@ -1900,17 +2042,18 @@ fetch8stepend:
 	VFMADD231PS  Y8, Y4, Y3
 
 fetch8stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch8set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch8set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch8set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch8last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -1919,26 +2062,39 @@ fetch8set:
 	JMP     fetch8stored
 
 fetch8last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch8plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch8plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch8anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch8anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch8stored:
 	ADDQ $0x00000080, AX
@@ -2115,17 +2271,18 @@ fetch16stepend:
 	VFMADD231PS  Y8, Y4, Y3
 
 fetch16stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch16set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch16set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 fetch16set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch16last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -2134,26 +2291,39 @@ fetch16set:
 	JMP     fetch16stored
 
 fetch16last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch16plain
-	VMOVUPS (R11), Y4
+	VMOVUPS (R12), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 	VADDPS  Y4, Y3, Y3
 
 fetch16plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch16anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	ADDQ   R12, R10
+	VADDPS (R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	ADDQ   R12, R10
+
+fetch16anew:
+	VMOVUPS Y0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch16stored:
 	ADDQ $0x00000080, AX
@@ -2307,16 +2477,17 @@ tail3stepend:
 	VFMADD231PS  Y7, Y4, Y2
 
 tail3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -2324,23 +2495,34 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Y4
+	VMOVUPS (R11), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 	VADDPS  Y4, Y2, Y2
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Y0, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Y1, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Y2, (R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Y0, Y0
+	ADDQ   R11, R9
+	VADDPS (R9), Y1, Y1
+	ADDQ   R11, R9
+	VADDPS (R9), Y2, Y2
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Y0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -2458,35 +2640,45 @@ tail2stepend:
 	VFMADD231PS  Y6, Y4, Y1
 
 tail2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Y4
+	VMOVUPS (R10), Y4
 	VADDPS  Y4, Y0, Y0
 	VADDPS  Y4, Y1, Y1
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Y0, (DX)
-	ADDQ    R9, DX
-	VMOVUPS Y1, (DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Y0, Y0
+	ADDQ   R10, DX
+	VADDPS (DX), Y1, Y1
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Y0, (R9)
+	ADDQ    R10, R9
+	VMOVUPS Y1, (R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -2579,30 +2771,38 @@ tail1stepend:
 	VFMADD231PS  Y5, Y4, Y0
 
 tail1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Y0, Y0
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Y4
+	VMOVUPS (BX), Y4
 	VADDPS  Y4, Y0, Y0
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Y0, (CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Y0, Y0
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Y0, (DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -2770,8 +2970,9 @@ fetch1stepone:
 	JNZ          fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -2782,9 +2983,9 @@ fetch1stepend:
 	VADDPS 224(AX), Y7, Y7
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -2797,35 +2998,52 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000100, AX
@@ -2963,8 +3181,9 @@ fetch2stepone:
 	JNZ          fetch2stepone
 
 fetch2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch2set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -2975,9 +3194,9 @@ fetch2stepend:
 	VADDPS 224(AX), Y7, Y7
 
 fetch2set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -2990,35 +3209,52 @@ fetch2set:
 	JMP     fetch2stored
 
 fetch2last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch2plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch2plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch2anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch2anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch2stored:
 	ADDQ $0x00000100, AX
@@ -3155,8 +3391,9 @@ fetch4stepone:
 	JNZ          fetch4stepone
 
 fetch4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch4set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch4set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -3167,9 +3404,9 @@ fetch4stepend:
 	VADDPS 224(AX), Y7, Y7
 
 fetch4set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch4last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -3182,35 +3419,52 @@ fetch4set:
 	JMP     fetch4stored
 
 fetch4last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch4plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch4plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch4anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch4anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch4stored:
 	ADDQ $0x00000100, AX
@@ -3347,8 +3601,9 @@ fetch8stepone:
 	JNZ          fetch8stepone
 
 fetch8stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch8set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch8set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -3359,9 +3614,9 @@ fetch8stepend:
 	VADDPS 224(AX), Y7, Y7
 
 fetch8set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch8last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -3374,35 +3629,52 @@ fetch8set:
 	JMP     fetch8stored
 
 fetch8last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch8plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch8plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch8anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch8anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch8stored:
 	ADDQ $0x00000100, AX
@@ -3538,8 +3810,9 @@ fetch16stepone:
 	JNZ          fetch16stepone
 
 fetch16stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch16set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch16set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -3550,9 +3823,9 @@ fetch16stepend:
 	VADDPS 224(AX), Y7, Y7
 
 fetch16set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch16last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -3565,35 +3838,52 @@ fetch16set:
 	JMP     fetch16stored
 
 fetch16last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch16plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch16plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch16anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch16anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch16stored:
 	ADDQ $0x00000100, AX
@@ -3714,8 +4004,9 @@ tail3stepone:
 	JNZ          tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -3724,9 +4015,9 @@ tail3stepend:
 	VADDPS 160(AX), Y5, Y5
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -3737,30 +4028,44 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Y8
+	VMOVUPS (R11), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
-	VMOVUPS 32(R10), Y9
+	VMOVUPS 32(R11), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Y0, (R9)
-	VMOVUPS Y1, 32(R9)
-	ADDQ    R10, R9
-	VMOVUPS Y2, (R9)
-	VMOVUPS Y3, 32(R9)
-	ADDQ    R10, R9
-	VMOVUPS Y4, (R9)
-	VMOVUPS Y5, 32(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Y0, Y0
+	VADDPS 32(R9), Y1, Y1
+	ADDQ   R11, R9
+	VADDPS (R9), Y2, Y2
+	VADDPS 32(R9), Y3, Y3
+	ADDQ   R11, R9
+	VADDPS (R9), Y4, Y4
+	VADDPS 32(R9), Y5, Y5
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	VMOVUPS Y3, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y4, (R10)
+	VMOVUPS Y5, 32(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -3851,17 +4156,18 @@ tail2stepone:
 	JNZ          tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -3870,25 +4176,36 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Y8
+	VMOVUPS (R10), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
-	VMOVUPS 32(R9), Y9
+	VMOVUPS 32(R10), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Y0, (DX)
-	VMOVUPS Y1, 32(DX)
-	ADDQ    R9, DX
-	VMOVUPS Y2, (DX)
-	VMOVUPS Y3, 32(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Y0, Y0
+	VADDPS 32(DX), Y1, Y1
+	ADDQ   R10, DX
+	VADDPS (DX), Y2, Y2
+	VADDPS 32(DX), Y3, Y3
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -3960,35 +4277,44 @@ tail1stepone:
 	JNZ          tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Y8
+	VMOVUPS (BX), Y8
 	VADDPS  Y8, Y0, Y0
-	VMOVUPS 32(DX), Y9
+	VMOVUPS 32(BX), Y9
 	VADDPS  Y9, Y1, Y1
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Y0, Y0
+	VADDPS 32(CX), Y1, Y1
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -4257,8 +4583,9 @@ fetch1stepend:
 	VFMADD231PS  Y13, Y9, Y7
 
 fetch1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -4269,9 +4596,9 @@ fetch1stepeven:
 	VADDPS 224(AX), Y7, Y7
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -4284,35 +4611,52 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000100, AX
@@ -4561,8 +4905,9 @@ fetch2stepend:
 	VFMADD231PS  Y13, Y9, Y7
 
 fetch2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch2set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -4573,9 +4918,9 @@ fetch2stepeven:
 	VADDPS 224(AX), Y7, Y7
 
 fetch2set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -4588,35 +4933,52 @@ fetch2set:
 	JMP     fetch2stored
 
 fetch2last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch2plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch2plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch2anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch2anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch2stored:
 	ADDQ $0x00000100, AX
@@ -4864,8 +5226,9 @@ fetch4stepend:
 	VFMADD231PS  Y13, Y9, Y7
 
 fetch4stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch4set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch4set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -4876,9 +5239,9 @@ fetch4stepeven:
 	VADDPS 224(AX), Y7, Y7
 
 fetch4set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch4last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -4891,35 +5254,52 @@ fetch4set:
 	JMP     fetch4stored
 
 fetch4last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch4plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch4plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch4anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch4anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch4stored:
 	ADDQ $0x00000100, AX
@@ -5167,8 +5547,9 @@ fetch8stepend:
 	VFMADD231PS  Y13, Y9, Y7
 
 fetch8stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch8set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch8set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -5179,9 +5560,9 @@ fetch8stepeven:
 	VADDPS 224(AX), Y7, Y7
 
 fetch8set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch8last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -5194,35 +5575,52 @@ fetch8set:
 	JMP     fetch8stored
 
 fetch8last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch8plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch8plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch8anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch8anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch8stored:
 	ADDQ $0x00000100, AX
@@ -5469,8 +5867,9 @@ fetch16stepend:
 	VFMADD231PS  Y13, Y9, Y7
 
 fetch16stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch16set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch16set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -5481,9 +5880,9 @@ fetch16stepeven:
 	VADDPS 224(AX), Y7, Y7
 
 fetch16set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch16last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -5496,35 +5895,52 @@ fetch16set:
 	JMP     fetch16stored
 
 fetch16last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch16plain
-	VMOVUPS (R11), Y8
+	VMOVUPS (R12), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
 	VADDPS  Y8, Y6, Y6
-	VMOVUPS 32(R11), Y9
+	VMOVUPS 32(R12), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 	VADDPS  Y9, Y7, Y7
 
 fetch16plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y2, (R10)
-	VMOVUPS Y3, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y4, (R10)
-	VMOVUPS Y5, 32(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch16anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	ADDQ   R12, R10
+	VADDPS (R10), Y2, Y2
+	VADDPS 32(R10), Y3, Y3
+	ADDQ   R12, R10
+	VADDPS (R10), Y4, Y4
+	VADDPS 32(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	ADDQ   R12, R10
+
+fetch16anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y3, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y4, (R11)
+	VMOVUPS Y5, 32(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch16stored:
 	ADDQ $0x00000100, AX
@@ -5738,8 +6154,9 @@ tail3stepend:
 	VFMADD231PS  Y12, Y9, Y5
 
 tail3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -5748,9 +6165,9 @@ tail3stepeven:
 	VADDPS 160(AX), Y5, Y5
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -5761,30 +6178,44 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Y8
+	VMOVUPS (R11), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
 	VADDPS  Y8, Y4, Y4
-	VMOVUPS 32(R10), Y9
+	VMOVUPS 32(R11), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 	VADDPS  Y9, Y5, Y5
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Y0, (R9)
-	VMOVUPS Y1, 32(R9)
-	ADDQ    R10, R9
-	VMOVUPS Y2, (R9)
-	VMOVUPS Y3, 32(R9)
-	ADDQ    R10, R9
-	VMOVUPS Y4, (R9)
-	VMOVUPS Y5, 32(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Y0, Y0
+	VADDPS 32(R9), Y1, Y1
+	ADDQ   R11, R9
+	VADDPS (R9), Y2, Y2
+	VADDPS 32(R9), Y3, Y3
+	ADDQ   R11, R9
+	VADDPS (R9), Y4, Y4
+	VADDPS 32(R9), Y5, Y5
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y2, (R10)
+	VMOVUPS Y3, 32(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y4, (R10)
+	VMOVUPS Y5, 32(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -5950,17 +6381,18 @@ tail2stepend:
 	VFMADD231PS  Y11, Y9, Y3
 
 tail2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 	VADDPS 96(AX), Y3, Y3
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -5969,25 +6401,36 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Y8
+	VMOVUPS (R10), Y8
 	VADDPS  Y8, Y0, Y0
 	VADDPS  Y8, Y2, Y2
-	VMOVUPS 32(R9), Y9
+	VMOVUPS 32(R10), Y9
 	VADDPS  Y9, Y1, Y1
 	VADDPS  Y9, Y3, Y3
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Y0, (DX)
-	VMOVUPS Y1, 32(DX)
-	ADDQ    R9, DX
-	VMOVUPS Y2, (DX)
-	VMOVUPS Y3, 32(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Y0, Y0
+	VADDPS 32(DX), Y1, Y1
+	ADDQ   R10, DX
+	VADDPS (DX), Y2, Y2
+	VADDPS 32(DX), Y3, Y3
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -6116,35 +6559,44 @@ tail1stepend:
 	VFMADD231PS  Y10, Y9, Y1
 
 tail1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Y8
+	VMOVUPS (BX), Y8
 	VADDPS  Y8, Y0, Y0
-	VMOVUPS 32(DX), Y9
+	VMOVUPS 32(BX), Y9
 	VADDPS  Y9, Y1, Y1
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Y0, Y0
+	VADDPS 32(CX), Y1, Y1
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -6338,8 +6790,9 @@ fetch1stepone:
 	JNZ          fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -6354,9 +6807,9 @@ fetch1stepend:
 	VADDPS 352(AX), Y11, Y11
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -6373,44 +6826,65 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000180, AX
@@ -6582,8 +7056,9 @@ fetch2stepone:
 	JNZ          fetch2stepone
 
 fetch2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch2set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -6598,9 +7073,9 @@ fetch2stepend:
 	VADDPS 352(AX), Y11, Y11
 
 fetch2set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -6617,44 +7092,65 @@ fetch2set:
 	JMP     fetch2stored
 
 fetch2last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch2plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch2plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch2anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch2anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch2stored:
 	ADDQ $0x00000180, AX
@@ -6825,8 +7321,9 @@ fetch4stepone:
 	JNZ          fetch4stepone
 
 fetch4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch4set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch4set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -6841,9 +7338,9 @@ fetch4stepend:
 	VADDPS 352(AX), Y11, Y11
 
 fetch4set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch4last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -6860,44 +7357,65 @@ fetch4set:
 	JMP     fetch4stored
 
 fetch4last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch4plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch4plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch4anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch4anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch4stored:
 	ADDQ $0x00000180, AX
@@ -7067,8 +7585,9 @@ fetch8stepone:
 	JNZ          fetch8stepone
 
 fetch8stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch8set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch8set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -7083,9 +7602,9 @@ fetch8stepend:
 	VADDPS 352(AX), Y11, Y11
 
 fetch8set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch8last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -7102,44 +7621,65 @@ fetch8set:
 	JMP     fetch8stored
 
 fetch8last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch8plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch8plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch8anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch8anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch8stored:
 	ADDQ $0x00000180, AX
@@ -7308,8 +7848,9 @@ fetch16stepone:
 	JNZ          fetch16stepone
 
 fetch16stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch16set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch16set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -7324,9 +7865,9 @@ fetch16stepend:
 	VADDPS 352(AX), Y11, Y11
 
 fetch16set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch16last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -7343,44 +7884,65 @@ fetch16set:
 	JMP     fetch16stored
 
 fetch16last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch16plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch16plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch16anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch16anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch16stored:
 	ADDQ $0x00000180, AX
@@ -7530,8 +8092,9 @@ tail3stepone:
 	JNZ          tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -7543,9 +8106,9 @@ tail3stepend:
 	VADDPS 256(AX), Y8, Y8
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -7559,37 +8122,54 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Y12
+	VMOVUPS (R11), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
-	VMOVUPS 32(R10), Y13
+	VMOVUPS 32(R11), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
-	VMOVUPS 64(R10), Y14
+	VMOVUPS 64(R11), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Y0, (R9)
-	VMOVUPS Y1, 32(R9)
-	VMOVUPS Y2, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Y3, (R9)
-	VMOVUPS Y4, 32(R9)
-	VMOVUPS Y5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Y6, (R9)
-	VMOVUPS Y7, 32(R9)
-	VMOVUPS Y8, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Y0, Y0
+	VADDPS 32(R9), Y1, Y1
+	VADDPS 64(R9), Y2, Y2
+	ADDQ   R11, R9
+	VADDPS (R9), Y3, Y3
+	VADDPS 32(R9), Y4, Y4
+	VADDPS 64(R9), Y5, Y5
+	ADDQ   R11, R9
+	VADDPS (R9), Y6, Y6
+	VADDPS 32(R9), Y7, Y7
+	VADDPS 64(R9), Y8, Y8
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	VMOVUPS Y2, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	VMOVUPS Y4, 32(R10)
+	VMOVUPS Y5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	VMOVUPS Y8, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -7702,8 +8282,9 @@ tail2stepone:
 	JNZ          tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -7712,9 +8293,9 @@ tail2stepend:
 	VADDPS 160(AX), Y5, Y5
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -7725,30 +8306,43 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Y12
+	VMOVUPS (R10), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
-	VMOVUPS 32(R9), Y13
+	VMOVUPS 32(R10), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
-	VMOVUPS 64(R9), Y14
+	VMOVUPS 64(R10), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Y0, (DX)
-	VMOVUPS Y1, 32(DX)
-	VMOVUPS Y2, 64(DX)
-	ADDQ    R9, DX
-	VMOVUPS Y3, (DX)
-	VMOVUPS Y4, 32(DX)
-	VMOVUPS Y5, 64(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Y0, Y0
+	VADDPS 32(DX), Y1, Y1
+	VADDPS 64(DX), Y2, Y2
+	ADDQ   R10, DX
+	VADDPS (DX), Y3, Y3
+	VADDPS 32(DX), Y4, Y4
+	VADDPS 64(DX), Y5, Y5
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	VMOVUPS Y2, 64(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y3, (R9)
+	VMOVUPS Y4, 32(R9)
+	VMOVUPS Y5, 64(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -7835,16 +8429,17 @@ tail1stepone:
 	JNZ          tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -7852,23 +8447,32 @@ tail1set:
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Y12
+	VMOVUPS (BX), Y12
 	VADDPS  Y12, Y0, Y0
-	VMOVUPS 32(DX), Y13
+	VMOVUPS 32(BX), Y13
 	VADDPS  Y13, Y1, Y1
-	VMOVUPS 64(DX), Y14
+	VMOVUPS 64(BX), Y14
 	VADDPS  Y14, Y2, Y2
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Y0, Y0
+	VADDPS 32(CX), Y1, Y1
+	VADDPS 64(CX), Y2, Y2
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VMOVUPS Y2, 64(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -8214,8 +8818,9 @@ fetch1stepend:
 	VFMADD231PS  Y15, Y14, Y11
 
 fetch1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -8230,9 +8835,9 @@ fetch1stepeven:
 	VADDPS 352(AX), Y11, Y11
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -8249,44 +8854,65 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000180, AX
@@ -8610,8 +9236,9 @@ fetch2stepend:
 	VFMADD231PS  Y15, Y14, Y11
 
 fetch2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch2set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -8626,9 +9253,9 @@ fetch2stepeven:
 	VADDPS 352(AX), Y11, Y11
 
 fetch2set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -8645,44 +9272,65 @@ fetch2set:
 	JMP     fetch2stored
 
 fetch2last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch2plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch2plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch2anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch2anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch2stored:
 	ADDQ $0x00000180, AX
@@ -9005,8 +9653,9 @@ fetch4stepend:
 	VFMADD231PS  Y15, Y14, Y11
 
 fetch4stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch4set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch4set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -9021,9 +9670,9 @@ fetch4stepeven:
 	VADDPS 352(AX), Y11, Y11
 
 fetch4set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch4last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -9040,44 +9689,65 @@ fetch4set:
 	JMP     fetch4stored
 
 fetch4last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch4plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch4plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch4anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch4anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch4stored:
 	ADDQ $0x00000180, AX
@@ -9399,8 +10069,9 @@ fetch8stepend:
 	VFMADD231PS  Y15, Y14, Y11
 
 fetch8stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch8set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch8set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -9415,9 +10086,9 @@ fetch8stepeven:
 	VADDPS 352(AX), Y11, Y11
 
 fetch8set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch8last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -9434,44 +10105,65 @@ fetch8set:
 	JMP     fetch8stored
 
 fetch8last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch8plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch8plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch8anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch8anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch8stored:
 	ADDQ $0x00000180, AX
@@ -9792,8 +10484,9 @@ fetch16stepend:
 	VFMADD231PS  Y15, Y14, Y11
 
 fetch16stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch16set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch16set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -9808,9 +10501,9 @@ fetch16stepeven:
 	VADDPS 352(AX), Y11, Y11
 
 fetch16set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch16last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -9827,44 +10520,65 @@ fetch16set:
 	JMP     fetch16stored
 
 fetch16last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch16plain
-	VMOVUPS (R11), Y12
+	VMOVUPS (R12), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
 	VADDPS  Y12, Y9, Y9
-	VMOVUPS 32(R11), Y13
+	VMOVUPS 32(R12), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
 	VADDPS  Y13, Y10, Y10
-	VMOVUPS 64(R11), Y14
+	VMOVUPS 64(R12), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 	VADDPS  Y14, Y11, Y11
 
 fetch16plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Y0, (R10)
-	VMOVUPS Y1, 32(R10)
-	VMOVUPS Y2, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y3, (R10)
-	VMOVUPS Y4, 32(R10)
-	VMOVUPS Y5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y6, (R10)
-	VMOVUPS Y7, 32(R10)
-	VMOVUPS Y8, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Y9, (R10)
-	VMOVUPS Y10, 32(R10)
-	VMOVUPS Y11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch16anew
+	MOVQ   R11, R10
+	VADDPS (R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	ADDQ   R12, R10
+	VADDPS (R10), Y3, Y3
+	VADDPS 32(R10), Y4, Y4
+	VADDPS 64(R10), Y5, Y5
+	ADDQ   R12, R10
+	VADDPS (R10), Y6, Y6
+	VADDPS 32(R10), Y7, Y7
+	VADDPS 64(R10), Y8, Y8
+	ADDQ   R12, R10
+	VADDPS (R10), Y9, Y9
+	VADDPS 32(R10), Y10, Y10
+	VADDPS 64(R10), Y11, Y11
+	ADDQ   R12, R10
+
+fetch16anew:
+	VMOVUPS Y0, (R11)
+	VMOVUPS Y1, 32(R11)
+	VMOVUPS Y2, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y3, (R11)
+	VMOVUPS Y4, 32(R11)
+	VMOVUPS Y5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y6, (R11)
+	VMOVUPS Y7, 32(R11)
+	VMOVUPS Y8, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Y9, (R11)
+	VMOVUPS Y10, 32(R11)
+	VMOVUPS Y11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch16stored:
 	ADDQ $0x00000180, AX
@@ -10142,8 +10856,9 @@ tail3stepend:
 	VFMADD231PS  Y15, Y14, Y8
 
 tail3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -10155,9 +10870,9 @@ tail3stepeven:
 	VADDPS 256(AX), Y8, Y8
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -10171,37 +10886,54 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Y12
+	VMOVUPS (R11), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
 	VADDPS  Y12, Y6, Y6
-	VMOVUPS 32(R10), Y13
+	VMOVUPS 32(R11), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
 	VADDPS  Y13, Y7, Y7
-	VMOVUPS 64(R10), Y14
+	VMOVUPS 64(R11), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 	VADDPS  Y14, Y8, Y8
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Y0, (R9)
-	VMOVUPS Y1, 32(R9)
-	VMOVUPS Y2, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Y3, (R9)
-	VMOVUPS Y4, 32(R9)
-	VMOVUPS Y5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Y6, (R9)
-	VMOVUPS Y7, 32(R9)
-	VMOVUPS Y8, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Y0, Y0
+	VADDPS 32(R9), Y1, Y1
+	VADDPS 64(R9), Y2, Y2
+	ADDQ   R11, R9
+	VADDPS (R9), Y3, Y3
+	VADDPS 32(R9), Y4, Y4
+	VADDPS 64(R9), Y5, Y5
+	ADDQ   R11, R9
+	VADDPS (R9), Y6, Y6
+	VADDPS 32(R9), Y7, Y7
+	VADDPS 64(R9), Y8, Y8
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Y0, (R10)
+	VMOVUPS Y1, 32(R10)
+	VMOVUPS Y2, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y3, (R10)
+	VMOVUPS Y4, 32(R10)
+	VMOVUPS Y5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Y6, (R10)
+	VMOVUPS Y7, 32(R10)
+	VMOVUPS Y8, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -10418,8 +11150,9 @@ tail2stepend:
 	VFMADD231PS  Y15, Y14, Y5
 
 tail2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
@@ -10428,9 +11161,9 @@ tail2stepeven:
 	VADDPS 160(AX), Y5, Y5
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -10441,30 +11174,43 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Y12
+	VMOVUPS (R10), Y12
 	VADDPS  Y12, Y0, Y0
 	VADDPS  Y12, Y3, Y3
-	VMOVUPS 32(R9), Y13
+	VMOVUPS 32(R10), Y13
 	VADDPS  Y13, Y1, Y1
 	VADDPS  Y13, Y4, Y4
-	VMOVUPS 64(R9), Y14
+	VMOVUPS 64(R10), Y14
 	VADDPS  Y14, Y2, Y2
 	VADDPS  Y14, Y5, Y5
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Y0, (DX)
-	VMOVUPS Y1, 32(DX)
-	VMOVUPS Y2, 64(DX)
-	ADDQ    R9, DX
-	VMOVUPS Y3, (DX)
-	VMOVUPS Y4, 32(DX)
-	VMOVUPS Y5, 64(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Y0, Y0
+	VADDPS 32(DX), Y1, Y1
+	VADDPS 64(DX), Y2, Y2
+	ADDQ   R10, DX
+	VADDPS (DX), Y3, Y3
+	VADDPS 32(DX), Y4, Y4
+	VADDPS 64(DX), Y5, Y5
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	VMOVUPS Y2, 64(R9)
+	ADDQ    R10, R9
+	VMOVUPS Y3, (R9)
+	VMOVUPS Y4, 32(R9)
+	VMOVUPS Y5, 64(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -10631,16 +11377,17 @@ tail1stepend:
 	VFMADD231PS  Y15, Y14, Y2
 
 tail1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
@@ -10648,23 +11395,32 @@ tail1set:
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Y12
+	VMOVUPS (BX), Y12
 	VADDPS  Y12, Y0, Y0
-	VMOVUPS 32(DX), Y13
+	VMOVUPS 32(BX), Y13
 	VADDPS  Y13, Y1, Y1
-	VMOVUPS 64(DX), Y14
+	VMOVUPS 64(BX), Y14
 	VADDPS  Y14, Y2, Y2
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Y0, Y0
+	VADDPS 32(CX), Y1, Y1
+	VADDPS 64(CX), Y2, Y2
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VMOVUPS Y2, 64(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:

@@ -175,8 +175,9 @@ fetch1stepone:
 	JNZ          fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -187,9 +188,9 @@ fetch1stepend:
 	VADDPS 448(AX), Z7, Z7
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -202,9 +203,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -215,25 +216,46 @@ fetch1last:
 	VADDPS  Z8, Z7, Z7
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000200, AX
@@ -403,8 +425,9 @@ fetch3stepone:
 	JNZ          fetch3stepone
 
 fetch3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -415,9 +438,9 @@ fetch3stepend:
 	VADDPS 448(AX), Z7, Z7
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -430,9 +453,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -443,25 +466,46 @@ fetch3last:
 	VADDPS  Z8, Z7, Z7
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000200, AX
@@ -627,8 +671,9 @@ fetch12stepone:
 	JNZ          fetch12stepone
 
 fetch12stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -639,9 +684,9 @@ fetch12stepend:
 	VADDPS 448(AX), Z7, Z7
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -654,9 +699,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -667,25 +712,46 @@ fetch12last:
 	VADDPS  Z8, Z7, Z7
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000200, AX
@@ -842,8 +908,9 @@ tail7stepone:
 	JNZ          tail7stepone
 
 tail7stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -853,9 +920,9 @@ tail7stepend:
 	VADDPS 384(AX), Z6, Z6
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -867,9 +934,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -879,23 +946,42 @@ tail7last:
 	VADDPS  Z8, Z6, Z6
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -1024,8 +1110,9 @@ tail6stepone:
 	JNZ          tail6stepone
 
 tail6stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -1034,9 +1121,9 @@ tail6stepend:
 	VADDPS 320(AX), Z5, Z5
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1047,9 +1134,9 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -1058,21 +1145,38 @@ tail6last:
 	VADDPS  Z8, Z5, Z5
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -1188,8 +1292,9 @@ tail5stepone:
 	JNZ          tail5stepone
 
 tail5stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -1197,9 +1302,9 @@ tail5stepend:
 	VADDPS 256(AX), Z4, Z4
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1209,9 +1314,9 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -1219,19 +1324,34 @@ tail5last:
 	VADDPS  Z8, Z4, Z4
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -1331,17 +1451,18 @@ tail4stepone:
 	JNZ          tail4stepone
 
 tail4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 	VADDPS 192(AX), Z3, Z3
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1350,26 +1471,39 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z8
+	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
 	VADDPS  Z8, Z3, Z3
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z1, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	ADDQ   R11, R9
+	VADDPS (R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -1456,16 +1590,17 @@ tail3stepone:
 	JNZ          tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1473,23 +1608,34 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z8
+	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z1, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	ADDQ   R11, R9
+	VADDPS (R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -1563,35 +1709,45 @@ tail2stepone:
 	JNZ          tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z8
+	VMOVUPS (R10), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	ADDQ    R9, DX
-	VMOVUPS Z1, (DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	ADDQ   R10, DX
+	VADDPS (DX), Z1, Z1
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	ADDQ    R10, R9
+	VMOVUPS Z1, (R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -1652,30 +1808,38 @@ tail1stepone:
 	JNZ          tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z8
+	VMOVUPS (BX), Z8
 	VADDPS  Z8, Z0, Z0
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -1962,8 +2126,9 @@ fetch1stepend:
 	VFMADD231PS  Z12, Z8, Z7
 
 fetch1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -1974,9 +2139,9 @@ fetch1stepeven:
 	VADDPS 448(AX), Z7, Z7
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1989,9 +2154,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -2002,25 +2167,46 @@ fetch1last:
 	VADDPS  Z8, Z7, Z7
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000200, AX
@@ -2297,8 +2483,9 @@ fetch3stepend:
 	VFMADD231PS  Z12, Z8, Z7
 
 fetch3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -2309,9 +2496,9 @@ fetch3stepeven:
 	VADDPS 448(AX), Z7, Z7
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -2324,9 +2511,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -2337,25 +2524,46 @@ fetch3last:
 	VADDPS  Z8, Z7, Z7
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000200, AX
@@ -2628,8 +2836,9 @@ fetch12stepend:
 	VFMADD231PS  Z12, Z8, Z7
 
 fetch12stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -2640,9 +2849,9 @@ fetch12stepeven:
 	VADDPS 448(AX), Z7, Z7
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -2655,9 +2864,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -2668,25 +2877,46 @@ fetch12last:
 	VADDPS  Z8, Z7, Z7
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000200, AX
@@ -2938,8 +3168,9 @@ tail7stepend:
 	VFMADD231PS  Z11, Z8, Z6
 
 tail7stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -2949,9 +3180,9 @@ tail7stepeven:
 	VADDPS 384(AX), Z6, Z6
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -2963,9 +3194,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -2975,23 +3206,42 @@ tail7last:
 	VADDPS  Z8, Z6, Z6
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -3203,8 +3453,9 @@ tail6stepend:
 	VFMADD231PS  Z10, Z8, Z5
 
 tail6stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -3213,9 +3464,9 @@ tail6stepeven:
 	VADDPS 320(AX), Z5, Z5
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -3226,9 +3477,9 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -3237,21 +3488,38 @@ tail6last:
 	VADDPS  Z8, Z5, Z5
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -3438,8 +3706,9 @@ tail5stepend:
 	VFMADD231PS  Z9, Z8, Z4
 
 tail5stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -3447,9 +3716,9 @@ tail5stepeven:
 	VADDPS 256(AX), Z4, Z4
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -3459,9 +3728,9 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -3469,19 +3738,34 @@ tail5last:
 	VADDPS  Z8, Z4, Z4
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -3640,17 +3924,18 @@ tail4stepend:
 	VFMADD231PS  Z12, Z8, Z3
 
 tail4stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 	VADDPS 192(AX), Z3, Z3
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -3659,26 +3944,39 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z8
+	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
 	VADDPS  Z8, Z3, Z3
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z1, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	ADDQ   R11, R9
+	VADDPS (R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -3812,16 +4110,17 @@ tail3stepend:
 	VFMADD231PS  Z11, Z8, Z2
 
 tail3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -3829,23 +4128,34 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z8
+	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z1, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	ADDQ   R11, R9
+	VADDPS (R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -3954,35 +4264,45 @@ tail2stepend:
 	VFMADD231PS  Z10, Z8, Z1
 
 tail2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z8
+	VMOVUPS (R10), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	ADDQ    R9, DX
-	VMOVUPS Z1, (DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	ADDQ   R10, DX
+	VADDPS (DX), Z1, Z1
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	ADDQ    R10, R9
+	VMOVUPS Z1, (R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -4066,30 +4386,38 @@ tail1stepend:
 	VFMADD231PS  Z9, Z8, Z0
 
 tail1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z8
+	VMOVUPS (BX), Z8
 	VADDPS  Z8, Z0, Z0
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -4352,8 +4680,9 @@ fetch1stepone:
 	JNZ          fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -4372,9 +4701,9 @@ fetch1stepend:
 	VADDPS 960(AX), Z15, Z15
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -4395,9 +4724,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -4406,7 +4735,7 @@ fetch1last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -4417,33 +4746,62 @@ fetch1last:
 	VADDPS  Z17, Z15, Z15
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000400, AX
@@ -4674,8 +5032,9 @@ fetch3stepone:
 	JNZ          fetch3stepone
 
 fetch3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -4694,9 +5053,9 @@ fetch3stepend:
 	VADDPS 960(AX), Z15, Z15
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -4717,9 +5076,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -4728,7 +5087,7 @@ fetch3last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -4739,33 +5098,62 @@ fetch3last:
 	VADDPS  Z17, Z15, Z15
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000400, AX
@@ -4992,8 +5380,9 @@ fetch12stepone:
 	JNZ          fetch12stepone
 
 fetch12stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5012,9 +5401,9 @@ fetch12stepend:
 	VADDPS 960(AX), Z15, Z15
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -5035,9 +5424,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -5046,7 +5435,7 @@ fetch12last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -5057,33 +5446,62 @@ fetch12last:
 	VADDPS  Z17, Z15, Z15
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000400, AX
@@ -5299,8 +5717,9 @@ tail7stepone:
 	JNZ          tail7stepone
 
 tail7stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5317,9 +5736,9 @@ tail7stepend:
 	VADDPS 832(AX), Z13, Z13
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -5338,9 +5757,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -5348,7 +5767,7 @@ tail7last:
 	VADDPS  Z16, Z8, Z8
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -5358,30 +5777,56 @@ tail7last:
 	VADDPS  Z17, Z13, Z13
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -5562,8 +6007,9 @@ tail6stepone:
 	JNZ          tail6stepone
 
 tail6stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5578,9 +6024,9 @@ tail6stepend:
 	VADDPS 704(AX), Z11, Z11
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -5597,16 +6043,16 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
 	VADDPS  Z16, Z8, Z8
 	VADDPS  Z16, Z10, Z10
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -5615,27 +6061,50 @@ tail6last:
 	VADDPS  Z17, Z11, Z11
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -5796,8 +6265,9 @@ tail5stepone:
 	JNZ          tail5stepone
 
 tail5stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5810,9 +6280,9 @@ tail5stepend:
 	VADDPS 576(AX), Z9, Z9
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -5827,15 +6297,15 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
 	VADDPS  Z16, Z8, Z8
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -5843,24 +6313,44 @@ tail5last:
 	VADDPS  Z17, Z9, Z9
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -5998,8 +6488,9 @@ tail4stepone:
 	JNZ          tail4stepone
 
 tail4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -6010,9 +6501,9 @@ tail4stepend:
 	VADDPS 448(AX), Z7, Z7
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -6025,35 +6516,52 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z16
+	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
-	VMOVUPS 64(R10), Z17
+	VMOVUPS 64(R11), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
 	VADDPS  Z17, Z7, Z7
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	VADDPS 64(R9), Z3, Z3
+	ADDQ   R11, R9
+	VADDPS (R9), Z4, Z4
+	VADDPS 64(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -6171,8 +6679,9 @@ tail3stepone:
 	JNZ          tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -6181,9 +6690,9 @@ tail3stepend:
 	VADDPS 320(AX), Z5, Z5
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -6194,30 +6703,44 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z16
+	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
-	VMOVUPS 64(R10), Z17
+	VMOVUPS 64(R11), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	VADDPS 64(R9), Z3, Z3
+	ADDQ   R11, R9
+	VADDPS (R9), Z4, Z4
+	VADDPS 64(R9), Z5, Z5
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -6315,17 +6838,18 @@ tail2stepone:
 	JNZ          tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 	VADDPS 192(AX), Z3, Z3
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -6334,25 +6858,36 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z16
+	VMOVUPS (R10), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
-	VMOVUPS 64(R9), Z17
+	VMOVUPS 64(R10), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	VMOVUPS Z1, 64(DX)
-	ADDQ    R9, DX
-	VMOVUPS Z2, (DX)
-	VMOVUPS Z3, 64(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	VADDPS 64(DX), Z1, Z1
+	ADDQ   R10, DX
+	VADDPS (DX), Z2, Z2
+	VADDPS 64(DX), Z3, Z3
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R10, R9
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -6430,35 +6965,44 @@ tail1stepone:
 	JNZ          tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z16
+	VMOVUPS (BX), Z16
 	VADDPS  Z16, Z0, Z0
-	VMOVUPS 64(DX), Z17
+	VMOVUPS 64(BX), Z17
 	VADDPS  Z17, Z1, Z1
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	VADDPS 64(CX), Z1, Z1
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -6865,8 +7409,9 @@ fetch1stepend:
 	VFMADD231PS  Z21, Z17, Z15
 
 fetch1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -6885,9 +7430,9 @@ fetch1stepeven:
 	VADDPS 960(AX), Z15, Z15
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -6908,9 +7453,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -6919,7 +7464,7 @@ fetch1last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -6930,33 +7475,62 @@ fetch1last:
 	VADDPS  Z17, Z15, Z15
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000400, AX
@@ -7348,8 +7922,9 @@ fetch3stepend:
 	VFMADD231PS  Z21, Z17, Z15
 
 fetch3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -7368,9 +7943,9 @@ fetch3stepeven:
 	VADDPS 960(AX), Z15, Z15
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -7391,9 +7966,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -7402,7 +7977,7 @@ fetch3last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -7413,33 +7988,62 @@ fetch3last:
 	VADDPS  Z17, Z15, Z15
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000400, AX
@@ -7827,8 +8431,9 @@ fetch12stepend:
 	VFMADD231PS  Z21, Z17, Z15
 
 fetch12stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -7847,9 +8452,9 @@ fetch12stepeven:
 	VADDPS 960(AX), Z15, Z15
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -7870,9 +8475,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -7881,7 +8486,7 @@ fetch12last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -7892,33 +8497,62 @@ fetch12last:
 	VADDPS  Z17, Z15, Z15
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000400, AX
@@ -8277,8 +8911,9 @@ tail7stepend:
 	VFMADD231PS  Z20, Z17, Z13
 
 tail7stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -8295,9 +8930,9 @@ tail7stepeven:
 	VADDPS 832(AX), Z13, Z13
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -8316,9 +8951,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -8326,7 +8961,7 @@ tail7last:
 	VADDPS  Z16, Z8, Z8
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -8336,30 +8971,56 @@ tail7last:
 	VADDPS  Z17, Z13, Z13
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -8665,8 +9326,9 @@ tail6stepend:
 	VFMADD231PS  Z19, Z17, Z11
 
 tail6stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -8681,9 +9343,9 @@ tail6stepeven:
 	VADDPS 704(AX), Z11, Z11
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -8700,16 +9362,16 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
 	VADDPS  Z16, Z8, Z8
 	VADDPS  Z16, Z10, Z10
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -8718,27 +9380,50 @@ tail6last:
 	VADDPS  Z17, Z11, Z11
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -9006,8 +9691,9 @@ tail5stepend:
 	VFMADD231PS  Z18, Z17, Z9
 
 tail5stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -9020,9 +9706,9 @@ tail5stepeven:
 	VADDPS 576(AX), Z9, Z9
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -9037,15 +9723,15 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
 	VADDPS  Z16, Z8, Z8
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -9053,24 +9739,44 @@ tail5last:
 	VADDPS  Z17, Z9, Z9
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -9297,8 +10003,9 @@ tail4stepend:
 	VFMADD231PS  Z21, Z17, Z7
 
 tail4stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -9309,9 +10016,9 @@ tail4stepeven:
 	VADDPS 448(AX), Z7, Z7
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -9324,35 +10031,52 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z16
+	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
-	VMOVUPS 64(R10), Z17
+	VMOVUPS 64(R11), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
 	VADDPS  Z17, Z7, Z7
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	VADDPS 64(R9), Z3, Z3
+	ADDQ   R11, R9
+	VADDPS (R9), Z4, Z4
+	VADDPS 64(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -9541,8 +10265,9 @@ tail3stepend:
 	VFMADD231PS  Z20, Z17, Z5
 
 tail3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -9551,9 +10276,9 @@ tail3stepeven:
 	VADDPS 320(AX), Z5, Z5
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -9564,30 +10289,44 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z16
+	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
-	VMOVUPS 64(R10), Z17
+	VMOVUPS 64(R11), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	VADDPS 64(R9), Z3, Z3
+	ADDQ   R11, R9
+	VADDPS (R9), Z4, Z4
+	VADDPS 64(R9), Z5, Z5
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -9738,17 +10477,18 @@ tail2stepend:
 	VFMADD231PS  Z19, Z17, Z3
 
 tail2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 	VADDPS 192(AX), Z3, Z3
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -9757,25 +10497,36 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z16
+	VMOVUPS (R10), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
-	VMOVUPS 64(R9), Z17
+	VMOVUPS 64(R10), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	VMOVUPS Z1, 64(DX)
-	ADDQ    R9, DX
-	VMOVUPS Z2, (DX)
-	VMOVUPS Z3, 64(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	VADDPS 64(DX), Z1, Z1
+	ADDQ   R10, DX
+	VADDPS (DX), Z2, Z2
+	VADDPS 64(DX), Z3, Z3
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R10, R9
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -9888,35 +10639,44 @@ tail1stepend:
 	VFMADD231PS  Z18, Z17, Z1
 
 tail1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z16
+	VMOVUPS (BX), Z16
 	VADDPS  Z16, Z0, Z0
-	VMOVUPS 64(DX), Z17
+	VMOVUPS 64(BX), Z17
 	VADDPS  Z17, Z1, Z1
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	VADDPS 64(CX), Z1, Z1
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -10227,8 +10987,9 @@ fetch1stepone:
 	JNZ          fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -10255,9 +11016,9 @@ fetch1stepend:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -10286,9 +11047,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -10297,7 +11058,7 @@ fetch1last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -10306,7 +11067,7 @@ fetch1last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -10317,41 +11078,78 @@ fetch1last:
 	VADDPS  Z26, Z23, Z23
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000600, AX
@@ -10643,8 +11441,9 @@ fetch3stepone:
 	JNZ          fetch3stepone
 
 fetch3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -10671,9 +11470,9 @@ fetch3stepend:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -10702,9 +11501,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -10713,7 +11512,7 @@ fetch3last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -10722,7 +11521,7 @@ fetch3last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -10733,41 +11532,78 @@ fetch3last:
 	VADDPS  Z26, Z23, Z23
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000600, AX
@@ -11055,8 +11891,9 @@ fetch12stepone:
 	JNZ          fetch12stepone
 
 fetch12stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -11083,9 +11920,9 @@ fetch12stepend:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -11114,9 +11951,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -11125,7 +11962,7 @@ fetch12last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -11134,7 +11971,7 @@ fetch12last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -11145,41 +11982,78 @@ fetch12last:
 	VADDPS  Z26, Z23, Z23
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000600, AX
@@ -11454,8 +12328,9 @@ tail7stepone:
 	JNZ          tail7stepone
 
 tail7stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -11479,9 +12354,9 @@ tail7stepend:
 	VADDPS 1280(AX), Z20, Z20
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -11507,9 +12382,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -11517,7 +12392,7 @@ tail7last:
 	VADDPS  Z24, Z12, Z12
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -11525,7 +12400,7 @@ tail7last:
 	VADDPS  Z25, Z13, Z13
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -11535,37 +12410,70 @@ tail7last:
 	VADDPS  Z26, Z20, Z20
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -11798,8 +12706,9 @@ tail6stepone:
 	JNZ          tail6stepone
 
 tail6stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -11820,9 +12729,9 @@ tail6stepend:
 	VADDPS 1088(AX), Z17, Z17
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -11845,23 +12754,23 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
 	VADDPS  Z24, Z12, Z12
 	VADDPS  Z24, Z15, Z15
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
 	VADDPS  Z25, Z13, Z13
 	VADDPS  Z25, Z16, Z16
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -11870,33 +12779,62 @@ tail6last:
 	VADDPS  Z26, Z17, Z17
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -12102,8 +13040,9 @@ tail5stepone:
 	JNZ          tail5stepone
 
 tail5stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -12121,9 +13060,9 @@ tail5stepend:
 	VADDPS 896(AX), Z14, Z14
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -12143,21 +13082,21 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
 	VADDPS  Z24, Z12, Z12
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
 	VADDPS  Z25, Z13, Z13
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -12165,29 +13104,54 @@ tail5last:
 	VADDPS  Z26, Z14, Z14
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -12363,8 +13327,9 @@ tail4stepone:
 	JNZ          tail4stepone
 
 tail4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -12379,9 +13344,9 @@ tail4stepend:
 	VADDPS 704(AX), Z11, Z11
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -12398,44 +13363,65 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z24
+	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
-	VMOVUPS 64(R10), Z25
+	VMOVUPS 64(R11), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
-	VMOVUPS 128(R10), Z26
+	VMOVUPS 128(R11), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
 	VADDPS  Z26, Z11, Z11
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	VMOVUPS Z2, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	VMOVUPS Z5, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	VMOVUPS Z8, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	VMOVUPS Z11, 128(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	VADDPS 128(R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	VADDPS 64(R9), Z4, Z4
+	VADDPS 128(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	VADDPS 128(R9), Z8, Z8
+	ADDQ   R11, R9
+	VADDPS (R9), Z9, Z9
+	VADDPS 64(R9), Z10, Z10
+	VADDPS 128(R9), Z11, Z11
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z2, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	VMOVUPS Z4, 64(R10)
+	VMOVUPS Z5, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z8, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z9, (R10)
+	VMOVUPS Z10, 64(R10)
+	VMOVUPS Z11, 128(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -12584,8 +13570,9 @@ tail3stepone:
 	JNZ          tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -12597,9 +13584,9 @@ tail3stepend:
 	VADDPS 512(AX), Z8, Z8
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -12613,37 +13600,54 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z24
+	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
-	VMOVUPS 64(R10), Z25
+	VMOVUPS 64(R11), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
-	VMOVUPS 128(R10), Z26
+	VMOVUPS 128(R11), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	VMOVUPS Z2, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	VMOVUPS Z5, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	VMOVUPS Z8, 128(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	VADDPS 128(R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	VADDPS 64(R9), Z4, Z4
+	VADDPS 128(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	VADDPS 128(R9), Z8, Z8
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z2, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	VMOVUPS Z4, 64(R10)
+	VMOVUPS Z5, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z8, 128(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -12765,8 +13769,9 @@ tail2stepone:
 	JNZ          tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -12775,9 +13780,9 @@ tail2stepend:
 	VADDPS 320(AX), Z5, Z5
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -12788,30 +13793,43 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z24
+	VMOVUPS (R10), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
-	VMOVUPS 64(R9), Z25
+	VMOVUPS 64(R10), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
-	VMOVUPS 128(R9), Z26
+	VMOVUPS 128(R10), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	VMOVUPS Z1, 64(DX)
-	VMOVUPS Z2, 128(DX)
-	ADDQ    R9, DX
-	VMOVUPS Z3, (DX)
-	VMOVUPS Z4, 64(DX)
-	VMOVUPS Z5, 128(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	VADDPS 64(DX), Z1, Z1
+	VADDPS 128(DX), Z2, Z2
+	ADDQ   R10, DX
+	VADDPS (DX), Z3, Z3
+	VADDPS 64(DX), Z4, Z4
+	VADDPS 128(DX), Z5, Z5
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	ADDQ    R10, R9
+	VMOVUPS Z3, (R9)
+	VMOVUPS Z4, 64(R9)
+	VMOVUPS Z5, 128(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -12906,16 +13924,17 @@ tail1stepone:
 	JNZ          tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -12923,23 +13942,32 @@ tail1set:
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z24
+	VMOVUPS (BX), Z24
 	VADDPS  Z24, Z0, Z0
-	VMOVUPS 64(DX), Z25
+	VMOVUPS 64(BX), Z25
 	VADDPS  Z25, Z1, Z1
-	VMOVUPS 128(DX), Z26
+	VMOVUPS 128(BX), Z26
 	VADDPS  Z26, Z2, Z2
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	VADDPS 64(CX), Z1, Z1
+	VADDPS 128(CX), Z2, Z2
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -13466,8 +14494,9 @@ fetch1stepend:
 	VFMADD231PS  Z30, Z26, Z23
 
 fetch1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -13494,9 +14523,9 @@ fetch1stepeven:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -13525,9 +14554,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -13536,7 +14565,7 @@ fetch1last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -13545,7 +14574,7 @@ fetch1last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -13556,41 +14585,78 @@ fetch1last:
 	VADDPS  Z26, Z23, Z23
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000600, AX
@@ -14097,8 +15163,9 @@ fetch3stepend:
 	VFMADD231PS  Z30, Z26, Z23
 
 fetch3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -14125,9 +15192,9 @@ fetch3stepeven:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -14156,9 +15223,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -14167,7 +15234,7 @@ fetch3last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -14176,7 +15243,7 @@ fetch3last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -14187,41 +15254,78 @@ fetch3last:
 	VADDPS  Z26, Z23, Z23
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000600, AX
@@ -14724,8 +15828,9 @@ fetch12stepend:
 	VFMADD231PS  Z30, Z26, Z23
 
 fetch12stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -14752,9 +15857,9 @@ fetch12stepeven:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -14783,9 +15888,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -14794,7 +15899,7 @@ fetch12last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -14803,7 +15908,7 @@ fetch12last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -14814,41 +15919,78 @@ fetch12last:
 	VADDPS  Z26, Z23, Z23
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000600, AX
@@ -15314,8 +16456,9 @@ tail7stepend:
 	VFMADD231PS  Z29, Z26, Z20
 
 tail7stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -15339,9 +16482,9 @@ tail7stepeven:
 	VADDPS 1280(AX), Z20, Z20
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -15367,9 +16510,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -15377,7 +16520,7 @@ tail7last:
 	VADDPS  Z24, Z12, Z12
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -15385,7 +16528,7 @@ tail7last:
 	VADDPS  Z25, Z13, Z13
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -15395,37 +16538,70 @@ tail7last:
 	VADDPS  Z26, Z20, Z20
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -15825,8 +17001,9 @@ tail6stepend:
 	VFMADD231PS  Z28, Z26, Z17
 
 tail6stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -15847,9 +17024,9 @@ tail6stepeven:
 	VADDPS 1088(AX), Z17, Z17
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -15872,23 +17049,23 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
 	VADDPS  Z24, Z12, Z12
 	VADDPS  Z24, Z15, Z15
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
 	VADDPS  Z25, Z13, Z13
 	VADDPS  Z25, Z16, Z16
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -15897,33 +17074,62 @@ tail6last:
 	VADDPS  Z26, Z17, Z17
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -16272,8 +17478,9 @@ tail5stepend:
 	VFMADD231PS  Z27, Z26, Z14
 
 tail5stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -16291,9 +17498,9 @@ tail5stepeven:
 	VADDPS 896(AX), Z14, Z14
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -16313,21 +17520,21 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
 	VADDPS  Z24, Z12, Z12
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
 	VADDPS  Z25, Z13, Z13
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -16335,29 +17542,54 @@ tail5last:
 	VADDPS  Z26, Z14, Z14
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -16652,8 +17884,9 @@ tail4stepend:
 	VFMADD231PS  Z30, Z26, Z11
 
 tail4stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -16668,9 +17901,9 @@ tail4stepeven:
 	VADDPS 704(AX), Z11, Z11
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -16687,44 +17920,65 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z24
+	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
-	VMOVUPS 64(R10), Z25
+	VMOVUPS 64(R11), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
-	VMOVUPS 128(R10), Z26
+	VMOVUPS 128(R11), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
 	VADDPS  Z26, Z11, Z11
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	VMOVUPS Z2, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	VMOVUPS Z5, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	VMOVUPS Z8, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	VMOVUPS Z11, 128(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	VADDPS 128(R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	VADDPS 64(R9), Z4, Z4
+	VADDPS 128(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	VADDPS 128(R9), Z8, Z8
+	ADDQ   R11, R9
+	VADDPS (R9), Z9, Z9
+	VADDPS 64(R9), Z10, Z10
+	VADDPS 128(R9), Z11, Z11
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z2, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	VMOVUPS Z4, 64(R10)
+	VMOVUPS Z5, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z8, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z9, (R10)
+	VMOVUPS Z10, 64(R10)
+	VMOVUPS Z11, 128(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -16968,8 +18222,9 @@ tail3stepend:
 	VFMADD231PS  Z29, Z26, Z8
 
 tail3stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -16981,9 +18236,9 @@ tail3stepeven:
 	VADDPS 512(AX), Z8, Z8
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -16997,37 +18252,54 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z24
+	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
-	VMOVUPS 64(R10), Z25
+	VMOVUPS 64(R11), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
-	VMOVUPS 128(R10), Z26
+	VMOVUPS 128(R11), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	VMOVUPS Z2, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	VMOVUPS Z5, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	VMOVUPS Z8, 128(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	VADDPS 128(R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	VADDPS 64(R9), Z4, Z4
+	VADDPS 128(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	VADDPS 128(R9), Z8, Z8
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z2, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	VMOVUPS Z4, 64(R10)
+	VMOVUPS Z5, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z8, 128(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -17220,8 +18492,9 @@ tail2stepend:
 	VFMADD231PS  Z28, Z26, Z5
 
 tail2stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -17230,9 +18503,9 @@ tail2stepeven:
 	VADDPS 320(AX), Z5, Z5
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -17243,30 +18516,43 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z24
+	VMOVUPS (R10), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
-	VMOVUPS 64(R9), Z25
+	VMOVUPS 64(R10), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
-	VMOVUPS 128(R9), Z26
+	VMOVUPS 128(R10), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	VMOVUPS Z1, 64(DX)
-	VMOVUPS Z2, 128(DX)
-	ADDQ    R9, DX
-	VMOVUPS Z3, (DX)
-	VMOVUPS Z4, 64(DX)
-	VMOVUPS Z5, 128(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	VADDPS 64(DX), Z1, Z1
+	VADDPS 128(DX), Z2, Z2
+	ADDQ   R10, DX
+	VADDPS (DX), Z3, Z3
+	VADDPS 64(DX), Z4, Z4
+	VADDPS 128(DX), Z5, Z5
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	ADDQ    R10, R9
+	VMOVUPS Z3, (R9)
+	VMOVUPS Z4, 64(R9)
+	VMOVUPS Z5, 128(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -17408,16 +18694,17 @@ tail1stepend:
 	VFMADD231PS  Z27, Z26, Z2
 
 tail1stepeven:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -17425,23 +18712,32 @@ tail1set:
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z24
+	VMOVUPS (BX), Z24
 	VADDPS  Z24, Z0, Z0
-	VMOVUPS 64(DX), Z25
+	VMOVUPS 64(BX), Z25
 	VADDPS  Z25, Z1, Z1
-	VMOVUPS 128(DX), Z26
+	VMOVUPS 128(BX), Z26
 	VADDPS  Z26, Z2, Z2
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	VADDPS 64(CX), Z1, Z1
+	VADDPS 128(CX), Z2, Z2
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:

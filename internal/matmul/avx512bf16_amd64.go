@@ -4,25 +4,25 @@
 
 package matmul
 
-// multiply1AVX512BF16 sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].
+// multiply1AVX512BF16 sets sums[r][c], or adds to it if add has bit 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].
 // Rows of sums and b have 1 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
 // with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
 //
 //go:noescape
 func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AVX512BF16 sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].
+// multiply2AVX512BF16 sets sums[r][c], or adds to it if add has bit 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].
 // Rows of sums and b have 2 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
 // with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
 //
 //go:noescape
 func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply3AVX512BF16 sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].
+// multiply3AVX512BF16 sets sums[r][c], or adds to it if add has bit 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].
 // Rows of sums and b have 3 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
+// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
 // with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
 //
 //go:noescape

@@ -295,8 +295,9 @@ fetch1stepone:
 	JNZ  fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -307,9 +308,9 @@ fetch1stepend:
 	VADDPS 448(AX), Z7, Z7
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -322,9 +323,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -335,25 +336,46 @@ fetch1last:
 	VADDPS  Z8, Z7, Z7
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000200, AX
@@ -643,8 +665,9 @@ fetch3stepone:
 	JNZ  fetch3stepone
 
 fetch3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -655,9 +678,9 @@ fetch3stepend:
 	VADDPS 448(AX), Z7, Z7
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -670,9 +693,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -683,25 +706,46 @@ fetch3last:
 	VADDPS  Z8, Z7, Z7
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000200, AX
@@ -987,8 +1031,9 @@ fetch12stepone:
 	JNZ  fetch12stepone
 
 fetch12stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -999,9 +1044,9 @@ fetch12stepend:
 	VADDPS 448(AX), Z7, Z7
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1014,9 +1059,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -1027,25 +1072,46 @@ fetch12last:
 	VADDPS  Z8, Z7, Z7
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z7, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+	VADDPS (R10), Z7, Z7
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z7, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000200, AX
@@ -1307,8 +1373,9 @@ tail7stepone:
 	JNZ  tail7stepone
 
 tail7stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -1318,9 +1385,9 @@ tail7stepend:
 	VADDPS 384(AX), Z6, Z6
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1332,9 +1399,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -1344,23 +1411,42 @@ tail7last:
 	VADDPS  Z8, Z6, Z6
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -1579,8 +1665,9 @@ tail6stepone:
 	JNZ  tail6stepone
 
 tail6stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -1589,9 +1676,9 @@ tail6stepend:
 	VADDPS 320(AX), Z5, Z5
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1602,9 +1689,9 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -1613,21 +1700,38 @@ tail6last:
 	VADDPS  Z8, Z5, Z5
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z5, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+	VADDPS (R10), Z5, Z5
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z5, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -1818,8 +1922,9 @@ tail5stepone:
 	JNZ  tail5stepone
 
 tail5stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -1827,9 +1932,9 @@ tail5stepend:
 	VADDPS 256(AX), Z4, Z4
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -1839,9 +1944,9 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z8
+	VMOVUPS (R12), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
@@ -1849,19 +1954,34 @@ tail5last:
 	VADDPS  Z8, Z4, Z4
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z1, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	ADDQ   R12, R10
+	VADDPS (R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z1, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -2021,17 +2141,18 @@ tail4stepone:
 	JNZ  tail4stepone
 
 tail4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 	VADDPS 192(AX), Z3, Z3
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -2040,26 +2161,39 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z8
+	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
 	VADDPS  Z8, Z3, Z3
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z1, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	ADDQ   R11, R9
+	VADDPS (R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -2191,16 +2325,17 @@ tail3stepone:
 	JNZ  tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -2208,23 +2343,34 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z8
+	VMOVUPS (R11), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 	VADDPS  Z8, Z2, Z2
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z1, (R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	ADDQ   R11, R9
+	VADDPS (R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z1, (R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -2328,35 +2474,45 @@ tail2stepone:
 	JNZ  tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z8
+	VMOVUPS (R10), Z8
 	VADDPS  Z8, Z0, Z0
 	VADDPS  Z8, Z1, Z1
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	ADDQ    R9, DX
-	VMOVUPS Z1, (DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	ADDQ   R10, DX
+	VADDPS (DX), Z1, Z1
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	ADDQ    R10, R9
+	VMOVUPS Z1, (R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -2432,30 +2588,38 @@ tail1stepone:
 	JNZ  tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z8
+	VMOVUPS (BX), Z8
 	VADDPS  Z8, Z0, Z0
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -2940,8 +3104,9 @@ fetch1stepone:
 	JNZ  fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -2960,9 +3125,9 @@ fetch1stepend:
 	VADDPS 960(AX), Z15, Z15
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -2983,9 +3148,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -2994,7 +3159,7 @@ fetch1last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -3005,33 +3170,62 @@ fetch1last:
 	VADDPS  Z17, Z15, Z15
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000400, AX
@@ -3502,8 +3696,9 @@ fetch3stepone:
 	JNZ  fetch3stepone
 
 fetch3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -3522,9 +3717,9 @@ fetch3stepend:
 	VADDPS 960(AX), Z15, Z15
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -3545,9 +3740,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -3556,7 +3751,7 @@ fetch3last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -3567,33 +3762,62 @@ fetch3last:
 	VADDPS  Z17, Z15, Z15
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000400, AX
@@ -4060,8 +4284,9 @@ fetch12stepone:
 	JNZ  fetch12stepone
 
 fetch12stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -4080,9 +4305,9 @@ fetch12stepend:
 	VADDPS 960(AX), Z15, Z15
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -4103,9 +4328,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -4114,7 +4339,7 @@ fetch12last:
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
 	VADDPS  Z16, Z14, Z14
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -4125,33 +4350,62 @@ fetch12last:
 	VADDPS  Z17, Z15, Z15
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z14, (R10)
-	VMOVUPS Z15, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+	VADDPS (R10), Z14, Z14
+	VADDPS 64(R10), Z15, Z15
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z14, (R11)
+	VMOVUPS Z15, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000400, AX
@@ -4577,8 +4831,9 @@ tail7stepone:
 	JNZ  tail7stepone
 
 tail7stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -4595,9 +4850,9 @@ tail7stepend:
 	VADDPS 832(AX), Z13, Z13
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -4616,9 +4871,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
@@ -4626,7 +4881,7 @@ tail7last:
 	VADDPS  Z16, Z8, Z8
 	VADDPS  Z16, Z10, Z10
 	VADDPS  Z16, Z12, Z12
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -4636,30 +4891,56 @@ tail7last:
 	VADDPS  Z17, Z13, Z13
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -5020,8 +5301,9 @@ tail6stepone:
 	JNZ  tail6stepone
 
 tail6stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5036,9 +5318,9 @@ tail6stepend:
 	VADDPS 704(AX), Z11, Z11
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -5055,16 +5337,16 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
 	VADDPS  Z16, Z8, Z8
 	VADDPS  Z16, Z10, Z10
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -5073,27 +5355,50 @@ tail6last:
 	VADDPS  Z17, Z11, Z11
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z10, (R10)
-	VMOVUPS Z11, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+	VADDPS (R10), Z10, Z10
+	VADDPS 64(R10), Z11, Z11
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z10, (R11)
+	VMOVUPS Z11, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -5404,8 +5709,9 @@ tail5stepone:
 	JNZ  tail5stepone
 
 tail5stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5418,9 +5724,9 @@ tail5stepend:
 	VADDPS 576(AX), Z9, Z9
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -5435,15 +5741,15 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z16
+	VMOVUPS (R12), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
 	VADDPS  Z16, Z8, Z8
-	VMOVUPS 64(R11), Z17
+	VMOVUPS 64(R12), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
@@ -5451,24 +5757,44 @@ tail5last:
 	VADDPS  Z17, Z9, Z9
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z8, (R10)
-	VMOVUPS Z9, 64(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	ADDQ   R12, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	ADDQ   R12, R10
+	VADDPS (R10), Z4, Z4
+	VADDPS 64(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	ADDQ   R12, R10
+	VADDPS (R10), Z8, Z8
+	VADDPS 64(R10), Z9, Z9
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z2, (R11)
+	VMOVUPS Z3, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z4, (R11)
+	VMOVUPS Z5, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z8, (R11)
+	VMOVUPS Z9, 64(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -5726,8 +6052,9 @@ tail4stepone:
 	JNZ  tail4stepone
 
 tail4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5738,9 +6065,9 @@ tail4stepend:
 	VADDPS 448(AX), Z7, Z7
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -5753,35 +6080,52 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z16
+	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
 	VADDPS  Z16, Z6, Z6
-	VMOVUPS 64(R10), Z17
+	VMOVUPS 64(R11), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
 	VADDPS  Z17, Z7, Z7
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	VADDPS 64(R9), Z3, Z3
+	ADDQ   R11, R9
+	VADDPS (R9), Z4, Z4
+	VADDPS 64(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -5989,8 +6333,9 @@ tail3stepone:
 	JNZ  tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -5999,9 +6344,9 @@ tail3stepend:
 	VADDPS 320(AX), Z5, Z5
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -6012,30 +6357,44 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z16
+	VMOVUPS (R11), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
 	VADDPS  Z16, Z4, Z4
-	VMOVUPS 64(R10), Z17
+	VMOVUPS 64(R11), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 	VADDPS  Z17, Z5, Z5
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	ADDQ   R11, R9
+	VADDPS (R9), Z2, Z2
+	VADDPS 64(R9), Z3, Z3
+	ADDQ   R11, R9
+	VADDPS (R9), Z4, Z4
+	VADDPS 64(R9), Z5, Z5
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -6193,17 +6552,18 @@ tail2stepone:
 	JNZ  tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 	VADDPS 192(AX), Z3, Z3
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -6212,25 +6572,36 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z16
+	VMOVUPS (R10), Z16
 	VADDPS  Z16, Z0, Z0
 	VADDPS  Z16, Z2, Z2
-	VMOVUPS 64(R9), Z17
+	VMOVUPS 64(R10), Z17
 	VADDPS  Z17, Z1, Z1
 	VADDPS  Z17, Z3, Z3
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	VMOVUPS Z1, 64(DX)
-	ADDQ    R9, DX
-	VMOVUPS Z2, (DX)
-	VMOVUPS Z3, 64(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	VADDPS 64(DX), Z1, Z1
+	ADDQ   R10, DX
+	VADDPS (DX), Z2, Z2
+	VADDPS 64(DX), Z3, Z3
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R10, R9
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -6338,35 +6709,44 @@ tail1stepone:
 	JNZ  tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z16
+	VMOVUPS (BX), Z16
 	VADDPS  Z16, Z0, Z0
-	VMOVUPS 64(DX), Z17
+	VMOVUPS 64(BX), Z17
 	VADDPS  Z17, Z1, Z1
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	VADDPS 64(CX), Z1, Z1
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:
@@ -7037,8 +7417,9 @@ fetch1stepone:
 	JNZ  fetch1stepone
 
 fetch1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch1set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -7065,9 +7446,9 @@ fetch1stepend:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch1set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -7096,9 +7477,9 @@ fetch1set:
 	JMP     fetch1stored
 
 fetch1last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch1plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -7107,7 +7488,7 @@ fetch1last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -7116,7 +7497,7 @@ fetch1last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -7127,41 +7508,78 @@ fetch1last:
 	VADDPS  Z26, Z23, Z23
 
 fetch1plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch1anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch1anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch1stored:
 	ADDQ $0x00000600, AX
@@ -7813,8 +8231,9 @@ fetch3stepone:
 	JNZ  fetch3stepone
 
 fetch3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch3set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -7841,9 +8260,9 @@ fetch3stepend:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch3set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -7872,9 +8291,9 @@ fetch3set:
 	JMP     fetch3stored
 
 fetch3last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch3plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -7883,7 +8302,7 @@ fetch3last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -7892,7 +8311,7 @@ fetch3last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -7903,41 +8322,78 @@ fetch3last:
 	VADDPS  Z26, Z23, Z23
 
 fetch3plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch3anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch3anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch3stored:
 	ADDQ $0x00000600, AX
@@ -8585,8 +9041,9 @@ fetch12stepone:
 	JNZ  fetch12stepone
 
 fetch12stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     fetch12set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     fetch12set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -8613,9 +9070,9 @@ fetch12stepend:
 	VADDPS 1472(AX), Z23, Z23
 
 fetch12set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     fetch12last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -8644,9 +9101,9 @@ fetch12set:
 	JMP     fetch12stored
 
 fetch12last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      fetch12plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -8655,7 +9112,7 @@ fetch12last:
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
 	VADDPS  Z24, Z21, Z21
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -8664,7 +9121,7 @@ fetch12last:
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
 	VADDPS  Z25, Z22, Z22
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -8675,41 +9132,78 @@ fetch12last:
 	VADDPS  Z26, Z23, Z23
 
 fetch12plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z21, (R10)
-	VMOVUPS Z22, 64(R10)
-	VMOVUPS Z23, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     fetch12anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+	VADDPS (R10), Z21, Z21
+	VADDPS 64(R10), Z22, Z22
+	VADDPS 128(R10), Z23, Z23
+	ADDQ   R12, R10
+
+fetch12anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z21, (R11)
+	VMOVUPS Z22, 64(R11)
+	VMOVUPS Z23, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 fetch12stored:
 	ADDQ $0x00000600, AX
@@ -9299,8 +9793,9 @@ tail7stepone:
 	JNZ  tail7stepone
 
 tail7stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail7set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail7set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -9324,9 +9819,9 @@ tail7stepend:
 	VADDPS 1280(AX), Z20, Z20
 
 tail7set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail7last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -9352,9 +9847,9 @@ tail7set:
 	JMP     tail7stored
 
 tail7last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail7plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
@@ -9362,7 +9857,7 @@ tail7last:
 	VADDPS  Z24, Z12, Z12
 	VADDPS  Z24, Z15, Z15
 	VADDPS  Z24, Z18, Z18
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
@@ -9370,7 +9865,7 @@ tail7last:
 	VADDPS  Z25, Z13, Z13
 	VADDPS  Z25, Z16, Z16
 	VADDPS  Z25, Z19, Z19
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -9380,37 +9875,70 @@ tail7last:
 	VADDPS  Z26, Z20, Z20
 
 tail7plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z18, (R10)
-	VMOVUPS Z19, 64(R10)
-	VMOVUPS Z20, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail7anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+	VADDPS (R10), Z18, Z18
+	VADDPS 64(R10), Z19, Z19
+	VADDPS 128(R10), Z20, Z20
+	ADDQ   R12, R10
+
+tail7anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z18, (R11)
+	VMOVUPS Z19, 64(R11)
+	VMOVUPS Z20, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail7stored:
 tail7done:
@@ -9913,8 +10441,9 @@ tail6stepone:
 	JNZ  tail6stepone
 
 tail6stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail6set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail6set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -9935,9 +10464,9 @@ tail6stepend:
 	VADDPS 1088(AX), Z17, Z17
 
 tail6set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail6last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -9960,23 +10489,23 @@ tail6set:
 	JMP     tail6stored
 
 tail6last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail6plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
 	VADDPS  Z24, Z12, Z12
 	VADDPS  Z24, Z15, Z15
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
 	VADDPS  Z25, Z13, Z13
 	VADDPS  Z25, Z16, Z16
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -9985,33 +10514,62 @@ tail6last:
 	VADDPS  Z26, Z17, Z17
 
 tail6plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z15, (R10)
-	VMOVUPS Z16, 64(R10)
-	VMOVUPS Z17, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail6anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+	VADDPS (R10), Z15, Z15
+	VADDPS 64(R10), Z16, Z16
+	VADDPS 128(R10), Z17, Z17
+	ADDQ   R12, R10
+
+tail6anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z15, (R11)
+	VMOVUPS Z16, 64(R11)
+	VMOVUPS Z17, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail6stored:
 tail6done:
@@ -10442,8 +11000,9 @@ tail5stepone:
 	JNZ  tail5stepone
 
 tail5stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail5set
+	MOVQ   add+48(FP), R10
+	TESTQ  $0x00000001, R10
+	JZ     tail5set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -10461,9 +11020,9 @@ tail5stepend:
 	VADDPS 896(AX), Z14, Z14
 
 tail5set:
-	MOVQ    c+56(FP), R10
-	MOVQ    bias+72(FP), R11
-	TESTQ   R10, R10
+	MOVQ    c+56(FP), R11
+	MOVQ    bias+72(FP), R12
+	TESTQ   R11, R11
 	JNZ     tail5last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -10483,21 +11042,21 @@ tail5set:
 	JMP     tail5stored
 
 tail5last:
-	TESTQ   R11, R11
+	TESTQ   R12, R12
 	JZ      tail5plain
-	VMOVUPS (R11), Z24
+	VMOVUPS (R12), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
 	VADDPS  Z24, Z12, Z12
-	VMOVUPS 64(R11), Z25
+	VMOVUPS 64(R12), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
 	VADDPS  Z25, Z13, Z13
-	VMOVUPS 128(R11), Z26
+	VMOVUPS 128(R12), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
@@ -10505,29 +11064,54 @@ tail5last:
 	VADDPS  Z26, Z14, Z14
 
 tail5plain:
-	MOVQ    cStep+64(FP), R11
-	SHLQ    $0x02, R11
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	VMOVUPS Z2, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z3, (R10)
-	VMOVUPS Z4, 64(R10)
-	VMOVUPS Z5, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	VMOVUPS Z8, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z9, (R10)
-	VMOVUPS Z10, 64(R10)
-	VMOVUPS Z11, 128(R10)
-	ADDQ    R11, R10
-	VMOVUPS Z12, (R10)
-	VMOVUPS Z13, 64(R10)
-	VMOVUPS Z14, 128(R10)
-	ADDQ    R11, R10
-	MOVQ    R10, c+56(FP)
+	MOVQ   cStep+64(FP), R12
+	SHLQ   $0x02, R12
+	TESTQ  $0x00000002, R10
+	JZ     tail5anew
+	MOVQ   R11, R10
+	VADDPS (R10), Z0, Z0
+	VADDPS 64(R10), Z1, Z1
+	VADDPS 128(R10), Z2, Z2
+	ADDQ   R12, R10
+	VADDPS (R10), Z3, Z3
+	VADDPS 64(R10), Z4, Z4
+	VADDPS 128(R10), Z5, Z5
+	ADDQ   R12, R10
+	VADDPS (R10), Z6, Z6
+	VADDPS 64(R10), Z7, Z7
+	VADDPS 128(R10), Z8, Z8
+	ADDQ   R12, R10
+	VADDPS (R10), Z9, Z9
+	VADDPS 64(R10), Z10, Z10
+	VADDPS 128(R10), Z11, Z11
+	ADDQ   R12, R10
+	VADDPS (R10), Z12, Z12
+	VADDPS 64(R10), Z13, Z13
+	VADDPS 128(R10), Z14, Z14
+	ADDQ   R12, R10
+
+tail5anew:
+	VMOVUPS Z0, (R11)
+	VMOVUPS Z1, 64(R11)
+	VMOVUPS Z2, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z3, (R11)
+	VMOVUPS Z4, 64(R11)
+	VMOVUPS Z5, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z6, (R11)
+	VMOVUPS Z7, 64(R11)
+	VMOVUPS Z8, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z9, (R11)
+	VMOVUPS Z10, 64(R11)
+	VMOVUPS Z11, 128(R11)
+	ADDQ    R12, R11
+	VMOVUPS Z12, (R11)
+	VMOVUPS Z13, 64(R11)
+	VMOVUPS Z14, 128(R11)
+	ADDQ    R12, R11
+	MOVQ    R11, c+56(FP)
 
 tail5stored:
 tail5done:
@@ -10883,8 +11467,9 @@ tail4stepone:
 	JNZ  tail4stepone
 
 tail4stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail4set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail4set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -10899,9 +11484,9 @@ tail4stepend:
 	VADDPS 704(AX), Z11, Z11
 
 tail4set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail4last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -10918,44 +11503,65 @@ tail4set:
 	JMP     tail4stored
 
 tail4last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail4plain
-	VMOVUPS (R10), Z24
+	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
 	VADDPS  Z24, Z9, Z9
-	VMOVUPS 64(R10), Z25
+	VMOVUPS 64(R11), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
 	VADDPS  Z25, Z10, Z10
-	VMOVUPS 128(R10), Z26
+	VMOVUPS 128(R11), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
 	VADDPS  Z26, Z11, Z11
 
 tail4plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	VMOVUPS Z2, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	VMOVUPS Z5, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	VMOVUPS Z8, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z9, (R9)
-	VMOVUPS Z10, 64(R9)
-	VMOVUPS Z11, 128(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail4anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	VADDPS 128(R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	VADDPS 64(R9), Z4, Z4
+	VADDPS 128(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	VADDPS 128(R9), Z8, Z8
+	ADDQ   R11, R9
+	VADDPS (R9), Z9, Z9
+	VADDPS 64(R9), Z10, Z10
+	VADDPS 128(R9), Z11, Z11
+	ADDQ   R11, R9
+
+tail4anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z2, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	VMOVUPS Z4, 64(R10)
+	VMOVUPS Z5, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z8, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z9, (R10)
+	VMOVUPS Z10, 64(R10)
+	VMOVUPS Z11, 128(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail4stored:
 tail4done:
@@ -11239,8 +11845,9 @@ tail3stepone:
 	JNZ  tail3stepone
 
 tail3stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail3set
+	MOVQ   add+48(FP), R9
+	TESTQ  $0x00000001, R9
+	JZ     tail3set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -11252,9 +11859,9 @@ tail3stepend:
 	VADDPS 512(AX), Z8, Z8
 
 tail3set:
-	MOVQ    c+56(FP), R9
-	MOVQ    bias+72(FP), R10
-	TESTQ   R9, R9
+	MOVQ    c+56(FP), R10
+	MOVQ    bias+72(FP), R11
+	TESTQ   R10, R10
 	JNZ     tail3last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -11268,37 +11875,54 @@ tail3set:
 	JMP     tail3stored
 
 tail3last:
-	TESTQ   R10, R10
+	TESTQ   R11, R11
 	JZ      tail3plain
-	VMOVUPS (R10), Z24
+	VMOVUPS (R11), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
 	VADDPS  Z24, Z6, Z6
-	VMOVUPS 64(R10), Z25
+	VMOVUPS 64(R11), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
 	VADDPS  Z25, Z7, Z7
-	VMOVUPS 128(R10), Z26
+	VMOVUPS 128(R11), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 	VADDPS  Z26, Z8, Z8
 
 tail3plain:
-	MOVQ    cStep+64(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	VMOVUPS Z2, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z3, (R9)
-	VMOVUPS Z4, 64(R9)
-	VMOVUPS Z5, 128(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	VMOVUPS Z8, 128(R9)
-	ADDQ    R10, R9
-	MOVQ    R9, c+56(FP)
+	MOVQ   cStep+64(FP), R11
+	SHLQ   $0x02, R11
+	TESTQ  $0x00000002, R9
+	JZ     tail3anew
+	MOVQ   R10, R9
+	VADDPS (R9), Z0, Z0
+	VADDPS 64(R9), Z1, Z1
+	VADDPS 128(R9), Z2, Z2
+	ADDQ   R11, R9
+	VADDPS (R9), Z3, Z3
+	VADDPS 64(R9), Z4, Z4
+	VADDPS 128(R9), Z5, Z5
+	ADDQ   R11, R9
+	VADDPS (R9), Z6, Z6
+	VADDPS 64(R9), Z7, Z7
+	VADDPS 128(R9), Z8, Z8
+	ADDQ   R11, R9
+
+tail3anew:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z2, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z3, (R10)
+	VMOVUPS Z4, 64(R10)
+	VMOVUPS Z5, 128(R10)
+	ADDQ    R11, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z8, 128(R10)
+	ADDQ    R11, R10
+	MOVQ    R10, c+56(FP)
 
 tail3stored:
 tail3done:
@@ -11510,8 +12134,9 @@ tail2stepone:
 	JNZ  tail2stepone
 
 tail2stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail2set
+	MOVQ   add+48(FP), DX
+	TESTQ  $0x00000001, DX
+	JZ     tail2set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
@@ -11520,9 +12145,9 @@ tail2stepend:
 	VADDPS 320(AX), Z5, Z5
 
 tail2set:
-	MOVQ    c+56(FP), DX
-	MOVQ    bias+72(FP), R9
-	TESTQ   DX, DX
+	MOVQ    c+56(FP), R9
+	MOVQ    bias+72(FP), R10
+	TESTQ   R9, R9
 	JNZ     tail2last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -11533,30 +12158,43 @@ tail2set:
 	JMP     tail2stored
 
 tail2last:
-	TESTQ   R9, R9
+	TESTQ   R10, R10
 	JZ      tail2plain
-	VMOVUPS (R9), Z24
+	VMOVUPS (R10), Z24
 	VADDPS  Z24, Z0, Z0
 	VADDPS  Z24, Z3, Z3
-	VMOVUPS 64(R9), Z25
+	VMOVUPS 64(R10), Z25
 	VADDPS  Z25, Z1, Z1
 	VADDPS  Z25, Z4, Z4
-	VMOVUPS 128(R9), Z26
+	VMOVUPS 128(R10), Z26
 	VADDPS  Z26, Z2, Z2
 	VADDPS  Z26, Z5, Z5
 
 tail2plain:
-	MOVQ    cStep+64(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (DX)
-	VMOVUPS Z1, 64(DX)
-	VMOVUPS Z2, 128(DX)
-	ADDQ    R9, DX
-	VMOVUPS Z3, (DX)
-	VMOVUPS Z4, 64(DX)
-	VMOVUPS Z5, 128(DX)
-	ADDQ    R9, DX
-	MOVQ    DX, c+56(FP)
+	MOVQ   cStep+64(FP), R10
+	SHLQ   $0x02, R10
+	TESTQ  $0x00000002, DX
+	JZ     tail2anew
+	MOVQ   R9, DX
+	VADDPS (DX), Z0, Z0
+	VADDPS 64(DX), Z1, Z1
+	VADDPS 128(DX), Z2, Z2
+	ADDQ   R10, DX
+	VADDPS (DX), Z3, Z3
+	VADDPS 64(DX), Z4, Z4
+	VADDPS 128(DX), Z5, Z5
+	ADDQ   R10, DX
+
+tail2anew:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	ADDQ    R10, R9
+	VMOVUPS Z3, (R9)
+	VMOVUPS Z4, 64(R9)
+	VMOVUPS Z5, 128(R9)
+	ADDQ    R10, R9
+	MOVQ    R9, c+56(FP)
 
 tail2stored:
 tail2done:
@@ -11696,16 +12334,17 @@ tail1stepone:
 	JNZ  tail1stepone
 
 tail1stepend:
-	CMPQ   add+48(FP), $0x00
-	JE     tail1set
+	MOVQ   add+48(FP), CX
+	TESTQ  $0x00000001, CX
+	JZ     tail1set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
 
 tail1set:
-	MOVQ    c+56(FP), CX
-	MOVQ    bias+72(FP), DX
-	TESTQ   CX, CX
+	MOVQ    c+56(FP), DX
+	MOVQ    bias+72(FP), BX
+	TESTQ   DX, DX
 	JNZ     tail1last
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
@@ -11713,23 +12352,32 @@ tail1set:
 	JMP     tail1stored
 
 tail1last:
-	TESTQ   DX, DX
+	TESTQ   BX, BX
 	JZ      tail1plain
-	VMOVUPS (DX), Z24
+	VMOVUPS (BX), Z24
 	VADDPS  Z24, Z0, Z0
-	VMOVUPS 64(DX), Z25
+	VMOVUPS 64(BX), Z25
 	VADDPS  Z25, Z1, Z1
-	VMOVUPS 128(DX), Z26
+	VMOVUPS 128(BX), Z26
 	VADDPS  Z26, Z2, Z2
 
 tail1plain:
-	MOVQ    cStep+64(FP), AX
-	SHLQ    $0x02, AX
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	ADDQ    AX, CX
-	MOVQ    CX, c+56(FP)
+	MOVQ   cStep+64(FP), AX
+	SHLQ   $0x02, AX
+	TESTQ  $0x00000002, CX
+	JZ     tail1anew
+	MOVQ   DX, CX
+	VADDPS (CX), Z0, Z0
+	VADDPS 64(CX), Z1, Z1
+	VADDPS 128(CX), Z2, Z2
+	ADDQ   AX, CX
+
+tail1anew:
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	ADDQ    AX, DX
+	MOVQ    DX, c+56(FP)
 
 tail1stored:
 tail1done:

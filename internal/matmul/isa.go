@@ -15,6 +15,7 @@ type isa struct {
 	block       int     // floats of rows of A that stay in the second-level cache beside a panel
 	wide        int     // vectors of a panel
 	depth       int     // of which K of pairs is made a multiple
+	adds        bool    // multiply adds to C itself, too
 	tiles       bool    // of AMX: multiply writes sums alone, of as many rows as fill tiles
 	fetch       []int   // with how many tiles multiply may prefetch, 1 among them; ascending
 

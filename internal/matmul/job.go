@@ -23,7 +23,8 @@ type job struct {
 	copied  int  // where in a worker's memory that is, after the sums,
 	rounded int  // where its pairs are,
 	widened int  // and a part of B
-	plain   bool // C is the product, or that and a bias
+	plain   bool // C is the product, or that and a bias,
+	adds    int  // and what is in C; then 2
 	items   int64
 	next    atomic.Int64
 	workers int
@@ -77,9 +78,23 @@ func (j *job) plan() {
 			j.group = 1
 		}
 	}
-	j.plain = a.Activation == None && a.Before.Data == nil && a.Residual.Data == nil && !a.Accumulate
+	j.follow()
 	j.items = int64(j.count())
 	j.hold(j.layout())
+}
+
+// follow sets what follows the sums, which the routines do by themselves where it is no more
+// than a bias and what C holds.
+func (j *job) follow() {
+	a := &j.args
+	itself := a.Residual.Data != nil && &a.Residual.Data[0] == &a.C.Data[0] && a.Residual.RowStride == a.C.RowStride
+	j.plain, j.adds = a.Activation == None && a.Before.Data == nil, 0
+	switch {
+	case itself && !a.Accumulate && j.isa.adds, a.Residual.Data == nil && a.Accumulate && j.isa.adds:
+		j.adds = 2
+	case a.Residual.Data != nil || a.Accumulate:
+		j.plain = false
+	}
 }
 
 // layout sets where things are in a worker's memory, each at a cache line, and returns how
@@ -188,7 +203,8 @@ func (j *job) block(work []float32, row, first int) {
 }
 
 // follows returns where the part of B lies that follows a panel's part in an item. After the
-// last one that is the next item's, if workers take items in turns.
+// last one that is the next item's, if workers take items in turns, and after all of B what
+// follows in its block: with few rows that is the part of the next product.
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
@@ -200,6 +216,9 @@ func (j *job) follows(panel, first, last, from, n int) int {
 		panel, from = ahead, 0
 	case j.rows < j.args.C.Rows: // other rows begin anew
 		panel, from = ahead%j.cut.count(), 0
+	default:
+		b := j.args.B
+		return b.at(j.cut.vectors*j.isa.lanes, 0, 0) + (ahead-j.cut.count())*b.at(0, n, j.cut.size*j.isa.lanes)
 	}
 	col, width := j.cut.at(panel)
 	return j.args.B.at(col, from, width)
@@ -255,7 +274,7 @@ func (j *job) part(p *part, work []float32, next int) {
 // multiply calls the routine for the part's panel. What becomes C goes to c, if that is not nil.
 func (j *job) multiply(p *part, c, bias *float32, next int) {
 	b, i := j.args.B, p.width/j.isa.lanes-1
-	at, add, cStep, ahead, fetch := b.at(p.col, p.from, p.width), min(p.from, 1), j.args.C.RowStride, b.ahead(next), j.fetchTiles(p.rows)
+	at, add, cStep, ahead, fetch := b.at(p.col, p.from, p.width), min(p.from, 1)|j.adds, j.args.C.RowStride, b.ahead(next), j.fetchTiles(p.rows)
 	switch {
 	case b.made == Float32:
 		j.isa.multiply[i](&p.sums[0], &p.a.Data[0], &b.memory[at], p.a.RowStride, p.n, p.rows, add, c, cStep, bias, ahead, fetch)

@@ -104,7 +104,7 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 
 // Pack is p.Pack(b) by so many goroutines at most, 0 for GOMAXPROCS.
 func (e *Engine) Pack(p *Packed, b Matrix, most int) {
-	p.begin(&b)
+	p.begin(&b, nil)
 	if p.empty() {
 		return
 	}

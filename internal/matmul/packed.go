@@ -13,6 +13,7 @@ type Packed struct {
 
 	memory []float32 // of Float32
 	pairs  []uint32  // of the others
+	then   []float32 // what follows in the block
 	k, n   int
 	made   Precision // by Pack
 	isa    *isa
@@ -25,16 +26,19 @@ func (p *Packed) Dims() (k, n int) { return p.k, p.n }
 // Pack makes p the packed form of b, in p's memory where that is large enough. A matrix that
 // reaches beyond its memory, or has more elements than that, leaves p such that every product
 // with it is a *flashkit.ProblemError.
-func (p *Packed) Pack(b Matrix) {
-	p.begin(&b)
+func (p *Packed) Pack(b Matrix) { p.PackIn(nil, b) }
+
+// PackIn is Pack into memory of a block, where that has enough left.
+func (p *Packed) PackIn(block *Block, b Matrix) {
+	p.begin(&b, block)
 	for item := range p.items(&b) {
 		p.pack(&b, int(item))
 	}
 }
 
 // begin checks b and makes room for it.
-func (p *Packed) begin(b *Matrix) {
-	p.k, p.n, p.memory, p.pairs = 0, 0, p.memory[:0], p.pairs[:0]
+func (p *Packed) begin(b *Matrix, block *Block) {
+	p.k, p.n, p.memory, p.pairs, p.then = 0, 0, p.memory[:0], p.pairs[:0], nil
 	p.made, p.isa = p.Precision, chosen.of(p.Precision)
 	if p.made >= Precisions {
 		p.err = problem("B.Precision", uint8(p.made), "must be Float32, BF16Weights or BF16")
@@ -50,8 +54,14 @@ func (p *Packed) begin(b *Matrix) {
 	}
 	p.k, p.n = b.Rows, b.Cols
 	words := p.depth() * p.cut().vectors * p.isa.lanes
+	x, then := block.take(words)
+	p.then = then
 	switch {
 	case words == 0:
+	case x != nil && p.made == Float32:
+		p.memory = x
+	case x != nil:
+		p.pairs = unsafe.Slice((*uint32)(unsafe.Pointer(&x[0])), words)
 	case p.made == Float32:
 		p.memory = aligned(p.memory, words)
 	default:
@@ -81,8 +91,11 @@ func (p *Packed) at(col, from, width int) int {
 // empty reports whether there is nothing to pack.
 func (p *Packed) empty() bool { return len(p.memory)+len(p.pairs) == 0 }
 
-// ahead returns the address of what is packed at an index, or of the end.
+// ahead returns the address of what is packed at an index, or of what follows, or of the end.
 func (p *Packed) ahead(i int) *byte {
+	if next := i - len(p.memory) - len(p.pairs); next >= 0 && next < len(p.then) {
+		return (*byte)(unsafe.Pointer(&p.then[next]))
+	}
 	if p.made == Float32 {
 		return (*byte)(unsafe.Pointer(&p.memory[min(i, len(p.memory)-1)]))
 	}

@@ -42,7 +42,7 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := loader{file: f, precision: precisions[c.Precision]}
+	l := loader{file: f, precision: precisions[c.Precision], block: blockFor(&c, f)}
 	if _, ok := f.Tensor("embeddings.word_embeddings.weight"); !ok {
 		l.prefix = "bert."
 	}
@@ -69,8 +69,23 @@ type loader struct {
 	file      *safetensors.File
 	prefix    string
 	precision matmul.Precision
+	block     *matmul.Block
 	err       error
 	qkv       []float32 // of a layer, before it is packed
+}
+
+// blockFor returns memory for the weights of all layers in the order of their use, but no more
+// than the file has: a config may ask for any number.
+func blockFor(c *Config, f *safetensors.File) *matmul.Block {
+	h, bytes := float64(c.Hidden), 0.0
+	for i := range f.Tensors {
+		bytes += float64(len(f.Tensors[i].Data))
+	}
+	words := float64(c.Layers) * (4*h*h + 2*h*float64(c.Intermediate))
+	if precisions[c.Precision] != matmul.Float32 {
+		words /= 2
+	}
+	return matmul.NewBlock(int(min(words, bytes/4)))
 }
 
 func (l *loader) layer(prefix string, c *Config) (x layer) {
@@ -98,7 +113,7 @@ func (l *loader) linear(p *matmul.Packed, name string, out, in int) []float32 {
 func (l *loader) pack(p *matmul.Packed, x []float32, out, in int) {
 	if l.err == nil {
 		p.Precision = l.precision
-		p.Pack(matmul.Dense(x, out, in).T())
+		p.PackIn(l.block, matmul.Dense(x, out, in).T())
 	}
 }
 

@@ -53,18 +53,18 @@ type panel struct {
 func (g *generator) multiplyPanel(vectors int) {
 	if g.bf16 {
 		g.panel(&panel{vectors: vectors}, "multiply", "a, b *uint32",
-			"sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].")
+			"sets sums[r][c], or adds to it if add has bit 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].")
 		return
 	}
 	g.panel(&panel{vectors: vectors}, "multiply", "a, b *float32",
-		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] b[i][c].")
+		"sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] b[i][c].")
 }
 
 // widenPanel emits C += A B for a panel of pairs of bf16, each of which is the upper half of
 // a float32. A product is exact before it is added.
 func (g *generator) widenPanel(vectors int) {
 	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
-		"sets sums[r][c], or adds to it if add is not 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].")
+		"sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].")
 }
 
 // panel emits a routine that multiplies.
@@ -73,7 +73,7 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
 		fmt.Sprintf("Rows of sums and b have %d vectors. If c is not nil, what would be sums goes to rows of c, cStep", vectors),
-		"elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,",
+		"elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,",
 		fmt.Sprintf("with the first fetch tiles of its rows: %v of them. k > 0.", anyOf(fetches)))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b, p.k, p.rows, p.ahead = param("b"), param("k"), param("rows"), param("ahead")
@@ -202,8 +202,10 @@ func (g *generator) storeTile(p *panel, acc [][]VecPhysical, name string) {
 			}
 		}
 	}
-	CMPQ(address("add"), Imm(0))
-	JE(LabelRef(name + "set"))
+	add := GP64()
+	MOVQ(address("add"), add)
+	TESTQ(U32(1), add)
+	JZ(LabelRef(name + "set"))
 	eachSum(func(z VecPhysical, m Mem) { VADDPS(m, z, z) })
 	Label(name + "set")
 	c, bias := param("c"), param("bias")
@@ -222,6 +224,17 @@ func (g *generator) storeTile(p *panel, acc [][]VecPhysical, name string) {
 	}
 	Label(name + "plain")
 	step := bytes(param("cStep"))
+	TESTQ(U32(2), add)
+	JZ(LabelRef(name + "anew"))
+	into := GP64()
+	MOVQ(c, into)
+	for r := range acc {
+		for v, z := range acc[r] {
+			VADDPS(g.part(Mem{Base: into}, v), z, z)
+		}
+		ADDQ(step, into)
+	}
+	Label(name + "anew")
 	for r := range acc {
 		for v, z := range acc[r] {
 			VMOVUPS(z, g.part(Mem{Base: c}, v))
