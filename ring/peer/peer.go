@@ -44,6 +44,7 @@ type Rank struct {
 	passes int              // beside others
 	prior  *cuda.Event      // before the last pass
 	since  []*cuda.Event    // what was to be waited for since
+	over   bool             // another transport moves messages
 	closed bool
 }
 
@@ -78,16 +79,11 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 				return ranks, err
 			}
 		}
-		r := &Rank{gpu: gpu}
-		movers[i], ranks = r, append(ranks, r)
-		if r.compute, err = gpu.NewStream(); err != nil {
+		r, err := newRank(gpu)
+		if err != nil {
 			return ranks, err
 		}
-		for _, s := range [...]**cuda.Stream{&r.copies, &r.sides[0], &r.sides[1]} {
-			if *s, err = gpu.NewStream(); err != nil {
-				return ranks, err
-			}
-		}
+		movers[i], ranks = r, append(ranks, r)
 	}
 	groups, err := ring.LocalOver(movers)
 	for i, g := range groups {
@@ -95,6 +91,41 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	}
 	return ranks, err
 }
+
+// newRank returns a rank of no group.
+func newRank(gpu *cuda.Backend) (r *Rank, err error) {
+	r = &Rank{gpu: gpu}
+	for _, s := range [...]**cuda.Stream{&r.compute, &r.copies, &r.sides[0], &r.sides[1]} {
+		if *s, err = gpu.NewStream(); err != nil {
+			return nil, errors.Join(err, r.closeStreams())
+		}
+	}
+	return r, nil
+}
+
+// Over returns a rank of a group whose messages another transport moves, as package nccl does:
+// what is said of Rank holds but for copies. join is told the rank and returns its group,
+// which closes with it. If messages take multiprocessors, the first step begins after them.
+func Over(gpu *cuda.Backend, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
+	switch {
+	case gpu == nil:
+		return nil, &flashkit.ProblemError{Field: "gpu", Value: "nil", Reason: "is missing"}
+	case join == nil:
+		return nil, &flashkit.ProblemError{Field: "join", Value: "nil", Reason: "is missing"}
+	}
+	r, err := newRank(gpu)
+	if err != nil {
+		return nil, err
+	}
+	r.over = true
+	if r.Group, err = join(r); err != nil {
+		return nil, errors.Join(err, r.closeStreams())
+	}
+	return r, nil
+}
+
+// Early reports whether the copy engines move messages.
+func (r *Rank) Early() bool { return !r.over }
 
 // Close leaves the group and gives back the rank's streams, when the GPU is done with them.
 func (r *Rank) Close() error {
@@ -128,6 +159,9 @@ func (r *Rank) GPU() *cuda.Backend { return r.gpu }
 // Stream returns the one in which the rank computes. What a program enqueues there comes
 // before the next call of the Ring.
 func (r *Rank) Stream() *cuda.Stream { return r.compute }
+
+// Copies returns the one in which messages travel, beside Stream.
+func (r *Rank) Copies() *cuda.Stream { return r.copies }
 
 // Forward enqueues a forward pass on the GPU.
 func (r *Rank) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
@@ -298,15 +332,24 @@ func (r *Rank) Ready() (ring.Mark, error) {
 
 // Move enqueues copies in the rank's second stream.
 func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
-	mark, err := r.move(dst, src, ours, theirs)
+	mark, err := r.Travel(func(s *cuda.Stream) error {
+		for i := range dst {
+			if err := s.Copy(dst[i], src[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, ours, theirs)
 	if err != nil { // the other rank goes on with its memory
 		return nil, errors.Join(err, r.copies.Sync())
 	}
 	return mark, nil
 }
 
-func (r *Rank) move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
-	for _, mark := range [...]ring.Mark{ours, theirs} {
+// Travel has enqueue put messages in the rank's second stream, after what marks say, and marks
+// their end. A mark is a *cuda.Event.
+func (r *Rank) Travel(enqueue func(*cuda.Stream) error, after ...ring.Mark) (ring.Mark, error) {
+	for _, mark := range after {
 		e, ok := mark.(*cuda.Event)
 		if !ok {
 			return nil, fmt.Errorf("peer: %T is no mark of a GPU", mark)
@@ -315,10 +358,8 @@ func (r *Rank) move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Ma
 			return nil, err
 		}
 	}
-	for i := range dst {
-		if err := r.copies.Copy(dst[i], src[i]); err != nil {
-			return nil, err
-		}
+	if err := enqueue(r.copies); err != nil {
+		return nil, err
 	}
 	return r.record(r.copies)
 }
