@@ -31,8 +31,11 @@ type library struct {
 	name    string
 	version int
 	calls
-	init func(c *Comm, ranks int32, id ID, rank int32, o *config) int32
+	init func(c *Comm, ranks int32, id byValue, rank int32, o *config) int32
 }
+
+// byValue is an ID as C has it, a struct.
+type byValue struct{ internal ID }
 
 // oldest is the first version whose communicators take how many channels they may have, and end
 // without blocking.
@@ -158,7 +161,7 @@ func (l *library) Init(ranks int, id ID, rank, channels int) (Comm, error) {
 		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: oldest,
 		blocking: 0, cgaClusterSize: unset, minCTAs: unset, maxCTAs: int32(channels), splitShare: unset,
 	}
-	code := l.init(c, int32(ranks), id, int32(rank), o)
+	code := l.init(c, int32(ranks), byValue{id}, int32(rank), o)
 	runtime.KeepAlive(o)
 	return *c, l.check("ncclCommInitRankConfig", code)
 }
