@@ -62,6 +62,27 @@ func TestNCCLFaultsOnFake(t *testing.T) {
 	peertest.Faults(t, peertest.NCCL(gpus, o))
 }
 
+// Processes that have nothing but NCCL: it gathers too. Who waits for a rank that hangs ends at the
+// deadline, and a new group is possible.
+func TestNCCLLaunchedOnFake(t *testing.T) {
+	gpus, s, o := standIn(t, 4)
+	_, err := nccl.OpenLaunched(t.Context(), ring.Launch{Size: 2}, gpus[0], o)
+	require.ErrorContains(t, err, "NCCL_COMM_ID")
+	t.Setenv("NCCL_COMM_ID", "node0:29501")
+	_, err = nccl.OpenLaunched(t.Context(), ring.Launch{Rank: 2, Size: 2}, gpus[0], o)
+	require.ErrorContains(t, err, "launch")
+	s.SameID = true
+	n := 4
+	if !testing.Short() {
+		n = 20
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	peertest.Problems(t, peertest.Launched(gpus, o), []int{1, 2, 4}, seed, n, true)
+	peertest.Hangs(t, peertest.Launched(gpus, o))
+	peertest.Problems(t, peertest.Launched(gpus, o), []int{3}, seed, 1, true)
+}
+
 // openEach opens ranks, each with options of its own, and closes those that are open.
 func openEach(t *testing.T, gpus []*cuda.Backend, timeout time.Duration, o func(rank int) nccl.Options) []error {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)

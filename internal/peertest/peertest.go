@@ -38,14 +38,31 @@ func NCCL(gpus []*cuda.Backend, o nccl.Options) Transport {
 		if err != nil {
 			return nil, err
 		}
-		ranks, errs := make([]*peer.Rank, len(list)), make([]error, len(list))
-		var done sync.WaitGroup
-		for i, gpu := range list {
-			done.Go(func() { ranks[i], errs[i] = nccl.Open(context.Background(), control[i], gpu, o) })
-		}
-		done.Wait()
-		return ranks, errors.Join(errs...)
+		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
+			return nccl.Open(context.Background(), control[i], gpu, o)
+		})
 	}}
+}
+
+// Launched is package nccl's for ranks that have nothing but that. The environment must have
+// NCCL_COMM_ID.
+func Launched(gpus []*cuda.Backend, o nccl.Options) Transport {
+	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
+		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
+			return nccl.OpenLaunched(context.Background(), ring.Launch{Rank: i, Size: len(list)}, gpu, o)
+		})
+	}}
+}
+
+// together opens ranks at the same time.
+func together(list []*cuda.Backend, open func(i int, gpu *cuda.Backend) (*peer.Rank, error)) ([]*peer.Rank, error) {
+	ranks, errs := make([]*peer.Rank, len(list)), make([]error, len(list))
+	var done sync.WaitGroup
+	for i, gpu := range list {
+		done.Go(func() { ranks[i], errs[i] = open(i, gpu) })
+	}
+	done.Wait()
+	return ranks, errors.Join(errs...)
 }
 
 // Each runs f on every rank of a group and returns their errors.
@@ -215,7 +232,10 @@ func Faults(t *testing.T, tr Transport) {
 		require.Less(t, time.Since(begin), 2*time.Second)
 		works(t)
 	})
-	t.Run("hangs", func(t *testing.T) { hangs(t, tr, works) })
+	t.Run("hangs", func(t *testing.T) {
+		Hangs(t, tr)
+		works(t)
+	})
 	t.Run("differs", func(t *testing.T) {
 		for _, err := range Each(t, tr, 3, func(r *peer.Rank) error {
 			name := small
@@ -263,8 +283,8 @@ func fails(t *testing.T, tr Transport, step int) {
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// hangs lets a rank stop in mid-step: the others end at the deadline.
-func hangs(t *testing.T, tr Transport, works func(*testing.T)) {
+// Hangs lets a rank stop in mid-step: the others end at the deadline.
+func Hangs(t *testing.T, tr Transport) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
@@ -278,7 +298,6 @@ func hangs(t *testing.T, tr Transport, works func(*testing.T)) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 	require.Less(t, time.Since(begin), 3*time.Second)
-	works(t)
 }
 
 // slow lets a rank take its time: the others wait, and say so.

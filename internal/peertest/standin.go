@@ -22,6 +22,9 @@ type StandIn struct {
 	// FailInit, unless nil, is the error of a rank's Init that Async returns.
 	FailInit func(rank int) error
 
+	// SameID has every rank get the same ID, as NCCL_COMM_ID does.
+	SameID bool
+
 	// Remote has ranks told of one that gave up, as over a network: without its name.
 	Remote bool
 
@@ -35,6 +38,8 @@ type StandIn struct {
 
 // A world is the ranks of one ID.
 type world struct {
+	id      nccl.ID
+	live    int // communicators of it
 	members []*member
 	met     map[[2]int]bool    // pairs of ranks that exchanged something: from, to
 	waiting map[[2]int][]*post // what waits for its other half
@@ -74,8 +79,10 @@ func (s *StandIn) Version() int { return 23203 }
 func (s *StandIn) UniqueID() (id nccl.ID, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.made++
-	binary.LittleEndian.PutUint64(id[100:], s.made)
+	if !s.SameID {
+		s.made++
+	}
+	binary.LittleEndian.PutUint64(id[100:], s.made+1)
 	return id, nil
 }
 
@@ -88,7 +95,7 @@ func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, er
 	}
 	w := s.worlds[id]
 	if w == nil {
-		w = &world{members: make([]*member, ranks), met: map[[2]int]bool{}, waiting: map[[2]int][]*post{}}
+		w = &world{id: id, members: make([]*member, ranks), met: map[[2]int]bool{}, waiting: map[[2]int][]*post{}}
 		s.worlds[id] = w
 	}
 	if id == (nccl.ID{}) || len(w.members) != ranks || rank < 0 || rank >= ranks || w.members[rank] != nil || channels < 1 {
@@ -103,6 +110,7 @@ func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, er
 		w.joined++
 	}
 	s.next++
+	w.live++
 	s.comms[s.next] = m
 	return s.next, nil
 }
@@ -213,8 +221,16 @@ func (s *StandIn) Destroy(c nccl.Comm) error {
 	if m == nil || !m.leaving || m.left != len(m.members) {
 		return &nccl.Error{Call: "ncclCommDestroy", Code: 5, Text: "in use"}
 	}
-	delete(s.comms, c)
+	s.forget(c, m)
 	return nil
+}
+
+// forget gives a communicator back, and with the last one the ID.
+func (s *StandIn) forget(c nccl.Comm, m *member) {
+	delete(s.comms, c)
+	if m.live--; m.live == 0 {
+		delete(s.worlds, m.id)
+	}
 }
 
 // Abort ends what the rank's streams wait for. The other ranks wait on, unless they are told.
@@ -225,7 +241,7 @@ func (s *StandIn) Abort(c nccl.Comm) error {
 	if m == nil {
 		return &nccl.Error{Call: "ncclCommAbort", Code: 4, Text: "no communicator"}
 	}
-	delete(s.comms, c)
+	s.forget(c, m)
 	for line, list := range m.waiting {
 		m.waiting[line] = slices.DeleteFunc(list, func(p *post) bool { return p.of == m })
 	}

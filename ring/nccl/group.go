@@ -14,7 +14,7 @@ import (
 func (g *group) Rank() int { return g.control.Rank() }
 func (g *group) Size() int { return g.control.Size() }
 
-// Gather gathers on the host.
+// Gather gathers by control.
 func (g *group) Gather(ctx context.Context, mine, all []byte) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -128,6 +128,9 @@ func (g *group) Close() error {
 		err = errors.Join(err, m.Free())
 	}
 	g.staged = nil
+	if w, ok := g.control.(*wire); ok {
+		err = errors.Join(err, w.Close())
+	}
 	return err
 }
 

@@ -6,7 +6,8 @@
 // later is needed; the packages nvidia-nccl-cu13 and nvidia-nccl-cu12 of PyPI have it.
 //
 // Ranks find each other by another group, which also gathers their small messages on the host and
-// tells of faults: ring.Local for goroutines of one process, package mpi for processes.
+// tells of faults: ring.Local for goroutines of one process, package mpi for processes. OpenLaunched
+// is for processes that have neither.
 //
 //	control, err := mpi.Open(ctx)
 //	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
@@ -79,32 +80,50 @@ var _ ring.Group = (*group)(nil)
 // with its context. The GPU and control remain the caller's: Close gives back neither, and
 // neither may be closed before the rank. NCCL refuses a GPU that two ranks have.
 func Open(ctx context.Context, control ring.Group, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
-	switch {
-	case ctx == nil:
-		return nil, &flashkit.ProblemError{Field: "ctx", Value: "nil", Reason: "must not be nil"}
-	case control == nil:
+	if control == nil {
 		return nil, &flashkit.ProblemError{Field: "control", Value: "nil", Reason: "is missing"}
-	case gpu == nil:
-		return nil, &flashkit.ProblemError{Field: "gpu", Value: "nil", Reason: "is missing"}
-	case o.Channels < 0 || o.Channels > 32:
-		return nil, &flashkit.ProblemError{Field: "Options.Channels", Value: fmt.Sprint(o.Channels), Reason: "must be from 0 to 32"}
 	}
-	g := &group{control: control, gpu: gpu, broken: make(chan struct{}), closing: make(chan struct{})}
+	if err := o.check(ctx, gpu); err != nil {
+		return nil, err
+	}
+	g := newGroup(gpu)
+	g.control = control
 	return peer.Over(gpu, func(r *peer.Rank) (ring.Group, error) {
-		g.rank = r
 		id, err := g.meet(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		if b, ok := control.(ring.Breaker); ok {
-			go g.listen(b)
-		}
-		if err := g.connect(ctx, id, cmp.Or(o.Channels, channels)); err != nil {
-			close(g.closing)
-			return nil, g.give(err)
-		}
-		return g, nil
+		return g.join(ctx, r, id, o)
 	})
+}
+
+func (o *Options) check(ctx context.Context, gpu *cuda.Backend) error {
+	switch {
+	case ctx == nil:
+		return &flashkit.ProblemError{Field: "ctx", Value: "nil", Reason: "must not be nil"}
+	case gpu == nil:
+		return &flashkit.ProblemError{Field: "gpu", Value: "nil", Reason: "is missing"}
+	case o.Channels < 0 || o.Channels > 32:
+		return &flashkit.ProblemError{Field: "Options.Channels", Value: fmt.Sprint(o.Channels), Reason: "must be from 0 to 32"}
+	}
+	return nil
+}
+
+func newGroup(gpu *cuda.Backend) *group {
+	return &group{gpu: gpu, broken: make(chan struct{}), closing: make(chan struct{})}
+}
+
+// join makes the communicator, whose messages move in the rank's streams.
+func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (ring.Group, error) {
+	g.rank = r
+	if b, ok := g.control.(ring.Breaker); ok {
+		go g.listen(b)
+	}
+	if err := g.connect(ctx, id, cmp.Or(o.Channels, channels)); err != nil {
+		close(g.closing)
+		return nil, g.give(err)
+	}
+	return g, nil
 }
 
 // Version returns the version of the library that Open would load: 23203 is 2.32.3.
