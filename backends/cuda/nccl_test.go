@@ -3,6 +3,7 @@ package cuda_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -79,8 +80,97 @@ func TestNCCLLaunchedOnFake(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	peertest.Problems(t, peertest.Launched(gpus, o), []int{1, 2, 4}, seed, n, true)
-	peertest.Hangs(t, peertest.Launched(gpus, o))
+	peertest.Hangs(t, peertest.Launched(gpus, o), 0)
+	peertest.Hangs(t, peertest.Launched(gpus, o), 1)
 	peertest.Problems(t, peertest.Launched(gpus, o), []int{3}, seed, 1, true)
+}
+
+// Tensors arrive as they were sent, however their rows lie at either end.
+func TestNCCLMoves(t *testing.T) {
+	gpus, s, o := standIn(t, 2)
+	const b, h, n, d = 2, 3, 5, 4
+	for _, heads := range []int{h, 80} { // 80 go as one message
+		size := b * heads * n * d
+		layouts := map[string][3]int{
+			"dense":           {heads * n * d, n * d, d},
+			"heads apart":     {heads * n * d * 2, n * d * 2, d},
+			"rows in between": {heads * n * d, d, heads * d},
+		}
+		for from, strides := range layouts {
+			for to, others := range layouts {
+				before, err := s.Moved()
+				require.NoError(t, err)
+				for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+					m, err := r.GPU().Alloc(2 * size * 4)
+					if err != nil {
+						return err
+					}
+					defer m.Free()
+					view := m.Tensor(flashkit.Float32, 0, b, heads, n, d)
+					host := make([]float32, 2*size)
+					if r.Rank() == 0 {
+						view = view.WithStrides(strides[0], strides[1], strides[2])
+						for i := range host {
+							host[i] = float32(i)
+						}
+					} else {
+						view = view.WithStrides(others[0], others[1], others[2])
+					}
+					if err := cuda.Upload(r.Stream(), m, 0, host); err != nil {
+						return err
+					}
+					message := []ring.Message{{Peer: 1 - r.Rank(), Tensors: []flashkit.Tensor{view}}}
+					if r.Rank() == 0 {
+						return errors.Join(r.Start(t.Context(), message, nil), r.Wait(t.Context()))
+					}
+					if err := errors.Join(r.Start(t.Context(), nil, message), r.Wait(t.Context())); err != nil {
+						return err
+					}
+					if err := cuda.Download(r.Stream(), host, m, 0); err != nil {
+						return err
+					}
+					for i := range size {
+						x := [4]int{i / (heads * n * d), i / (n * d) % heads, i / d % n, i % d}
+						want := x[0]*strides[0] + x[1]*strides[1] + x[2]*strides[2] + x[3]
+						at := x[0]*others[0] + x[1]*others[1] + x[2]*others[2] + x[3]
+						if host[at] != float32(want) {
+							return fmt.Errorf("%v is %g, want %d", x, host[at], want)
+						}
+					}
+					return nil
+				}) {
+					require.NoError(t, err, "%d heads, %s to %s", heads, from, to)
+				}
+				after, err := s.Moved()
+				require.NoError(t, err)
+				require.Equal(t, size*4, after-before)
+			}
+		}
+	}
+}
+
+// What a transport cannot send it refuses, on the rank that asks for it.
+func TestNCCLMisuse(t *testing.T) {
+	gpus, _, o := standIn(t, 2)
+	for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+		if r.Rank() == 1 {
+			<-r.Group.(ring.Breaker).Broken()
+			return r.Gather(t.Context(), nil, nil)
+		}
+		host := flashkit.F32(make([]float32, 4), 1, 1, 1, 4)
+		return errors.Join(r.Start(t.Context(), []ring.Message{{Peer: 1, Tensors: []flashkit.Tensor{host}}}, nil), r.Wait(t.Context()))
+	}) {
+		require.ErrorContains(t, err, "must lie on the rank's GPU")
+	}
+	for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+		if r.Rank() == 1 {
+			<-r.Group.(ring.Breaker).Broken()
+			return r.Gather(t.Context(), nil, nil)
+		}
+		return errors.Join(r.Start(t.Context(), []ring.Message{{Peer: 2}}, nil), r.Wait(t.Context()))
+	}) {
+		require.ErrorContains(t, err, "from 0 to 1")
+	}
 }
 
 // openEach opens ranks, each with options of its own, and closes those that are open.

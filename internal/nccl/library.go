@@ -136,6 +136,9 @@ type config struct {
 	splitShare, pad int32
 }
 
+// inProgress is ncclInProgress.
+const inProgress = 7
+
 const (
 	configMagic = 0xcafebeef
 	unset       = math.MinInt32

@@ -18,12 +18,6 @@ type Comm uintptr
 // Stream is cudaStream_t, which is the driver's CUstream.
 type Stream uintptr
 
-// The results that a caller distinguishes.
-const (
-	RemoteError = 6 // ncclRemoteError: another rank gave up, or is not there
-	inProgress  = 7 // ncclInProgress
-)
-
 // An Error is a function of the library that failed.
 type Error struct {
 	Call string // such as ncclCommInitRankConfig

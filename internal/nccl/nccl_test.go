@@ -49,9 +49,9 @@ func TestABI(t *testing.T) {
 	require.True(t, done)
 
 	err = l.Send(0x7f0012345678, 1<<33, 3, c, 0x1234)
-	require.Equal(t, &Error{"ncclSend", RemoteError, "told: send 0x7f0012345678 8589934592 bytes of type 1 rank 3 comm 1 stream 0x1234"}, err)
+	require.Equal(t, &Error{"ncclSend", 6, "told: send 0x7f0012345678 8589934592 bytes of type 1 rank 3 comm 1 stream 0x1234"}, err)
 	err = l.Receive(0x10, 7, 0, c, 0)
-	require.Equal(t, &Error{"ncclRecv", RemoteError, "told: receive 0x10 7 bytes of type 1 rank 0 comm 1 stream (nil)"}, err)
+	require.Equal(t, &Error{"ncclRecv", 6, "told: receive 0x10 7 bytes of type 1 rank 0 comm 1 stream (nil)"}, err)
 
 	require.NoError(t, l.Group(func() error { return nil }))
 	fault := errors.New("in a group")

@@ -211,10 +211,12 @@ func Faults(t *testing.T, tr Transport) {
 		}
 	}
 	for calls := range 2 {
-		t.Run(fmt.Sprintf("fails in step %d", calls), func(t *testing.T) {
-			fails(t, tr, calls)
-			works(t)
-		})
+		for pass := range 2 {
+			t.Run(fmt.Sprintf("fails in step %d of pass %d", calls, pass), func(t *testing.T) {
+				fails(t, tr, calls, pass)
+				works(t)
+			})
+		}
 	}
 	t.Run("never comes", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -232,10 +234,12 @@ func Faults(t *testing.T, tr Transport) {
 		require.Less(t, time.Since(begin), 2*time.Second)
 		works(t)
 	})
-	t.Run("hangs", func(t *testing.T) {
-		Hangs(t, tr)
-		works(t)
-	})
+	for pass := range 2 {
+		t.Run(fmt.Sprintf("hangs in pass %d", pass), func(t *testing.T) {
+			Hangs(t, tr, pass)
+			works(t)
+		})
+	}
 	t.Run("differs", func(t *testing.T) {
 		for _, err := range Each(t, tr, 3, func(r *peer.Rank) error {
 			name := small
@@ -264,11 +268,24 @@ func Faults(t *testing.T, tr Transport) {
 	t.Run("is slow", func(t *testing.T) { slow(t, tr) })
 }
 
-// fails lets a rank fail in a step. The others wait for that in the same step, as who has all
+// goodPasses computes passes without a fault, after which the ranks have exchanged messages before.
+func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
+	for range n {
+		if err := attend(ctx, r, r, small, ring.Options{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fails lets a rank fail in a step of a pass. The others wait for that in the same step, as who has all
 // it needs would end well: of four ranks they still need one message.
-func fails(t *testing.T, tr Transport, step int) {
+func fails(t *testing.T, tr Transport, step, pass int) {
 	begin, failed := time.Now(), make(chan struct{})
 	for i, err := range Each(t, tr, 4, func(r *peer.Rank) error {
+		if err := goodPasses(t.Context(), r, pass); err != nil {
+			return err
+		}
 		if r.Rank() == 1 {
 			defer close(failed)
 			return attend(t.Context(), r, &faulty{r, step, func() error { return errFault }}, small, ring.Options{})
@@ -283,21 +300,24 @@ func fails(t *testing.T, tr Transport, step int) {
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// Hangs lets a rank stop in mid-step: the others end at the deadline.
-func Hangs(t *testing.T, tr Transport) {
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+// Hangs lets a rank stop in mid-step of a pass: the others end at the deadline.
+func Hangs(t *testing.T, tr Transport, pass int) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	begin := time.Now()
 	for _, err := range Each(t, tr, 3, func(r *peer.Rank) error {
+		if err := goodPasses(ctx, r, pass); err != nil {
+			return err
+		}
 		d := ring.Device(r)
 		if r.Rank() == 1 {
-			d = &faulty{r, 0, func() error { time.Sleep(time.Second); return nil }}
+			d = &faulty{r, 0, func() error { <-ctx.Done(); time.Sleep(300 * time.Millisecond); return nil }}
 		}
 		return attend(ctx, r, d, small, ring.Options{})
 	}) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
-	require.Less(t, time.Since(begin), 3*time.Second)
+	require.Less(t, time.Since(begin), 4*time.Second)
 }
 
 // slow lets a rank take its time: the others wait, and say so.

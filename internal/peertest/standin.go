@@ -250,7 +250,7 @@ func (s *StandIn) Abort(c nccl.Comm) error {
 	}
 	for _, other := range m.members {
 		if s.Remote && other != nil && other != m && other.err == nil {
-			other.err = &nccl.Error{Call: "NCCL", Code: nccl.RemoteError, Text: "remote process exited or there was a network error"}
+			other.err = &nccl.Error{Call: "NCCL", Code: 6, Text: "remote process exited or there was a network error"}
 		}
 	}
 	return nil

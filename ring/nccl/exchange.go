@@ -103,7 +103,7 @@ func (x *exchange) run(ctx context.Context, ready ring.Mark, send, receive []rin
 		x.finished <- x.see(ctx, mark)
 		return
 	}
-	err = g.give(g.named(err))
+	err = g.give(err)
 	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // nobody touches the tensors any more
 }
 
@@ -119,7 +119,7 @@ func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
 		select {
 		case err := <-passed:
 			if err != nil {
-				err = g.give(&ring.RankError{Rank: g.Rank(), Err: err})
+				err = g.give(err)
 			}
 			return err
 		case <-ctx.Done():
@@ -132,7 +132,7 @@ func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
 		if err == nil {
 			continue
 		}
-		err = g.give(g.named(err))
+		err = g.give(err)
 		select {
 		case <-passed: // by the abort, which is no error of the rank's own work
 			return err

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit/backends/cuda"
-	"github.com/flashkit-go/flashkit/internal/nccl"
 	"github.com/flashkit-go/flashkit/ring"
 )
 
@@ -47,6 +46,12 @@ func (g *group) reason() error {
 	return g.err
 }
 
+// Broken returns a channel that is closed when the group is broken.
+func (g *group) Broken() <-chan struct{} { return g.broken }
+
+// Err returns why it is broken.
+func (g *group) Err() error { return g.reason() }
+
 // fail breaks the group, once.
 func (g *group) fail(err error) {
 	g.mu.Lock()
@@ -71,26 +76,6 @@ func (g *group) Fail(err error) {
 func (g *group) give(err error) error {
 	g.Fail(err)
 	return errors.Join(g.reason(), g.abort())
-}
-
-// hint is how long to wait for the name of the rank that failed.
-const hint = 300 * time.Millisecond
-
-// named returns the fault of the other rank that made NCCL fail, if one is told of soon, as NCCL does
-// not say which rank is gone. Else the error is this rank's.
-func (g *group) named(err error) error {
-	var e *nccl.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	if e.Code == nccl.RemoteError {
-		select {
-		case <-g.broken:
-			return g.reason()
-		case <-time.After(hint):
-		}
-	}
-	return &ring.RankError{Rank: g.Rank(), Err: err}
 }
 
 // abort gives the communicator up, with what the GPU waits for of it.

@@ -73,7 +73,7 @@ type group struct {
 	staged []*cuda.Buffer
 }
 
-var _ ring.Group = (*group)(nil)
+var _ ring.Breaker = (*group)(nil)
 
 // Open makes a communicator of the ranks of control, one GPU for each, and returns this rank of it.
 // All ranks call it together; if one cannot, all return an error that says which and why. It ends
@@ -194,7 +194,7 @@ func (g *group) connect(ctx context.Context, id nccl.ID, channels int) error {
 	if err == nil {
 		err = g.settled(ctx)
 	}
-	return g.named(err)
+	return err
 }
 
 // listen breaks the group when control is broken.
