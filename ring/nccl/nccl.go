@@ -48,12 +48,12 @@ type Options struct {
 	Library string
 
 	// Channels is the most that NCCL may use, 0 for 4. While messages move each takes a
-	// multiprocessor from the kernels.
+	// multiprocessor, which kernels that fill the GPU leave free.
 	Channels int
 }
 
-// channels are few, as the kernels want the multiprocessors.
-const channels = 4
+// channels are few by default, as the kernels want the multiprocessors.
+func (o *Options) channels() int { return cmp.Or(o.Channels, 4) }
 
 // A group is the membership of one rank.
 type group struct {
@@ -88,7 +88,7 @@ func Open(ctx context.Context, control ring.Group, gpu *cuda.Backend, o Options)
 	}
 	g := newGroup(gpu)
 	g.control = control
-	return peer.Over(gpu, func(r *peer.Rank) (ring.Group, error) {
+	return peer.Over(gpu, o.channels(), func(r *peer.Rank) (ring.Group, error) {
 		id, err := g.meet(ctx, o)
 		if err != nil {
 			return nil, err
@@ -119,7 +119,7 @@ func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (
 	if b, ok := g.control.(ring.Breaker); ok {
 		go g.listen(b)
 	}
-	if err := g.connect(ctx, id, cmp.Or(o.Channels, channels)); err != nil {
+	if err := g.connect(ctx, id, o.channels()); err != nil {
 		close(g.closing)
 		return nil, g.give(err)
 	}

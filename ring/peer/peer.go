@@ -44,7 +44,8 @@ type Rank struct {
 	passes int              // beside others
 	prior  *cuda.Event      // before the last pass
 	since  []*cuda.Event    // what was to be waited for since
-	over   bool             // another transport moves messages
+	over   bool             // another transport moves messages,
+	spare  int              // which take so many multiprocessors
 	closed bool
 }
 
@@ -104,9 +105,10 @@ func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 }
 
 // Over returns a rank of a group whose messages another transport moves, as package nccl does:
-// what is said of Rank holds but for copies. join is told the rank and returns its group,
-// which closes with it. If messages take multiprocessors, the first step begins after them.
-func Over(gpu *cuda.Backend, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
+// what is said of Rank holds but for copies. Messages may take so many multiprocessors, which kernels that
+// fill the GPU leave to them, and the first step begins after them. join is told the rank and returns its
+// group, which closes with it.
+func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
 	switch {
 	case gpu == nil:
 		return nil, &flashkit.ProblemError{Field: "gpu", Value: "nil", Reason: "is missing"}
@@ -117,7 +119,7 @@ func Over(gpu *cuda.Backend, join func(r *Rank) (ring.Group, error)) (*Rank, err
 	if err != nil {
 		return nil, err
 	}
-	r.over = true
+	r.over, r.spare = true, min(max(0, multiprocessors), gpu.Device().SMs-1)
 	if r.Group, err = join(r); err != nil {
 		return nil, errors.Join(err, r.closeStreams())
 	}
@@ -165,12 +167,18 @@ func (r *Rank) Copies() *cuda.Stream { return r.copies }
 
 // Forward enqueues a forward pass on the GPU.
 func (r *Rank) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
-	return r.pass(func(s *cuda.Stream) error { return r.gpu.Forward(ctx, s, p, args) })
+	return r.launch(ctx, p, flashkit.PassForward, args)
 }
 
 // Backward enqueues a backward pass on the GPU.
 func (r *Rank) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
-	return r.pass(func(s *cuda.Stream) error { return r.gpu.Backward(ctx, s, p, args) })
+	return r.launch(ctx, p, flashkit.PassBackward, args)
+}
+
+func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) error {
+	return r.pass(func(s *cuda.Stream) error {
+		return r.gpu.Launch(ctx, s, p, pass, args, cuda.Options{Spare: r.spare})
+	})
 }
 
 // Beside lets the next pass begin while the one before ends: its last blocks leave
