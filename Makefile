@@ -15,13 +15,14 @@ ORT         := onnxruntime-web@1.30.0
 TOKENIZERS  := tokenizers==0.23.3
 BERT        := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
 MPI         := mpich==5.0.2
+NCCL        := nvidia-nccl-cu13==2.32.3
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-arm64 test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring
+.PHONY: help run test test-arm64 test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring ring-nccl
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -179,6 +180,13 @@ ring: $(VENV)/mpi ## package ring over MPI, which it installs: 200 random proble
 	FLASHKIT_MPIEXEC=$(abspath $(VENV))/bin/mpiexec FLASHKIT_MPI=$(abspath $(VENV))/lib/libmpi_abi.so.1 \
 		$(GO) test -count=1 -timeout 15m ./ring/mpi ./cmd/flashrun -run 'Ring|^Test(Problems|Faults|Ends|Disagreement|Misuse|NoMPI|Alone)$$'
 
+$(VENV)/nccl: Makefile | $(VENV)/numpy
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps $(NCCL)
+	touch $@
+
+ring-nccl: $(VENV)/nccl ## what package ring/nccl calls, beside NCCL itself, which it installs: as far as that goes without a GPU
+	FLASHKIT_NCCL=$$(find $(abspath $(VENV))/lib/ -name libnccl.so.2) $(GO) test -count=1 -v -run 'Library|Load' ./internal/nccl
+
 long-rows: $(VENV)/peers build ## errors of our CPU kernels beside PyTorch's, for rows of up to 262,144 keys
 	$(VENV)/bin/python bench/peers/long.py bin/flashrun
 
@@ -264,6 +272,7 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 	mkdir -p bin/gpu
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/cuda.test ./backends/cuda
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/peer.test ./ring/peer
+	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/nccl.test ./ring/nccl
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/gpu/flashrun ./cmd/flashrun
 	cp backends/cuda/gpu-test.sh bench/peers/gpu.py bench/peers/gpu_groups.py bench/peers/gpu_peers.py bench/peers/jax_gpu.py bench/peers/context_parallel.py bin/gpu
 

@@ -13,6 +13,10 @@ type Device interface {
 	Group
 	Chooser
 
+	// Early reports whether the first step may be enqueued before the ranks have agreed and
+	// messages have begun: not where messages need multiprocessors, which that step takes.
+	Early() bool
+
 	// Beside says that the next pass that is enqueued depends on nothing since the pass
 	// before it was enqueued, but for messages: it may begin while that one ends.
 	Beside()

@@ -18,5 +18,5 @@
 // results have the bits of that device, for any number of ranks.
 //
 // A [Group] is the transport: [Local] for goroutines of one process, package peer for its GPUs,
-// package mpi for machines.
+// package nccl for GPUs of many processes, package mpi for machines.
 package ring

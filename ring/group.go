@@ -42,6 +42,18 @@ type Group interface {
 	Close() error
 }
 
+// A Breaker is a Group that tells at once that it is broken, to who does not wait in it either. The
+// ranks of Local are.
+type Breaker interface {
+	Group
+
+	// Broken returns a channel that is closed when the group is broken.
+	Broken() <-chan struct{}
+
+	// Err returns why it is broken, nil as long as it is not.
+	Err() error
+}
+
 // A Message is what goes to a rank or comes from it.
 type Message struct {
 	Peer    int

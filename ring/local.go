@@ -302,6 +302,19 @@ func (l *local) Fail(err error) {
 	})
 }
 
+// Broken returns the hub's.
+func (l *local) Broken() <-chan struct{} { return l.hub.broken }
+
+// Err returns who gave up, and why.
+func (l *local) Err() error {
+	select {
+	case <-l.hub.broken:
+		return l.hub.err
+	default:
+		return nil
+	}
+}
+
 // Close breaks the group for ranks that still wait for this one.
 func (l *local) Close() error {
 	l.closed = true

@@ -151,7 +151,7 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 	r.stats = Stats{}
 	j := &job{Ring: r, p: p, pass: pass, rank: r.group.Rank(), size: r.group.Size()}
 	err := j.prepare(args)
-	if err != nil || j.dev == nil || j.o.Ordered {
+	if err != nil || j.dev == nil || j.o.Ordered || !j.dev.Early() {
 		if err = j.agree(ctx, err); err != nil {
 			return err
 		}

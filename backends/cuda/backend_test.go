@@ -314,6 +314,26 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
+// A kernel whose blocks stay leaves multiprocessors free if it is asked to, and takes all the next time.
+func TestSpare(t *testing.T) {
+	b, f := openFake(t)
+	for _, name := range []string{"b1-h200-g200-n8-m8-d64-bf16", "b1-h200-g200-n8-m8-d64-bf16-alibi", "b1-h200-g200-n8-m8-d128-bf16-causal"} {
+		c := newDeviceCall(t, b, name)
+		c.fwdOptions.Kernel = "cuda/fwd_sm90"
+		for _, spare := range []int{0, 4, 131, 0} {
+			c.fwdOptions.Spare, f.launches = spare, nil
+			require.NoError(t, c.forward())
+			require.Len(t, f.launches, 1)
+			require.Equal(t, 132-spare, f.launches[0].blocks, name)
+		}
+		for _, spare := range []int{-1, 132} {
+			c.fwdOptions.Spare = spare
+			require.ErrorContains(t, c.forward(), "Options.Spare")
+		}
+		c.close(t)
+	}
+}
+
 func TestBadDeviceArguments(t *testing.T) {
 	b, f := openFake(t)
 	other, _ := openFake(t)

@@ -76,6 +76,11 @@ func (b *Backend) Close() error {
 
 var errClosed = errors.New("the backend is closed")
 
+// Within runs f with the device's primary context current on f's thread, as other libraries ask for
+// that; afterwards the thread is as it was. It returns f's error, or that the device is lost or
+// the backend closed.
+func (b *Backend) Within(f func() error) error { return b.do(f) }
+
 // do runs f with the device's context current, unless the device is lost or the
 // backend closed. A sticky error of f loses the device: every later call says so.
 func (b *Backend) do(f func() error) error {

@@ -3,6 +3,7 @@ package cuda
 import (
 	"context"
 	"errors"
+	"strconv"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -12,6 +13,10 @@ type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
 	Nondeterministic bool   // sums dQ in whatever order comes: faster, but the bits differ from run to run
 	Paired           bool   // for training: a forward kernel that sums scores as those of the backward pass do, as by dispatch.Dispatcher.Paired
+
+	// Spare is how many multiprocessors a kernel that fills the GPU for its whole time leaves to others,
+	// as to messages that must move beside it. Kernels whose blocks end one by one need none.
+	Spare int
 
 	Sequences *DeviceSequences // of a Ragged problem: where the device's memory has what Args.Seqs says
 }
@@ -42,6 +47,8 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		return otherDevice("Stream")
 	case args == nil:
 		return missing("Args")
+	case o.Spare < 0 || o.Spare >= b.dev.SMs:
+		return &flashkit.ProblemError{Field: "Options.Spare", Value: strconv.Itoa(o.Spare), Reason: "must be at least 0, and less than the multiprocessors, " + strconv.Itoa(b.dev.SMs)}
 	}
 	a := b.args.Get().(*arguments)
 	defer func() {
@@ -62,6 +69,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		return err
 	}
 	a.set(&a.call)
+	a.spare = o.Spare
 	if o.Sequences != nil {
 		if err := a.useSequences(b, o.Sequences, args.Seqs); err != nil {
 			return err
@@ -100,10 +108,12 @@ type arguments struct {
 	sides    [5]int    // how long each of them is
 	intsAt   Pointer   // where they lie on the device
 	shapes   [4][4]int // of Q, K, V and O in memory, of a call with features
+	spare    int       // multiprocessors that are left to others
 }
 
 // set describes a call on the device's memory.
 func (a *arguments) set(c *flashkit.Call) {
+	a.spare = 0
 	a.describe(c.Problem)
 	for i := range denseArguments {
 		if x := &denseArguments[i]; x.Role(&c.Problem, c.Pass) != 0 {

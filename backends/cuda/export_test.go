@@ -2,9 +2,33 @@ package cuda
 
 import "testing"
 
+// Fakes is a stand-in for the driver, for what tests of other rooms do to it.
+type Fakes struct{ f *fakeDriver }
+
+// Fail has a call return an error from now on, or none.
+func (x Fakes) Fail(call string, err error) {
+	x.f.mu.Lock()
+	defer x.f.mu.Unlock()
+	x.f.failures[call] = err
+}
+
+// Move copies device memory.
+func (x Fakes) Move(to, from uintptr, bytes int) error {
+	dst, ok := x.f.at(Pointer(to))
+	src, ok2 := x.f.at(Pointer(from))
+	if !ok || !ok2 || bytes > len(dst) || bytes > len(src) {
+		return x.f.fail("copy", 700)
+	}
+	copy(dst[:bytes], src)
+	return nil
+}
+
+// Pend keeps a stream busy until done is called.
+func (x Fakes) Pend(stream uintptr) (done func()) { return x.f.pend(StreamHandle(stream)) }
+
 // OpenFakes opens so many devices of one stand-in for the driver, for tests of other rooms, and
 // sees at the end that nothing leaks.
-func OpenFakes(t *testing.T, devices int) (list []*Backend, fail func(call string, err error)) {
+func OpenFakes(t *testing.T, devices int) (list []*Backend, fakes Fakes) {
 	f := newFake()
 	f.devices = devices
 	for i := range devices {
@@ -24,9 +48,5 @@ func OpenFakes(t *testing.T, devices int) (list []*Backend, fail func(call strin
 			t.Errorf("not given back: %v", left)
 		}
 	})
-	return list, func(call string, err error) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.failures[call] = err
-	}
+	return list, Fakes{f}
 }

@@ -33,6 +33,8 @@ type fakeDriver struct {
 	limit     int              // bytes of device memory; 0 is no limit
 	failures  map[string]error // by call
 	launches  []fakeLaunch
+	busy      map[StreamHandle][]chan struct{} // until what other libraries enqueued is done
+	marks     map[EventHandle][]chan struct{}  // what was busy when an event was recorded
 }
 
 type fakeImage struct {
@@ -62,6 +64,7 @@ func newFake() *fakeDriver {
 		memory: map[Pointer][]byte{}, next: 1 << 46, pinned: map[unsafe.Pointer][]byte{},
 		handles: map[uintptr]string{}, functions: map[Function]*fakeFunction{}, images: map[Module]*fakeImage{},
 		failures: map[string]error{},
+		busy:     map[StreamHandle][]chan struct{}{}, marks: map[EventHandle][]chan struct{}{},
 	}
 	f.Driver = Driver{
 		Init:             func() error { return f.call("cuInit") },
@@ -332,6 +335,7 @@ func (f *fakeDriver) moduleCalls() {
 	}
 	f.FuncBlocksPerSM = func(Function, int, int) (int, error) { return 2, f.inContext("cuOccupancy") }
 	f.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, a unsafe.Pointer) error {
+		f.drain(s)
 		if err := f.inContext("cuLaunchKernel"); err != nil {
 			return err
 		}
@@ -402,14 +406,60 @@ func (f *fakeDriver) streamCalls() {
 		return StreamHandle(h), err
 	}
 	f.StreamDestroy = func(s StreamHandle) error { return f.shut("cuStreamDestroy", "stream", uintptr(s)) }
-	f.StreamSynchronize = func(StreamHandle) error { return f.inContext("cuStreamSynchronize") }
-	f.StreamWaitEvent = func(StreamHandle, EventHandle) error { return f.inContext("cuStreamWaitEvent") }
+	f.StreamSynchronize = func(s StreamHandle) error {
+		f.drain(s)
+		return f.inContext("cuStreamSynchronize")
+	}
+	f.StreamWaitEvent = func(_ StreamHandle, e EventHandle) error {
+		f.passed(e) // what is enqueued is done at once
+		return f.inContext("cuStreamWaitEvent")
+	}
 	f.EventCreate = func() (EventHandle, error) {
 		h, err := f.open("cuEventCreate", "event")
 		return EventHandle(h), err
 	}
 	f.EventDestroy = func(e EventHandle) error { return f.shut("cuEventDestroy", "event", uintptr(e)) }
-	f.EventRecord = func(EventHandle, StreamHandle) error { return f.inContext("cuEventRecord") }
-	f.EventSynchronize = func(EventHandle) error { return f.inContext("cuEventSynchronize") }
+	f.EventRecord = func(e EventHandle, s StreamHandle) error {
+		f.mu.Lock()
+		f.marks[e] = append([]chan struct{}(nil), f.busy[s]...)
+		f.mu.Unlock()
+		return f.inContext("cuEventRecord")
+	}
+	f.EventSynchronize = func(e EventHandle) error {
+		f.passed(e)
+		return f.inContext("cuEventSynchronize")
+	}
 	f.EventElapsedTime = func(_, _ EventHandle) (float32, error) { return 1.5, f.inContext("cuEventElapsedTime") }
+}
+
+// pend keeps a stream busy with another library's work, until that is done.
+func (f *fakeDriver) pend(s StreamHandle) (done func()) {
+	c := make(chan struct{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy[s] = append(f.busy[s], c)
+	return func() { close(c) }
+}
+
+// drain waits for what keeps a stream busy.
+func (f *fakeDriver) drain(s StreamHandle) {
+	f.mu.Lock()
+	list := f.busy[s]
+	f.mu.Unlock()
+	for _, c := range list {
+		<-c
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy[s] = slices.DeleteFunc(append([]chan struct{}(nil), f.busy[s]...), func(c chan struct{}) bool { return slices.Contains(list, c) })
+}
+
+// passed waits for what kept a stream busy when an event was recorded in it.
+func (f *fakeDriver) passed(e EventHandle) {
+	f.mu.Lock()
+	list := f.marks[e]
+	f.mu.Unlock()
+	for _, c := range list {
+		<-c
+	}
 }

@@ -14,6 +14,7 @@ func (f *fakeDriver) peerCalls() {
 		if err := f.inContext("cuMemcpyPeerAsync"); err != nil {
 			return err
 		}
+		f.drain(s)
 		dst, ok := f.at(to)
 		src, ok2 := f.at(from)
 		f.mu.Lock()

@@ -225,7 +225,7 @@ func (b *Backend) runHopperFeatures(f *function, p flashkit.Problem, x *argument
 		box = commonDivisor(p.Page, f.keys)
 	}
 	x.pageBox, x.rows = int32(box), rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}
-	blocks := min(b.dev.SMs, int(x.rows.tall)*p.Batch*p.Heads)
+	blocks := min(b.dev.SMs-x.spare, int(x.rows.tall)*p.Batch*p.Heads)
 	if blocks == 0 {
 		return nil
 	}

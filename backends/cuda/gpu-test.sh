@@ -150,6 +150,7 @@ regret() {
 # each adds, and PyTorch's context parallel on them.
 ring() {
 	./peer.test
+	./nccl.test -test.v # says what it skips: it needs FLASHKIT_NCCL, and a GPU for each rank
 	local gpus t h d mask list=() cells=()
 	gpus=$(nvidia-smi -L | wc -l)
 	[ "$gpus" -gt 1 ] || { echo "one GPU here"; return 0; }

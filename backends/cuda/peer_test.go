@@ -22,10 +22,10 @@ func TestPeersOnFake(t *testing.T) {
 	if !testing.Short() {
 		n = 60
 	}
-	peertest.Problems(t, gpus, []int{1, 2, 3, 4, 5}, seed, n, true)
+	peertest.Problems(t, peertest.Peers(gpus), []int{1, 2, 3, 4, 5}, seed, n, true)
 }
 
 func TestPeerFaultsOnFake(t *testing.T) {
 	gpus, _ := cuda.OpenFakes(t, 2)
-	peertest.Faults(t, gpus)
+	peertest.Faults(t, peertest.Peers(gpus))
 }

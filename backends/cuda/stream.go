@@ -37,6 +37,9 @@ func (b *Backend) WrapStream(handle StreamHandle) *Stream {
 	return &Stream{b: b, handle: handle, foreign: true}
 }
 
+// Handle returns the driver's handle of the stream, for other libraries, which must let it be.
+func (s *Stream) Handle() StreamHandle { return s.handle }
+
 // Sync waits until the work in the stream is done and returns the first error of
 // it.
 func (s *Stream) Sync() error {

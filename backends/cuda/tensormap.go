@@ -92,11 +92,11 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 		return err
 	}
 	w := planHopper(p)
-	heads := p.Batch * p.Heads
+	heads, sms := p.Batch*p.Heads, b.dev.SMs-a.spare
 	if w.turn > 0 {
 		a.rows = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}
 	} else {
-		a.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, b.dev.SMs)
+		a.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
 	}
 	return w.within(b, a, s, func() error {
 		if w.turn > 0 {
@@ -104,7 +104,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 				return err
 			}
 		}
-		blocks := min(b.dev.SMs, int(a.rows.tall+a.rows.low)*heads)
+		blocks := min(sms, int(a.rows.tall+a.rows.low)*heads)
 		return b.run(f, blocks, unsafe.Pointer(&a.mapped), s)
 	})
 }

@@ -26,6 +26,7 @@ type ringFlags struct {
 	problems                 []string
 	lengths                  []int
 	backend, devices, link   string
+	transport                string
 	ranks, runs, workers     int
 	backward, ordered, check bool
 	asJSON, quiet, hosted    bool
@@ -42,14 +43,16 @@ func newRing() *cobra.Command {
 prints the time, the efficiency beside one rank, the bytes that each rank sent and
 how much of their time kernels hid, with what the model of a step predicts.
 
-Started by mpiexec it is one of its ranks. Else --ranks says how many goroutines to
+Started by mpiexec it is one of its ranks; with --transport nccl its tensors lie on
+the GPU with the rank's number on its machine, and NCCL moves them. Else --ranks says how many goroutines to
 take, which share the processors of this machine, or --devices which GPUs: their
 tensors lie there and travel between them, or with --host lie in the host's memory.
 With --check every rank compares its rows with what one rank computes.`,
 		Example: `  flashrun ring --problem b1-h8-g2-n4096-m4096-d64-f32-causal --ranks 2 --check
   flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --devices 0,1 --backward
   flashrun ring --problem b1-h32-g8-n1-m1-d128-bf16-causal --lengths 40000,9000,700 --devices 0,1
-  mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --backward --json`,
+  mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --backward --json
+  mpiexec -n 8 flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --transport nccl`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -58,6 +61,7 @@ With --check every rank compares its rows with what one rank computes.`,
 	flags.IntSliceVar(&f.lengths, "lengths", nil, "`rows` of packed sequences with commas, in place of the problem's batches and lengths")
 	flags.IntVar(&f.ranks, "ranks", 0, "goroutines that are ranks, where no mpiexec says how many there are (default 2)")
 	flags.StringVar(&f.devices, "devices", "", "`numbers` of GPUs with commas: a goroutine for each, whose tensors lie on the GPU")
+	flags.StringVar(&f.transport, "transport", transportAuto, "`name` of what moves tensors of GPUs: peer, nccl, or auto, which is peer")
 	flags.BoolVar(&f.hosted, "host", false, "tensors of GPUs lie in the host's memory")
 	flags.BoolVar(&f.backward, "backward", false, "compute both passes")
 	flags.BoolVar(&f.ordered, "ordered", false, "gather K and V first, for the bits of one rank")
@@ -70,6 +74,7 @@ With --check every rank compares its rows with what one rank computes.`,
 	flags.BoolVar(&f.asJSON, "json", false, "print a JSON object")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress on stderr")
 	addBackendFlag(cmd, &f.backend, "the backend or kernel of each rank")
+	cmd.RegisterFlagCompletionFunc("transport", cobra.FixedCompletions(transports, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -92,9 +97,14 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := f.checkTransport(launch); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
 	switch {
+	case launch.Size > 1 && f.transport == transportNCCL:
+		return f.overNCCL(ctx, cmd, list, launch)
 	case launch.Size == 1 && f.devices != "" && !f.hosted:
 		return f.overGPUs(ctx, cmd, list)
 	case launch.Size == 1:

@@ -47,14 +47,14 @@ func (f *ringFlags) overGPUs(ctx context.Context, cmd *cobra.Command, list []rin
 	if err != nil {
 		return err
 	}
-	ranks, err := peer.Open(gpus)
+	ranks, err := f.openRanks(ctx, gpus)
 	if err != nil {
 		return unavailable(err)
 	}
+	defer func() { err = errors.Join(err, closeRanks(ranks)) }()
 	groups := make([]ring.Group, len(ranks))
 	for i, r := range ranks {
 		groups[i] = r
-		defer func() { err = errors.Join(err, r.Close()) }()
 	}
 	return f.together(cmd, list, groups, func(i int, p *ringProblem) (*ringResult, error) {
 		return f.gpu(ctx, ranks[i], p, cmd.ErrOrStderr())

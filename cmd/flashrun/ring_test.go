@@ -34,17 +34,20 @@ func TestRing(t *testing.T) {
 
 func TestRingRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--problem":      {},
-		"ragged":         {"--problem", "b2-h2-g1-n7-m9-d16-f32-ragged"},
-		"as --ranks":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "0,1", "--ranks", "2"},
-		"names none":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--host"},
-		"less than 2^31": {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "2147483647,1"},
-		"be negative":    {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "-1"},
-		"from 0":         {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "x"},
-		"dropout":        {"--problem", "b1-h2-g1-n7-m9-d16-f32-dropout0.5"},
-		"at least one":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--runs", "0"},
-		"must be one of": {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--link", "string"},
-		"backward pass":  {"--problem", "b1-h2-g1-n7-m9-d16-f32-carry", "--backward"},
+		"--problem":        {},
+		"ragged":           {"--problem", "b2-h2-g1-n7-m9-d16-f32-ragged"},
+		"as --ranks":       {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "0,1", "--ranks", "2"},
+		"names none":       {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--host"},
+		"less than 2^31":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "2147483647,1"},
+		"be negative":      {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "-1"},
+		"from 0":           {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "x"},
+		"dropout":          {"--problem", "b1-h2-g1-n7-m9-d16-f32-dropout0.5"},
+		"at least one":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--runs", "0"},
+		"auto, peer, nccl": {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "string"},
+		"needs the GPUs":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "nccl"},
+		"which --host":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "peer", "--devices", "0", "--host"},
+		"must be one of":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--link", "string"},
+		"backward pass":    {"--problem", "b1-h2-g1-n7-m9-d16-f32-carry", "--backward"},
 	} {
 		var out, errs bytes.Buffer
 		require.NotEqual(t, exitOK, execute(t.Context(), append([]string{"ring", "--quiet"}, args...), &out, &errs), want)
@@ -72,6 +75,24 @@ func TestRingMPI(t *testing.T) {
 	var r ringResult
 	require.NoError(t, json.Unmarshal(text, &r), "%s", text)
 	require.Equal(t, 3, r.Ranks)
+}
+
+// Processes of a launcher have GPUs by their numbers on the machine, and NCCL or an error that names it.
+func TestRingNCCL(t *testing.T) {
+	t.Setenv("RANK", "1")
+	t.Setenv("WORLD_SIZE", "2")
+	t.Setenv("LOCAL_RANK", "1")
+	t.Setenv("FLASHKIT_NCCL", "/nowhere/libnccl.so.2")
+	for want, args := range map[string][]string{
+		"set FLASHKIT_NCCL":  {"--transport", "nccl"},
+		"is number 1 of its": {"--transport", "nccl", "--devices", "3"},
+		"torchrun started 2": {"--transport", "peer", "--devices", "0"},
+		"with commas":        {"--transport", "nccl", "--devices", "0,x"},
+	} {
+		var out, errs bytes.Buffer
+		require.NotEqual(t, exitOK, execute(t.Context(), append([]string{"ring", "--quiet", "--problem", "b1-h2-g1-n7-m9-d16-f32"}, args...), &out, &errs), want)
+		require.Contains(t, errs.String(), want)
+	}
 }
 
 // Packed sequences, and several problems, each with a line of its own.

@@ -1,5 +1,5 @@
-// Package peertest holds the transport of package peer to what one GPU computes, and to what it
-// says of faults: on GPUs, and on a stand-in for them.
+// Package peertest holds the transports for tensors on GPUs, those of packages peer and nccl, to what
+// one GPU computes, and to what they say of faults: on GPUs, and on a stand-in for them.
 package peertest
 
 import (
@@ -10,22 +10,68 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/internal/ringtest"
 	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/nccl"
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// Each runs f on every rank of a group and returns their errors. Ranks take the GPUs in turn.
-func Each(t testing.TB, gpus []*cuda.Backend, size int, f func(r *peer.Rank) error) []error {
+// A Transport is GPUs, and how ranks on them are opened. Ranks take the GPUs in turn, if the transport
+// lets them.
+type Transport struct {
+	GPUs []*cuda.Backend
+	Open func(gpus []*cuda.Backend) ([]*peer.Rank, error)
+}
+
+// Peers is package peer's.
+func Peers(gpus []*cuda.Backend) Transport { return Transport{gpus, peer.Open} }
+
+// NCCL is package nccl's, for the ranks of this process.
+func NCCL(gpus []*cuda.Backend, o nccl.Options) Transport {
+	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
+		control, err := ring.Local(len(list))
+		if err != nil {
+			return nil, err
+		}
+		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
+			return nccl.Open(context.Background(), control[i], gpu, o)
+		})
+	}}
+}
+
+// Launched is package nccl's for ranks that have nothing but that. The environment must have
+// NCCL_COMM_ID.
+func Launched(gpus []*cuda.Backend, o nccl.Options) Transport {
+	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
+		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
+			return nccl.OpenLaunched(context.Background(), ring.Launch{Rank: i, Size: len(list)}, gpu, o)
+		})
+	}}
+}
+
+// together opens ranks at the same time.
+func together(list []*cuda.Backend, open func(i int, gpu *cuda.Backend) (*peer.Rank, error)) ([]*peer.Rank, error) {
+	ranks, errs := make([]*peer.Rank, len(list)), make([]error, len(list))
+	var done sync.WaitGroup
+	for i, gpu := range list {
+		done.Go(func() { ranks[i], errs[i] = open(i, gpu) })
+	}
+	done.Wait()
+	return ranks, errors.Join(errs...)
+}
+
+// Each runs f on every rank of a group and returns their errors.
+func Each(t testing.TB, x Transport, size int, f func(r *peer.Rank) error) []error {
 	list := make([]*cuda.Backend, size)
 	for i := range list {
-		list[i] = gpus[i%len(gpus)]
+		list[i] = x.GPUs[i%len(x.GPUs)]
 	}
-	ranks, err := peer.Open(list)
+	ranks, err := x.Open(list)
 	require.NoError(t, err)
 	errs := make([]error, size)
 	var done sync.WaitGroup
@@ -38,9 +84,12 @@ func Each(t testing.TB, gpus []*cuda.Backend, size int, f func(r *peer.Rank) err
 	}
 	done.Wait()
 	for _, r := range ranks {
-		require.NoError(t, r.Close())
-		require.NoError(t, r.Close(), "a second one does nothing")
+		done.Go(func() {
+			assert.NoError(t, r.Close())
+			assert.NoError(t, r.Close(), "a second one does nothing")
+		})
 	}
+	done.Wait()
 	return errs
 }
 
@@ -70,8 +119,8 @@ func (o one) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, ar
 
 // Problems computes random problems, both passes, on groups of several sizes, in order and not,
 // on GPUs or a stand-in for them.
-func Problems(t *testing.T, gpus []*cuda.Backend, sizes []int, seed uint64, n int, standIn bool) {
-	alone, err := peer.Open(gpus[:1])
+func Problems(t *testing.T, tr Transport, sizes []int, seed uint64, n int, standIn bool) {
+	alone, err := peer.Open(tr.GPUs[:1])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, alone[0].Close()) }()
 	for i := range n {
@@ -82,7 +131,7 @@ func Problems(t *testing.T, gpus []*cuda.Backend, sizes []int, seed uint64, n in
 				c.Merges = 2 * size // a zig-zag share is two parts of each rank
 			}
 			for _, ordered := range []bool{false, true} {
-				errs := Each(t, gpus, size, func(r *peer.Rank) error { return check(t.Context(), c, r, ordered) })
+				errs := Each(t, tr, size, func(r *peer.Rank) error { return check(t.Context(), c, r, ordered) })
 				if err := errors.Join(errs...); err != nil {
 					t.Errorf("case %d of seed %d, %d ranks, ordered %v: %v", i, seed, size, ordered, err)
 				}
@@ -155,23 +204,25 @@ var errFault = errors.New("the fault of a test")
 
 // Faults makes ranks fail, and looks at what the others say and what remains: a group that is
 // opened after each of them works.
-func Faults(t *testing.T, gpus []*cuda.Backend) {
+func Faults(t *testing.T, tr Transport) {
 	works := func(t *testing.T) {
-		for _, err := range Each(t, gpus, 3, func(r *peer.Rank) error { return attend(t.Context(), r, r, small, ring.Options{}) }) {
+		for _, err := range Each(t, tr, 3, func(r *peer.Rank) error { return attend(t.Context(), r, r, small, ring.Options{}) }) {
 			require.NoError(t, err)
 		}
 	}
 	for calls := range 2 {
-		t.Run(fmt.Sprintf("fails in step %d", calls), func(t *testing.T) {
-			fails(t, gpus, calls)
-			works(t)
-		})
+		for pass := range 2 {
+			t.Run(fmt.Sprintf("fails in step %d of pass %d", calls, pass), func(t *testing.T) {
+				fails(t, tr, calls, pass)
+				works(t)
+			})
+		}
 	}
 	t.Run("never comes", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		begin := time.Now()
-		for i, err := range Each(t, gpus, 3, func(r *peer.Rank) error {
+		for i, err := range Each(t, tr, 3, func(r *peer.Rank) error {
 			if r.Rank() == 1 {
 				<-ctx.Done()
 				return nil
@@ -183,9 +234,14 @@ func Faults(t *testing.T, gpus []*cuda.Backend) {
 		require.Less(t, time.Since(begin), 2*time.Second)
 		works(t)
 	})
-	t.Run("hangs", func(t *testing.T) { hangs(t, gpus, works) })
+	for pass := range 2 {
+		t.Run(fmt.Sprintf("hangs in pass %d", pass), func(t *testing.T) {
+			Hangs(t, tr, pass)
+			works(t)
+		})
+	}
 	t.Run("differs", func(t *testing.T) {
-		for _, err := range Each(t, gpus, 3, func(r *peer.Rank) error {
+		for _, err := range Each(t, tr, 3, func(r *peer.Rank) error {
 			name := small
 			if r.Rank() == 2 {
 				name += "-causal"
@@ -202,21 +258,34 @@ func Faults(t *testing.T, gpus []*cuda.Backend) {
 			times = 5
 		}
 		for range times {
-			for _, err := range Each(t, gpus, 8, func(r *peer.Rank) error {
+			for _, err := range Each(t, tr, 8, func(r *peer.Rank) error {
 				return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
 			}) {
 				require.NoError(t, err)
 			}
 		}
 	})
-	t.Run("is slow", func(t *testing.T) { slow(t, gpus) })
+	t.Run("is slow", func(t *testing.T) { slow(t, tr) })
 }
 
-// fails lets a rank fail in a step. The others wait for that in the same step, as who has all
+// goodPasses computes passes without a fault, after which the ranks have exchanged messages before.
+func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
+	for range n {
+		if err := attend(ctx, r, r, small, ring.Options{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fails lets a rank fail in a step of a pass. The others wait for that in the same step, as who has all
 // it needs would end well: of four ranks they still need one message.
-func fails(t *testing.T, gpus []*cuda.Backend, step int) {
+func fails(t *testing.T, tr Transport, step, pass int) {
 	begin, failed := time.Now(), make(chan struct{})
-	for i, err := range Each(t, gpus, 4, func(r *peer.Rank) error {
+	for i, err := range Each(t, tr, 4, func(r *peer.Rank) error {
+		if err := goodPasses(t.Context(), r, pass); err != nil {
+			return err
+		}
 		if r.Rank() == 1 {
 			defer close(failed)
 			return attend(t.Context(), r, &faulty{r, step, func() error { return errFault }}, small, ring.Options{})
@@ -231,26 +300,28 @@ func fails(t *testing.T, gpus []*cuda.Backend, step int) {
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// hangs lets a rank stop in mid-step: the others end at the deadline.
-func hangs(t *testing.T, gpus []*cuda.Backend, works func(*testing.T)) {
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+// Hangs lets a rank stop in mid-step of a pass: the others end at the deadline.
+func Hangs(t *testing.T, tr Transport, pass int) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	begin := time.Now()
-	for _, err := range Each(t, gpus, 3, func(r *peer.Rank) error {
+	for _, err := range Each(t, tr, 3, func(r *peer.Rank) error {
+		if err := goodPasses(ctx, r, pass); err != nil {
+			return err
+		}
 		d := ring.Device(r)
 		if r.Rank() == 1 {
-			d = &faulty{r, 0, func() error { time.Sleep(time.Second); return nil }}
+			d = &faulty{r, 0, func() error { <-ctx.Done(); time.Sleep(300 * time.Millisecond); return nil }}
 		}
 		return attend(ctx, r, d, small, ring.Options{})
 	}) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
-	require.Less(t, time.Since(begin), 3*time.Second)
-	works(t)
+	require.Less(t, time.Since(begin), 4*time.Second)
 }
 
 // slow lets a rank take its time: the others wait, and say so.
-func slow(t *testing.T, gpus []*cuda.Backend) {
+func slow(t *testing.T, tr Transport) {
 	var mu sync.Mutex
 	waited := time.Duration(0)
 	o := ring.Options{Progress: func(x ring.Progress) {
@@ -258,7 +329,7 @@ func slow(t *testing.T, gpus []*cuda.Backend) {
 		defer mu.Unlock()
 		waited = max(waited, x.Waiting)
 	}}
-	for _, err := range Each(t, gpus, 3, func(r *peer.Rank) error {
+	for _, err := range Each(t, tr, 3, func(r *peer.Rank) error {
 		d := ring.Device(r)
 		if r.Rank() == 1 {
 			d = &faulty{r, 0, func() error { time.Sleep(1300 * time.Millisecond); return nil }}

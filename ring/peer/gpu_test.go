@@ -38,7 +38,7 @@ func TestGPUProblems(t *testing.T) {
 		seed = s
 	}
 	t.Logf("FLASHKIT_SEED=%d", seed)
-	peertest.Problems(t, gpus, []int{1, 2, 3, 4, 5}, seed, 60, false)
+	peertest.Problems(t, peertest.Peers(gpus), []int{1, 2, 3, 4, 5}, seed, 60, false)
 }
 
-func TestGPUFaults(t *testing.T) { peertest.Faults(t, openAll(t)) }
+func TestGPUFaults(t *testing.T) { peertest.Faults(t, peertest.Peers(openAll(t))) }

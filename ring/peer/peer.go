@@ -44,6 +44,8 @@ type Rank struct {
 	passes int              // beside others
 	prior  *cuda.Event      // before the last pass
 	since  []*cuda.Event    // what was to be waited for since
+	over   bool             // another transport moves messages,
+	spare  int              // which take so many multiprocessors
 	closed bool
 }
 
@@ -78,16 +80,11 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 				return ranks, err
 			}
 		}
-		r := &Rank{gpu: gpu}
-		movers[i], ranks = r, append(ranks, r)
-		if r.compute, err = gpu.NewStream(); err != nil {
+		r, err := newRank(gpu)
+		if err != nil {
 			return ranks, err
 		}
-		for _, s := range [...]**cuda.Stream{&r.copies, &r.sides[0], &r.sides[1]} {
-			if *s, err = gpu.NewStream(); err != nil {
-				return ranks, err
-			}
-		}
+		movers[i], ranks = r, append(ranks, r)
 	}
 	groups, err := ring.LocalOver(movers)
 	for i, g := range groups {
@@ -95,6 +92,42 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	}
 	return ranks, err
 }
+
+// newRank returns a rank of no group.
+func newRank(gpu *cuda.Backend) (r *Rank, err error) {
+	r = &Rank{gpu: gpu}
+	for _, s := range [...]**cuda.Stream{&r.compute, &r.copies, &r.sides[0], &r.sides[1]} {
+		if *s, err = gpu.NewStream(); err != nil {
+			return nil, errors.Join(err, r.closeStreams())
+		}
+	}
+	return r, nil
+}
+
+// Over returns a rank of a group whose messages another transport moves, as package nccl does:
+// what is said of Rank holds but for copies. Messages may take so many multiprocessors, which kernels that
+// fill the GPU leave to them, and the first step begins after them. join is told the rank and returns its
+// group, which closes with it.
+func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
+	switch {
+	case gpu == nil:
+		return nil, &flashkit.ProblemError{Field: "gpu", Value: "nil", Reason: "is missing"}
+	case join == nil:
+		return nil, &flashkit.ProblemError{Field: "join", Value: "nil", Reason: "is missing"}
+	}
+	r, err := newRank(gpu)
+	if err != nil {
+		return nil, err
+	}
+	r.over, r.spare = true, min(max(0, multiprocessors), gpu.Device().SMs-1)
+	if r.Group, err = join(r); err != nil {
+		return nil, errors.Join(err, r.closeStreams())
+	}
+	return r, nil
+}
+
+// Early reports whether the copy engines move messages.
+func (r *Rank) Early() bool { return !r.over }
 
 // Close leaves the group and gives back the rank's streams, when the GPU is done with them.
 func (r *Rank) Close() error {
@@ -129,14 +162,23 @@ func (r *Rank) GPU() *cuda.Backend { return r.gpu }
 // before the next call of the Ring.
 func (r *Rank) Stream() *cuda.Stream { return r.compute }
 
+// Copies returns the one in which messages travel, beside Stream.
+func (r *Rank) Copies() *cuda.Stream { return r.copies }
+
 // Forward enqueues a forward pass on the GPU.
 func (r *Rank) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
-	return r.pass(func(s *cuda.Stream) error { return r.gpu.Forward(ctx, s, p, args) })
+	return r.launch(ctx, p, flashkit.PassForward, args)
 }
 
 // Backward enqueues a backward pass on the GPU.
 func (r *Rank) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
-	return r.pass(func(s *cuda.Stream) error { return r.gpu.Backward(ctx, s, p, args) })
+	return r.launch(ctx, p, flashkit.PassBackward, args)
+}
+
+func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) error {
+	return r.pass(func(s *cuda.Stream) error {
+		return r.gpu.Launch(ctx, s, p, pass, args, cuda.Options{Spare: r.spare})
+	})
 }
 
 // Beside lets the next pass begin while the one before ends: its last blocks leave
@@ -298,15 +340,24 @@ func (r *Rank) Ready() (ring.Mark, error) {
 
 // Move enqueues copies in the rank's second stream.
 func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
-	mark, err := r.move(dst, src, ours, theirs)
+	mark, err := r.Travel(func(s *cuda.Stream) error {
+		for i := range dst {
+			if err := s.Copy(dst[i], src[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, ours, theirs)
 	if err != nil { // the other rank goes on with its memory
 		return nil, errors.Join(err, r.copies.Sync())
 	}
 	return mark, nil
 }
 
-func (r *Rank) move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
-	for _, mark := range [...]ring.Mark{ours, theirs} {
+// Travel has enqueue put messages in the rank's second stream, after what marks say, and marks
+// their end. A mark is a *cuda.Event.
+func (r *Rank) Travel(enqueue func(*cuda.Stream) error, after ...ring.Mark) (ring.Mark, error) {
+	for _, mark := range after {
 		e, ok := mark.(*cuda.Event)
 		if !ok {
 			return nil, fmt.Errorf("peer: %T is no mark of a GPU", mark)
@@ -315,10 +366,8 @@ func (r *Rank) move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Ma
 			return nil, err
 		}
 	}
-	for i := range dst {
-		if err := r.copies.Copy(dst[i], src[i]); err != nil {
-			return nil, err
-		}
+	if err := enqueue(r.copies); err != nil {
+		return nil, err
 	}
 	return r.record(r.copies)
 }

@@ -1,0 +1,265 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	library "github.com/flashkit-go/flashkit/internal/nccl"
+	"github.com/flashkit-go/flashkit/internal/peertest"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/nccl"
+	"github.com/flashkit-go/flashkit/ring/peer"
+)
+
+// standIn has Options name a stand-in for NCCL over one for so many GPUs, and sees at the end that no
+// communicator is left.
+func standIn(t *testing.T, devices int) ([]*cuda.Backend, *peertest.StandIn, nccl.Options) {
+	gpus, fakes := cuda.OpenFakes(t, devices)
+	s := &peertest.StandIn{Move: fakes.Move, Pend: fakes.Pend}
+	end := library.StandIn(t.Name(), s)
+	t.Cleanup(func() {
+		end()
+		_, err := s.Moved()
+		require.NoError(t, err)
+	})
+	return gpus, s, nccl.Options{Library: t.Name()}
+}
+
+// The transport of package ring/nccl on a stand-in for NCCL and one for the GPUs.
+func TestNCCLOnFake(t *testing.T) {
+	gpus, s, o := standIn(t, 5)
+	n, seed := 8, rand.Uint64()
+	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	t.Logf("FLASHKIT_SEED=%d", seed)
+	if !testing.Short() {
+		n = 60
+	}
+	peertest.Problems(t, peertest.NCCL(gpus, o), []int{1, 2, 3, 4, 5}, seed, n, true)
+	moved, err := s.Moved()
+	require.NoError(t, err)
+	require.Positive(t, moved)
+}
+
+func TestNCCLFaultsOnFake(t *testing.T) {
+	gpus, s, o := standIn(t, 8)
+	peertest.Faults(t, peertest.NCCL(gpus, o))
+	if testing.Short() {
+		return
+	}
+	s.Remote = true // as over a network
+	peertest.Faults(t, peertest.NCCL(gpus, o))
+}
+
+// Processes that have nothing but NCCL: it gathers too. Who waits for a rank that hangs ends at the
+// deadline, and a new group is possible.
+func TestNCCLLaunchedOnFake(t *testing.T) {
+	gpus, s, o := standIn(t, 4)
+	_, err := nccl.OpenLaunched(t.Context(), ring.Launch{Size: 2}, gpus[0], o)
+	require.ErrorContains(t, err, "NCCL_COMM_ID")
+	t.Setenv("NCCL_COMM_ID", "node0:29501")
+	_, err = nccl.OpenLaunched(t.Context(), ring.Launch{Rank: 2, Size: 2}, gpus[0], o)
+	require.ErrorContains(t, err, "launch")
+	s.SameID = true
+	n := 4
+	if !testing.Short() {
+		n = 20
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	peertest.Problems(t, peertest.Launched(gpus, o), []int{1, 2, 4}, seed, n, true)
+	peertest.Hangs(t, peertest.Launched(gpus, o), 0)
+	peertest.Hangs(t, peertest.Launched(gpus, o), 1)
+	peertest.Problems(t, peertest.Launched(gpus, o), []int{3}, seed, 1, true)
+}
+
+// Tensors arrive as they were sent, however their rows lie at either end.
+func TestNCCLMoves(t *testing.T) {
+	gpus, s, o := standIn(t, 2)
+	const b, h, n, d = 2, 3, 5, 4
+	for _, heads := range []int{h, 80} { // 80 go as one message
+		size := b * heads * n * d
+		layouts := map[string][3]int{
+			"dense":           {heads * n * d, n * d, d},
+			"heads apart":     {heads * n * d * 2, n * d * 2, d},
+			"rows in between": {heads * n * d, d, heads * d},
+		}
+		for from, strides := range layouts {
+			for to, others := range layouts {
+				before, err := s.Moved()
+				require.NoError(t, err)
+				for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+					m, err := r.GPU().Alloc(2 * size * 4)
+					if err != nil {
+						return err
+					}
+					defer m.Free()
+					view := m.Tensor(flashkit.Float32, 0, b, heads, n, d)
+					host := make([]float32, 2*size)
+					if r.Rank() == 0 {
+						view = view.WithStrides(strides[0], strides[1], strides[2])
+						for i := range host {
+							host[i] = float32(i)
+						}
+					} else {
+						view = view.WithStrides(others[0], others[1], others[2])
+					}
+					if err := cuda.Upload(r.Stream(), m, 0, host); err != nil {
+						return err
+					}
+					message := []ring.Message{{Peer: 1 - r.Rank(), Tensors: []flashkit.Tensor{view}}}
+					if r.Rank() == 0 {
+						return errors.Join(r.Start(t.Context(), message, nil), r.Wait(t.Context()))
+					}
+					if err := errors.Join(r.Start(t.Context(), nil, message), r.Wait(t.Context())); err != nil {
+						return err
+					}
+					if err := cuda.Download(r.Stream(), host, m, 0); err != nil {
+						return err
+					}
+					for i := range size {
+						x := [4]int{i / (heads * n * d), i / (n * d) % heads, i / d % n, i % d}
+						want := x[0]*strides[0] + x[1]*strides[1] + x[2]*strides[2] + x[3]
+						at := x[0]*others[0] + x[1]*others[1] + x[2]*others[2] + x[3]
+						if host[at] != float32(want) {
+							return fmt.Errorf("%v is %g, want %d", x, host[at], want)
+						}
+					}
+					return nil
+				}) {
+					require.NoError(t, err, "%d heads, %s to %s", heads, from, to)
+				}
+				after, err := s.Moved()
+				require.NoError(t, err)
+				require.Equal(t, size*4, after-before)
+			}
+		}
+	}
+}
+
+// What a transport cannot send it refuses, on the rank that asks for it.
+func TestNCCLMisuse(t *testing.T) {
+	gpus, _, o := standIn(t, 2)
+	for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+		if r.Rank() == 1 {
+			<-r.Group.(ring.Breaker).Broken()
+			return r.Gather(t.Context(), nil, nil)
+		}
+		host := flashkit.F32(make([]float32, 4), 1, 1, 1, 4)
+		return errors.Join(r.Start(t.Context(), []ring.Message{{Peer: 1, Tensors: []flashkit.Tensor{host}}}, nil), r.Wait(t.Context()))
+	}) {
+		require.ErrorContains(t, err, "must lie on the rank's GPU")
+	}
+	for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+		if r.Rank() == 1 {
+			<-r.Group.(ring.Breaker).Broken()
+			return r.Gather(t.Context(), nil, nil)
+		}
+		return errors.Join(r.Start(t.Context(), []ring.Message{{Peer: 2}}, nil), r.Wait(t.Context()))
+	}) {
+		require.ErrorContains(t, err, "from 0 to 1")
+	}
+}
+
+// openEach opens ranks, each with options of its own, and closes those that are open.
+func openEach(t *testing.T, gpus []*cuda.Backend, timeout time.Duration, o func(rank int) nccl.Options) []error {
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	control, err := ring.Local(len(gpus))
+	require.NoError(t, err)
+	ranks, errs := make([]*peer.Rank, len(gpus)), make([]error, len(gpus))
+	var done sync.WaitGroup
+	for i, gpu := range gpus {
+		done.Go(func() { ranks[i], errs[i] = nccl.Open(ctx, control[i], gpu, o(i)) })
+	}
+	done.Wait()
+	for _, r := range ranks {
+		if r != nil {
+			done.Go(func() { require.NoError(t, r.Close()) })
+		}
+	}
+	done.Wait()
+	return errs
+}
+
+// What one rank lacks, all say.
+func TestNCCLOpens(t *testing.T) {
+	gpus, s, o := standIn(t, 3)
+	same := func(int) nccl.Options { return o }
+	require.NoError(t, errors.Join(openEach(t, gpus, time.Minute, same)...))
+
+	for r, err := range openEach(t, gpus, time.Minute, func(rank int) nccl.Options {
+		if rank == 1 {
+			return nccl.Options{Library: "/nowhere/libnccl.so.2"}
+		}
+		return o
+	}) {
+		if r == 1 {
+			require.ErrorIs(t, err, nccl.ErrNoNCCL)
+			require.ErrorIs(t, err, flashkit.ErrUnavailable)
+		}
+		require.ErrorContains(t, err, "/nowhere/libnccl.so.2")
+		if e := (*ring.RankError)(nil); r != 1 && errors.As(err, &e) {
+			require.Equal(t, 1, e.Rank)
+		}
+	}
+
+	fault := &library.Error{Call: "NCCL", Code: 5, Text: "Duplicate GPU detected"}
+	s.FailInit = func(rank int) error {
+		if rank == 2 {
+			return fault
+		}
+		return nil
+	}
+	begin := time.Now()
+	for _, err := range openEach(t, gpus, time.Minute, same) {
+		var e *ring.RankError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 2, e.Rank)
+		require.ErrorIs(t, err, fault)
+	}
+	require.Less(t, time.Since(begin), 2*time.Second)
+	s.FailInit = nil
+	require.NoError(t, errors.Join(openEach(t, gpus, time.Minute, same)...), "a new group is possible after all of that")
+}
+
+// A rank that never comes to Open ends it at the deadline of the context.
+func TestNCCLOpensAlone(t *testing.T) {
+	gpus, _, o := standIn(t, 1)
+	control, err := ring.Local(2)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = nccl.Open(ctx, control[0], gpus[0], o)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestNCCLRefuses(t *testing.T) {
+	gpus, _, o := standIn(t, 1)
+	control, err := ring.Local(1)
+	require.NoError(t, err)
+	many := o
+	many.Channels = 33
+	for want, open := range map[string]func() (*peer.Rank, error){
+		"control":  func() (*peer.Rank, error) { return nccl.Open(t.Context(), nil, gpus[0], o) },
+		"gpu":      func() (*peer.Rank, error) { return nccl.Open(t.Context(), control[0], nil, o) },
+		"Channels": func() (*peer.Rank, error) { return nccl.Open(t.Context(), control[0], gpus[0], many) },
+	} {
+		_, err := open()
+		var e *flashkit.ProblemError
+		require.ErrorAs(t, err, &e, want)
+		require.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,204 @@
+//go:build linux && (amd64 || arm64) && !nocuda
+
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// calls are the functions of the library, in the order of names.
+type calls struct {
+	getVersion, errorString, lastError, uniqueID   uintptr
+	initRank, asyncError, finalize, destroy, abort uintptr
+	groupStart, groupEnd, send, receive            uintptr
+}
+
+var names = [...]string{
+	"ncclGetVersion", "ncclGetErrorString", "ncclGetLastError", "ncclGetUniqueId",
+	"ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclCommFinalize", "ncclCommDestroy", "ncclCommAbort",
+	"ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv",
+}
+
+// library is one that was loaded.
+type library struct {
+	name    string
+	version int
+	calls
+	init func(c *Comm, ranks int32, id byValue, rank int32, o *config) int32
+}
+
+// byValue is an ID as C has it, a struct.
+type byValue struct{ internal ID }
+
+// oldest is the first version whose communicators take how many channels they may have, and end
+// without blocking.
+const oldest = 21800
+
+func load(name string) (Library, error) {
+	tried := []string{name}
+	if name == "" {
+		tried = []string{"libnccl.so.2", "libnccl.so"}
+	}
+	var errs []error
+	for _, name := range tried {
+		l, err := open(name)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("%w: %w", ErrMissing, errors.Join(errs...))
+}
+
+func open(name string) (*library, error) {
+	handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, err
+	}
+	l := &library{name: name}
+	addresses := (*[len(names)]uintptr)(unsafe.Pointer(&l.calls))
+	for i, symbol := range names {
+		if addresses[i], err = purego.Dlsym(handle, symbol); err != nil {
+			return nil, fmt.Errorf("%s is no NCCL of version 2.18 or later: %s is missing", name, symbol)
+		}
+	}
+	version := new(int32)
+	if err := l.call("ncclGetVersion", l.getVersion, uintptr(unsafe.Pointer(version))); err != nil {
+		return nil, err
+	}
+	if l.version = int(*version); l.version < oldest {
+		return nil, fmt.Errorf("%s is NCCL %d.%d; must be 2.18 or later", name, l.version/10000, l.version/100%100)
+	}
+	purego.RegisterFunc(&l.init, l.initRank) // it passes the ID, a struct, by value as the machine's ABI does
+	return l, nil
+}
+
+func (l *library) Name() string { return l.name }
+func (l *library) Version() int { return l.version }
+
+// call calls a function. What its arguments point to stays where it is until it returns. That
+// something is under way is no error.
+//
+//go:uintptrescapes
+func (l *library) call(name string, f uintptr, args ...uintptr) error {
+	r, _, _ := purego.SyscallN(f, args...)
+	return l.check(name, int32(r))
+}
+
+func (l *library) check(name string, code int32) error {
+	if code == 0 || code == inProgress {
+		return nil
+	}
+	text, _, _ := purego.SyscallN(l.errorString, uintptr(code))
+	last, _, _ := purego.SyscallN(l.lastError, 0)
+	e := &Error{Call: name, Code: int(code), Text: goString(text)}
+	if more := goString(last); more != "" {
+		e.Text += ": " + more
+	}
+	return e
+}
+
+// goString copies a string of C's.
+func goString(p uintptr) string {
+	if p == 0 {
+		return ""
+	}
+	at := *(**byte)(unsafe.Pointer(&p))
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(at), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(at, n))
+}
+
+func (l *library) UniqueID() (ID, error) {
+	id := new(ID)
+	err := l.call("ncclGetUniqueId", l.uniqueID, uintptr(unsafe.Pointer(id)))
+	return *id, err
+}
+
+// config is ncclConfig_t as NCCL 2.18 had it. Later libraries take what it lacks for unset.
+type config struct {
+	size            uint64
+	magic, version  uint32
+	blocking        int32
+	cgaClusterSize  int32
+	minCTAs         int32
+	maxCTAs         int32
+	netName         uintptr
+	splitShare, pad int32
+}
+
+// inProgress is ncclInProgress.
+const inProgress = 7
+
+const (
+	configMagic = 0xcafebeef
+	unset       = math.MinInt32
+)
+
+// cells are where the library writes communicators, which it may do again long after Init.
+var (
+	cells   []*Comm
+	cellsMu sync.Mutex
+)
+
+func cell() *Comm {
+	c := new(Comm)
+	cellsMu.Lock()
+	defer cellsMu.Unlock()
+	cells = append(cells, c)
+	return c
+}
+
+func (l *library) Init(ranks int, id ID, rank, channels int) (Comm, error) {
+	c := cell()
+	o := &config{
+		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: oldest,
+		blocking: 0, cgaClusterSize: unset, minCTAs: unset, maxCTAs: int32(channels), splitShare: unset,
+	}
+	code := l.init(c, int32(ranks), byValue{id}, int32(rank), o)
+	runtime.KeepAlive(o)
+	return *c, l.check("ncclCommInitRankConfig", code)
+}
+
+func (l *library) Async(c Comm) (done bool, err error) {
+	code := new(int32)
+	if err := l.call("ncclCommGetAsyncError", l.asyncError, uintptr(c), uintptr(unsafe.Pointer(code))); err != nil {
+		return false, err
+	}
+	return *code == 0, l.check("NCCL", *code)
+}
+
+func (l *library) Group(f func() error) error {
+	if err := l.call("ncclGroupStart", l.groupStart); err != nil {
+		return err
+	}
+	err := f()
+	return errors.Join(err, l.call("ncclGroupEnd", l.groupEnd))
+}
+
+// typeBytes is ncclUint8.
+const typeBytes = 1
+
+func (l *library) Send(from uintptr, bytes, to int, c Comm, s Stream) error {
+	return l.call("ncclSend", l.send, from, uintptr(bytes), typeBytes, uintptr(to), uintptr(c), uintptr(s))
+}
+
+func (l *library) Receive(to uintptr, bytes, from int, c Comm, s Stream) error {
+	return l.call("ncclRecv", l.receive, to, uintptr(bytes), typeBytes, uintptr(from), uintptr(c), uintptr(s))
+}
+
+func (l *library) Finalize(c Comm) error {
+	return l.call("ncclCommFinalize", l.finalize, uintptr(c))
+}
+
+func (l *library) Destroy(c Comm) error { return l.call("ncclCommDestroy", l.destroy, uintptr(c)) }
+func (l *library) Abort(c Comm) error   { return l.call("ncclCommAbort", l.abort, uintptr(c)) }

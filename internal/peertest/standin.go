@@ -1,0 +1,267 @@
+package peertest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/flashkit-go/flashkit/internal/nccl"
+)
+
+// A StandIn stands in for NCCL among the ranks of one process, without GPUs. It does what NCCL without
+// blocking does: a communicator is made when all ranks have asked for it; the first messages between
+// two ranks are enqueued when both have begun; later ones are enqueued at once, and keep their stream
+// busy until the other rank sends or receives. A rank that gives up leaves the others waiting, as over
+// NVLink.
+type StandIn struct {
+	Move func(to, from uintptr, bytes int) error // device memory
+	Pend func(stream uintptr) (done func())      // keeps a stream busy
+
+	// FailInit, unless nil, is the error of a rank's Init that Async returns.
+	FailInit func(rank int) error
+
+	// SameID has every rank get the same ID, as NCCL_COMM_ID does.
+	SameID bool
+
+	// Remote has ranks told of one that gave up, as over a network: without its name.
+	Remote bool
+
+	mu     sync.Mutex
+	made   uint64
+	next   nccl.Comm
+	worlds map[nccl.ID]*world
+	comms  map[nccl.Comm]*member
+	moved  int
+}
+
+// A world is the ranks of one ID.
+type world struct {
+	id      nccl.ID
+	live    int // communicators of it
+	members []*member
+	met     map[[2]int]bool    // pairs of ranks that exchanged something: from, to
+	waiting map[[2]int][]*post // what waits for its other half
+	joined  int
+	left    int
+}
+
+// A member is one rank.
+type member struct {
+	*world
+	rank, channels int
+	err            error
+	connecting     int // first messages that the other rank did not begin
+	posts          []*post
+	leaving        bool
+}
+
+// A post is one half of a message.
+type post struct {
+	of        *member
+	peer      int
+	send      bool
+	at        uintptr
+	bytes     int
+	first     bool
+	done      func()
+	cancelled bool
+}
+
+// Name names the stand-in.
+func (s *StandIn) Name() string { return "a stand-in for NCCL" }
+
+// Version is that of the library that it was made after.
+func (s *StandIn) Version() int { return 23203 }
+
+// UniqueID counts.
+func (s *StandIn) UniqueID() (id nccl.ID, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.SameID {
+		s.made++
+	}
+	binary.LittleEndian.PutUint64(id[100:], s.made+1)
+	return id, nil
+}
+
+// Init joins a world.
+func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.worlds == nil {
+		s.worlds, s.comms = map[nccl.ID]*world{}, map[nccl.Comm]*member{}
+	}
+	w := s.worlds[id]
+	if w == nil {
+		w = &world{id: id, members: make([]*member, ranks), met: map[[2]int]bool{}, waiting: map[[2]int][]*post{}}
+		s.worlds[id] = w
+	}
+	if id == (nccl.ID{}) || len(w.members) != ranks || rank < 0 || rank >= ranks || w.members[rank] != nil || channels < 1 {
+		return 0, &nccl.Error{Call: "ncclCommInitRankConfig", Code: 4, Text: fmt.Sprintf("rank %d of %d", rank, ranks)}
+	}
+	m := &member{world: w, rank: rank, channels: channels}
+	if s.FailInit != nil {
+		m.err = s.FailInit(rank)
+	}
+	if m.err == nil {
+		w.members[rank] = m
+		w.joined++
+	}
+	s.next++
+	w.live++
+	s.comms[s.next] = m
+	return s.next, nil
+}
+
+// Async says how far the rank is.
+func (s *StandIn) Async(c nccl.Comm) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.comms[c]
+	switch {
+	case m == nil:
+		return false, &nccl.Error{Call: "ncclCommGetAsyncError", Code: 4, Text: "no communicator"}
+	case m.err != nil:
+		return false, m.err
+	case m.leaving:
+		return m.left == len(m.members), nil
+	}
+	return m.joined == len(m.members) && m.connecting == 0, nil
+}
+
+// Group enqueues what f asks for, one message after the other.
+func (s *StandIn) Group(f func() error) error { return f() }
+
+// Send is one half of a message.
+func (s *StandIn) Send(from uintptr, bytes, to int, c nccl.Comm, stream nccl.Stream) error {
+	return s.post(&post{peer: to, send: true, at: from, bytes: bytes}, c, stream)
+}
+
+// Receive is the other.
+func (s *StandIn) Receive(to uintptr, bytes, from int, c nccl.Comm, stream nccl.Stream) error {
+	return s.post(&post{peer: from, at: to, bytes: bytes}, c, stream)
+}
+
+func (s *StandIn) post(p *post, c nccl.Comm, stream nccl.Stream) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.comms[c]
+	if m == nil || stream == 0 || p.bytes <= 0 || p.peer < 0 || p.peer >= len(m.members) {
+		return &nccl.Error{Call: "ncclSend, ncclRecv", Code: 4, Text: fmt.Sprintf("%d bytes for rank %d", p.bytes, p.peer)}
+	}
+	p.of = m
+	line := [2]int{p.peer, m.rank}
+	if p.send {
+		line = [2]int{m.rank, p.peer}
+	}
+	list := m.waiting[line]
+	if len(list) > 0 && list[0].send != p.send {
+		m.waiting[line], m.met[line] = list[1:], true
+		return s.match(list[0], p)
+	}
+	if p.first = !m.met[line]; p.first {
+		m.connecting++
+	} else {
+		p.done = s.Pend(uintptr(stream))
+	}
+	m.waiting[line], m.posts = append(list, p), append(m.posts, p)
+	return nil
+}
+
+// match moves a message whose halves have met.
+func (s *StandIn) match(a, b *post) error {
+	to, from := a, b
+	if a.send {
+		to, from = b, a
+	}
+	err := error(&nccl.Error{Call: "ncclGroupEnd", Code: 5, Text: fmt.Sprintf("%d bytes were sent, %d are received", from.bytes, to.bytes)})
+	if to.bytes == from.bytes {
+		err = s.Move(to.at, from.at, to.bytes)
+	}
+	if err != nil {
+		a.of.err, b.of.err = err, err
+	}
+	s.moved += to.bytes
+	a.end()
+	return nil
+}
+
+func (p *post) end() {
+	if p.cancelled {
+		return
+	}
+	p.cancelled = true
+	if p.first {
+		p.of.connecting--
+	} else {
+		p.done()
+	}
+}
+
+// Finalize waits for the other ranks, by Async.
+func (s *StandIn) Finalize(c nccl.Comm) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.comms[c]
+	if m == nil || m.leaving {
+		return &nccl.Error{Call: "ncclCommFinalize", Code: 4, Text: "no communicator"}
+	}
+	m.leaving = true
+	m.left++
+	return nil
+}
+
+// Destroy wants a communicator that all left.
+func (s *StandIn) Destroy(c nccl.Comm) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.comms[c]
+	if m == nil || !m.leaving || m.left != len(m.members) {
+		return &nccl.Error{Call: "ncclCommDestroy", Code: 5, Text: "in use"}
+	}
+	s.forget(c, m)
+	return nil
+}
+
+// forget gives a communicator back, and with the last one the ID.
+func (s *StandIn) forget(c nccl.Comm, m *member) {
+	delete(s.comms, c)
+	if m.live--; m.live == 0 {
+		delete(s.worlds, m.id)
+	}
+}
+
+// Abort ends what the rank's streams wait for. The other ranks wait on, unless they are told.
+func (s *StandIn) Abort(c nccl.Comm) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.comms[c]
+	if m == nil {
+		return &nccl.Error{Call: "ncclCommAbort", Code: 4, Text: "no communicator"}
+	}
+	s.forget(c, m)
+	for line, list := range m.waiting {
+		m.waiting[line] = slices.DeleteFunc(list, func(p *post) bool { return p.of == m })
+	}
+	for _, p := range m.posts {
+		p.end()
+	}
+	for _, other := range m.members {
+		if s.Remote && other != nil && other != m && other.err == nil {
+			other.err = &nccl.Error{Call: "NCCL", Code: 6, Text: "remote process exited or there was a network error"}
+		}
+	}
+	return nil
+}
+
+// Moved returns the bytes of all messages, and an error if a communicator was not given back.
+func (s *StandIn) Moved() (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.comms); n > 0 {
+		return s.moved, errors.New(fmt.Sprint(n, " communicators were not given back"))
+	}
+	return s.moved, nil
+}

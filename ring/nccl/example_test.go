@@ -1,0 +1,79 @@
+package nccl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/mpi"
+	"github.com/flashkit-go/flashkit/ring/nccl"
+)
+
+// A rank of mpiexec's, whose GPU is that with the number that it has on its machine.
+func Example() {
+	launch, err := ring.Launched(os.Getenv)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	gpu, err := cuda.OpenDevice(launch.Local)
+	if err != nil {
+		fmt.Println("no GPU")
+		return
+	}
+	defer gpu.Close()
+	ctx := context.Background()
+	control, err := mpi.Open(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	p, _ := flashkit.ParseProblem("b1-h8-g2-n1000-m1000-d64-bf16-causal")
+	cut, _ := ring.NewCut(p, nil, rank.Size(), false)
+	shard, _ := cut.Shard(rank.Rank(), flashkit.NewArgs(p, flashkit.PassForward))
+	args, err := rank.Upload(shard)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	x, err := ring.New(rank, rank, ring.Options{})
+	if err == nil {
+		err = x.Forward(ctx, p, args.Args)
+	}
+	fmt.Println(errors.Join(err, x.Close(), args.Free(), rank.Close(), control.Close()))
+}
+
+// A rank of torchrun's, started with NCCL_COMM_ID in its environment.
+func ExampleOpenLaunched() {
+	launch, err := ring.Launched(os.Getenv)
+	if err != nil || launch.Launcher != "torchrun" {
+		return
+	}
+	gpu, err := cuda.OpenDevice(launch.Local)
+	if err != nil {
+		return
+	}
+	defer gpu.Close()
+	rank, err := nccl.OpenLaunched(context.Background(), launch, gpu, nccl.Options{})
+	if err != nil {
+		return
+	}
+	defer rank.Close()
+	fmt.Println("rank", rank.Rank(), "of", rank.Size())
+}
+
+// ErrNoNCCL says which packages have the library.
+func ExampleVersion() {
+	_, err := nccl.Version(nccl.Options{Library: "/nowhere/libnccl.so.2"})
+	fmt.Println(errors.Is(err, nccl.ErrNoNCCL), errors.Is(err, flashkit.ErrUnavailable))
+	// Output: true true
+}

@@ -1,0 +1,239 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/nccl"
+	"github.com/flashkit-go/flashkit/ring"
+)
+
+// An exchange is messages under way. A goroutine enqueues them in the rank's stream of copies and
+// sees to their end: what the GPU waits for of another rank ends only with that, or by an abort.
+type exchange struct {
+	group    *group
+	pieces   []piece
+	staged   int // tensors that have memory of their own
+	unstage  []copied
+	placed   chan struct{} // closed when all is enqueued, or an error ended it
+	mark     ring.Mark     // set before placed is closed; nil after an error
+	finished chan error
+}
+
+// A piece is one message of NCCL's: bytes of device memory.
+type piece struct {
+	at    uintptr
+	bytes int
+	peer  int
+	send  bool
+}
+
+// A copied is a tensor that is received in other memory, as its rows do not lie close.
+type copied struct{ to, from flashkit.Tensor }
+
+// mostPieces is how many messages one tensor is worth.
+const mostPieces = 64
+
+// Start begins to send and to receive. It returns when all is enqueued on the GPU, so that the kernels
+// that follow do not take the multiprocessors before, or after a moment: the first messages between two
+// ranks wait until both have begun.
+func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
+	if err := g.usable(); err != nil {
+		return err
+	}
+	if g.now != nil {
+		return errors.New("ring/nccl: an exchange is under way")
+	}
+	ready, err := g.rank.Ready()
+	if err != nil {
+		return err
+	}
+	x := &exchange{group: g, placed: make(chan struct{}), finished: make(chan error, 1)}
+	g.now = x
+	go x.run(ctx, ready, send, receive)
+	select {
+	case <-x.placed:
+	case <-time.After(moment):
+	}
+	return ctx.Err()
+}
+
+// moment is how long Start waits.
+const moment = 2 * time.Millisecond
+
+// Wait returns when the exchange under way is done. What the rank enqueues from then on comes after
+// it.
+func (g *group) Wait(ctx context.Context) error {
+	x := g.now
+	if g.now = nil; x == nil {
+		return nil
+	}
+	select {
+	case <-x.placed:
+	case <-ctx.Done():
+		g.Fail(ctx.Err())
+		<-x.placed
+	}
+	var after error
+	if x.mark != nil { // while the GPU is still at work, so that its clock tells what it waited
+		after = g.rank.Done(x.mark, true)
+	}
+	select {
+	case err := <-x.finished:
+		return errors.Join(err, after)
+	case <-ctx.Done():
+		g.Fail(ctx.Err())
+		return errors.Join(<-x.finished, after)
+	}
+}
+
+// run sees to the exchange.
+func (x *exchange) run(ctx context.Context, ready ring.Mark, send, receive []ring.Message) {
+	g := x.group
+	mark, err := g.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, send, receive) }, ready)
+	if err == nil {
+		x.mark = mark
+	}
+	close(x.placed)
+	if err == nil {
+		x.finished <- x.see(ctx, mark)
+		return
+	}
+	err = g.give(err)
+	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // nobody touches the tensors any more
+}
+
+// see waits for the GPU's end of the exchange. It aborts the communicator if that cannot come.
+func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
+	g := x.group
+	passed := make(chan error, 1)
+	go func() { passed <- mark.(*cuda.Event).Sync() }()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		var err error
+		select {
+		case err := <-passed:
+			if err != nil {
+				err = g.give(err)
+			}
+			return err
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-g.broken:
+			err = g.reason()
+		case <-tick.C:
+			_, err = g.lib.Async(g.comm)
+		}
+		if err == nil {
+			continue
+		}
+		err = g.give(err)
+		select {
+		case <-passed: // by the abort, which is no error of the rank's own work
+			return err
+		case <-time.After(grace):
+			return errors.Join(err, fmt.Errorf("ring/nccl: the GPU of rank %d does not end its messages", g.Rank()))
+		}
+	}
+}
+
+const (
+	look  = 5 * time.Millisecond // how often NCCL is asked for errors while the GPU works
+	grace = 2 * time.Second      // how long the GPU may take to end after an abort
+)
+
+// enqueue puts the messages in the stream, and waits until NCCL has done so.
+func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, send, receive []ring.Message) error {
+	g := x.group
+	if err := errors.Join(x.cut(s, send, true), x.cut(s, receive, false)); err != nil {
+		return err
+	}
+	err := g.gpu.Within(func() error {
+		return g.lib.Group(func() error { return x.message(nccl.Stream(s.Handle())) })
+	})
+	if err == nil {
+		err = g.settled(ctx)
+	}
+	for _, c := range x.unstage {
+		if err == nil {
+			err = s.Copy(c.to, c.from)
+		}
+	}
+	return err
+}
+
+// message asks NCCL for every piece.
+func (x *exchange) message(s nccl.Stream) error {
+	g := x.group
+	for _, p := range x.pieces {
+		f := g.lib.Receive
+		if p.send {
+			f = g.lib.Send
+		}
+		if err := f(p.at, p.bytes, p.peer, g.comm, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cut makes pieces of messages.
+func (x *exchange) cut(s *cuda.Stream, list []ring.Message, send bool) error {
+	g := x.group
+	for _, m := range list {
+		if m.Peer < 0 || m.Peer >= g.Size() {
+			return fmt.Errorf("ring/nccl: rank %d: must be from 0 to %d", m.Peer, g.Size()-1)
+		}
+		for _, t := range m.Tensors {
+			if !g.rank.Holds(t) {
+				return errors.New("ring/nccl: a tensor elsewhere: must lie on the rank's GPU")
+			}
+			if err := x.add(s, t, m.Peer, send); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// add makes pieces of a tensor, in whose number both ranks agree as it depends on the shape alone: the
+// rows of each head, or all in one. What does not lie so is copied.
+func (x *exchange) add(s *cuda.Stream, t flashkit.Tensor, peer int, send bool) error {
+	n, size, strides := t.Shape(), t.DType().Size(), t.Strides()
+	bytes := n[0] * n[1] * n[2] * n[3] * size
+	if bytes == 0 {
+		return nil
+	}
+	each := n[0]*n[1] <= mostPieces
+	rows := strides[2] == n[3] || n[2] == 1
+	heads := (strides[1] == n[2]*n[3] || n[1] == 1) && (strides[0] == n[1]*n[2]*n[3] || n[0] == 1)
+	if !rows || !each && !heads {
+		m, err := x.group.stage(x.staged, bytes)
+		if err != nil {
+			return err
+		}
+		x.staged++
+		dense := m.Tensor(t.DType(), 0, n[0], n[1], n[2], n[3])
+		if !send {
+			x.unstage = append(x.unstage, copied{t, dense})
+		} else if err := s.Copy(dense, t); err != nil {
+			return err
+		}
+		t = dense
+	}
+	if !each {
+		x.pieces = append(x.pieces, piece{t.Address(), bytes, peer, send})
+		return nil
+	}
+	for b := range n[0] {
+		for h := range n[1] {
+			x.pieces = append(x.pieces, piece{t.Address() + uintptr(t.Offset(b, h, 0)*size), n[2] * n[3] * size, peer, send})
+		}
+	}
+	return nil
+}

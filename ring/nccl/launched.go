@@ -1,0 +1,130 @@
+package nccl
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/peer"
+)
+
+// meetingVar names the place where NCCL's ranks meet if nobody hands them an ID. NCCL reads it too.
+const meetingVar = "NCCL_COMM_ID"
+
+// OpenLaunched is Open for processes that have nothing but NCCL, as those of torchrun and Slurm:
+// launch is what ring.Launched says of this one. The environment of all of them must have had the same
+// NCCL_COMM_ID, host:port of rank 0's machine, when they were started: there NCCL itself has the ranks meet.
+//
+// Small messages go over NCCL as well, and nobody tells of faults: who waits for a rank that is gone
+// returns when NCCL notices, which it does over a network, or at the deadline of the context, and cannot
+// name it. The launcher can, and ends the others. A rank that cannot begin leaves the others waiting.
+func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
+	switch {
+	case launch.Size < 1 || launch.Rank < 0 || launch.Rank >= launch.Size:
+		return nil, &flashkit.ProblemError{Field: "launch", Value: fmt.Sprint(launch.Rank, " of ", launch.Size), Reason: "must be a rank of some"}
+	case os.Getenv(meetingVar) == "":
+		return nil, &flashkit.ProblemError{Field: meetingVar, Value: "unset", Reason: "must be host:port of rank 0's machine, a free port, in the environment of all ranks, or they must have another group to meet by, such as MPI's"}
+	}
+	if err := o.check(ctx, gpu); err != nil {
+		return nil, err
+	}
+	g := newGroup(gpu)
+	w := &wire{group: g, rank: launch.Rank, size: launch.Size}
+	g.control = w
+	return peer.Over(gpu, o.channels(), func(r *peer.Rank) (ring.Group, error) {
+		var err error
+		if g.lib, err = load(o); err != nil {
+			return nil, err
+		}
+		id, err := g.lib.UniqueID()
+		if err != nil {
+			return nil, err
+		}
+		return g.join(ctx, r, id, o)
+	})
+}
+
+// A wire is the control of ranks that have nothing but NCCL.
+type wire struct {
+	group      *group
+	rank, size int
+	bytes      *cuda.Buffer
+}
+
+func (w *wire) Rank() int { return w.rank }
+func (w *wire) Size() int { return w.size }
+
+// Gather sends a row of words to all ranks.
+func (w *wire) Gather(ctx context.Context, mine, all []byte) error {
+	if len(all) != len(mine)*w.size {
+		return fmt.Errorf("ring/nccl: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*w.size, w.size)
+	}
+	const word = 4
+	n, g := (len(mine)+word-1)/word, w.group
+	if n == 0 {
+		return nil
+	}
+	if err := w.grow(n * word * w.size); err != nil {
+		return err
+	}
+	words := make([]int32, n*w.size)
+	padded := append(make([]byte, 0, n*word), mine...)[:n*word]
+	for i := range n {
+		words[i] = int32(binary.LittleEndian.Uint32(padded[i*word:]))
+	}
+	if err := cuda.Upload(g.rank.Stream(), w.bytes, w.rank*n*word, words[:n]); err != nil {
+		return err
+	}
+	row := func(r int) []flashkit.Tensor {
+		return []flashkit.Tensor{w.bytes.Tensor(flashkit.Float32, r*n, 1, 1, 1, n)}
+	}
+	var send, receive []ring.Message
+	for i := 1; i < w.size; i++ {
+		to, from := (w.rank+i)%w.size, (w.rank-i+w.size)%w.size
+		send, receive = append(send, ring.Message{Peer: to, Tensors: row(w.rank)}), append(receive, ring.Message{Peer: from, Tensors: row(from)})
+	}
+	if err := cmp.Or(g.Start(ctx, send, receive), g.Wait(ctx)); err != nil {
+		return err
+	}
+	if err := cuda.Download(g.rank.Stream(), words, w.bytes, 0); err != nil {
+		return err
+	}
+	for r := range w.size {
+		for i := range n {
+			binary.LittleEndian.PutUint32(padded[i*word:], uint32(words[r*n+i]))
+		}
+		copy(all[r*len(mine):][:len(mine)], padded)
+	}
+	return nil
+}
+
+func (w *wire) grow(bytes int) (err error) {
+	if w.bytes != nil && w.bytes.Bytes() >= bytes {
+		return nil
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	w.bytes, err = w.group.gpu.Alloc(bytes)
+	return err
+}
+
+// Start and Wait are the group's.
+func (w *wire) Start(context.Context, []ring.Message, []ring.Message) error { return errClosed }
+func (w *wire) Wait(context.Context) error                                  { return errClosed }
+
+// Fail cannot tell anyone.
+func (w *wire) Fail(error) {}
+
+// Close gives the memory back.
+func (w *wire) Close() (err error) {
+	if w.bytes != nil {
+		err, w.bytes = w.bytes.Free(), nil
+	}
+	return err
+}

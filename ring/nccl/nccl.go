@@ -1,0 +1,239 @@
+// Package nccl is a transport for package ring over NCCL: GPUs of one process or of many, on one
+// machine or on many. Tensors lie on the GPUs. A rank is a [peer.Rank], the Group and the Runner
+// of a ring.Ring, but that NCCL moves its messages.
+//
+// It loads libnccl.so.2 at run time: $FLASHKIT_NCCL, else where the loader finds it. NCCL 2.18 or
+// later is needed; the packages nvidia-nccl-cu13 and nvidia-nccl-cu12 of PyPI have it.
+//
+// Ranks find each other by another group, which also gathers their small messages on the host and
+// tells of faults: ring.Local for goroutines of one process, package mpi for processes. OpenLaunched
+// is for processes that have neither.
+//
+//	control, err := mpi.Open(ctx)
+//	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
+//	r, err := ring.New(rank, rank, ring.Options{})
+//
+// A communicator is made and used without blocking: every wait ends with its context, at the fault of
+// another rank that control tells of, or at an error that NCCL finds. The communicator is then
+// aborted, with what the GPU still waits for; the GPU can be used on, in a new group.
+//
+// This package has never run on a GPU. Its tests have a stand-in for the library and for GPUs; the
+// library itself was loaded and asked as far as it answers without a GPU.
+package nccl
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/nccl"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/peer"
+)
+
+// ErrNoNCCL is wrapped by Open's error where there is no library. It is flashkit.ErrUnavailable.
+var ErrNoNCCL = fmt.Errorf("ring/nccl: no NCCL: set FLASHKIT_NCCL to a libnccl.so.2 of version 2.18 or later, as the packages nvidia-nccl-cu13 and nvidia-nccl-cu12 of PyPI have it: %w", flashkit.ErrUnavailable)
+
+// Options say how NCCL works. All ranks have the same but for Library. The zero value is right for
+// most.
+type Options struct {
+	// Library is the file to load, in place of $FLASHKIT_NCCL.
+	Library string
+
+	// Channels is the most that NCCL may use, 0 for 4. While messages move each takes a
+	// multiprocessor, which kernels that fill the GPU leave free.
+	Channels int
+}
+
+// channels are few by default, as the kernels want the multiprocessors.
+func (o *Options) channels() int { return cmp.Or(o.Channels, 4) }
+
+// A group is the membership of one rank.
+type group struct {
+	control ring.Group
+	rank    *peer.Rank
+	gpu     *cuda.Backend
+	lib     nccl.Library
+
+	mu      sync.Mutex
+	comm    nccl.Comm // 0 once it is given up
+	err     error     // why the group is broken, set before broken is closed
+	broken  chan struct{}
+	closing chan struct{}
+	closed  bool
+
+	now    *exchange // under way
+	staged []*cuda.Buffer
+}
+
+var _ ring.Breaker = (*group)(nil)
+
+// Open makes a communicator of the ranks of control, one GPU for each, and returns this rank of it.
+// All ranks call it together; if one cannot, all return an error that says which and why. It ends
+// with its context. The GPU and control remain the caller's: Close gives back neither, and
+// neither may be closed before the rank. NCCL refuses a GPU that two ranks have.
+func Open(ctx context.Context, control ring.Group, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
+	if control == nil {
+		return nil, &flashkit.ProblemError{Field: "control", Value: "nil", Reason: "is missing"}
+	}
+	if err := o.check(ctx, gpu); err != nil {
+		return nil, err
+	}
+	g := newGroup(gpu)
+	g.control = control
+	return peer.Over(gpu, o.channels(), func(r *peer.Rank) (ring.Group, error) {
+		id, err := g.meet(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return g.join(ctx, r, id, o)
+	})
+}
+
+func (o *Options) check(ctx context.Context, gpu *cuda.Backend) error {
+	switch {
+	case ctx == nil:
+		return &flashkit.ProblemError{Field: "ctx", Value: "nil", Reason: "must not be nil"}
+	case gpu == nil:
+		return &flashkit.ProblemError{Field: "gpu", Value: "nil", Reason: "is missing"}
+	case o.Channels < 0 || o.Channels > 32:
+		return &flashkit.ProblemError{Field: "Options.Channels", Value: fmt.Sprint(o.Channels), Reason: "must be from 0 to 32"}
+	}
+	return nil
+}
+
+func newGroup(gpu *cuda.Backend) *group {
+	return &group{gpu: gpu, broken: make(chan struct{}), closing: make(chan struct{})}
+}
+
+// join makes the communicator, whose messages move in the rank's streams.
+func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (ring.Group, error) {
+	g.rank = r
+	if b, ok := g.control.(ring.Breaker); ok {
+		go g.listen(b)
+	}
+	if err := g.connect(ctx, id, o.channels()); err != nil {
+		close(g.closing)
+		return nil, g.give(err)
+	}
+	return g, nil
+}
+
+// Version returns the version of the library that Open would load: 23203 is 2.32.3.
+func Version(o Options) (int, error) {
+	lib, err := load(o)
+	if err != nil {
+		return 0, err
+	}
+	return lib.Version(), nil
+}
+
+func load(o Options) (nccl.Library, error) {
+	lib, err := nccl.Load(cmp.Or(o.Library, os.Getenv("FLASHKIT_NCCL")))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoNCCL, err)
+	}
+	return lib, nil
+}
+
+// A greeting is what each rank tells the others before there is a communicator.
+const (
+	greetID      = 0 // rank 0's
+	greetVersion = greetID + len(nccl.ID{})
+	greetWrong   = greetVersion + 8 // length of the text, 0 if nothing is wrong
+	greetText    = greetWrong + 2
+	greetSize    = 512
+)
+
+// meet loads the library and returns the ID that rank 0 makes, if every rank is ready.
+func (g *group) meet(ctx context.Context, o Options) (id nccl.ID, err error) {
+	mine, all := make([]byte, greetSize), make([]byte, greetSize*g.Size())
+	g.lib, err = load(o)
+	if err == nil {
+		binary.LittleEndian.PutUint64(mine[greetVersion:], uint64(g.lib.Version()))
+		if g.Rank() == 0 {
+			id, err = g.lib.UniqueID()
+			copy(mine[greetID:], id[:])
+		}
+	}
+	if err != nil {
+		n := copy(mine[greetText:], err.Error())
+		binary.LittleEndian.PutUint16(mine[greetWrong:], uint16(n))
+	}
+	if failure := g.control.Gather(ctx, mine, all); err != nil || failure != nil {
+		return id, cmp.Or(err, failure)
+	}
+	of := func(r int) []byte { return all[r*greetSize:][:greetSize] }
+	version := func(r int) uint64 { return binary.LittleEndian.Uint64(of(r)[greetVersion:]) }
+	for r := range g.Size() {
+		if n := binary.LittleEndian.Uint16(of(r)[greetWrong:]); n > 0 {
+			return id, &ring.RankError{Rank: r, Err: errors.New(string(of(r)[greetText:][:n]))}
+		}
+	}
+	for r := range g.Size() {
+		if version(r) != version(0) {
+			return id, &ring.RankError{Rank: r, Err: fmt.Errorf("has NCCL %d, rank 0 has %d: must be the same", version(r), version(0))}
+		}
+	}
+	return nccl.ID(of(0)[greetID:]), nil
+}
+
+// connect makes the communicator.
+func (g *group) connect(ctx context.Context, id nccl.ID, channels int) error {
+	err := g.gpu.Within(func() (err error) {
+		g.comm, err = g.lib.Init(g.Size(), id, g.Rank(), channels)
+		return err
+	})
+	if err == nil {
+		err = g.settled(ctx)
+	}
+	return err
+}
+
+// listen breaks the group when control is broken.
+func (g *group) listen(b ring.Breaker) {
+	select {
+	case <-b.Broken():
+		g.fail(b.Err())
+	case <-g.closing:
+	}
+}
+
+// How long to sleep between two questions whether NCCL is done, the first of which are asked at
+// once.
+const (
+	eager   = 200 * time.Microsecond
+	nap     = 50 * time.Microsecond
+	longNap = 2 * time.Millisecond
+)
+
+// settled waits until NCCL has done what it was asked for, unless the context is done or the group
+// broken before.
+func (g *group) settled(ctx context.Context) error {
+	for begin := time.Now(); ; {
+		if done, err := g.lib.Async(g.comm); done || err != nil {
+			return err
+		}
+		wait := nap
+		switch waited := time.Since(begin); {
+		case waited < eager:
+			wait = 0
+		case waited > time.Second:
+			wait = longNap
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-g.broken:
+			return g.reason()
+		}
+	}
+}
