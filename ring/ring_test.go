@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -308,6 +309,26 @@ func (idle) Move(_, _ []flashkit.Tensor, _, _ ring.Mark) (ring.Mark, error) {
 	return nil, nil
 }
 func (idle) Done(ring.Mark, bool) error { return nil }
+
+// A group of this process tells that it is broken to who does not wait in it.
+func TestBreaker(t *testing.T) {
+	groups, err := ring.Local(3)
+	require.NoError(t, err)
+	b := groups[2].(ring.Breaker)
+	require.NoError(t, b.Err())
+	select {
+	case <-b.Broken():
+		t.Fatal("broken at once")
+	default:
+	}
+	groups[1].Fail(io.ErrUnexpectedEOF)
+	groups[0].Fail(io.EOF) // too late
+	<-b.Broken()
+	var e *ring.RankError
+	require.ErrorAs(t, b.Err(), &e)
+	require.Equal(t, 1, e.Rank)
+	require.ErrorIs(t, b.Err(), io.ErrUnexpectedEOF)
+}
 
 // elsewhere owns memory of no device.
 type elsewhere struct{}

@@ -256,6 +256,8 @@ func TestNCCLRefuses(t *testing.T) {
 		"control":  func() (*peer.Rank, error) { return nccl.Open(t.Context(), nil, gpus[0], o) },
 		"gpu":      func() (*peer.Rank, error) { return nccl.Open(t.Context(), control[0], nil, o) },
 		"Channels": func() (*peer.Rank, error) { return nccl.Open(t.Context(), control[0], gpus[0], many) },
+		"join":     func() (*peer.Rank, error) { return peer.Over(gpus[0], 0, nil) },
+		"gpu = ":   func() (*peer.Rank, error) { return peer.Over(nil, 0, nil) },
 	} {
 		_, err := open()
 		var e *flashkit.ProblemError
