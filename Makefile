@@ -93,7 +93,7 @@ emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; n
 		qemu-x86_64-static -cpu Nehalem ../../bin/simd.amd64.test $(call EMULATED,)
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_neon,simd/decode_neon,simd/bwd_neon,simd/fwd_generic,simd/bwd_generic \
 		qemu-aarch64-static -cpu cortex-a53 ../../bin/simd.arm64.test $(call EMULATED,)
-	cd backends/simd && FLASHKIT_SWEEP=9 FLASHKIT_REQUIRE=simd/decode_neonfhm,simd/decode_neonbf16 \
+	cd backends/simd && FLASHKIT_SWEEP=9 FLASHKIT_REQUIRE=simd/decode_neonfhm,simd/decode_neonbf16,simd/fwd_neonbf16 \
 		qemu-aarch64-static -cpu max ../../bin/simd.arm64.test $(call EMULATED,neon(fhm|bf16))
 	cd backends/simd && qemu-aarch64-static -cpu max ../../bin/simd.arm64.test -test.short -test.run '$(ARM64_TESTS)'
 	cd backends/simd && qemu-aarch64-static -cpu neoverse-n1 ../../bin/simd.arm64.test -test.short -test.run '^TestNothingOutsideTensorsIsTouched$$/^simd$$/neon$$/-d(17|64)-'
@@ -221,6 +221,7 @@ asm: ## remake the assembly from the programs in backends/simd/_asm
 		$(GO) run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go && \
 		$(GO) run ./neon -pass fhm -out ../neonfhm_arm64.s -stubs ../neonfhm_arm64.go && \
 		$(GO) run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go && \
+		$(GO) run ./neon -pass bf16fwd -out ../neonbf16_fwd_arm64.s -stubs ../neonbf16_fwd_arm64.go && \
 		$(GO) run ./neon -pass matmul -pkg matmul -out ../../../internal/matmul/neon_arm64.s -stubs ../../../internal/matmul/neon_arm64.go && \
 		$(GO) run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \

@@ -65,6 +65,8 @@ var abouts = [...]flashkit.Kernel{
 		About: "AVX2: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/fwd_neon", Scores: evenOdd, Requires: onNEON, DTypes: allTypes, MaxDim: widest,
 		About: "NEON: 16 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
+	{Name: "simd/fwd_neonbf16", Scores: "neonbf16", Requires: onNEONBF16, DTypes: bf16Only, MaxDim: widest,
+		About: "NEON: 16 query rows in the lanes, products of bf16 in fours by BFMMLA; bound by that instruction and exponentials"},
 	{Name: "simd/decode_neon", Scores: "decode_neon", Requires: onNEON, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "NEON: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
 	{Name: "simd/decode_neonfhm", Scores: "decode_neon", Requires: onNEONFHM, DTypes: f16Only, MaxDim: widest, MaxRows: decodeRows,

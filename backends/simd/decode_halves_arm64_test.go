@@ -126,6 +126,9 @@ func TestHalvesAreChosen(t *testing.T) {
 		"b1-h8-g8-n1-m512-d64-f16":     "simd/decode_neonfhm",
 		"b1-h32-g8-n1-m4096-d128-f32":  "simd/decode_neon",
 		"b1-h32-g8-n1-m4096-d128-bf16": "simd/decode_neonbf16",
+
+		"b1-h8-g8-n1024-m1024-d64-bf16":       "simd/fwd_neonbf16",
+		"b1-h8-g8-n256-m256-d128-bf16-causal": "simd/fwd_neonbf16",
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
@@ -138,6 +141,9 @@ func TestHalvesAreChosen(t *testing.T) {
 		}
 		if !neonFHM.has && p.DType == flashkit.Float16 || !neonBF16.has && p.DType == flashkit.BFloat16 {
 			want = "simd/decode_neon"
+			if p.QLen > 1 {
+				want = "simd/fwd_neon"
+			}
 		}
 		require.Equal(t, want, best, name)
 	}

@@ -19,6 +19,8 @@ var (
 	bwdCycles    = pace{start: 9000, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
 	decodeCycles = pace{start: 600, flop: .05, pair: 6, element: .5, widen: .3}
 
+	fwdQuadCycles = pace{start: 4000, flop: .009, pair: 1.7, element: .6, pack: .4, feature: 1.5}
+
 	decodeHalvesCycles = pace{start: 600, flop: .037, pair: 6, widen: .25}
 )
 

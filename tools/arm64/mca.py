@@ -66,13 +66,13 @@ def cycles(cpu, texts, iterations=1000):
     with tempfile.NamedTemporaryFile("w", suffix=".s") as f:
         f.write("\n".join(texts) + "\n")
         f.flush()
-        out = subprocess.run(["llvm-mca-19", "-mtriple=aarch64", f"-mcpu={cpu}", f"-iterations={iterations}", f.name],
+        out = subprocess.run(["llvm-mca-19", "-mtriple=aarch64", f"-mcpu={cpu}", "-mattr=+bf16", f"-iterations={iterations}", f.name],
                              check=True, capture_output=True, text=True).stdout
     return int(re.search(r"Total Cycles:\s+(\d+)", out)[1]) / iterations
 
 
 def multiply_adds(texts):
-    return sum(text.startswith("fmla") for text in texts)
+    return sum(text.startswith(("fmla", "bfmmla")) for text in texts)
 
 
 def hot(lines):
@@ -105,6 +105,8 @@ def main():
         binary, product = build(folder, "instructions"), build(folder, "product")
         routines = {name: disassemble(binary, "backends/simd", name + "NEON") for name in
                     ("scores", "addValues", "addProduct", "addProductT", "weights")}
+        if not cpu.startswith("apple"):  # the model has no BF16
+            routines |= {name + ", bf16": disassemble(binary, "backends/simd", name + "NEONBF16") for name in ("scores", "addValues")}
         routines |= {name: disassemble(product, "internal/matmul", name + "NEON") for name in
                      ("multiply1", "multiply2", "widen1", "widen2")}
     print(f"| loop, {cpu} | instructions | multiply-adds | cycles | of the limit |\n|---|--:|--:|--:|--:|")

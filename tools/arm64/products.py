@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts the instructions a multiply-add of the NEON products of matrices takes, on one thread.
+"""Counts the instructions a multiply-add of the NEON products of matrices takes, on one thread, and of attention in bf16.
 
     python3 tools/arm64/products.py
 
@@ -14,7 +14,7 @@ import random
 import struct
 import tempfile
 
-from counts import ROOT, run
+from counts import PREFILL, ROOT, multiply_adds, of_a_call, run
 
 SHAPES = [(m, k, n) for k, n in ((384, 1536), (768, 768)) for m in (1, 8, 32, 128)]
 PRECISIONS = ("f32", "bf16 weights", "bf16")
@@ -29,6 +29,17 @@ def counted(tools, file, shape, precision, times):
     if "error" in done.stdout:
         raise SystemExit(done.stdout)
     return int(done.stderr.split("instructions: ")[1].split(",")[0])
+
+
+def attention(tools):
+    """Prints the instructions of attention in bf16, with products of it and widened."""
+    run("go", "build", "-o", tools / "instructions", "./bench/peers/instructions", cwd=ROOT, env=dict(os.environ, CGO_ENABLED="0", GOARCH="arm64"))
+    kernels = ("fwd_neonbf16", "fwd_neon")
+    print("\n| N | M | D | mask | " + " | ".join(kernels) + " |\n|--:|--:|--:|---|" + "--:|" * len(kernels))
+    for n, m, d, heads, mask in PREFILL:
+        name = f"b1-h{heads}-g{heads}-n{n}-m{m}-d{d}-bf16" + ("-causal" if mask == "causal" else "")
+        each = [of_a_call(tools / "count.so", tools / "instructions", f"simd/{k}", name) / multiply_adds(n, m, d, heads, mask) for k in kernels]
+        print(f"| {n} | {m} | {d} | {mask} | " + " | ".join(f"{x:.3f}" for x in each) + " |", flush=True)
 
 
 def main():
@@ -47,6 +58,7 @@ def main():
                 once, again = (counted(tools, file, shape, precision, times) for times in (2, 2 + more))
                 cells.append(f"{(again - once) / (more * m * k * n):.3f}")
             print(f"| {m} | {k} | {n} | " + " | ".join(cells) + " |", flush=True)
+        attention(tools)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ var forms = map[string]form{
 	"bfmlalt v.4s, v.8h, v.h[]": {0x4fc0f000, "dnmf"},
 	"bfmlalb v.4s, v.8h, v.8h":  {0x2ec0fc00, "dnm"},
 	"bfmlalt v.4s, v.8h, v.8h":  {0x6ec0fc00, "dnm"},
+	"bfmmla v.4s, v.8h, v.8h":   {0x6e40ec00, "dnm"},
 	"bfcvtn v.4h, v.4s":         {0x0ea16800, "dn"},
 	"bfcvtn2 v.8h, v.4s":        {0x4ea16800, "dn"},
 	"fmls v.4s, v.4s, v.4s":     {0x4ea0cc00, "dnm"},
@@ -114,6 +115,10 @@ var forms = map[string]form{
 	"trn1 v.2d, v.2d, v.2d":      {0x4ec02800, "dnm"},
 	"trn2 v.2d, v.2d, v.2d":      {0x4ec06800, "dnm"},
 	"zip1 v.16b, v.16b, v.16b":   {0x4e003800, "dnm"},
+	"zip1 v.8h, v.8h, v.8h":      {0x4e403800, "dnm"},
+	"zip2 v.8h, v.8h, v.8h":      {0x4e407800, "dnm"},
+	"zip1 v.4s, v.4s, v.4s":      {0x4e803800, "dnm"},
+	"zip2 v.4s, v.4s, v.4s":      {0x4e807800, "dnm"},
 	"ext v.16b, v.16b, v.16b, #": {0x6e000000, "dnmb"},
 
 	"ldr q, [x]":             {0x3dc00000, "dn"},

@@ -6,12 +6,13 @@
 //	go run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go
 //	go run ./neon -pass fhm -out ../neonfhm_arm64.s -stubs ../neonfhm_arm64.go
 //	go run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go
+//	go run ./neon -pass bf16fwd -out ../neonbf16_fwd_arm64.s -stubs ../neonbf16_fwd_arm64.go
 //
 // and those of internal/matmul:
 //
 //	go run ./neon -pass matmul -pkg matmul -out ../../../internal/matmul/neon_arm64.s -stubs ../../../internal/matmul/neon_arm64.go
 //
-// In every routine but those of decode, pages, fhm, bf16 and matmul the queries of a tile are in the lanes of four vectors. S is
+// In every routine but those of decode, pages, fhm, bf16, bf16fwd and matmul the queries of a tile are in the lanes of four vectors. S is
 // [keys][16], Q transposed is [dim][16], O transposed is [vdim][16], so K and V are read as they
 // lie, four elements at a time, of which a multiply-add takes one.
 package main
@@ -24,7 +25,7 @@ import (
 )
 
 func main() {
-	pass := flag.String("pass", "", "`pass` of the routines: features, decode, pages, fhm, bf16 or matmul, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: features, decode, pages, fhm, bf16, bf16fwd or matmul, else none")
 	pkg := flag.String("pkg", "simd", "`package` of the routines")
 	out := flag.String("out", "", "`file` of the assembly")
 	stubs := flag.String("stubs", "", "`file` of the declarations")
@@ -57,7 +58,7 @@ func main() {
 var passes = map[string]func(*generator){
 	"": (*generator).laneRoutines, "features": (*generator).featureRoutines, "decode": (*generator).decodeRoutines,
 	"pages": (*generator).pageRoutines, "fhm": (*generator).fhmRoutines, "bf16": (*generator).bf16Routines,
-	"matmul": (*generator).matmul,
+	"bf16fwd": (*generator).bf16ForwardRoutines, "matmul": (*generator).matmul,
 }
 
 func newGenerator() *generator { return &generator{tier: "NEON", tables: map[string]bool{}} }

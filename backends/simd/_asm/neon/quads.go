@@ -1,0 +1,272 @@
+package main
+
+import "fmt"
+
+// The products of bfloat16 of a forward pass are by BFMMLA, which adds to a 2 x 2 block of sums the products of
+// two rows of four elements with two rows of four: a quad is such two rows, in a vector. The tile is again 24
+// vectors of sums, V0 to V23, now of 2 x 2: three pairs of keys, or of columns of V, with eight pairs of queries. A
+// vector holds [first row: query 0, query 1; second row: query 0, query 1].
+//
+//	scores      of K two rows side by side are made quads; those of Q are packed, [dim/8][2][8][8]
+//	addValues   those of V, of four keys and two columns, are packed, [keys/4][columns/2][8], as are
+//	            those of P, [keys/4][8][8]
+const (
+	queryPairs = lanes / 2
+	quadBytes  = 16 * queryPairs // of all queries
+	quadRows   = 24              // the first vector of rows of K, or of quads of V
+	quadQuery  = 28              // the first of queries, which come in pairs
+)
+
+func quadSum(pair, q int) int { return pair*queryPairs + q }
+
+func (g *generator) bf16ForwardRoutines() {
+	g.tier = "NEONBF16"
+	g.quadScores()
+	g.quadValues()
+	g.packQueries()
+	g.packKeys()
+	g.packWeights()
+}
+
+// quadScores writes S = K Qᵀ with the running maximum in the store.
+func (g *generator) quadScores() {
+	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, top *float32",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K of bfloat16, step elements apart, and raises",
+		"top[i] to the largest of them. q is what packQueries makes, s is [keys][16]. dim is a multiple of 8. dim > 0.")
+	s, k, step, q := g.param("s"), g.param("k"), g.param("step"), g.param("q")
+	dim, keys, top := g.param("dim"), g.param("keys"), g.param("top")
+	rows, index, at, n := g.temps(tileRows[0]), g.temp(), g.temp(), g.temp()
+	g.op("LSL $1, %v", step)
+	g.inGroups("keys", keys, tileRows, func(size int, label string) {
+		pairs := (size + 1) / 2
+		g.setRows(rows[:size], k, step)
+		g.op("MOVD $0, %v", index)
+		g.op("MOVD %v, %v", q, at)
+		g.op("LSR $3, %v, %v", dim, n)
+		for v := range quadSum(pairs, 0) {
+			g.clear(v)
+		}
+		g.label(label + "dim")
+		low, high, queries := g.loadPairs(rows[:size], index)
+		g.op("ADD $16, %v", index)
+		for half, quads := range [][]int{low, high} {
+			for p := 0; p < queryPairs; p += 2 {
+				g.v("ldp q%d, q%d, [x%d, #%d]", queries[0], queries[1], at, half*quadBytes+16*p)
+				for i := range pairs {
+					g.v("bfmmla v%d.4s, v%d.8h, v%d.8h", quadSum(i, p), quads[i], queries[0])
+					g.v("bfmmla v%d.4s, v%d.8h, v%d.8h", quadSum(i, p+1), quads[i], queries[1])
+				}
+			}
+		}
+		g.op("ADD $%d, %v", 2*quadBytes, at)
+		g.count(n, label+"dim")
+		g.storeQuadScores(s, top, size)
+		g.op("ADD %v, %v, %v", step, rows[size-1], k)
+	})
+	g.done()
+}
+
+// loadPairs loads eight elements of rows and makes them quads: vectors of the first four of two rows, and of
+// the last four. A row without another one is a pair with itself. It returns them and two free vectors.
+func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
+	spare := quadRows + 6
+	for i := 0; i < len(rows); i += 2 {
+		a, b := quadRows+i, quadRows+i+1
+		g.v("ldr q%d, [x%d, x%d]", a, rows[i], index)
+		g.v("ldr q%d, [x%d, x%d]", b, rows[min(i+1, len(rows)-1)], index)
+		g.v("trn1 v%d.2d, v%d.2d, v%d.2d", spare, a, b)
+		g.v("trn2 v%d.2d, v%d.2d, v%d.2d", b, a, b)
+		low, high = append(low, spare), append(high, b)
+		spare = a
+	}
+	return low, high, []int{spare, quadRows + 7}
+}
+
+// rowsOfPair sets four vectors from to on to the first row of a pair of sums, and returns the second one, which
+// takes the place of half of these.
+func (g *generator) rowsOfPair(pair, to int) (second []int) {
+	for j := range vectors {
+		a, b := quadSum(pair, 2*j), quadSum(pair, 2*j+1)
+		g.v("trn1 v%d.2d, v%d.2d, v%d.2d", to+j, a, b)
+		g.v("trn2 v%d.2d, v%d.2d, v%d.2d", b, a, b)
+		second = append(second, b)
+	}
+	return second
+}
+
+// storeQuadScores stores the sums and raises the maxima, which a NaN leaves as they are.
+func (g *generator) storeQuadScores(s, top reg, size int) {
+	const most = quadQuery
+	g.loadRow(top, 0, most)
+	for r := 0; r < size; r += 2 {
+		second := g.rowsOfPair(r/2, quadRows)
+		first := []int{quadRows, quadRows + 1, quadRows + 2, quadRows + 3}
+		for i, row := range [][]int{first, second}[:min(2, size-r)] {
+			for j := 0; j < vectors; j += 2 {
+				g.v("stp q%d, q%d, [x%d, #%d]", row[j], row[j+1], s, (r+i)*rowBytes+16*j)
+			}
+			each(func(j int) { g.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", most+j, most+j, row[j]) })
+		}
+	}
+	g.storeRow(most, top, 0)
+	g.op("ADD $%d, %v", size*rowBytes, s)
+}
+
+// quadValues writes Oᵀ = alpha Oᵀ + Vᵀ P.
+func (g *generator) quadValues() {
+	g.routine("addValues", "o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32",
+		"sets o[c][i] = alpha[i]*o[c][i] + the sum over 4*quads keys j of v[j][c]*p[j][i]. v is what packKeys makes, quads",
+		"of keys step elements apart, p what packWeights makes, o is [vdim][16]. vdim is even. quads > 0, vdim > 0.",
+		"A nil alpha counts as 0, whatever o held.")
+	x := &valueSum{generator: g}
+	x.o, x.value, x.step, x.p = g.param("o"), g.param("v"), g.param("step"), g.param("p")
+	x.keys, x.vdim, x.alpha = g.param("quads"), g.param("vdim"), g.param("alpha")
+	x.from, x.at, x.left = g.temp(), g.temp(), g.temp()
+	g.op("LSL $1, %v", x.step)
+	x.inGroups("dims", x.vdim, tileRows[:3], func(size int, label string) {
+		pairs := size / 2
+		x.op("MOVD %v, %v", x.value, x.from)
+		x.op("MOVD %v, %v", x.p, x.at)
+		x.op("MOVD %v, %v", x.keys, x.left)
+		for v := range quadSum(pairs, 0) {
+			x.clear(v)
+		}
+		x.unrolled(label+"keys", x.left, 2, func(n int) {
+			for range n {
+				x.quadStep(pairs)
+			}
+		})
+		x.storeQuads(size, label)
+		x.op("ADD $%d, %v", 16*pairs, x.value)
+	})
+	g.done()
+}
+
+// quadStep adds the products of four keys.
+func (x *valueSum) quadStep(pairs int) {
+	for i := range pairs {
+		x.v("ldr q%d, [x%d, #%d]", quadRows+i, x.from, 16*i)
+	}
+	x.op("ADD %v, %v", x.step, x.from)
+	for p := 0; p < queryPairs; p += 2 {
+		queries := quadQuery + p%4
+		x.v2("ldp", queries, x.at, 16*p)
+		for i := range pairs {
+			x.v("bfmmla v%d.4s, v%d.8h, v%d.8h", quadSum(i, p), quadRows+i, queries)
+			x.v("bfmmla v%d.4s, v%d.8h, v%d.8h", quadSum(i, p+1), quadRows+i, queries+1)
+		}
+	}
+	x.op("ADD $%d, %v", quadBytes, x.at)
+}
+
+// storeQuads adds what O held, unless there is no alpha, and stores the sums.
+func (x *valueSum) storeQuads(size int, label string) {
+	const alpha, row = quadQuery, quadRows
+	x.op("CBZ %v, %salpha", x.alpha, label)
+	x.loadRow(x.alpha, 0, alpha)
+	x.label(label + "alpha")
+	for r := 0; r < size; r += 2 {
+		second := x.rowsOfPair(r/2, row)
+		for i, v := range [][]int{{row, row + 1, row + 2, row + 3}, second} {
+			set, at := fmt.Sprintf("%sset%d", label, r+i), (r+i)*rowBytes
+			x.op("CBZ %v, %s", x.alpha, set)
+			for j := range vectors {
+				old := quadSum(r/2, 0) // rowsOfPair is done with it
+				x.v("ldr q%d, [x%d, #%d]", old, x.o, at+16*j)
+				x.v("fmla v%d.4s, v%d.4s, v%d.4s", v[j], old, alpha+j)
+			}
+			x.label(set)
+			for j := 0; j < vectors; j += 2 {
+				x.v("stp q%d, q%d, [x%d, #%d]", v[j], v[j+1], x.o, at+16*j)
+			}
+		}
+	}
+	x.op("ADD $%d, %v", size*rowBytes, x.o)
+}
+
+// packQueries writes the packing of Q.
+func (g *generator) packQueries() {
+	g.routine("packQueries", "dst, src *uint16, step, dim int",
+		"packs 16 rows of src, step elements apart, for scores: [dim/8][2][8][8]. dim is a multiple of 8. dim > 0.")
+	dst, src, step, dim := g.param("dst"), g.param("src"), g.param("step"), g.param("dim")
+	at := g.temp()
+	g.op("LSL $1, %v", step)
+	g.label("dims")
+	g.op("MOVD %v, %v", src, at)
+	for p := range queryPairs {
+		for i := range 2 {
+			g.v("ldr q%d, [x%d]", i, at)
+			g.op("ADD %v, %v", step, at)
+		}
+		g.v("trn1 v2.2d, v0.2d, v1.2d")
+		g.v("trn2 v3.2d, v0.2d, v1.2d")
+		g.v("str q2, [x%d, #%d]", dst, 16*p)
+		g.v("str q3, [x%d, #%d]", dst, quadBytes+16*p)
+	}
+	g.op("ADD $16, %v", src)
+	g.op("ADD $%d, %v", 2*quadBytes, dst)
+	g.op("SUBS $8, %v", dim)
+	g.op("BNE dims")
+	g.done()
+}
+
+// zipQuads sets z to z+3 to quads of the columns of four rows of eight, v to v+3, two columns in each.
+func (g *generator) zipQuads(v, z int) {
+	for i := range 2 {
+		g.v("zip1 v%d.8h, v%d.8h, v%d.8h", z+2*i, v+2*i, v+2*i+1)
+		g.v("zip2 v%d.8h, v%d.8h, v%d.8h", z+2*i+1, v+2*i, v+2*i+1)
+	}
+	for i := range 2 {
+		g.v("zip1 v%d.4s, v%d.4s, v%d.4s", v+2*i, z+i, z+2+i)
+		g.v("zip2 v%d.4s, v%d.4s, v%d.4s", v+2*i+1, z+i, z+2+i)
+	}
+}
+
+// packKeys writes the packing of V.
+func (g *generator) packKeys() {
+	g.routine("packKeys", "dst, src *uint16, step, vdim, quads int",
+		"packs 4*quads rows of src, step elements apart, for addValues: [quads][vdim/2][8]. vdim is a multiple of 8. vdim, quads > 0.")
+	dst, src, step, vdim, quads := g.param("dst"), g.param("src"), g.param("step"), g.param("vdim"), g.param("quads")
+	rows, index := g.temps(4), g.temp()
+	g.op("LSL $1, %v", step)
+	g.op("LSL $1, %v", vdim)
+	g.label("quad")
+	g.setRows(rows, src, step)
+	g.op("MOVD $0, %v", index)
+	g.label("columns")
+	for i, r := range rows {
+		g.v("ldr q%d, [x%d, x%d]", i, r, index)
+	}
+	g.zipQuads(0, 4)
+	g.v2("stp", 0, dst, 0)
+	g.v2("stp", 2, dst, 32)
+	g.op("ADD $64, %v", dst)
+	g.op("ADD $16, %v", index)
+	g.op("CMP %v, %v", vdim, index)
+	g.op("BNE columns")
+	g.op("ADD %v, %v, %v", step, rows[3], src)
+	g.count(quads, "quad")
+	g.done()
+}
+
+// packWeights writes the packing of P.
+func (g *generator) packWeights() {
+	g.routine("packWeights", "dst *uint16, s *float32, quads int",
+		"packs 4*quads rows of s, [keys][16], rounded to bfloat16, for addValues: [quads][8][8]. quads > 0.")
+	dst, s, quads := g.param("dst"), g.param("s"), g.param("quads")
+	g.label("quad")
+	for half := range 2 { // eight queries
+		for r := range 4 {
+			g.v("ldp q4, q5, [x%d, #%d]", s, r*rowBytes+half*rowBytes/2)
+			g.v("bfcvtn v%d.4h, v4.4s", r)
+			g.v("bfcvtn2 v%d.8h, v5.4s", r)
+		}
+		g.zipQuads(0, 4)
+		g.v2("stp", 0, dst, half*quadBytes/2)
+		g.v2("stp", 2, dst, half*quadBytes/2+32)
+	}
+	g.op("ADD $%d, %v", 4*rowBytes, s)
+	g.op("ADD $%d, %v", quadBytes, dst)
+	g.count(quads, "quad")
+	g.done()
+}

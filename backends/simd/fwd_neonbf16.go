@@ -1,0 +1,226 @@
+//go:build arm64 && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// fwd_neonbf16 computes what fwd_neon computes, in the same tiles, with BFMMLA: an instruction adds
+// the products of two rows of four bf16 with two rows of four to 2 x 2 sums of float32.
+//
+//	S = K Qᵀ          fours of columns; K is read as it lies, Q is packed for each tile
+//	P = exp(S - max)  in float32, then rounded to fours of keys, [keys/4][lanes][4]
+//	Oᵀ += Vᵀ P        fours of keys; V is packed for each item, [keys/4][vdim][4]
+//
+// Four keys are one product, so the rows of a tile must see all of them or none. At the edges of
+// the band, and where a mask hides some, P stays in float32 and O gets the masked product of
+// fwd_neon, with those rows of V widened.
+func (b *Backend) fwdNEONBF16(ctx context.Context, c *flashkit.Call) error {
+	j := b.newJob(c)
+	neonLanes.plan(&j.plan, itemRows)
+	work := fwdNEONBF16Work(&j.plan)
+	j.cutRows(j.group * neonLanes.lanes)
+	return b.do(ctx, j, fwdNEONBF16Item, work.items, work.floats)
+}
+
+const quad = 4 // elements of a row of a product
+
+// upToQuads rounds the columns of packed rows up to whole vectors.
+func upToQuads(dim int) int { return (dim + 7) &^ 7 }
+
+// fwdNEONBF16Work returns the items of a planned job, and what each needs.
+func fwdNEONBF16Work(pl *plan) phase {
+	p, lanes, keys := &pl.p, neonLanes.lanes, neonLanes.keys
+	dim, vdim := pad(p.Dim), pad(p.VDim)
+	perTile := lanes*dim/2 + pl.sumFloats(lanes, vdim, keys)
+	shared := keys*(lanes+1+vdim) + lanes*(vdim+3) + keys*lanes/2 + keys*dim/2 + (keys+quad)*vdim/2 + lanes*max(dim, vdim)/2
+	pages := pl.pageFloats(keys, p.Dim) + pl.pageFloats(keys+quad, p.VDim)
+	return phase{p.Heads * pl.rowTiles(pl.group*lanes), pl.group*perTile + shared + pl.featureFloats(lanes, keys) + pages}
+}
+
+func fitsNEONBF16(p flashkit.Problem) string {
+	return refusesAllBut(flashkit.BFloat16, p, neonBF16.refuses(p))
+}
+
+func fwdNEONBF16Memory(c *flashkit.Call) float64 {
+	pl := newPlan(c)
+	neonLanes.plan(pl, itemRows)
+	return pl.fwdMemory(fwdNEONBF16Work(pl))
+}
+
+func fwdNEONBF16Cost(c *flashkit.Call) time.Duration {
+	pl := newPlan(c)
+	neonLanes.plan(pl, itemRows)
+	pace := neonPace(fwdQuadCycles)
+	return cost(c, pace.forward(c, neonLanes.lanes, quad, fwdNEONBF16Work(pl).items, pl.group*neonLanes.lanes, itemRows))
+}
+
+// A quadTile is a laneTile whose Q is packed.
+type quadTile struct {
+	laneTile
+	queries []uint16 // [dim/8][2][8][2][4]
+}
+
+// A quadScratch is the workspace that the tiles of an item share.
+type quadScratch struct {
+	laneScratch
+	laneRange
+	keys    halfRows // K of the block, from key lo on, of whole vectors
+	base    int      // the key that V begins with, a multiple of quad
+	values  []uint16 // [keys/4][vdim/2][2][4], columns rounded up to whole vectors
+	weights []uint16 // [keys/4][8][2][4]
+	padded  []uint16 // place for K where its rows are no whole vectors
+	buf     []uint16 // and for rows of Q, or four of V
+
+	kPages, vPages []uint16 // place for both if they lie in pages
+}
+
+func fwdNEONBF16Item(j *job, ws *arena, item int) {
+	p, lanes, keys := &j.p, neonLanes.lanes, neonLanes.keys
+	dim, vdim := pad(p.Dim), pad(p.VDim)
+	x := quadScratch{
+		laneScratch: laneScratch{
+			s: ws.take(keys * lanes), masks: takeWords(ws, keys),
+			vBuf: ws.take(keys * vdim), rows: ws.take(lanes * vdim),
+			top: ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
+		},
+		laneRange: j.laneRange(item, j.group*lanes),
+		weights:   halves(takeWords(ws, keys*lanes/2)), padded: halves(takeWords(ws, keys*dim/2)),
+		values: halves(takeWords(ws, (keys+quad)*vdim/2)), buf: halves(takeWords(ws, lanes*max(dim, vdim)/2)),
+		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys+quad, p.VDim),
+	}
+	x.setFeatures(j, ws, lanes, keys, quad)
+	if j.group == 1 {
+		var one [1]quadTile // a short item has no time to clear many
+		x.compute(j, ws, one[:0])
+		return
+	}
+	var group [maxGroup]quadTile
+	x.compute(j, ws, group[:0])
+}
+
+// compute computes the tiles of an item, in the place of a group.
+func (x *quadScratch) compute(j *job, ws *arena, group []quadTile) {
+	lanes := neonLanes.lanes
+	for r := x.from; r < x.to; r += lanes {
+		group = group[:len(group)+1]
+		x.begin(j, ws, &group[len(group)-1], r, min(lanes, x.to-r))
+	}
+	for lo := x.first; lo < x.last; lo = x.hi {
+		x.load(j, lo, neonLanes.blockEnd(&x.laneRange, lo))
+		for t := range group {
+			if j.canceled() {
+				return
+			}
+			neonLanes.meet(j, &group[t].laneTile, x.factors, lo)
+			x.accumulate(j, &group[t])
+		}
+	}
+	for t := range group {
+		neonLanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	}
+	j.clearRows(&x.seqTile)
+}
+
+// begin makes t, which is empty, n query rows, loaded and packed.
+func (x *quadScratch) begin(j *job, ws *arena, t *quadTile, from, n int) {
+	dim, lanes := j.p.Dim, neonLanes.lanes
+	t.laneTile.begin(j, ws, &neonLanes, &x.seqTile, from, n, pad(j.p.VDim), neonLanes.keys)
+	t.queries = halves(takeWords(ws, lanes*pad(dim)/2))
+	rows := rowsOf(&j.args.Q, x.QBatch, x.h, x.Q0+from, n)
+	if n < lanes || dim%8 != 0 {
+		rows = rows.padTo(x.buf, lanes, upToQuads(dim))
+	}
+	packQueriesNEONBF16(&t.queries[0], &rows.rows[0], rows.step, rows.dim)
+}
+
+// padTo copies rows to memory of n rows of dim elements, and sets what is beyond to 0.
+func (x halfRows) padTo(dst []uint16, n, dim int) halfRows {
+	for i := range n {
+		row := dst[i*dim:][:dim]
+		filled := 0
+		if i < x.n {
+			filled = copy(row, x.rows[i*x.step:][:x.dim])
+		}
+		clear(row[filled:])
+	}
+	return halfRows{dst, dim, dim, n}
+}
+
+// load makes the keys [lo, hi) the block at hand.
+func (x *quadScratch) load(j *job, lo, hi int) {
+	x.lo, x.hi, x.base = lo, hi, lo&^(quad-1)
+	if x.mask.ofKeys && !x.mask.read(j, &neonLanes, &x.seqTile, 0, 1, lo, hi) {
+		return
+	}
+	x.keys = j.keysOf(&j.args.K, &x.seqTile, lo, hi-lo, x.kPages)
+	if x.keys.dim%8 != 0 {
+		x.keys = x.keys.padTo(x.padded, hi-lo, upToQuads(x.keys.dim))
+	}
+	v := j.keysOf(&j.args.V, &x.seqTile, x.base, hi-x.base, x.vPages)
+	width, whole := upToQuads(v.dim), 0
+	if v.dim == width {
+		whole = v.n / quad
+	}
+	if whole > 0 {
+		packKeysNEONBF16(&x.values[0], &v.rows[0], v.step, width, whole)
+	}
+	for q := whole; q*quad < v.n; q++ {
+		rest := halfRows{v.rows[q*quad*v.step:], v.step, v.dim, v.n - q*quad}
+		four := rest.padTo(x.buf, quad, width)
+		packKeysNEONBF16(&x.values[q*quad*width], &four.rows[0], width, width, 1)
+	}
+}
+
+// accumulate takes the block's keys into the tile.
+func (x *quadScratch) accumulate(j *job, t *quadTile) {
+	first, allUntil := x.Keys(t.from)
+	allFrom, last := x.Keys(t.from + t.n - 1)
+	from, to := max(x.lo, first), min(x.hi, last)
+	if x.mask.ofRows && from < to {
+		x.mask.read(j, &neonLanes, &x.seqTile, t.from, t.n, from, to)
+	}
+	for from < to {
+		until, hides := to, hidesNothing
+		if x.mask.asked() {
+			until, hides = x.mask.part(from, to)
+		}
+		switch {
+		case hides == hidesNothing:
+			var whole bool
+			until, whole = wholePart(&x.Seq, t.from, t.n, from, until, quad)
+			x.absorbPart(j, t, from, until-from, !whole, false)
+		case hides == hidesSome:
+			x.absorbPart(j, t, from, until-from, from < allFrom || until > allUntil, true)
+		}
+		from = until
+	}
+}
+
+// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
+// see some that are at an edge of the band, or hidden by the mask.
+func (x *quadScratch) absorbPart(j *job, t *quadTile, from, keys int, edge, hidden bool) {
+	vdim, lanes, masked := j.p.VDim, neonLanes.lanes, edge || hidden
+	x.setMasks(&t.laneTile, from, keys, edge, hidden)
+	top, step := x.beginScores(&t.laneTile, keys, masked)
+	for i := 0; i < keys; i += step {
+		n := min(step, keys-i)
+		scoresNEONBF16(&x.s[i*lanes], &x.keys.rows[(from+i-x.lo)*x.keys.step], x.keys.step, &t.queries[0], x.keys.dim, n, top)
+		neonLanes.endScores(j, &t.laneTile, &x.laneScratch, from, i, n, masked)
+	}
+	weightsNEON(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	neonLanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
+	if masked {
+		v, step := neonLanes.viewKeys(j, &j.args.V, &x.seqTile, from, keys, x.vBuf)
+		addValuesMaskedNEON(&t.o[0], &v[0], step, &x.s[0], keys, vdim, t.alpha(x.factors), &x.masks[0])
+		return
+	}
+	quads, width := ceilDiv(keys, quad), upToQuads(vdim)
+	clear(x.s[keys*lanes : quads*quad*lanes])
+	packWeightsNEONBF16(&x.weights[0], &x.s[0], quads)
+	addValuesNEONBF16(&t.o[0], &x.values[(from-x.base)*width], quad*width, &x.weights[0], quads, (vdim+1)&^1, t.alpha(x.factors))
+}

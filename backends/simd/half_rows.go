@@ -1,0 +1,93 @@
+//go:build (amd64 || arm64) && !noasm && !purego
+
+package simd
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What the kernels share that multiply 16-bit elements as they lie, some of a row or a column at a time.
+
+// pairWords is the words of a row of pairs, rounded up to what transposePairs
+// takes.
+func pairWords(dim int) int { return (dim + 31) / 32 * 16 }
+
+// halves returns words as twice as many halves.
+func halves(words []uint32) []uint16 {
+	return unsafe.Slice((*uint16)(unsafe.Pointer(&words[0])), 2*len(words))
+}
+
+// A halfRows is n rows of halves, some elements apart.
+type halfRows struct {
+	rows         []uint16
+	step, dim, n int
+}
+
+func rowsOf(t *flashkit.Tensor, b, h, from, n int) halfRows {
+	return halfRows{t.Uint16s()[t.Offset(b, h, from):], rowStep(t), t.Shape()[3], n}
+}
+
+// keysOf is rowsOf keys of a sequence, which may lie in pages. They are in buf if they
+// cannot be read where they lie.
+func (j *job) keysOf(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) halfRows {
+	if j.p.Page == 0 {
+		return rowsOf(t, s.KVBatch, s.g, s.K0+k, n)
+	}
+	if at, run := j.call.KeyRun(t, s.b, s.g, k); run >= n {
+		return halfRows{t.Uint16s()[at:], rowStep(t), t.Shape()[3], n}
+	}
+	return j.copyKeys(t, s, k, n, buf, t.Shape()[3])
+}
+
+// copyKeys copies keys of a sequence to rows some elements apart.
+func (j *job) copyKeys(t *flashkit.Tensor, s *seqTile, k, n int, dst []uint16, step int) halfRows {
+	dim, next := t.Shape()[3], rowStep(t)
+	for i := 0; i < n; {
+		at, run := j.call.KeyRun(t, s.b, s.g, k+i)
+		for end := min(i+run, n); i < end; i++ {
+			copy(dst[i*step:][:dim], t.Uint16s()[at:])
+			at += next
+		}
+	}
+	return halfRows{dst, step, dim, n}
+}
+
+// wholePart splits the keys [from, to) of a tile of n query rows. It returns the
+// end of the part that begins at from, and whether all rows see all of it. Such a
+// part consists of whole steps of keys, of which a product takes all or none: it
+// begins at a multiple of step, and ends at one or with the last key of all. In a
+// step of which some row sees only a part, the rest would leave a trace if it held
+// NaN. step is a power of 2.
+func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bool) {
+	_, end := s.Keys(row)
+	begin, _ := s.Keys(row + n - 1)
+	begin = (begin + step - 1) &^ (step - 1)
+	if end < s.M {
+		end &^= step - 1
+	}
+	switch {
+	case begin >= end || from >= end:
+		return to, false
+	case from < begin:
+		return min(to, begin), false
+	}
+	return min(to, end), true
+}
+
+// newPage returns place for a block of 16-bit keys that lie in pages.
+func (j *job) newPage(ws *arena, keys, dim int) []uint16 {
+	if n := j.pageFloats(keys, dim); n > 0 {
+		return halves(takeWords(ws, n))
+	}
+	return nil
+}
+
+// pageFloats returns the floats that newPage takes.
+func (pl *plan) pageFloats(keys, dim int) int {
+	if pl.p.Page == 0 {
+		return 0
+	}
+	return keys * pairWords(dim)
+}
