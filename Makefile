@@ -25,7 +25,7 @@ VENV      := .venv
 .PHONY: help run test test-arm64 test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring ring-nccl
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
 
 run: ## build flashrun and run it on the embedded sample
 	$(GO) run ./cmd/flashrun run
@@ -34,8 +34,11 @@ test: ## every package's tests, conformance of every kernel included, in a minut
 	$(GO) test -short ./...
 	cd examples/minilm && $(GO) test -short ./...
 
-test-arm64: ## tests of every package in short form for arm64, emulated: hours on a busy machine; needs qemu-user-static and libc6-arm64-cross
-	QEMU_LD_PREFIX=/usr/aarch64-linux-gnu GOARCH=arm64 CGO_ENABLED=0 $(GO) test -p 1 -short -timeout 2h -exec qemu-aarch64-static ./...
+ARM64_GO = QEMU_LD_PREFIX=/usr/aarch64-linux-gnu GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -timeout 2h -exec $(CURDIR)/tools/arm64/exec.sh
+
+test-arm64: ## make test for arm64, emulated, programs that tests start included; needs qemu-user-static and libc6-arm64-cross
+	$(ARM64_GO) ./...
+	cd examples/minilm && $(ARM64_GO) ./...
 
 test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
 	$(GO) test -timeout 25m ./...

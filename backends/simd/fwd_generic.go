@@ -20,8 +20,10 @@ import (
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
 // item is one tile of query rows of one head. Every row walks exactly the keys
-// that it sees, so a masked key costs nothing and cannot leak. Calls with features
-// have tiles of their own, so that plain ones do not pay for them.
+// that it sees, so a masked key costs nothing and cannot leak. Within a tile of keys
+// all rows have their scores first, then their weights, then their values, block by
+// block, so that a block stays in the cache. Calls with features have tiles of their
+// own, so that plain ones do not pay for them.
 func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
@@ -34,7 +36,7 @@ func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
 func fwdGenericFloats(p flashkit.Problem) int {
 	rows, keys := tileSize(&p)
 	r, k, dim, vdim := float64(rows), float64(keys), float64(p.Dim), float64(p.VDim)
-	return count(r*(dim+2*(vdim+1)+1) + k*(dim+vdim+1))
+	return count(r*(dim+2*(vdim+1)+1+k) + k*(dim+vdim))
 }
 
 func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
@@ -93,48 +95,127 @@ func (j *job) queryTile(item int) queryTile {
 
 func fwdGenericTile(j *job, ws *arena, item int) {
 	p, f, t := &j.p, j.args, j.queryTile(item)
-	rows := t.to - t.from
-	_, keys := tileSize(p)
-	q, qStep := view(&f.Q, t.b, t.h, t.from, rows, ws.take(rows*p.Dim))
-	width := p.VDim + 1                             // of o and l
-	sums, m := ws.take(rows*2*width), ws.take(rows) // of the run at hand, then of those before
-	clear(sums)
-	for i := range m {
-		m[i] = float32(math.Inf(-1))
+	rows, width := t.to-t.from, p.VDim+1 // of o and l
+	x := fwdRows{p: p, from: t.from, rows: rows, width: width}
+	_, x.keys = tileSize(p)
+	x.q, x.qStep = view(&f.Q, t.b, t.h, t.from, rows, ws.take(rows*p.Dim))
+	x.sums, x.m, x.w = ws.take(rows*2*width), ws.take(rows), ws.take(rows*x.keys)
+	clear(x.sums)
+	for i := range x.m {
+		x.m[i] = float32(math.Inf(-1))
 	}
-	kbuf, vbuf, w := ws.take(keys*p.Dim), ws.take(keys*p.VDim), ws.take(keys)
+	kbuf, vbuf := ws.take(x.keys*p.Dim), ws.take(x.keys*p.VDim)
 
 	first, _ := p.Keys(t.from)
 	_, last := p.Keys(t.to - 1)
-	for k0 := first; k0 < last; k0 += tileK {
-		k1 := min(k0+tileK, last)
-		k, kStep := view(&f.K, t.b, t.kvHead, k0, k1-k0, kbuf)
-		v, vStep := view(&f.V, t.b, t.kvHead, k0, k1-k0, vbuf)
-		for i := range rows {
-			row := sums[i*2*width:][:2*width]
-			if (k0-first)%portableRun == 0 {
-				addRun(row[width:], row[:width])
+	for x.k0 = first; x.k0 < last; x.k0 += tileK {
+		x.k1 = min(x.k0+tileK, last)
+		x.k, x.kStep = view(&f.K, t.b, t.kvHead, x.k0, x.k1-x.k0, kbuf)
+		x.v, x.vStep = view(&f.V, t.b, t.kvHead, x.k0, x.k1-x.k0, vbuf)
+		if (x.k0-first)%portableRun == 0 {
+			for i := range rows {
+				addRun(x.row(i)[width:], x.row(i)[:width])
 			}
-			lo, hi := p.Keys(t.from + i)
-			lo, hi = max(lo, k0), min(hi, k1)
-			if lo >= hi {
-				continue
-			}
-			if j.canceled() {
-				return
-			}
-			s := w[:hi-lo]
-			dots(s, q[i*qStep:][:p.Dim], k[(lo-k0)*kStep:], kStep, everyKey[:hi-lo])
-			var sum float32
-			m[i], sum = j.accumulate(s, m[i], row)
-			row[p.VDim] += sum
-			axpy(row[:p.VDim], s, 1, hi-lo, v[(lo-k0)*vStep:], vStep)
+		}
+		if !x.scores(j) || !x.weights(j) || !x.values(j) {
+			return // canceled
 		}
 	}
 	for i := range rows {
-		row := sums[i*2*width:][:2*width]
+		row := x.row(i)
 		addRun(row[width:], row[:width])
-		j.finishRow(t, t.from+i, m[i], row[2*width-1], row[width:2*width-1])
+		j.finishRow(t, t.from+i, x.m[i], row[2*width-1], row[width:2*width-1])
+	}
+}
+
+// fwdRows is the rows of a tile, and the keys [k0, k1) that they are at.
+type fwdRows struct {
+	p                       *flashkit.Problem
+	from, rows, width, keys int
+	q, k, v                 []float32
+	qStep, kStep, vStep     int
+	sums                    []float32 // o and l of each row, of the run at hand, then of those before
+	m                       []float32 // of each row
+	w                       []float32 // scores, then weights, [rows, keys]
+	k0, k1                  int
+}
+
+// blockFloats is how much of K, or of V, rows take turns with: half of a small first-level cache.
+const blockFloats = 4096
+
+// blockKeys is the keys of a block for rows of a width.
+func blockKeys(width int) int { return max(4, blockFloats/max(1, width)&^3) }
+
+func (x *fwdRows) row(i int) []float32 { return x.sums[i*2*x.width:][:2*x.width] }
+
+// seen returns which of the keys row i sees, block keys from number c on. Keys are
+// numbered from k0.
+func (x *fwdRows) seen(i, c, block int) (lo, hi int) {
+	lo, hi = x.p.Keys(x.from + i)
+	lo = max(lo-x.k0, 0) + c
+	return lo, min(hi-x.k0, x.k1-x.k0, lo+block)
+}
+
+// scores sets w to the dot products. Like weights and values, it reports whether the call goes on.
+func (x *fwdRows) scores(j *job) bool {
+	block := blockKeys(x.p.Dim)
+	for c := 0; c < x.k1-x.k0; c += block {
+		for i := range x.rows {
+			if j.canceled() {
+				return false
+			}
+			if lo, hi := x.seen(i, c, block); lo < hi {
+				dots(x.w[i*x.keys:][lo:hi], x.q[i*x.qStep:][:x.p.Dim], x.k[lo*x.kStep:], x.kStep, everyKey[:hi-lo])
+			}
+		}
+	}
+	return true
+}
+
+// weights turns w into weights, and adds them to l.
+func (x *fwdRows) weights(j *job) bool {
+	for i := range x.rows {
+		if j.canceled() {
+			return false
+		}
+		if lo, hi := x.seen(i, 0, tileK); lo < hi {
+			row := x.row(i)
+			top, sum := j.accumulate(x.w[i*x.keys:][lo:hi], x.m[i], row)
+			x.m[i] = top
+			row[x.p.VDim] += sum
+		}
+	}
+	return true
+}
+
+// values adds the weighted rows of V to o, to that of two rows at a time while they see the same.
+func (x *fwdRows) values(j *job) bool {
+	block := blockKeys(x.p.VDim)
+	for c := 0; c < x.k1-x.k0; c += block {
+		for i := 0; i < x.rows; i += 2 {
+			if j.canceled() {
+				return false
+			}
+			lo, hi := x.seen(i, c, block)
+			if i+1 < x.rows {
+				lo1, hi1 := x.seen(i+1, c, block)
+				if n := (min(hi, hi1) - lo) &^ 3; lo == lo1 && n > 0 {
+					w0, w1 := x.w[i*x.keys+lo:][:n], x.w[(i+1)*x.keys+lo:][:n]
+					axpyTwo(x.row(i)[:x.p.VDim], x.row(i + 1)[:x.p.VDim], w0, w1, x.v[lo*x.vStep:], x.vStep)
+					lo, lo1 = lo+n, lo+n
+				}
+				x.addValues(i+1, lo1, hi1)
+			}
+			x.addValues(i, lo, hi)
+		}
+	}
+	return true
+}
+
+// addValues adds the weighted rows of V of the keys [lo, hi) to o of row i.
+func (x *fwdRows) addValues(i, lo, hi int) {
+	if lo < hi {
+		axpy(x.row(i)[:x.p.VDim], x.w[i*x.keys+lo:], 1, hi-lo, x.v[lo*x.vStep:], x.vStep)
 	}
 }
 
@@ -160,7 +241,7 @@ func (j *job) accumulate(s []float32, m float32, sums []float32) (top, sum float
 	for i, x := range s {
 		d, w := j.scaled(x)-shift, float32(0)
 		if d >= expLow && d < expHigh {
-			w = exp2(d * math.Log2E)
+			w = expWithin(d)
 		} else {
 			w = exp(d)
 		}

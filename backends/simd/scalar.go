@@ -118,6 +118,23 @@ func axpy(dst, weights []float32, every, n int, rows []float32, step int) {
 	}
 }
 
+// axpyTwo is axpy, bit for bit, of two rows and as many weights of each, a multiple of
+// four: a row that is read once serves both.
+func axpyTwo(dst0, dst1, weights0, weights1, rows []float32, step int) {
+	d := len(dst0)
+	dst1, weights1 = dst1[:d], weights1[:len(weights0)]
+	for j := 0; j < len(weights0)-3; j += 4 {
+		a0, a1, a2, a3 := weights0[j], weights0[j+1], weights0[j+2], weights0[j+3]
+		b0, b1, b2, b3 := weights1[j], weights1[j+1], weights1[j+2], weights1[j+3]
+		r0, r1, r2, r3 := rows[j*step:][:d], rows[(j+1)*step:][:d], rows[(j+2)*step:][:d], rows[(j+3)*step:][:d]
+		for i := range dst0 {
+			x0, x1, x2, x3 := r0[i], r1[i], r2[i], r3[i]
+			dst0[i] += a0*x0 + a1*x1 + a2*x2 + a3*x3
+			dst1[i] += b0*x0 + b1*x1 + b2*x2 + b3*x3
+		}
+	}
+}
+
 // portableRun is the keys, or query rows, of a run, after which the portable kernels
 // begin another sum: one sum of very many keeps few digits.
 const portableRun = 4 * tileK
@@ -144,13 +161,9 @@ func scale(x []float32, by float32) {
 	}
 }
 
-// exp returns e^x to within 0.6 ulp, 0 where that underflows, and NaN for NaN.
+// exp returns e^x to within 0.52 ulp, 0 where that underflows, and NaN for NaN.
 // The argument is float64 for the sake of large scores: a difference of two of
 // them, rounded to float32, would show in e^x.
-//
-// With x*log2(e) = n + f, n whole and |f| <= 1/2, it is 2^n times the Taylor
-// polynomial of e^(f ln 2), in float64 throughout so that the only rounding
-// that shows is the last one.
 func exp(x float64) float32 {
 	switch {
 	case x < expLow: // below half the smallest float32
@@ -158,30 +171,42 @@ func exp(x float64) float32 {
 	case !(x < expHigh): // infinite, or NaN
 		return float32(x * math.Inf(1))
 	}
-	return exp2(x * math.Log2E)
+	return expWithin(x)
 }
 
 // Below expLow exp is 0, and from expHigh on infinite.
 const expLow, expHigh = -104, 89
 
-// exp2 returns 2^y where exp of the logarithm is neither: small enough to be a part of a loop.
-func exp2(y float64) float32 {
+// expWithin is exp between the two: small enough to be a part of a loop.
+//
+// With 32*x*log2(e) = 32*n + k + f, n and k whole and |f| <= 1/2, it is 2^n * 2^(k/32)
+// times the Taylor polynomial of 2^(f/32), in float64 throughout so that the only
+// rounding that shows is the last one.
+func expWithin(x float64) float32 {
 	const (
-		c1 = math.Ln2 // ln(2)^k / k!
-		c2 = c1 * math.Ln2 / 2
-		c3 = c2 * math.Ln2 / 3
-		c4 = c3 * math.Ln2 / 4
-		c5 = c4 * math.Ln2 / 5
-		c6 = c5 * math.Ln2 / 6
-		c7 = c6 * math.Ln2 / 7
+		c1 = math.Ln2 / 32 // (ln(2)/32)^k / k!
+		c2 = c1 * c1 / 2
+		c3 = c2 * c1 / 3
 
 		round = 0x1.8p52 // its unit in the last place is 1, so adding it rounds to a whole number
 	)
+	y := x * (32 * math.Log2E)
 	n := y + round
-	f := y - (n - round)
-	f2 := f * f
-	p := (1 + c1*f) + f2*((c2+c3*f)+f2*((c4+c5*f)+f2*(c6+c7*f)))
-	return float32(p * math.Float64frombits((1023+math.Float64bits(n))<<52))
+	f, bits := y-(n-round), math.Float64bits(n)
+	t := math.Float64frombits(math.Float64bits(exp2Of32nds[bits%32]) + bits>>5<<52)
+	return float32(t + t*(f*(c1+f*(c2+f*c3))))
+}
+
+// exp2Of32nds is 2^(k/32).
+var exp2Of32nds = [32]float64{
+	0x1p+0, 0x1.059b0d3158574p+0, 0x1.0b5586cf9890fp+0, 0x1.11301d0125b51p+0,
+	0x1.172b83c7d517bp+0, 0x1.1d4873168b9aap+0, 0x1.2387a6e756238p+0, 0x1.29e9df51fdee1p+0,
+	0x1.306fe0a31b715p+0, 0x1.371a7373aa9cbp+0, 0x1.3dea64c123422p+0, 0x1.44e086061892dp+0,
+	0x1.4bfdad5362a27p+0, 0x1.5342b569d4f82p+0, 0x1.5ab07dd485429p+0, 0x1.6247eb03a5585p+0,
+	0x1.6a09e667f3bcdp+0, 0x1.71f75e8ec5f74p+0, 0x1.7a11473eb0187p+0, 0x1.82589994cce13p+0,
+	0x1.8ace5422aa0dbp+0, 0x1.93737b0cdc5e5p+0, 0x1.9c49182a3f090p+0, 0x1.a5503b23e255dp+0,
+	0x1.ae89f995ad3adp+0, 0x1.b7f76f2fb5e47p+0, 0x1.c199bdd85529cp+0, 0x1.cb720dcef9069p+0,
+	0x1.d5818dcfba487p+0, 0x1.dfc97337b9b5fp+0, 0x1.ea4afa2a490dap+0, 0x1.f50765b6e4540p+0,
 }
 
 // view returns n rows of head h of batch b of t, from row r on, as float32, and

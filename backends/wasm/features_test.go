@@ -3,6 +3,7 @@ package wasm
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -360,24 +361,55 @@ func (r *trial) prepareBackward() []*expected {
 			dv.want[key(p, a, &a.DV, b, kv, j)+c] = 0
 		}
 	})
-	for e, from := range map[*expected]map[int]float64{dq: g.dq, dk: g.dk, dv: g.dv, dbias: g.dbias} {
-		for i, v := range from {
-			e.want[i] = v
+	for e, rows := range map[*expected]map[int][]float64{dq: g.dq, dk: g.dk, dv: g.dv} {
+		for at, row := range rows {
+			for c, v := range row {
+				e.want[at+c] = v
+			}
 		}
 	}
+	maps.Copy(dbias.want, g.dbias)
 	for h := 0; !a.DSink.IsZero() && h < p.Heads; h++ {
 		dsink.want[a.DSink.Offset(0, h, 0)] = g.dsink[h]
 	}
 	return []*expected{dq, dk, dv, dbias, dsink}
 }
 
+// prepare prepares a call of a pass.
+func (r *trial) prepare(pass flashkit.Pass) []*expected {
+	if pass == flashkit.PassBackward {
+		return r.prepareBackward()
+	}
+	return r.prepareForward()
+}
+
+// sameBits requires the same bits of every run of a call, which begins with the tensors that
+// the first one had.
+func (r *trial) sameBits(t *testing.T, runs int, run func(n int), label func(n int) string) {
+	tensors := []flashkit.Tensor{r.a.O, r.a.LSE, r.a.DQ, r.a.DK, r.a.DV, r.a.DBias, r.a.DSink}
+	var was, want [][]uint32
+	for _, x := range tensors {
+		was = append(was, bits(x))
+	}
+	for n := range runs {
+		for i, x := range tensors {
+			setBits(x, was[i])
+		}
+		run(n)
+		var got [][]uint32
+		for _, x := range tensors {
+			got = append(got, bits(x))
+		}
+		if n == 0 {
+			want = got
+		}
+		require.Equal(t, want, got, label(n))
+	}
+}
+
 // run checks one kernel on a random call of its pass.
 func (r *trial) run(t *testing.T, k *flashkit.Kernel, label string) {
-	outputs := r.prepareForward
-	if k.Pass == flashkit.PassBackward {
-		outputs = r.prepareBackward
-	}
-	all := outputs()
+	all := r.prepare(k.Pass)
 	require.Empty(t, k.Fits(r.p.Ask(k.Pass)))
 	require.NoError(t, k.Compute(context.Background(), r.p, &r.a), label)
 	for _, e := range all {

@@ -107,8 +107,9 @@ func visible(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) bool {
 // scoreOf returns the score of a pair, and the slope of its softcap.
 func scoreOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) (s, slope float64) {
 	g := h / (p.Heads / p.KVHeads)
+	q, k := row(a, &a.Q, b, h, i), key(p, a, &a.K, b, g, j)
 	for d := range p.Dim {
-		s += num(&a.Q, row(a, &a.Q, b, h, i)+d) * num(&a.K, key(p, a, &a.K, b, g, j)+d)
+		s += num(&a.Q, q+d) * num(&a.K, k+d)
 	}
 	s *= p.SoftmaxScale()
 	slope = 1
@@ -178,26 +179,40 @@ func referenceRow(p *flashkit.Problem, a *flashkit.Args, b, h, i int, o0 []float
 	for _, s := range scores {
 		sum += math.Exp(s - top)
 	}
-	for d := range o {
-		if !math.IsInf(lse0, -1) {
-			o[d] += math.Exp(lse0-top) / sum * o0[d]
+	for d := 0; d < len(o) && !math.IsInf(lse0, -1); d++ {
+		o[d] = math.Exp(lse0-top) / sum * o0[d]
+	}
+	for j, s := range scores {
+		z := keepOf(p, a, b, h, i, j)
+		if z == 0 || math.IsInf(s, -1) {
+			continue
 		}
-		for j, s := range scores {
-			if z := keepOf(p, a, b, h, i, j); z != 0 && !math.IsInf(s, -1) {
-				g := h / (p.Heads / p.KVHeads)
-				o[d] += z * math.Exp(s-top) / sum * num(&a.V, key(p, a, &a.V, b, g, j)+d)
-			}
+		w, at := z*math.Exp(s-top)/sum, key(p, a, &a.V, b, h/(p.Heads/p.KVHeads), j)
+		for d := range o {
+			o[d] += w * num(&a.V, at+d)
 		}
 	}
 	return o, top + math.Log(sum)
 }
 
-// gradients are by the places of elements in the memory of their tensors.
-type gradients struct{ dq, dk, dv, dbias, dsink map[int]float64 }
+// gradients are by the places in the memory of their tensors: of rows, where each begins, and
+// of elements.
+type gradients struct {
+	dq, dk, dv   map[int][]float64
+	dbias, dsink map[int]float64
+}
+
+// sum returns the row that begins at a place, of zeros at first.
+func sum(rows map[int][]float64, at, width int) []float64 {
+	if rows[at] == nil {
+		rows[at] = make([]float64, width)
+	}
+	return rows[at]
+}
 
 // referenceGradients returns the gradients of a call from the O and LSE that it has.
 func referenceGradients(p *flashkit.Problem, a *flashkit.Args) gradients {
-	g := gradients{map[int]float64{}, map[int]float64{}, map[int]float64{}, map[int]float64{}, map[int]float64{}}
+	g := gradients{map[int][]float64{}, map[int][]float64{}, map[int][]float64{}, map[int]float64{}, map[int]float64{}}
 	for b := range p.Batch {
 		n, _ := lengths(p, a, b)
 		for h := range p.Heads {
@@ -232,21 +247,22 @@ func (g *gradients) addRow(p *flashkit.Problem, a *flashkit.Args, b, h, i int) {
 		}
 		s, slope := scoreOf(p, a, b, h, i, j)
 		weight, z, dp := math.Exp(s-lse), keepOf(p, a, b, h, i, j), 0.0
-		for d := range p.VDim {
-			if z != 0 {
-				do := num(&a.DO, row(a, &a.DO, b, h, i)+d)
-				dp += z * do * num(&a.V, key(p, a, &a.V, b, kv, j)+d)
-				g.dv[key(p, a, &a.DV, b, kv, j)+d] += weight * z * do
-			}
+		dv, v := sum(g.dv, key(p, a, &a.DV, b, kv, j), p.VDim), key(p, a, &a.V, b, kv, j)
+		for d := 0; d < p.VDim && z != 0; d++ {
+			do := num(&a.DO, row(a, &a.DO, b, h, i)+d)
+			dp += z * do * num(&a.V, v+d)
+			dv[d] += weight * z * do
 		}
 		ds := weight * (dp - delta)
 		if p.Score.Bias && !a.DBias.IsZero() {
 			g.dbias[pair(&a.DBias, b, h, i, j)] += ds
 		}
+		dx := ds * slope * p.SoftmaxScale()
+		dq, dk := sum(g.dq, row(a, &a.DQ, b, h, i), p.Dim), sum(g.dk, key(p, a, &a.DK, b, kv, j), p.Dim)
+		q, k := row(a, &a.Q, b, h, i), key(p, a, &a.K, b, kv, j)
 		for d := range p.Dim {
-			dx := ds * slope * p.SoftmaxScale()
-			g.dq[row(a, &a.DQ, b, h, i)+d] += dx * num(&a.K, key(p, a, &a.K, b, kv, j)+d)
-			g.dk[key(p, a, &a.DK, b, kv, j)+d] += dx * num(&a.Q, row(a, &a.Q, b, h, i)+d)
+			dq[d] += dx * num(&a.K, k+d)
+			dk[d] += dx * num(&a.Q, q+d)
 		}
 	}
 }

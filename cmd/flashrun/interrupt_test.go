@@ -43,7 +43,7 @@ func TestSignalEndsEveryStage(t *testing.T) {
 			require.NoError(t, cmd.Start())
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(starting())
 			for test.ready != nil && !test.ready() {
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -61,6 +61,14 @@ func TestSignalEndsEveryStage(t *testing.T) {
 			require.Len(t, left, 1, "the pipe")
 		})
 	}
+}
+
+// starting is how long a process may take to start.
+func starting() time.Duration {
+	if os.Getenv("FLASHKIT_EMULATOR") != "" {
+		return 3 * time.Second
+	}
+	return 300 * time.Millisecond
 }
 
 // present reports whether a file of that pattern is there.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"testing"
 	"time"
@@ -15,10 +17,30 @@ type withoutProfile struct{ *testing.M }
 
 func (m withoutProfile) Run() int {
 	os.Setenv("FLASHKIT_PROFILE", "off")
+	if emulator := os.Getenv("FLASHKIT_EMULATOR"); emulator != "" {
+		if err := emulate(emulator, "flashrun"); err != nil {
+			panic(err)
+		}
+	}
 	return m.M.Run()
 }
 
+// emulate puts a script in the place of a program of another processor that the path finds.
+func emulate(emulator, name string) error {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(path, path+".program"); err != nil {
+		return err
+	}
+	return os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexec %s -0 %s %q \"$@\"\n", emulator, name, path+".program"), 0o755)
+}
+
 func TestMain(m *testing.M) {
+	if os.Getenv("FLASHKIT_EMULATOR") != "" {
+		executable = func() (string, error) { return exec.LookPath("flashrun") }
+	}
 	testscript.Main(withoutProfile{m}, map[string]func(){"flashrun": func() {
 		os.Args = hurried(os.Args)
 		main()

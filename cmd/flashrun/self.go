@@ -25,10 +25,13 @@ import (
 // killDelay is how long a process may take to end by itself.
 const killDelay = 10 * time.Second
 
+// executable finds this program. Tests under an emulator put a script in its place.
+var executable = os.Executable
+
 // self prepares a process of this program. What is written to the pipe is its
 // standard input; it is closed when ctx ends.
 func self(ctx context.Context, args ...string) (*exec.Cmd, io.WriteCloser, error) {
-	path, err := os.Executable()
+	path, err := executable()
 	if err != nil {
 		return nil, nil, err
 	}

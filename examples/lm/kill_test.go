@@ -69,9 +69,7 @@ func TestKilled(t *testing.T) {
 
 // kill runs the program, and kills it some time after it has written so many lines of progress.
 func kill(t *testing.T, lines int, after time.Duration, args ...string) {
-	self, err := os.Executable()
-	require.NoError(t, err)
-	c := exec.CommandContext(t.Context(), self)
+	c := exec.CommandContext(t.Context(), os.Args[0])
 	c.Env = append(os.Environ(), argsVariable+"="+strings.Join(args, " "))
 	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()

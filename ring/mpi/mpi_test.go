@@ -89,11 +89,9 @@ func mpiexec(t *testing.T, n int, name string, env ...string) (string, error) {
 	if path == "" {
 		t.Skip("FLASHKIT_MPIEXEC names no mpiexec: make ring sets it")
 	}
-	self, err := os.Executable()
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	c := exec.CommandContext(ctx, path, "-n", strconv.Itoa(n), self)
+	c := exec.CommandContext(ctx, path, "-n", strconv.Itoa(n), os.Args[0])
 	c.Env = append(os.Environ(), append(env, rankVar+"="+name, "GOMAXPROCS=1")...)
 	out, err := c.CombinedOutput()
 	require.NoError(t, ctx.Err(), "%s", out)
@@ -293,9 +291,7 @@ func TestAlone(t *testing.T) {
 	if os.Getenv("FLASHKIT_MPI") == "" {
 		t.Skip("FLASHKIT_MPI names no library: make ring sets it")
 	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	c := exec.CommandContext(t.Context(), self)
+	c := exec.CommandContext(t.Context(), os.Args[0])
 	c.Env = append(os.Environ(), rankVar+"=end", "RANK=1", "WORLD_SIZE=2")
 	out, err := c.CombinedOutput()
 	require.Error(t, err)

@@ -1,0 +1,14 @@
+#!/bin/sh
+# exec.sh TEST [ARG]...: run a test program for arm64 by QEMU, as go test -exec does. A script
+# takes its place, so that it can start itself. Tests read FLASHKIT_EMULATOR where they start
+# a copy, and where an emulator's own memory would count.
+set -e
+test=$1
+shift
+mv "$test" "$test.arm64"
+cat >"$test" <<END
+#!/bin/sh
+exec qemu-aarch64-static -0 "\$0" "$test.arm64" "\$@"
+END
+chmod +x "$test"
+FLASHKIT_EMULATOR=qemu-aarch64-static exec "$test" "$@"
