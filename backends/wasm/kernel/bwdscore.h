@@ -19,7 +19,7 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
   const float *s = w->s + c * TILE + n->from, *lse = w->lse + n->from, scale = unit(p), keep = p->keep;
   float *to = w->p + n->from * 16 + c * 4;
   int lo = n->lo[c], hi = n->hi[c], partial = n->partial;
-  u32 f = p->features & ~(p->repeats & MASK), threshold = p->threshold;
+  u32 f = p->features & ~(p->repeats & MASK);
   for (u32 i = n->from; i < n->to; i += 4, s += 4, lse += 4, to += 64) {
     u32 at = (c * TILE + i) / 4;
     HIDE(s, lse);
@@ -32,7 +32,7 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
       seen = (row >= lo) & (row < hi);
     }
     if (f & MASK) seen &= t->seen[at];
-    if (f & DROPOUT) kept = (i4)(t->word[at] >= threshold), v = (v4)((i4)(v * keep) & kept);
+    if (f & DROPOUT) kept = __builtin_convertvector(((s4 *)t->kept)[i + c], i4), v = (v4)((i4)(v * keep) & kept);
     v4 ds = weight * (v - delta);
     if (dbias) scatter(dbias + i * TILE, TILE, (v4)((i4)ds & seen));
     if (f & SOFTCAP) ds *= t->slope[at];
@@ -41,16 +41,6 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
     store(dst + i / 8 * 8 * STRIP + i % 8, ds);
     HIDE(to, dst);
     spread(to + TILE * 16, 16, ds), spread(to, 16, weight);
-  }
-}
-
-// set_words_across sets the words of four keys and the rows of a span.
-APART void set_words_across(tables *t, const span *s, u32 c) {
-  const multipliers m = pinned();
-  for (u32 r = s->from / 4; r < s->to / 4; r++) {
-    u4 word[4];
-    words(&m, t->key, t->mine + r * 2, t->quad + c % STRIP, word);
-    UNROLLED for (int k = 3; k >= 0; k--) t->word[k * TILE / 4 + r] = word[k];
   }
 }
 
@@ -63,7 +53,7 @@ static void hide_keys(const unsigned char *mask, u32 keys, span *s) {
 static void set_tables(const block *p, tables *t, const span *s, u32 c) {
   if (p->features & BIAS) transpose_bias(p, s, c, (float *)t->bias);
   if (p->features & MASK && !alike(p, MASK)) transpose_mask(p, s, c, (int *)t->seen);
-  if (p->features & DROPOUT) set_words_across(t, s, c);
+  if (p->features & DROPOUT) draw(t->rounds, t->mine + s->from / 2, 2, t->quad + c % STRIP, 0, t->kept + s->from / 4, t->kept + s->to / 4, p->threshold);
 }
 
 // bwd_feature_block is bwd_block with features. The keys have the columns from c on of the stage.

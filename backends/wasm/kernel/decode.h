@@ -91,7 +91,7 @@ static void mix_row(const float *weight, const float *v, u32 vdim, u32 n, float 
 // decode_scores makes scores of the products of row r, row i of its head, and n keys, from key j and column c of the stage on.
 static void decode_scores(const block *p, float *s, float *limit, u32 r, i64 i, i64 j, u32 c, u32 n) {
   u32 f = p->features;
-  float scale = p->scale, *end = s + round_up(n, 4);
+  float scale = p->scale, *end = s + round_up(n, 8);
   if (f & SOFTCAP) cap(s, end, 0, scale, p->softcap), scale = 1;
   for (u32 e = 0; f & ADJUSTS && e < n; e++) {
     float x = s[e] * scale;

@@ -15,32 +15,22 @@ APART void cut(float *x, const float *end, const float *limit, u32 step) {
   for (u32 r = 0; r < 4; r++, x += TILE, end += TILE, limit += step)
     for (u32 c = 0; x + c != end; c += 4) store(x + c, min4(load(limit + c), load(x + c)));
 }
-// set_words sets the words of four rows and the keys of a span.
-APART void set_words(tables *t, u32 g, const span *s) {
-  const multipliers m = pinned();
-  for (u32 q = s->from / 4; q < s->to / 4; q++) {
-    u4 word[4];
-    words(&m, t->key, t->mine + g / 2, t->quad + q * 4, word);
-    float *to = (float *)t->word + q * 4;
-    UNROLLED for (int k = 3; k >= 0; k--) scatter(to + k, TILE, (v4)word[k]);
-  }
-}
-
-// weigh_kept is weigh with dropout: weights whose word is below the threshold count, and become 0.
-static float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *word, u32 threshold) {
+// weigh_kept is weigh with dropout: weights that are not kept count, and become 0.
+APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit) {
   v4 sum = splat(0);
-  const u4 least = splat_word(threshold);
-  for (; x < end; x += 8, to += 128, word += 2) {
+  u4 one = splat_word(bit);
+  PIN(one);
+  for (; x < end; x += 8, to += 128, kept += 2) {
     HIDE(x, to);
+    HIDE(kept, end);
     UNROLLED for (int e = 1; e >= 0; e--) {
       v4 w = exp2((load(x + e * 4) - top) * scale2);
-      sum += w, spread(to + e * 64, 16, (v4)((i4)w & (i4)(word[e] >= least)));
+      i4 stays = (i4)((kept[e] & one) == one);
+      PIN(stays);  // or it would become a choice between the weight and 0: three instructions more
+      sum += w, spread(to + e * 64, 16, (v4)((i4)w & stays));
     }
   }
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-APART v4 soften_kept(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *word, u32 threshold) {
-  return soften_by(n, s, p, m, l, scale2, word, threshold);
 }
 
 // finish_features writes row r of O and of LSE: the sums of the keys at hand, of value O/l, what
@@ -84,9 +74,8 @@ static void fwd_feature_block(const block *p, const forward *w, tables *t, u32 i
     else if (one) scores_of_keys(q, keys, w->d8, from, end, 1, limit + s.from);
     else scores_of_pairs(q, keys, w->d8, from, end, 1, limit + s.from);
     if (f & ADJUSTS && f & MASK) cut(from, end, limit + s.from, one ? 0 : TILE);
-    if (f & DROPOUT) set_words(t, g, &s);
-    float scale2 = per2(unit(p));
-    v4 a = f & DROPOUT ? soften_kept(&s, w->s, w->p, w->m + g, w->l + g, scale2, t->word, p->threshold) : soften(&s, w->s, w->p, w->m + g, w->l + g, scale2);
+    if (f & DROPOUT) draw(t->rounds, t->mine + g / 2, 0, t->quad + s.from, 4, t->kept + s.from / 4, t->kept + s.to / 4, p->threshold);
+    v4 a = soften(&s, w->s, w->p, w->m + g, w->l + g, per2(unit(p)), f & DROPOUT ? t->kept : 0);
     UNROLLED for (u32 r = 0; r < 4; r++) if (a[r] != 1) rescale(w, g + r, a[r]);
     float *o = w->o + g * 2 * w->dv8;
     place at = {(i64)i0 + g, j, g, 0, rows - g, n, 0, f & DROPOUT};

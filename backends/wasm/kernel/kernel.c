@@ -25,7 +25,7 @@
 
 typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64;
 typedef float v4 __attribute__((vector_size(16))); typedef int i4 __attribute__((vector_size(16)));
-typedef u32 u4 __attribute__((vector_size(16))); typedef unsigned char b4 __attribute__((vector_size(4)));
+typedef u32 u4 __attribute__((vector_size(16))); typedef unsigned char b4 __attribute__((vector_size(4))); typedef signed char s4 __attribute__((vector_size(4)));
 typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -43,6 +43,11 @@ extern char __heap_base;
 #define EXPORT(name) __attribute__((export_name(name), noinline))  // calls.h calls them too
 INLINE v4 min4(v4 a, v4 b) { return (v4)wasm_f32x4_pmin((v128_t)a, (v128_t)b); }  // b < a ? b : a
 INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }  // a < b ? b : a
+// dot16 returns sums of two products of signed halves; narrow the bytes of lanes that are 0 or -1, those of a first.
+INLINE u4 dot16(u4 a, u4 b) { return (u4)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b); }
+INLINE u4 narrow(i4 a, i4 b, i4 c, i4 d) {
+  return (u4)wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4((v128_t)a, (v128_t)b), wasm_i16x8_narrow_i32x4((v128_t)c, (v128_t)d));
+}
 #else
 #include "../peers/native.h"
 #endif

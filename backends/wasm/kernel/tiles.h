@@ -160,7 +160,7 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
   w->finite[key / TILE] = pack_elements(AT(p->v), n, p->vdim, w->v + key * w->dv8);
 }
 
-static float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *word, u32 threshold);
+APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit);
 // weigh turns the scores of a row, some eights, into weights, splatted, at `to` and every
 // 16 numbers on, and returns their sum. Not apart, its loop would load what soften keeps.
 APART float weigh(const float *x, const float *end, float *to, float top, float scale2) {
@@ -175,11 +175,11 @@ APART float weigh(const float *x, const float *end, float *to, float top, float 
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// soften_by turns the scores s [4][TILE] of the rows of a span into weights, splatted into
+// soften turns the scores s [4][TILE] of the rows of a span into weights, splatted into
 // p [TILE][4], raises the running maxima m and adds to l. It returns the factors for what
 // was summed before. The scale comes after the difference, so that large scores lose nothing.
-// word [4][TILE] is for dropout, or 0: see weigh_kept.
-INLINE v4 soften_by(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *word, u32 threshold) {
+// kept [TILE/4] is for dropout, or 0: see draw.
+APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *kept) {
   v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
   for (u32 r = 0; n->partial && r < 4; r++)
     for (u32 j = n->from; j < n->to; j++)
@@ -192,14 +192,13 @@ INLINE v4 soften_by(const span *n, float *s, float *p, float *m, float *l, float
     top = max4(top, (v4){lane(most[0], e), lane(most[1], e), lane(most[2], e), lane(most[3], e)});
   v4 shift = (v4)((i4)top & (top != splat(NONE)));  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
   UNROLLED for (int r = 0; r < 4; r++)
-    if (!word) sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
-    else sums[r] = weigh_kept(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2, word + (r * TILE + n->from) / 4, threshold);
+    if (!kept) sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
+    else sums[r] = weigh_kept(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2, kept + n->from / 4, 1u << 8 * r);
   v4 alpha = exp2((old - shift) * scale2);
   alpha = (v4)(((i4)alpha & (old < top)) | ((i4)splat(1) & ~(old < top)));
   store(m, top), store(l, load(l) * alpha + sums);
   return alpha;
 }
-APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2) { return soften_by(n, s, p, m, l, scale2, 0, 0); }
 
 // fwd_block adds what `rows` query rows see of one block of n keys, from key j on.
 static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j, u32 n) {
@@ -209,7 +208,7 @@ static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j,
     span s = spans(4, rows - g, (i64)i0 + g - j, p->first, p->last, n);
     if (s.from >= s.to) continue;
     scores(w->q + g * w->d8 * 4, k + s.from * w->d8, w->d8, w->s + s.from, w->s + s.to);
-    v4 a = soften(&s, w->s, w->p, w->m + g, w->l + g, per2(p->scale));
+    v4 a = soften(&s, w->s, w->p, w->m + g, w->l + g, per2(p->scale), 0);
     UNROLLED for (u32 r = 0; r < 4; r++) if (a[r] != 1) rescale(w, g + r, a[r]);
     span_across(w->p, v, &s, w->finite[b] != 0, w->o + g * 2 * w->dv8, w->dv8, 2 * w->dv8);
   }

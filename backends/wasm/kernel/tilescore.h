@@ -6,14 +6,17 @@
 
 enum { ADJUSTS = SOFTCAP | ALIBI | BIAS };  // what makes other scores than scaled products
 
+enum { LOW, BOTH, UP, BELOW, REST, BY, KEYS = 2 * (BY + 1), CONSTANTS = KEYS + 14 };  // see set_rounds
+
 // What four rows of a product have: query rows in the forward pass, keys in the backward pass.
 typedef struct {
   v4 away[TILE / 2 + 2];        // ALiBi by distance, see set_away
   v4 limit[TILE];               // [4][TILE], or [TILE] for all rows: -Inf hides, +Inf does not; forward only
   i4 seen[TILE];                // [4][TILE]: all bits or none; backward only
-  u4 word[TILE];                // [4][TILE]: random words
+  u4 kept[TILE / 4];            // [TILE/4][4 keys][4 rows] bytes, see draw
   v4 bias[TILE], slope[TILE];   // [4][TILE]: backward only; slope is the derivative of the softcap
-  u4 quad[TILE], mine[TILE / 2], key[14]; // [TILE/4][4] splatted, [TILE/4][2], [7][2] splatted: see set_quads, set_mine
+  u4 quad[TILE], mine[TILE / 2]; // [TILE/4][4] splatted, [TILE/4][2]: see set_quads, set_mine
+  u4 rounds[CONSTANTS];         // splatted: see set_rounds
 } tables;
 
 static int alike(const block *p, u32 feature) { return (p->repeats & feature) != 0; }
@@ -39,16 +42,24 @@ APART void cap(float *x, const float *end, float *slope, float scale, float most
   v4 a4 = splat(0.06924249976873398f), a3 = splat(6.583954334259033f), a2 = splat(69.24309539794922f), a1 = splat(165.09329223632812f);
   v4 b3 = splat(26.119110107421875f), b2 = splat(127.87250518798828f), b1 = splat(143.98899841308594f), top = splat(5.640625f);
   PIN(a4); PIN(a3); PIN(a2); PIN(a1); PIN(b3); PIN(b2); PIN(b1); PIN(top);  // in registers
-  for (; x != end; x += 4) {
+  for (; x != end; x += 8) {
+    v4 z[2];
     HIDE(x, end);
-    v4 z = load(x) * by, u = min4(z * z, top), a = u * a4 + a3, b = u + b3;
-    a = a * u + a2, b = b * u + b2;
-    a = a * u + a1, b = b * u + b1;
-    a = a * u + 77.03678131103516f, b = b * u + 19.25919532775879f;
-    store(x, max4(min4(z * a / b, splat(1)), splat(-1)) * most);
+    UNROLLED for (int e = 1; e >= 0; e--) {
+      z[e] = load(x + e * 4) * by;
+      v4 u = min4(z[e] * z[e], top), a = u * a4 + a3, b = u + b3;
+      a = a * u + a2, b = b * u + b2;
+      a = a * u + a1, b = b * u + b1;
+      a = a * u + 77.03678131103516f, b = b * u + 19.25919532775879f;
+      store(x + e * 4, max4(min4(z[e] * a / b, splat(1)), splat(-1)) * most);
+    }
     if (!slope) continue;
-    v4 e = exp2((v4)((i4)z & 0x7fffffff) * (-8 * LOG2E)), twice = splat(2) / (e + 1);
-    store(slope, e * twice * twice), slope += 4;
+    HIDE(slope, end);
+    UNROLLED for (int e = 1; e >= 0; e--) {
+      v4 down = exp2((v4)((i4)z[e] & 0x7fffffff) * (-8 * LOG2E)), twice = splat(2) / (down + 1);
+      store(slope + e * 4, down * twice * twice);
+    }
+    slope += 8;
   }
 }
 // add scales four rows of scores, and adds rows that lie step apart.
@@ -63,13 +74,18 @@ APART void add(float *x, const float *end, float scale, const float *a, int step
 // scores_with is scores that become x*scale plus a row of `extra`, or are cut off at a row of it: -Inf hides, +Inf
 // does not. Rows lie step apart. A NaN becomes +Inf, which makes NaN of the same outputs.
 INLINE void scores_with(const float *a, const float *b, u32 n, float *c, const float *end, float scale, const float *extra, int step, int cut) {
-  for (; c != end; c += 8, b += n * 8, extra += 8) {
-    v4 sum[4][2] = {{splat(0)}};
+  if (step < 0) extra += 3 * step;  // so that all offsets count up
+  float *far = c + 2 * TILE;        // one more address aligns what the product spills
+  for (; c != end; c += 8, far += 8, b += n * 8, extra += 8) {
+    v4 sum[4][2] = {{splat(0)}}, last = splat(0);
     multiply(a, b, n, sum);
     HIDE(c, extra);
+    HIDE(far, extra);
+    if (step < 0) last = *(v4_any *)(extra + 4 - 3 * step);
+    PIN(last);  // the highest address comes first
     UNROLLED for (int r = 3; r >= 0; r--) UNROLLED for (int e = 1; e >= 0; e--) {
-      v4 x = *(v4_any *)(extra + r * step + e * 4);
-      store(c + r * TILE + e * 4, cut ? min4(x, sum[r][e]) : sum[r][e] * scale + x);
+      v4 x = step < 0 && r * 2 == 1 - e ? last : *(v4_any *)(extra + (step < 0 ? r - 3 : r) * step + e * 4);
+      store((r < 2 ? c : far) + r % 2 * TILE + e * 4, cut ? min4(x, sum[r][e]) : sum[r][e] * scale + x);
     }
   }
 }
@@ -112,14 +128,31 @@ static void feature_scores(const block *p, const span *n, const float *a, const 
 #define WEYL1 0xbb67ae85u
 
 INLINE u4 splat_word(u32 x) { return (u4){x, x, x, x}; }
+// A multiplier M = 2^32 + 65536 u + l, u and l signed, as what products of halves take. With C = 0x80008000 and
+// x-C = 65536 v + k, v and k signed, which are the halves of x^C as they lie,
+//
+//	x M = 2^32 (v u + x-C) + 65536 (v l + k u) + k l + C M
+//
+// dot16 adds two products of 16 bits. So the upper half takes five of them, and no sum overflows.
+#define MIDDLE 0x80008000u
+static void set_rounds(const block *p, u4 *to) {
+  for (u32 e = 0; e < 2; e++, to += KEYS / 2) {
+    u32 by = e ? PHILOX1 : PHILOX0, l = by & 0xffff, u = (by - (u32)(short)by) >> 16;
+    i64 all = (i64)(((u64)by << 31) + ((u64)by << 15)), below = (int)all;
+    to[LOW] = splat_word(l), to[BOTH] = splat_word(l << 16 | u), to[UP] = splat_word(u << 16);
+    to[BELOW] = splat_word((u32)below), to[REST] = splat_word((u32)((u64)(all - below) >> 32) - MIDDLE), to[BY] = splat_word(by);
+  }
+  for (u32 n = 7; n-- > 0; to += 2)  // from the last on, all others with C
+    for (u32 e = 0; e < 2; e++) to[e] = splat_word((p->seed[e] + (n + 3) * (e ? WEYL1 : WEYL0)) ^ (n < 6 ? MIDDLE : 0));
+}
 static void set_quads(const block *p, tables *t, u32 j, u32 n) {
   u4 *to = t->quad;
   u32 k0 = p->seed[0], k1 = p->seed[1], c1 = PHILOX1 * p->head;
   for (u32 q = j / 4; q < (j + n + 3) / 4; q++, to += 4) {
     u64 x = (u64)PHILOX0 * q, y = (u64)PHILOX1 * ((u32)(x >> 32) ^ p->seq ^ k1);
     u64 z = (u64)PHILOX0 * ((u32)(y >> 32) ^ c1 ^ (k0 + WEYL0));
-    to[0] = splat_word((u32)x ^ (k1 + WEYL1)), to[1] = splat_word((u32)y ^ (k0 + 2 * WEYL0));
-    to[2] = splat_word((u32)(z >> 32) ^ (k1 + 2 * WEYL1)), to[3] = splat_word((u32)z);
+    to[0] = splat_word((u32)x ^ (k1 + WEYL1) ^ MIDDLE), to[1] = splat_word((u32)y ^ (k0 + 2 * WEYL0) ^ MIDDLE);
+    to[2] = splat_word((u32)(z >> 32) ^ (k1 + 2 * WEYL1) ^ MIDDLE), to[3] = splat_word((u32)z);
   }
 }
 static void set_mine(const block *p, tables *t, u32 i, u32 rows) {
@@ -127,37 +160,67 @@ static void set_mine(const block *p, tables *t, u32 i, u32 rows) {
     u64 x = (u64)PHILOX0 * ((u32)((u64)PHILOX1 * p->head >> 32) ^ (i + r) ^ p->seed[0]);
     t->mine[r / 4 * 2][r % 4] = (u32)(x >> 32), t->mine[r / 4 * 2 + 1][r % 4] = (u32)x;
   }
-  for (u32 n = 0; n < 7; n++) t->key[n * 2] = splat_word(p->seed[0] + (n + 3) * WEYL0), t->key[n * 2 + 1] = splat_word(p->seed[1] + (n + 3) * WEYL1);
+  set_rounds(p, t->rounds);
 }
-// The constants of a round, kept in registers by PIN: the multipliers, and their halves of 16 bits.
-typedef struct { u4 low, by[2], by_low[2], by_up[2]; } multipliers;
-INLINE multipliers pinned(void) {
-  multipliers m;
-  m.low = splat_word(0xffff);
-  UNROLLED for (int e = 0; e < 2; e++) {
-    u32 by = e ? PHILOX1 : PHILOX0;
-    m.by[e] = splat_word(by), m.by_low[e] = splat_word(by & 0xffff), m.by_up[e] = splat_word(by >> 16);
-    PIN(m.by[e]);
-    PIN(m.by_low[e]);
-    PIN(m.by_up[e]);
+// halves replaces z, for two groups, by the upper halves of products of x = z^C and the multiplier at e, xored with
+// other and a key, if there is one, and low by the lower halves. upper is the factor that leaves the upper 16 bits.
+#define AFTER(p) __asm__ volatile("" : "+r"(p))  // constants are loaded anew: they would not stay in registers
+INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int key, u4 upper) {
+  AFTER(t);
+  if (key) {
+    u4 k = t[key];
+    other[0] ^= k, other[1] ^= k;
+    PIN(other[0]);
+    PIN(other[1]);
   }
-  PIN(m.low);
-  return m;
+  u4 a[2], x[2], c = t[e + LOW];
+  a[1] = dot16(c, z[1]), a[0] = dot16(c, z[0]);
+  c = t[e + BELOW], a[1] += c, a[0] += c;
+  PIN(a[1]);
+  PIN(a[0]);
+  a[1] = dot16(a[1], upper), a[0] = dot16(a[0], upper);
+  c = t[e + BOTH], a[1] += dot16(c, z[1]), a[0] += dot16(c, z[0]);
+  PIN(a[1]);
+  PIN(a[0]);
+  x[1] = dot16(t[e + UP], z[1]), x[0] = dot16(t[e + UP], z[0]);
+  PIN(x[1]);
+  PIN(x[0]);
+  z[1] ^= MIDDLE, z[0] ^= MIDDLE;
+  c = t[e + REST], x[1] += c, x[0] += c, x[1] += z[1], x[0] += z[0];
+  PIN(x[1]);
+  PIN(x[0]);
+  c = t[e + BY];
+  u4 k1 = other[1], k0 = other[0];
+  low[1] = z[1] * c, low[0] = z[0] * c;
+  z[1] = dot16(a[1], upper) + x[1] ^ k1, z[0] = dot16(a[0], upper) + x[0] ^ k0;
+  PIN(z[1]);
+  PIN(z[0]);
+  return t;
 }
-// high returns the upper halves of products with a multiplier, by 16 bits: there is no such instruction.
-INLINE u4 high(u4 x, const multipliers *m, int e) {
-  u4 low = x & m->low, up = x >> 16, a = up * m->by_low[e] + (low * m->by_low[e] >> 16), b = low * m->by_up[e] + (a & m->low);
-  return up * m->by_up[e] + (a >> 16) + (b >> 16);
-}
-// words sets [4 keys] the words of four rows. keys are those of the rounds.
-INLINE void words(const multipliers *m, const u4 *keys, const u4 *mine, const u4 *quad, u4 word[4]) {
-  u4 c2 = mine[0] ^ quad[0], c0 = high(c2, m, 1) ^ quad[1], c1 = c2 * m->by[1], c3 = quad[3];
-  c2 = quad[2] ^ mine[1];
-  for (const u4 *end = keys + 14; keys != end; keys += 2) {
-    u4 x = high(c0, m, 0) ^ c3 ^ keys[1], y = high(c2, m, 1) ^ c1 ^ keys[0];
-    c1 = c2 * m->by[1], c3 = c0 * m->by[0], c0 = y, c2 = x;
+// draw sets what is kept of groups of four rows and four keys up to end: for each key four bytes, of the rows,
+// all bits or none.
+APART void draw(const u4 *t, const u4 *mine, u32 next_mine, const u4 *quad, u32 next_quad, u4 *to, const u4 *end, u32 threshold) {
+  u4 upper = splat_word(0x10000), least = splat_word(threshold);
+  PIN(upper);
+  for (; to != end; to += 2) {
+    u4 z0[2], z2[2], c1[2], c3[2], last = t[KEYS + 13];
+    PIN(last);  // the highest address comes first
+    UNROLLED for (int g = 0; g < 2; g++, mine += next_mine, quad += next_quad) {
+      c3[g] = quad[3], z2[g] = mine[1];
+      PIN(c3[g]);
+      PIN(z2[g]);
+      HIDE(mine, quad);
+      z2[g] ^= quad[2], c1[g] = quad[1], z0[g] = mine[0] ^ quad[0];
+    }
+    t = halves(t, z0, c1, c1, KEYS / 2, 0, upper);
+    UNROLLED for (int n = 6; n >= 0; n--) {
+      u4 y[2];
+      t = halves(t, z0, c3, y, 0, KEYS + n * 2 + 1, upper);
+      t = halves(t, z2, c1, c1, KEYS / 2, KEYS + n * 2, upper);
+      UNROLLED for (int g = 0; g < 2; g++) { u4 s = z0[g]; z0[g] = z2[g], z2[g] = s, c3[g] = y[g]; }
+    }
+    UNROLLED for (int g = 1; g >= 0; g--) to[g] = narrow(z0[g] >= least, c1[g] >= least, z2[g] >= least, c3[g] >= least);
   }
-  word[0] = c0, word[1] = c1, word[2] = c2, word[3] = c3;
 }
 
 // ---- What is not finite ----
