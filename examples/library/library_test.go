@@ -320,9 +320,9 @@ func TestMistakes(t *testing.T) {
 
 // device is the sample of docs/gpu.md. It needs a GPU, so it is only compiled.
 func device(p flashkit.Problem, host []uint16, bytes, batch, heads, rows, dim int) error {
-	b, err := cuda.Open()    // or OpenDevice(n)
-	s, err := b.NewStream()  // or WrapStream, for a stream of another library
-	m, err := b.Alloc(bytes) // or Wrap, for memory of another library
+	b, err := cuda.Open()            // or OpenDevice(n)
+	s, err := b.NewStream()          // or WrapStream, for a stream of another library
+	m, err := b.Alloc(bytes)         // or Wrap, for memory of another library
 	err = cuda.Upload(s, m, 0, host) // or UploadTensor
 	q := m.Tensor(flashkit.BFloat16, 0, batch, heads, rows, dim)
 
