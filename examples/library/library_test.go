@@ -267,8 +267,8 @@ func TestWorkspace(t *testing.T) {
 	page, err := os.ReadFile("../../docs/library.md")
 	require.NoError(t, err)
 	const D, DV = 96, 40
-	forward, backward := 64*(D+2*DV+3)+64*(D+DV+1), 64*(D+DV+2)+DV+192*(D+DV)+8192
-	require.Contains(t, string(page), "64 (D+2DV+3) + 64 (D+DV+1)\n")
+	forward, backward := 64*(D+2*DV+67)+64*(D+DV), 64*(D+DV+2)+DV+192*(D+DV)+8192
+	require.Contains(t, string(page), "64 (D+2DV+67) + 64 (D+DV)\n")
 	require.Contains(t, string(page), "64 (D+DV+2) + DV + 192 (D+DV) + 8192\n")
 	for _, k := range simd.New().Kernels() {
 		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 64, KVLen: 64, Dim: D, VDim: DV}
