@@ -34,7 +34,7 @@ func emulate(emulator, name string) error {
 	if err := os.Rename(path, path+".program"); err != nil {
 		return err
 	}
-	return os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexec %s -0 %s %q \"$@\"\n", emulator, name, path+".program"), 0o755)
+	return os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexport FLASHKIT_EMULATOR=%q\nexec %s -0 %s %q \"$@\"\n", emulator, emulator, name, path+".program"), 0o755)
 }
 
 func TestMain(m *testing.M) {

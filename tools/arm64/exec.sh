@@ -3,12 +3,13 @@
 # takes its place, so that it can start itself. Tests read FLASHKIT_EMULATOR where they start
 # a copy, and where an emulator's own memory would count.
 set -e
+emulator="qemu-aarch64-static -L /usr/aarch64-linux-gnu" # where the loader and the C library are
 test=$1
 shift
 mv "$test" "$test.arm64"
 cat >"$test" <<END
 #!/bin/sh
-exec qemu-aarch64-static -0 "\$0" "$test.arm64" "\$@"
+exec $emulator -0 "\$0" "$test.arm64" "\$@"
 END
 chmod +x "$test"
-FLASHKIT_EMULATOR=qemu-aarch64-static exec "$test" "$@"
+FLASHKIT_EMULATOR=$emulator exec "$test" "$@"
