@@ -214,10 +214,12 @@ asm: ## remake the assembly from the programs in backends/simd/_asm
 		$(GO) run . -isa AVX512 -pass decode -out ../avx512_decode_amd64.s -stubs ../avx512_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass values -out ../avx512_values_amd64.s -stubs ../avx512_values_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512 -pass rows -out ../avx512_rows_amd64.s -stubs ../avx512_rows_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX512 -pass attend -out ../avx512_attend_amd64.s -stubs ../avx512_attend_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX2 -pass decode -out ../avx2_decode_amd64.s -stubs ../avx2_decode_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX2 -pass values -out ../avx2_values_amd64.s -stubs ../avx2_values_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX2 -pass rows -out ../avx2_rows_amd64.s -stubs ../avx2_rows_amd64.go -pkg simd && \
+		$(GO) run . -isa AVX2 -pass attend -out ../avx2_attend_amd64.s -stubs ../avx2_attend_amd64.go -pkg simd && \
 		$(GO) run . -isa AVX512BF16 -out ../avx512bf16_amd64.s -stubs ../avx512bf16_amd64.go -pkg simd && \
 		$(GO) run . -isa AMXBF16 -pass forward -out ../amxbf16_fwd_amd64.s -stubs ../amxbf16_fwd_amd64.go -pkg simd && \
 		$(GO) run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd && \

@@ -12,8 +12,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// lastItems runs a kernel and returns the items of its last phase.
-func lastItems(t *testing.T, name string, p flashkit.Problem) int {
+// lastItems runs a kernel and returns the items of its last phase, and the workers that the
+// call had.
+func lastItems(t *testing.T, name string, p flashkit.Problem) (items, workers int) {
 	b := New()
 	defer b.Close()
 	tensors := [8]flashkit.Tensor{}
@@ -31,14 +32,17 @@ func lastItems(t *testing.T, name string, p flashkit.Problem) int {
 			require.NoError(t, k.Compute(t.Context(), p, &flashkit.Args{Q: tensors[0], K: tensors[1], V: tensors[2], O: tensors[3], LSE: lse,
 				DQ: tensors[4], DK: tensors[5], DV: tensors[6], DO: tensors[7]}))
 		}
-		return int(b.last.Load().items)
+		j := b.last.Load()
+		return int(j.items), j.workers
 	}
-	return -1
+	return -1, 0
 }
 
-// timedPhases returns what every kernel predicts.
-func timedPhases(p flashkit.Problem) map[string][]timedPhase {
+// timedPhases returns what every kernel predicts of a call with so many workers, 0 for as many
+// as it may have.
+func timedPhases(p flashkit.Problem, workers int) map[string][]timedPhase {
 	f, b := p.Ask(flashkit.PassForward), p.Ask(flashkit.PassBackward)
+	f.Workers, b.Workers = workers, workers
 	f512, b512, d512 := avx512Lanes.fwdTimes(f), avx512Lanes.bwdTimes(b), avx512Decode.times(f)
 	f2, b2, d2 := avx2Lanes.fwdTimes(f), avx2Lanes.bwdTimes(b), avx2Decode.times(f)
 	pairs, tiles, planes := bwdAVX512BF16Times(b), bwdAMXBF16Times(b), bwdAMXF32Times(b)
@@ -62,11 +66,12 @@ func TestCostOfPlan(t *testing.T) {
 			"b2-h3-g3-n300-m300-d160-f16", "b1-h1-g1-n70-m1200-d33-f32-window100.3",
 		} {
 			p := parsed(t, name)
-			for kernel, phases := range timedPhases(p) {
-				ran := lastItems(t, kernel, p)
+			for kernel := range timedPhases(p, 0) {
+				ran, had := lastItems(t, kernel, p) // a small call has one worker
 				if ran < 0 {
 					continue // it does not fit the problem, or the machine
 				}
+				phases := timedPhases(p, had)[kernel]
 				last := phases[len(phases)-1].items
 				if last == 0 { // a backward pass that has no last phase
 					last = phases[len(phases)-2].items
@@ -85,7 +90,7 @@ func TestCostOfBackwardPlan(t *testing.T) {
 			"simd/bwd_avx512bf16": bwdAVX512BF16Plan, "simd/bwd_amxbf16": bwdAMXBF16Plan, "simd/bwd_amxf32": bwdAMXF32Plan,
 		} {
 			tile, block := plan(newPlan(p.Ask(flashkit.PassBackward)))
-			f := timedPhases(p)[kernel]
+			f := timedPhases(p, 0)[kernel]
 			assert.Equal(t, []int{tile.items, block.items}, []int{f[0].items, f[1].items}, "%s of %s", kernel, name)
 		}
 	}

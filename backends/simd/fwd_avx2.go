@@ -20,7 +20,7 @@ var avx2Lanes = laneISA{
 	widenF16: widenF16AVX2, widenBF16: widenBF16AVX2, narrowF16: narrowF16AVX2, narrowBF16: narrowBF16AVX2,
 	setPanel: copyRowsAVX2, addPanelTo: addRowsAVX2,
 
-	adjust: adjustAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2, keepKeys: keepKeysAVX2, gradientsOf: gradientsOfAVX2,
+	attendTile: attendTileAVX2, adjust: adjustAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2, keepKeys: keepKeysAVX2, gradientsOf: gradientsOfAVX2,
 }
 
 // fwd_avx2 is fwdLanes with 16 query rows in the lanes.

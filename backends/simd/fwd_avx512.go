@@ -21,7 +21,7 @@ var avx512Lanes = laneISA{
 	widenF16: widenF16AVX512, widenBF16: widenBF16AVX512, narrowF16: narrowF16AVX512, narrowBF16: narrowBF16AVX512,
 	setPanel: copyRowsAVX512, addPanelTo: addRowsAVX512,
 
-	adjust: adjustAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512, keepKeys: keepKeysAVX512, gradientsOf: gradientsOfAVX512,
+	attendTile: attendTileAVX512, adjust: adjustAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512, keepKeys: keepKeysAVX512, gradientsOf: gradientsOfAVX512,
 }
 
 // fwd_avx512 is fwdLanes with 32 query rows in the lanes.

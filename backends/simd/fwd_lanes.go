@@ -22,7 +22,7 @@ import (
 // not depend on its neighbors in the item.
 func (b *Backend) fwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, run func(*job, *arena, int)) error {
 	j := b.newJob(c)
-	isa.plan(&j.plan, itemRows)
+	isa.planForward(&j.plan)
 	work := isa.fwdWork(&j.plan)
 	j.cutRows(j.group * isa.lanes)
 	return b.do(ctx, j, run, work.items, work.floats)
@@ -34,7 +34,7 @@ func (isa *laneISA) fwdWork(pl *plan) phase {
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
 	perTile := isa.lanes*pad(p.Dim) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
 	shared := isa.keys*(isa.lanes+1+dims) + isa.lanes*(widest+3)
-	return phase{p.Heads * pl.rowTiles(pl.group*isa.lanes), pl.group*perTile + shared + pl.featureFloats(isa.lanes, isa.keys)}
+	return phase{pl.headGroups() * pl.rowTiles(pl.group*isa.lanes), pl.group*perTile + shared + pl.featureFloats(isa.lanes, isa.keys)}
 }
 
 const (
@@ -46,7 +46,7 @@ func (isa *laneISA) fwdCost(c *flashkit.Call) time.Duration { return cost(c, isa
 
 func (isa *laneISA) fwdTimes(c *flashkit.Call) timedPhase {
 	pl := newPlan(c)
-	isa.plan(pl, itemRows)
+	isa.planForward(pl)
 	return isa.fwdPace.forward(c, isa.lanes, 1, isa.fwdWork(pl).items, pl.group*isa.lanes, itemRows)
 }
 
@@ -56,14 +56,15 @@ const itemsPerWorker = 8
 // itemsPerWorker items per worker.
 func (isa *laneISA) plan(pl *plan, rows int) {
 	pl.group = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
-	pl.planHeads(isa.lanes)
+	pl.planHeads(isa.lanes, 1)
 }
 
 // planHeads processes heads in groups, the smallest that give each worker several
 // items, so that their keys stay in cache from item to item. Within a group, long
 // items come before short ones.
-func (pl *plan) planHeads(lanes int) {
-	heads := pl.p.Heads // of a span
+func (pl *plan) planHeads(lanes, joined int) {
+	pl.joined = joined
+	heads := pl.headGroups() // of a span
 	if !pl.ragged() {
 		heads *= pl.p.Batch
 	}
@@ -72,17 +73,17 @@ func (pl *plan) planHeads(lanes int) {
 }
 
 // cutRows makes the table of items of so many query rows.
-func (pl *plan) cutRows(rows int) { pl.bySpan[0].cut(pl, rows, pl.p.Heads, true, true) }
+func (pl *plan) cutRows(rows int) { pl.bySpan[0].cut(pl, rows, pl.headGroups(), true, true) }
 
-// laneItem returns the sequence, the head and the first row of an item of so many rows.
+// laneItem returns the sequence, the first head and the first row of an item of so many rows.
 func (pl *plan) laneItem(item, rows int) (b, h, from int) {
 	s := pl.bySpan[0].find(item)
 	item -= s.first
 	first := item / (pl.heads * s.tiles) * pl.heads
 	item -= first * s.tiles
 	turns := min(pl.heads, s.heads-first)
-	head := first + item%turns
-	return s.b + head/pl.p.Heads, head % pl.p.Heads, (s.tiles - 1 - item/turns) * rows
+	head, groups := first+item%turns, pl.headGroups()
+	return s.b + head/groups, head % groups * pl.joined, (s.tiles - 1 - item/turns) * rows
 }
 
 // A laneRange is the query rows of an item, and the keys of which some row sees each.
@@ -144,17 +145,30 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 		top:  ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
 	}
 	x.setFeatures(j, ws, lanes, isa.keys, 1)
-	if j.group == 1 {
-		var one [1]laneTile // a short item has no time to clear many
-		isa.fwdTiles(j, ws, &x, &at, one[:0])
+	if j.group == 1 { // a short item has no time to clear many
+		isa.fwdHeads(j, ws, &x, &at)
 		return
 	}
 	var group [maxGroup]laneTile
 	isa.fwdTiles(j, ws, &x, &at, group[:0])
 }
 
+// fwdHeads computes a tile of each head of an item.
+func (isa *laneISA) fwdHeads(j *job, ws *arena, x *laneScratch, at *laneRange) {
+	free := ws.free
+	for end := min(at.h+j.joined, j.p.Heads); at.h < end; at.h++ {
+		var one [1]laneTile
+		ws.free, at.g = free, at.h/(j.p.Heads/j.p.KVHeads)
+		isa.fwdTiles(j, ws, x, at, one[:0])
+	}
+}
+
 // fwdTiles computes the tiles of an item, in the place of a group.
 func (isa *laneISA) fwdTiles(j *job, ws *arena, x *laneScratch, at *laneRange, group []laneTile) {
+	if isa.isShort(j, at) {
+		isa.fwdShort(j, ws, x, at, &group[:1][0])
+		return
+	}
 	for r := at.from; r < at.to; r += isa.lanes {
 		group = group[:len(group)+1]
 		isa.beginTile(j, ws, &group[len(group)-1], x, &at.seqTile, r, min(isa.lanes, at.to-r))

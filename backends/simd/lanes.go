@@ -45,10 +45,12 @@ type laneISA struct {
 	fetch       func(from *byte, step, bytes, rows int)
 	dropWeights func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
 	keepKeys    func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
+	attendTile  attendTileFunc // nil: there is none
 	gradientsOf func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)
 }
 
 type (
+	attendTileFunc    func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)
 	productFunc       func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
 	maskedProductFunc func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)
 )
@@ -102,16 +104,8 @@ var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 
 // the lanes beyond them. It returns the rows, which are in buf if they cannot be
 // read where they lie.
 func (isa *laneISA) transposed(dst, buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
-	dim := t.Shape()[3]
-	padded := pad(dim)
-	rows, step = buf[:isa.lanes*padded], padded
-	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
-		rows, step = t.Float32s()[t.Offset(b, h, from):], rowStep(t)
-	} else {
-		isa.loadRows(rows, padded, t, b, h, from, n)
-		clear(rows[n*padded:])
-	}
-	isa.toLanes(dst, rows, step, padded)
+	rows, step = isa.wholeRows(buf, t, b, h, from, n)
+	isa.toLanes(dst, rows, step, pad(t.Shape()[3]))
 	return rows, step
 }
 

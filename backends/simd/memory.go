@@ -9,7 +9,7 @@ import "github.com/flashkit-go/flashkit"
 
 func (isa *laneISA) fwdMemory(c *flashkit.Call) float64 {
 	pl := newPlan(c)
-	isa.plan(pl, itemRows)
+	isa.planForward(pl)
 	return pl.fwdMemory(isa.fwdWork(pl))
 }
 

@@ -10,7 +10,8 @@ type plan struct {
 	workers int            // goroutines that the call may use
 	bySpan  [2]spanTable   // the tiles of query rows, and those of keys
 	group   int            // query tiles of an item, where a kernel takes several
-	heads   int            // query heads whose items take turns, where a kernel limits them
+	heads   int            // query heads, or groups of joined ones, whose items take turns, where a kernel limits them
+	joined  int            // query heads of an item
 	rows    int            // query rows of a tile, where a kernel chooses
 	keys    int            // keys of an item, likewise
 	copied  int            // rows of a sum of dQ in workspace

@@ -25,7 +25,7 @@ const (
 // simulateForward returns what part of their time workers of such speeds are idle.
 func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
 	j := &plan{p: p, workers: len(speeds)}
-	isa.plan(j, itemRows)
+	isa.planForward(j)
 	j.cutRows(j.group * isa.lanes)
 	return simulateItems(j, isa.lanes, speeds)
 }

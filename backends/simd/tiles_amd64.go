@@ -96,7 +96,7 @@ func (pl *plan) planTiles() {
 	}
 	if 20*most(best) < 19*most(pl.group) { // or else small items are better, as cores differ
 		pl.group = best
-		pl.planHeads(pairLanes)
+		pl.planHeads(pairLanes, 1)
 	}
 }
 

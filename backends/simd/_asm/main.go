@@ -7,8 +7,9 @@
 //	go run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd
 //
 // and with -pass decode those of the decode kernels of AVX512, AVX2 and AMXBF16. Those of
-// AVX512 and AVX2 have a file for the sums of values, -pass values, and for what moves rows
-// of biases, -pass rows; -pass matmul and elements are of internal/matmul and internal/elements.
+// AVX512 and AVX2 have a file for the sums of values, -pass values, for what moves rows
+// of biases, -pass rows, and for whole tiles of short sequences, -pass attend; -pass matmul and
+// elements are of internal/matmul and internal/elements.
 //
 // In every routine the queries of a tile are in the lanes of two vectors. S is
 // [keys][lanes], Q transposed is [dim][lanes], O transposed is [vdim][lanes], so
@@ -24,7 +25,7 @@ import (
 
 func main() {
 	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2, AVX512BF16 or AMXBF16")
-	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, matmul or elements of these, matmul of AVX512BF16 and AMXBF16, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, attend, matmul or elements of these, matmul of AVX512BF16 and AMXBF16, else none")
 	flag.Parse()
 	write, ok := newGenerator(*name).routines()[*pass]
 	if !ok {
@@ -39,7 +40,7 @@ func main() {
 func (g *generator) routines() map[string]func() {
 	switch g.suffix {
 	case "AVX512", "AVX2":
-		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "values": g.valueRoutines, "rows": g.rowRoutines, "matmul": g.matmul, "elements": g.elementwise}
+		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "values": g.valueRoutines, "rows": g.rowRoutines, "attend": g.attend, "matmul": g.matmul, "elements": g.elementwise}
 	case "AVX512BF16":
 		return map[string]func(){"": g.bf16Routines, "matmul": g.pairProducts}
 	}

@@ -19,32 +19,42 @@ func (g *generator) scores() {
 		"and raises top[i] to the largest of them. A dot product is that of the even columns and that of the odd ones.",
 		"q is [dim][LANES], s is [keys][LANES]. dim > 0. Meanwhile it brings memory from ahead on into the",
 		"second-level cache, 2*dim bytes for each key, or some more.")
-	s, k, step := param("s"), param("k"), bytes(param("step"))
-	q, keys, top, ahead := param("q"), param("keys"), param("top"), param("ahead")
+	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), top: param("top"), ahead: param("ahead")}
+	x.groups("keys")
+	g.done()
+}
+
+// A scoreRows is the operands of scores, which it moves.
+type scoreRows struct {
+	*generator
+	s, k, step, q, keys, top, ahead GPVirtual
+}
+
+// groups emits the scores of all keys. The number of columns is a parameter of the routine.
+func (g *scoreRows) groups(name string) {
 	step3 := GP64()
-	LEAQ(Mem{Base: step, Index: step, Scale: 2}, step3)
-	g.inGroups("keys", keys, func(rows int, label string) {
+	LEAQ(Mem{Base: g.step, Index: g.step, Scale: 2}, step3)
+	g.inGroups(name, g.keys, func(rows int, label string) {
 		tile := max(1, rows/2)
 		for first := 0; first < rows; first += tile {
-			x := scoreTile{generator: g, label: label, k: GP64(), q: GP64(), step: step, step3: step3, ahead: ahead}
+			x := scoreTile{generator: g.generator, label: label, k: GP64(), q: GP64(), step: g.step, step3: step3, ahead: g.ahead}
 			if first > 0 {
 				x.label += "more"
 			}
 			sums := g.accumulators(2 * tile)
 			x.even, x.odd = sums[:tile], sums[tile:]
 			clearSums(sums)
-			LEAQ(rowAt(k, step, step3, first), x.k)
-			MOVQ(q, x.q)
-			x.columns(param("dim"), rows == g.groups[0])
+			LEAQ(rowAt(g.k, g.step, step3, first), x.k)
+			MOVQ(g.q, x.q)
+			x.columns(param("dim"), rows == g.generator.groups[0])
 			addOdd(x.even, x.odd)
-			g.storeScores(s, top, first, x.even, first+tile == rows)
+			g.storeScores(g.s, g.top, first, x.even, first+tile == rows)
 		}
-		ADDQ(U32(uint32(rows*g.rowBytes)), s)
+		ADDQ(U32(uint32(rows*g.rowBytes)), g.s)
 		for range rows {
-			ADDQ(step, k)
+			ADDQ(g.step, g.k)
 		}
 	})
-	g.done()
 }
 
 // A scoreTile is the operands of a register tile of scores.

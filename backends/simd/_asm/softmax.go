@@ -244,6 +244,13 @@ func (g *generator) weights() {
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
 	floatParam("scale", scale)
 	g.beginWeights(m, top, l, alpha, x, n, p, scale, shift)
+	g.sumWeights(s, keys, l, x, n, p, scale, shift, sum)
+	g.done()
+}
+
+// sumWeights emits the weights of keys rows of s, relative to shift, and adds them to l. It
+// moves s. x, n, p and sum are scratch.
+func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
 	Comment("Either half of the keys is summed from zero: a smaller sum is rounded in smaller units.")
 	left := GP64()
 	MOVQ(keys, left)
@@ -274,7 +281,6 @@ func (g *generator) weights() {
 	XORQ(left, left)
 	TESTQ(keys, keys)
 	JNZ(LabelRef("part"))
-	g.done()
 }
 
 // totals emits what ends a tile: the divisors of O, and LSE.
@@ -287,12 +293,17 @@ func (g *generator) totals() {
 	g.arithmetic("totals", "func(lse, by, m, l *float32, scale float32)",
 		"sets by[i] = 1/l[i] and lse[i] = scale*m[i] + ln(l[i]), or 0 and -Inf where l[i]",
 		"is 0. Otherwise l[i] must be normal or NaN.")
-	lse, by, m, l := param("lse"), param("by"), param("m"), param("l")
+	g.endTotals(param("lse"), param("by"), param("m"), param("l"), "scale")
+	g.done()
+}
+
+// endTotals emits the divisors and LSE of a tile, with the scale that a parameter has.
+func (g *generator) endTotals(lse, by, m, l GPVirtual, scaleParam string) {
 	fit := []float32{0.3333333134651184, -0.25000306963920593, 0.20001044869422913, -0.166412815451622,
 		0.14214496314525604, -0.12998183071613312, 0.12622319161891937, -0.0790274366736412}
 	x, e, f, square, sum, c, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5], g.registers[6]
 	none := g.registers[7]
-	floatParam("scale", scale)
+	floatParam(scaleParam, scale)
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return g.part(Mem{Base: base}, v) }
 		VMOVUPS(at(l), x)
@@ -341,5 +352,4 @@ func (g *generator) totals() {
 			VMOVUPS(sum, at(lse))
 		}
 	}
-	g.done()
 }

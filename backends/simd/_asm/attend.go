@@ -1,0 +1,178 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// attend emits a whole tile whose rows all see all keys of a block: what transpose, scores,
+// weights, totals, addValues and transpose do one after the other, to the bit. Each of these
+// waits for all that is under way, as it sets MXCSR and puts it back, and short sequences have
+// little in each. O is P V with its columns in the lanes, so that it needs no transpose.
+func (g *generator) attend() {
+	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
+		"sets rows rows of O to the attention of as many of Q over keys rows of K and V, and totals, [4][LANES], to",
+		"the maxima of their dot products, the sums of the weights 2^(scale*(dot product - maximum)), what O is",
+		"multiplied by, and unit*maximum + ln(sum), as totals has them. Rows lie the steps apart, in elements.",
+		"Q has LANES rows, and place for dims up to a multiple of 16. vdim is a multiple of LANES. queries, of as",
+		"many dims and LANES, and s, [keys][LANES], are scratch. rows > 0, keys > 0. Meanwhile it brings memory",
+		"from ahead on into the second-level cache, as scores does.")
+	g.transposeQuery()
+	g.attendScores()
+	g.attendWeights()
+	g.attendValues()
+	g.done()
+}
+
+// These are the rows of totals.
+const (
+	totalMax = iota
+	totalSum
+	totalBy
+	totalLSE
+)
+
+// total returns where a row of totals lies.
+func (g *generator) total(row int) GPVirtual {
+	p := param("totals")
+	if row > 0 {
+		ADDQ(U32(uint32(row*g.rowBytes)), p)
+	}
+	return p
+}
+
+// transposeQuery emits the transpose of Q, which is no arithmetic.
+func (g *generator) transposeQuery() {
+	n := g.vectorBytes / 4
+	for v := range vectors {
+		label := []string{"queries", "more"}[v]
+		src, srcStep, dst, dstStep, left := param("q"), bytes(param("qStep")), param("queries"), GP64(), param("dim")
+		if v > 0 {
+			skipped := GP64()
+			MOVQ(srcStep, skipped)
+			IMUL3Q(U32(uint32(v*n)), skipped, skipped)
+			ADDQ(skipped, src)
+			ADDQ(U32(uint32(v*g.vectorBytes)), dst)
+		}
+		MOVQ(U32(uint32(g.rowBytes)), dstStep)
+		Label(label)
+		g.transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
+		ADDQ(U32(uint32(g.vectorBytes)), src)
+		ADDQ(U32(uint32(n*g.rowBytes)), dst)
+		SUBQ(U32(uint32(n)), left)
+		JG(LabelRef(label))
+	}
+}
+
+// attendScores emits the scores, with their maxima.
+func (g *generator) attendScores() {
+	lowest, top := g.registers[0], g.total(totalMax)
+	g.constant(float32(math.Inf(-1)), lowest)
+	for v := range vectors {
+		VMOVUPS(lowest, g.part(Mem{Base: top}, v))
+	}
+	x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), top: top, ahead: param("ahead")}
+	x.groups("keys")
+}
+
+// attendWeights emits the weights and the totals.
+func (g *generator) attendWeights() {
+	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
+	g.exp2Constants()
+	floatParam("scale", scale)
+	top, l := g.total(totalMax), g.total(totalSum)
+	g.constant(-math.MaxFloat32, n)
+	VXORPS(x, x, x)
+	for v, z := range shift {
+		VMAXPS(g.part(Mem{Base: top}, v), n, z)
+		VMOVUPS(x, g.part(Mem{Base: l}, v))
+	}
+	g.sumWeights(param("s"), param("keys"), l, x, n, p, scale, shift, sum)
+	g.endTotals(g.total(totalLSE), g.total(totalBy), top, l, "unit")
+}
+
+// A rowSum is the operands of O = P V.
+type rowSum struct {
+	*generator
+	o, oStep     GPVirtual // at the row at hand
+	by           GPVirtual // of it
+	s            GPVirtual // its weights
+	v            GPVirtual // the columns at hand
+	vStep, step3 GPVirtual
+}
+
+// attendValues emits O = P V, times the divisors. The keys are summed as addValues sums them.
+func (g *generator) attendValues() {
+	values := param("keys")
+	IMULQ(address("vdim"), values)
+	CMPQ(values, U32(fewValues))
+	JLE(LabelRef("few"))
+	g.rowValues("all", 1)
+	JMP(LabelRef("end"))
+	Label("few")
+	g.rowValues("few", 2)
+	Label("end")
+}
+
+// rowValues emits the loops over columns of V and over rows, each of which has so many sums.
+func (g *generator) rowValues(name string, each int) {
+	x := rowSum{generator: g, o: GP64(), oStep: bytes(param("oStep")), by: GP64(), s: GP64(), v: param("v"), vStep: bytes(param("vStep")), step3: GP64()}
+	LEAQ(Mem{Base: x.vStep, Index: x.vStep, Scale: 2}, x.step3)
+	columns, o := param("vdim"), param("o")
+	Label(name + "panel")
+	rows, at := param("rows"), param("s")
+	MOVQ(at, x.s)
+	MOVQ(g.total(totalBy), x.by)
+	MOVQ(o, x.o)
+	g.inGroups(name, rows, func(rows int, label string) {
+		tile := max(1, rows/each)
+		for first := 0; first < rows; first += tile {
+			if first > 0 {
+				label += "more"
+			}
+			sums := g.accumulators(each * tile)
+			clearSums(sums)
+			x.tile(label, sums[:tile], sums[(each-1)*tile:])
+			if each == 2 {
+				addOdd(sums[:tile], sums[tile:])
+			}
+			x.store(sums[:tile])
+		}
+	})
+	ADDQ(U32(uint32(g.rowBytes)), o)
+	ADDQ(U32(uint32(g.rowBytes)), x.v)
+	SUBQ(U32(uint32(g.lanes)), columns)
+	JNZ(LabelRef(name + "panel"))
+}
+
+// tile emits the products of all keys, for as many rows as there are even sums.
+func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
+	weights, b, n := GP64(), GP64(), param("keys")
+	MOVQ(g.s, weights)
+	MOVQ(g.v, b)
+	inPairs(label+"keys", n, unroll, func(i int) {
+		sums := [2][][]VecPhysical{even, odd}[i%2]
+		g.generator.step(sums, rowAt(b, g.vStep, g.step3, i), func(r int) Mem { return Mem{Base: weights, Disp: i*g.rowBytes + 4*r} })
+	}, func(steps int) {
+		advance(b, g.vStep, steps)
+		ADDQ(U32(uint32(steps*g.rowBytes)), weights)
+	})
+}
+
+// store stores rows of O, and moves on to the next ones.
+func (g *rowSum) store(sums [][]VecPhysical) {
+	by := g.broadcasts[0]
+	for r, row := range sums {
+		VBROADCASTSS(Mem{Base: g.by, Disp: 4 * r}, by)
+		for v, z := range row {
+			VMULPS(by, z, z)
+			VMOVUPS(z, g.part(Mem{Base: g.o}, v))
+		}
+		ADDQ(g.oStep, g.o)
+	}
+	ADDQ(Imm(uint64(4*len(sums))), g.by)
+	ADDQ(Imm(uint64(4*len(sums))), g.s)
+}

@@ -1,0 +1,127 @@
+//go:build (amd64 || arm64) && !noasm && !purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+// Where a tile's keys are one block that all its rows see, one routine computes it all. Its
+// bits are those of the routines that others take, so a short sequence beside long ones has
+// the bits that it has alone.
+
+// planForward is plan of a pass that takes several short heads as an item.
+func (isa *laneISA) planForward(pl *plan) {
+	isa.plan(pl, itemRows)
+	if n := isa.joinedHeads(pl); n > 1 {
+		pl.planHeads(isa.lanes, n)
+	}
+}
+
+// joinedHeads returns how many heads of one tile and one block an item has: each alone takes
+// not much longer than what begins an item.
+func (isa *laneISA) joinedHeads(pl *plan) int {
+	const itemsPerWorker = 32
+	p := &pl.p
+	if isa.attendTile == nil || pl.group > 1 || p.QLen > isa.lanes || p.KVLen > isa.keys {
+		return 1
+	}
+	heads := p.Heads
+	if pl.workers > 1 {
+		heads = max(1, min(heads, heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
+	}
+	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // in equal parts
+}
+
+// headGroups returns how many times an item's heads a sequence has.
+func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.joined) }
+
+// isShort reports whether the keys of an item are one block, and its tiles may be whole.
+func (isa *laneISA) isShort(j *job, at *laneRange) bool {
+	if isa.attendTile == nil || at.first == at.last || isa.blockEnd(at, at.first) < at.last {
+		return false
+	}
+	return j.p.VDim%isa.lanes == 0 && !j.ends() && !adjusts(j.call)
+}
+
+// fwdShort computes the tiles of an item, one after the other. Those that are not whole take
+// the place of t.
+func (isa *laneISA) fwdShort(j *job, ws *arena, x *laneScratch, at *laneRange, t *laneTile) {
+	isa.loadBlock(j, x, at, at.first)
+	isa.lookAhead(j, &x.ahead, at, at.last)
+	free := ws.free
+	for r := at.from; r < at.to; r += isa.lanes {
+		if j.canceled() {
+			return
+		}
+		ws.free = free
+		n := min(isa.lanes, at.to-r)
+		if from, to := x.wholeKeys(at, r, n); from < to {
+			isa.wholeTile(j, ws, x, &at.seqTile, r, n, from, to)
+			continue
+		}
+		*t = laneTile{}
+		isa.beginTile(j, ws, t, x, &at.seqTile, r, n)
+		isa.accumulate(j, t, x)
+		isa.finish(j, t, x)
+	}
+	j.clearRows(&at.seqTile)
+}
+
+// wholeKeys returns the keys that n rows, from row r on, see together, or none if some of
+// them see others, too, or the mask hides some in between.
+func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
+	first, allUntil := at.Keys(r)
+	allFrom, last := at.Keys(r + n - 1)
+	if from, to = max(x.lo, first), min(x.hi, last); allFrom > from || allUntil < to || x.mask.ofRows {
+		return 0, 0
+	}
+	if !x.mask.ofKeys || from >= to {
+		return from, to
+	}
+	until, hides := x.mask.part(from, to)
+	if hides == hidesAll && until < to {
+		from = until
+		until, hides = x.mask.part(from, to)
+	}
+	if hides != hidesNothing {
+		return 0, 0
+	}
+	if until < to {
+		if end, hides := x.mask.part(until, to); hides != hidesAll || end < to {
+			return 0, 0
+		}
+	}
+	return from, until
+}
+
+// wholeTile computes n rows, from row r on, of which each sees the same keys of the block.
+func (isa *laneISA) wholeTile(j *job, ws *arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
+	padded, vdim, row := pad(j.p.Dim), j.p.VDim, seq.Q0+r
+	queries, totals := ws.take(isa.lanes*padded), ws.take(4*isa.lanes)
+	q, qStep := isa.wholeRows(x.rows, &j.args.Q, seq.QBatch, seq.h, row, n)
+	o := &j.args.O
+	direct, rows, step := o.DType() == flashkit.Float32, x.rows, vdim
+	if direct {
+		rows, step = o.Float32s()[o.Offset(seq.QBatch, seq.h, row):], rowStep(o)
+	}
+	k, v := &x.k[(from-x.lo)*x.kStep], &x.v[(from-x.lo)*x.vStep]
+	isa.attendTile(&rows[0], step, &totals[0], &q[0], qStep, k, x.kStep, v, x.vStep, &queries[0], &x.s[0],
+		n, j.p.Dim, vdim, to-from, x.ahead.take(to-from, j.p.Dim, k), j.base2, float32(j.unit))
+	if !direct {
+		isa.storeRows(o, seq.QBatch, seq.h, row, n, rows, step)
+	}
+	j.storeLSEs(seq.QBatch, seq.h, row, totals[3*isa.lanes:][:n])
+}
+
+// wholeRows returns n rows of t, and in the lanes beyond them rows of 0, with a padded dim.
+// They are in buf if they cannot be read where they lie.
+func (isa *laneISA) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
+	dim := t.Shape()[3]
+	padded := pad(dim)
+	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
+		return t.Float32s()[t.Offset(b, h, from):], rowStep(t)
+	}
+	rows = buf[:isa.lanes*padded]
+	isa.loadRows(rows, padded, t, b, h, from, n)
+	clear(rows[n*padded:])
+	return rows, padded
+}
