@@ -223,6 +223,9 @@ func process(t *testing.T, args ...string) (code int, stdout, stderr string, pea
 		require.IsType(t, &exec.ExitError{}, failure)
 	}
 	peak, own := peakMemory(cmd.ProcessState)
+	if peak == 0 {
+		t.Log("the memory of the process is not known here, so it is not checked")
+	}
 	require.LessOrEqual(t, peak, max(200<<20, own))
 	return cmd.ProcessState.ExitCode(), out.String(), err.String(), peak
 }
