@@ -93,6 +93,14 @@ func flushed(x float32) float64 {
 	return float64(x)
 }
 
+// lost returns x if it is denormal, else 0: what those that flush it lose.
+func lost(x float32) float64 {
+	if flushed(x) == 0 {
+		return float64(x)
+	}
+	return 0
+}
+
 // near reports whether got is want but for an error, and is infinite, or no number, where
 // float32 has nothing else.
 func near(want float64, got float32, err float64) bool {
@@ -201,9 +209,11 @@ func first[T any](x []T) *T {
 }
 
 // want returns the score that is made of x, and the cap's derivative, both with a likely error.
-// That of the derivative is relative: near the cap it is what is left of the gradients.
+// That of the derivative is relative: near the cap it is what is left of the gradients. A
+// denormal may be read as it is or as 0, which is another error.
 func (a *adjustment) want(x float32, row, i int) (s, err, uncap, uncapErr float64) {
 	s = float64(a.scale) * flushed(x)
+	denormal := math.Abs(float64(a.scale) * lost(x))
 	err = math.Abs(s)
 	if limit := float64(a.softcap); limit != 0 {
 		z := s / limit
@@ -215,12 +225,13 @@ func (a *adjustment) want(x float32, row, i int) (s, err, uncap, uncapErr float6
 	if a.bias != nil {
 		b := flushed(a.bias[row*a.biasStep+i])
 		s, err = s+b, err+math.Abs(b)
+		denormal += math.Abs(lost(a.bias[row*a.biasStep+i]))
 	}
 	if a.lanes != nil {
 		d := float64(a.slope) * math.Abs(float64(a.at)+float64(row)-float64(a.lanes[i]))
 		s, err = s-d, err+math.Abs(d)
 	}
-	return s, 2 * 0x1p-23 * err, uncap, uncapErr
+	return s, 2*0x1p-23*err + denormal, uncap, uncapErr
 }
 
 func TestAdjust(t *testing.T) {
