@@ -45,7 +45,11 @@ func TestSignalEndsEveryStage(t *testing.T) {
 			go func() { ended <- cmd.Wait() }()
 			time.Sleep(starting())
 			for test.ready != nil && !test.ready() {
-				time.Sleep(10 * time.Millisecond)
+				select {
+				case err := <-ended:
+					t.Fatalf("it ended before: %v: %s", err, &stderr)
+				case <-time.After(10 * time.Millisecond):
+				}
 			}
 			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 			select {
