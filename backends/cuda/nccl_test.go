@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -39,11 +36,7 @@ func standIn(t *testing.T, devices int) ([]*cuda.Backend, *peertest.StandIn, ncc
 // The transport of package ring/nccl on a stand-in for NCCL and one for the GPUs.
 func TestNCCLOnFake(t *testing.T) {
 	gpus, s, o := standIn(t, 5)
-	n, seed := 8, rand.Uint64()
-	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
-		seed = s
-	}
-	t.Logf("FLASHKIT_SEED=%d", seed)
+	n, seed := 8, peertest.Seed(t)
 	if !testing.Short() {
 		n = 60
 	}
@@ -77,8 +70,7 @@ func TestNCCLLaunchedOnFake(t *testing.T) {
 	if !testing.Short() {
 		n = 20
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := peertest.Seed(t)
 	peertest.Problems(t, peertest.Launched(gpus, o), []int{1, 2, 4}, seed, n, true)
 	peertest.Hangs(t, peertest.Launched(gpus, o), 0)
 	peertest.Hangs(t, peertest.Launched(gpus, o), 1)

@@ -1,9 +1,6 @@
 package cuda_test
 
 import (
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/flashkit-go/flashkit/backends/cuda"
@@ -14,11 +11,7 @@ import (
 // tensors lie, and what it does about faults.
 func TestPeersOnFake(t *testing.T) {
 	gpus, _ := cuda.OpenFakes(t, 2)
-	n, seed := 8, rand.Uint64()
-	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
-		seed = s
-	}
-	t.Logf("FLASHKIT_SEED=%d", seed)
+	n, seed := 8, peertest.Seed(t)
 	if !testing.Short() {
 		n = 60
 	}

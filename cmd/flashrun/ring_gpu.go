@@ -17,12 +17,21 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
+// deviceNumber returns what an element of --devices says.
+func (f *ringFlags) deviceNumber(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("--devices %q: must be numbers of GPUs, from 0, with commas", f.devices)
+	}
+	return n, nil
+}
+
 // openGPUs opens those that --devices names.
 func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	for text := range strings.SplitSeq(f.devices, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return list, fmt.Errorf("--devices %q: must be numbers of GPUs, from 0, with commas", f.devices)
+		n, err := f.deviceNumber(text)
+		if err != nil {
+			return list, err
 		}
 		gpu, err := cuda.OpenDevice(n)
 		if err != nil {

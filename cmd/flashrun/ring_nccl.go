@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -125,11 +124,7 @@ func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	if launch.Local >= len(list) {
 		return 0, fmt.Errorf("--devices %q: names %d, rank %d is number %d of its machine", f.devices, len(list), launch.Rank, launch.Local)
 	}
-	n, err := strconv.Atoi(list[launch.Local])
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("--devices %q: must be numbers of GPUs, from 0, with commas", f.devices)
-	}
-	return n, nil
+	return f.deviceNumber(list[launch.Local])
 }
 
 // checkTransport refuses a transport that has no GPUs to go over.

@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +23,32 @@ import (
 	"github.com/flashkit-go/flashkit/ring/nccl"
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
+
+// Seed returns FLASHKIT_SEED, else one drawn at random, and logs it.
+func Seed(t *testing.T) uint64 {
+	seed := rand.Uint64()
+	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	t.Logf("FLASHKIT_SEED=%d", seed)
+	return seed
+}
+
+// OpenAll opens the GPUs of this machine until the test ends, or skips it where there are none.
+func OpenAll(t *testing.T) (list []*cuda.Backend) {
+	devices, err := cuda.Devices()
+	if errors.Is(err, flashkit.ErrUnavailable) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	for _, x := range devices {
+		gpu, err := cuda.OpenDevice(x.Ordinal)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, gpu.Close()) })
+		list = append(list, gpu)
+	}
+	return list
+}
 
 // A Transport is GPUs, and how ranks on them are opened. Ranks take the GPUs in turn, if the transport
 // lets them.

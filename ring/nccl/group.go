@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/nccl"
 	"github.com/flashkit-go/flashkit/ring"
 )
 
@@ -80,14 +81,20 @@ func (g *group) give(err error) error {
 
 // abort gives the communicator up, with what the GPU waits for of it.
 func (g *group) abort() error {
-	g.mu.Lock()
-	c := g.comm
-	g.comm = 0
-	g.mu.Unlock()
+	c := g.take()
 	if c == 0 {
 		return nil
 	}
 	return g.gpu.Within(func() error { return g.lib.Abort(c) })
+}
+
+// take returns the communicator, which the group has no more.
+func (g *group) take() nccl.Comm {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := g.comm
+	g.comm = 0
+	return c
 }
 
 // farewell is how long Close waits for the other ranks.
@@ -137,10 +144,7 @@ func (g *group) leave() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("ring/nccl: rank %d leaves alone: %w", g.Rank(), err), g.abort())
 	}
-	g.mu.Lock()
-	c := g.comm
-	g.comm = 0
-	g.mu.Unlock()
+	c := g.take()
 	return g.gpu.Within(func() error { return g.lib.Destroy(c) })
 }
 
