@@ -99,6 +99,7 @@ emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; n
 	cd backends/simd && FLASHKIT_SWEEP=9 FLASHKIT_REQUIRE=simd/decode_neonfhm,simd/decode_neonbf16,simd/fwd_neonbf16 \
 		qemu-aarch64-static -cpu max ../../bin/simd.arm64.test $(call EMULATED,neon(fhm|bf16))
 	cd backends/simd && qemu-aarch64-static -cpu max ../../bin/simd.arm64.test -test.short -test.run '$(ARM64_TESTS)'
+	cd backends/simd && FLASHKIT_TRIALS=50 qemu-aarch64-static -cpu max ../../bin/simd.arm64.test -test.short -test.run '^TestBitsOfSequences$$/^simd$$/'
 	cd backends/simd && qemu-aarch64-static -cpu neoverse-n1 ../../bin/simd.arm64.test -test.short -test.run '^TestNothingOutsideTensorsIsTouched$$/^simd$$/neon$$/-d(17|64)-'
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.darwin-arm64.test ./backends/simd
 	GOOS=windows GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.windows-arm64.test.exe ./backends/simd

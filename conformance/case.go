@@ -21,7 +21,9 @@ type Case struct {
 	grid   bool   // one of Grid, whose vector holds several; see whole
 	mixed  bool   // one of mixes
 
-	truth func() result // of a case without a vector
+	// Of a case without a vector:
+	truth  func() result
+	bounds map[flashkit.DType]func() bounds // how far a kernel may be from it
 }
 
 // InDType returns the case with its tensors stored as t. Every input is exactly

@@ -53,7 +53,7 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 	if k.Device {
 		return notHeld("its tensors are copied to a device")
 	}
-	memory, free, err := sparse(farBytes)
+	memory, free, err := sparse()
 	if err != nil {
 		return notHeld(err.Error())
 	}

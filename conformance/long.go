@@ -64,7 +64,7 @@ func firstKey(in *Inputs) {
 // Long returns the cases with many keys or rows, in the order of the table in long.go.
 func Long() []Case { return slices.Clone(long()) }
 
-// long are those cases, with results that are computed once.
+// long are those cases, with results and bounds that are computed once for all kernels.
 var long = sync.OnceValue(func() []Case {
 	cases := make([]Case, len(longCases))
 	for i, t := range longCases {
@@ -74,6 +74,10 @@ var long = sync.OnceValue(func() []Case {
 		}
 		c := Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill}
 		c.truth = sync.OnceValue(func() result { return truth(c.Inputs()) })
+		c.bounds = map[flashkit.DType]func() bounds{}
+		for _, t := range dtypes {
+			c.bounds[t] = sync.OnceValue(func() bounds { return longBounds(c.Inputs(), t, c.truth()) })
+		}
 		cases[i] = c
 	}
 	return cases
@@ -84,8 +88,7 @@ func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {
 	if c.truth == nil {
 		return c.expect()
 	}
-	want = c.truth()
-	return want, longBounds(in, c.Problem.DType, want), nil
+	return c.truth(), c.bounds[c.Problem.DType](), nil
 }
 
 // longBounds is vectorBounds where sums are long. What rounding excuses is measured

@@ -34,7 +34,8 @@ func attendBF16AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qSte
 // attendAtF32AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+3 more.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched, and nearer ones: the tables
+// have ahead+3 more, and 16 before.
 // idle is scratch like 3 rows of O. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
@@ -43,7 +44,8 @@ func attendAtF32AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim i
 // attendAtF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+3 more.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched, and nearer ones: the tables
+// have ahead+3 more, and 16 before.
 // idle is scratch like 3 rows of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
@@ -52,7 +54,8 @@ func attendAtF16AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim i
 // attendAtBF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, in the order of split16, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+3 more.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched, and nearer ones: the tables
+// have ahead+3 more, and 16 before.
 // idle is scratch like 3 rows of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape

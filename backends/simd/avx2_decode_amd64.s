@@ -1127,7 +1127,7 @@ more:
 
 // func attendAtF32AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
-TEXT ·attendAtF32AVX2(SB), NOSPLIT, $8-144
+TEXT ·attendAtF32AVX2(SB), NOSPLIT, $24-144
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -1150,59 +1150,18 @@ keys:
 	JL    score
 	MOVQ  s+0(FP), AX
 	MOVQ  kAt+16(FP), CX
-	MOVQ  k+8(FP), DX
-	MOVQ  (CX), BX
-	ADDQ  DX, BX
-	MOVQ  8(CX), SI
-	ADDQ  DX, SI
-	MOVQ  16(CX), DI
-	ADDQ  DX, DI
-	MOVQ  24(CX), R8
-	ADDQ  DX, R8
-	MOVQ  ahead+136(FP), R9
-	MOVQ  dim+40(FP), R10
-	LEAQ  (CX)(R9*8), CX
-	MOVQ  (CX), R11
-	ADDQ  DX, R11
-	LEAQ  (R11)(R10*4), R9
-
-kahead4_0:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_0
-	MOVQ       8(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*4), R9
-
-kahead4_1:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_1
-	MOVQ       16(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*4), R9
-
-kahead4_2:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_2
-	MOVQ       24(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*4), R9
-
-kahead4_3:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_3
-	MOVQ       q+24(FP), CX
-	MOVQ       qStep+32(FP), DX
-	SHLQ       $0x02, DX
-	MOVQ       qRows+48(FP), R10
-	LEAQ       (DX)(DX*2), R9
+	MOVQ  (CX), DX
+	MOVQ  8(CX), BX
+	MOVQ  16(CX), SI
+	MOVQ  24(CX), DI
+	MOVQ  ahead+136(FP), R8
+	LEAQ  (CX)(R8*8), CX
+	MOVQ  CX, 8(SP)
+	MOVQ  q+24(FP), CX
+	MOVQ  qStep+32(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  qRows+48(FP), R10
+	LEAQ  (R8)(R8*2), R9
 
 score4rows:
 	VXORPS Y0, Y0, Y0
@@ -1213,45 +1172,57 @@ score4rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	XORQ   R9, R9
-	MOVQ   dim+40(FP), R12
-	MOVQ   CX, R11
-	SUBQ   $0x08, R12
+	MOVQ   k+8(FP), R9
+	MOVQ   8(SP), R11
+	MOVQ   $0x00000010, R12
+	MOVQ   dim+40(FP), R14
+	MOVQ   CX, R13
+	SUBQ   $0x08, R14
 	JL     score4tail
 
 score4:
-	VMOVUPS     (BX)(R9*1), Y8
-	VMOVUPS     (SI)(R9*1), Y9
-	VMOVUPS     (DI)(R9*1), Y10
-	VMOVUPS     (R8)(R9*1), Y11
-	VMOVUPS     (R11), Y12
+	MOVQ        (R11), R15
+	PREFETCHT1  (R15)(R9*1)
+	MOVQ        8(R11), R15
+	PREFETCHT1  (R15)(R9*1)
+	VMOVUPS     (DX)(R9*1), Y8
+	VMOVUPS     (BX)(R9*1), Y9
+	VMOVUPS     (SI)(R9*1), Y10
+	VMOVUPS     (DI)(R9*1), Y11
+	VMOVUPS     (R13), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R11)(DX*1), Y13
+	VMOVUPS     (R13)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
 	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000020, R11
-	SUBQ        $0x08, R12
+	ADDQ        R12, R11
+	NEGQ        R12
+	ADDQ        $0x00000020, R13
+	SUBQ        $0x08, R14
 	JGE         score4
 
 score4tail:
-	ADDQ        $0x08, R12
+	ADDQ        $0x08, R14
 	JZ          score4end
-	VMASKMOVPS  (BX)(R9*1), Y14, Y8
-	VMASKMOVPS  (SI)(R9*1), Y14, Y9
-	VMASKMOVPS  (DI)(R9*1), Y14, Y10
-	VMASKMOVPS  (R8)(R9*1), Y14, Y11
-	VMOVUPS     (R11), Y12
+	MOVQ        (R11), R12
+	PREFETCHT1  (R12)(R9*1)
+	MOVQ        8(R11), R12
+	PREFETCHT1  (R12)(R9*1)
+	VMASKMOVPS  (DX)(R9*1), Y14, Y8
+	VMASKMOVPS  (BX)(R9*1), Y14, Y9
+	VMASKMOVPS  (SI)(R9*1), Y14, Y10
+	VMASKMOVPS  (DI)(R9*1), Y14, Y11
+	VMOVUPS     (R13), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R11)(DX*1), Y13
+	VMOVUPS     (R13)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
@@ -1283,7 +1254,7 @@ score4end:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(DX*2), CX
+	LEAQ         (CX)(R8*2), CX
 	SUBQ         $0x02, R10
 	JG           score4rows
 	ADDQ         $0x10, s+0(FP)
@@ -1294,26 +1265,14 @@ score4end:
 score:
 	MOVQ s+0(FP), AX
 	MOVQ kAt+16(FP), CX
-	MOVQ k+8(FP), DX
-	MOVQ (CX), BX
-	ADDQ DX, BX
-	MOVQ ahead+136(FP), SI
-	MOVQ dim+40(FP), DI
-	LEAQ (CX)(SI*8), CX
-	MOVQ (CX), CX
-	ADDQ DX, CX
-	LEAQ (CX)(DI*4), SI
-
-kahead1_0:
-	PREFETCHT1 (CX)
-	ADDQ       $0x40, CX
-	CMPQ       CX, SI
-	JB         kahead1_0
-	MOVQ       q+24(FP), CX
-	MOVQ       qStep+32(FP), DX
-	SHLQ       $0x02, DX
-	MOVQ       qRows+48(FP), DI
-	LEAQ       (DX)(DX*2), SI
+	MOVQ (CX), DX
+	MOVQ ahead+136(FP), BX
+	LEAQ (CX)(BX*8), CX
+	MOVQ q+24(FP), BX
+	MOVQ qStep+32(FP), SI
+	SHLQ $0x02, SI
+	MOVQ qRows+48(FP), R8
+	LEAQ (SI)(SI*2), DI
 
 score1rows:
 	VXORPS Y0, Y0, Y0
@@ -1324,30 +1283,42 @@ score1rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	XORQ   SI, SI
-	MOVQ   dim+40(FP), R9
-	MOVQ   CX, R8
-	SUBQ   $0x08, R9
+	MOVQ   k+8(FP), DI
+	MOVQ   dim+40(FP), R10
+	MOVQ   BX, R9
+	SUBQ   $0x08, R10
 	JL     score1tail
 
 score1:
-	VMOVUPS     (BX)(SI*1), Y8
-	VMOVUPS     (R8), Y12
+	MOVQ        (CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -64(CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -128(CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	VMOVUPS     (DX)(DI*1), Y8
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R8)(DX*1), Y13
+	VMOVUPS     (R9)(SI*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000020, R8
-	SUBQ        $0x08, R9
+	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000020, R9
+	SUBQ        $0x08, R10
 	JGE         score1
 
 score1tail:
-	ADDQ        $0x08, R9
+	ADDQ        $0x08, R10
 	JZ          score1end
-	VMASKMOVPS  (BX)(SI*1), Y14, Y8
-	VMOVUPS     (R8), Y12
+	MOVQ        (CX), R10
+	PREFETCHT1  (R10)(DI*1)
+	MOVQ        -64(CX), R10
+	PREFETCHT1  (R10)(DI*1)
+	MOVQ        -128(CX), R10
+	PREFETCHT1  (R10)(DI*1)
+	VMASKMOVPS  (DX)(DI*1), Y14, Y8
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R8)(DX*1), Y13
+	VMOVUPS     (R9)(SI*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 
 score1end:
@@ -1376,8 +1347,8 @@ score1end:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(DX*2), CX
-	SUBQ         $0x02, DI
+	LEAQ         (BX)(SI*2), BX
+	SUBQ         $0x02, R8
 	JG           score1rows
 	ADDQ         $0x04, s+0(FP)
 	ADDQ         $0x08, kAt+16(FP)
@@ -1391,58 +1362,19 @@ values:
 	MOVQ o+64(FP), CX
 	MOVQ oStep+72(FP), DX
 	SHLQ $0x02, DX
-	MOVQ oRows+120(FP), BX
-	MOVQ vAt+104(FP), SI
-	MOVQ v+96(FP), DI
-	MOVQ (SI), R8
-	ADDQ DI, R8
-	MOVQ 8(SI), R9
-	ADDQ DI, R9
-	MOVQ 16(SI), R10
-	ADDQ DI, R10
-	MOVQ 24(SI), R11
-	ADDQ DI, R11
-	MOVQ ahead+136(FP), R12
-	MOVQ vdim+112(FP), R13
-	LEAQ (SI)(R12*8), SI
-	MOVQ (SI), R14
-	ADDQ DI, R14
-	LEAQ (R14)(R13*4), R12
-
-vahead4_0:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_0
-	MOVQ       8(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*4), R12
-
-vahead4_1:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_1
-	MOVQ       16(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*4), R12
-
-vahead4_2:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_2
-	MOVQ       24(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*4), R12
-
-vahead4_3:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_3
+	MOVQ oRows+120(FP), DX
+	MOVQ vAt+104(FP), BX
+	MOVQ (BX), SI
+	MOVQ 8(BX), DI
+	MOVQ 16(BX), R8
+	MOVQ 24(BX), R9
+	MOVQ ahead+136(FP), R10
+	LEAQ (BX)(R10*8), BX
+	MOVQ BX, 16(SP)
 
 value4rows:
+	MOVQ         oStep+72(FP), BX
+	SHLQ         $0x02, BX
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 4(AX), Y1
 	VBROADCASTSS 8(AX), Y2
@@ -1451,63 +1383,77 @@ value4rows:
 	VBROADCASTSS 580(AX), Y5
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, SI
-	MOVQ         idle+80(FP), DI
-	ADDQ         DX, SI
-	CMPQ         BX, $0x01
-	CMOVQGT      SI, DI
-	XORQ         SI, SI
-	MOVQ         vdim+112(FP), R13
-	XORQ         R12, R12
-	SUBQ         $0x08, R13
+	MOVQ         CX, R10
+	MOVQ         idle+80(FP), R11
+	ADDQ         BX, R10
+	CMPQ         DX, $0x01
+	CMOVQGT      R10, R11
+	MOVQ         v+96(FP), BX
+	MOVQ         16(SP), R10
+	MOVQ         $0x00000010, R12
+	MOVQ         vdim+112(FP), R14
+	XORQ         R13, R13
+	SUBQ         $0x08, R14
 	JL           value4tail
 
 value4:
-	VMOVUPS     (R8)(SI*1), Y8
-	VMOVUPS     (R9)(SI*1), Y9
-	VMOVUPS     (R10)(SI*1), Y10
-	VMOVUPS     (R11)(SI*1), Y11
-	VMOVUPS     (CX)(R12*1), Y12
+	MOVQ        (R10), R15
+	PREFETCHT1  (R15)(BX*1)
+	MOVQ        8(R10), R15
+	PREFETCHT1  (R15)(BX*1)
+	VMOVUPS     (SI)(BX*1), Y8
+	VMOVUPS     (DI)(BX*1), Y9
+	VMOVUPS     (R8)(BX*1), Y10
+	VMOVUPS     (R9)(BX*1), Y11
+	VMOVUPS     (CX)(R13*1), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R12*1)
-	VMOVUPS     (DI)(R12*1), Y13
+	VMOVUPS     Y12, (CX)(R13*1)
+	VMOVUPS     (R11)(R13*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (DI)(R12*1)
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000020, R12
-	SUBQ        $0x08, R13
+	VMOVUPS     Y13, (R11)(R13*1)
+	ADDQ        $0x00000020, BX
+	ADDQ        R12, R10
+	NEGQ        R12
+	ADDQ        $0x00000020, R13
+	SUBQ        $0x08, R14
 	JGE         value4
 
 value4tail:
-	ADDQ        $0x08, R13
+	ADDQ        $0x08, R14
 	JZ          value4end
-	VMASKMOVPS  (R8)(SI*1), Y15, Y8
-	VMASKMOVPS  (R9)(SI*1), Y15, Y9
-	VMASKMOVPS  (R10)(SI*1), Y15, Y10
-	VMASKMOVPS  (R11)(SI*1), Y15, Y11
-	VMOVUPS     (CX)(R12*1), Y12
+	MOVQ        (R10), R12
+	PREFETCHT1  (R12)(BX*1)
+	MOVQ        8(R10), R12
+	PREFETCHT1  (R12)(BX*1)
+	VMASKMOVPS  (SI)(BX*1), Y15, Y8
+	VMASKMOVPS  (DI)(BX*1), Y15, Y9
+	VMASKMOVPS  (R8)(BX*1), Y15, Y10
+	VMASKMOVPS  (R9)(BX*1), Y15, Y11
+	VMOVUPS     (CX)(R13*1), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R12*1)
-	VMOVUPS     (DI)(R12*1), Y13
+	VMOVUPS     Y12, (CX)(R13*1)
+	VMOVUPS     (R11)(R13*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (DI)(R12*1)
+	VMOVUPS     Y13, (R11)(R13*1)
 
 value4end:
+	MOVQ oStep+72(FP), BX
+	SHLQ $0x02, BX
 	ADDQ $0x00000480, AX
-	LEAQ (CX)(DX*2), CX
-	SUBQ $0x02, BX
+	LEAQ (CX)(BX*2), CX
+	SUBQ $0x02, DX
 	JG   value4rows
 	ADDQ $0x10, p+88(FP)
 	ADDQ $0x20, vAt+104(FP)
@@ -1521,66 +1467,70 @@ value:
 	MOVQ  o+64(FP), CX
 	MOVQ  oStep+72(FP), DX
 	SHLQ  $0x02, DX
-	MOVQ  oRows+120(FP), BX
-	MOVQ  vAt+104(FP), SI
-	MOVQ  v+96(FP), DI
-	MOVQ  (SI), R8
-	ADDQ  DI, R8
-	MOVQ  ahead+136(FP), R9
-	MOVQ  vdim+112(FP), R10
-	LEAQ  (SI)(R9*8), SI
-	MOVQ  (SI), SI
-	ADDQ  DI, SI
-	LEAQ  (SI)(R10*4), R9
-
-vahead1_0:
-	PREFETCHT1 (SI)
-	ADDQ       $0x40, SI
-	CMPQ       SI, R9
-	JB         vahead1_0
+	MOVQ  oRows+120(FP), DX
+	MOVQ  vAt+104(FP), BX
+	MOVQ  (BX), SI
+	MOVQ  ahead+136(FP), DI
+	LEAQ  (BX)(DI*8), BX
 
 value1rows:
+	MOVQ         oStep+72(FP), DI
+	SHLQ         $0x02, DI
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, SI
-	MOVQ         idle+80(FP), DI
-	ADDQ         DX, SI
-	CMPQ         BX, $0x01
-	CMOVQGT      SI, DI
-	XORQ         SI, SI
+	MOVQ         CX, R8
+	MOVQ         idle+80(FP), R9
+	ADDQ         DI, R8
+	CMPQ         DX, $0x01
+	CMOVQGT      R8, R9
+	MOVQ         v+96(FP), DI
 	MOVQ         vdim+112(FP), R10
-	XORQ         R9, R9
+	XORQ         R8, R8
 	SUBQ         $0x08, R10
 	JL           value1tail
 
 value1:
-	VMOVUPS     (R8)(SI*1), Y8
-	VMOVUPS     (CX)(R9*1), Y12
+	MOVQ        (BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -64(BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -128(BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	VMOVUPS     (SI)(DI*1), Y8
+	VMOVUPS     (CX)(R8*1), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R9*1)
-	VMOVUPS     (DI)(R9*1), Y13
+	VMOVUPS     Y12, (CX)(R8*1)
+	VMOVUPS     (R9)(R8*1), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (DI)(R9*1)
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000020, R9
+	VMOVUPS     Y13, (R9)(R8*1)
+	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000020, R8
 	SUBQ        $0x08, R10
 	JGE         value1
 
 value1tail:
 	ADDQ        $0x08, R10
 	JZ          value1end
-	VMASKMOVPS  (R8)(SI*1), Y15, Y8
-	VMOVUPS     (CX)(R9*1), Y12
+	MOVQ        (BX), R10
+	PREFETCHT1  (R10)(DI*1)
+	MOVQ        -64(BX), R10
+	PREFETCHT1  (R10)(DI*1)
+	MOVQ        -128(BX), R10
+	PREFETCHT1  (R10)(DI*1)
+	VMASKMOVPS  (SI)(DI*1), Y15, Y8
+	VMOVUPS     (CX)(R8*1), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R9*1)
-	VMOVUPS     (DI)(R9*1), Y13
+	VMOVUPS     Y12, (CX)(R8*1)
+	VMOVUPS     (R9)(R8*1), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (DI)(R9*1)
+	VMOVUPS     Y13, (R9)(R8*1)
 
 value1end:
+	MOVQ oStep+72(FP), DI
+	SHLQ $0x02, DI
 	ADDQ $0x00000480, AX
-	LEAQ (CX)(DX*2), CX
-	SUBQ $0x02, BX
+	LEAQ (CX)(DI*2), CX
+	SUBQ $0x02, DX
 	JG   value1rows
 	ADDQ $0x04, p+88(FP)
 	ADDQ $0x08, vAt+104(FP)
@@ -1597,7 +1547,7 @@ more:
 
 // func attendAtF16AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, CMOV, F16C, FMA3, MMX+, SSE
-TEXT ·attendAtF16AVX2(SB), NOSPLIT, $8-144
+TEXT ·attendAtF16AVX2(SB), NOSPLIT, $24-144
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -1612,59 +1562,18 @@ keys:
 	JL    score
 	MOVQ  s+0(FP), AX
 	MOVQ  kAt+16(FP), CX
-	MOVQ  k+8(FP), DX
-	MOVQ  (CX), BX
-	ADDQ  DX, BX
-	MOVQ  8(CX), SI
-	ADDQ  DX, SI
-	MOVQ  16(CX), DI
-	ADDQ  DX, DI
-	MOVQ  24(CX), R8
-	ADDQ  DX, R8
-	MOVQ  ahead+136(FP), R9
-	MOVQ  dim+40(FP), R10
-	LEAQ  (CX)(R9*8), CX
-	MOVQ  (CX), R11
-	ADDQ  DX, R11
-	LEAQ  (R11)(R10*2), R9
-
-kahead4_0:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_0
-	MOVQ       8(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*2), R9
-
-kahead4_1:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_1
-	MOVQ       16(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*2), R9
-
-kahead4_2:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_2
-	MOVQ       24(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*2), R9
-
-kahead4_3:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_3
-	MOVQ       q+24(FP), CX
-	MOVQ       qStep+32(FP), DX
-	SHLQ       $0x02, DX
-	MOVQ       qRows+48(FP), R10
-	LEAQ       (DX)(DX*2), R9
+	MOVQ  (CX), DX
+	MOVQ  8(CX), BX
+	MOVQ  16(CX), SI
+	MOVQ  24(CX), DI
+	MOVQ  ahead+136(FP), R8
+	LEAQ  (CX)(R8*8), CX
+	MOVQ  CX, 8(SP)
+	MOVQ  q+24(FP), CX
+	MOVQ  qStep+32(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  qRows+48(FP), R10
+	LEAQ  (R8)(R8*2), R9
 
 score4rows:
 	VXORPS Y0, Y0, Y0
@@ -1675,44 +1584,52 @@ score4rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	XORQ   R9, R9
-	MOVQ   dim+40(FP), R12
-	MOVQ   CX, R11
-	SUBQ   $0x10, R12
+	MOVQ   k+8(FP), R9
+	MOVQ   8(SP), R11
+	MOVQ   $0x00000010, R12
+	MOVQ   dim+40(FP), R14
+	MOVQ   CX, R13
+	SUBQ   $0x10, R14
 	JL     score4tail
 
 score4:
-	VCVTPH2PS   (BX)(R9*1), Y8
-	VCVTPH2PS   (SI)(R9*1), Y9
-	VCVTPH2PS   (DI)(R9*1), Y10
-	VCVTPH2PS   (R8)(R9*1), Y11
-	VMOVUPS     (R11), Y12
+	MOVQ        (R11), R15
+	PREFETCHT1  (R15)(R9*1)
+	MOVQ        8(R11), R15
+	PREFETCHT1  (R15)(R9*1)
+	VCVTPH2PS   (DX)(R9*1), Y8
+	VCVTPH2PS   (BX)(R9*1), Y9
+	VCVTPH2PS   (SI)(R9*1), Y10
+	VCVTPH2PS   (DI)(R9*1), Y11
+	VMOVUPS     (R13), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R11)(DX*1), Y13
+	VMOVUPS     (R13)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
-	VCVTPH2PS   16(BX)(R9*1), Y8
-	VCVTPH2PS   16(SI)(R9*1), Y9
-	VCVTPH2PS   16(DI)(R9*1), Y10
-	VCVTPH2PS   16(R8)(R9*1), Y11
-	VMOVUPS     32(R11), Y12
+	VCVTPH2PS   16(DX)(R9*1), Y8
+	VCVTPH2PS   16(BX)(R9*1), Y9
+	VCVTPH2PS   16(SI)(R9*1), Y10
+	VCVTPH2PS   16(DI)(R9*1), Y11
+	VMOVUPS     32(R13), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R11)(DX*1), Y13
+	VMOVUPS     32(R13)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
 	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x10, R12
+	ADDQ        R12, R11
+	NEGQ        R12
+	ADDQ        $0x00000040, R13
+	SUBQ        $0x10, R14
 	JGE         score4
 
 score4tail:
@@ -1741,7 +1658,7 @@ score4tail:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(DX*2), CX
+	LEAQ         (CX)(R8*2), CX
 	SUBQ         $0x02, R10
 	JG           score4rows
 	ADDQ         $0x10, s+0(FP)
@@ -1752,26 +1669,14 @@ score4tail:
 score:
 	MOVQ s+0(FP), AX
 	MOVQ kAt+16(FP), CX
-	MOVQ k+8(FP), DX
-	MOVQ (CX), BX
-	ADDQ DX, BX
-	MOVQ ahead+136(FP), SI
-	MOVQ dim+40(FP), DI
-	LEAQ (CX)(SI*8), CX
-	MOVQ (CX), CX
-	ADDQ DX, CX
-	LEAQ (CX)(DI*2), SI
-
-kahead1_0:
-	PREFETCHT1 (CX)
-	ADDQ       $0x40, CX
-	CMPQ       CX, SI
-	JB         kahead1_0
-	MOVQ       q+24(FP), CX
-	MOVQ       qStep+32(FP), DX
-	SHLQ       $0x02, DX
-	MOVQ       qRows+48(FP), DI
-	LEAQ       (DX)(DX*2), SI
+	MOVQ (CX), DX
+	MOVQ ahead+136(FP), BX
+	LEAQ (CX)(BX*8), CX
+	MOVQ q+24(FP), BX
+	MOVQ qStep+32(FP), SI
+	SHLQ $0x02, SI
+	MOVQ qRows+48(FP), R8
+	LEAQ (SI)(SI*2), DI
 
 score1rows:
 	VXORPS Y0, Y0, Y0
@@ -1782,26 +1687,32 @@ score1rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	XORQ   SI, SI
-	MOVQ   dim+40(FP), R9
-	MOVQ   CX, R8
-	SUBQ   $0x10, R9
+	MOVQ   k+8(FP), DI
+	MOVQ   dim+40(FP), R10
+	MOVQ   BX, R9
+	SUBQ   $0x10, R10
 	JL     score1tail
 
 score1:
-	VCVTPH2PS   (BX)(SI*1), Y8
-	VMOVUPS     (R8), Y12
+	MOVQ        (CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -64(CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -128(CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	VCVTPH2PS   (DX)(DI*1), Y8
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R8)(DX*1), Y13
+	VMOVUPS     (R9)(SI*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	VCVTPH2PS   16(BX)(SI*1), Y8
-	VMOVUPS     32(R8), Y12
+	VCVTPH2PS   16(DX)(DI*1), Y8
+	VMOVUPS     32(R9), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     32(R8)(DX*1), Y13
+	VMOVUPS     32(R9)(SI*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000040, R8
-	SUBQ        $0x10, R9
+	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000040, R9
+	SUBQ        $0x10, R10
 	JGE         score1
 
 score1tail:
@@ -1830,8 +1741,8 @@ score1tail:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(DX*2), CX
-	SUBQ         $0x02, DI
+	LEAQ         (BX)(SI*2), BX
+	SUBQ         $0x02, R8
 	JG           score1rows
 	ADDQ         $0x04, s+0(FP)
 	ADDQ         $0x08, kAt+16(FP)
@@ -1845,58 +1756,19 @@ values:
 	MOVQ o+64(FP), CX
 	MOVQ oStep+72(FP), DX
 	SHLQ $0x02, DX
-	MOVQ oRows+120(FP), BX
-	MOVQ vAt+104(FP), SI
-	MOVQ v+96(FP), DI
-	MOVQ (SI), R8
-	ADDQ DI, R8
-	MOVQ 8(SI), R9
-	ADDQ DI, R9
-	MOVQ 16(SI), R10
-	ADDQ DI, R10
-	MOVQ 24(SI), R11
-	ADDQ DI, R11
-	MOVQ ahead+136(FP), R12
-	MOVQ vdim+112(FP), R13
-	LEAQ (SI)(R12*8), SI
-	MOVQ (SI), R14
-	ADDQ DI, R14
-	LEAQ (R14)(R13*2), R12
-
-vahead4_0:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_0
-	MOVQ       8(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*2), R12
-
-vahead4_1:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_1
-	MOVQ       16(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*2), R12
-
-vahead4_2:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_2
-	MOVQ       24(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*2), R12
-
-vahead4_3:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_3
+	MOVQ oRows+120(FP), DX
+	MOVQ vAt+104(FP), BX
+	MOVQ (BX), SI
+	MOVQ 8(BX), DI
+	MOVQ 16(BX), R8
+	MOVQ 24(BX), R9
+	MOVQ ahead+136(FP), R10
+	LEAQ (BX)(R10*8), BX
+	MOVQ BX, 16(SP)
 
 value4rows:
+	MOVQ         oStep+72(FP), BX
+	SHLQ         $0x02, BX
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 4(AX), Y1
 	VBROADCASTSS 8(AX), Y2
@@ -1905,59 +1777,69 @@ value4rows:
 	VBROADCASTSS 580(AX), Y5
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, SI
-	MOVQ         idle+80(FP), DI
-	ADDQ         DX, SI
-	CMPQ         BX, $0x01
-	CMOVQGT      SI, DI
-	XORQ         SI, SI
-	MOVQ         vdim+112(FP), R13
-	XORQ         R12, R12
-	SUBQ         $0x10, R13
+	MOVQ         CX, R10
+	MOVQ         idle+80(FP), R11
+	ADDQ         BX, R10
+	CMPQ         DX, $0x01
+	CMOVQGT      R10, R11
+	MOVQ         v+96(FP), BX
+	MOVQ         16(SP), R10
+	MOVQ         $0x00000010, R12
+	MOVQ         vdim+112(FP), R14
+	XORQ         R13, R13
+	SUBQ         $0x10, R14
 	JL           value4tail
 
 value4:
-	VCVTPH2PS   (R8)(SI*1), Y8
-	VCVTPH2PS   (R9)(SI*1), Y9
-	VCVTPH2PS   (R10)(SI*1), Y10
-	VCVTPH2PS   (R11)(SI*1), Y11
-	VMOVUPS     (CX)(R12*1), Y12
+	MOVQ        (R10), R15
+	PREFETCHT1  (R15)(BX*1)
+	MOVQ        8(R10), R15
+	PREFETCHT1  (R15)(BX*1)
+	VCVTPH2PS   (SI)(BX*1), Y8
+	VCVTPH2PS   (DI)(BX*1), Y9
+	VCVTPH2PS   (R8)(BX*1), Y10
+	VCVTPH2PS   (R9)(BX*1), Y11
+	VMOVUPS     (CX)(R13*1), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R12*1)
-	VMOVUPS     (DI)(R12*1), Y13
+	VMOVUPS     Y12, (CX)(R13*1)
+	VMOVUPS     (R11)(R13*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (DI)(R12*1)
-	VCVTPH2PS   16(R8)(SI*1), Y8
-	VCVTPH2PS   16(R9)(SI*1), Y9
-	VCVTPH2PS   16(R10)(SI*1), Y10
-	VCVTPH2PS   16(R11)(SI*1), Y11
-	VMOVUPS     32(CX)(R12*1), Y12
+	VMOVUPS     Y13, (R11)(R13*1)
+	VCVTPH2PS   16(SI)(BX*1), Y8
+	VCVTPH2PS   16(DI)(BX*1), Y9
+	VCVTPH2PS   16(R8)(BX*1), Y10
+	VCVTPH2PS   16(R9)(BX*1), Y11
+	VMOVUPS     32(CX)(R13*1), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, 32(CX)(R12*1)
-	VMOVUPS     32(DI)(R12*1), Y13
+	VMOVUPS     Y12, 32(CX)(R13*1)
+	VMOVUPS     32(R11)(R13*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, 32(DI)(R12*1)
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000040, R12
-	SUBQ        $0x10, R13
+	VMOVUPS     Y13, 32(R11)(R13*1)
+	ADDQ        $0x00000020, BX
+	ADDQ        R12, R10
+	NEGQ        R12
+	ADDQ        $0x00000040, R13
+	SUBQ        $0x10, R14
 	JGE         value4
 
 value4tail:
+	MOVQ oStep+72(FP), BX
+	SHLQ $0x02, BX
 	ADDQ $0x00000480, AX
-	LEAQ (CX)(DX*2), CX
-	SUBQ $0x02, BX
+	LEAQ (CX)(BX*2), CX
+	SUBQ $0x02, DX
 	JG   value4rows
 	ADDQ $0x10, p+88(FP)
 	ADDQ $0x20, vAt+104(FP)
@@ -1971,62 +1853,60 @@ value:
 	MOVQ  o+64(FP), CX
 	MOVQ  oStep+72(FP), DX
 	SHLQ  $0x02, DX
-	MOVQ  oRows+120(FP), BX
-	MOVQ  vAt+104(FP), SI
-	MOVQ  v+96(FP), DI
-	MOVQ  (SI), R8
-	ADDQ  DI, R8
-	MOVQ  ahead+136(FP), R9
-	MOVQ  vdim+112(FP), R10
-	LEAQ  (SI)(R9*8), SI
-	MOVQ  (SI), SI
-	ADDQ  DI, SI
-	LEAQ  (SI)(R10*2), R9
-
-vahead1_0:
-	PREFETCHT1 (SI)
-	ADDQ       $0x40, SI
-	CMPQ       SI, R9
-	JB         vahead1_0
+	MOVQ  oRows+120(FP), DX
+	MOVQ  vAt+104(FP), BX
+	MOVQ  (BX), SI
+	MOVQ  ahead+136(FP), DI
+	LEAQ  (BX)(DI*8), BX
 
 value1rows:
+	MOVQ         oStep+72(FP), DI
+	SHLQ         $0x02, DI
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, SI
-	MOVQ         idle+80(FP), DI
-	ADDQ         DX, SI
-	CMPQ         BX, $0x01
-	CMOVQGT      SI, DI
-	XORQ         SI, SI
+	MOVQ         CX, R8
+	MOVQ         idle+80(FP), R9
+	ADDQ         DI, R8
+	CMPQ         DX, $0x01
+	CMOVQGT      R8, R9
+	MOVQ         v+96(FP), DI
 	MOVQ         vdim+112(FP), R10
-	XORQ         R9, R9
+	XORQ         R8, R8
 	SUBQ         $0x10, R10
 	JL           value1tail
 
 value1:
-	VCVTPH2PS   (R8)(SI*1), Y8
-	VMOVUPS     (CX)(R9*1), Y12
+	MOVQ        (BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -64(BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -128(BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	VCVTPH2PS   (SI)(DI*1), Y8
+	VMOVUPS     (CX)(R8*1), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R9*1)
-	VMOVUPS     (DI)(R9*1), Y13
+	VMOVUPS     Y12, (CX)(R8*1)
+	VMOVUPS     (R9)(R8*1), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (DI)(R9*1)
-	VCVTPH2PS   16(R8)(SI*1), Y8
-	VMOVUPS     32(CX)(R9*1), Y12
+	VMOVUPS     Y13, (R9)(R8*1)
+	VCVTPH2PS   16(SI)(DI*1), Y8
+	VMOVUPS     32(CX)(R8*1), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, 32(CX)(R9*1)
-	VMOVUPS     32(DI)(R9*1), Y13
+	VMOVUPS     Y12, 32(CX)(R8*1)
+	VMOVUPS     32(R9)(R8*1), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, 32(DI)(R9*1)
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000040, R9
+	VMOVUPS     Y13, 32(R9)(R8*1)
+	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000040, R8
 	SUBQ        $0x10, R10
 	JGE         value1
 
 value1tail:
+	MOVQ oStep+72(FP), DI
+	SHLQ $0x02, DI
 	ADDQ $0x00000480, AX
-	LEAQ (CX)(DX*2), CX
-	SUBQ $0x02, BX
+	LEAQ (CX)(DI*2), CX
+	SUBQ $0x02, DX
 	JG   value1rows
 	ADDQ $0x04, p+88(FP)
 	ADDQ $0x08, vAt+104(FP)
@@ -2043,7 +1923,7 @@ more:
 
 // func attendAtBF16AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
-TEXT ·attendAtBF16AVX2(SB), NOSPLIT, $8-144
+TEXT ·attendAtBF16AVX2(SB), NOSPLIT, $24-144
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -2061,59 +1941,18 @@ keys:
 	JL    score
 	MOVQ  s+0(FP), AX
 	MOVQ  kAt+16(FP), CX
-	MOVQ  k+8(FP), DX
-	MOVQ  (CX), BX
-	ADDQ  DX, BX
-	MOVQ  8(CX), SI
-	ADDQ  DX, SI
-	MOVQ  16(CX), DI
-	ADDQ  DX, DI
-	MOVQ  24(CX), R8
-	ADDQ  DX, R8
-	MOVQ  ahead+136(FP), R9
-	MOVQ  dim+40(FP), R10
-	LEAQ  (CX)(R9*8), CX
-	MOVQ  (CX), R11
-	ADDQ  DX, R11
-	LEAQ  (R11)(R10*2), R9
-
-kahead4_0:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_0
-	MOVQ       8(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*2), R9
-
-kahead4_1:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_1
-	MOVQ       16(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*2), R9
-
-kahead4_2:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_2
-	MOVQ       24(CX), R11
-	ADDQ       DX, R11
-	LEAQ       (R11)(R10*2), R9
-
-kahead4_3:
-	PREFETCHT1 (R11)
-	ADDQ       $0x40, R11
-	CMPQ       R11, R9
-	JB         kahead4_3
-	MOVQ       q+24(FP), CX
-	MOVQ       qStep+32(FP), DX
-	SHLQ       $0x02, DX
-	MOVQ       qRows+48(FP), R10
-	LEAQ       (DX)(DX*2), R9
+	MOVQ  (CX), DX
+	MOVQ  8(CX), BX
+	MOVQ  16(CX), SI
+	MOVQ  24(CX), DI
+	MOVQ  ahead+136(FP), R8
+	LEAQ  (CX)(R8*8), CX
+	MOVQ  CX, 8(SP)
+	MOVQ  q+24(FP), CX
+	MOVQ  qStep+32(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  qRows+48(FP), R10
+	LEAQ  (R8)(R8*2), R9
 
 score4rows:
 	VXORPS Y0, Y0, Y0
@@ -2124,48 +1963,56 @@ score4rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	XORQ   R9, R9
-	MOVQ   dim+40(FP), R12
-	MOVQ   CX, R11
-	SUBQ   $0x10, R12
+	MOVQ   k+8(FP), R9
+	MOVQ   8(SP), R11
+	MOVQ   $0x00000010, R12
+	MOVQ   dim+40(FP), R14
+	MOVQ   CX, R13
+	SUBQ   $0x10, R14
 	JL     score4tail
 
 score4:
-	VMOVDQU     (BX)(R9*1), Y8
+	MOVQ        (R11), R15
+	PREFETCHT1  (R15)(R9*1)
+	MOVQ        8(R11), R15
+	PREFETCHT1  (R15)(R9*1)
+	VMOVDQU     (DX)(R9*1), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VMOVDQU     (SI)(R9*1), Y9
+	VMOVDQU     (BX)(R9*1), Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVDQU     (DI)(R9*1), Y10
+	VMOVDQU     (SI)(R9*1), Y10
 	VPSLLD      $0x10, Y10, Y10
-	VMOVDQU     (R8)(R9*1), Y11
+	VMOVDQU     (DI)(R9*1), Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (R11), Y12
+	VMOVUPS     (R13), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R11)(DX*1), Y13
+	VMOVUPS     (R13)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
-	VPAND       (BX)(R9*1), Y15, Y8
-	VPAND       (SI)(R9*1), Y15, Y9
-	VPAND       (DI)(R9*1), Y15, Y10
-	VPAND       (R8)(R9*1), Y15, Y11
-	VMOVUPS     32(R11), Y12
+	VPAND       (DX)(R9*1), Y15, Y8
+	VPAND       (BX)(R9*1), Y15, Y9
+	VPAND       (SI)(R9*1), Y15, Y10
+	VPAND       (DI)(R9*1), Y15, Y11
+	VMOVUPS     32(R13), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R11)(DX*1), Y13
+	VMOVUPS     32(R13)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
 	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x10, R12
+	ADDQ        R12, R11
+	NEGQ        R12
+	ADDQ        $0x00000040, R13
+	SUBQ        $0x10, R14
 	JGE         score4
 
 score4tail:
@@ -2194,7 +2041,7 @@ score4tail:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(DX*2), CX
+	LEAQ         (CX)(R8*2), CX
 	SUBQ         $0x02, R10
 	JG           score4rows
 	ADDQ         $0x10, s+0(FP)
@@ -2205,26 +2052,14 @@ score4tail:
 score:
 	MOVQ s+0(FP), AX
 	MOVQ kAt+16(FP), CX
-	MOVQ k+8(FP), DX
-	MOVQ (CX), BX
-	ADDQ DX, BX
-	MOVQ ahead+136(FP), SI
-	MOVQ dim+40(FP), DI
-	LEAQ (CX)(SI*8), CX
-	MOVQ (CX), CX
-	ADDQ DX, CX
-	LEAQ (CX)(DI*2), SI
-
-kahead1_0:
-	PREFETCHT1 (CX)
-	ADDQ       $0x40, CX
-	CMPQ       CX, SI
-	JB         kahead1_0
-	MOVQ       q+24(FP), CX
-	MOVQ       qStep+32(FP), DX
-	SHLQ       $0x02, DX
-	MOVQ       qRows+48(FP), DI
-	LEAQ       (DX)(DX*2), SI
+	MOVQ (CX), DX
+	MOVQ ahead+136(FP), BX
+	LEAQ (CX)(BX*8), CX
+	MOVQ q+24(FP), BX
+	MOVQ qStep+32(FP), SI
+	SHLQ $0x02, SI
+	MOVQ qRows+48(FP), R8
+	LEAQ (SI)(SI*2), DI
 
 score1rows:
 	VXORPS Y0, Y0, Y0
@@ -2235,27 +2070,33 @@ score1rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	XORQ   SI, SI
-	MOVQ   dim+40(FP), R9
-	MOVQ   CX, R8
-	SUBQ   $0x10, R9
+	MOVQ   k+8(FP), DI
+	MOVQ   dim+40(FP), R10
+	MOVQ   BX, R9
+	SUBQ   $0x10, R10
 	JL     score1tail
 
 score1:
-	VMOVDQU     (BX)(SI*1), Y8
+	MOVQ        (CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -64(CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -128(CX), R11
+	PREFETCHT1  (R11)(DI*1)
+	VMOVDQU     (DX)(DI*1), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VMOVUPS     (R8), Y12
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R8)(DX*1), Y13
+	VMOVUPS     (R9)(SI*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	VPAND       (BX)(SI*1), Y15, Y8
-	VMOVUPS     32(R8), Y12
+	VPAND       (DX)(DI*1), Y15, Y8
+	VMOVUPS     32(R9), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     32(R8)(DX*1), Y13
+	VMOVUPS     32(R9)(SI*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000040, R8
-	SUBQ        $0x10, R9
+	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000040, R9
+	SUBQ        $0x10, R10
 	JGE         score1
 
 score1tail:
@@ -2284,8 +2125,8 @@ score1tail:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(DX*2), CX
-	SUBQ         $0x02, DI
+	LEAQ         (BX)(SI*2), BX
+	SUBQ         $0x02, R8
 	JG           score1rows
 	ADDQ         $0x04, s+0(FP)
 	ADDQ         $0x08, kAt+16(FP)
@@ -2299,58 +2140,19 @@ values:
 	MOVQ o+64(FP), CX
 	MOVQ oStep+72(FP), DX
 	SHLQ $0x02, DX
-	MOVQ oRows+120(FP), BX
-	MOVQ vAt+104(FP), SI
-	MOVQ v+96(FP), DI
-	MOVQ (SI), R8
-	ADDQ DI, R8
-	MOVQ 8(SI), R9
-	ADDQ DI, R9
-	MOVQ 16(SI), R10
-	ADDQ DI, R10
-	MOVQ 24(SI), R11
-	ADDQ DI, R11
-	MOVQ ahead+136(FP), R12
-	MOVQ vdim+112(FP), R13
-	LEAQ (SI)(R12*8), SI
-	MOVQ (SI), R14
-	ADDQ DI, R14
-	LEAQ (R14)(R13*2), R12
-
-vahead4_0:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_0
-	MOVQ       8(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*2), R12
-
-vahead4_1:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_1
-	MOVQ       16(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*2), R12
-
-vahead4_2:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_2
-	MOVQ       24(SI), R14
-	ADDQ       DI, R14
-	LEAQ       (R14)(R13*2), R12
-
-vahead4_3:
-	PREFETCHT1 (R14)
-	ADDQ       $0x40, R14
-	CMPQ       R14, R12
-	JB         vahead4_3
+	MOVQ oRows+120(FP), DX
+	MOVQ vAt+104(FP), BX
+	MOVQ (BX), SI
+	MOVQ 8(BX), DI
+	MOVQ 16(BX), R8
+	MOVQ 24(BX), R9
+	MOVQ ahead+136(FP), R10
+	LEAQ (BX)(R10*8), BX
+	MOVQ BX, 16(SP)
 
 value4rows:
+	MOVQ         oStep+72(FP), BX
+	SHLQ         $0x02, BX
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 4(AX), Y1
 	VBROADCASTSS 8(AX), Y2
@@ -2359,63 +2161,73 @@ value4rows:
 	VBROADCASTSS 580(AX), Y5
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, SI
-	MOVQ         idle+80(FP), DI
-	ADDQ         DX, SI
-	CMPQ         BX, $0x01
-	CMOVQGT      SI, DI
-	XORQ         SI, SI
-	MOVQ         vdim+112(FP), R13
-	XORQ         R12, R12
-	SUBQ         $0x10, R13
+	MOVQ         CX, R10
+	MOVQ         idle+80(FP), R11
+	ADDQ         BX, R10
+	CMPQ         DX, $0x01
+	CMOVQGT      R10, R11
+	MOVQ         v+96(FP), BX
+	MOVQ         16(SP), R10
+	MOVQ         $0x00000010, R12
+	MOVQ         vdim+112(FP), R14
+	XORQ         R13, R13
+	SUBQ         $0x10, R14
 	JL           value4tail
 
 value4:
-	VMOVDQU     (R8)(SI*1), Y8
+	MOVQ        (R10), R15
+	PREFETCHT1  (R15)(BX*1)
+	MOVQ        8(R10), R15
+	PREFETCHT1  (R15)(BX*1)
+	VMOVDQU     (SI)(BX*1), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VMOVDQU     (R9)(SI*1), Y9
+	VMOVDQU     (DI)(BX*1), Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVDQU     (R10)(SI*1), Y10
+	VMOVDQU     (R8)(BX*1), Y10
 	VPSLLD      $0x10, Y10, Y10
-	VMOVDQU     (R11)(SI*1), Y11
+	VMOVDQU     (R9)(BX*1), Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (CX)(R12*1), Y12
+	VMOVUPS     (CX)(R13*1), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R12*1)
-	VMOVUPS     (DI)(R12*1), Y13
+	VMOVUPS     Y12, (CX)(R13*1)
+	VMOVUPS     (R11)(R13*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (DI)(R12*1)
-	VPAND       (R8)(SI*1), Y15, Y8
-	VPAND       (R9)(SI*1), Y15, Y9
-	VPAND       (R10)(SI*1), Y15, Y10
-	VPAND       (R11)(SI*1), Y15, Y11
-	VMOVUPS     32(CX)(R12*1), Y12
+	VMOVUPS     Y13, (R11)(R13*1)
+	VPAND       (SI)(BX*1), Y15, Y8
+	VPAND       (DI)(BX*1), Y15, Y9
+	VPAND       (R8)(BX*1), Y15, Y10
+	VPAND       (R9)(BX*1), Y15, Y11
+	VMOVUPS     32(CX)(R13*1), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, 32(CX)(R12*1)
-	VMOVUPS     32(DI)(R12*1), Y13
+	VMOVUPS     Y12, 32(CX)(R13*1)
+	VMOVUPS     32(R11)(R13*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, 32(DI)(R12*1)
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000040, R12
-	SUBQ        $0x10, R13
+	VMOVUPS     Y13, 32(R11)(R13*1)
+	ADDQ        $0x00000020, BX
+	ADDQ        R12, R10
+	NEGQ        R12
+	ADDQ        $0x00000040, R13
+	SUBQ        $0x10, R14
 	JGE         value4
 
 value4tail:
+	MOVQ oStep+72(FP), BX
+	SHLQ $0x02, BX
 	ADDQ $0x00000480, AX
-	LEAQ (CX)(DX*2), CX
-	SUBQ $0x02, BX
+	LEAQ (CX)(BX*2), CX
+	SUBQ $0x02, DX
 	JG   value4rows
 	ADDQ $0x10, p+88(FP)
 	ADDQ $0x20, vAt+104(FP)
@@ -2429,63 +2241,61 @@ value:
 	MOVQ  o+64(FP), CX
 	MOVQ  oStep+72(FP), DX
 	SHLQ  $0x02, DX
-	MOVQ  oRows+120(FP), BX
-	MOVQ  vAt+104(FP), SI
-	MOVQ  v+96(FP), DI
-	MOVQ  (SI), R8
-	ADDQ  DI, R8
-	MOVQ  ahead+136(FP), R9
-	MOVQ  vdim+112(FP), R10
-	LEAQ  (SI)(R9*8), SI
-	MOVQ  (SI), SI
-	ADDQ  DI, SI
-	LEAQ  (SI)(R10*2), R9
-
-vahead1_0:
-	PREFETCHT1 (SI)
-	ADDQ       $0x40, SI
-	CMPQ       SI, R9
-	JB         vahead1_0
+	MOVQ  oRows+120(FP), DX
+	MOVQ  vAt+104(FP), BX
+	MOVQ  (BX), SI
+	MOVQ  ahead+136(FP), DI
+	LEAQ  (BX)(DI*8), BX
 
 value1rows:
+	MOVQ         oStep+72(FP), DI
+	SHLQ         $0x02, DI
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, SI
-	MOVQ         idle+80(FP), DI
-	ADDQ         DX, SI
-	CMPQ         BX, $0x01
-	CMOVQGT      SI, DI
-	XORQ         SI, SI
+	MOVQ         CX, R8
+	MOVQ         idle+80(FP), R9
+	ADDQ         DI, R8
+	CMPQ         DX, $0x01
+	CMOVQGT      R8, R9
+	MOVQ         v+96(FP), DI
 	MOVQ         vdim+112(FP), R10
-	XORQ         R9, R9
+	XORQ         R8, R8
 	SUBQ         $0x10, R10
 	JL           value1tail
 
 value1:
-	VMOVDQU     (R8)(SI*1), Y8
+	MOVQ        (BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -64(BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	MOVQ        -128(BX), R11
+	PREFETCHT1  (R11)(DI*1)
+	VMOVDQU     (SI)(DI*1), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VMOVUPS     (CX)(R9*1), Y12
+	VMOVUPS     (CX)(R8*1), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R9*1)
-	VMOVUPS     (DI)(R9*1), Y13
+	VMOVUPS     Y12, (CX)(R8*1)
+	VMOVUPS     (R9)(R8*1), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (DI)(R9*1)
-	VPAND       (R8)(SI*1), Y15, Y8
-	VMOVUPS     32(CX)(R9*1), Y12
+	VMOVUPS     Y13, (R9)(R8*1)
+	VPAND       (SI)(DI*1), Y15, Y8
+	VMOVUPS     32(CX)(R8*1), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, 32(CX)(R9*1)
-	VMOVUPS     32(DI)(R9*1), Y13
+	VMOVUPS     Y12, 32(CX)(R8*1)
+	VMOVUPS     32(R9)(R8*1), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, 32(DI)(R9*1)
-	ADDQ        $0x00000020, SI
-	ADDQ        $0x00000040, R9
+	VMOVUPS     Y13, 32(R9)(R8*1)
+	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000040, R8
 	SUBQ        $0x10, R10
 	JGE         value1
 
 value1tail:
+	MOVQ oStep+72(FP), DI
+	SHLQ $0x02, DI
 	ADDQ $0x00000480, AX
-	LEAQ (CX)(DX*2), CX
-	SUBQ $0x02, BX
+	LEAQ (CX)(DI*2), CX
+	SUBQ $0x02, DX
 	JG   value1rows
 	ADDQ $0x04, p+88(FP)
 	ADDQ $0x08, vAt+104(FP)

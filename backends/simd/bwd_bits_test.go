@@ -320,14 +320,15 @@ func drawBatch(r *rand.Rand, dtype flashkit.DType, takes flashkit.Feature) flash
 	return p
 }
 
-// trials is how many trials of bits a test makes: FLASHKIT_TRIALS of them, or by how it runs.
-func trials(t *testing.T, race, short, long int) int {
+// trials is how many trials of bits a test makes: FLASHKIT_TRIALS of them, or by how it
+// runs. Under the race detector and in an emulator calls are slow.
+func trials(t *testing.T, slow, short, long int) int {
 	n, err := strconv.Atoi(os.Getenv("FLASHKIT_TRIALS"))
 	switch {
 	case err == nil:
 		return n
-	case raceEnabled:
-		return race
+	case raceEnabled || os.Getenv("FLASHKIT_EMULATOR") != "":
+		return slow
 	case testing.Short():
 		return short
 	}

@@ -234,7 +234,7 @@ func (t *gradTile) scoreGradient(i int, prob, ds, k []float32, kStep int, v []fl
 	dots(prob, t.q[i*t.qStep:][:t.dim], k, kStep, everyKey[:len(prob)])
 	dotsInHalves(ds, t.do[i*t.doStep:][:t.vdim], v, vStep, everyKey[:len(ds)])
 	for c, s := range prob {
-		prob[c] = exp(float64(s)*t.scale - lse)
+		prob[c] = exp(float64(float64(s)*t.scale) - lse) // rounded by itself, as the scores of calls with features are
 		ds[c] = prob[c] * (ds[c] - t.delta[i])
 	}
 }

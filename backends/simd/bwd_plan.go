@@ -40,9 +40,24 @@ func (pl *plan) planBlocks(rows, keys, least int) {
 	if p.Score.Bias || 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
 		pl.keys *= 2
 	}
-	for pl.workers > 1 && pl.keys > least && !pl.balances(p.KVHeads*pl.keyTiles(pl.keys)) {
+	for pl.workers > 1 && pl.keys > least && !pl.balances(pl.evenBlocks(pl.keys)) {
 		pl.keys /= 2
 	}
+}
+
+// evenBlocks returns how many blocks of so many keys take as long as all of them if each takes
+// as long as the longest.
+func (pl *plan) evenBlocks(keys int) int {
+	if !pl.ragged() {
+		return pl.p.KVHeads * pl.keyTiles(keys)
+	}
+	sum, longest := 0., 1.
+	for b := range pl.p.Batch {
+		s := pl.call.Seq(b)
+		sum += float64(s.N) * float64(s.M)
+		longest = max(longest, float64(s.N)*float64(min(s.M, keys)))
+	}
+	return count(float64(pl.p.KVHeads) * sum / longest)
 }
 
 // mostSeen returns how many keys a row sees at most.
@@ -59,10 +74,10 @@ func mostSeen(p *flashkit.Problem) int {
 
 // balances reports whether so many blocks of keys keep the workers busy for about
 // nine tenths of the time. Workers may differ in speed, so each should have four.
-// Without a mask blocks are equal, so rounds must be nearly whole, too.
+// Without a mask blocks of sequences of one length are equal, so rounds must be nearly whole, too.
 func (pl *plan) balances(blocks int) bool {
 	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
-	return blocks >= 4*pl.workers && (whole || pl.p.Band != (flashkit.Band{}))
+	return blocks >= 4*pl.workers && (whole || pl.ragged() || pl.p.Band != (flashkit.Band{}))
 }
 
 // A keyRange is the keys of one item.

@@ -32,16 +32,20 @@ type places struct {
 
 // Prefetches that run ahead by less bytes come late; by a page of memory, they wait for one
 // another where others use the memory, too. Half a register tile more than whole tiles. Those of
-// pages have no stream of the processor's own beside them, and run further ahead.
-const aheadBytes, aheadPaged, tileKeys = 3072, 6144, 4
+// pages have no stream of the processor's own beside them, and run further ahead. They may come more
+// than once, the last time nearestKeys before the first: a table has as many places before its own.
+const aheadBytes, aheadPaged, tileKeys, nearestKeys = 3072, 6144, 4, 16
 
 // aheadKeys returns how many rows of so many bytes prefetches run ahead.
 func aheadKeys(bytes, page int) int {
-	ahead := aheadBytes
-	if page > 0 {
-		ahead = aheadPaged
+	const longRow = 1024
+	switch {
+	case page == 0:
+		return aheadBytes/bytes/tileKeys*tileKeys + tileKeys/2
+	case bytes <= longRow:
+		return max(aheadPaged/bytes, nearestKeys+tileKeys)/tileKeys*tileKeys + tileKeys/2
 	}
-	return ahead/bytes/tileKeys*tileKeys + tileKeys/2
+	return aheadPaged/bytes/tileKeys*tileKeys + tileKeys/2
 }
 
 // keyFloats returns the workspace of the rows of K or V.
@@ -50,8 +54,11 @@ func keyFloats(c *flashkit.Call, dim int) int {
 		return decodeBlock * dim
 	}
 	const floats = 2 * 4 // of two places, twice
-	return decodeBlock*dim + floats*(decodeBlock+aheadKeys(2*dim, c.Page)+tileKeys)
+	return decodeBlock*dim + floats*placesOf(aheadKeys(2*dim, c.Page))
 }
+
+// placesOf returns the length of a table of places of rows, of which so many are prefetched ahead.
+func placesOf(ahead int) int { return nearestKeys + decodeBlock + ahead + tileKeys }
 
 // set makes r the rows of t that an item reads.
 func (r *keyRows) set(j *job, ws *arena, x *decodeItem, t *flashkit.Tensor) {
@@ -68,7 +75,7 @@ func (r *keyRows) set(j *job, ws *arena, x *decodeItem, t *flashkit.Tensor) {
 		all := j.args.Seqs.Pages
 		width := len(all) / j.p.Batch
 		r.pages, r.pageStep = all[h.b*width:][:width], t.Strides()[0]*size
-		n := decodeBlock + r.tiles + tileKeys
+		n := placesOf(r.tiles)
 		for i := range r.at {
 			all := unsafe.Slice((*int)(unsafe.Pointer(&ws.take(2 * 2 * n)[0])), 2*n)
 			r.at[i] = places{all[:n], all[n:]}
@@ -129,24 +136,28 @@ func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 
 func (p *places) of(isLast bool) *int {
 	if isLast {
-		return &p.last[0]
+		return &p.last[nearestKeys]
 	}
-	return &p.other[0]
+	return &p.other[nearestKeys]
 }
 
 // find finds the rows of a block, and of those after it, up to the last key, for so many heads.
 func (r *keyRows) find(keys *seenKeys, last, heads int) {
 	r.at[0], r.at[1] = r.at[1], r.at[0]
-	at := r.at[0].last[:keys.n+r.tiles+tileKeys]
+	before, at := r.at[0].last[:nearestKeys], r.at[0].last[nearestKeys:][:keys.n+r.tiles+tileKeys]
 	n := min(len(at), last-keys.from)
 	r.locate(at[:n], keys.from)
+	for i := range before {
+		before[i] = at[0]
+	}
 	for i := n; i < len(at); i++ { // there is none to prefetch
 		at[i] = at[n-1]
 	}
 	if heads == 1 {
 		return
 	}
-	other := r.at[0].other[:len(at)]
+	copy(r.at[0].other, before)
+	other := r.at[0].other[nearestKeys:][:len(at)]
 	copy(other, at[:keys.n])
 	for i := keys.n; i < len(at); i++ {
 		other[i] = at[min(i-keys.n, keys.n-1)] + r.headStep

@@ -10,8 +10,9 @@ import (
 
 var avx2Lanes = laneISA{
 	lanes: 16, keys: 192, block: 8, convert: 8, looks: true,
-	fwdPace: pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
-	bwdPace: pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
+	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
+	shortPace: pace{start: 275, flop: .0093, pair: .16, element: .05, widen: .29, pack: .1, feature: 1.2},
+	bwdPace:   pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
 
 	scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
 	addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, addSum: addSumAVX2, transpose: transposeAVX2,

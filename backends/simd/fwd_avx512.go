@@ -10,8 +10,9 @@ import (
 
 var avx512Lanes = laneISA{
 	lanes: 32, keys: 256, block: 16, convert: 1,
-	fwdPace: pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
-	bwdPace: pace{start: 1000, flop: .0064, pair: .37, element: .69, widen: .27, pack: .33},
+	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
+	shortPace: pace{start: 200, flop: .0058, pair: .14, element: .06, widen: .22, pack: .1, feature: .8},
+	bwdPace:   pace{start: 1000, flop: .0064, pair: .37, element: .69, widen: .27, pack: .33},
 
 	scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
 	addValues: addValuesAVX512, addValuesMasked: addValuesMaskedAVX512, addSum: addSumAVX512, transpose: transposeAVX512,

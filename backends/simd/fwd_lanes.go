@@ -47,7 +47,7 @@ func (isa *laneISA) fwdCost(c *flashkit.Call) time.Duration { return cost(c, isa
 func (isa *laneISA) fwdTimes(c *flashkit.Call) timedPhase {
 	pl := newPlan(c)
 	isa.planForward(pl)
-	return isa.fwdPace.forward(c, isa.lanes, 1, isa.fwdWork(pl).items, pl.group*isa.lanes, itemRows)
+	return isa.paceOf(pl).forward(c, isa.lanes, 1, isa.fwdWork(pl).items, pl.group*isa.lanes, itemRows)
 }
 
 const itemsPerWorker = 8

@@ -31,15 +31,36 @@ func (isa *laneISA) joinedHeads(pl *plan) int {
 	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // in equal parts
 }
 
+// paceOf returns the pace of a forward pass: that of short tiles where all are whole, as far as
+// the problem tells.
+func (isa *laneISA) paceOf(pl *plan) *pace {
+	p := &pl.p
+	if isa.takesWhole(pl) && p.KVLen <= isa.keys && isUnbounded(p.Band) && !masksPairs(pl.call) {
+		return &isa.shortPace
+	}
+	return &isa.fwdPace
+}
+
+func isUnbounded(b flashkit.Band) bool {
+	return b.Left() == flashkit.Unlimited && b.Right() == flashkit.Unlimited
+}
+
+// masksPairs reports whether a mask is not the same for all rows.
+func masksPairs(c *flashkit.Call) bool {
+	return c.Score.Mask && !repeats(c, flashkit.FeatureMask)
+}
+
+// takesWhole reports whether attendTile may take tiles of a call.
+func (isa *laneISA) takesWhole(pl *plan) bool {
+	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && !pl.ends() && !adjusts(pl.call)
+}
+
 // headGroups returns how many times an item's heads a sequence has.
 func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.joined) }
 
 // isShort reports whether the keys of an item are one block, and its tiles may be whole.
 func (isa *laneISA) isShort(j *job, at *laneRange) bool {
-	if isa.attendTile == nil || at.first == at.last || isa.blockEnd(at, at.first) < at.last {
-		return false
-	}
-	return j.p.VDim%isa.lanes == 0 && !j.ends() && !adjusts(j.call)
+	return at.first < at.last && isa.blockEnd(at, at.first) == at.last && isa.takesWhole(&j.plan)
 }
 
 // fwdShort computes the tiles of an item, one after the other. Those that are not whole take

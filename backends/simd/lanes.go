@@ -22,6 +22,8 @@ type laneISA struct {
 	fwdPace pace
 	bwdPace pace
 
+	shortPace pace // of a forward pass by attendTile
+
 	scores                func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
 	maskScores            func(s *float32, masks *uint32, keys int, top *float32)
 	weights               func(s *float32, keys int, m, top, l, alpha *float32, scale float32)

@@ -26,7 +26,7 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // The paces are those of a processor that multiplies pairs no faster than
 // float32.
 var (
-	fwdPairPace = pace{start: 1100, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
+	fwdPairPace = pace{start: 400, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
 	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
 )
 

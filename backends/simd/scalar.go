@@ -99,7 +99,8 @@ func dotInHalves(x, y []float32) float32 {
 }
 
 // axpy adds to dst the sum over j in [0, n) of weights[j*every] * row j. Row j
-// begins at rows[j*step].
+// begins at rows[j*step]. Products are rounded by themselves, as dot's are: which of them a
+// compiler would fuse may differ from function to function, and axpyTwo and mixAt give the same bits.
 func axpy(dst, weights []float32, every, n int, rows []float32, step int) {
 	d := len(dst)
 	j := 0
@@ -107,13 +108,13 @@ func axpy(dst, weights []float32, every, n int, rows []float32, step int) {
 		w0, w1, w2, w3 := weights[j*every], weights[(j+1)*every], weights[(j+2)*every], weights[(j+3)*every]
 		r0, r1, r2, r3 := rows[j*step:][:d], rows[(j+1)*step:][:d], rows[(j+2)*step:][:d], rows[(j+3)*step:][:d]
 		for i := range dst {
-			dst[i] += w0*r0[i] + w1*r1[i] + w2*r2[i] + w3*r3[i]
+			dst[i] += float32(w0*r0[i]) + float32(w1*r1[i]) + float32(w2*r2[i]) + float32(w3*r3[i])
 		}
 	}
 	for ; j < n; j++ {
 		w, r := weights[j*every], rows[j*step:][:d]
 		for i := range dst {
-			dst[i] += w * r[i]
+			dst[i] += float32(w * r[i])
 		}
 	}
 }
@@ -129,8 +130,8 @@ func axpyTwo(dst0, dst1, weights0, weights1, rows []float32, step int) {
 		r0, r1, r2, r3 := rows[j*step:][:d], rows[(j+1)*step:][:d], rows[(j+2)*step:][:d], rows[(j+3)*step:][:d]
 		for i := range dst0 {
 			x0, x1, x2, x3 := r0[i], r1[i], r2[i], r3[i]
-			dst0[i] += a0*x0 + a1*x1 + a2*x2 + a3*x3
-			dst1[i] += b0*x0 + b1*x1 + b2*x2 + b3*x3
+			dst0[i] += float32(a0*x0) + float32(a1*x1) + float32(a2*x2) + float32(a3*x3)
+			dst1[i] += float32(b0*x0) + float32(b1*x1) + float32(b2*x2) + float32(b3*x3)
 		}
 	}
 }
@@ -181,7 +182,8 @@ const expLow, expHigh = -104, 89
 //
 // With 32*x*log2(e) = 32*n + k + f, n and k whole and |f| <= 1/2, it is 2^n * 2^(k/32)
 // times the Taylor polynomial of 2^(f/32), in float64 throughout so that the only
-// rounding that shows is the last one.
+// rounding that shows is the last one. No product is fused with a sum, so that the bits
+// are the same on every processor.
 func expWithin(x float64) float32 {
 	const (
 		c1 = math.Ln2 / 32 // (ln(2)/32)^k / k!
@@ -190,11 +192,11 @@ func expWithin(x float64) float32 {
 
 		round = 0x1.8p52 // its unit in the last place is 1, so adding it rounds to a whole number
 	)
-	y := x * (32 * math.Log2E)
+	y := float64(x * (32 * math.Log2E))
 	n := y + round
 	f, bits := y-(n-round), math.Float64bits(n)
 	t := math.Float64frombits(math.Float64bits(exp2Of32nds[bits%32]) + bits>>5<<52)
-	return float32(t + t*(f*(c1+f*(c2+f*c3))))
+	return float32(t + float64(t*(f*(c1+float64(f*(c2+float64(f*c3)))))))
 }
 
 // exp2Of32nds is 2^(k/32).

@@ -203,13 +203,13 @@ func mixAt(dst, weights, rows []float32, step int, at []int) {
 		w0, w1, w2, w3 := weights[j], weights[j+1], weights[j+2], weights[j+3]
 		r0, r1, r2, r3 := rows[at[j]*step:][:d], rows[at[j+1]*step:][:d], rows[at[j+2]*step:][:d], rows[at[j+3]*step:][:d]
 		for i := range dst {
-			dst[i] += w0*r0[i] + w1*r1[i] + w2*r2[i] + w3*r3[i]
+			dst[i] += float32(w0*r0[i]) + float32(w1*r1[i]) + float32(w2*r2[i]) + float32(w3*r3[i])
 		}
 	}
 	for ; j < len(at); j++ {
 		w, r := weights[j], rows[at[j]*step:][:d]
 		for i := range dst {
-			dst[i] += w * r[i]
+			dst[i] += float32(w * r[i])
 		}
 	}
 }

@@ -53,8 +53,8 @@ def beside(part, form, threads, ggml=False):
     return Group(part, form.spoken, threads, makers, [Line("ours", counted, at_least=SPEED)], form)
 
 
-def alone(form, threads, hold=True, kernel=""):
-    return lambda s: Ours(s.program(threads), form, s.seed, s.limit, kernel or s.kernel, s.folder, hold=hold)
+def alone(form, threads, hold=True, kernel="", like=""):
+    return lambda s: Ours(s.program(threads), form, s.seed, s.limit, kernel or s.kernel, s.folder, hold=hold, like=s.sides.get(like))
 
 
 def short(args, threads):
@@ -177,19 +177,19 @@ def plain_of(plain, threads, name, session):
 
 
 def decode(args, threads):
-    """Pages, a cache of half the size, and one that grows."""
+    """Pages, a cache of half the size, and one that grows. Pages lie in the memory of contiguous rows: times follow from where that is."""
     size = lambda n: max(64, n // 16) if args.small else n
     for dtype in ("f32", "bf16", "f16"):
         for b, m in ((1, size(4096)), (1, size(32768)), (8, size(4096))):
             form = Form(b, 32, 8, 1, m, 128, dtype)
-            paged = lambda page: alone(dataclasses.replace(form, page=page, kv_lens=(m,) * b), threads)
+            paged = lambda page: alone(dataclasses.replace(form, page=page, kv_lens=(m,) * b), threads, like="contiguous")
             makers = {"contiguous": alone(form, threads), "page 16": paged(16), "page 1": paged(1)}
             lines = [Line("page 16", ["contiguous"], at_most=1.05), Line("page 1", ["contiguous"], at_most=1.25)]
             yield Group("decode", form.spoken, threads, makers, lines)
     for m in (size(32768), size(131072)):
         makers, lines = {}, []
-        for name, form in {"kvbf16": Form(1, 32, 8, 1, m, 128, "f32", kv="bf16"), "bf16": Form(1, 32, 8, 1, m, 128, "bf16"),
-                           "f32": Form(1, 32, 8, 1, m, 128, "f32")}.items():
+        for name, form in {"kvbf16": Form(1, 32, 8, 1, m, 128, "f32", kv="bf16"), "kvf16": Form(1, 32, 8, 1, m, 128, "f32", kv="f16"),
+                           "bf16": Form(1, 32, 8, 1, m, 128, "bf16"), "f32": Form(1, 32, 8, 1, m, 128, "f32")}.items():
             makers[name] = alone(form, threads)
             makers[f"reading {name}"] = functools.partial(lambda name, s: Reading(s.sides[name]), name)
             lines.append(Line(name, [f"reading {name}"], at_least=0.85))

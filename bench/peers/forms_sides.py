@@ -81,7 +81,7 @@ class Program:
 class Ours(Side):
     """A cell of the program, with inputs of a file or, without, random ones of its own."""
 
-    def __init__(self, program, form, seed, limit, kernel="", folder=None, tensors=None, hold=False):
+    def __init__(self, program, form, seed, limit, kernel="", folder=None, tensors=None, hold=False, like=None):
         self.program, self.folder = program, folder
         request = {"problem": form.name, "pass": "bwd" if form.backward else "fwd", "kernel": kernel, "seed": seed, "limit": limit,
                    "hidden": form.hidden, "packed": form.packed, "hold": hold}
@@ -91,6 +91,8 @@ class Ours(Side):
             request["lens"] = form.lens
         if form.kv_lens:
             request["kvlens"] = form.kv_lens
+        if like:  # K and V share the memory of another side's
+            request["like"] = like.cell
         if tensors:
             request["file"] = str(folder / "in.safetensors")
             forms_problem.save(folder / "in.safetensors", tensors)

@@ -190,7 +190,7 @@ func TestServeDrains(t *testing.T) {
 	require.NoError(t, err)
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, s, time.Minute) }()
+	go func() { ended <- serve(ctx, listener, newFront(s), s, time.Minute) }()
 	c := newClient(t, "http://"+listener.Addr().String())
 	x := keys(t, 3)
 	errs := make(chan error, 1)

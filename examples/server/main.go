@@ -63,14 +63,19 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	}
 	debug.SetMemoryLimit(limits.Bytes + limits.Bytes/4 + 64<<20) // what is admitted, and some for the collector
 	fmt.Fprintf(w, "server: listening on http://%s\n", listener.Addr())
-	return serve(ctx, listener, NewServer(d, limits), *drain)
+	s := NewServer(d, limits)
+	return serve(ctx, listener, newFront(s), s, *drain)
+}
+
+// newFront returns what speaks HTTP for a server, and waits only so long for a client.
+func newFront(s *Server) *http.Server {
+	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, // a body must come before its request's deadline
+		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
 }
 
 // serve serves on a listener until the context is done, and then drains. While it
 // does, /healthz says so.
-func serve(ctx context.Context, listener net.Listener, s *Server, drain time.Duration) error {
-	front := &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, // a body must come before its request's deadline
-		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
+func serve(ctx context.Context, listener net.Listener, front *http.Server, s *Server, drain time.Duration) error {
 	failed := make(chan error, 1)
 	go func() { failed <- front.Serve(listener) }()
 	var err error

@@ -54,7 +54,8 @@ func (t storage) attend(scattered bool) {
 		"o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)"
 	if scattered {
 		name, rows = "attendAt", []string{
-			fmt.Sprintf("row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+%d more.", decodeKeys-1)}
+			"row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched, and nearer ones: the tables",
+			fmt.Sprintf("have ahead+%d more, and %d before.", decodeKeys-1, slices.Max(nearer))}
 		signature = "func(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, " +
 			"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)"
 	}
@@ -189,6 +190,9 @@ func (t storage) values(keys int, end *rowEnd, scattered bool) {
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
 	v := t.keyRows("v", "vdim", keys, scattered)
 	Label(label + "rows")
+	if scattered { // which has no register left for it
+		oStep = bytes(param("oStep"))
+	}
 	weights, vs, os := t.decodeTile()
 	for r := range os {
 		for i := range keys {
@@ -228,6 +232,9 @@ func (t storage) values(keys int, end *rowEnd, scattered bool) {
 		v.advance()
 		ADDQ(U32(uint32(t.vectorBytes*t.halves())), offset)
 	})
+	if scattered {
+		oStep = bytes(param("oStep"))
+	}
 	ADDQ(U32(uint32(t.decodeRows()*scoreBytes)), p)
 	LEAQ(Mem{Base: o, Index: oStep, Scale: uint8(t.decodeRows())}, o)
 	SUBQ(Imm(uint64(t.decodeRows())), left)

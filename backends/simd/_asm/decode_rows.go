@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -72,35 +70,58 @@ func (g *generator) evenRows(name, dim string, keys int) keyRows {
 	}
 }
 
-// scatteredRows lie where a table says. Those that are prefetched come row by row: lines of
-// a page come faster one after the other.
+// Rows are prefetched again when they are so many keys nearer: a processor may drop a prefetch where it has no place
+// for another line that is to come.
+var nearer = []int{0, 8, 16}
+
+// scatteredRows lie where a table says. Those that are prefetched come a line of each at a time, as with even rows:
+// many at once would leave no place for the loads that wait for the second-level cache.
 func (t storage) scatteredRows(name, dim string, keys int) keyRows {
 	const entry = 8
-	at, first := param(name+"At"), param(name)
+	at := param(name + "At")
 	rows := make([]GPVirtual, keys)
 	for i := range rows {
 		rows[i] = GP64()
 		MOVQ(Mem{Base: at, Disp: i * entry}, rows[i])
-		ADDQ(first, rows[i])
 	}
-	ahead, end, row := param("ahead"), param(dim), GP64()
+	ahead := param("ahead")
 	LEAQ(Mem{Base: at, Index: ahead, Scale: entry}, at)
-	for i := range keys {
-		MOVQ(Mem{Base: at, Disp: i * entry}, row)
-		ADDQ(first, row)
-		LEAQ(Mem{Base: row, Index: end, Scale: uint8(t.bytes)}, ahead)
-		prefetchLines(fmt.Sprintf("%sahead%d_%d", name, keys, i), row, ahead)
+	later, place := at, Mem{}
+	inTurns, prefetched, times := t.vectorBytes < line && keys == decodeKeys, keys, nearer
+	if inTurns {
+		prefetched /= 2
+		times = nearer[:1] // each pass over rows of Q prefetches again
+		place = AllocLocal(entry)
+		MOVQ(at, place)
 	}
-	var offset GPVirtual
+	var offset, others GPVirtual
 	return keyRows{
 		begin: func() (along, n GPVirtual) {
-			offset = GP64()
-			XORQ(offset, offset)
+			offset = param(name)
+			if inTurns {
+				later, others = GP64(), GP64()
+				MOVQ(place, later)
+				MOVQ(U32(uint32(prefetched*entry)), others)
+			}
 			return GP64(), param(dim)
 		},
-		prefetch: func() {},
-		row:      func(i int) Mem { return Mem{Base: rows[i], Index: offset, Scale: 1} },
-		advance:  func() { ADDQ(U32(uint32(t.vectorBytes)), offset) },
+		prefetch: func() {
+			row := GP64()
+			for _, before := range times {
+				for i := range prefetched {
+					MOVQ(Mem{Base: later, Disp: (i - before) * entry}, row)
+					PREFETCHT1(Mem{Base: row, Index: offset, Scale: 1})
+				}
+			}
+		},
+		row: func(i int) Mem { return Mem{Base: rows[i], Index: offset, Scale: 1} },
+		advance: func() {
+			ADDQ(U32(uint32(t.vectorBytes)), offset)
+			if inTurns {
+				ADDQ(others, later)
+				NEGQ(others)
+			}
+		},
 		end: func() {
 			ADDQ(Imm(uint64(keys*entry)), address(name+"At"))
 			SUBQ(Imm(uint64(keys)), address(name+"Keys"))

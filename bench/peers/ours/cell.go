@@ -28,8 +28,8 @@ type cell struct {
 var passes = map[string]flashkit.Pass{"fwd": flashkit.PassForward, "bwd": flashkit.PassBackward}
 
 // open makes a cell and calls it once. The backward pass gets O and LSE from a forward
-// pass on the kernel that dispatch chooses for that.
-func open(ctx context.Context, d *dispatch.Dispatcher, r *request) (*cell, reply, error) {
+// pass on the kernel that dispatch chooses for that. K and V share the memory of like's, unless it is nil.
+func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (*cell, reply, error) {
 	p, err := flashkit.ParseProblem(r.Problem)
 	if err != nil {
 		return nil, reply{}, err
@@ -41,6 +41,11 @@ func open(ctx context.Context, d *dispatch.Dispatcher, r *request) (*cell, reply
 	c := &cell{d: d, p: p, pass: pass}
 	if c.args, err = arguments(&p, pass, r); err != nil {
 		return nil, reply{}, err
+	}
+	if like != nil {
+		if err := errors.Join(share(&c.args.K, &like.args.K), share(&c.args.V, &like.args.V)); err != nil {
+			return nil, reply{}, err
+		}
 	}
 	if pass == flashkit.PassBackward {
 		if err := d.Forward(ctx, p, c.args); err != nil {
@@ -149,6 +154,22 @@ func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.A
 		}
 	}
 	return args, nil
+}
+
+// share gives t the memory of x, which has as many elements of the same type.
+func share(t, x *flashkit.Tensor) error {
+	s := t.Shape()
+	switch {
+	case t.DType() != x.DType() || t.Len() != x.Len():
+		return fmt.Errorf("like: %d elements of %v are not %d of %v", x.Len(), x.DType(), t.Len(), t.DType())
+	case t.DType() == flashkit.Float16:
+		*t = flashkit.F16(x.Uint16s(), s[0], s[1], s[2], s[3])
+	case t.DType() == flashkit.BFloat16:
+		*t = flashkit.BF16(x.Uint16s(), s[0], s[1], s[2], s[3])
+	default:
+		*t = flashkit.F32(x.Float32s(), s[0], s[1], s[2], s[3])
+	}
+	return nil
 }
 
 func inputs(path string) (*safetensors.File, error) {

@@ -43,6 +43,7 @@ type request struct {
 	Shapes  map[string][4]int // of Bias and Mask where they are not full
 	Hidden  float64           // how much of a random Mask is false
 	Leave   []string          // optional arguments to leave out
+	Like    int               // open: a cell whose memory K and V lie in, which has as many elements; 0 for memory of its own
 
 	Seconds float64 // time, read: so long
 	Limit   float64 // open: of the first call; overhead: of all
@@ -103,7 +104,7 @@ func run(ctx context.Context) (err error) {
 
 func (s *server) answer(ctx context.Context, r *request) (reply, error) {
 	if r.Op == "open" {
-		c, a, err := open(ctx, s.d, r)
+		c, a, err := open(ctx, s.d, r, s.cells[r.Like])
 		if err != nil {
 			return a, err
 		}

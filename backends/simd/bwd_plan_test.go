@@ -1,0 +1,34 @@
+//go:build (amd64 || arm64) && !noasm && !purego
+
+package simd
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A long sequence among short ones has the blocks that it has alone: many short ones do not make
+// up for workers that wait for few long blocks.
+func TestBlocksOfOneLongSequence(t *testing.T) {
+	const workers, rows, keys, least = 8, 256, 256, 128
+	alone := parsed(t, "b1-h4-g4-n2048-m2048-d64-f32")
+	one := plan{p: alone, call: alone.Ask(flashkit.PassBackward), workers: workers}
+	one.planBlocks(rows, keys, least)
+
+	p := parsed(t, "b8-h4-g4-n2048-m2048-d64-f32-ragged")
+	args := flashkit.NewArgs(p, flashkit.PassBackward)
+	lens := slices.Repeat([]int32{64}, p.Batch)
+	lens[4] = 2048
+	args.Seqs = &flashkit.Sequences{QLens: lens, KVLens: lens}
+	var c flashkit.Call
+	require.NoError(t, c.Set(p, flashkit.PassBackward, args))
+	many := plan{p: p, call: &c, workers: workers}
+	many.planBlocks(rows, keys, least)
+	assert.Equal(t, one.keys, many.keys)
+	assert.Less(t, one.keys, 2*keys)
+}
