@@ -77,9 +77,9 @@ func forget(x *flashkit.Call) {
 // copies are those of calls that were asked about, so that one allocates nothing.
 var copies = sync.Pool{New: func() any { return new(flashkit.Call) }}
 
-// smallTime is what a call takes that has no helper: to wake one takes about as long, and
+// smallTime is what a call takes that has no helper: to wake one may take as long, and
 // keeps a processor from others.
-const smallTime = 20 * time.Microsecond
+const smallTime = 12 * time.Microsecond
 
 // A sizing says which calls of a kernel are small. It remembers the last one, as a
 // prediction takes longer than to see that a call is like that.
