@@ -231,7 +231,9 @@ func (r *Rank) Kernels() []flashkit.Kernel {
 func (r *Rank) enqueued(k flashkit.Kernel) flashkit.Kernel {
 	name := k.Name
 	k.Run = func(ctx context.Context, c *flashkit.Call) error {
-		return r.gpu.Launch(ctx, r.compute, c.Problem, c.Pass, c.Args, cuda.Options{Kernel: name})
+		return r.pass(func(s *cuda.Stream) error {
+			return r.gpu.Launch(ctx, s, c.Problem, c.Pass, c.Args, cuda.Options{Kernel: name, Spare: r.spare})
+		})
 	}
 	return k
 }
