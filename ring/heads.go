@@ -10,19 +10,43 @@ import (
 // mostHeadParts is in how many parts K and V travel at most before an ordered forward pass on a device.
 const mostHeadParts = 4
 
-// A run of key heads, from one up to but not including another.
+// A headRun is key heads, from one up to but not including another.
 type headRun struct{ from, to int }
 
-// headParts cuts the key heads in parts. What has numbers of its own for each head is left whole.
-func (j *job) headParts() (list []headRun) {
-	n := min(mostHeadParts, j.p.KVHeads)
-	if s := j.p.Score; s.ALiBi || s.Bias || s.Mask || s.Sink {
-		n = min(1, n)
-	}
-	for i := range n {
-		list = append(list, headRun{j.p.KVHeads * i / n, j.p.KVHeads * (i + 1) / n})
+func (x headRun) len() int { return x.to - x.from }
+
+// runsOf cuts key heads in at most so many parts.
+func runsOf(heads, parts int) (list []headRun) {
+	parts = min(parts, heads)
+	for i := range parts {
+		list = append(list, headRun{heads * i / parts, heads * (i + 1) / parts})
 	}
 	return list
+}
+
+// A turn is what is computed at one time: a step, or of its key heads a run.
+type turn struct {
+	step  int
+	heads headRun
+}
+
+// turnsOf returns the turns of a call: the first step, and every other one in so many parts.
+func turnsOf(steps, heads, parts int) (list []turn) {
+	list = append(list, turn{0, headRun{0, heads}})
+	for t := 1; t < steps; t++ {
+		for _, x := range runsOf(heads, parts) {
+			list = append(list, turn{t, x})
+		}
+	}
+	return list
+}
+
+// headParts cuts the key heads in parts. What has numbers of its own for each head is left whole.
+func (j *job) headParts() []headRun {
+	if s := j.p.Score; s.ALiBi || s.Bias || s.Mask || s.Sink {
+		return runsOf(j.p.KVHeads, 1)
+	}
+	return runsOf(j.p.KVHeads, mostHeadParts)
 }
 
 // of returns those heads of a tensor that has so many for each key head.
@@ -31,8 +55,32 @@ func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 		return t
 	}
 	s := t.Shape()
-	s[1] = (x.to - x.from) * each
+	s[1] = x.len() * each
 	return window(t, min(t.Offset(0, x.from*each, 0), t.Len()), s)
+}
+
+// narrow makes a call one of those heads alone. Its keys, which travel so, have no others. It returns how
+// many heads there are for each key head.
+func (x headRun) narrow(p *flashkit.Problem, a *flashkit.Args) (group int) {
+	if group = p.Heads / max(1, p.KVHeads); x.len() == p.KVHeads {
+		return group
+	}
+	p.KVHeads, p.Heads = x.len(), x.len()*group
+	for _, t := range [...]*flashkit.Tensor{&a.Q, &a.O, &a.LSE, &a.DO, &a.DLSE, &a.DQ} {
+		*t = x.of(*t, group)
+	}
+	for _, t := range [...]*flashkit.Tensor{&a.Bias, &a.DBias, &a.Mask, &a.Slopes} {
+		*t = x.pairs(*t, group)
+	}
+	return group
+}
+
+// pairs is of for tensors whose heads may repeat.
+func (x headRun) pairs(t flashkit.Tensor, each int) flashkit.Tensor {
+	if !t.IsZero() && t.Shape()[1] == 1 {
+		return t
+	}
+	return x.of(t, each)
 }
 
 // orderedByHeads computes an ordered forward pass on a device: beside the kernels for some heads the keys
@@ -92,13 +140,10 @@ func (j *job) gatherHeads(e *exchange, w *flashkit.Args, heads headRun) {
 // attendHeads computes some heads of all of the rank's rows. Each call may begin while the one before
 // ends: they write rows or heads of their own.
 func (j *job) attendHeads(ctx context.Context, w *flashkit.Args, heads headRun, places []place, steps int) error {
-	group := j.p.Heads / max(1, j.p.KVHeads)
 	for i := range places {
 		p, sub := j.rowsOf(&places[i], w)
-		p.KVHeads = heads.to - heads.from
-		p.Heads = p.KVHeads * group
 		sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)
-		sub.Q, sub.O, sub.LSE = heads.of(sub.Q, group), heads.of(sub.O, group), heads.of(sub.LSE, group)
+		heads.narrow(&p, &sub)
 		j.dev.Beside()
 		if err := cmp.Or(j.compute(ctx, p, &sub, steps), j.math.err); err != nil {
 			return err

@@ -219,6 +219,7 @@ type job struct {
 	met     bool  // the ranks have agreed,
 	refused error // or have not
 	count   int   // of calls of kernels
+	turns   []turn
 
 	biasRepeats, maskRepeats bool // over the rows of all ranks
 }
