@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"context"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -16,6 +17,10 @@ type Device interface {
 	// Early reports whether the first step may be enqueued before the ranks have agreed and
 	// messages have begun: not where messages need multiprocessors, which that step takes.
 	Early() bool
+
+	// Arrived lets what is enqueued from now on begin after the first n messages that the rank
+	// receives of the exchange under way. It is asked only of a Device that is Early.
+	Arrived(ctx context.Context, n int) error
 
 	// Beside says that the next pass that is enqueued depends on nothing since the pass
 	// before it was enqueued, but for messages: it may begin while that one ends.

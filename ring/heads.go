@@ -94,6 +94,9 @@ func (j *job) orderedByHeads(ctx context.Context) (err error) {
 		return err
 	}
 	parts, places := j.headParts(), j.cut.places(j.rank, false)
+	if j.dev.Early() {
+		return j.orderedAtOnce(ctx, &w, parts, places)
+	}
 	var e exchange
 	for i := 0; i <= len(parts); i++ {
 		e = exchange{}
@@ -115,6 +118,31 @@ func (j *job) orderedByHeads(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// orderedAtOnce is orderedByHeads where the messages of one exchange arrive one by one.
+func (j *job) orderedAtOnce(ctx context.Context, w *flashkit.Args, parts []headRun, places []place) error {
+	var e exchange
+	var arrive []int // how many messages there are up to those of a part
+	for _, x := range parts {
+		j.gatherHeads(&e, w, x)
+		arrive = append(arrive, len(e.receive))
+	}
+	if err := j.start(ctx, &e); err != nil {
+		return err
+	}
+	at := Progress{Steps: len(parts) * len(places), From: -1}
+	for i, x := range parts {
+		err := j.watch(at, func() error { return j.dev.Arrived(ctx, arrive[i]) })
+		if err == nil {
+			err = j.attendHeads(ctx, w, x, places, at.Steps)
+		}
+		if err != nil {
+			j.giveUp(ctx, err)
+			return err
+		}
+	}
+	return j.wait(ctx, &e, at)
 }
 
 // gatherHeads adds to e the keys and values of some heads, which each rank sends to all.

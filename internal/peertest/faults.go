@@ -236,7 +236,7 @@ func slow(t *testing.T, tr Transport, ranks int) {
 	for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
 		d := ring.Device(r)
 		if r.Rank() == 1 {
-			d = &faulty{Device: r, fault: func() error { time.Sleep(1300 * time.Millisecond); return nil }}
+			d = &faulty{Device: r, silent: func() error { time.Sleep(1300 * time.Millisecond); return nil }}
 		}
 		return attend(t.Context(), r, d, small, o)
 	}) {

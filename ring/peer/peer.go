@@ -129,6 +129,18 @@ func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group
 // Early reports whether the copy engines move messages.
 func (r *Rank) Early() bool { return !r.over }
 
+// Arrived lets what the rank enqueues come after the first n messages that it receives, over the
+// copy engines.
+func (r *Rank) Arrived(ctx context.Context, n int) error {
+	g, ok := r.Group.(interface {
+		Arrived(ctx context.Context, n int) error
+	})
+	if !ok {
+		return errors.New("peer: another transport moves messages, all of an exchange at once")
+	}
+	return g.Arrived(ctx, n)
+}
+
 // Close leaves the group and gives back the rank's streams, when the GPU is done with them.
 func (r *Rank) Close() error {
 	if r.closed {
