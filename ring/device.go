@@ -96,10 +96,10 @@ func (s *slot) free() (err error) {
 	return err
 }
 
-// tensor returns a dense view of the slot.
-func (s *slot) tensor(t flashkit.DType, n [4]int) flashkit.Tensor {
+// tensor returns a dense view of the slot, from an element on that is a multiple of 64.
+func (s *slot) tensor(t flashkit.DType, from int, n [4]int) flashkit.Tensor {
 	if s.device != nil {
-		return s.device.Tensor(t, 0, n[0], n[1], n[2], n[3])
+		return s.device.Tensor(t, from, n[0], n[1], n[2], n[3])
 	}
-	return hostTensor(s.host, t, n)
+	return hostTensor(s.host[from*t.Size()/8:], t, n)
 }

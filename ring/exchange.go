@@ -111,10 +111,16 @@ func (j *job) keysFor(e *exchange, i int) (k, v flashkit.Tensor) {
 		return k, v
 	}
 	x := j.turns[i]
-	st, heads := &j.steps[x.step], x.heads.len()
+	st, n := &j.steps[x.step], [4]int{0, x.heads.len(), 0, j.p.Dim}
+	n[0], n[2] = st.need.nb, st.need.n
+	m := n
+	m[3] = j.p.VDim
 	e.to((j.rank+x.step)%j.size, x.heads.of(st.give.of(j.a.K), 1), x.heads.of(st.give.of(j.a.V), 1))
-	k = j.buffer(slotK0+i%2*2, j.p.KVType(), [4]int{st.need.nb, heads, st.need.n, j.p.Dim})
-	v = j.buffer(slotV0+i%2*2, j.p.KVType(), [4]int{st.need.nb, heads, st.need.n, j.p.VDim})
+	if x.heads.len() < j.p.KVHeads {
+		k, v = j.half(slotK1, i%2, j.p.KVType(), n), j.half(slotV1, i%2, j.p.KVType(), m)
+	} else {
+		k, v = j.buffer(slotK0+i%2*2, j.p.KVType(), n), j.buffer(slotV0+i%2*2, j.p.KVType(), m)
+	}
 	e.from((j.rank-x.step+j.size)%j.size, k, v)
 	return k, v
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // mostHeadParts is in how many parts K and V travel at most before an ordered forward pass on a device.
-const mostHeadParts = 4
+const mostHeadParts = 2
 
 // A headRun is key heads, from one up to but not including another.
 type headRun struct{ from, to int }
@@ -39,6 +39,21 @@ func turnsOf(steps, heads, parts int) (list []turn) {
 		}
 	}
 	return list
+}
+
+// half returns one of two buffers in a slot, each large enough for the keys of every turn but the first.
+func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor {
+	most := 0
+	for _, x := range j.turns[1:] {
+		need := &j.steps[x.step].need
+		most = max(most, need.nb*x.heads.len()*need.n*s[3])
+	}
+	const aligned = 64
+	most = (most + aligned - 1) / aligned * aligned
+	if j.buffer(slot, t, [4]int{1, 1, 2, most}).IsZero() {
+		return flashkit.Tensor{}
+	}
+	return j.slots[slot].tensor(t, which*most, s)
 }
 
 // headParts cuts the key heads in parts. What has numbers of its own for each head is left whole.

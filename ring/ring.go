@@ -320,5 +320,5 @@ func (r *Ring) buffer(slot int, t flashkit.DType, s [4]int) flashkit.Tensor {
 		r.math.fail(err)
 		return flashkit.Tensor{}
 	}
-	return r.slots[slot].tensor(t, s)
+	return r.slots[slot].tensor(t, 0, s)
 }
