@@ -12,6 +12,14 @@ import (
 // the problem's type where no more than two parts are added.
 type gradients struct{ dq, dk, dv, dbias flashkit.Tensor }
 
+// An addition is a part that will be added to a sum.
+type addition struct{ sum, part flashkit.Tensor }
+
+// gradientParts is in how many parts, of key heads, a step is computed whose gradients travel. One part is
+// computed, one goes out and one comes in at a time: of two parts that are three halves of a shard, and
+// when nothing is left to compute only the last half travels.
+const gradientParts = 2
+
 // backward computes the backward pass step by step. What a step gives the keys of another
 // rank goes back to it during the next step, and is added there.
 func (j *job) backward(ctx context.Context) error {
@@ -29,41 +37,31 @@ func (j *job) backward(ctx context.Context) error {
 		dq: j.sum(slotSumDQ, j.a.DQ, rows), dk: j.sum(slotSumDK, j.a.DK, keys), dv: j.sum(slotSumDV, j.a.DV, keys),
 		dbias: j.sum(slotSumBias, j.a.DBias, firstPart{}),
 	}
-	var now, arriving gradients // of the step's keys, then on their way; those that come
-	err := j.walk(ctx, func(t int, k, v flashkit.Tensor) error {
+	now := own               // of the turn's keys, then on their way
+	var arriving [2]addition // those of own keys that come
+	err := j.walk(ctx, gradientParts, func(i int, k, v flashkit.Tensor) error {
 		now = own
-		if t > 0 {
-			now.dk, now.dv = j.travelers(slotDK0+t%2*2, k.Shape(), v.Shape(), j.steps[t].one)
+		x := j.turns[i]
+		if x.step > 0 {
+			now.dk, now.dv = j.travelers(slotDK0+i%2*2, k.Shape(), v.Shape(), j.steps[x.step].one)
 		}
-		for i := range j.steps[t].calls {
-			x := &j.steps[t].calls[i]
-			if err := j.differentiate(ctx, x, k, v, t, &now, rows.all && t == 0, keys.all && t == 0); err != nil {
+		for c := range j.steps[x.step].calls {
+			if err := j.differentiate(ctx, &j.steps[x.step].calls[c], k, v, x, &now, rows.all && x.step == 0, keys.all && x.step == 0); err != nil {
 				return err
 			}
 		}
 		return nil
-	}, func(e *exchange, t int) {
-		if t < 2 {
-			return
+	}, func(e *exchange, i int) {
+		if i >= 2 {
+			arriving = j.gradientsFor(e, j.turns[i-1], &now, &own)
 		}
-		if len(j.steps[t-1].calls) > 0 {
-			e.to((j.rank-(t-1)+j.size)%j.size, now.dk, now.dv)
+	}, func() {
+		for i := range arriving {
+			if x := &arriving[i]; !isEmpty(x.part) {
+				j.math.add(x.sum, x.part)
+			}
 		}
-		if g := j.steps[t-1].give; g.n > 0 {
-			n := [4]int{g.nb, j.p.KVHeads, g.n, j.p.Dim}
-			m := n
-			m[3] = j.p.VDim
-			kind := j.travels(j.steps[t-1].giveOne)
-			arriving.dk, arriving.dv = j.buffer(slotDK2, kind, n), j.buffer(slotDV2, kind, m)
-			e.from((j.rank+t-1)%j.size, arriving.dk, arriving.dv)
-		}
-	}, func(t int) {
-		if !isEmpty(arriving.dk) {
-			g := j.steps[t-1].give
-			j.math.add(g.of(own.dk), arriving.dk)
-			j.math.add(g.of(own.dv), arriving.dv)
-			arriving = gradients{}
-		}
+		arriving = [2]addition{}
 	})
 	if err == nil {
 		err = j.sink(ctx)
@@ -76,6 +74,25 @@ func (j *job) backward(ctx context.Context) error {
 	}
 	j.round(&own)
 	return nil
+}
+
+// gradientsFor adds to e the gradients that travel after turn x: what the rank made for the keys of another,
+// and what another rank made for its own. It returns what to add when that has come.
+func (j *job) gradientsFor(e *exchange, x turn, now, own *gradients) (list [2]addition) {
+	st := &j.steps[x.step]
+	if len(st.calls) > 0 {
+		e.to((j.rank-x.step+j.size)%j.size, now.dk, now.dv)
+	}
+	if g := st.give; g.n > 0 {
+		n := [4]int{g.nb, x.heads.len(), g.n, j.p.Dim}
+		m := n
+		m[3] = j.p.VDim
+		kind := j.travels(st.giveOne)
+		list[0] = addition{x.heads.of(g.of(own.dk), 1), j.buffer(slotDK2, kind, n)}
+		list[1] = addition{x.heads.of(g.of(own.dv), 1), j.buffer(slotDV2, kind, m)}
+		e.from((j.rank+x.step)%j.size, list[0].part, list[1].part)
+	}
+	return list
 }
 
 // A firstPart says what of a sum the first call writes: all of it, so that it needs no zeros
@@ -142,21 +159,21 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 	return t
 }
 
-// differentiate computes one call of the backward pass and adds what it gives to g. A call
-// that is the first part of all rows or keys writes to the rank's outputs, whatever their
-// type.
-func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, t int, g *gradients, rows, keys bool) error {
-	from := j.from(t)
+// differentiate computes one call of the backward pass, of the heads of a turn, and adds what it gives to
+// g. A call that is the first part of all rows or keys writes to the rank's outputs, whatever their type.
+func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
+	from := j.from(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false
+	group := t.heads.narrow(&p, &sub)
 	at := x.k
 	at.r -= from
-	one := t > 0 && j.steps[t].one
+	one := t.step > 0 && j.steps[t.step].one
 	slot := slotDQ
 	if j.alternate(one && sub.DBias.IsZero()) {
 		slot = slotDQ1
 	}
-	if sub.DQ = x.q.of(j.a.DQ); !rows {
+	if !rows {
 		sub.DQ = j.buffer(slot, p.DType, sub.Q.Shape())
 	}
 	switch {
@@ -167,19 +184,20 @@ func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, 
 	default:
 		sub.DK, sub.DV = j.buffer(slotPK, p.DType, sub.K.Shape()), j.buffer(slotPV, p.DType, sub.V.Shape())
 	}
-	if !sub.DBias.IsZero() {
+	bias := sub.DBias
+	if !bias.IsZero() {
 		sub.DBias = j.buffer(slotBias, sub.Bias.DType(), sub.Bias.Shape())
 	}
 	if err := j.runner.Backward(ctx, p, &sub); err != nil {
 		return err
 	}
-	j.collect(rows, x.q.of(g.dq), sub.DQ)
+	j.collect(rows, t.heads.of(x.q.of(g.dq), group), sub.DQ)
 	if !one {
 		j.collect(keys, at.of(g.dk), sub.DK)
 		j.collect(keys, at.of(g.dv), sub.DV)
 	}
-	if !sub.DBias.IsZero() {
-		j.math.add(x.pair.of(g.dbias), sub.DBias)
+	if !bias.IsZero() {
+		j.math.add(t.heads.pairs(x.pair.of(g.dbias), group), sub.DBias)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"context"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -16,6 +17,10 @@ type Device interface {
 	// Early reports whether the first step may be enqueued before the ranks have agreed and
 	// messages have begun: not where messages need multiprocessors, which that step takes.
 	Early() bool
+
+	// Arrived lets what is enqueued from now on begin after the first n messages that the rank
+	// receives of the exchange under way. It is asked only of a Device that is Early.
+	Arrived(ctx context.Context, n int) error
 
 	// Beside says that the next pass that is enqueued depends on nothing since the pass
 	// before it was enqueued, but for messages: it may begin while that one ends.
@@ -91,10 +96,10 @@ func (s *slot) free() (err error) {
 	return err
 }
 
-// tensor returns a dense view of the slot.
-func (s *slot) tensor(t flashkit.DType, n [4]int) flashkit.Tensor {
+// tensor returns a dense view of the slot, from an element on that is a multiple of 64.
+func (s *slot) tensor(t flashkit.DType, from int, n [4]int) flashkit.Tensor {
 	if s.device != nil {
-		return s.device.Tensor(t, 0, n[0], n[1], n[2], n[3])
+		return s.device.Tensor(t, from, n[0], n[1], n[2], n[3])
 	}
-	return hostTensor(s.host, t, n)
+	return hostTensor(s.host[from*t.Size()/8:], t, n)
 }

@@ -104,45 +104,45 @@ func (j *job) tell(at Progress) {
 	}
 }
 
-// keysFor adds to e the keys that travel before step t: those of the rank that is t behind,
-// into buffers, and this rank's to the rank that is t ahead. It returns what arrives.
-func (j *job) keysFor(e *exchange, t int) (k, v flashkit.Tensor) {
-	if t >= len(j.steps) {
+// keysFor adds to e the keys that travel before turn i: those of the rank that is as many steps behind,
+// into buffers, and this rank's to the rank that is as far ahead. It returns what arrives.
+func (j *job) keysFor(e *exchange, i int) (k, v flashkit.Tensor) {
+	if i >= len(j.turns) {
 		return k, v
 	}
-	st := &j.steps[t]
-	e.to((j.rank+t)%j.size, st.give.of(j.a.K), st.give.of(j.a.V))
-	k = j.buffer(slotK0+t%2*2, j.p.KVType(), [4]int{st.need.nb, j.p.KVHeads, st.need.n, j.p.Dim})
-	v = j.buffer(slotV0+t%2*2, j.p.KVType(), [4]int{st.need.nb, j.p.KVHeads, st.need.n, j.p.VDim})
-	e.from((j.rank-t+j.size)%j.size, k, v)
+	x := j.turns[i]
+	st, n := &j.steps[x.step], [4]int{0, x.heads.len(), 0, j.p.Dim}
+	n[0], n[2] = st.need.nb, st.need.n
+	m := n
+	m[3] = j.p.VDim
+	e.to((j.rank+x.step)%j.size, x.heads.of(st.give.of(j.a.K), 1), x.heads.of(st.give.of(j.a.V), 1))
+	if x.heads.len() < j.p.KVHeads {
+		k, v = j.half(slotK1, i%2, j.p.KVType(), n), j.half(slotV1, i%2, j.p.KVType(), m)
+	} else {
+		k, v = j.buffer(slotK0+i%2*2, j.p.KVType(), n), j.buffer(slotV0+i%2*2, j.p.KVType(), m)
+	}
+	e.from((j.rank-x.step+j.size)%j.size, k, v)
 	return k, v
 }
 
-// walk does the steps. Beside step t, which work computes, travel the keys of step t+1 and
-// what behind adds, of step t-1; arrived is told when they are there. One step more has
-// nothing but what travels.
-func (j *job) walk(ctx context.Context, work func(t int, k, v flashkit.Tensor) error, behind func(e *exchange, t int), arrived func(t int)) error {
+// walk does the steps, each in so many parts. Beside turn i, which work computes, travel the keys of the
+// next one and what behind adds, of the one before; arrived is told when they are there. One turn more
+// has nothing but what travels.
+func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange
+	j.turns = turnsOf(len(j.steps), j.p.KVHeads, parts)
 	k, v := j.a.K, j.a.V
-	last := len(j.steps)
-	for t := 0; t <= last; t++ {
+	last := len(j.turns)
+	for i := 0; i <= last; i++ {
 		ahead = exchange{}
-		nextK, nextV := j.keysFor(&ahead, t+1)
+		nextK, nextV := j.keysFor(&ahead, i+1)
 		if behind != nil {
-			behind(&ahead, t)
+			behind(&ahead, i)
 		}
 		err := j.math.err // of a buffer
-		compute := func() {
-			if err == nil && t < last && len(j.steps[t].calls) > 0 {
-				begin := time.Now()
-				err = cmp.Or(work(t, k, v), j.math.err)
-				j.stats.Compute += time.Since(begin)
-				j.stats.Steps++
-			}
-		}
 		early := !j.met
 		if early {
-			compute()
+			err = j.turn(i, k, v, err, work)
 		}
 		if err == nil {
 			if err := j.meet(ctx); err != nil {
@@ -153,26 +153,54 @@ func (j *job) walk(ctx context.Context, work func(t int, k, v flashkit.Tensor) e
 			}
 		}
 		if !early {
-			compute()
+			err = j.turn(i, k, v, err, work)
 		}
 		if err != nil {
 			j.giveUp(ctx, err)
 			return err
 		}
-		if err := j.wait(ctx, &ahead, Progress{Step: min(t+1, last), Steps: last}); err != nil {
+		if err := j.wait(ctx, &ahead, Progress{Step: j.stepsDone(i), Steps: len(j.steps)}); err != nil {
 			return err
 		}
 		if arrived != nil {
-			arrived(t)
+			arrived()
 		}
-		if t < last {
-			next := Progress{Step: t + 1, Steps: last, From: -1}
-			if t+1 < last && j.steps[t+1].need.n > 0 {
-				next.From = (j.rank - t - 1 + j.size) % j.size
-			}
-			j.tell(next)
-		}
+		j.tellTurn(i)
 		k, v = nextK, nextV
 	}
 	return nil
+}
+
+// turn computes turn i, unless there was an error or it has nothing to compute.
+func (j *job) turn(i int, k, v flashkit.Tensor, err error, work func(i int, k, v flashkit.Tensor) error) error {
+	if err != nil || i == len(j.turns) || len(j.steps[j.turns[i].step].calls) == 0 {
+		return err
+	}
+	begin := time.Now()
+	err = cmp.Or(work(i, k, v), j.math.err)
+	j.stats.Compute += time.Since(begin)
+	if j.turns[i].heads.to == j.p.KVHeads {
+		j.stats.Steps++
+	}
+	return err
+}
+
+// stepsDone returns how many steps are done after turn i.
+func (j *job) stepsDone(i int) int {
+	if i+1 < len(j.turns) {
+		return j.turns[i+1].step
+	}
+	return len(j.steps)
+}
+
+// tellTurn reports that a step is done, if turn i was the last one of it.
+func (j *job) tellTurn(i int) {
+	if i == len(j.turns) || j.turns[i].heads.to != j.p.KVHeads {
+		return
+	}
+	x := Progress{Step: j.stepsDone(i), Steps: len(j.steps), From: -1}
+	if x.Step < x.Steps && j.steps[x.Step].need.n > 0 {
+		x.From = (j.rank - x.Step + j.size) % j.size
+	}
+	j.tell(x)
 }

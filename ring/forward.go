@@ -32,7 +32,7 @@ func (j *job) forward(ctx context.Context) error {
 	if !fresh {
 		j.begin(o)
 	}
-	err := j.walk(ctx, func(t int, k, v flashkit.Tensor) error {
+	err := j.walk(ctx, 1, func(t int, k, v flashkit.Tensor) error {
 		for i := range j.steps[t].calls {
 			x, first := &j.steps[t].calls[i], fresh && t == 0
 			if err := j.attend(ctx, x, k, v, j.from(t), first, o); err != nil {

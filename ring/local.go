@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -56,7 +58,7 @@ func LocalOver(movers []Mover) ([]Group, error) {
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
 		// A rank is at most one exchange ahead of another that it sends to.
-		h.lines[i] = line{make(chan *parcel, 4), make(chan []byte, 2)}
+		h.lines[i] = line{make(chan *parcel, 2*mostHeadParts), make(chan []byte, 2)}
 	}
 	groups := make([]Group, size)
 	for r := range groups {
@@ -137,12 +139,9 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 	for r := range l.hub.size {
 		theirs := own
 		if r != l.rank {
-			select {
-			case theirs = <-l.from(r).bytes:
-			case <-ctx.Done():
-				return l.gaveUp(ctx)
-			case <-l.hub.broken:
-				return l.hub.err
+			var err error
+			if theirs, err = next(ctx, l, l.from(r).bytes); err != nil {
+				return err
 			}
 		}
 		if n := copy(all[r*len(mine):][:len(mine)], theirs); n != len(theirs) {
@@ -156,14 +155,15 @@ func (l *local) Start(ctx context.Context, send, receive []Message) error {
 	if l.closed {
 		return errClosed
 	}
+	if err := l.Err(); err != nil {
+		return err
+	}
 	l.receive = receive
 	if l.mover != nil {
 		var err error
 		if l.ready, err = l.mover.Ready(); err != nil {
 			return err
 		}
-		l.got = make(chan error, 1)
-		go func(got chan<- error) { got <- l.takeAll(ctx) }(l.got)
 	}
 	for _, m := range send {
 		p := &parcel{tensors: m.Tensors, done: make(chan struct{}), ready: l.ready}
@@ -176,7 +176,62 @@ func (l *local) Start(ctx context.Context, send, receive []Message) error {
 			return l.hub.err
 		}
 	}
+	if l.mover != nil {
+		l.takeBeside(ctx)
+	}
 	return nil
+}
+
+// takeBeside receives what is there or comes soon, and the rest beside the rank's other work.
+func (l *local) takeBeside(ctx context.Context) {
+	l.got = make(chan error, 1)
+	for i := range l.receive {
+		p, ok := soon(l.from(l.receive[i].Peer).parcels)
+		if !ok {
+			go func(got chan<- error, rest []Message) { got <- l.takeAll(ctx, rest) }(l.got, l.receive[i:])
+			return
+		}
+		if err := l.accept(p, l.receive[i]); err != nil {
+			l.got <- err
+			return
+		}
+	}
+	l.got <- nil
+}
+
+// patience is how long a rank with a device looks for another before it sleeps: who sleeps wakes later
+// than most ranks are late.
+const patience = 100 * time.Microsecond
+
+// soon returns what comes over a channel within patience, if anything does.
+func soon[T any](c <-chan T) (x T, ok bool) {
+	for begin := time.Now(); ; runtime.Gosched() {
+		select {
+		case x = <-c:
+			return x, true
+		default:
+			if time.Since(begin) > patience {
+				return x, false
+			}
+		}
+	}
+}
+
+// next returns what comes over a channel, or a zero value from one that was closed.
+func next[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
+	if l.mover != nil {
+		if x, ok := soon(c); ok {
+			return x, nil
+		}
+	}
+	select {
+	case x = <-c:
+		return x, nil
+	case <-ctx.Done():
+		return x, l.gaveUp(ctx)
+	case <-l.hub.broken:
+		return x, l.hub.err
+	}
 }
 
 func (l *local) Wait(ctx context.Context) error {
@@ -201,6 +256,19 @@ func (l *local) Wait(ctx context.Context) error {
 	return err
 }
 
+// Arrived lets what the rank enqueues come after the first n messages that it receives.
+func (l *local) Arrived(ctx context.Context, n int) error {
+	if err := l.received(ctx); err != nil {
+		return err
+	}
+	for _, c := range l.copied[:n] {
+		if err := l.after(c, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // after lets what this rank enqueues come after a copy.
 func (l *local) after(copied Mark, received bool) error {
 	if copied == nil {
@@ -214,12 +282,8 @@ func (l *local) wait(ctx context.Context) error {
 		return err
 	}
 	for _, p := range l.sent {
-		select {
-		case <-p.done:
-		case <-ctx.Done():
-			return l.gaveUp(ctx)
-		case <-l.hub.broken:
-			return l.hub.err
+		if _, err := next(ctx, l, p.done); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -228,10 +292,14 @@ func (l *local) wait(ctx context.Context) error {
 // received waits for what is received, or receives it.
 func (l *local) received(ctx context.Context) error {
 	if l.mover == nil {
-		return l.takeAll(ctx)
+		return l.takeAll(ctx, l.receive)
 	}
 	if l.got == nil {
 		return nil
+	}
+	if err, ok := soon(l.got); ok {
+		l.got = nil
+		return err
 	}
 	select {
 	case err := <-l.got:
@@ -242,16 +310,12 @@ func (l *local) received(ctx context.Context) error {
 	}
 }
 
-// takeAll receives.
-func (l *local) takeAll(ctx context.Context) error {
-	for _, m := range l.receive {
+// takeAll receives messages.
+func (l *local) takeAll(ctx context.Context, list []Message) error {
+	for _, m := range list {
 		select {
 		case p := <-l.from(m.Peer).parcels:
-			if !p.state.CompareAndSwap(offered, taken) {
-				<-l.hub.broken
-				return l.hub.err
-			}
-			if err := l.take(p, m); err != nil {
+			if err := l.accept(p, m); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -261,6 +325,15 @@ func (l *local) takeAll(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// accept takes a parcel, unless its sender has withdrawn it.
+func (l *local) accept(p *parcel, m Message) error {
+	if !p.state.CompareAndSwap(offered, taken) {
+		<-l.hub.broken
+		return l.hub.err
+	}
+	return l.take(p, m)
 }
 
 // take copies what was sent.

@@ -23,19 +23,23 @@ func (j *job) ordered(ctx context.Context) error {
 }
 
 func (j *job) orderedForward(ctx context.Context) error {
-	w := j.a
-	if err := j.gather(ctx, slotAllK, byKeys, &w.K, &w.V); err != nil {
-		return err
-	}
 	if j.p.Ragged && !j.p.Carry {
 		j.math.zero(j.a.O)
 		if !j.a.LSE.IsZero() {
 			j.math.fill(j.a.LSE, float32(math.Inf(-1)))
 		}
 	}
-	for _, x := range j.cut.places(j.rank, false) {
-		p, sub := j.rowsOf(&x, &w)
-		if err := j.compute(ctx, p, &sub); err != nil {
+	if j.dev != nil {
+		return j.orderedByHeads(ctx)
+	}
+	w := j.a
+	if err := j.gather(ctx, slotAllK, byKeys, &w.K, &w.V); err != nil {
+		return err
+	}
+	places := j.cut.places(j.rank, false)
+	for i := range places {
+		p, sub := j.rowsOf(&places[i], &w)
+		if err := j.compute(ctx, p, &sub, len(places)); err != nil {
 			return err
 		}
 	}
@@ -68,14 +72,15 @@ func (j *job) orderedBackward(ctx context.Context) error {
 	}
 	own := j.a
 	own.K, own.V = w.K, w.V
-	for _, x := range j.cut.places(j.rank, false) {
+	rows, keys := j.cut.places(j.rank, false), j.cut.places(j.rank, true)
+	steps := len(rows) + max(1, len(keys))
+	for _, x := range rows {
 		p, sub := j.rowsOf(&x, &own)
 		sub.DK, sub.DV = j.buffer(slotPK, p.DType, sub.K.Shape()), j.buffer(slotPV, p.DType, sub.V.Shape())
-		if err := j.compute(ctx, p, &sub); err != nil {
+		if err := j.compute(ctx, p, &sub, steps); err != nil {
 			return err
 		}
 	}
-	keys := j.cut.places(j.rank, true)
 	if !j.a.DSink.IsZero() {
 		j.math.zero(j.a.DSink) // of no batch
 	}
@@ -85,22 +90,19 @@ func (j *job) orderedBackward(ctx context.Context) error {
 	for _, x := range keys {
 		p, sub := j.keysOf(&x, &w)
 		sub.DSink = j.a.DSink
-		if err := j.compute(ctx, p, &sub); err != nil {
+		if err := j.compute(ctx, p, &sub, steps); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+// compute runs the kernel, for one of so many steps.
+func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args, steps int) error {
 	begin := time.Now()
 	err := j.kernel.Compute(ctx, p, args)
 	j.stats.Compute += time.Since(begin)
 	if j.stats.Steps++; err == nil {
-		steps := len(j.cut.places(j.rank, false))
-		if j.pass == flashkit.PassBackward {
-			steps += max(1, len(j.cut.places(j.rank, true)))
-		}
 		j.tell(Progress{Step: j.stats.Steps, Steps: max(steps, j.stats.Steps), From: -1})
 	}
 	return err

@@ -106,27 +106,33 @@ func Predict(p flashkit.Problem, seqs *flashkit.Sequences, size int, pass flashk
 
 // predict returns the plan of one rank.
 func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) {
-	steps := c.steps(rank)
-	keys := int64(c.p.Dim+c.p.VDim) * int64(c.p.KVHeads)
-	message := func(k part, size int) int64 { return int64(k.nb) * int64(k.n) * keys * int64(size) }
+	steps, parts := c.steps(rank), 1
+	if pass == flashkit.PassBackward {
+		parts = gradientParts
+	}
+	turns := turnsOf(len(steps), c.p.KVHeads, parts)
+	message := func(k part, heads headRun, size int) int64 {
+		return int64(k.nb) * int64(k.n) * int64(c.p.Dim+c.p.VDim) * int64(heads.len()) * int64(size)
+	}
 	size := c.p.KVType().Size()
 	var travel, hidden time.Duration
 	var most, back int64
-	for t := 0; t <= len(steps); t++ {
+	for i := 0; i <= len(turns); i++ {
 		var s PlannedStep
-		var out, in int64 // beside step t: keys for the next, gradients of the one before
+		var out, in int64 // beside turn i: keys for the next, gradients of the one before
 		messages := 0
-		if t < len(steps) {
-			for i := range steps[t].calls {
-				s.Compute += m.Overhead + seconds(flops(&steps[t].calls[i], pass)/m.FLOPs)
-			}
+		if i < len(turns) {
+			s.Compute = c.turnTakes(&steps[turns[i].step], turns[i].heads, pass, m)
 		}
-		if t+1 < len(steps) {
-			out, in = message(steps[t+1].give, size), message(steps[t+1].need, size)
+		if i+1 < len(turns) {
+			next := &turns[i+1]
+			out, in = message(steps[next.step].give, next.heads, size), message(steps[next.step].need, next.heads, size)
 			most, messages = max(most, in), 1
 		}
-		if pass == flashkit.PassBackward && t >= 2 {
-			theirs, ours := message(steps[t-1].need, c.gradientSize(steps[t-1].one)), message(steps[t-1].give, c.gradientSize(steps[t-1].giveOne))
+		if pass == flashkit.PassBackward && i >= 2 {
+			last := &turns[i-1]
+			st := &steps[last.step]
+			theirs, ours := message(st.need, last.heads, c.gradientSize(st.one)), message(st.give, last.heads, c.gradientSize(st.giveOne))
 			out, in = out+theirs, in+ours
 			back, messages = max(back, theirs, ours), messages+1
 		}
@@ -145,11 +151,20 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 	if x.Hidden = 1; travel > 0 {
 		x.Hidden = float64(hidden) / float64(travel)
 	}
-	if x.Memory = 2 * most; len(steps) == 2 {
+	if x.Memory = 2 * most; len(turns) == 2 {
 		x.Memory = most
 	}
 	x.Memory += 3 * back
 	return x
+}
+
+// turnTakes predicts the time of kernels for some heads of a step.
+func (c *Cut) turnTakes(s *step, heads headRun, pass flashkit.Pass, m Machine) (t time.Duration) {
+	part := float64(heads.len()) / float64(max(1, c.p.KVHeads))
+	for i := range s.calls {
+		t += m.Overhead + seconds(part*flops(&s.calls[i], pass)/m.FLOPs)
+	}
+	return t
 }
 
 // gradientSize returns the bytes of an element of the gradients of a step's keys that travel.

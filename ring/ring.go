@@ -219,6 +219,7 @@ type job struct {
 	met     bool  // the ranks have agreed,
 	refused error // or have not
 	count   int   // of calls of kernels
+	turns   []turn
 
 	biasRepeats, maskRepeats bool // over the rows of all ranks
 }
@@ -319,5 +320,5 @@ func (r *Ring) buffer(slot int, t flashkit.DType, s [4]int) flashkit.Tensor {
 		r.math.fail(err)
 		return flashkit.Tensor{}
 	}
-	return r.slots[slot].tensor(t, s)
+	return r.slots[slot].tensor(t, 0, s)
 }

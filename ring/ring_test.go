@@ -256,9 +256,12 @@ func TestWhatTravels(t *testing.T) {
 	require.EqualValues(t, 3*shard/2, got, "the last 32 keys to the rank that follows")
 	got, _ = sent("b4-h4-g1-n64-m64-d16-f32-ragged", &flashkit.Sequences{QStarts: []int32{0, 64, 128, 192, 256}, KVStarts: []int32{0, 64, 128, 192, 256}}, flashkit.PassForward)
 	require.Zero(t, got)
-	// Beside two shards of keys the backward pass has, of a shard's keys: the gradients of the
-	// step, of the step before and those that arrive; and one call's DQ. They have the type of
-	// the problem where one call makes all of them.
+	// The backward pass computes half of the key heads at a time. It has keys of two halves, and gradients of
+	// three: of this half, of the one before and those that arrive; and one call's DQ.
+	_, memory = sent("b1-h4-g2-n256-m256-d16-f32", nil, flashkit.PassBackward)
+	require.EqualValues(t, (2+3)*shard+2*64*16*4, memory)
+	require.LessOrEqual(t, memory-2*64*16*4, int64((2+2)*2*shard), "two shards of keys, two of gradients")
+	// One key head has no halves. Gradients have the type of the problem where one call makes all of them.
 	_, memory = sent("b1-h4-g1-n256-m256-d16-f32", nil, flashkit.PassBackward)
 	require.EqualValues(t, (2+3)*shard+4*64*16*4, memory)
 	_, memory = sent("b1-h4-g1-n256-m256-d16-bf16", nil, flashkit.PassBackward)

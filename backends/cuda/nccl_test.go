@@ -48,12 +48,13 @@ func TestNCCLOnFake(t *testing.T) {
 
 func TestNCCLFaultsOnFake(t *testing.T) {
 	gpus, s, o := standIn(t, 8)
-	peertest.Faults(t, peertest.NCCL(gpus, o))
+	peertest.Faults(t, peertest.NCCL(gpus, o), 8)
 	if testing.Short() {
 		return
 	}
+	peertest.Faults(t, peertest.NCCL(gpus, o), 2)
 	s.Remote = true // as over a network
-	peertest.Faults(t, peertest.NCCL(gpus, o))
+	peertest.Faults(t, peertest.NCCL(gpus, o), 8)
 }
 
 // Processes that have nothing but NCCL: it gathers too. Who waits for a rank that hangs ends at the
@@ -72,8 +73,8 @@ func TestNCCLLaunchedOnFake(t *testing.T) {
 	}
 	seed := peertest.Seed(t)
 	peertest.Problems(t, peertest.Launched(gpus, o), []int{1, 2, 4}, seed, n, true)
-	peertest.Hangs(t, peertest.Launched(gpus, o), 0)
-	peertest.Hangs(t, peertest.Launched(gpus, o), 1)
+	peertest.Hangs(t, peertest.Launched(gpus, o), 3, 0)
+	peertest.Hangs(t, peertest.Launched(gpus, o), 3, 1)
 	peertest.Problems(t, peertest.Launched(gpus, o), []int{3}, seed, 1, true)
 }
 

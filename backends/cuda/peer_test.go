@@ -20,5 +20,5 @@ func TestPeersOnFake(t *testing.T) {
 
 func TestPeerFaultsOnFake(t *testing.T) {
 	gpus, _ := cuda.OpenFakes(t, 2)
-	peertest.Faults(t, peertest.Peers(gpus))
+	peertest.Faults(t, peertest.Peers(gpus), 8)
 }

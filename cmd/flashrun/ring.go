@@ -262,7 +262,7 @@ type ringResult struct {
 	Ordered    bool      `json:"ordered"`
 	Backward   bool      `json:"backward"`
 	Seconds    float64   `json:"seconds"`                   // the median, of the slowest rank
-	One        float64   `json:"one_seconds"`               // of rank 0 alone with the whole
+	One        float64   `json:"one_seconds"`               // of rank 0 alone with the whole; of GPUs of the fastest one
 	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
 	Forward    float64   `json:"forward_seconds,omitempty"` // of that, where both passes are computed
 	OneForward float64   `json:"one_forward_seconds,omitempty"`

@@ -117,28 +117,24 @@ func (f *ringFlags) gpu(ctx context.Context, g *peer.Rank, p *ringProblem, stder
 	return r, f.predict(p, r)
 }
 
-// An alone is the whole on one GPU, which rank 0 times in turns with all ranks, as what a GPU
-// does in a second depends on how warm it is.
+// An alone is the whole on one GPU, which every rank times at the same time, in turns with all
+// ranks together: what a GPU does in a second depends on how warm it is, so all are kept equally busy, and
+// what counts is the second of two times in a row.
 type alone struct {
 	f              *ringFlags
 	ctx            context.Context
 	rank           *peer.Rank
 	p              *ringProblem
-	args           *peer.Args // of no tensors on other ranks
+	args           *peer.Args
 	both, forwards []time.Duration
 }
 
-// alongside returns that, after a first time, which loads the kernels. To compare, the other
-// ranks compute it once.
+// alongside returns that, after a first time, which loads the kernels.
 func (f *ringFlags) alongside(ctx context.Context, g *peer.Rank, p *ringProblem, whole *flashkit.Args) (x *alone, err error) {
 	x = &alone{f: f, ctx: ctx, rank: g, p: p}
-	switch {
-	case g.Rank() != 0 && !f.check:
-		x.args, err = g.Upload(new(flashkit.Args))
-		return x, err
-	case whole != nil:
+	if whole != nil {
 		x.args, err = g.Upload(whole)
-	default:
+	} else {
 		x.args, err = f.filled(g, p, tokens(p, p.QLen), tokens(p, p.KVLen))
 	}
 	if err != nil {
@@ -168,24 +164,28 @@ func (x *alone) once() (forward, all time.Duration, err error) {
 	return forward, time.Since(begin), err
 }
 
-// run is once on rank 0.
+// run is once, twice.
 func (x *alone) run() error {
-	if x.rank.Rank() != 0 {
-		return nil
+	if _, _, err := x.once(); err != nil {
+		return err
 	}
 	forward, all, err := x.once()
 	x.forwards, x.both = append(x.forwards, forward), append(x.both, all)
 	return err
 }
 
-// say adds the medians to what rank 0 says.
-func (x *alone) say(r *ringResult) {
-	if len(x.both) == 0 {
-		return
+// say adds the medians of the fastest rank to what all say.
+func (x *alone) say(r *ringResult) error {
+	all, err := gatherAll(x.ctx, x.rank, [5]float64{medianSeconds(x.both), medianSeconds(x.forwards)})
+	for i, a := range all {
+		if i == 0 || a[0] < r.One {
+			r.One = a[0]
+		}
+		if x.f.backward && (i == 0 || a[1] < r.OneForward) {
+			r.OneForward = a[1]
+		}
 	}
-	if r.One = medianSeconds(x.both); x.f.backward {
-		r.OneForward = medianSeconds(x.forwards)
-	}
+	return err
 }
 
 // back copies what the passes wrote to the host.

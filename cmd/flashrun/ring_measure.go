@@ -28,8 +28,8 @@ func (f *ringFlags) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatc
 }
 
 // measure computes the passes and tells all ranks how long it took. before is called before each
-// time, say when all are over.
-func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult, before func() error, say func(*ringResult)) error {
+// time, after which the passes are computed once more first; say when all are over.
+func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult, before func() error, say func(*ringResult) error) error {
 	var took []time.Duration
 	var sent int64
 	var wait, compute time.Duration
@@ -42,6 +42,9 @@ func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p f
 		forwardTook := time.Duration(0)
 		if before != nil {
 			if err := before(); err != nil {
+				return err
+			}
+			if err := f.passes(ctx, p, shard, x.Forward, x.Backward); err != nil {
 				return err
 			}
 		}
@@ -75,8 +78,8 @@ func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p f
 			r.Forward = max(r.Forward, a[3])
 		}
 	}
-	if say != nil {
-		say(r)
+	if say != nil && err == nil {
+		err = say(r)
 	}
 	r.Efficiency = r.One / (float64(r.Ranks) * r.Seconds)
 	return err

@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// The transports of ranks on GPUs. auto is that of those that ran on GPUs: peer in one process.
+// The transports of ranks on GPUs. auto is the fastest: peer in one process.
 const (
 	transportAuto = "auto"
 	transportPeer = "peer"

@@ -35,9 +35,6 @@ type piece struct {
 // A copied is a tensor that is received in other memory, as its rows do not lie close.
 type copied struct{ to, from flashkit.Tensor }
 
-// mostPieces is how many messages one tensor is worth.
-const mostPieces = 64
-
 // Start begins to send and to receive. It returns when all is enqueued on the GPU, so that the kernels
 // that follow do not take the multiprocessors before, or after a moment: the first messages between two
 // ranks wait until both have begun.
@@ -201,18 +198,16 @@ func (x *exchange) cut(s *cuda.Stream, list []ring.Message, send bool) error {
 	return nil
 }
 
-// add makes pieces of a tensor, in whose number both ranks agree as it depends on the shape alone: the
-// rows of each head, or all in one. What does not lie so is copied.
+// add makes a piece of a tensor: all of it at once, as NCCL moves a few large messages faster than many
+// small ones, and as both ranks must agree and know only the shape of each other's tensor. One whose
+// elements do not follow each other is copied.
 func (x *exchange) add(s *cuda.Stream, t flashkit.Tensor, peer int, send bool) error {
-	n, size, strides := t.Shape(), t.DType().Size(), t.Strides()
+	n, size := t.Shape(), t.DType().Size()
 	bytes := n[0] * n[1] * n[2] * n[3] * size
 	if bytes == 0 {
 		return nil
 	}
-	each := n[0]*n[1] <= mostPieces
-	rows := strides[2] == n[3] || n[2] == 1
-	heads := (strides[1] == n[2]*n[3] || n[1] == 1) && (strides[0] == n[1]*n[2]*n[3] || n[0] == 1)
-	if !rows || !each && !heads {
+	if !isDense(&t) {
 		m, err := x.group.stage(x.staged, bytes)
 		if err != nil {
 			return err
@@ -226,14 +221,18 @@ func (x *exchange) add(s *cuda.Stream, t flashkit.Tensor, peer int, send bool) e
 		}
 		t = dense
 	}
-	if !each {
-		x.pieces = append(x.pieces, piece{t.Address(), bytes, peer, send})
-		return nil
-	}
-	for b := range n[0] {
-		for h := range n[1] {
-			x.pieces = append(x.pieces, piece{t.Address() + uintptr(t.Offset(b, h, 0)*size), n[2] * n[3] * size, peer, send})
-		}
-	}
+	x.pieces = append(x.pieces, piece{t.Address(), bytes, peer, send})
 	return nil
+}
+
+// isDense reports whether the elements of a tensor follow each other.
+func isDense(t *flashkit.Tensor) bool {
+	n, strides, next := t.Shape(), t.Strides(), 1
+	for d := 3; d >= 0; d-- {
+		if n[d] != 1 && strides[d] != next {
+			return false
+		}
+		next *= n[d]
+	}
+	return true
 }

@@ -2,24 +2,36 @@ package nccl_test
 
 import (
 	"errors"
+	"os"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/internal/peertest"
+	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/nccl"
+	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// openAll opens the GPUs of this machine, or skips the test, as it does without NCCL.
-func openAll(t *testing.T) []*cuda.Backend {
+// openAll opens the GPUs of this machine, at least so many, or skips the test, as it does without NCCL.
+func openAll(t *testing.T, least int) []*cuda.Backend {
 	if _, err := nccl.Version(nccl.Options{}); errors.Is(err, nccl.ErrNoNCCL) {
 		t.Skip(err)
 	}
-	return peertest.OpenAll(t)
+	gpus := peertest.OpenAll(t)
+	if len(gpus) < least {
+		t.Skipf("%d GPUs: must be at least %d", len(gpus), least)
+	}
+	return gpus
 }
 
 // NCCL wants a GPU for each rank. The stand-ins have the same tests, in package cuda.
 func TestGPUProblems(t *testing.T) {
-	gpus, seed := openAll(t), peertest.Seed(t)
+	gpus, seed := openAll(t, 1), peertest.Seed(t)
 	var sizes []int
 	for n := range gpus {
 		sizes = append(sizes, n+1)
@@ -28,9 +40,76 @@ func TestGPUProblems(t *testing.T) {
 }
 
 func TestGPUFaults(t *testing.T) {
-	gpus := openAll(t)
-	if len(gpus) < 8 {
-		t.Skipf("%d GPUs: the faults are those of 3 to 8 ranks", len(gpus))
+	gpus := openAll(t, 2)
+	peertest.Faults(t, peertest.NCCL(gpus, nccl.Options{}), len(gpus))
+}
+
+// Ranks that have nothing but NCCL, as processes of torchrun.
+func TestGPULaunched(t *testing.T) {
+	if os.Getenv("NCCL_COMM_ID") == "" {
+		t.Skip("NCCL_COMM_ID is not set")
 	}
-	peertest.Faults(t, peertest.NCCL(gpus, nccl.Options{}))
+	gpus, seed := openAll(t, 2), peertest.Seed(t)
+	peertest.Problems(t, peertest.Launched(gpus, nccl.Options{}), []int{len(gpus)}, seed, 10, false)
+	peertest.Hangs(t, peertest.Launched(gpus, nccl.Options{}), len(gpus), 1)
+}
+
+// A rank gives up while its messages are under way: they end on all ranks, and a new group works.
+func TestGPUAbort(t *testing.T) {
+	tr := peertest.NCCL(openAll(t, 2), nccl.Options{})
+	fault := errors.New("the fault of a test")
+	for _, after := range []time.Duration{0, time.Millisecond, 3 * time.Millisecond} {
+		var given time.Time
+		for i, err := range peertest.Each(t, tr, 2, func(r *peer.Rank) error {
+			return exchange(t, r, func() {
+				if r.Rank() == 1 {
+					time.Sleep(after)
+					given = time.Now()
+					r.Fail(fault)
+				}
+			})
+		}) {
+			var e *ring.RankError
+			if require.ErrorAs(t, err, &e, "rank %d", i); e.Rank != 1 || !errors.Is(err, fault) {
+				t.Errorf("rank %d says %v", i, err)
+			}
+		}
+		t.Logf("gave up after %v, all returned in %v", after, time.Since(given))
+		require.Less(t, time.Since(given), 2*time.Second)
+		for _, err := range peertest.Each(t, tr, 2, func(r *peer.Rank) error { return exchange(t, r, func() {}) }) {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// exchange sends much to the other rank and receives as much, and calls a function meanwhile. The ranks
+// have exchanged little before.
+func exchange(t *testing.T, r *peer.Rank, meanwhile func()) error {
+	const bytes = 2 << 30 // milliseconds over the fastest link
+	var x [2]*cuda.Buffer
+	for i := range x {
+		m, err := r.GPU().Alloc(bytes)
+		if err != nil {
+			return err
+		}
+		defer func() { assert.NoError(t, m.Free()) }()
+		x[i] = m
+	}
+	begin := func(rows int) error {
+		to := func(m *cuda.Buffer) []ring.Message {
+			return []ring.Message{{Peer: 1 - r.Rank(), Tensors: []flashkit.Tensor{m.Tensor(flashkit.BFloat16, 0, 1, 8, rows, 128)}}}
+		}
+		return errors.Join(r.Begin(false), r.Start(t.Context(), to(x[0]), to(x[1])))
+	}
+	if err := errors.Join(begin(1), r.Wait(t.Context())); err != nil {
+		return err
+	}
+	from := time.Now()
+	err := begin(bytes / 2 / 8 / 128)
+	if err == nil {
+		meanwhile()
+	}
+	err = errors.Join(err, r.Wait(t.Context()))
+	t.Logf("rank %d: %d bytes each way in %v, %v", r.Rank(), bytes, time.Since(from), err)
+	return err
 }

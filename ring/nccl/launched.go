@@ -36,7 +36,7 @@ func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o 
 	g := newGroup(gpu)
 	w := &wire{group: g, rank: launch.Rank, size: launch.Size}
 	g.control = w
-	return peer.Over(gpu, o.channels(), func(r *peer.Rank) (ring.Group, error) {
+	return peer.Over(gpu, o.spare(), func(r *peer.Rank) (ring.Group, error) {
 		var err error
 		if g.lib, err = load(o); err != nil {
 			return nil, err

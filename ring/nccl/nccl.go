@@ -16,9 +16,6 @@
 // A communicator is made and used without blocking: every wait ends with its context, at the fault of
 // another rank that control tells of, or at an error that NCCL finds. The communicator is then
 // aborted, with what the GPU still waits for; the GPU can be used on, in a new group.
-//
-// This package has never run on a GPU. Its tests have a stand-in for the library and for GPUs; the
-// library itself was loaded and asked as far as it answers without a GPU.
 package nccl
 
 import (
@@ -47,13 +44,16 @@ type Options struct {
 	// Library is the file to load, in place of $FLASHKIT_NCCL.
 	Library string
 
-	// Channels is the most that NCCL may use, 0 for 4. While messages move each takes a
-	// multiprocessor, which kernels that fill the GPU leave free.
+	// Channels is the most that NCCL may use, 0 for 16. While messages move each takes a
+	// multiprocessor. Kernels that fill the GPU leave half as many free all the time.
 	Channels int
 }
 
-// channels are few by default, as the kernels want the multiprocessors.
-func (o *Options) channels() int { return cmp.Or(o.Channels, 4) }
+func (o *Options) channels() int { return cmp.Or(o.Channels, 16) }
+
+// spare is how many multiprocessors kernels leave free: who waits for a channel to end is late, and who
+// leaves all of them free has none of them when nothing moves.
+func (o *Options) spare() int { return (o.channels() + 1) / 2 }
 
 // A group is the membership of one rank.
 type group struct {
@@ -88,7 +88,7 @@ func Open(ctx context.Context, control ring.Group, gpu *cuda.Backend, o Options)
 	}
 	g := newGroup(gpu)
 	g.control = control
-	return peer.Over(gpu, o.channels(), func(r *peer.Rank) (ring.Group, error) {
+	return peer.Over(gpu, o.spare(), func(r *peer.Rank) (ring.Group, error) {
 		id, err := g.meet(ctx, o)
 		if err != nil {
 			return nil, err

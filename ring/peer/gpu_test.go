@@ -12,4 +12,4 @@ func TestGPUProblems(t *testing.T) {
 	peertest.Problems(t, peertest.Peers(gpus), []int{1, 2, 3, 4, 5}, seed, 60, false)
 }
 
-func TestGPUFaults(t *testing.T) { peertest.Faults(t, peertest.Peers(peertest.OpenAll(t))) }
+func TestGPUFaults(t *testing.T) { peertest.Faults(t, peertest.Peers(peertest.OpenAll(t)), 8) }

@@ -1,0 +1,246 @@
+package peertest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/peer"
+)
+
+// A faulty rank does something before some call of a kernel, or before its first messages.
+type faulty struct {
+	ring.Device
+	calls  int
+	fault  func() error
+	silent func() error // before messages
+}
+
+func (f *faulty) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	if f.calls--; f.calls < 0 && f.fault != nil {
+		if err := f.fault(); err != nil {
+			return err
+		}
+	}
+	return f.Device.Forward(ctx, p, args)
+}
+
+func (f *faulty) Start(ctx context.Context, send, receive []ring.Message) error {
+	if f.silent != nil {
+		if err := f.silent(); err != nil {
+			return err
+		}
+	}
+	return f.Device.Start(ctx, send, receive)
+}
+
+// attend computes a forward pass of a small problem on a rank, by the Device d.
+func attend(ctx context.Context, r *peer.Rank, d ring.Device, name string, o ring.Options) (err error) {
+	p, err := flashkit.ParseProblem(name)
+	if err != nil {
+		return err
+	}
+	cut, err := ring.NewCut(p, nil, r.Size(), false)
+	if err != nil {
+		return err
+	}
+	shard, err := cut.Shard(r.Rank(), flashkit.NewArgs(p, flashkit.PassForward))
+	if err != nil {
+		return err
+	}
+	x, err := r.Upload(shard)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.Free()) }()
+	ranks, err := ring.New(d, d, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ranks.Close()) }()
+	return ranks.Forward(ctx, p, x.Args)
+}
+
+const small = "b1-h2-g1-n96-m96-d16-f32"
+
+var errFault = errors.New("the fault of a test")
+
+// mostRanks is how many ranks the faults are those of.
+const mostRanks = 8
+
+// Faults makes ranks fail, of groups of 2 to 8 as far as there may be so many ranks, and looks at what the
+// others say and what remains: a group that is opened after each of them works.
+func Faults(t *testing.T, tr Transport, ranks int) {
+	few := min(3, ranks)
+	works := func(t *testing.T) {
+		for _, err := range Each(t, tr, few, func(r *peer.Rank) error { return attend(t.Context(), r, r, small, ring.Options{}) }) {
+			require.NoError(t, err)
+		}
+	}
+	for pass := range 2 {
+		t.Run(fmt.Sprintf("sends nothing in pass %d", pass), func(t *testing.T) {
+			sendsNothing(t, tr, few, pass)
+			works(t)
+		})
+		for calls := range 2 {
+			if ranks < 4 { // of fewer, one that has computed a step has sent all it must
+				break
+			}
+			t.Run(fmt.Sprintf("fails in step %d of pass %d", calls, pass), func(t *testing.T) {
+				fails(t, tr, calls, pass)
+				works(t)
+			})
+		}
+	}
+	t.Run("never comes", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		for i, err := range Each(t, tr, few, func(r *peer.Rank) error {
+			if r.Rank() == 1 {
+				<-ctx.Done()
+				return nil
+			}
+			return attend(ctx, r, r, small, ring.Options{})
+		}) {
+			require.Equal(t, i == 1, err == nil)
+		}
+		require.Less(t, time.Since(begin), 2*time.Second)
+		works(t)
+	})
+	for pass := range 2 {
+		t.Run(fmt.Sprintf("hangs in pass %d", pass), func(t *testing.T) {
+			Hangs(t, tr, few, pass)
+			works(t)
+		})
+	}
+	t.Run("differs", func(t *testing.T) {
+		for _, err := range Each(t, tr, few, func(r *peer.Rank) error {
+			name := small
+			if r.Rank() == few-1 {
+				name += "-causal"
+			}
+			return attend(t.Context(), r, r, name, ring.Options{})
+		}) {
+			require.ErrorContains(t, err, fmt.Sprint("rank ", few-1))
+		}
+		works(t)
+	})
+	t.Run("ends", func(t *testing.T) {
+		times := 50
+		if testing.Short() {
+			times = 5
+		}
+		for range times {
+			for _, err := range Each(t, tr, min(mostRanks, ranks), func(r *peer.Rank) error {
+				return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
+			}) {
+				require.NoError(t, err)
+			}
+		}
+	})
+	t.Run("is slow", func(t *testing.T) { slow(t, tr, few) })
+}
+
+// goodPasses computes passes without a fault, after which the ranks have exchanged messages before.
+func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
+	for range n {
+		if err := attend(ctx, r, r, small, ring.Options{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fails lets a rank fail in a step of a pass. The others wait for that in the same step, as who has all
+// it needs would end well: of four ranks they still need one message.
+func fails(t *testing.T, tr Transport, step, pass int) {
+	begin, failed := time.Now(), make(chan struct{})
+	for i, err := range Each(t, tr, 4, func(r *peer.Rank) error {
+		if err := goodPasses(t.Context(), r, pass); err != nil {
+			return err
+		}
+		if r.Rank() == 1 {
+			defer close(failed)
+			return attend(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { return errFault }}, small, ring.Options{})
+		}
+		return attend(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { <-failed; return nil }}, small, ring.Options{})
+	}) {
+		var e *ring.RankError
+		if require.ErrorAs(t, err, &e, "rank %d", i); e.Rank != 1 || !errors.Is(err, errFault) {
+			t.Errorf("rank %d says %v", i, err)
+		}
+	}
+	require.Less(t, time.Since(begin), 2*time.Second)
+}
+
+// sendsNothing lets a rank fail when the others have begun to wait for its messages, on the GPU in
+// all passes but the first.
+func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
+	var failed time.Time
+	for i, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
+		if err := goodPasses(t.Context(), r, pass); err != nil || r.Rank() != 1 {
+			return cmp.Or(err, attend(t.Context(), r, r, small, ring.Options{}))
+		}
+		return attend(t.Context(), r, &faulty{Device: r, silent: func() error {
+			time.Sleep(100 * time.Millisecond)
+			failed = time.Now()
+			return errFault
+		}}, small, ring.Options{})
+	}) {
+		var e *ring.RankError
+		if require.ErrorAs(t, err, &e, "rank %d", i); e.Rank != 1 || !errors.Is(err, errFault) {
+			t.Errorf("rank %d says %v", i, err)
+		}
+	}
+	require.Less(t, time.Since(failed), 2*time.Second)
+}
+
+// Hangs lets a rank stop in mid-step of a pass: the others end at the deadline.
+func Hangs(t *testing.T, tr Transport, ranks, pass int) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	begin := time.Now()
+	for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
+		if err := goodPasses(ctx, r, pass); err != nil {
+			return err
+		}
+		d := ring.Device(r)
+		if r.Rank() == 1 {
+			d = &faulty{Device: r, silent: func() error { <-ctx.Done(); time.Sleep(300 * time.Millisecond); return nil }}
+		}
+		return attend(ctx, r, d, small, ring.Options{})
+	}) {
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	require.Less(t, time.Since(begin), 4*time.Second)
+}
+
+// slow lets a rank take its time: the others wait, and say so.
+func slow(t *testing.T, tr Transport, ranks int) {
+	var mu sync.Mutex
+	waited := time.Duration(0)
+	o := ring.Options{Progress: func(x ring.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		waited = max(waited, x.Waiting)
+	}}
+	for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
+		d := ring.Device(r)
+		if r.Rank() == 1 {
+			d = &faulty{Device: r, silent: func() error { time.Sleep(1300 * time.Millisecond); return nil }}
+		}
+		return attend(t.Context(), r, d, small, o)
+	}) {
+		require.NoError(t, err)
+	}
+	require.GreaterOrEqual(t, waited, time.Second)
+}

@@ -1,0 +1,196 @@
+package ring
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// mostHeadParts is in how many parts K and V travel at most before an ordered forward pass on a device.
+const mostHeadParts = 2
+
+// A headRun is key heads, from one up to but not including another.
+type headRun struct{ from, to int }
+
+func (x headRun) len() int { return x.to - x.from }
+
+// runsOf cuts key heads in at most so many parts.
+func runsOf(heads, parts int) (list []headRun) {
+	parts = min(parts, heads)
+	for i := range parts {
+		list = append(list, headRun{heads * i / parts, heads * (i + 1) / parts})
+	}
+	return list
+}
+
+// A turn is what is computed at one time: a step, or of its key heads a run.
+type turn struct {
+	step  int
+	heads headRun
+}
+
+// turnsOf returns the turns of a call: the first step, and every other one in so many parts.
+func turnsOf(steps, heads, parts int) (list []turn) {
+	list = append(list, turn{0, headRun{0, heads}})
+	for t := 1; t < steps; t++ {
+		for _, x := range runsOf(heads, parts) {
+			list = append(list, turn{t, x})
+		}
+	}
+	return list
+}
+
+// half returns one of two buffers in a slot, each large enough for the keys of every turn but the first.
+func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor {
+	most := 0
+	for _, x := range j.turns[1:] {
+		need := &j.steps[x.step].need
+		most = max(most, need.nb*x.heads.len()*need.n*s[3])
+	}
+	const aligned = 64
+	most = (most + aligned - 1) / aligned * aligned
+	if j.buffer(slot, t, [4]int{1, 1, 2, most}).IsZero() {
+		return flashkit.Tensor{}
+	}
+	return j.slots[slot].tensor(t, which*most, s)
+}
+
+// headParts cuts the key heads in parts. What has numbers of its own for each head is left whole.
+func (j *job) headParts() []headRun {
+	if s := j.p.Score; s.ALiBi || s.Bias || s.Mask || s.Sink {
+		return runsOf(j.p.KVHeads, 1)
+	}
+	return runsOf(j.p.KVHeads, mostHeadParts)
+}
+
+// of returns those heads of a tensor that has so many for each key head.
+func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
+	if t.IsZero() {
+		return t
+	}
+	s := t.Shape()
+	s[1] = x.len() * each
+	return window(t, min(t.Offset(0, x.from*each, 0), t.Len()), s)
+}
+
+// narrow makes a call one of those heads alone. Its keys, which travel so, have no others. It returns how
+// many heads there are for each key head.
+func (x headRun) narrow(p *flashkit.Problem, a *flashkit.Args) (group int) {
+	if group = p.Heads / max(1, p.KVHeads); x.len() == p.KVHeads {
+		return group
+	}
+	p.KVHeads, p.Heads = x.len(), x.len()*group
+	for _, t := range [...]*flashkit.Tensor{&a.Q, &a.O, &a.LSE, &a.DO, &a.DLSE, &a.DQ} {
+		*t = x.of(*t, group)
+	}
+	for _, t := range [...]*flashkit.Tensor{&a.Bias, &a.DBias, &a.Mask, &a.Slopes} {
+		*t = x.pairs(*t, group)
+	}
+	return group
+}
+
+// pairs is of for tensors whose heads may repeat.
+func (x headRun) pairs(t flashkit.Tensor, each int) flashkit.Tensor {
+	if !t.IsZero() && t.Shape()[1] == 1 {
+		return t
+	}
+	return x.of(t, each)
+}
+
+// orderedByHeads computes an ordered forward pass on a device: beside the kernels for some heads the keys
+// of the next heads travel. A head's results are the same whatever other heads are in the call.
+func (j *job) orderedByHeads(ctx context.Context) (err error) {
+	w := j.a
+	if w.K, err = j.whole(slotAllK, byKeys, j.a.K); err == nil {
+		w.V, err = j.whole(slotAllV, byKeys, j.a.V)
+	}
+	if err != nil {
+		return err
+	}
+	parts, places := j.headParts(), j.cut.places(j.rank, false)
+	if j.dev.Early() {
+		return j.orderedAtOnce(ctx, &w, parts, places)
+	}
+	var e exchange
+	for i := 0; i <= len(parts); i++ {
+		e = exchange{}
+		if i < len(parts) {
+			j.gatherHeads(&e, &w, parts[i])
+		}
+		if err := j.start(ctx, &e); err != nil {
+			return err
+		}
+		if i > 0 {
+			err = j.attendHeads(ctx, &w, parts[i-1], places, len(parts)*len(places))
+		}
+		if err != nil {
+			j.giveUp(ctx, err)
+			return err
+		}
+		if err := j.wait(ctx, &e, Progress{Step: j.stats.Steps, Steps: len(parts) * len(places)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orderedAtOnce is orderedByHeads where the messages of one exchange arrive one by one.
+func (j *job) orderedAtOnce(ctx context.Context, w *flashkit.Args, parts []headRun, places []place) error {
+	var e exchange
+	var arrive []int // how many messages there are up to those of a part
+	for _, x := range parts {
+		j.gatherHeads(&e, w, x)
+		arrive = append(arrive, len(e.receive))
+	}
+	if err := j.start(ctx, &e); err != nil {
+		return err
+	}
+	at := Progress{Steps: len(parts) * len(places), From: -1}
+	for i, x := range parts {
+		err := j.watch(at, func() error { return j.dev.Arrived(ctx, arrive[i]) })
+		if err == nil {
+			err = j.attendHeads(ctx, w, x, places, at.Steps)
+		}
+		if err != nil {
+			j.giveUp(ctx, err)
+			return err
+		}
+	}
+	return j.wait(ctx, &e, at)
+}
+
+// gatherHeads adds to e the keys and values of some heads, which each rank sends to all.
+func (j *job) gatherHeads(e *exchange, w *flashkit.Args, heads headRun) {
+	for step := 1; step < j.size; step++ {
+		to, from := (j.rank+step)%j.size, (j.rank-step+j.size)%j.size
+		var mine, theirs []flashkit.Tensor
+		for _, t := range [...][2]flashkit.Tensor{{j.a.K, w.K}, {j.a.V, w.V}} {
+			for _, x := range j.cut.places(j.rank, true) {
+				shard, _ := x.parts(byKeys, t[0])
+				mine = append(mine, heads.of(shard.of(t[0]), 1))
+			}
+			for _, x := range j.cut.places(from, true) {
+				_, all := x.parts(byKeys, t[1])
+				theirs = append(theirs, heads.of(all.of(t[1]), 1))
+			}
+		}
+		e.to(to, mine...)
+		e.from(from, theirs...)
+	}
+}
+
+// attendHeads computes some heads of all of the rank's rows. Each call may begin while the one before
+// ends: they write rows or heads of their own.
+func (j *job) attendHeads(ctx context.Context, w *flashkit.Args, heads headRun, places []place, steps int) error {
+	for i := range places {
+		p, sub := j.rowsOf(&places[i], w)
+		sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)
+		heads.narrow(&p, &sub)
+		j.dev.Beside()
+		if err := cmp.Or(j.compute(ctx, p, &sub, steps), j.math.err); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/ring"
+)
+
+// Arrived lets what the rank enqueues come after the first n messages that it receives, over the
+// copy engines.
+func (r *Rank) Arrived(ctx context.Context, n int) error {
+	g, ok := r.Group.(interface {
+		Arrived(ctx context.Context, n int) error
+	})
+	if !ok {
+		return errors.New("peer: another transport moves messages, all of an exchange at once")
+	}
+	return g.Arrived(ctx, n)
+}
+
+// Ready marks what the rank has enqueued.
+func (r *Rank) Ready() (ring.Mark, error) {
+	if r.early {
+		r.early = false
+		return r.begin, nil
+	}
+	return r.record(r.compute)
+}
+
+// Move enqueues copies in the rank's second stream.
+func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
+	mark, err := r.Travel(func(s *cuda.Stream) error {
+		for i := range dst {
+			if err := s.Copy(dst[i], src[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, ours, theirs)
+	if err != nil { // the other rank goes on with its memory
+		return nil, errors.Join(err, r.copies.Sync())
+	}
+	return mark, nil
+}
+
+// Travel has enqueue put messages in the rank's second stream, after what marks say, and marks
+// their end. A mark is a *cuda.Event.
+func (r *Rank) Travel(enqueue func(*cuda.Stream) error, after ...ring.Mark) (ring.Mark, error) {
+	for _, mark := range after {
+		e, ok := mark.(*cuda.Event)
+		if !ok {
+			return nil, fmt.Errorf("peer: %T is no mark of a GPU", mark)
+		}
+		if err := r.copies.Wait(e); err != nil {
+			return nil, err
+		}
+	}
+	if err := enqueue(r.copies); err != nil {
+		return nil, err
+	}
+	return r.record(r.copies)
+}
+
+// Done lets the rank's kernels wait for copies.
+func (r *Rank) Done(copied ring.Mark, received bool) error {
+	e, ok := copied.(*cuda.Event)
+	if !ok {
+		return fmt.Errorf("peer: %T is no mark of a GPU", copied)
+	}
+	r.since = append(r.since, e)
+	before, err := r.record(r.compute)
+	if err == nil {
+		err = r.compute.Wait(e)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := r.record(r.compute)
+	r.waits = append(r.waits, [2]*cuda.Event{before, after})
+	return err
+}
