@@ -162,7 +162,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             if (i == v_slices) break;
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
-            weigh<slice, features>(o[i], row_alpha, w, vt);
+            weigh<slice, features, features>(o[i], row_alpha, w, vt);
             if (!spoiled) continue;
             int i0 = row - g + 2 * t - key;
 #pragma unroll
