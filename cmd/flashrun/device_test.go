@@ -159,6 +159,29 @@ func TestRunOnDevice(t *testing.T) {
 	}
 }
 
+// Where the GPU is full, the error names the tensor that found no room.
+func TestRunOnFullDevice(t *testing.T) {
+	g := &stubGPU{next: 1 << 46, live: map[uintptr]int{}, launched: map[string]int{}}
+	driver := g.driver()
+	alloc := driver.MemAlloc
+	driver.MemAlloc = func(bytes int) (cuda.Pointer, error) {
+		if bytes > 1<<20 {
+			return 0, &cuda.Error{Call: "cuMemAlloc_v2", Code: 2, Name: "CUDA_ERROR_OUT_OF_MEMORY"}
+		}
+		return alloc(bytes)
+	}
+	gpu, err := cuda.OpenWith(driver, 0)
+	require.NoError(t, err)
+	d, err := onGPU(gpu, "auto")
+	require.NoError(t, err)
+	p, err := flashkit.ParseProblem("b1-h2-g2-n64-m8192-d32-f32")
+	require.NoError(t, err)
+	_, _, err = new(runFlags).compute(t.Context(), d, randomInput(p, 1, bhsd, false), newProgress(&strings.Builder{}))
+	require.ErrorContains(t, err, "tensors on the device: K of 2.0 MiB: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
+	require.NoError(t, d.close())
+	require.Empty(t, g.live)
+}
+
 // Where there is no GPU, or its kernels are not asked for, tensors cannot lie there.
 func TestRunOnNoDevice(t *testing.T) {
 	for flags, want := range map[string]string{

@@ -295,8 +295,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if constexpr (S::reads)
                 if (f.bias.data) {
                     if (S::bias_bytes && staged) staged_bias<T>(x, sh.bias(group * 4 + warp), i * 16 % S::bias_rows, lane);
-                    else if (f.bias_wide) scores.template add_bias<true, false, float>(both, own, walked);
-                    else scores.template add_bias<true, false, T>(both, own, walked);
+                    else if (f.bias_wide) scores.template add_bias<true, float>(both, own, walked);
+                    else scores.template add_bias<true, T>(both, own, walked);
                 }
             each<8>([&](int j) { x[j] = exp2_approx(x[j]); });
             if (edge) each<8>([&](int j) { if (!(shown[j / 2 % 2] & 1u << (4 * i + j / 4 * 2 + j % 2))) x[j] = cap[j] = 0; });

@@ -69,7 +69,7 @@ struct Band {
 // What features say of a packed row: query row n of head h.
 struct RowOf {
     int n, h;
-    float slope;             // of ALiBi, in units of log2
+    float slope;             // of ALiBi, in units of the scores
     const char *bias, *mask; // of key 0
 };
 
@@ -79,25 +79,28 @@ template <class T> struct RowScores {
     const Features &f;
     int b, diagonal;
     bool changes; // the scores are made here, else they are the products by scale_log2
+    static constexpr bool natural = sizeof(T) == 4; // the units of scores that are made here: rounding is least then
 
     __device__ __forceinline__ RowScores(const Params &p, const Features &f, int b, int diagonal)
         : p(p), f(f), b(b), diagonal(diagonal), changes(f.cap_in != 0 || f.bias.data || f.slopes.data) {}
-    __device__ __forceinline__ float factor() const { return changes ? 1 : p.scale_log2; }
+    __device__ __forceinline__ float factor() const { return !changes ? p.scale_log2 : natural ? kLog2E : 1; }
     __device__ __forceinline__ bool wide() const { return sizeof(T) == 4 || f.bias_wide; }
     __device__ __forceinline__ RowOf row(int n, int h) const {
-        return {n, h, f.slopes.data ? kLog2E * ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head] : 0,
+        return {n, h, f.slopes.data ? (natural ? 1 : kLog2E) * ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head] : 0,
                 (const char *)f.bias.data + (b * f.bias.batch + h * f.bias.head + n * f.bias.row) * (wide() ? 4 : 2),
                 (const char *)f.mask.data + b * f.mask.batch + h * f.mask.head + n * f.mask.row};
     }
-    // The score of key j in units of log2, from the dot product s.
+    // The score of key j in units of log2, that of float32 in natural ones, from the dot product s.
     __device__ __forceinline__ float of(const RowOf &r, float s, int j) const {
-        float slope;
-        s = f.cap_in != 0 ? tanh_of(s * f.cap_in, slope) * f.cap_out : s * p.scale_log2;
+        float slope, unit = p.scale; // what s is yet to be multiplied by, if natural
+        if constexpr (!natural) s = f.cap_in != 0 ? tanh_of(s * f.cap_in, slope) * f.cap_out : s * p.scale_log2;
+        else if (f.cap_in != 0) s = fine_tanh(s * f.cap_in, slope), unit = f.cap;
         if (f.bias.data) {
             const int at = min(j, p.kv_len - 1);
-            if constexpr (sizeof(T) == 4) s = fmaf(((const float *)r.bias)[at], kLog2E, s);
+            if constexpr (natural) s = fmaf(s, unit, ((const float *)r.bias)[at]), unit = 1;
             else s = fmaf(f.bias_wide ? ((const float *)r.bias)[at] : widen<T>(((const uint16_t *)r.bias)[at]), kLog2E, s);
         }
+        if constexpr (natural) return fmaf(s, unit, -r.slope * fabsf(j - r.n - diagonal));
         return fmaf(-r.slope, fabsf(j - r.n - diagonal), s);
     }
     __device__ __forceinline__ bool hides(const RowOf &r, int j) const { return f.mask.data && !r.mask[min(j, p.kv_len - 1)]; }

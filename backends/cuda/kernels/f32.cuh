@@ -249,12 +249,15 @@ __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, cons
 // columns of v, lane g brings 2g and 2g+1. Then o[m][h] has columns 16m+2g (elements
 // 0, 1) and 16m+2g+1 (2, 3) of rows 8h+2t (0, 2) and 8h+2t+1 (1, 3), and alpha[n]
 // belongs to row n of the lane, row 2t + n%2 + n/2*8. With signs, p is what drop leaves.
-template <int slice, bool signs = false, int tiles>
+// With rounds, float32 units add up the products of 8 keys each. A chain of products over the whole
+// tile loses half a unit of the sum at each of them, always toward zero: where the first keys have
+// most of the weight, that is most of the error of O.
+template <int slice, bool signs = false, bool rounds = false, int tiles>
 __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float (&alpha)[4], const float (&p)[tiles][4], const float *v) {
     int g = lane_g(), t = lane_t();
 #pragma unroll
     for (int m = 0; m < slice / 16; m += 2) {
-        float s[2][2][4] = {}, c[2][2][4] = {}; // large terms and small ones
+        float s[2][2][4] = {}, c[2][2][4] = {}; // large terms and small ones; with rounds all terms, and those of 8 keys
 #pragma unroll
         for (int j = 0; j < tiles; j++) {
             uint32_t ph[4], pl[4];
@@ -269,6 +272,23 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                 float2 y = *(const float2 *)(v + place<slice>(8 * j + 2 * t + 1, chunk) + half);
                 uint32_t vh[4], vl[4];
                 split4(make_float4(x.x, x.y, y.x, y.y), vh, vl);
+                if constexpr (rounds) {
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) c[n][h][e] = 0;
+#pragma unroll
+                    for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vl, ph[2 * h], ph[2 * h + 1]);
+#pragma unroll
+                    for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vh, pl[2 * h], pl[2 * h + 1]);
+#pragma unroll
+                    for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vh, ph[2 * h], ph[2 * h + 1]);
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) s[n][h][e] += c[n][h][e];
+                    continue;
+                }
 #pragma unroll
                 for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vl, ph[2 * h], ph[2 * h + 1]);
 #pragma unroll
@@ -283,7 +303,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
             for (int h = 0; h < 2; h++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    o[m + n][h][e] = fmaf(o[m + n][h][e], alpha[2 * h + e % 2], s[n][h][e] + c[n][h][e]);
+                    o[m + n][h][e] = fmaf(o[m + n][h][e], alpha[2 * h + e % 2], rounds ? s[n][h][e] : s[n][h][e] + c[n][h][e]);
     }
 }
 

@@ -104,6 +104,9 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
         load<T::threads, slice, T::rows>(q_tile + i * T::rows * slice, q, p.q.row, s.rows(), p.dim, row0, i * slice);
     load_next(0);
 
+    bool scaled = true;
+    if constexpr (features) scaled = Scores<float>(p, f, s.s, batch, head).changes();
+    const float factor = scaled ? kLog2E : p.scale_log2; // what makes S units of log2
     for (int key = key0; key < key1; key += keys) {
         float w[keys / 8][4] = {}; // S, then P
         for (int i = 0; i < k_slices; i++) {
@@ -123,7 +126,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
         }
 
         // m is the maximum times scale_log2, rounded once: P, alpha and LSE all take
-        // the rounded number, so that the rounding cancels.
+        // the rounded number, so that the rounding cancels. With features, scores have roundings
+        // of their own, and m stays the maximum, so that differences have none.
         float alpha[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -132,14 +136,14 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(w[j][2 * r], w[j][2 * r + 1]));
             top = fmaxf(m[r], features ? quad_max(top) : quad_max(top) * p.scale_log2);
             float from = top == -kInf ? 0 : top; // no key yet: keep -inf - -inf away
-            alpha[r] = exp2_approx(m[r] - from);
+            alpha[r] = exp2_approx(features ? (m[r] - from) * factor : m[r] - from);
             m[r] = top;
             float sum = 0;
 #pragma unroll
             for (int j = 0; j < keys / 8; j++)
 #pragma unroll
                 for (int e = 2 * r; e < 2 * r + 2; e++) {
-                    w[j][e] = exp2_approx(features ? w[j][e] - from : fmaf(w[j][e], p.scale_log2, -from));
+                    w[j][e] = exp2_approx(features ? (w[j][e] - from) * factor : fmaf(w[j][e], p.scale_log2, -from));
                     sum += w[j][e];
                 }
             l[r] = fmaf(l[r], alpha[r], sum);
@@ -158,7 +162,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             if (i == v_slices) break;
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
-            weigh<slice, features>(o[i], row_alpha, w, vt);
+            weigh<slice, features, features>(o[i], row_alpha, w, vt);
             if (!spoiled) continue;
             int i0 = row - g + 2 * t - key;
 #pragma unroll
@@ -180,7 +184,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
         l[r] = quad_sum(l[r]);
         if constexpr (features) {
             Ending y = {0, 0, -kInf};
-            if (i < s.rows()) y = ending(f, m[r], l[r], head, f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
+            if (i < s.rows()) y = ending<true>(f, scaled ? m[r] : m[r] * p.scale, l[r], head, f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
             scale[r] = y.scale, earlier[r] = y.earlier;
             if (p.lse.data && t == 0 && part == 0 && i < s.row_end()) first(p.lse, s.q_batch(), head)[(s.s.q0 + i) * p.lse.row] = y.lse;
             continue;

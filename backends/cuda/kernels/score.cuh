@@ -4,8 +4,9 @@
 //	scores   of a tile before its maximum: Scores::adjust caps, biases and masks them
 //	weights  of a tile after its sum: Scores::drop; and of a row at its end: Ending
 //
-// Scores are in units of log2 from adjust on: their weight is 2^(s - m). Backward kernels
-// take LSE off at once, those of float32 in natural units, as rounding is least then. A tile is what
+// Scores of 16-bit types are in units of log2 from adjust on: their weight is 2^(s - m). Those of
+// float32 stay in natural units, in both passes, as rounding is least then. Backward kernels take LSE
+// off at once, those of float32 last. A tile is what
 // the tensor cores make: lane 4g+t has rows g and g+8 and, of each 8 columns, 2t and
 // 2t+1. Kernels that own keys have keys as rows and query rows as columns: transposed.
 // Branches on features are the same for a whole grid, and around loops over a tile.
@@ -133,13 +134,6 @@ __device__ __forceinline__ float lacking(float natural, float rounded) {
     return fabsf(x) <= rounded * 1e-6f ? x : 0;
 }
 
-// x in units of log2. One of float32 takes in what the factor lacks: backward has natural
-// units, and would see a score that differs by as many roundings as the score has units.
-template <class T> __device__ __forceinline__ float in_log2(float x, float natural, float rounded) {
-    if (sizeof(T) != 4) return x * rounded;
-    return fmaf(x, rounded, fabsf(x) < __builtin_huge_valf() ? x * lacking(natural, rounded) : 0);
-}
-
 // Row i, key j of a bias in float32 or in T.
 template <class T> __device__ __forceinline__ float narrow_bias(const char *at) { return widen<T>(*(const uint16_t *)at); }
 template <> __device__ __forceinline__ float narrow_bias<float>(const char *at) { return *(const float *)at; }
@@ -176,8 +170,11 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
     // Whether the mask lets row i see key j.
     __device__ __forceinline__ bool takes_part(int i, int j) const { return !f.mask.data || mask[i * f.mask.row + j]; }
 
-    // Makes scores in units of log2 of the dot products of a tile: own is the lane's row g,
-    // walked its column 2t. What lies outside the tensors becomes anything. Hidden scores
+    // Whether scores are more than dot products times the scale.
+    __device__ __forceinline__ bool changes() const { return f.cap_in != 0 || f.bias.data || f.slopes.data; }
+
+    // Makes scores of the dot products of a tile, in units of log2. Those of float32 are scaled if there
+    // are changes, else they stay dot products. own is the lane's row g, walked its column 2t. What lies outside the tensors becomes anything. Hidden scores
     // are -inf; what the band hides stays.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
@@ -196,46 +193,88 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
 
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change(Tiles &s, int own, int walked, LSE lse, Slope told) const {
-        constexpr bool natural = backward && sizeof(T) == 4;
+        if constexpr (sizeof(T) == 4) {
+            change_natural<transposed, backward>(s, own, walked, lse, told);
+            return;
+        }
         if (votes && f.cap_in != 0) {
             cap(s, told);
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], natural ? f.cap : f.cap_out, -lse(n, e)) : s[n][e] * f.cap_out;
+                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], f.cap_out, -lse(n, e)) : s[n][e] * f.cap_out;
         } else if (f.cap_in != 0) {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     float d;
-                    const float x = sizeof(T) == 4 ? fine_tanh(s[n][e] * f.cap_in, d) : tanh_of(s[n][e] * f.cap_in, d);
-                    s[n][e] = backward ? fmaf(x, natural ? f.cap : f.cap_out, -lse(n, e)) : in_log2<T>(x, f.cap, f.cap_out);
+                    const float x = tanh_of(s[n][e] * f.cap_in, d);
+                    s[n][e] = backward ? fmaf(x, f.cap_out, -lse(n, e)) : x * f.cap_out;
                     if (backward) told(n, e, d);
                 }
         } else {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], natural ? p.scale : p.scale_log2, -lse(n, e)) : in_log2<T>(s[n][e], p.scale, p.scale_log2);
+                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], p.scale_log2, -lse(n, e)) : s[n][e] * p.scale_log2;
         }
         if (reads && f.bias.data) {
-            if (sizeof(T) == 4 || f.bias_wide)
-                add_bias<transposed, natural, float>(s, own, walked);
+            if (f.bias_wide)
+                add_bias<transposed, float>(s, own, walked);
             else
-                add_bias<transposed, natural, T>(s, own, walked);
+                add_bias<transposed, T>(s, own, walked);
         }
-        if (f.slopes.data) {
-            const float by = natural ? -slope : -slope * kLog2E, distance = transposed ? own - walked - diagonal : walked - own - diagonal;
+        if (f.slopes.data) add_slopes<transposed>(s, own, walked, 1, -slope * kLog2E);
+        if (reads && f.mask.data) hide<transposed>(s, own, walked);
+    }
+
+    // change for scores of float32. The first thing that is added to a product is added before it is
+    // rounded. Backward rounds as forward did, and takes LSE off last: then its weights are those
+    // that LSE is the sum of.
+    template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
+    __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
+        float unit = p.scale;
+        if (f.cap_in != 0) {
+            unit = f.cap;
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    const int further = 8 * n + e % 2 - e / 2 * 8;
-                    s[n][e] = fmaf(by, fabsf(distance + (transposed ? -further : further)), s[n][e]);
+                    float d;
+                    s[n][e] = fine_tanh(s[n][e] * f.cap_in, d);
+                    if (backward) told(n, e, d);
                 }
         }
-        if (reads && f.mask.data) hide<transposed>(s, own, walked);
+        if (f.bias.data) add_bias<transposed, T>(s, own, walked, unit), unit = 1;
+        if (f.slopes.data) add_slopes<transposed>(s, own, walked, unit, -slope), unit = 1;
+        if (f.cap_in != 0 && unit != 1) {
+#pragma unroll
+            for (int n = 0; n < count_of<Tiles>; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[n][e] *= unit;
+            unit = 1;
+        }
+        if (backward) {
+#pragma unroll
+            for (int n = 0; n < count_of<Tiles>; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[n][e] = fmaf(s[n][e], unit, -lse(n, e));
+        }
+        if (f.mask.data) hide<transposed>(s, own, walked);
+    }
+
+    // s = s unit + by |key - row - diagonal|.
+    template <bool transposed, class Tiles> __device__ __forceinline__ void add_slopes(Tiles &s, int own, int walked, float unit, float by) const {
+        const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
+#pragma unroll
+        for (int n = 0; n < count_of<Tiles>; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int further = 8 * n + e % 2 - e / 2 * 8;
+                const float away = fabsf(distance + (transposed ? -further : further));
+                s[n][e] = sizeof(T) == 4 ? fmaf(s[n][e], unit, by * away) : fmaf(by, away, s[n][e]);
+            }
     }
 
     // tanh(x / softcap) in place of the dot products x. Most are small: then the polynomial of
@@ -262,9 +301,10 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
             }
     }
 
-    template <bool transposed, bool natural, class B, class Tiles>
-    __device__ __forceinline__ void add_bias(Tiles &s, int own, int walked) const {
-        const float unit = natural ? 1 : kLog2E;
+    // s = s unit + bias for float32, else s + bias in units of log2.
+    template <bool transposed, class B, class Tiles>
+    __device__ __forceinline__ void add_bias(Tiles &s, int own, int walked, float unit = 1) const {
+        auto add = [&](float &x, float y) { x = sizeof(T) == 4 ? fmaf(x, unit, y) : fmaf(y, kLog2E, x); };
         constexpr int size = sizeof(B) == 4 ? 4 : 2;
         own = again(own), walked = again(walked);
         const int rows = p.q_len - 1, keys = p.kv_len - 1;
@@ -275,7 +315,7 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, rows) * step), unit, s[n][e]);
+                    add(s[n][e], narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, rows) * step));
             return;
         }
         const char *at[2] = {bias + min(own, rows) * step, bias + min(own + 8, rows) * step};
@@ -293,8 +333,8 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
                         const uint32_t both = *(const uint32_t *)from;
                         x = widen<B>(both & 0xffff), y = widen<B>(both >> 16);
                     }
-                    s[n][2 * r] = fmaf(x, unit, s[n][2 * r]);
-                    s[n][2 * r + 1] = fmaf(y, unit, s[n][2 * r + 1]);
+                    add(s[n][2 * r], x);
+                    add(s[n][2 * r + 1], y);
                 }
             return;
         }
@@ -302,7 +342,7 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
         for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                s[n][e] = fmaf(narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, keys) * size), unit, s[n][e]);
+                add(s[n][e], narrow_bias<B>(at[e / 2] + min(walked + 8 * n + e % 2, keys) * size));
     }
 
     template <bool transposed, class Tiles> __device__ __forceinline__ void hide(Tiles &s, int own, int walked) const {
@@ -374,17 +414,19 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
 __device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
 __device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
 
-// The end of a row, whose keys gave the maximum m in units of log2, the sum of weights l
-// and the sum o of weighted values: O = o * scale + earlier * (the O of earlier keys), which is
+// The end of a row, whose keys gave the maximum m in units of log2, or in natural ones, the sum of
+// weights l and the sum o of weighted values: O = o * scale + earlier * (the O of earlier keys), which is
 // not to be read where earlier is 0.
 struct Ending { float scale, earlier, lse; };
 
-__device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {
+template <bool natural = false> __device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {
+    constexpr float unit = natural ? 1 : kLog2E;
+    auto power = [](float x) { return natural ? expf(x) : exp2_approx(x); };
     const float none = __int_as_float(0xff800000);
-    const float sink = f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] * kLog2E : none;
-    const float before = carried * kLog2E, top = fmaxf(l == 0 ? none : m, fmaxf(sink, before));
+    const float sink = f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] * unit : none;
+    const float before = carried * unit, top = fmaxf(l == 0 ? none : m, fmaxf(sink, before));
     if (top == none && l == 0) return {0, 0, none};
-    const float mine = l == 0 ? 0 : exp2_approx(m - top), earlier = exp2_approx(before - top);
-    const float sum = l * mine + earlier + exp2_approx(sink - top), by = 1 / sum;
-    return {mine * by * f.keep, earlier * by, sum == 0 ? none : fmaf(top, kLn2, logf(sum))};
+    const float mine = l == 0 ? 0 : power(m - top), earlier = power(before - top);
+    const float sum = l * mine + earlier + power(sink - top), by = 1 / sum;
+    return {mine * by * f.keep, earlier * by, sum == 0 ? none : natural ? top + logf(sum) : fmaf(top, kLn2, logf(sum))};
 }
