@@ -204,11 +204,11 @@ func TestWorkspace(t *testing.T) {
 		for _, k := range c.kernels() {
 			limit := uint64(runtime.GOMAXPROCS(0)) << 20
 			limit *= planes(k.Name)
-			if strings.HasPrefix(k.Name, "simd/bwd_a") {
+			if lanes := k.Pass == flashkit.PassBackward && k.Name != "simd/bwd_generic"; lanes {
 				limit += uint64(c.p.QLen * 3 * 4)
-			}
-			if strings.HasPrefix(k.Name, "simd/bwd_a") && dtype != "f32" { // dQ is gathered in float32
-				limit += uint64(c.p.QLen * c.p.Dim * 4)
+				if dtype != "f32" { // dQ is gathered in float32
+					limit += uint64(c.p.QLen * c.p.Dim * 4)
+				}
 			}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
