@@ -134,8 +134,12 @@ func (s *stem) has(part partID) bool {
 		return false
 	}
 	switch part {
-	case partLayout, partShaped:
+	case partLayout:
 		return s.hopper
+	case partShaped:
+		return s.name == "fwd_sm90"
+	case partSoftcap, partALiBi, partBias, partMask, partDropout:
+		return s.name == "bwd_sm90"
 	case partDelta, partFeaturesDelta:
 		return s.pass == flashkit.PassBackward
 	case partFinish, partFeaturesFinish:
