@@ -98,7 +98,7 @@ func (s *stem) featurePart(p *flashkit.Problem) partID {
 		if slopes := p.Score.ALiBi; !slopes || scoreUnit(p) >= 1e-15 { // else slopes over it may be infinite
 			return partShaped
 		}
-	case s.pass == flashkit.PassBackward:
+	default:
 		return singlePart(asked &^ layoutFeatures)
 	}
 	return partFeatures
@@ -122,9 +122,14 @@ func singlePart(asked flashkit.Feature) partID {
 }
 
 // part returns the instance of a stem for what a call asks. Those for one feature want
-// something to drop.
+// something to drop, and those of fwd_sm90 tiles of biases and masks that begin at 16 aligned bytes.
 func (x *arguments) part(s *stem, p *flashkit.Problem) partID {
-	if part := s.featurePart(p); part != partDropout || x.dropBelow != 0 {
+	part, forward := s.featurePart(p), s.pass == flashkit.PassForward
+	switch {
+	case part == partDropout && x.dropBelow == 0:
+	case forward && part == partBias && (x.biasWide != 0 || !x.bias.chunks(2)):
+	case forward && part == partMask && !x.mask.chunks(1):
+	default:
 		return part
 	}
 	return partFeatures
