@@ -311,8 +311,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             };
             each<2>([&](int half) {
                 const int k = key + 8 * half;
-                if constexpr (S::knows_mask && S::sure) shown[half] = ~0u;
-                if (S::knows_mask && S::sure && !cut()) return;
+                if constexpr (S::knows_mask && S::sure) {
+                    shown[half] = ~0u;
+                    if (!cut()) return;
+                }
                 const uint32_t seen = k < e.keys() ? columns_before(min(k - e.lo() + 1, e.rows()) - row) & ~columns_before(k - e.hi() - row) : 0;
                 shown[half] = seen;
                 if constexpr (!S::knows_mask) hide(half, seen);
