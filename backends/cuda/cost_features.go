@@ -9,19 +9,22 @@ import (
 
 // What features add to the time of a pass, as fractions of it: any at all, which takes
 // other code, and each by itself. Products of 16 bits take less time beside them, and
-// decode hides all behind its reading. BenchmarkFeatures measures them.
+// decode hides all behind its reading. Alone, a feature of Hopper's has an instance of its own.
+// BenchmarkFeatures measures them.
 var featureTimes = [...]struct {
-	feature    flashkit.Feature
-	float32    float64 // both passes
-	sm90, sm80 float64 // forward of 16 bits
-	back90     float64 // backward of 16 bits
-	back80     float64
-	decode     float64
+	feature             flashkit.Feature
+	float32             float64 // both passes
+	sm90, sm90Alone     float64 // forward of 16 bits
+	sm80                float64
+	back90, back90Alone float64 // backward of 16 bits
+	back80              float64
+	decode              float64
 }{
-	{flashkit.AllFeatures, .1, .15, .1, .06, .2, .1},
-	{flashkit.FeatureSoftcap, .25, .6, .6, .9, .6, .01}, {flashkit.FeatureALiBi, .05, .3, .6, .3, .02, .01}, {flashkit.FeatureBias, .1, 1, .6, 2, 1.2, .2},
-	{flashkit.FeatureMask, .1, 1.1, .5, 2.2, 1.5, .06}, {flashkit.FeatureDropout, .3, 1.4, .9, 1.75, .6, .06}, {flashkit.FeaturePage, .3, .6, .5, 0, 0, .2},
-	{flashkit.FeatureCarry, .2, 1.6, .5, 0, 0, .2}, {flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0},
+	{flashkit.AllFeatures, .1, .08, .08, .1, .04, .04, .2, .1},
+	{flashkit.FeatureSoftcap, .25, .6, .6, .6, .9, .23, .6, .01}, {flashkit.FeatureALiBi, .05, .2, .2, .6, .3, .02, .02, .01},
+	{flashkit.FeatureBias, .1, 1.4, .75, .6, 2, .95, 1.2, .2}, {flashkit.FeatureMask, .1, 1.3, .55, .5, 2.2, .5, 1.5, .06},
+	{flashkit.FeatureDropout, .3, 2, 1.6, .9, 1.75, .5, .6, .06}, {flashkit.FeaturePage, .3, .6, .6, .5, 0, 0, 0, .2},
+	{flashkit.FeatureCarry, .2, .25, .25, .5, 0, 0, 0, .2}, {flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 
 // smallPages is what pages of fewer keys than decode_sm80 loads at a time add to it.
@@ -38,15 +41,25 @@ func (s *stem) share(c *flashkit.Call, i int) float64 {
 		return x.decode
 	case c.DType == flashkit.Float32:
 		return x.float32
-	case s.pass == flashkit.PassBackward && s.hopper:
-		return x.back90
+	case s.hopper && s.alone(c):
+		return pick(s.pass, x.sm90Alone, x.back90Alone)
+	case s.hopper:
+		return pick(s.pass, x.sm90, x.back90)
 	case s.pass == flashkit.PassBackward:
 		return x.back80
-	case s.hopper:
-		return x.sm90
 	default:
 		return x.sm80
 	}
+}
+
+// alone reports whether the stem has an instance for what a call asks of scores and weights.
+func (s *stem) alone(c *flashkit.Call) bool { return s.featurePart(&c.Problem) != partFeatures }
+
+func pick(pass flashkit.Pass, forward, backward float64) float64 {
+	if pass == flashkit.PassBackward {
+		return backward
+	}
+	return forward
 }
 
 // firstTime is what a launch with features takes longer, in microseconds: its block of arguments and its

@@ -107,6 +107,11 @@ func (f *features) align(p *flashkit.Problem, biasSize int) {
 	f.biasPairs, f.maskPairs = pairs(&f.bias, biasSize), pairs(&f.mask, 1)
 }
 
+// chunks reports whether all rows of elements of a size begin at multiples of 16 bytes.
+func (v *view) chunks(size int64) bool {
+	return uintptr(v.data)%rowAlignment == 0 && (v.batch|v.head|v.row)*size%rowAlignment == 0
+}
+
 // side returns the keys that a band shows on a side, so that sums with a shift do not overflow.
 func side(n int) int64 { return int64(min(n, math.MaxInt/2)) }
 
@@ -184,7 +189,7 @@ func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s
 // enqueueParts launches the kernels of a stem that have instances with features.
 func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	block := unsafe.Pointer(&x.mapped)
-	f, err := b.images.get(b.drv, id, stems[id].featurePart(&p), p)
+	f, err := b.images.get(b.drv, id, x.part(&stems[id], &p), p)
 	if err != nil {
 		return err
 	}

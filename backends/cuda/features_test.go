@@ -140,9 +140,11 @@ func TestHopperBackwardLaunches(t *testing.T) {
 	}{
 		{"-ragged", "bwd_sm90_features_layout_bf16_d64", nil},
 		{"-sink", "bwd_sm90_features_layout_bf16_d64", nil},
-		{"-softcap5-alibi", "bwd_sm90_features_shaped_bf16_d64", nil},
+		{"-softcap5-alibi", "bwd_sm90_features_bf16_d64", nil},
 		{"-mask-dropout0.1", "bwd_sm90_features_bf16_d64", nil},
-		{"-bias", "bwd_sm90_features_bf16_d64", nil},
+		{"-bias", "bwd_sm90_features_bias_bf16_d64", nil},
+		{"-alibi-sink", "bwd_sm90_features_alibi_bf16_d64", nil},
+		{"-dropout0.1", "bwd_sm90_features_dropout_bf16_d64", nil},
 		{"-softcap5-bias", "bwd_sm90_features_bf16_d64", []string{"sums_dbias_bf16"}},
 	} {
 		c := newDeviceCall(t, b, "b2-h2-g2-n10-m50-d40-bf16"+x.form)

@@ -69,8 +69,14 @@ const (
 	partFeaturesFinish
 	partFeaturesMerge
 
-	partLayout // of Hopper: sequences, pages, sinks and what is carried on alone; softcap and ALiBi too
+	partLayout // of Hopper: sequences, pages, sinks and what is carried on alone; fwd_sm90: softcap and ALiBi too
 	partShaped
+
+	partSoftcap // one of these, and sequences and sinks; fwd_sm90 has those from partBias on
+	partALiBi
+	partBias
+	partMask
+	partDropout
 )
 
 var partNames = [...]struct {
@@ -78,7 +84,9 @@ var partNames = [...]struct {
 	perDim bool
 }{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true},
 	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
-	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true}}
+	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
+	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
+	partDropout: {"features_dropout", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.
 func (s *stem) featurePart(p *flashkit.Problem) partID {
@@ -86,10 +94,43 @@ func (s *stem) featurePart(p *flashkit.Problem) partID {
 	case !s.hopper:
 	case asked&^layoutFeatures == 0:
 		return partLayout
-	case asked&^(layoutFeatures|flashkit.FeatureSoftcap|flashkit.FeatureALiBi) == 0:
+	case s.pass == flashkit.PassForward && asked&^(layoutFeatures|flashkit.FeatureSoftcap|flashkit.FeatureALiBi) == 0:
 		if slopes := p.Score.ALiBi; !slopes || scoreUnit(p) >= 1e-15 { // else slopes over it may be infinite
 			return partShaped
 		}
+	default:
+		return singlePart(asked &^ layoutFeatures)
+	}
+	return partFeatures
+}
+
+// singlePart returns the instance of a Hopper stem for one feature that changes weights.
+func singlePart(asked flashkit.Feature) partID {
+	switch asked {
+	case flashkit.FeatureSoftcap:
+		return partSoftcap
+	case flashkit.FeatureALiBi:
+		return partALiBi
+	case flashkit.FeatureBias:
+		return partBias
+	case flashkit.FeatureMask:
+		return partMask
+	case flashkit.FeatureDropout:
+		return partDropout
+	}
+	return partFeatures
+}
+
+// part returns the instance of a stem for what a call asks. Those for one feature want
+// something to drop, and those of fwd_sm90 tiles of biases and masks that begin at 16 aligned bytes.
+func (x *arguments) part(s *stem, p *flashkit.Problem) partID {
+	part, forward := s.featurePart(p), s.pass == flashkit.PassForward
+	switch {
+	case part == partDropout && x.dropBelow == 0:
+	case forward && part == partBias && (x.biasWide != 0 || !x.bias.chunks(2)):
+	case forward && part == partMask && !x.mask.chunks(1):
+	default:
+		return part
 	}
 	return partFeatures
 }

@@ -58,8 +58,10 @@
 // Instances for features, bwd_sm90_features_<dtype>_d<dim> and so on, take FeatureParams, of
 // which MapParams is the beginning. Maps of packed tensors have batch 1; rows and keys of the
 // next sequence that come with a tile count as hidden, as does all under a mask that may be.
-// Where scores change, what a block keeps of P is P times the softcap's slope, with the sign -
-// where P is dropped, as registers have no room for more.
+// One that changes scores alone, or drops weights, has an instance of its own: branches in the loop keep
+// the compiler from laying one instruction beside the other. What a tile reads of a bias or a mask is copied
+// to shared memory a tile, or two parts of one, ahead; the random words are made while the next S is
+// in flight, when dP leaves registers free. dBias leaves by rows of dS, which lie in shared memory anyhow.
 #include "bwd_sm90.cuh"
 
 // How many key heads are worked on at a time, each from its first tile of keys on. The
@@ -87,7 +89,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     if constexpr (S::features) {
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
-        if (key0 + S::keys > e.keys() || S::reads && f.mask.data) w.hides = 1; // keys of the next sequence, or whatever the mask says
+        if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // keys of the next sequence, or whatever the mask says
     }
 }
 
@@ -103,7 +105,7 @@ template <class F> __device__ __forceinline__ void walk(const Params &p, volatil
 }
 
 // The lane that fetches K, Q and LSE (part 0), or V, dO and delta (part 1).
-template <class S> __device__ __forceinline__ void fetch(const Params &p, const Features &f, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
+template <class S> __device__ __forceinline__ void fetch(const Params &p, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
     volatile Work &w = sh.work();
     const Bounds<S> e{p, sh};
     if (w.steps) {
@@ -114,8 +116,6 @@ template <class S> __device__ __forceinline__ void fetch(const Params &p, const 
     walk(p, w, [&](int head, int tile) {
         const uint32_t full = sh.q_full(part, ring.stage);
         const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
-        if constexpr (S::reads)
-            if (part && f.mask.data) bring_mask<S>(p, f.mask, w.batch, head, tile * S::rows, w.key0);
         barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
         barrier_expect(full, S::row_tile + S::rows * 4);
         each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, rows, 64 * i, tile * S::rows + e.q0(), head, e.q_batch(), full); });
@@ -197,9 +197,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     };
     Ring<S::stages> ring(0);
     int tile = to, buffer = 0; // of dS
+    // With features: the first rows of the tiles that have no hidden pairs, read once.
+    [[maybe_unused]] int whole_from = 0, whole_to = 0;
+    if constexpr (S::features) {
+        whole_from = uniform(key0 + S::keys - 1 - e.hi());
+        whole_to = uniform(key0 + S::keys > e.keys() ? -S::rows : min(e.rows() - S::rows, key0 - (S::rows - 1) - e.lo()));
+    }
     auto cut = [&] { // whether the tile has hidden pairs
         const int row0 = tile * S::rows;
-        return row0 + S::rows > e.rows() || key0 + S::keys > e.keys() || key0 < row0 + S::rows - 1 + e.lo() || key0 + S::keys - 1 > row0 + e.hi() || S::reads && f.mask.data;
+        if constexpr (S::features) return row0 < whole_from || row0 > whole_to || S::knows_mask && !S::sure && f.mask.data;
+        else return row0 + S::rows > e.rows() || key0 + S::keys > e.keys() || key0 < row0 + S::rows - 1 + e.lo() || key0 + S::keys - 1 > row0 + e.hi();
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
     auto clear = [&](uint32_t at) { // 16 bytes; whether there was what is not finite
@@ -237,8 +244,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         bool found = false, odd_row = false;
         for (int part = 0; part < 2; part++)
             for (int r = lane; r < S::rows; r += 32) {
-                if constexpr (S::features) odd_row = odd_row || part && !usual(stats(part)[r]);
-                found = found || !usual(stats(part)[r]);
+                if constexpr (S::features) { // at once
+                    const bool unusual = !usual(stats(part)[r]);
+                    odd_row |= part && unusual, found |= unusual;
+                } else found = found || !usual(stats(part)[r]);
             }
         if (!__any_sync(~0u, found)) return;
         for (int part = 0; part < 2; part++)
@@ -249,12 +258,33 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     };
     int head = w.kv_head * (p.heads / p.kv_heads);
     const bool odd = uniform(w.odd[group]);
-    [[maybe_unused]] const bool staged = S::reads && f.bias.data && !f.bias_wide && aligned16(f.bias);
-    [[maybe_unused]] auto ask_bias = [&](int head, int row) { // in time for when it is read
-        if (staged) bias_chunk<S::bias_rows>(sh.bias(group * 4 + warp), p, f, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
+    // What changes scores: an instance for one feature is sure of it.
+    [[maybe_unused]] const bool capped = S::knows_cap && (S::sure || f.cap_in != 0), leans = S::knows_alibi && (S::sure || f.slopes.data);
+    [[maybe_unused]] const bool biased = S::knows_bias && (S::sure || f.bias.data), drops = S::knows_dropout && (S::sure || f.drop_below);
+    [[maybe_unused]] const bool staged = S::bias_bytes && biased && !f.bias_wide && aligned16(f.bias);
+    [[maybe_unused]] auto ask_bias = [&](int head, int row) { // in time for when it is read: two parts of a tile ahead
+        if (staged) bias_chunk<S::part_rows>(sh.bias(group * 4 + warp) + row / S::part_rows % 2 * S::part_rows * 32, p, f, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
     };
+    [[maybe_unused]] const bool staged_hides = S::mask_bytes && (((uint64_t)f.mask.data | f.mask.batch | f.mask.head | f.mask.row) & 15) == 0;
+    [[maybe_unused]] auto ask_mask = [&](int head, int row) {
+        if (staged_hides) mask_chunk<S::rows>(sh.mask(group * 4 + warp), p, f.mask, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
+    };
+    // Of ALiBi: the slope, and how far the lane's first key is from its first row in the first tile.
+    [[maybe_unused]] float lean = 0;
+    [[maybe_unused]] int here = 0;
+    [[maybe_unused]] auto load_slope = [&](int head) {
+        if (leans) lean = -kLog2E * ((const float *)f.slopes.data)[w.batch * f.slopes.batch + head * f.slopes.head];
+    };
+    if constexpr (S::knows_alibi) here = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4 - fresh(lane) % 4 * 2 - e.diagonal(), load_slope(head);
+    [[maybe_unused]] const bool writes = S::knows_bias && f.dbias_apart && first_panel == 0, writes_tiles = writes && !f.dbias_wide && aligned16(f.dbias);
+    [[maybe_unused]] uint32_t gone[2] = {}; // by dropout, of the lane's two keys
+    [[maybe_unused]] auto draw = [&](int head) { dropped_pairs<S::rows>(gone, f, w.batch, head, tile * S::rows + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4); };
     if constexpr (S::bias_bytes > 0)
-        if (steps) ask_bias(head, tile * S::rows);
+        if (steps) ask_bias(head, tile * S::rows), ask_bias(head, tile * S::rows + S::part_rows);
+    if constexpr (S::mask_bytes > 0)
+        if (steps) ask_mask(head, tile * S::rows);
+    if constexpr (S::knows_dropout)
+        if (steps && drops) draw(head);
     auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
         constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
         auto load_stats = [&](int which, int part) { // of all rows of a part, ahead of time, as loads do not pass the products
@@ -264,48 +294,75 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
         };
         load_stats(0, 0);
+        [[maybe_unused]] const float away = here - tile * S::rows;
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         scores(dp, sh.k(1), sh.q(1, ring.stage));
         uint32_t shown[2]; // by columns, of the lane's two keys
         if (edge) {
             clean();
             const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
-            each<2>([&](int half) {
+            auto hide = [&](int half, uint32_t seen) {
                 const int k = key + 8 * half;
-                const uint32_t seen = k < e.keys() ? columns_before(min(k - e.lo() + 1, e.rows()) - row) & ~columns_before(k - e.hi() - row) : 0;
-                shown[half] = seen;
                 each<S::rows / 4>([&](int i) {
                     float &x = s[i / 2 * 4 + 2 * half + i % 2];
                     if (odd) x += sh.odd()[k - key0];
-                    if constexpr (!S::shapes) x = seen & 1u << i ? x : -infinity;
+                    if constexpr (!S::changes) x = seen & 1u << i ? x : -infinity;
                 });
+            };
+            each<2>([&](int half) {
+                const int k = key + 8 * half;
+                if constexpr (S::knows_mask && S::sure) {
+                    shown[half] = ~0u;
+                    if (!cut()) return;
+                }
+                const uint32_t seen = k < e.keys() ? columns_before(min(k - e.lo() + 1, e.rows()) - row) & ~columns_before(k - e.hi() - row) : 0;
+                shown[half] = seen;
+                if constexpr (!S::knows_mask) hide(half, seen);
             });
-            if constexpr (S::reads)
-                if (f.mask.data) mask_tile<S>(shown, p, f, w.batch, head, tile * S::rows, key0 + group * 64 + fresh(thread) / 32 * 16);
+            if constexpr (S::knows_mask) {
+                if (staged_hides) {
+                    copy_wait<0>(), __syncwarp();
+                    staged_mask<S::rows>(shown, sh.mask(group * 4 + warp), lane);
+                    const bool ends = tile == from;
+                    if (n + 1 < steps) ask_mask(head + ends, (ends ? to : tile - 1) * S::rows);
+                } else if (S::sure || f.mask.data) mask_tile<S>(shown, p, f, w.batch, head, tile * S::rows, key0 + group * 64 + fresh(thread) / 32 * 16);
+                hide(0, shown[0]), hide(1, shown[1]);
+            }
+        }
+        [[maybe_unused]] bool large = false; // not all scores of the warp are small beside the softcap
+        if (capped) {
+            float most = 0;
+            each<S::rows / 2>([&](int i) { most = fmaxf(most, fabsf(s[i])); });
+            large = __any_sync(~0u, !(most * f.cap_in < 0.4f));
         }
         auto changed = [&](int i) { // the same where scores change. S becomes P times the softcap's slope, with the sign - where P is dropped
             const int own = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4, walked = tile * S::rows + 16 * i + fresh(lane) % 4 * 2;
+            const float *lse = stat + i % size * 4;
             float x[8], cap[8]; // P, the slopes
-            const Flat<8> both{x};
-            Sequence seq;
-            seq.diagonal = sh.sequence().diagonal;
-            const Scores<T, false, true> scores(p, f, seq, w.batch, head);
-            each<8>([&](int j) { x[j] = s[8 * i + j]; });
-            scores.template change<true, true>(both, own, walked, [&](int n, int e) { return stat[i % size * 4 + 2 * n + e % 2]; }, [&](int n, int e, float d) { cap[4 * n + e] = d; });
-            if constexpr (S::reads)
-                if (f.bias.data) {
-                    if (S::bias_bytes && staged) staged_bias<T>(x, sh.bias(group * 4 + warp), i * 16 % S::bias_rows, lane);
-                    else if (f.bias_wide) scores.template add_bias<true, float>(both, own, walked);
-                    else scores.template add_bias<true, T>(both, own, walked);
-                }
+            if (capped) {
+                each<8>([&](int j) { x[j] = s[8 * i + j] * f.cap_in; });
+                if (large) each<8>([&](int j) { x[j] = tanh_of(x[j], cap[j]); });
+                else each<8>([&](int j) { x[j] = tiny_tanh(x[j]), cap[j] = fmaf(-x[j], x[j], 1); });
+                each<8>([&](int j) { x[j] = fmaf(x[j], f.cap_out, -lse[j / 4 * 2 + j % 2]); });
+            } else {
+                each<8>([&](int j) { x[j] = fmaf(s[8 * i + j], p.scale_log2, -lse[j / 4 * 2 + j % 2]); });
+            }
+            if (biased) {
+                const Flat<8> both{x};
+                const Scores<T> scores(p, f, Sequence{}, w.batch, head);
+                if (staged) staged_bias<T>(x, sh.bias(group * 4 + warp), i * 16 % S::bias_rows, lane);
+                else if (f.bias_wide) scores.template add_bias<true, float>(both, own, walked);
+                else scores.template add_bias<true, T>(both, own, walked);
+            }
+            if (leans) each<8>([&](int j) { x[j] = fmaf(lean, fabsf(away - (16 * i + j / 4 * 8 + j % 2 - j / 2 % 2 * 8)), x[j]); });
             each<8>([&](int j) { x[j] = exp2_approx(x[j]); });
-            if (edge) each<8>([&](int j) { if (!(shown[j / 2 % 2] & 1u << (4 * i + j / 4 * 2 + j % 2))) x[j] = cap[j] = 0; });
-            uint32_t dropped = 0;
-            if (S::reads && f.drop_below) each<2>([&](int n) { dropped |= scores.template drops<true>(own, walked + 8 * n) << 4 * n; });
-            each<4>([&](int j) { weights[i][j] = pack<T>(dropped >> 2 * j & 1 ? 0 : x[2 * j], dropped >> (2 * j + 1) & 1 ? 0 : x[2 * j + 1]); });
+            if constexpr (S::changes)
+                if (edge) each<8>([&](int j) { if (!(shown[j / 2 % 2] & 1u << (4 * i + j / 4 * 2 + j % 2))) x[j] = cap[j] = 0; });
+            auto goes = [&](int j) { return drops && gone[j / 2 % 2] & 1u << (j % 2 * 16 + 2 * i + j / 4); };
+            each<4>([&](int j) { weights[i][j] = pack<T>(goes(2 * j) ? 0 : x[2 * j], goes(2 * j + 1) ? 0 : x[2 * j + 1]); });
             sums(dv, weights[i], sh.q(1, ring.stage), i);
-            if (f.cap_in != 0) each<8>([&](int j) { x[j] *= cap[j]; });
-            each<8>([&](int j) { s[8 * i + j] = S::reads ? __uint_as_float(__float_as_uint(x[j]) | dropped >> j << 31) : x[j]; });
+            if (capped) each<8>([&](int j) { x[j] *= cap[j]; });
+            each<8>([&](int j) { s[8 * i + j] = x[j]; });
         };
         auto exponentials = [&](int i) { // P of 16 rows, in place of S; dV += P dO
             if constexpr (S::shapes) return changed(i);
@@ -319,29 +376,23 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             sums(dk, slopes[i], sh.q(0, ring.stage), i);
         };
         auto gradients = [&](int i) { // dS of 16 rows, in place of dP; dK += dS Q
-            if (S::reads && f.drop_below)
-                each<8>([&](int j) {
-                    float &x = s[8 * i + j];
-                    dp[8 * i + j] = dropped(x) ? 0 : dp[8 * i + j] * f.keep;
-                    x = fabsf(x);
-                });
+            if (drops) each<8>([&](int j) { dp[8 * i + j] = gone[j / 2 % 2] & 1u << (j % 2 * 16 + 2 * i + j / 4) ? 0 : dp[8 * i + j] * f.keep; });
             each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[i % size * 4 + j / 4 * 2 + j % 2]); });
             if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
-            if constexpr (S::reads)
-                if (f.dbias_apart && first_panel == 0) store_pairs<T>(p, f, &dp[8 * i], w.batch, head, tile * S::rows + 16 * i + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4);
+            if constexpr (S::knows_bias)
+                if (writes && !writes_tiles) store_pairs<T>(p, f, &dp[8 * i], edge, w.batch, head, tile * S::rows + 16 * i + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4);
             each<4>([&](int j) { slopes[i][j] = pack<T>(dp[8 * i + 2 * j], dp[8 * i + 2 * j + 1]); });
             store_slopes(i);
         };
         each<S::parts>([&](int part) {
             if (part) load_stats(0, part);
-            if constexpr (S::bias_bytes > 0) copy_wait<0>(), __syncwarp();
+            if constexpr (S::bias_bytes > 0) copy_wait<1>(), __syncwarp();
             each<size>([&](int i) { exponentials(part * size + i); });
             if constexpr (S::bias_bytes > 0) {
-                constexpr int each_chunk = S::parts * S::bias_rows / S::rows; // parts
                 const bool ends = tile == from;
-                if (part + 1 < S::parts) {
-                    if ((part + 1) % each_chunk == 0) ask_bias(head, tile * S::rows + (part + 1) * size * 16);
-                } else if (n + 1 < steps) ask_bias(head + ends, (ends ? to : tile - 1) * S::rows);
+                if (part + 2 < S::parts) ask_bias(head, tile * S::rows + (part + 2) * S::part_rows);
+                else if (n + 1 < steps) ask_bias(head + ends, (ends ? to : tile - 1) * S::rows + (part + 2 - S::parts) * S::part_rows);
+                else copy_commit(); // nothing, as the wait counts
             }
             load_stats(1, part);
             if (part == 0) wgmma_wait<size>(); // dP is there
@@ -356,6 +407,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             each<8>([&](int i) { wgmma<T, 1>(dq, x + (i / 4 * S::row_panel + i % 4 * 32) / 16, y + i * 2048 / 16, i > 0); });
             wgmma_commit();
         }
+        if constexpr (S::knows_bias)
+            if (writes_tiles) store_tile<S>(p, f, sh.base + (sh.ds(buffer) - sh.at) + group * S::row_panel, w.batch, head, tile * S::rows, key0 + group * 64, thread);
         const int stage = ring.stage;
         const int done = tile;
         ring.next(), buffer ^= 1;
@@ -364,6 +417,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         keep(weights), keep(slopes);
         give(sh.q_empty(0, stage)), give(sh.q_empty(1, stage));
         start(n + 1 < steps); // after the last tile, of whatever is there: for nobody
+        if constexpr (S::knows_dropout)
+            if (drops) draw(head + (done == from));
         wgmma_wait<1>();
         barrier_wait(sh.dq_empty(group), S::staged ? n % 2 ^ 1 : n % 2);
         if constexpr (S::staged) {
@@ -376,14 +431,19 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 else add_global4(to + i * 128, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
             });
         }
-        if (done == from) head++;
+        if (done == from) {
+            head++;
+            if constexpr (S::knows_alibi)
+                if (n + 1 < steps) load_slope(head);
+        }
         __syncwarp();
         give(sh.dq_full(group));
         wgmma_wait<0>();
     };
 #pragma unroll 1
     for (int n = 0; n < steps; n++) {
-        if constexpr (!S::two_bodies) visit(n, odd || cut());
+        if constexpr (S::knows_mask && S::sure) visit(n, Constant<true>());
+        else if constexpr (!S::two_bodies) visit(n, odd || cut());
         else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());
     }
@@ -394,14 +454,14 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     auto place_of = [&](int row) { return group * 8192 + row * 128; };
     each<S::columns / 16>([&](int i) {
         const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
-        const float kept = S::reads ? f.keep : 1;
+        const float kept = S::knows_dropout ? f.keep : 1;
         auto pair = [&](const float (&x)[S::columns / 2], int j, float c) { return pack<T>(x[8 * i + 2 * j] * c, x[8 * i + 2 * j + 1] * c); };
         store_matrix(sh.k(0) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
         store_matrix(sh.k(1) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
     });
     named_barrier(2 + group, 128); // all of the warpgroup have written theirs
     auto takes_part = [&](int head, int i, int key) {
-        if constexpr (S::reads) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
+        if constexpr (S::knows_mask) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
         else return !S::features || key < e.keys();
     };
     if (w.lost) // what was taken out of dO
@@ -447,8 +507,8 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {
         registers_shrink<24>();
-        if (threadIdx.x == 0) fetch(a.p, f, a.k, a.q, sh, 0);
-        if (threadIdx.x == 32) fetch(a.p, f, a.v, a.dout, sh, 1);
+        if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
+        if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
         if (threadIdx.x == 64 || threadIdx.x == 96) add(a.p, sh, threadIdx.x / 32 - 2);
     } else {
         registers_grow<240>();
@@ -504,32 +564,6 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     });
 }
 
-// dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A thread
-// takes 8 columns of the rows r and r+8, which lie together.
-template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
-    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8;
-    const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of(p) * 1024; // [panels][4][8][32]
-    const bool aligned = aligned16(p.dq);
-    wait_for_dependency();
-    const Extent<features> e(p, f, bh / p.heads);
-    auto sees = [&](int r) { return (!features || r < e.rows()) && max(0, r + e.lo()) <= min(e.keys() - 1, r + e.hi()); };
-    for (int j = threadIdx.x; j < 32 * chunks; j += 256) {
-        const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8, row = tile * 64 + m * 16 + g;
-        uint32_t y[2][4];
-        for (int i = 0; i < 4; i++) {
-            const int at = chunk / 8 * 1024 + (m * 8 + chunk % 8) * 32 + 4 * g + i;
-            const float4 x = sees(row) || sees(row + 8) ? sum[at] : float4{}; // nobody wrote what no row needs
-            y[0][i] = pack<T>(x.x * p.scale, x.y * p.scale), y[1][i] = pack<T>(x.z * p.scale, x.w * p.scale);
-        }
-        for (int i = 0, r = row; i < 2; i++, r += 8) {
-            const uint4 x = sees(r) ? uint4{y[i][0], y[i][1], y[i][2], y[i][3]} : uint4{0, 0, 0, 0};
-            if constexpr (features) {
-                if (r < e.row_end()) store8(row_of(p.dq, e.q_batch(), bh % p.heads, e.q0() + r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
-            } else if (r < p.q_len) store8(row_of(p.dq, bh / p.heads, bh % p.heads, r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
-        }
-    }
-}
-
 #define MAIN(name, block, a, f, ...)                                                                                               \
     using name##_shape = Shape<__VA_ARGS__>;                                                                                       \
     extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, name##_shape::keys}; \
@@ -540,17 +574,18 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
 #define ENDS(name, block, features, p, f, type, T)                                                    \
     END(name##_delta_##type, block, (delta<T, features>), p, f, 128, delta_shared)                     \
     END(name##_finish_##type, block, (finish<T, features>), p, f, 256, 0)
-#define DIMS(name, block, a, f, kind, type, T, more)                            \
-    MAIN(name##_##type##_d64, block, a, f, kind, T, 64, 64, 128, 2, 2 * more)    \
-    MAIN(name##_##type##_d128, block, a, f, kind, T, 128, 128, 64, 2, more)      \
-    MAIN(name##_##type##_d256, block, a, f, kind, T, 256, 128, 64, 1, more)
-#define FEATURES(name, kind, type, T, more) DIMS(name, FeatureParams, (const MapParams &)x, x.f, kind, type, T, more)
-#define ALL(type, T)                                                            \
-    ENDS(bwd_sm90, Params, false, x, no_features, type, T)                       \
-    DIMS(bwd_sm90, MapParams, x, no_features, Kind::plain, type, T, 1)              \
-    ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)              \
-    FEATURES(bwd_sm90_features_layout, Kind::layout, type, T, 1)                    \
-    FEATURES(bwd_sm90_features_shaped, Kind::shaped, type, T, 2)                    \
-    FEATURES(bwd_sm90_features, Kind::any, type, T, 2)
+#define DIMS(name, block, a, f, knows, type, T, parts)                            \
+    MAIN(name##_##type##_d64, block, a, f, knows, T, 64, 64, 128, 2, 2 * parts)    \
+    MAIN(name##_##type##_d128, block, a, f, knows, T, 128, 128, 64, 2, parts)      \
+    MAIN(name##_##type##_d256, block, a, f, knows, T, 256, 128, 64, 1, parts)
+#define FEATURES(name, knows, type, T, parts) DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts)
+#define ALL(type, T)                                                               \
+    ENDS(bwd_sm90, Params, false, x, no_features, type, T)                          \
+    DIMS(bwd_sm90, MapParams, x, no_features, 0, type, T, 1)                        \
+    ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
+    FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
+    FEATURES(_alibi, kLayout | kALiBi, type, T, 2) FEATURES(_bias, kLayout | kBias, type, T, 2) \
+    FEATURES(_mask, kLayout | kMask, type, T, 2) FEATURES(_dropout, kLayout | kDropout, type, T, 2) \
+    FEATURES(, kAll, type, T, 2)
 ALL(bf16, BF16)
 ALL(f16, F16)

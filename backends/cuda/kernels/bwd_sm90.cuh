@@ -1,8 +1,6 @@
 // What a block of bwd_sm90 is: its shapes, its shared memory, what it works on.
 #pragma once
-#include "score.cuh"
-#include "sm90.cuh"
-#include "tile.cuh"
+#include "score_tiles.cuh"
 
 struct MapParams {
     TensorMap q, k, v, dout;
@@ -12,8 +10,8 @@ struct MapParams {
 // Stands for -LSE that is NaN: P is Inf for a visible score, and 0 for -Inf.
 constexpr float odd_lse = 2e38f;
 
-// What an instance knows of features: none; where sequences lie; softcap and ALiBi too; all.
-enum class Kind { plain, layout, shaped, any };
+// What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
+constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63;
 
 // What a block works on.
 struct Work {
@@ -32,13 +30,15 @@ template <bool x> struct Constant {
     __device__ constexpr operator bool() const { return x; }
 };
 
-template <Kind kind, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
+template <int knows, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool features = kind != Kind::plain, shapes = kind >= Kind::shaped, reads = kind == Kind::any;
+    static constexpr bool features = knows != 0, shapes = knows > kLayout, sure = knows != kAll;
+    static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
+    static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
-    static constexpr int parts = parts_; // in which a tile is exponentiated: with two, fewer registers are in use at a time
-    static constexpr bool two_bodies = dim == 64 && !shapes; // of the loop over tiles, one of them without the branches for hidden pairs
+    static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
+    static constexpr bool two_bodies = dim == 64 && sure; // of the loop over tiles, one of them without the branches for hidden pairs
     static constexpr int threads = 384, panels = dim / 64, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
     static constexpr bool staged = shares == 1; // dQ goes through shared memory
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
@@ -47,8 +47,10 @@ template <Kind kind, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? 2 * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + 48, barriers_at = sequence_at + (features ? 48 : 0);
     // Of a bias of 16 bits, for each warp the columns of its 16 keys of so many rows.
-    static constexpr int bias_at = (barriers_at + 8 * (6 + 4 * stages) + 15) / 16 * 16, bias_rows = 64, bias_bytes = reads && dim <= 128 ? 8 * bias_rows * 32 : 0;
-    static constexpr int shared = 1024 + (bias_bytes ? bias_at + bias_bytes : barriers_at + 8 * (6 + 4 * stages)); // 1024 to align
+    // Or of a mask, of all rows of a tile.
+    static constexpr int bias_at = (barriers_at + 8 * (6 + 4 * stages) + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
+    static constexpr int mask_bytes = knows_mask && sure && dim <= 128 ? 8 * rows * 16 : 0;
+    static constexpr int shared = 1024 + (bias_bytes + mask_bytes ? bias_at + bias_bytes + mask_bytes : barriers_at + 8 * (6 + 4 * stages)); // 1024 to align
     static_assert(rows / 64 * own_panels == 2 && shared <= 227 * 1024, "each warpgroup has a 64x64 block of dQ");
 };
 
@@ -66,6 +68,7 @@ template <class S> struct Shared {
     __device__ __forceinline__ volatile Work &work() const { return *(Work *)(base + S::work_at); }
     __device__ __forceinline__ volatile Sequence &sequence() const { return *(Sequence *)(base + S::sequence_at); }
     __device__ __forceinline__ uint32_t bias(int warp) const { return at + S::bias_at + warp * S::bias_rows * 32; }
+    __device__ __forceinline__ uint32_t mask(int warp) const { return at + S::bias_at + warp * S::rows * 16; }
     __device__ __forceinline__ uint32_t k_full(int part) const { return at + S::barriers_at + 8 * part; }
     __device__ __forceinline__ uint32_t dq_full(int group) const { return k_full(2 + group); }
     __device__ __forceinline__ uint32_t dq_empty(int group) const { return k_full(4 + group); }
@@ -83,22 +86,11 @@ template <class S> struct Bounds {
         else return plain;                                                 \
     }
     BOUND(rows, p.q_len) BOUND(keys, p.kv_len) BOUND(key_end, p.kv_len) BOUND(lo, p.lo) BOUND(hi, p.hi)
-    BOUND(q_batch, sh.work().batch) BOUND(kv_batch, sh.work().batch) BOUND(q0, 0) BOUND(key0, 0)
+    BOUND(q_batch, sh.work().batch) BOUND(kv_batch, sh.work().batch) BOUND(q0, 0) BOUND(key0, 0) BOUND(diagonal, 0)
 };
 
-// Brings a tile of a mask to the L2 cache.
-template <class S> __device__ __forceinline__ void bring_mask(const Params &p, const View &x, int b, int h, int row, int key) {
-    const char *from = (const char *)x.data + b * x.batch + h * x.head + row * x.row + key;
-    const int bytes = min(S::keys, p.kv_len - key);
-#pragma unroll 1
-    for (int n = x.row ? min(S::rows, p.q_len - row) : 1; n > 0; n--, from += x.row) {
-        const uint64_t first = (uint64_t)from & ~15, end = (uint64_t)(from + bytes) & ~15;
-        if (end > first) bulk_prefetch((const void *)first, end - first);
-    }
-}
-
 // Bit c says that the mask shows key `key`+c of 16 to a row.
-__device__ __forceinline__ uint32_t mask_row(const Params &p, const Features &f, const uint8_t *at, int count, bool aligned) {
+__device__ __forceinline__ uint32_t mask_row(const uint8_t *at, int count, bool aligned) {
     uint32_t bits = 0;
     if (aligned && count >= 16) {
         const uint4 x = *(const uint4 *)at;
@@ -120,7 +112,7 @@ template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2
     const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head + key;
     uint32_t bits[2] = {};
     each<S::rows / 64>([&](int block) {
-        auto read = [&](int r) { return mask_row(p, f, mask + min(row + 64 * block + r, p.q_len - 1) * f.mask.row, p.kv_len - key, aligned); };
+        auto read = [&](int r) { return mask_row(mask + min(row + 64 * block + r, p.q_len - 1) * f.mask.row, p.kv_len - key, aligned); };
         const uint32_t two = read(lane) | read(lane + 32) << 16;
         uint32_t own = 0; // bytes: the first key and the second, of 32 rows; the same of the next 32
         each<8>([&](int i) { own |= (__shfl_sync(~0u, two, 8 * (i / 2) + lane % 4 * 2 + i % 2) >> lane / 4 & 0x01010101) << i; });
@@ -129,37 +121,49 @@ template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2
     shown[0] &= bits[0], shown[1] &= bits[1];
 }
 
-// Starts to copy so many rows of a bias of 16 bits for a warp's 16 keys, when it has read those before.
-// Chunks of 8 keys lie where load_matrix finds them in different banks.
-template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, const Params &p, const Features &f, int b, int h, int row, int key, int lane) {
-    const uint16_t *from = (const uint16_t *)f.bias.data + b * f.bias.batch + h * f.bias.head + key + lane % 2 * 8;
-    const int bytes = 2 * max(0, min(8, p.kv_len - key - lane % 2 * 8));
-    __syncwarp(); // all lanes have read
-    each<rows / 16>([&](int i) {
-        const int r = 16 * i + lane / 2;
-        copy_async16(to + r * 32 + ((lane & 1) ^ (r >> 2 & 1)) * 16, bytes ? from + min(row + r, p.q_len - 1) * f.bias.row : f.bias.data, bytes);
+// Writes dBias of the warpgroup's rows of dS, which lie in shared memory.
+template <class S> __device__ __forceinline__ void store_tile(const Params &p, const Features &f, const char *from, int b, int h, int row, int key, int thread) {
+    const int c = thread % 8, k = key + 8 * c, last = p.q_len - row - thread / 8;
+    uint16_t *to = (uint16_t *)f.dbias.data + b * f.dbias.batch + h * f.dbias.head + (row + thread / 8) * f.dbias.row + k;
+    from += thread / 8 * 128 + ((c ^ thread / 8 % 8) << 4);
+    each<S::rows / 16>([&](int i) {
+        const uint4 x = *(const uint4 *)(from + i * 2048);
+        if (16 * i < last) store8(to, x, p.kv_len - k, true);
+        to += 16 * f.dbias.row;
     });
-    copy_commit();
 }
 
-// Adds those of 16 rows to scores in units of log2.
-template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], uint32_t from, int row, int lane) {
-    const int r = row + lane / 16 * 8 + lane % 8;
-    uint32_t y[4];
-    load_matrix_transposed(y, from + r * 32 + ((lane / 8 & 1) ^ (r >> 2 & 1)) * 16);
-    each<8>([&](int j) { x[j] = fmaf(widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff), kLog2E, x[j]); });
+// Writes dBias of the pairs of a lane, of 16 rows; edge: some may not be there.
+template <class T> __device__ __forceinline__ void store_pairs(const Params &p, const Features &f, const float *x, bool edge, int b, int h, int row, int key) {
+    const int64_t at = b * f.dbias.batch + h * f.dbias.head + row * f.dbias.row + key;
+    auto there = [&](int j) { return !edge || row + j / 4 * 8 + j % 2 < p.q_len && key + j / 2 % 2 * 8 < p.kv_len; };
+    auto place = [&](int j) { return at + (j / 4 * 8 + j % 2) * f.dbias.row + j / 2 % 2 * 8; };
+    if (f.dbias_wide) each<8>([&](int j) { if (there(j)) ((float *)f.dbias.data)[place(j)] = x[j]; });
+    else each<8>([&](int j) { if (there(j)) ((uint16_t *)f.dbias.data)[place(j)] = (uint16_t)pack<T>(x[j], 0); });
 }
 
-template <class T> __device__ __forceinline__ void store_pair(const Features &f, int64_t at, float x) {
-    if (f.dbias_wide) ((float *)f.dbias.data)[at] = x;
-    else ((uint16_t *)f.dbias.data)[at] = (uint16_t)pack<T>(x, 0);
-}
-
-// Writes dBias of the pairs of a lane, of 16 rows.
-template <class T> __device__ __forceinline__ void store_pairs(const Params &p, const Features &f, const float *x, int b, int h, int row, int key) {
-    const int64_t at = b * f.dbias.batch + h * f.dbias.head;
-    each<8>([&](int j) {
-        const int r = row + j / 4 * 8 + j % 2, k = key + j / 2 % 2 * 8;
-        if (r < p.q_len && k < p.kv_len) store_pair<T>(f, at + r * f.dbias.row + k, x[j]);
-    });
+// dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A thread
+// takes 8 columns of the rows r and r+8, which lie together.
+template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
+    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8;
+    const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of(p) * 1024; // [panels][4][8][32]
+    const bool aligned = aligned16(p.dq);
+    wait_for_dependency();
+    const Extent<features> e(p, f, bh / p.heads);
+    auto sees = [&](int r) { return (!features || r < e.rows()) && max(0, r + e.lo()) <= min(e.keys() - 1, r + e.hi()); };
+    for (int j = threadIdx.x; j < 32 * chunks; j += 256) {
+        const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8, row = tile * 64 + m * 16 + g;
+        uint32_t y[2][4];
+        for (int i = 0; i < 4; i++) {
+            const int at = chunk / 8 * 1024 + (m * 8 + chunk % 8) * 32 + 4 * g + i;
+            const float4 x = sees(row) || sees(row + 8) ? sum[at] : float4{}; // nobody wrote what no row needs
+            y[0][i] = pack<T>(x.x * p.scale, x.y * p.scale), y[1][i] = pack<T>(x.z * p.scale, x.w * p.scale);
+        }
+        for (int i = 0, r = row; i < 2; i++, r += 8) {
+            const uint4 x = sees(r) ? uint4{y[i][0], y[i][1], y[i][2], y[i][3]} : uint4{0, 0, 0, 0};
+            if constexpr (features) {
+                if (r < e.row_end()) store8(row_of(p.dq, e.q_batch(), bh % p.heads, e.q0() + r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
+            } else if (r < p.q_len) store8(row_of(p.dq, bh / p.heads, bh % p.heads, r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
+        }
+    }
 }

@@ -47,9 +47,7 @@
 // a box would reach into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
-#include "score.cuh"
-#include "sm90.cuh"
-#include "tile.cuh"
+#include "score_tiles.cuh"
 
 struct MapParams {
     TensorMap q, k, v, o;
@@ -59,13 +57,13 @@ struct MapParams {
 
 struct alignas(16) Place { int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end; }; // what a sequence is, beside a tile of its rows
 
-// What an instance knows of features: none; where sequences lie, and what a row begins and ends with; softcap
-// and ALiBi too; all.
-enum class Kind { plain, layout, shaped, any };
+// What an instance knows: no features; where sequences lie; softcap and ALiBi too; one other one; all.
+enum class Kind { plain, layout, shaped, bias, mask, dropout, any };
 
 template <Kind kind_, class Type, int dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
     using T = Type;
-    static constexpr bool features = kind_ != Kind::plain, shapes = kind_ >= Kind::shaped, reads = kind_ == Kind::any;
+    static constexpr bool features = kind_ != Kind::plain, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
+    static constexpr bool biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, drops = kind_ == Kind::dropout; // that alone
     static constexpr int dim = dim_, keys = keys_;
     static constexpr int groups = groups_;     // warpgroups that compute
     static constexpr int q_stages = q_stages_; // of Q
@@ -76,7 +74,8 @@ template <Kind kind_, class Type, int dim_, int groups_, int keys_, int q_stages
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * tile_bytes; // in shared memory
     static constexpr int work_at = v_at + stages * tile_bytes, places_at = work_at + 64 * (q_stages + 1), barriers_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
-    static constexpr int shared = 1024 + barriers_at + 8 * (2 * q_stages + 5 * stages); // 1024 to align
+    static constexpr int side_at = (barriers_at + 8 * (2 * q_stages + 5 * stages) + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : 0; // of a warp: a tile of a bias or a mask
+    static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * (2 * q_stages + 5 * stages)); // 1024 to align
     static constexpr int fetch_registers = reads ? 56 : groups == 2 ? 40 : 32;
     static constexpr int compute_registers = reads ? 224 : groups == 2 ? 232 : 160;
 };
@@ -109,6 +108,7 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t q(int i) const { return at + i * S::q_bytes; } // [panels][rows][64]
     __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::tile_bytes; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::tile_bytes; }
+    __device__ __forceinline__ uint32_t side(int warp) const { return at + S::side_at + warp * S::side_bytes; }
     __device__ __forceinline__ uint32_t q_full(int i) const { return at + S::barriers_at + 8 * i; }
     __device__ __forceinline__ uint32_t q_empty(int i) const { return q_full(S::q_stages + i); }
     __device__ __forceinline__ uint32_t k_full(int i) const { return q_full(2 * S::q_stages + i); }
@@ -155,8 +155,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         int full_to = max(from - 1, max(0, min(e.keys(), row0 + hi + 1)) / S::keys - 1);
         int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
         if constexpr (S::features) {
-            if (S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
-            if (S::reads && f.mask.data) open_from = kReach;              // and cut
+            if (S::masks || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
+            if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
             volatile Place &at = sh.place(w);
             at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
             at.q_batch = e.q_batch(), at.q0 = e.q0(), at.kv_batch = e.kv_batch(), at.key0 = e.s.key0, at.diagonal = e.s.diagonal;
@@ -276,27 +276,15 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, Shar
     }
 }
 
-// tanh(x s) in place of the scores s, which are mostly small: then the polynomial of tanh_of is enough.
-template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
-    float most = 0;
-    each<n>([&](int i) { s[i] *= x, most = fmaxf(most, fabsf(s[i])); });
-    float slope;
-    if (__any_sync(~0u, !(most < 0.6f))) return each<n>([&](int i) { s[i] = tanh_of(s[i], slope); });
-    each<n>([&](int i) {
-        const float y = s[i] * s[i];
-        s[i] = fmaf(s[i] * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), s[i]);
-    });
-}
-
 // A warpgroup that computes.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     using T = typename S::T;
     const Params &p = a.p;
     const float inf = __int_as_float(0x7f800000);
     // The unit of scores: that of log2 in general.
-    const bool changes = S::shapes && (f.cap_in != 0 || f.slopes.data || S::reads && (f.bias.data || f.mask.data));
+    const bool changes = S::biases || S::masks || S::shapes && (f.cap_in != 0 || f.slopes.data || S::reads && (f.bias.data || f.mask.data));
     const float own_unit = S::shapes && f.cap_in != 0 ? f.cap_out : p.scale_log2;
-    const bool general = S::reads && (f.bias.data || f.slopes.data && own_unit < 1e-15f); // slopes over it may be infinite
+    const bool general = S::biases || S::reads && (f.bias.data || f.slopes.data && own_unit < 1e-15f); // slopes over it may be infinite
     const float c = general ? 1 : own_unit;
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     // Where the lane's chunk of the warp's first 16x16 fragment lies in a stage of Q.
@@ -368,8 +356,17 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 });
             });
         };
-        auto adjust = [&](int tile) {
-            if constexpr (S::shapes) {
+        auto ask = [&](int tile) { // for what a tile reads, in time
+            copy_tile<S::biases ? 2 : 1, S::keys>(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, w.batch, w.head, top_row + warp * 16, tile * S::keys, lane);
+        };
+        auto adjust = [&](int n) {
+            const int tile = w.tile(n);
+            if constexpr (S::biases || S::masks) {
+                copy_wait<0>(), __syncwarp();
+                if constexpr (S::biases) each<S::keys / 2>([&](int i) { s[i] *= own_unit; }), add_staged<T, S::keys>(s, sh.side(group * 4 + warp), lane);
+                else hide_staged<S::keys>(s, sh.side(group * 4 + warp), lane);
+                if (n + 1 < count) ask(w.tile(n + 1));
+            } else if constexpr (S::shapes) {
                 const Flat<S::keys / 2> all{s};
                 const int key = tile * S::keys + lane % 4 * 2;
                 if (general) {
@@ -393,12 +390,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 if (S::reads && f.mask.data) Scores<T>(p, f, seq, w.batch, w.head).template hide<false>(all, row, key);
             }
         };
-        auto drop = [&](int tile) {
-            if constexpr (S::reads) {
-                if (!f.drop_below) return;
-                const Flat<S::keys / 2> all{s};
-                Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, tile * S::keys + lane % 4 * 2);
-            }
+        [[maybe_unused]] uint32_t gone[2]; // by dropout, of the lane's rows
+        auto draw = [&](int n) {
+            if constexpr (S::drops) dropped_keys<S::keys>(gone, f, w.batch, w.head, row, w.tile(n) * S::keys, lane);
+        };
+        auto drop = [&](int n) {
+            if constexpr (S::drops) drop_pairs<S::keys>(s, gone);
+            if (!S::reads || !f.drop_below) return;
+            const Flat<S::keys / 2> all{s};
+            Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, w.tile(n) * S::keys + lane % 4 * 2);
         };
         auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
             top[0] = top[1] = -inf;
@@ -426,15 +426,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         auto step = [&](bool masked, int n) { // the scores of tile n, the values of the one before
             scores();
             values();
+            draw(n);
             wgmma_wait<1>();
             give(k, sh.k_empty(k.stage));
-            if (changes) adjust(w.tile(n));
+            if (changes) adjust(n);
             if (masked) mask(w.tile(n));
-            maxima(masked || S::reads);
+            maxima(masked || S::reads || S::biases || S::masks);
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
             exponentials();
-            if (S::reads) drop(w.tile(n));
+            drop(n);
             round_weights();
             each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
@@ -450,15 +451,17 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         }
         n = uniform(n);
         if (n < count) {
+            if constexpr (S::biases || S::masks) ask(w.tile(n));
             scores();
             leave();
+            draw(n);
             wgmma_wait<0>();
             give(k, sh.k_empty(k.stage));
-            if (changes) adjust(w.tile(n));
+            if (changes) adjust(n);
             if (n < edges) mask(w.tile(n));
             maxima(true);
             exponentials();
-            if (S::reads) drop(w.tile(n));
+            drop(n);
             round_weights();
 #pragma unroll 1
             for (n++; n < edges; n++) step(true, n);
@@ -516,7 +519,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                     for (int j = max(w.tile(n) * S::keys, see + lo()); w.cut(n) && j < end; j++) {
                         float x;
                         if constexpr (S::features) {
-                            if (see >= real || S::reads && !Scores<T>(p, f, seq, w.batch, w.head).takes_part(see, j)) continue;
+                            if (see >= real || (S::masks || S::reads) && !Scores<T>(p, f, seq, w.batch, w.head).takes_part(see, j)) continue;
                             x = widen<T>(((const uint16_t *)p.v.data)[key_place(p.v, f, seq, w.batch, w.kv_head, j) + column]);
                         } else {
                             x = widen<T>(value[j * p.v.row + column]);
@@ -582,19 +585,16 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ block x) {                      \
         forward<name##_shape>(a, f);                                                                                                   \
     }
-#define FEATURES(name, ...) KERNEL(name, FeatureParams, (const MapParams &)x, x.f, __VA_ARGS__)
+#define FEATURES(name, kind, type, T, groups, keep_q, keys)                                                                       \
+    KERNEL(fwd_sm90_features##name##_##type##_d64, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 64, groups, 128, 2, 3, false) \
+    KERNEL(fwd_sm90_features##name##_##type##_d128, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 128, 2, 128, 2, 2, keep_q)   \
+    KERNEL(fwd_sm90_features##name##_##type##_d256, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 256, 2, keys, 1, 2, false)
 #define INSTANCES(type, T)                                                               \
     KERNEL(fwd_sm90_##type##_d64, MapParams, x, no_features, Kind::plain, T, 64, 3, 128, 2, 3, false)     \
     KERNEL(fwd_sm90_##type##_d128, MapParams, x, no_features, Kind::plain, T, 128, 2, 128, 2, 2, true)    \
     KERNEL(fwd_sm90_##type##_d256, MapParams, x, no_features, Kind::plain, T, 256, 2, 80, 1, 2, false)    \
-    FEATURES(fwd_sm90_features_layout_##type##_d64, Kind::layout, T, 64, 3, 128, 2, 3, false)  \
-    FEATURES(fwd_sm90_features_layout_##type##_d128, Kind::layout, T, 128, 2, 128, 2, 2, true) \
-    FEATURES(fwd_sm90_features_layout_##type##_d256, Kind::layout, T, 256, 2, 80, 1, 2, false) \
-    FEATURES(fwd_sm90_features_shaped_##type##_d64, Kind::shaped, T, 64, 2, 128, 2, 3, false)  \
-    FEATURES(fwd_sm90_features_shaped_##type##_d128, Kind::shaped, T, 128, 2, 128, 2, 2, false) \
-    FEATURES(fwd_sm90_features_shaped_##type##_d256, Kind::shaped, T, 256, 2, 64, 1, 2, false) \
-    FEATURES(fwd_sm90_features_##type##_d64, Kind::any, T, 64, 2, 128, 2, 3, false)            \
-    FEATURES(fwd_sm90_features_##type##_d128, Kind::any, T, 128, 2, 128, 2, 2, false)          \
-    FEATURES(fwd_sm90_features_##type##_d256, Kind::any, T, 256, 2, 64, 1, 2, false)
+    FEATURES(_layout, layout, type, T, 3, true, 80) FEATURES(_shaped, shaped, type, T, 2, false, 64) \
+    FEATURES(_bias, bias, type, T, 2, false, 64) FEATURES(_mask, mask, type, T, 2, false, 64)        \
+    FEATURES(_dropout, dropout, type, T, 2, false, 64) FEATURES(, any, type, T, 2, false, 64)
 INSTANCES(bf16, BF16)
 INSTANCES(f16, F16)

@@ -149,9 +149,8 @@ template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
 // The scores of one query head of a sequence. T is float, F16 or BF16: the type of a
-// bias that is not float32. Without reads there are no biases, masks and dropout; with votes,
-// whole warps ask whether all of their scores are small.
-template <class T, bool reads = true, bool votes = false> struct Scores {
+// bias that is not float32.
+template <class T> struct Scores {
     const Params &p;
     const Features &f;
     int b, h, diagonal;
@@ -197,13 +196,7 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
             change_natural<transposed, backward>(s, own, walked, lse, told);
             return;
         }
-        if (votes && f.cap_in != 0) {
-            cap(s, told);
-#pragma unroll
-            for (int n = 0; n < count_of<Tiles>; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], f.cap_out, -lse(n, e)) : s[n][e] * f.cap_out;
-        } else if (f.cap_in != 0) {
+        if (f.cap_in != 0) {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
@@ -219,14 +212,14 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
 #pragma unroll
                 for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], p.scale_log2, -lse(n, e)) : s[n][e] * p.scale_log2;
         }
-        if (reads && f.bias.data) {
+        if (f.bias.data) {
             if (f.bias_wide)
                 add_bias<transposed, float>(s, own, walked);
             else
                 add_bias<transposed, T>(s, own, walked);
         }
         if (f.slopes.data) add_slopes<transposed>(s, own, walked, 1, -slope * kLog2E);
-        if (reads && f.mask.data) hide<transposed>(s, own, walked);
+        if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
     // change for scores of float32. The first thing that is added to a product is added before it is
@@ -274,30 +267,6 @@ template <class T, bool reads = true, bool votes = false> struct Scores {
                 const int further = 8 * n + e % 2 - e / 2 * 8;
                 const float away = fabsf(distance + (transposed ? -further : further));
                 s[n][e] = sizeof(T) == 4 ? fmaf(s[n][e], unit, by * away) : fmaf(by, away, s[n][e]);
-            }
-    }
-
-    // tanh(x / softcap) in place of the dot products x. Most are small: then the polynomial of
-    // tanh_of is enough.
-    template <class Tiles, class Slope> __device__ __forceinline__ void cap(Tiles &s, Slope told) const {
-        float most = 0;
-#pragma unroll
-        for (int n = 0; n < count_of<Tiles>; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] *= f.cap_in, most = fmaxf(most, fabsf(s[n][e]));
-        const bool large = __any_sync(~0u, !(most < 0.6f));
-#pragma unroll
-        for (int n = 0; n < count_of<Tiles>; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float d;
-                if (large) {
-                    s[n][e] = tanh_of(s[n][e], d);
-                } else {
-                    s[n][e] = small_tanh(s[n][e]);
-                    d = fmaf(-s[n][e], s[n][e], 1);
-                }
-                told(n, e, d);
             }
     }
 

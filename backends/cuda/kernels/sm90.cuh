@@ -66,9 +66,6 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int byt
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(b) : "memory");
 }
-__device__ __forceinline__ void bulk_prefetch(const void *from, int bytes) { // to the L2 cache
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 __device__ __forceinline__ void bulk_store(void *to, uint32_t from, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }

@@ -1,0 +1,170 @@
+// What features bring to a tile of scores of a kernel for compute capability 9.0a: tiles of biases and masks,
+// copied to shared memory ahead of time, for each warp by itself; and which weights of a tile dropout drops.
+// Forward, a lane has rows g and g+8 of the warp's 16, and of each 8 keys 2t and 2t+1; backward,
+// keys g and g+8, and of each 8 rows 2t and 2t+1.
+#pragma once
+#include "score.cuh"
+#include "sm90.cuh"
+#include "tile.cuh"
+
+// tanh(x) for |x| < 0.4, as exact as a score of 16 bits needs.
+__device__ __forceinline__ float tiny_tanh(float x) {
+    const float y = x * x;
+    return fmaf(x * y, fmaf(y, fmaf(y, -0.04830796f, 0.13289129f), -0.33332456f), x);
+}
+
+// tanh(x s) in place of the scores s, which are mostly small: then the polynomial of tanh_of is enough.
+template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
+    float most = 0;
+    each<n>([&](int i) { s[i] *= x, most = fmaxf(most, fabsf(s[i])); });
+    float slope;
+    if (__any_sync(~0u, !(most < 0.4f))) return each<n>([&](int i) { s[i] = tanh_of(s[i], slope); });
+    each<n>([&](int i) { s[i] = tiny_tanh(s[i]); });
+}
+
+// Forward: starts to copy what 16 rows from `row` on have from their byte `from` on, as chunks that load_matrix
+// finds in different banks, when the warp has read those before.
+template <int pitch> __device__ __forceinline__ void copy_rows_of(uint32_t to, const char *data, int64_t step, int row, int rows, int from, int end, int lane) {
+    constexpr int chunks = pitch / 16;
+    const int c = lane % chunks, bytes = max(0, min(16, end - from - 16 * c));
+    __syncwarp(); // all lanes have read
+    each<chunks / 2>([&](int i) {
+        const int r = i * (32 / chunks) + lane / chunks;
+        copy_async16(to + r * pitch + ((c ^ swizzle<pitch>(r)) << 4), bytes ? data + min(row + r, rows - 1) * step + from + 16 * c : data, bytes);
+    });
+    copy_commit();
+}
+
+template <int size, int keys> __device__ __forceinline__ void copy_tile(uint32_t to, const View &x, const Params &p, int b, int h, int row, int key, int lane) {
+    copy_rows_of<size * keys>(to, (const char *)x.data + (b * x.batch + h * x.head) * size, x.row * size, row, p.q_len, key * size, p.kv_len * size, lane);
+}
+
+// Adds the bias of those rows to scores in units of log2.
+template <class T, int keys> __device__ __forceinline__ void add_staged(float (&s)[keys / 2], uint32_t from, int lane) {
+    const uint32_t own = from + place<2 * keys>(lane, false);
+    each<keys / 16>([&](int i) {
+        uint32_t y[4];
+        load_matrix(y, at<2 * keys>(own, 0, 2 * i));
+        each<8>([&](int j) { s[8 * i + j] = fmaf(widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff), kLog2E, s[8 * i + j]); });
+    });
+}
+
+// A mask's bytes, 1 for what is not 0.
+__device__ __forceinline__ void ones(uint32_t (&y)[4]) {
+    if ((y[0] | y[1] | y[2] | y[3]) & 0xfefefefe) each<4>([&](int j) { y[j] = __vcmpne4(y[j], 0) & 0x01010101; });
+}
+
+// Makes the scores -inf that the mask of those rows hides.
+template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys / 2], uint32_t from, int lane) {
+    const uint32_t own = from + place<keys>(lane, false);
+    uint32_t bits[2] = {}; // of a row: byte b, bit c: key 16 c + 4 t + b
+    each<keys / 32>([&](int i) {
+        uint32_t y[4];
+        load_matrix(y, at<keys>(own, 0, 2 * i));
+        ones(y);
+        bits[0] += (y[0] << 2 * i) + (y[2] << (2 * i + 1)), bits[1] += (y[1] << 2 * i) + (y[3] << (2 * i + 1));
+    });
+    each<2>([&](int r) { // from the lanes that have them
+        const int source = lane & 28 | lane % 4 / 2;
+        const uint32_t x = __shfl_sync(~0u, bits[r], source), y = __shfl_sync(~0u, bits[r], source + 2), shown = __byte_perm(x, y, lane & 1 ? 0x7632 : 0x5410);
+        each<keys / 4>([&](int i) {
+            constexpr int blocks = keys / 16;
+            const int b = i / blocks, c = i % blocks;
+            float &x = s[8 * c + b / 2 * 4 + 2 * r + b % 2];
+            x = shown & 1u << (8 * b + c) ? x : -infinity;
+        });
+    });
+}
+
+// Bit i of a result says that word i, the last first, is at least `below`: it carries.
+__device__ __forceinline__ void push_kept(uint32_t (&kept)[4], uint4 w, uint32_t below) {
+    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+    each<4>([&](int i) { asm("{.reg .u32 rest; add.cc.u32 rest, %1, %2; addc.u32 %0, %0, %0;}" : "+r"(kept[i]) : "r"(words[i]), "r"(-below)); });
+}
+
+// Forward: which weights dropout drops of the lane's rows `row` and `row`+8 and the tile's keys from `key` on: bit
+// 16 i + j of a row is that of its key 8 j + i. A random counter serves four keys of a row; two lanes give each other what they made.
+template <int keys> __device__ __forceinline__ void dropped_keys(uint32_t (&gone)[2], const Features &f, int b, int h, int row, int key, int lane) {
+    const int t = lane % 4;
+    const bool odd = t & 1;
+    uint32_t kept[4] = {}; // of the counter's keys
+    each<keys / 8>([&](int i) {
+        push_kept(kept, philox({(uint32_t)(key + 8 * (keys / 8 - 1 - i) + t / 2 * 4) >> 2, (uint32_t)(row + t % 2 * 8), (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]), f.drop_below);
+    });
+    const uint32_t first = __byte_perm(kept[0], kept[1], 0x5410), last = __byte_perm(kept[2], kept[3], 0x5410);
+    const uint32_t got = __shfl_xor_sync(~0u, odd ? first : last, 1);
+    gone[0] = ~(odd ? got : first), gone[1] = ~(odd ? last : got);
+}
+template <int keys> __device__ __forceinline__ void drop_pairs(float (&s)[keys / 2], const uint32_t (&gone)[2]) {
+    each<keys / 2>([&](int i) {
+        constexpr int blocks = keys / 8;
+        float &x = s[i % blocks * 4 + i / (2 * blocks) * 2 + i / blocks % 2];
+        x = gone[i / (2 * blocks)] & 1u << (i / blocks % 2 * 16 + i % blocks) ? 0 : x;
+    });
+}
+
+// Backward: starts to copy so many rows of a bias of 16 bits for a warp's 16 keys, when it has read those before.
+// Chunks of 8 keys lie where load_matrix finds them in different banks.
+template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, const Params &p, const Features &f, int b, int h, int row, int key, int lane) {
+    const uint16_t *from = (const uint16_t *)f.bias.data + b * f.bias.batch + h * f.bias.head + key + lane % 2 * 8;
+    const int bytes = 2 * max(0, min(8, p.kv_len - key - lane % 2 * 8));
+    __syncwarp(); // all lanes have read
+    each<rows / 16>([&](int i) {
+        const int r = 16 * i + lane / 2;
+        copy_async16(to + r * 32 + ((lane & 1) ^ (r >> 2 & 1)) * 16, bytes ? from + min(row + r, p.q_len - 1) * f.bias.row : f.bias.data, bytes);
+    });
+    copy_commit();
+}
+
+// Adds those of 16 rows to scores in units of log2.
+template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], uint32_t from, int row, int lane) {
+    const int r = row + lane / 16 * 8 + lane % 8;
+    uint32_t y[4];
+    load_matrix_transposed(y, from + r * 32 + ((lane / 8 & 1) ^ (r >> 2 & 1)) * 16);
+    each<8>([&](int j) { x[j] = fmaf(widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff), kLog2E, x[j]); });
+}
+
+// Backward: starts to copy the rows of a tile of a mask for a warp's 16 keys, when it has read those before.
+template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, const Params &p, const View &x, int b, int h, int row, int key, int lane) {
+    const uint8_t *from = (const uint8_t *)x.data + b * x.batch + h * x.head + key;
+    const int bytes = max(0, min(16, p.kv_len - key));
+    __syncwarp(); // all lanes have read
+    each<rows / 32>([&](int i) { copy_async16(to + (32 * i + lane) * 16, bytes ? from + min(row + 32 * i + lane, p.q_len - 1) * x.row : x.data, bytes); });
+    copy_commit();
+}
+
+// As mask_tile, of what mask_chunk has copied. Transposed, a lane's registers hold its rows of two
+// keys that lie together: packed to bits, they come from the lanes that have those of the lane's keys.
+template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown)[2], uint32_t from, int lane) {
+    uint32_t bits[2] = {}; // of 64 rows: bytes are the first key's, of 32 rows and of the next, and the second's
+    each<rows / 32>([&](int i) {
+        uint32_t y[4];
+        load_matrix_transposed(y, from + (32 * i + lane) * 16);
+        ones(y);
+        uint32_t x = y[0] + 4 * y[1] + 16 * y[2] + 64 * y[3];
+        x += x >> 15;
+        bits[i / 2] = i % 2 ? __byte_perm(bits[i / 2], x, 0x5140) : x;
+    });
+    const int source = lane / 8 * 4 + lane % 4, which = lane & 4 ? 0x7632 : 0x5410;
+    each<2>([&](int half) {
+        const uint32_t x = __shfl_sync(~0u, bits[0], source + 16 * half), y = rows > 64 ? __shfl_sync(~0u, bits[1], source + 16 * half) : 0;
+        shown[half] &= __byte_perm(x, y, which);
+    });
+}
+
+// Backward: which weights dropout drops, of a tile of rows from `row`, the lane's first, and of its keys `key` and
+// `key`+8: bit 16 i + j of a key is that of row 8 j + i. A random counter serves four keys of a row: four lanes have
+// four of them, and give each other what they made.
+template <int rows> __device__ __forceinline__ void dropped_pairs(uint32_t (&gone)[2], const Features &f, int b, int h, int row, int key) {
+    const int lane = threadIdx.x % 32, mine = lane / 4 % 4;
+    uint32_t kept[4] = {}; // of the counter's keys
+    each<rows / 8>([&](int i) {
+        push_kept(kept, philox({(uint32_t)(key + mine / 2 * 8) >> 2, (uint32_t)(row + 8 * (rows / 8 - 1 - i) + mine % 2), (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]), f.drop_below);
+    });
+    const uint32_t first = __byte_perm(kept[0], kept[1], 0x5410), last = __byte_perm(kept[2], kept[3], 0x5410);
+    const bool upper = mine & 2, odd = mine & 1;
+    const uint32_t got = __shfl_xor_sync(~0u, upper ? first : last, 8), low = upper ? got : first, high = upper ? last : got;
+    const uint32_t own = __byte_perm(low, high, odd ? 0x7632 : 0x5410), other = __shfl_xor_sync(~0u, __byte_perm(low, high, odd ? 0x5410 : 0x7632), 4);
+    const uint32_t even_rows = odd ? other : own, odd_rows = odd ? own : other;
+    gone[0] = ~__byte_perm(even_rows, odd_rows, 0x5410), gone[1] = ~__byte_perm(even_rows, odd_rows, 0x7632);
+}
