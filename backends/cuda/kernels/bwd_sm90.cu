@@ -65,12 +65,20 @@
 // How many key heads are worked on at a time, each from its first tile of keys on. The
 // more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
 // drift apart, to rows far from each other: without a mask there are only so many heads
-// that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows,
-// so that those of a head begin, and wait for each other, again and again.
+// that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows, and
+// those of a head begin again behind each other: it takes several times as much to part them.
+__device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
+template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
 template <class S> __device__ __forceinline__ int together(const Params &p) {
-    if (p.q_len == 0 || p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len) return 16;
-    const int64_t bytes = (int64_t)padded_rows(p) * (p.heads / p.kv_heads) * S::dim * (2 + 2 + 4), fit = (32 << 20) / bytes;
+    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads);
+    const int64_t fit = (masks(p) ? 256 << 20 : 32 << 20) / max((int64_t)1, walked);
     return fit < 2 ? 2 : fit > 16 ? 16 : fit;
+}
+
+// Whether more is under way than the L2 cache holds: a block of dQ may have left it when the next block adds.
+template <class S> __device__ __forceinline__ bool leaves_cache(const Params &p) {
+    const int heads = p.batch * p.kv_heads;
+    return head_bytes<S>(p) * min(together<S>(p), heads) > 64 << 20;
 }
 
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
@@ -136,9 +144,11 @@ template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, vo
 // where they are staged. What it reads of a counter needs no order: only adds follow,
 // which are issued after the load has returned and take effect in the L2 cache, where
 // all blocks see them. There a copy has added everything when it is over, so its turn
-// ends without a release, which would take as long again; adds of threads need one.
+// ends without a release, which would take as long again; but adds to what has left the cache
+// wait for memory, and later ones overtake them. Adds of threads need one too.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
+    const bool releases = !S::staged || leaves_cache<S>(p);
     int parity = 0, seen = 0;
     walk(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
@@ -157,8 +167,9 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         }
         seen = tile > w.from ? load_counter(turn - 2 * S::shares) : 0; // of the next tile, in time
         if (p.deterministic || before == 0) {
-            if constexpr (S::staged) store_wait(), add_counter(turn);
-            else add_counter_release(turn);
+            if constexpr (S::staged) store_wait();
+            if (releases) add_counter_release(turn);
+            else add_counter(turn);
         }
         parity ^= 1;
     });
