@@ -69,7 +69,11 @@ func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Dura
 		}
 		cycles = s.backwardCycles(c, &t, p, sms)
 	case s.hopper:
-		if cycles, steps = persistentCycles(c, t, p, sms); planHopper(p).turn > 0 {
+		h := planHopper(p, sms)
+		if cycles, steps = h.cycles, float64(h.steps); cycles == 0 {
+			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0)
+		}
+		if h.turn > 0 {
 			us += c.extra
 		}
 	default:

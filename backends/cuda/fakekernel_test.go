@@ -3,7 +3,6 @@ package cuda
 import (
 	"encoding/binary"
 	"math"
-	"strconv"
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
@@ -136,6 +135,8 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 	case strings.HasPrefix(fn.name, "fwd_f32"):
 		k.blocks /= k.parts(fn.name, k.vDim, 256)
 		k.forward()
+	case strings.HasPrefix(fn.name, "fwd_sm90_split"):
+		k.forwardParts()
 	case strings.HasPrefix(fn.name, "fwd_sm90"): // few blocks take all tiles
 		k.blocks = ceilDiv(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
 		k.forward()
@@ -263,11 +264,7 @@ func (k *fakeKernel) decode() {
 				k.write(b, h, i, o, lse)
 				continue
 			}
-			at := split*all + k.index(b, h, i)
-			k.arrays[k.partLSE].set(0, 0, 0, at, lse)
-			for c, x := range o {
-				k.arrays[k.partO].set(0, 0, 0, at*int(k.vDim)+c, x)
-			}
+			k.writePart(split*all+k.index(b, h, i), o, lse)
 		}
 	}
 }
@@ -336,16 +333,6 @@ func (k *fakeKernel) backward() {
 			k.backwardKey(bg/int(k.kvHeads), bg%int(k.kvHeads), j)
 		}
 	}
-}
-
-// parts returns among how many blocks a float32 kernel for wide heads deals out
-// the columns of a result.
-func (k *fakeKernel) parts(name string, columns int32, each int) int {
-	padded, err := strconv.Atoi(name[strings.LastIndex(name, "_d")+2:])
-	if err != nil || padded <= each {
-		return 1
-	}
-	return ceilDiv(int(columns), each)
 }
 
 // backwardF32 keeps dQ to itself: blocks of keys, then blocks of rows.

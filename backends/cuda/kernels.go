@@ -71,6 +71,8 @@ const (
 
 	partLayout // of Hopper: sequences, pages, sinks and what is carried on alone; softcap and ALiBi too
 	partShaped
+
+	partSplit // fwd_sm90: a part of the keys
 )
 
 var partNames = [...]struct {
@@ -78,7 +80,8 @@ var partNames = [...]struct {
 	perDim bool
 }{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true},
 	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
-	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true}}
+	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
+	partSplit: {"split", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.
 func (s *stem) featurePart(p *flashkit.Problem) partID {

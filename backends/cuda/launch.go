@@ -74,7 +74,7 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
 func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 	switch id {
 	case fwdSM90:
-		return planHopper(p), nil
+		return planHopper(p, b.dev.SMs).workspace, nil
 	case decodeSM80:
 		part := partMain
 		if featured(&p) {
