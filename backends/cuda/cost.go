@@ -67,7 +67,7 @@ func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Dura
 		if loose {
 			t.loosen(c, p, min(t.keys, p.KVLen), t.rows)
 		}
-		cycles = s.backwardCycles(c, &t, p, sms)
+		_, cycles = s.cutGroup(c, &t, p, sms)
 	case s.hopper:
 		h := planHopper(p, sms)
 		if cycles, steps = h.cycles, float64(h.steps); cycles == 0 {

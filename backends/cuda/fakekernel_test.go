@@ -152,6 +152,11 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		k.doDelta()
 	case strings.Contains(fn.name, "_finish"):
 		k.finish()
+	case strings.HasPrefix(fn.name, "bwd_sm90_sums"):
+		k.sumParts()
+	case strings.HasPrefix(fn.name, "bwd_sm90_parts"):
+		k.blocks /= int(k.splits)
+		k.backward()
 	case strings.HasPrefix(fn.name, "bwd_f32_d"):
 		k.backwardF32(fn.name)
 	default:
@@ -350,7 +355,12 @@ func (k *fakeKernel) backwardF32(name string) {
 func (k *fakeKernel) backwardKey(b, g, j int) {
 	group := int(k.heads / k.kvHeads)
 	dk, dv := make([]float64, k.dim), make([]float64, k.vDim)
+	parts := max(1, int(k.splits))
 	for h := g * group; h < (g+1)*group; h++ {
+		if parts > 1 && h%(group/parts) == 0 {
+			clear(dk)
+			clear(dv)
+		}
 		for i := range int(k.qLen) {
 			if !k.sees(i, j) {
 				continue
@@ -369,6 +379,12 @@ func (k *fakeKernel) backwardKey(b, g, j int) {
 				sum.set(0, 0, 0, at, sum.get(0, 0, 0, at)+ds*key[c])
 			}
 		}
+		if parts > 1 {
+			k.partOfGroup(b, g, h%group/(group/parts), j, dk, dv)
+		}
+	}
+	if parts > 1 {
+		return
 	}
 	for c, x := range dk {
 		k.views[vDK].set(b, g, j, c, x*float64(k.scale))

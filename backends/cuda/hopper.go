@@ -131,3 +131,57 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 		return b.run(merge, ceilDiv(p.Batch*p.Heads*p.QLen, merge.rows), unsafe.Pointer(&a.params), s)
 	})
 }
+
+// A groupPlan says how a backward pass cuts the query heads of a group.
+type groupPlan struct {
+	workspace
+	splits int    // parts of a group, whose dK and dV are put together by bwd_sm90_sums
+	part   partID // the instance
+}
+
+// planBackward adds to the workspace of a pass what parts of groups take.
+func (b *Backend) planBackward(id stemID, p flashkit.Problem) groupPlan {
+	g := groupPlan{workspace: planBackward(id, p), splits: 1}
+	s := &stems[id]
+	if s.hopper && p.Heads > p.KVHeads {
+		t := s.costs.tiles[s.pad(p)]
+		g.splits, _ = s.cutGroup(s.costs, &t, p, b.dev.SMs)
+	}
+	if g.splits > 1 {
+		g.part = partGroup
+		g.partO = s.groupWords(&p, g.splits)
+		g.partLSE = g.partO
+	}
+	return g
+}
+
+// groupWords are the sums of dK, or of dV, of so many parts of each group.
+func (s *stem) groupWords(p *flashkit.Problem, parts int) int {
+	return p.Batch * p.KVHeads * parts * p.KVLen * s.dims[s.pad(*p)]
+}
+
+// mostGroupWords bounds them: calls with more have blocks enough.
+const mostGroupWords = 1 << 26
+
+// cutGroup returns into how many parts the query heads of a group are cut, each of which is
+// like a key head with fewer query heads, and the cycles. More blocks keep more
+// multiprocessors busy, but their dK and dV are written, read and added.
+func (s *stem) cutGroup(c *costs, t *tile, p flashkit.Problem, sms int) (parts int, cycles float64) {
+	parts, cycles = 1, s.backwardCycles(c, t, p, sms)
+	group := p.Heads / max(1, p.KVHeads)
+	if !s.hopper || featured(&p) || p.Batch*p.QLen*p.KVLen == 0 {
+		return parts, cycles
+	}
+	for n := 2; n <= group; n++ {
+		words := s.groupWords(&p, n)
+		if group%n != 0 || words > mostGroupWords {
+			continue
+		}
+		q := p
+		q.KVHeads *= n
+		if x := s.backwardCycles(c, t, q, sms) + mergeCycles + float64(2*2*4*words)/float64(partBytes*sms); x < cycles {
+			parts, cycles = n, x
+		}
+	}
+	return parts, cycles
+}

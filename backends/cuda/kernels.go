@@ -73,6 +73,8 @@ const (
 	partShaped
 
 	partSplit // fwd_sm90: a part of the keys
+	partGroup // bwd_sm90: a part of the query heads of a group
+	partSums  // the parts of a group put together
 )
 
 var partNames = [...]struct {
@@ -81,7 +83,7 @@ var partNames = [...]struct {
 }{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true},
 	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
 	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
-	partSplit: {"split", true}}
+	partSplit: {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.
 func (s *stem) featurePart(p *flashkit.Problem) partID {

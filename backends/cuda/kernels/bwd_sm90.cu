@@ -14,6 +14,11 @@
 //	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for 256)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
+// Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
+// are [B, G, splits, M, <dim>] float32, dK without the scale:
+//	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
+//	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
+//
 // The second and the third may be launched to start early, as they wait for the one
 // before (programmatic dependent launch). The first and the last take Params, the other
 // MapParams, by value. <dim> is 64, 128 or 256, the least that holds D and DV. Workspace,
@@ -70,28 +75,30 @@
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
 template <class S> __device__ __forceinline__ int together(const Params &p) {
-    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads);
+    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads / (S::split ? p.splits : 1));
     const int64_t fit = (masks(p) ? 256 << 20 : 32 << 20) / max((int64_t)1, walked);
     return fit < 2 ? 2 : fit > 16 ? 16 : fit;
 }
 
 // Whether more is under way than the L2 cache holds: a block of dQ may have left it when the next block adds.
 template <class S> __device__ __forceinline__ bool leaves_cache(const Params &p) {
-    const int heads = p.batch * p.kv_heads;
+    const int heads = p.batch * p.kv_heads * (S::split ? p.splits : 1);
     return head_bytes<S>(p) * min(together<S>(p), heads) > 64 << 20;
 }
 
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     const int nth = p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, ticket = nth / S::shares, heads = together<S>(p);
-    const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (heads * tiles) * heads, width = min(heads, p.batch * p.kv_heads - first);
+    const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
+    const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (heads * tiles) * heads, width = min(heads, p.batch * kv_heads - first);
     const int head = first + (ticket - first * tiles) % width, key0 = (ticket - first * tiles) / width * S::keys;
-    const Extent<S::features> e(p, f, head / p.kv_heads);
+    const Extent<S::features> e(p, f, head / kv_heads);
     const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
-    w.share = nth % S::shares, w.batch = head / p.kv_heads, w.kv_head = head % p.kv_heads, w.key0 = key0;
+    w.share = nth % S::shares, w.batch = head / kv_heads, w.kv_head = head % kv_heads / parts, w.key0 = key0;
+    if constexpr (S::split) w.part = head % parts;
     w.hides = row_from + e.hi() < key0 + S::keys - 1 || row_to + e.lo() > key0, w.odd[0] = w.odd[1] = w.lost = 0;
     w.from = row_from / S::rows, w.to = row_to / S::rows;
-    w.steps = row_from <= row_to && e.lo() <= e.hi() ? (w.to - w.from + 1) * (p.heads / p.kv_heads) : 0;
+    w.steps = row_from <= row_to && e.lo() <= e.hi() ? (w.to - w.from + 1) * (p.heads / kv_heads) : 0;
     if constexpr (S::features) {
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
@@ -99,9 +106,13 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
-// The walk: query heads of the group, in each the tiles of rows from last to first.
-template <class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
-    int head = w.kv_head * (p.heads / p.kv_heads), tile = w.to;
+// The walk: query heads of the group, or of its part, in each the tiles of rows from last to first.
+template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
+    const int group = p.heads / p.kv_heads;
+    return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
+}
+template <class S, class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
+    int head = first_head<S>(p, w), tile = w.to;
 #pragma unroll 1
     for (int n = w.steps; n > 0; n--) {
         visit(head, tile);
@@ -119,7 +130,7 @@ template <class S> __device__ __forceinline__ void fetch(const Params &p, const 
         each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
     }
     Ring<S::stages> ring(1);
-    walk(p, w, [&](int head, int tile) {
+    walk<S>(p, w, [&](int head, int tile) {
         const uint32_t full = sh.q_full(part, ring.stage);
         const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
         if constexpr (S::reads)
@@ -150,7 +161,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     volatile Work &w = sh.work();
     const bool releases = !S::staged || leaves_cache<S>(p);
     int parity = 0, seen = 0;
-    walk(p, w, [&](int head, int tile) {
+    walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
         int *turn = p.turn + 1 + block;
@@ -258,7 +269,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         async_fence();                 // the products see them without
         named_barrier(2 + group, 128); // all of them
     };
-    int head = w.kv_head * (p.heads / p.kv_heads);
+    int head = first_head<S>(p, w);
     const bool odd = uniform(w.odd[group]);
     [[maybe_unused]] const bool staged = S::reads && f.bias.data && !f.bias_wide && aligned16(f.bias);
     [[maybe_unused]] auto ask_bias = [&](int head, int row) { // in time for when it is read
@@ -401,9 +412,20 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     named_barrier(1, 256); // nobody reads K and V any more
     launch_dependents();
 
+    [[maybe_unused]] auto part_of = [&](float *sums, int key) { return sums + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * S::dim + first_panel * 64; };
+    if constexpr (S::split)
+        each<2>([&](int r) {
+            const int key = key0 + group * 64 + warp * 16 + 8 * r + lane / 4, at = lane % 4 * 2;
+            if (key >= p.kv_len) return;
+            float *to_k = part_of(p.part_o, key) + at, *to_v = part_of(p.part_lse, key) + at;
+            each<S::columns / 8>([&](int i) {
+                *(float2 *)(to_k + 8 * i) = {dk[4 * i + 2 * r], dk[4 * i + 2 * r + 1]};
+                *(float2 *)(to_v + 8 * i) = {dv[4 * i + 2 * r], dv[4 * i + 2 * r + 1]};
+            });
+        });
     // dK and dV leave through the warpgroup's rows of K and V.
     auto place_of = [&](int row) { return group * 8192 + row * 128; };
-    each<S::columns / 16>([&](int i) {
+    if constexpr (!S::split) each<S::columns / 16>([&](int i) {
         const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
         const float kept = S::reads ? f.keep : 1;
         auto pair = [&](const float (&x)[S::columns / 2], int j, float c) { return pack<T>(x[8 * i + 2 * j] * c, x[8 * i + 2 * j + 1] * c); };
@@ -416,14 +438,19 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         else return !S::features || key < e.keys();
     };
     if (w.lost) // what was taken out of dO
-        walk(p, w, [&](int head, int tile) {
+        walk<S>(p, w, [&](int head, int tile) {
             for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {
                 if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
                 for (int i = thread; i < 64 * S::columns; i += 128) {
                     const int row = i / S::columns, own = i % S::columns, column = w.share * S::columns + own, j = key0 + group * 64 + row;
                     const float x = column < p.v_dim ? widen<T>(row_of(p.dout, e.q_batch(), head, e.q0() + r)[column]) : 0;
+                    const bool adds = !finite(x) && j >= r + e.lo() && j <= r + e.hi() && takes_part(head, r, j);
+                    if constexpr (S::split) {
+                        if (adds && j < p.kv_len) part_of(p.part_lse, j)[own] += x;
+                        continue;
+                    }
                     uint16_t *sum = (uint16_t *)(sh.base + S::key_tile + place_of(row) + own / 64 * S::key_panel + ((own / 8 ^ row) % 8 << 4)) + own % 8;
-                    if (!finite(x) && j >= r + e.lo() && j <= r + e.hi() && takes_part(head, r, j)) *sum = pack<T>(widen<T>(*sum) + x, 0);
+                    if (adds) *sum = pack<T>(widen<T>(*sum) + x, 0);
                 }
             }
             named_barrier(2 + group, 128); // the next ones may add to the same
@@ -436,6 +463,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (j < e.key_end()) store8(row_of(v, e.kv_batch(), w.kv_head, e.key0() + j) + column, *(const uint4 *)(sh.base + part * S::key_tile + at), dim - column, aligned);
         }
     };
+    if constexpr (S::split) return;
     write(p.dk, 0, p.dim);
     write(p.dv, 1, p.v_dim);
 }
@@ -556,9 +584,14 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     MAIN(name##_##type##_d128, block, a, f, kind, T, 128, 128, 64, 2, more)      \
     MAIN(name##_##type##_d256, block, a, f, kind, T, 256, 128, 64, 1, more)
 #define FEATURES(name, kind, type, T, more) DIMS(name, FeatureParams, (const MapParams &)x, x.f, kind, type, T, more)
+#define SUMS(name, T)                                       \
+    extern "C" __device__ Plan name##_plan = {256, 0, 64, 0}; \
+    extern "C" __global__ void __launch_bounds__(256, 4) name(const __grid_constant__ Params x) { sum_parts<T>(x); }
 #define ALL(type, T)                                                            \
     ENDS(bwd_sm90, Params, false, x, no_features, type, T)                       \
     DIMS(bwd_sm90, MapParams, x, no_features, Kind::plain, type, T, 1)              \
+    DIMS(bwd_sm90_parts, MapParams, x, no_features, Kind::parts, type, T, 1)        \
+    SUMS(bwd_sm90_sums_##type, T)                                                \
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)              \
     FEATURES(bwd_sm90_features_layout, Kind::layout, type, T, 1)                    \
     FEATURES(bwd_sm90_features_shaped, Kind::shaped, type, T, 2)                    \

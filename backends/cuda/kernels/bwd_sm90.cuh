@@ -12,13 +12,15 @@ struct MapParams {
 // Stands for -LSE that is NaN: P is Inf for a visible score, and 0 for -Inf.
 constexpr float odd_lse = 2e38f;
 
-// What an instance knows of features: none; where sequences lie; softcap and ALiBi too; all.
-enum class Kind { plain, layout, shaped, any };
+// What an instance knows: no features; none, and p.splits parts of each group of query heads; where sequences lie;
+// softcap and ALiBi too; all.
+enum class Kind { plain, parts, layout, shaped, any };
 
 // What a block works on.
 struct Work {
     int batch, kv_head, key0, share; // the first key; which share of the columns
     int from, to, steps;             // tiles of rows that see some of these keys; visits, over all heads of the group
+    int part;                        // of the group
     int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
 };
 __device__ __forceinline__ int padded_rows(const Params &p) { return (p.q_len + 127) / 128 * 128; }
@@ -34,7 +36,7 @@ template <bool x> struct Constant {
 
 template <Kind kind, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool features = kind != Kind::plain, shapes = kind >= Kind::shaped, reads = kind == Kind::any;
+    static constexpr bool split = kind == Kind::parts, features = kind >= Kind::layout, shapes = kind >= Kind::shaped, reads = kind == Kind::any;
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
     static constexpr int parts = parts_; // in which a tile is exponentiated: with two, fewer registers are in use at a time
@@ -162,4 +164,26 @@ template <class T> __device__ __forceinline__ void store_pairs(const Params &p, 
         const int r = row + j / 4 * 8 + j % 2, k = key + j / 2 % 2 * 8;
         if (r < p.q_len && k < p.kv_len) store_pair<T>(f, at + r * f.dbias.row + k, x[j]);
     });
+}
+
+// dK and dV of 64 keys of a key head: the sums of the parts of its group, in order. The blocks of dK come first.
+template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
+    const int tiles = (p.kv_len + 63) / 64, all = p.batch * p.kv_heads * tiles, dim = 64 * panels_of(p);
+    const bool of_keys = blockIdx.x < all;
+    const int bg = blockIdx.x % all / tiles, key0 = blockIdx.x % tiles * 64;
+    const View &v = of_keys ? p.dk : p.dv;
+    const int columns = of_keys ? p.dim : p.v_dim, chunks = (columns + 7) / 8;
+    const float scale = of_keys ? p.scale : 1, *from = (of_keys ? p.part_o : p.part_lse) + (int64_t)bg * p.splits * p.kv_len * dim;
+    const bool aligned = aligned16(v);
+    for (int i = threadIdx.x; i < min(64, p.kv_len - key0) * chunks; i += 256) {
+        const int key = key0 + i / chunks, column = i % chunks * 8;
+        float x[8] = {};
+        for (int part = 0; part < p.splits; part++) {
+            const float4 *y = (const float4 *)(from + ((int64_t)part * p.kv_len + key) * dim + column), a = y[0], b = y[1];
+            x[0] += a.x, x[1] += a.y, x[2] += a.z, x[3] += a.w, x[4] += b.x, x[5] += b.y, x[6] += b.z, x[7] += b.w;
+        }
+        uint32_t z[4];
+        each<4>([&](int j) { z[j] = pack<T>(x[2 * j] * scale, x[2 * j + 1] * scale); });
+        store8(row_of(v, bg / p.kv_heads, bg % p.kv_heads, key) + column, {z[0], z[1], z[2], z[3]}, columns - column, aligned);
+    }
 }
