@@ -67,9 +67,13 @@ func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Dura
 		if loose {
 			t.loosen(c, p, min(t.keys, p.KVLen), t.rows)
 		}
-		cycles = s.backwardCycles(c, &t, p, sms)
+		_, cycles = s.cutGroup(c, &t, p, sms)
 	case s.hopper:
-		if cycles, steps = persistentCycles(c, t, p, sms); planHopper(p).turn > 0 {
+		h := planHopper(p, sms)
+		if cycles, steps = h.cycles, float64(h.steps); cycles == 0 {
+			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0)
+		}
+		if h.turn > 0 {
 			us += c.extra
 		}
 	default:

@@ -3,7 +3,6 @@ package cuda
 import (
 	"encoding/binary"
 	"math"
-	"strconv"
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
@@ -136,6 +135,8 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 	case strings.HasPrefix(fn.name, "fwd_f32"):
 		k.blocks /= k.parts(fn.name, k.vDim, 256)
 		k.forward()
+	case strings.HasPrefix(fn.name, "fwd_sm90_split"):
+		k.forwardParts()
 	case strings.HasPrefix(fn.name, "fwd_sm90"): // few blocks take all tiles
 		k.blocks = ceilDiv(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
 		k.forward()
@@ -151,6 +152,11 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		k.doDelta()
 	case strings.Contains(fn.name, "_finish"):
 		k.finish()
+	case strings.HasPrefix(fn.name, "bwd_sm90_sums"):
+		k.sumParts()
+	case strings.HasPrefix(fn.name, "bwd_sm90_parts"):
+		k.blocks /= int(k.splits)
+		k.backward()
 	case strings.HasPrefix(fn.name, "bwd_f32_d"):
 		k.backwardF32(fn.name)
 	default:
@@ -263,11 +269,7 @@ func (k *fakeKernel) decode() {
 				k.write(b, h, i, o, lse)
 				continue
 			}
-			at := split*all + k.index(b, h, i)
-			k.arrays[k.partLSE].set(0, 0, 0, at, lse)
-			for c, x := range o {
-				k.arrays[k.partO].set(0, 0, 0, at*int(k.vDim)+c, x)
-			}
+			k.writePart(split*all+k.index(b, h, i), o, lse)
 		}
 	}
 }
@@ -338,16 +340,6 @@ func (k *fakeKernel) backward() {
 	}
 }
 
-// parts returns among how many blocks a float32 kernel for wide heads deals out
-// the columns of a result.
-func (k *fakeKernel) parts(name string, columns int32, each int) int {
-	padded, err := strconv.Atoi(name[strings.LastIndex(name, "_d")+2:])
-	if err != nil || padded <= each {
-		return 1
-	}
-	return ceilDiv(int(columns), each)
-}
-
 // backwardF32 keeps dQ to itself: blocks of keys, then blocks of rows.
 func (k *fakeKernel) backwardF32(name string) {
 	rowParts := k.parts(name, k.dim, 256)
@@ -363,7 +355,12 @@ func (k *fakeKernel) backwardF32(name string) {
 func (k *fakeKernel) backwardKey(b, g, j int) {
 	group := int(k.heads / k.kvHeads)
 	dk, dv := make([]float64, k.dim), make([]float64, k.vDim)
+	parts := max(1, int(k.splits))
 	for h := g * group; h < (g+1)*group; h++ {
+		if parts > 1 && h%(group/parts) == 0 {
+			clear(dk)
+			clear(dv)
+		}
 		for i := range int(k.qLen) {
 			if !k.sees(i, j) {
 				continue
@@ -382,6 +379,12 @@ func (k *fakeKernel) backwardKey(b, g, j int) {
 				sum.set(0, 0, 0, at, sum.get(0, 0, 0, at)+ds*key[c])
 			}
 		}
+		if parts > 1 {
+			k.partOfGroup(b, g, h%group/(group/parts), j, dk, dv)
+		}
+	}
+	if parts > 1 {
+		return
 	}
 	for c, x := range dk {
 		k.views[vDK].set(b, g, j, c, x*float64(k.scale))

@@ -130,6 +130,12 @@ func TestImagesHoldSums(t *testing.T) {
 
 // has reports whether the stem has a kernel for the part.
 func (s *stem) has(part partID) bool {
+	switch part {
+	case partSplit:
+		return s.name == "fwd_sm90"
+	case partGroup, partSums:
+		return s.name == "bwd_sm90"
+	}
 	if part >= partFeatures && s.takes&^plainFeatures == 0 {
 		return false
 	}

@@ -77,6 +77,10 @@ const (
 	partBias
 	partMask
 	partDropout
+
+	partSplit // fwd_sm90: a part of the keys
+	partGroup // bwd_sm90: a part of the query heads of a group
+	partSums  // the parts of a group put together
 )
 
 var partNames = [...]struct {
@@ -86,7 +90,8 @@ var partNames = [...]struct {
 	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
 	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
 	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
-	partDropout: {"features_dropout", true}}
+	partDropout: {"features_dropout", true},
+	partSplit:   {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.
 func (s *stem) featurePart(p *flashkit.Problem) partID {

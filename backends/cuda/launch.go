@@ -74,7 +74,7 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
 func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 	switch id {
 	case fwdSM90:
-		return planHopper(p), nil
+		return planHopper(p, b.dev.SMs).workspace, nil
 	case decodeSM80:
 		part := partMain
 		if featured(&p) {
@@ -86,7 +86,7 @@ func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 		}
 		return b.planDecode(f, id, p).workspace, nil
 	case bwdSM90, bwdSM80, bwdF32:
-		return planBackward(id, p), nil
+		return b.planBackward(id, p).workspace, nil
 	}
 	return workspace{}, nil
 }
@@ -120,16 +120,21 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 }
 
 func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	var parts [3]*function
-	for i, part := range [...]partID{partDelta, partMain, partFinish} {
+	w := b.planBackward(id, p)
+	var kernels [4]*function
+	for i, part := range [...]partID{partDelta, w.part, partFinish, partSums} {
+		if part == partSums && w.splits == 1 {
+			break
+		}
 		var err error
-		if parts[i], err = b.images.get(b.drv, id, part, p); err != nil {
+		if kernels[i], err = b.images.get(b.drv, id, part, p); err != nil {
 			return err
 		}
 	}
-	delta, main, finish := parts[0], parts[1], parts[2]
+	delta, main, finish, sums := kernels[0], kernels[1], kernels[2], kernels[3]
 	a, mainArgs := &x.params, unsafe.Pointer(&x.params)
-	blocks, launch := p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys), b.drv.LaunchKernel
+	x.splits = int32(w.splits)
+	blocks, launch := p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys)*w.splits, b.drv.LaunchKernel
 	if id == bwdSM90 {
 		mainArgs = unsafe.Pointer(&x.mapped)
 		if b.drv.LaunchDependent != nil {
@@ -140,7 +145,7 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 			return err
 		}
 	}
-	w, heads := planBackward(id, p), p.Batch*p.Heads
+	heads := p.Batch * p.Heads
 	return w.within(b, x, s, func() error {
 		if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
 			return err
@@ -148,7 +153,10 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 		if err := main.run(launch, blocks, mainArgs, s); err != nil {
 			return err
 		}
-		return finish.run(launch, heads*ceilDiv(p.QLen, finish.rows), unsafe.Pointer(a), s)
+		if err := finish.run(launch, heads*ceilDiv(p.QLen, finish.rows), unsafe.Pointer(a), s); err != nil || w.splits == 1 {
+			return err
+		}
+		return b.run(sums, 2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sums.rows), unsafe.Pointer(a), s)
 	})
 }
 

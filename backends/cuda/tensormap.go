@@ -3,7 +3,6 @@ package cuda
 import (
 	"math"
 	"sync"
-	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -83,32 +82,6 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 // mappedViews are the views of mapped.maps in forward and backward.
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
-func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
-	f, err := b.images.get(b.drv, id, partMain, p)
-	if err != nil || p.Heads*p.QLen == 0 {
-		return err
-	}
-	if err := b.mapTensors(a, flashkit.PassForward, p.DType, mappedShapes(p), [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
-		return err
-	}
-	w := planHopper(p)
-	heads, sms := p.Batch*p.Heads, b.dev.SMs-a.spare
-	if w.turn > 0 {
-		a.rows = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}
-	} else {
-		a.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
-	}
-	return w.within(b, a, s, func() error {
-		if w.turn > 0 {
-			if err := b.drv.MemsetD32Async(a.turn, 0, w.turn, s); err != nil {
-				return err
-			}
-		}
-		blocks := min(sms, int(a.rows.tall+a.rows.low)*heads)
-		return b.run(f, blocks, unsafe.Pointer(&a.mapped), s)
-	})
-}
-
 // mappedKeys divide the pages that copies by tensor maps can take: a box of fewer rows would not
 // begin where the permutation of its chunks does.
 const mappedKeys = 8
@@ -168,13 +141,4 @@ func (b *Backend) mapTensors(a *arguments, pass flashkit.Pass, t flashkit.DType,
 		}
 	}
 	return nil
-}
-
-// planHopper makes room for the counter that deals out the tiles of a mask, which
-// differ in length.
-func planHopper(p flashkit.Problem) (w workspace) {
-	if lo, hi := band(p); featured(&p) || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
-		w.turn = 1
-	}
-	return w
 }

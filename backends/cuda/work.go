@@ -77,9 +77,9 @@ func (t *tile) loosen(c *costs, p flashkit.Problem, own, step int) {
 
 // persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks take
 // tiles of query rows in turn; a warpgroup without rows leaves the others part of its time.
-func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int) (cycles, steps float64) {
+func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool) (cycles, steps float64) {
 	l, heads, groups := stems[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
-	if planHopper(p).turn == 0 && p.QLen > groupRows {
+	if !dealt && p.QLen > groupRows {
 		_, taken := cutRows(p.QLen, heads, groups, sms)
 		return taken * max(t.alone, t.begin+l.steps*t.step), l.steps
 	}

@@ -180,7 +180,12 @@ class Frontend:
         graph.check_support()
         graph.build_plans()
         space = self.torch.empty(max(1, graph.get_workspace_size()), device="cuda", dtype=self.torch.uint8)
-        return lambda: graph.execute(pack, space, handle=self.handle)
+
+        def run():
+            self.cudnn.set_stream(handle=self.handle, stream=self.torch.cuda.current_stream().cuda_stream)  # one that is captured, too
+            graph.execute(pack, space, handle=self.handle)
+
+        return run
 
     def forward(self, p, x):
         """Return the call, O and what the backward pass takes of it."""
@@ -207,6 +212,13 @@ class Frontend:
         return self.call(g, {**{named[key]: t for key, t in given.items()}, **dict(zip(made, out))}), out
 
 
+def frontend(torch, p, x, way):
+    try:
+        return getattr(Frontend(torch), way)(p, x)
+    except Exception as e:  # cuDNN's own kinds, which are no RuntimeError
+        raise RuntimeError(f"cuDNN's frontend: {e}") from e
+
+
 def peer_call(torch, p, x, peer):
     if peer in PEERS or peer == "fold":
         return sdpa(torch, p, x, peer)
@@ -221,7 +233,7 @@ def forward(torch, p, x, peers):
     for peer in peers:
         try:
             if peer == "frontend":
-                calls[peer], results[peer], _ = Frontend(torch).forward(p, x)
+                calls[peer], results[peer] = frontend(torch, p, x, "forward")[:2]
                 calls[peer]()
                 continue
             run = peer_call(torch, p, x, peer)
@@ -252,7 +264,7 @@ def backward(torch, p, x, peers):
         leaves = [t.detach().requires_grad_() for t in x[:3]]
         try:
             if peer == "frontend":
-                calls[peer], results[peer] = Frontend(torch).backward(p, x)
+                calls[peer], results[peer] = frontend(torch, p, x, "backward")
                 calls[peer]()
                 continue
             o = peer_call(torch, p, (*leaves, do), peer)()

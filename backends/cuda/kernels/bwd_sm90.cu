@@ -14,6 +14,11 @@
 //	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for 256)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
+// Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
+// are [B, G, splits, M, <dim>] float32, dK without the scale:
+//	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
+//	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
+//
 // The second and the third may be launched to start early, as they wait for the one
 // before (programmatic dependent launch). The first and the last take Params, the other
 // MapParams, by value. <dim> is 64, 128 or 256, the least that holds D and DV. Workspace,
@@ -67,25 +72,35 @@
 // How many key heads are worked on at a time, each from its first tile of keys on. The
 // more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
 // drift apart, to rows far from each other: without a mask there are only so many heads
-// that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows,
-// so that those of a head begin, and wait for each other, again and again.
+// that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows, and
+// those of a head begin again behind each other: it takes several times as much to part them.
+__device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
+template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
 template <class S> __device__ __forceinline__ int together(const Params &p) {
-    if (p.q_len == 0 || p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len) return 16;
-    const int64_t bytes = (int64_t)padded_rows(p) * (p.heads / p.kv_heads) * S::dim * (2 + 2 + 4), fit = (32 << 20) / bytes;
+    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads / (S::split ? p.splits : 1));
+    const int64_t fit = (masks(p) ? 256 << 20 : 32 << 20) / max((int64_t)1, walked);
     return fit < 2 ? 2 : fit > 16 ? 16 : fit;
+}
+
+// Whether more is under way than the L2 cache holds: a block of dQ may have left it when the next block adds.
+template <class S> __device__ __forceinline__ bool leaves_cache(const Params &p) {
+    const int heads = p.batch * p.kv_heads * (S::split ? p.splits : 1);
+    return head_bytes<S>(p) * min(together<S>(p), heads) > 64 << 20;
 }
 
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     const int nth = p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, ticket = nth / S::shares, heads = together<S>(p);
-    const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (heads * tiles) * heads, width = min(heads, p.batch * p.kv_heads - first);
+    const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
+    const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (heads * tiles) * heads, width = min(heads, p.batch * kv_heads - first);
     const int head = first + (ticket - first * tiles) % width, key0 = (ticket - first * tiles) / width * S::keys;
-    const Extent<S::features> e(p, f, head / p.kv_heads);
+    const Extent<S::features> e(p, f, head / kv_heads);
     const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
-    w.share = nth % S::shares, w.batch = head / p.kv_heads, w.kv_head = head % p.kv_heads, w.key0 = key0;
+    w.share = nth % S::shares, w.batch = head / kv_heads, w.kv_head = head % kv_heads / parts, w.key0 = key0;
+    if constexpr (S::split) w.part = head % parts;
     w.hides = row_from + e.hi() < key0 + S::keys - 1 || row_to + e.lo() > key0, w.odd[0] = w.odd[1] = w.lost = 0;
     w.from = row_from / S::rows, w.to = row_to / S::rows;
-    w.steps = row_from <= row_to && e.lo() <= e.hi() ? (w.to - w.from + 1) * (p.heads / p.kv_heads) : 0;
+    w.steps = row_from <= row_to && e.lo() <= e.hi() ? (w.to - w.from + 1) * (p.heads / kv_heads) : 0;
     if constexpr (S::features) {
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
@@ -93,9 +108,13 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
-// The walk: query heads of the group, in each the tiles of rows from last to first.
-template <class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
-    int head = w.kv_head * (p.heads / p.kv_heads), tile = w.to;
+// The walk: query heads of the group, or of its part, in each the tiles of rows from last to first.
+template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
+    const int group = p.heads / p.kv_heads;
+    return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
+}
+template <class S, class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
+    int head = first_head<S>(p, w), tile = w.to;
 #pragma unroll 1
     for (int n = w.steps; n > 0; n--) {
         visit(head, tile);
@@ -113,7 +132,7 @@ template <class S> __device__ __forceinline__ void fetch(const Params &p, const 
         each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
     }
     Ring<S::stages> ring(1);
-    walk(p, w, [&](int head, int tile) {
+    walk<S>(p, w, [&](int head, int tile) {
         const uint32_t full = sh.q_full(part, ring.stage);
         const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
         barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
@@ -136,11 +155,13 @@ template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, vo
 // where they are staged. What it reads of a counter needs no order: only adds follow,
 // which are issued after the load has returned and take effect in the L2 cache, where
 // all blocks see them. There a copy has added everything when it is over, so its turn
-// ends without a release, which would take as long again; adds of threads need one.
+// ends without a release, which would take as long again; but adds to what has left the cache
+// wait for memory, and later ones overtake them. Adds of threads need one too.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
+    const bool releases = !S::staged || leaves_cache<S>(p);
     int parity = 0, seen = 0;
-    walk(p, w, [&](int head, int tile) {
+    walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
         int *turn = p.turn + 1 + block;
@@ -157,8 +178,9 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         }
         seen = tile > w.from ? load_counter(turn - 2 * S::shares) : 0; // of the next tile, in time
         if (p.deterministic || before == 0) {
-            if constexpr (S::staged) store_wait(), add_counter(turn);
-            else add_counter_release(turn);
+            if constexpr (S::staged) store_wait();
+            if (releases) add_counter_release(turn);
+            else add_counter(turn);
         }
         parity ^= 1;
     });
@@ -256,7 +278,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         async_fence();                 // the products see them without
         named_barrier(2 + group, 128); // all of them
     };
-    int head = w.kv_head * (p.heads / p.kv_heads);
+    int head = first_head<S>(p, w);
     const bool odd = uniform(w.odd[group]);
     // What changes scores: an instance for one feature is sure of it.
     [[maybe_unused]] const bool capped = S::knows_cap && (S::sure || f.cap_in != 0), leans = S::knows_alibi && (S::sure || f.slopes.data);
@@ -450,9 +472,20 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     named_barrier(1, 256); // nobody reads K and V any more
     launch_dependents();
 
+    [[maybe_unused]] auto part_of = [&](float *sums, int key) { return sums + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * S::dim + first_panel * 64; };
+    if constexpr (S::split)
+        each<2>([&](int r) {
+            const int key = key0 + group * 64 + warp * 16 + 8 * r + lane / 4, at = lane % 4 * 2;
+            if (key >= p.kv_len) return;
+            float *to_k = part_of(p.part_o, key) + at, *to_v = part_of(p.part_lse, key) + at;
+            each<S::columns / 8>([&](int i) {
+                *(float2 *)(to_k + 8 * i) = {dk[4 * i + 2 * r], dk[4 * i + 2 * r + 1]};
+                *(float2 *)(to_v + 8 * i) = {dv[4 * i + 2 * r], dv[4 * i + 2 * r + 1]};
+            });
+        });
     // dK and dV leave through the warpgroup's rows of K and V.
     auto place_of = [&](int row) { return group * 8192 + row * 128; };
-    each<S::columns / 16>([&](int i) {
+    if constexpr (!S::split) each<S::columns / 16>([&](int i) {
         const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
         const float kept = S::knows_dropout ? f.keep : 1;
         auto pair = [&](const float (&x)[S::columns / 2], int j, float c) { return pack<T>(x[8 * i + 2 * j] * c, x[8 * i + 2 * j + 1] * c); };
@@ -465,14 +498,19 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         else return !S::features || key < e.keys();
     };
     if (w.lost) // what was taken out of dO
-        walk(p, w, [&](int head, int tile) {
+        walk<S>(p, w, [&](int head, int tile) {
             for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {
                 if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
                 for (int i = thread; i < 64 * S::columns; i += 128) {
                     const int row = i / S::columns, own = i % S::columns, column = w.share * S::columns + own, j = key0 + group * 64 + row;
                     const float x = column < p.v_dim ? widen<T>(row_of(p.dout, e.q_batch(), head, e.q0() + r)[column]) : 0;
+                    const bool adds = !finite(x) && j >= r + e.lo() && j <= r + e.hi() && takes_part(head, r, j);
+                    if constexpr (S::split) {
+                        if (adds && j < p.kv_len) part_of(p.part_lse, j)[own] += x;
+                        continue;
+                    }
                     uint16_t *sum = (uint16_t *)(sh.base + S::key_tile + place_of(row) + own / 64 * S::key_panel + ((own / 8 ^ row) % 8 << 4)) + own % 8;
-                    if (!finite(x) && j >= r + e.lo() && j <= r + e.hi() && takes_part(head, r, j)) *sum = pack<T>(widen<T>(*sum) + x, 0);
+                    if (adds) *sum = pack<T>(widen<T>(*sum) + x, 0);
                 }
             }
             named_barrier(2 + group, 128); // the next ones may add to the same
@@ -485,6 +523,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (j < e.key_end()) store8(row_of(v, e.kv_batch(), w.kv_head, e.key0() + j) + column, *(const uint4 *)(sh.base + part * S::key_tile + at), dim - column, aligned);
         }
     };
+    if constexpr (S::split) return;
     write(p.dk, 0, p.dim);
     write(p.dv, 1, p.v_dim);
 }
@@ -516,54 +555,6 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     }
 }
 
-// LSE in base 2 and delta = rowsum(dO * O) - dLSE of 64 rows of a head; zeros for rows
-// that are not there. The sum is the diagonal of O dO^T, by the same instructions in
-// the same order as dP^T = V dO^T: where a row gives all its weight to one key, O is
-// that row of V, and dP - delta is 0 and not a difference of roundings. An empty row
-// gets LSE = Inf, so that P = 0.
-constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
-template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
-    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), tile = blockIdx.x % max(tiles, 1), row0 = tile * 64;
-    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of(p), threads = (int64_t)gridDim.x * 128;
-    launch_dependents();
-    for (int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
-    if (p.q_len == 0 || p.batch == 0) return;
-    extern __shared__ char unaligned[]; // O, dO: [2][64][64] each
-    const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
-    const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Extent<features> e(p, f, b);
-    const int own = row0 + threadIdx.x; // row, whose LSE the thread converts: its load is under way with the copies
-    const bool strange = features && (f.q_starts || f.q_lens); // behind the rows lie others
-    const float lse = own < e.rows() ? stat_of(p.lse, e.q_batch(), h, e.q0() + own) * 1.4426950408889634f : strange ? infinity : 0;
-    const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
-    float x[32]; // O dO^T
-    for (int c = 0; c < p.v_dim; c += 128) {
-        for (int i = 0; i < 2; i++) {
-            copy_rows<64, 64, 128>(o + i * 8192, row_of(p.o, e.q_batch(), h, e.q0() + row0) + c + 64 * i, p.o.row, e.rows() - row0, p.v_dim - c - 64 * i, aligned);
-            copy_rows<64, 64, 128>(dout + i * 8192, row_of(p.dout, e.q_batch(), h, e.q0() + row0) + c + 64 * i, p.dout.row, e.rows() - row0, p.v_dim - c - 64 * i, aligned);
-        }
-        copy_commit(), copy_wait<0>();
-        async_fence();   // the products see the copies
-        __syncthreads(); // O and dO are there
-        wgmma_fence();
-        each<8>([&](int i) {
-            const int step = (i / 4 * 8192 + i % 4 * 32) / 16;
-            wgmma<T, 0>(x, descriptor(o, 16) + step, descriptor(dout, 16) + step, c + i > 0);
-        });
-        wgmma_commit(), wgmma_wait<0>();
-        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // the compiler would wait again
-        __syncthreads(); // and may be replaced
-    }
-    float *to = p.delta + bh * padded, *to_delta = to + heads * padded;
-    if (threadIdx.x < 64 || tile == tiles - 1 && own < padded) to[own] = lse == -infinity ? infinity : lse != lse ? -odd_lse : lse;
-    if (threadIdx.x >= 64 && tile == tiles - 1 && own < padded) to_delta[own] = 0;
-    each<16>([&](int i) { // of the diagonal, the thread may have sum i%2 of block i/2 in its row i/2%2
-        const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;
-        if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
-        to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < e.rows() && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0);
-    });
-}
-
 #define MAIN(name, block, a, f, ...)                                                                                               \
     using name##_shape = Shape<__VA_ARGS__>;                                                                                       \
     extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, name##_shape::keys}; \
@@ -579,9 +570,14 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     MAIN(name##_##type##_d128, block, a, f, knows, T, 128, 128, 64, 2, parts)      \
     MAIN(name##_##type##_d256, block, a, f, knows, T, 256, 128, 64, 1, parts)
 #define FEATURES(name, knows, type, T, parts) DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts)
+#define SUMS(name, T)                                       \
+    extern "C" __device__ Plan name##_plan = {256, 0, 64, 0}; \
+    extern "C" __global__ void __launch_bounds__(256, 4) name(const __grid_constant__ Params x) { sum_parts<T>(x); }
 #define ALL(type, T)                                                               \
     ENDS(bwd_sm90, Params, false, x, no_features, type, T)                          \
     DIMS(bwd_sm90, MapParams, x, no_features, 0, type, T, 1)                        \
+    DIMS(bwd_sm90_parts, MapParams, x, no_features, kParts, type, T, 1)             \
+    SUMS(bwd_sm90_sums_##type, T)                                                  \
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
     FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
     FEATURES(_alibi, kLayout | kALiBi, type, T, 2) FEATURES(_bias, kLayout | kBias, type, T, 2) \

@@ -11,12 +11,14 @@ struct MapParams {
 constexpr float odd_lse = 2e38f;
 
 // What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
-constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63;
+// kParts: nothing, and p.splits parts of each group of query heads.
+constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64;
 
 // What a block works on.
 struct Work {
     int batch, kv_head, key0, share; // the first key; which share of the columns
     int from, to, steps;             // tiles of rows that see some of these keys; visits, over all heads of the group
+    int part;                        // of the group
     int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
 };
 __device__ __forceinline__ int padded_rows(const Params &p) { return (p.q_len + 127) / 128 * 128; }
@@ -32,7 +34,7 @@ template <bool x> struct Constant {
 
 template <int knows, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool features = knows != 0, shapes = knows > kLayout, sure = knows != kAll;
+    static constexpr bool split = knows == kParts, features = knows != 0 && !split, shapes = features && knows != kLayout, sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
@@ -166,4 +168,74 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
             } else if (r < p.q_len) store8(row_of(p.dq, bh / p.heads, bh % p.heads, r) + 8 * chunk, x, p.dim - 8 * chunk, aligned);
         }
     }
+}
+
+// dK and dV of 64 keys of a key head: the sums of the parts of its group, in order. The blocks of dK come first.
+template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
+    const int tiles = (p.kv_len + 63) / 64, all = p.batch * p.kv_heads * tiles, dim = 64 * panels_of(p);
+    const bool of_keys = blockIdx.x < all;
+    const int bg = blockIdx.x % all / tiles, key0 = blockIdx.x % tiles * 64;
+    const View &v = of_keys ? p.dk : p.dv;
+    const int columns = of_keys ? p.dim : p.v_dim, chunks = (columns + 7) / 8;
+    const float scale = of_keys ? p.scale : 1, *from = (of_keys ? p.part_o : p.part_lse) + (int64_t)bg * p.splits * p.kv_len * dim;
+    const bool aligned = aligned16(v);
+    for (int i = threadIdx.x; i < min(64, p.kv_len - key0) * chunks; i += 256) {
+        const int key = key0 + i / chunks, column = i % chunks * 8;
+        float x[8] = {};
+        for (int part = 0; part < p.splits; part++) {
+            const float4 *y = (const float4 *)(from + ((int64_t)part * p.kv_len + key) * dim + column), a = y[0], b = y[1];
+            x[0] += a.x, x[1] += a.y, x[2] += a.z, x[3] += a.w, x[4] += b.x, x[5] += b.y, x[6] += b.z, x[7] += b.w;
+        }
+        uint32_t z[4];
+        each<4>([&](int j) { z[j] = pack<T>(x[2 * j] * scale, x[2 * j + 1] * scale); });
+        store8(row_of(v, bg / p.kv_heads, bg % p.kv_heads, key) + column, {z[0], z[1], z[2], z[3]}, columns - column, aligned);
+    }
+}
+
+// LSE in base 2 and delta = rowsum(dO * O) - dLSE of 64 rows of a head; zeros for rows
+// that are not there. The sum is the diagonal of O dO^T, by the same instructions in
+// the same order as dP^T = V dO^T: where a row gives all its weight to one key, O is
+// that row of V, and dP - delta is 0 and not a difference of roundings. An empty row
+// gets LSE = Inf, so that P = 0.
+constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
+template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
+    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), tile = blockIdx.x % max(tiles, 1), row0 = tile * 64;
+    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of(p), threads = (int64_t)gridDim.x * 128;
+    launch_dependents();
+    for (int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
+    if (p.q_len == 0 || p.batch == 0) return;
+    extern __shared__ char unaligned[]; // O, dO: [2][64][64] each
+    const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
+    const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Extent<features> e(p, f, b);
+    const int own = row0 + threadIdx.x; // row, whose LSE the thread converts: its load is under way with the copies
+    const bool strange = features && (f.q_starts || f.q_lens); // behind the rows lie others
+    const float lse = own < e.rows() ? stat_of(p.lse, e.q_batch(), h, e.q0() + own) * 1.4426950408889634f : strange ? infinity : 0;
+    const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
+    float x[32]; // O dO^T
+    for (int c = 0; c < p.v_dim; c += 128) {
+        for (int i = 0; i < 2; i++) {
+            copy_rows<64, 64, 128>(o + i * 8192, row_of(p.o, e.q_batch(), h, e.q0() + row0) + c + 64 * i, p.o.row, e.rows() - row0, p.v_dim - c - 64 * i, aligned);
+            copy_rows<64, 64, 128>(dout + i * 8192, row_of(p.dout, e.q_batch(), h, e.q0() + row0) + c + 64 * i, p.dout.row, e.rows() - row0, p.v_dim - c - 64 * i, aligned);
+        }
+        copy_commit(), copy_wait<0>();
+        async_fence();   // the products see the copies
+        __syncthreads(); // O and dO are there
+        wgmma_fence();
+        each<8>([&](int i) {
+            const int step = (i / 4 * 8192 + i % 4 * 32) / 16;
+            wgmma<T, 0>(x, descriptor(o, 16) + step, descriptor(dout, 16) + step, c + i > 0);
+        });
+        wgmma_commit(), wgmma_wait<0>();
+        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // the compiler would wait again
+        __syncthreads(); // and may be replaced
+    }
+    float *to = p.delta + bh * padded, *to_delta = to + heads * padded;
+    if (threadIdx.x < 64 || tile == tiles - 1 && own < padded) to[own] = lse == -infinity ? infinity : lse != lse ? -odd_lse : lse;
+    if (threadIdx.x >= 64 && tile == tiles - 1 && own < padded) to_delta[own] = 0;
+    each<16>([&](int i) { // of the diagonal, the thread may have sum i%2 of block i/2 in its row i/2%2
+        const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;
+        if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
+        to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < e.rows() && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0);
+    });
 }

@@ -17,7 +17,7 @@
 // Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles =
 // (tall + low) * heads * batch is not 0; the rest from the Plan. p.turn is null, or
 // (for a mask that hides anything; else it only costs) one int that is 0 at the
-// launch: then tiles are dealt out by counting, and there are no low ones. Maps of
+// launch: then tiles are dealt out by counting, the tall ones longest first. Maps of
 // 16-bit elements, rank 4, 128-byte swizzle, no interleaving, zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
@@ -42,11 +42,15 @@
 // three more warps of the first warpgroup look through those tiles of V that the band
 // cuts: what is not finite becomes 0 there, and the rows that see it add it in the end.
 //
+// The split instances take parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). Each part writes its O,
+// maximum and sum to part_o and part_lse, as decode_sm80 does, and decode_sm80_merge puts them together.
+//
 // Instances for features: the block is FeatureParams, of which MapParams is the beginning, and p.turn
 // is not null. Every tile of V under a mask counts as cut. O of packed rows leaves by elements where
 // a box would reach into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
+#include "fwd_sm90.cuh"
 #include "score_tiles.cuh"
 
 struct MapParams {
@@ -55,14 +59,9 @@ struct MapParams {
     int tall, low, low_rows; // a head's tiles of the Plan's rows, and those after them, of low_rows: 64 times some
 };
 
-struct alignas(16) Place { int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end; }; // what a sequence is, beside a tile of its rows
-
-// What an instance knows: no features; where sequences lie; softcap and ALiBi too; one other one; all.
-enum class Kind { plain, layout, shaped, bias, mask, dropout, any };
-
 template <Kind kind_, class Type, int dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
     using T = Type;
-    static constexpr bool features = kind_ != Kind::plain, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
+    static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
     static constexpr bool biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, drops = kind_ == Kind::dropout; // that alone
     static constexpr int dim = dim_, keys = keys_;
     static constexpr int groups = groups_;     // warpgroups that compute
@@ -76,27 +75,9 @@ template <Kind kind_, class Type, int dim_, int groups_, int keys_, int q_stages
     static constexpr int work_at = v_at + stages * tile_bytes, places_at = work_at + 64 * (q_stages + 1), barriers_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
     static constexpr int side_at = (barriers_at + 8 * (2 * q_stages + 5 * stages) + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : 0; // of a warp: a tile of a bias or a mask
     static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * (2 * q_stages + 5 * stages)); // 1024 to align
-    static constexpr int fetch_registers = reads ? 56 : groups == 2 ? 40 : 32;
-    static constexpr int compute_registers = reads ? 224 : groups == 2 ? 232 : 160;
+    static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
+    static constexpr int compute_registers = reads || split ? 224 : groups == 2 ? 232 : 160;
 };
-
-// A tile of query rows, in shared memory, and the tiles of keys that hold what some
-// row of it sees, in the order in which they are taken: first those that not every
-// row sees whole, from the right, then from the left; then the others.
-struct alignas(16) Work {
-    int row0, end, count, edges;           // rows from row0 to end-1; row0 is -1 when there is no further tile; tiles of keys; the first of them
-    int first, right;                      // tile(0); how many of the edges come from the right
-    int from, full_to, open_from, open_to; // every row sees full_to whole; the band cuts those outside the open ones
-    int head, kv_head, batch;
-    int odd; // a tile of V that the band cuts holds what is not finite
-    __device__ __forceinline__ int4 extent() const volatile { return *(const int4 *)this; } // row0, end, count and edges at once
-    __device__ __forceinline__ int tile(int n) const volatile {
-        return n < right ? full_to + right - n : n < edges ? from + n - right : full_to + edges - n;
-    }
-    __device__ __forceinline__ bool cut(int n) const volatile { return n < edges && (tile(n) < open_from || tile(n) > open_to); }
-};
-static_assert(sizeof(Work) == 64);
-__device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
 // The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
 // where V is looked through first), "empty" when nobody reads them any more.
@@ -130,13 +111,14 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     auto find_it = [&](int &tile, volatile Work &w) {
         w.row0 = -1, w.count = 0;
     again:
-        if (tile >= (a.tall + a.low) * all) return;
+        const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
+        if (rows_of >= (a.tall + a.low) * all) return;
         int head, row0, end;
-        const int place = tile - a.tall * all;
+        const int place = rows_of - a.tall * all;
         if (place < 0) {
-            const int first = tile / (together * a.tall) * together, size = min(together, all - first);
-            const int nth = (tile - first * a.tall) / size;
-            head = tile - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
+            const int first = rows_of / (together * a.tall) * together, size = min(together, all - first);
+            const int nth = (rows_of - first * a.tall) / size;
+            head = rows_of - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
         } else {
             head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
         }
@@ -150,10 +132,16 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         const int last_row = (S::features ? min(end, e.rows()) : end) - 1;
         w.row0 = row0, w.end = end, w.head = head % p.heads, w.kv_head = head % p.heads / group, w.batch = head / p.heads, w.odd = 0;
         const int lo = min(max(e.lo(), -e.rows()), e.keys()), hi = max(min(e.hi(), e.keys()), -e.rows());
-        const int last_key = min(e.keys() - 1, last_row + hi), from = max(0, row0 + lo) / S::keys;
-        const int to = last_key < max(0, row0 + lo) || S::features && last_row < row0 ? from - 1 : last_key / S::keys;
+        const int last_key = min(e.keys() - 1, last_row + hi);
+        int from = max(0, row0 + lo) / S::keys;
+        int to = last_key < max(0, row0 + lo) || S::features && last_row < row0 ? from - 1 : last_key / S::keys;
         int full_to = max(from - 1, max(0, min(e.keys(), row0 + hi + 1)) / S::keys - 1);
         int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
+        if constexpr (S::split) {
+            const int part = tile - rows_of * p.splits, each_part = (to - from + 1) / p.splits, more = (to - from + 1) % p.splits;
+            from += each_part * part + min(part, more), to = from + each_part - (part < more ? 0 : 1);
+            full_to = max(from - 1, min(full_to, to)), w.part = part;
+        }
         if constexpr (S::features) {
             if (S::masks || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
             if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
@@ -475,6 +463,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         each<2>([&](int r) {
             l[r] += __shfl_xor_sync(~0u, l[r], 1);
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
+        });
+        if constexpr (S::split) {
+            write_part(p, w, o, m, l, row, rows_end);
+            if (w.odd) add_odd_part<S>(p, w, top_row + warp * 16, rows_end);
+            named_barrier(2 + group, 128); // nobody reads Q or the work any more
+            if (thread == 0) barrier_arrive(sh.q_empty(q.stage));
+            q.next(), place.next();
+            continue;
+        }
+        each<2>([&](int r) {
             down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
         });
         int q_batch = w.batch, q_row = 0, real = 0; // where the tensors have row 0; how many rows are no padding
@@ -593,6 +591,9 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     KERNEL(fwd_sm90_##type##_d64, MapParams, x, no_features, Kind::plain, T, 64, 3, 128, 2, 3, false)     \
     KERNEL(fwd_sm90_##type##_d128, MapParams, x, no_features, Kind::plain, T, 128, 2, 128, 2, 2, true)    \
     KERNEL(fwd_sm90_##type##_d256, MapParams, x, no_features, Kind::plain, T, 256, 2, 80, 1, 2, false)    \
+    KERNEL(fwd_sm90_split_##type##_d64, MapParams, x, no_features, Kind::split, T, 64, 2, 128, 2, 3, true)      \
+    KERNEL(fwd_sm90_split_##type##_d128, MapParams, x, no_features, Kind::split, T, 128, 2, 128, 2, 2, true)    \
+    KERNEL(fwd_sm90_split_##type##_d256, MapParams, x, no_features, Kind::split, T, 256, 2, 80, 1, 2, false)    \
     FEATURES(_layout, layout, type, T, 3, true, 80) FEATURES(_shaped, shaped, type, T, 2, false, 64) \
     FEATURES(_bias, bias, type, T, 2, false, 64) FEATURES(_mask, mask, type, T, 2, false, 64)        \
     FEATURES(_dropout, dropout, type, T, 2, false, 64) FEATURES(, any, type, T, 2, false, 64)

@@ -1,0 +1,111 @@
+package cuda
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A plan of few blocks covers every row once, gives a multiprocessor one tile at most, and
+// needs no counter; parts of the keys have their workspace. Other masked calls count.
+func TestPlanHopper(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	few, parts := 0, 0
+	for range 20000 {
+		p, pass := randomProblem(r)
+		if pass != flashkit.PassForward || stems[fwdSM90].unfit(&Device{Major: 9}, p) != none {
+			continue
+		}
+		sms := 1 + r.IntN(150)
+		h := planHopper(p, sms)
+		dim := stems[fwdSM90].pad(p)
+		tile, heads := stems[fwdSM90].costs.tiles[dim], p.Batch*p.Heads
+		require.Positive(t, h.splits, p)
+		if h.cycles == 0 {
+			require.Equal(t, 1, h.splits, p)
+			require.Equal(t, workspace{turn: h.turn}, h.workspace, p)
+			if h.turn > 0 {
+				require.Equal(t, rowTiles{tall: int32(ceilDiv(p.QLen, tile.rows))}, h.rows, p)
+			}
+			continue
+		}
+		few++
+		low, rows := int(h.rows.low), int(h.rows.lowRows)
+		require.Zero(t, h.turn+int(h.rows.tall), p)
+		require.LessOrEqual(t, low*heads*h.splits, sms, p)
+		require.True(t, rows > 0 && rows%groupRows == 0 && rows <= tile.rows && low == ceilDiv(p.QLen, rows), p)
+		if h.splits == 1 {
+			require.Equal(t, partMain, h.part, p)
+			require.Zero(t, h.bytes(), p)
+			continue
+		}
+		parts++
+		require.Equal(t, partSplit, h.part, p)
+		require.LessOrEqual(t, rows, splitGroups*groupRows, p)
+		words := heads * p.QLen * h.splits
+		require.Equal(t, workspace{partO: words * stems[fwdSM90].dims[dim], partLSE: 2 * words}, h.workspace, p)
+	}
+	require.Positive(t, few)
+	require.Positive(t, parts)
+}
+
+// A call of few blocks is one launch without workspace, or two.
+func TestHopperLaunches(t *testing.T) {
+	b, f := openFake(t)
+	for name, want := range map[string][]string{
+		"b1-h16-g16-n512-m512-d128-bf16-causal":  {"fwd_sm90_bf16_d128"},
+		"b1-h4-g2-n65-m4096-d64-f16-causal":      {"fwd_sm90_split_f16_d64", "decode_sm80_merge_f16_d64"},
+		"b1-h2-g2-n66-m3000-d128-bf16-window9.9": {"fwd_sm90_bf16_d128"},
+	} {
+		c := newDeviceCall(t, b, name)
+		c.fwdOptions.Kernel, f.launches = "cuda/fwd_sm90", nil
+		require.NoError(t, c.forward())
+		require.Equal(t, want, f.names(), name)
+		c.close(t)
+	}
+}
+
+func (f *fakeDriver) names() (names []string) {
+	for _, l := range f.launches {
+		names = append(names, l.name)
+	}
+	return names
+}
+
+// The query heads of a group are cut evenly where its blocks are few, and not where they are many or nothing is to be
+// done; the parts have their workspace.
+func TestPlanBackward(t *testing.T) {
+	b, f := openFake(t)
+	for name, parts := range map[string]int{
+		"b1-h32-g8-n1024-m1024-d128-bf16-causal": 4, "b4-h32-g1-n2048-m2048-d128-bf16-causal": 4, "b1-h16-g16-n512-m512-d128-f16": 1,
+		"b8-h32-g8-n4096-m4096-d128-bf16": 1, "b1-h4-g1-n0-m100-d64-bf16": 1, "b1-h8-g2-n100-m0-d64-bf16": 1, "b0-h8-g2-n100-m100-d64-bf16": 1,
+	} {
+		p := problem(t, name)
+		g := b.planBackward(bwdSM90, p)
+		require.Equal(t, parts, g.splits, name)
+		if parts == 1 {
+			require.Equal(t, groupPlan{workspace: planBackward(bwdSM90, p), splits: 1}, g, name)
+			continue
+		}
+		words := p.Batch * p.KVHeads * parts * p.KVLen * 128
+		require.Equal(t, [2]int{words, words}, [2]int{g.partO, g.partLSE}, name)
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 3000 {
+		p, _ := randomProblem(r)
+		if stems[bwdSM90].unfit(&b.dev, p) == none {
+			g := b.planBackward(bwdSM90, p)
+			require.True(t, g.splits >= 1 && p.Heads/p.KVHeads%g.splits == 0, p)
+			require.LessOrEqual(t, g.partO, mostGroupWords, p)
+		}
+	}
+	c := newDeviceCall(t, b, "b1-h8-g1-n300-m300-d64-f16")
+	defer c.close(t)
+	require.NoError(t, c.forward())
+	c.bwdOptions.Kernel, f.launches = "cuda/bwd_sm90", nil
+	require.NoError(t, c.backward())
+	require.Equal(t, []string{"bwd_sm90_delta_f16", "bwd_sm90_parts_f16_d64", "bwd_sm90_finish_f16", "bwd_sm90_sums_f16"}, f.names())
+}
