@@ -82,12 +82,6 @@ template <class S> __device__ __forceinline__ int together(const Params &p) {
     return fit < 2 ? 2 : fit > 16 ? 16 : fit;
 }
 
-// Whether more is under way than the L2 cache holds: a block of dQ may have left it when the next block adds.
-template <class S> __device__ __forceinline__ bool leaves_cache(const Params &p) {
-    const int heads = p.batch * p.kv_heads * (S::split ? p.splits : 1);
-    return head_bytes<S>(p) * min(together<S>(p), heads) > 64 << 20;
-}
-
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     const int nth = p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, ticket = nth / S::shares, heads = together<S>(p);
@@ -154,12 +148,10 @@ template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, vo
 // The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
 // where they are staged. What it reads of a counter needs no order: only adds follow,
 // which are issued after the load has returned and take effect in the L2 cache, where
-// all blocks see them. There a copy has added everything when it is over, so its turn
-// ends without a release, which would take as long again; but adds to what has left the cache
-// wait for memory, and later ones overtake them. Adds of threads need one too.
+// all blocks see them. A turn ends with a release, though it takes as long as a copy does: adds to
+// what has left the cache wait for memory, and without one later adds overtake them.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
-    const bool releases = !S::staged || leaves_cache<S>(p);
     int parity = 0, seen = 0;
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
@@ -179,8 +171,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         seen = tile > w.from ? load_counter(turn - 2 * S::shares) : 0; // of the next tile, in time
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
-            if (releases) add_counter_release(turn);
-            else add_counter(turn);
+            add_counter_release(turn);
         }
         parity ^= 1;
     });

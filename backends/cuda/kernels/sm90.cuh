@@ -75,8 +75,6 @@ __device__ __forceinline__ void bulk_add(float *to, uint32_t from, int bytes) {
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); } // sources may change
 __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Adds to a counter in global memory, in no order with anything but what is over.
-__device__ __forceinline__ void add_counter(int *to) { asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory"); }
 // Orders this thread's writes to shared memory before later copies and products that read them.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
