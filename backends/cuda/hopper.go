@@ -19,7 +19,7 @@ type hopperPlan struct {
 // What parts of the keys cost: to launch what puts them together, in cycles, and to write and
 // read them, in bytes of a cycle of a multiprocessor.
 const (
-	mergeCycles = 6000
+	mergeCycles = 7800
 	partBytes   = 12
 )
 
