@@ -3,13 +3,9 @@ package ring
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -82,23 +78,6 @@ type line struct {
 	bytes   chan []byte
 }
 
-// A parcel is a message on its way. The receiver copies, out of the sender's memory; a
-// sender that gives up must not return while it does.
-type parcel struct {
-	tensors []flashkit.Tensor
-	state   atomic.Int32
-	done    chan struct{}
-
-	ready, copied Mark // of the Movers; copied is nil where nothing was enqueued
-}
-
-// The states of a parcel.
-const (
-	offered int32 = iota
-	taken
-	withdrawn
-)
-
 // local is one rank.
 type local struct {
 	hub     *hub
@@ -165,73 +144,11 @@ func (l *local) Start(ctx context.Context, send, receive []Message) error {
 			return err
 		}
 	}
-	for _, m := range send {
-		p := &parcel{tensors: m.Tensors, done: make(chan struct{}), ready: l.ready}
-		l.sent = append(l.sent, p)
-		select {
-		case l.to(m.Peer).parcels <- p:
-		case <-ctx.Done():
-			return l.gaveUp(ctx)
-		case <-l.hub.broken:
-			return l.hub.err
-		}
-	}
+	l.offer(ctx, send)
 	if l.mover != nil {
 		l.takeBeside(ctx)
 	}
 	return nil
-}
-
-// takeBeside receives what is there or comes soon, and the rest beside the rank's other work.
-func (l *local) takeBeside(ctx context.Context) {
-	l.got = make(chan error, 1)
-	for i := range l.receive {
-		p, ok := soon(l.from(l.receive[i].Peer).parcels)
-		if !ok {
-			go func(got chan<- error, rest []Message) { got <- l.takeAll(ctx, rest) }(l.got, l.receive[i:])
-			return
-		}
-		if err := l.accept(p, l.receive[i]); err != nil {
-			l.got <- err
-			return
-		}
-	}
-	l.got <- nil
-}
-
-// patience is how long a rank with a device looks for another before it sleeps: who sleeps wakes later
-// than most ranks are late.
-const patience = 100 * time.Microsecond
-
-// soon returns what comes over a channel within patience, if anything does.
-func soon[T any](c <-chan T) (x T, ok bool) {
-	for begin := time.Now(); ; runtime.Gosched() {
-		select {
-		case x = <-c:
-			return x, true
-		default:
-			if time.Since(begin) > patience {
-				return x, false
-			}
-		}
-	}
-}
-
-// next returns what comes over a channel, or a zero value from one that was closed.
-func next[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
-	if l.mover != nil {
-		if x, ok := soon(c); ok {
-			return x, nil
-		}
-	}
-	select {
-	case x = <-c:
-		return x, nil
-	case <-ctx.Done():
-		return x, l.gaveUp(ctx)
-	case <-l.hub.broken:
-		return x, l.hub.err
-	}
 }
 
 func (l *local) Wait(ctx context.Context) error {
@@ -309,59 +226,6 @@ func (l *local) received(ctx context.Context) error {
 		return l.gaveUp(ctx)
 	}
 }
-
-// takeAll receives messages.
-func (l *local) takeAll(ctx context.Context, list []Message) error {
-	for _, m := range list {
-		select {
-		case p := <-l.from(m.Peer).parcels:
-			if err := l.accept(p, m); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return l.gaveUp(ctx)
-		case <-l.hub.broken:
-			return l.hub.err
-		}
-	}
-	return nil
-}
-
-// accept takes a parcel, unless its sender has withdrawn it.
-func (l *local) accept(p *parcel, m Message) error {
-	if !p.state.CompareAndSwap(offered, taken) {
-		<-l.hub.broken
-		return l.hub.err
-	}
-	return l.take(p, m)
-}
-
-// take copies what was sent.
-func (l *local) take(p *parcel, m Message) error {
-	defer close(p.done)
-	if len(p.tensors) != len(m.Tensors) {
-		return fmt.Errorf("ring: rank %d sent %d tensors, %d were expected", m.Peer, len(p.tensors), len(m.Tensors))
-	}
-	if l.mover != nil {
-		copied, err := l.mover.Move(m.Tensors, p.tensors, l.ready, p.ready)
-		if err != nil {
-			return &RankError{l.rank, err}
-		}
-		p.copied, l.copied = copied, append(l.copied, copied)
-		return nil
-	}
-	for i, t := range p.tensors {
-		if t.Owner() != nil || m.Tensors[i].Owner() != nil {
-			return &RankError{m.Peer, errors.New("a tensor on a device, in a group for tensors in memory")}
-		}
-		if err := copyTensor(m.Tensors[i], t); err != nil {
-			return &RankError{m.Peer, err}
-		}
-	}
-	return nil
-}
-
-var errClosed = errors.New("ring: the group is closed")
 
 func (l *local) gaveUp(ctx context.Context) error {
 	l.Fail(ctx.Err())

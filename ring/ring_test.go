@@ -75,6 +75,35 @@ func small(t *testing.T, name string, g ring.Group) (flashkit.Problem, *flashkit
 	return p, shard
 }
 
+// Ranks that send each other more messages than a line holds, both before either receives: as many as a rank
+// has sequences.
+func TestManyMessages(t *testing.T) {
+	const messages = 40
+	for rank, err := range each(t, 2, func(g ring.Group) error {
+		var send, receive []ring.Message
+		got := make([][]float32, messages)
+		for i := range messages {
+			got[i] = make([]float32, 1)
+			send = append(send, ring.Message{Peer: 1 - g.Rank(), Tensors: []flashkit.Tensor{flashkit.F32([]float32{float32(i)}, 1, 1, 1, 1)}})
+			receive = append(receive, ring.Message{Peer: 1 - g.Rank(), Tensors: []flashkit.Tensor{flashkit.F32(got[i], 1, 1, 1, 1)}})
+		}
+		for range 3 {
+			if err := errors.Join(g.Start(t.Context(), send, receive), g.Wait(t.Context())); err != nil {
+				return err
+			}
+			for i := range got {
+				if got[i][0] != float32(i) {
+					return fmt.Errorf("message %d is %v", i, got[i][0])
+				}
+				got[i][0] = -1
+			}
+		}
+		return nil
+	}) {
+		require.NoError(t, err, "rank %d", rank)
+	}
+}
+
 // A rank that was asked for something else: an error on all, and the Rings go on.
 func TestDisagreement(t *testing.T) {
 	d := frozen(t)
