@@ -23,6 +23,9 @@ const (
 	partBytes   = 12
 )
 
+// partsCycles is what it costs to put parts together, of so many bytes.
+func partsCycles(bytes, sms int) float64 { return mergeCycles + float64(bytes)/float64(partBytes*sms) }
+
 // planHopper cuts a call's query rows and keys. Where tiles of a few warpgroups are no more
 // than the multiprocessors, each takes one. Where those are fewer yet, tiles are cut by keys
 // too, if that gains more than it takes to put the parts together. Else, under a mask, there
@@ -50,14 +53,17 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	}
 	for g := groups; g > 0; g-- {
 		low, pieces := ceilDiv(p.QLen, g*groupRows), mostTiles(&p, g*groupRows, t.keys)
-		for splits := 1; splits <= max(1, pieces) && low*heads*splits <= sms; splits++ {
-			if splits == 1 && !masked || splits > 1 && g > splitGroups {
-				continue
+		for splits := 1; splits <= max(1, pieces) && low*heads*splits <= sms; {
+			steps := ceilDiv(pieces, splits)
+			if splits == 1 && masked || splits > 1 && g <= splitGroups {
+				if c := s.cutHopper(&p, t, g, splits, steps, sms); least == 0 || c.cycles < least {
+					h, least = c, c.cycles
+				}
 			}
-			c := s.cutHopper(&p, t, g, splits, ceilDiv(pieces, splits), sms)
-			if least == 0 || c.cycles < least {
-				h, least = c, c.cycles
+			if steps <= 1 {
+				break
 			}
+			splits = ceilDiv(pieces, steps-1) // those between have as many steps, and more parts
 		}
 	}
 	return h
@@ -70,7 +76,7 @@ func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sm
 	if splits > 1 {
 		dim, parts := s.dims[s.pad(*p)], p.Batch*p.Heads*p.QLen*splits
 		h.part, h.partO, h.partLSE = partSplit, parts*dim, 2*parts
-		h.cycles += mergeCycles + float64(4*h.partO)/float64(partBytes*sms)
+		h.cycles += partsCycles(4*h.partO, sms)
 	}
 	return h
 }
@@ -179,7 +185,7 @@ func (s *stem) cutGroup(c *costs, t *tile, p flashkit.Problem, sms int) (parts i
 		}
 		q := p
 		q.KVHeads *= n
-		if x := s.backwardCycles(c, t, q, sms) + mergeCycles + float64(2*2*4*words)/float64(partBytes*sms); x < cycles {
+		if x := s.backwardCycles(c, t, q, sms) + partsCycles(2*2*4*words, sms); x < cycles {
 			parts, cycles = n, x
 		}
 	}
