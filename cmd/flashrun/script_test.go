@@ -52,6 +52,9 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"sleep": func(ts *testscript.TestScript, _ bool, args []string) {
 		d, err := time.ParseDuration(args[0])
 		ts.Check(err)
+		if os.Getenv("FLASHKIT_EMULATOR") != "" {
+			d *= 5 // what is waited for is emulated, too
+		}
 		time.Sleep(d)
 	},
 	"cut": func(ts *testscript.TestScript, _ bool, args []string) { // from bytes to
