@@ -31,14 +31,45 @@ type Args struct {
 	Sink   Tensor // [1, H, 1, 1] float32
 	DSink  Tensor // [1, H, 1, 1] float32. Optional
 
-	Seed uint64     // of dropout: the same seed drops the same weights, on every backend and in both passes
-	Seqs *Sequences // of a Ragged problem
+	Seed   uint64     // of dropout: the same seed drops the same weights, on every backend and in both passes
+	Origin Origin     // of Score.Origin
+	Seqs   *Sequences // of a Ragged problem
 
 	// Workers is how many goroutines the call may use at most, its own among them; 0 is
 	// no limit but the backend's. Results do not depend on it. A backend whose work is
 	// done elsewhere, on a device, has no use for it. Dispatch chooses as if there were
 	// none.
 	Workers int
+}
+
+// An Origin says where in a whole problem the part of a call begins, for dropout: the
+// random number of a weight belongs to its sequence, query head, row and key, and these
+// are counted from here on. In a Ragged problem all sequences have their first row and
+// key here. Sums with what the problem has are below 2^31.
+type Origin struct {
+	Batch int // of the first sequence
+	Head  int // the first query head
+	Row   int // the first query row of a sequence
+	Key   int // the first key of a sequence, a multiple of 4
+}
+
+// check returns nil or a *ProblemError.
+func (o Origin) check(p *Problem) error {
+	for _, x := range [...]struct {
+		name     string
+		first, n int
+	}{{"Batch", o.Batch, p.Batch}, {"Head", o.Head, p.Heads}, {"Row", o.Row, p.QLen}, {"Key", o.Key, p.KVLen}} {
+		switch most := math.MaxInt32 - x.n; {
+		case x.first < 0 || x.first > max(most, 0):
+			return problemErr("Origin."+x.name, x.first, "must be from 0 to %d", max(most, 0))
+		case x.first != 0 && !p.Score.Origin:
+			return problemErr("Origin."+x.name, x.first, "must be 0: the problem does not say that it has %v", FeatureOrigin)
+		}
+	}
+	if o.Key%4 != 0 {
+		return problemErr("Origin.Key", o.Key, "must be a multiple of 4, as so many keys share their random numbers")
+	}
+	return nil
 }
 
 // A Role says what a pass does with an argument. 0 is nothing.
@@ -143,7 +174,7 @@ func (a *Argument) repeats(d int) bool {
 
 // ProblemOf returns the problem that the shapes, types and presence of args' tensors
 // describe, so that no caller writes a shape twice. The caller adds what tensors do
-// not tell: Scale, Softcap, Dropout, Carry. It needs Q, K and V; what is wrong with
+// not tell: Scale, Softcap, Dropout, Origin, Carry. It needs Q, K and V; what is wrong with
 // them, or with the sequences, shows when the problem is used.
 //
 // In a packed problem QLen and KVLen are the longest sequences. In a paged one

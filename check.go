@@ -16,6 +16,9 @@ func (c *Call) check() error {
 	if n := c.Args.Workers; n < 0 {
 		return problemErr("Workers", n, "must be at least 1, or 0 for no limit")
 	}
+	if err := c.Args.Origin.check(p); err != nil {
+		return err
+	}
 	if p.Ragged != (c.Args.Seqs != nil) {
 		return problemErr("Args.Seqs", c.Args.Seqs != nil, "must be given in a Ragged problem, and in no other; Ragged = %v", p.Ragged)
 	}

@@ -14,7 +14,7 @@ import (
 func allFeatures(pass flashkit.Pass) flashkit.Problem {
 	p := small()
 	p.Band = flashkit.Causal().Shift(1)
-	p.Score = flashkit.Score{Softcap: 30, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .5}
+	p.Score = flashkit.Score{Softcap: 30, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .5, Origin: true}
 	p.Ragged, p.Carry = true, pass == flashkit.PassForward
 	return p
 }
@@ -90,6 +90,11 @@ var mistakesOfFeatures = []struct {
 	{"slopes in bf16", "Slopes.dtype", func(_ *flashkit.Problem, a *flashkit.Args) {
 		a.Slopes = tensor(flashkit.BFloat16, a.Slopes.Shape())
 	}},
+	{"an origin before the first row", "Origin.Row", func(_ *flashkit.Problem, a *flashkit.Args) { a.Origin.Row = -1 }},
+	{"an origin that nobody asked for", "Origin.Head", func(p *flashkit.Problem, a *flashkit.Args) { p.Score.Origin, a.Origin.Head = false, 1 }},
+	{"an origin among keys that share random numbers", "Origin.Key", func(_ *flashkit.Problem, a *flashkit.Args) { a.Origin.Key = 6 }},
+	{"keys beyond 31 bits", "Origin.Key", func(p *flashkit.Problem, a *flashkit.Args) { a.Origin.Key = math.MaxInt32 - p.KVLen + 1 }},
+	{"sequences beyond 31 bits", "Origin.Batch", func(_ *flashkit.Problem, a *flashkit.Args) { a.Origin.Batch = math.MaxInt32 }},
 	{"a bias too short", "Bias.len", func(_ *flashkit.Problem, a *flashkit.Args) { a.Bias = a.Bias.WithStrides(1000, 1000, 1000) }},
 }
 
@@ -274,7 +279,7 @@ func TestFieldsArePlainOrFeatures(t *testing.T) {
 	walk(reflect.ValueOf(&p).Elem(), "")
 	require.ElementsMatch(t, plainFields, plain, "a field of Problem is neither plain nor counted by Features")
 	require.Equal(t, flashkit.AllFeatures, found, "a feature that no field asks for")
-	require.Equal(t, "shift,softcap,alibi,bias,mask,sink,dropout,ragged,page,carry,mixed", flashkit.AllFeatures.String())
+	require.Equal(t, "shift,softcap,alibi,bias,mask,sink,dropout,ragged,page,carry,mixed,origin", flashkit.AllFeatures.String())
 }
 
 // nonZero returns values of a field that ask for something.

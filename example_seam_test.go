@@ -102,6 +102,30 @@ func ExampleBand_Shift() {
 	// 2 4
 }
 
+// The last rows of a sequence drop the weights that they drop in a call of the whole.
+func ExampleOrigin() {
+	const rows, keys, first = 64, 4, 62
+	drop := func(n int, o flashkit.Origin) []float32 {
+		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: n, KVLen: keys, Dim: 1, VDim: keys}
+		p.Score = flashkit.Score{Dropout: .5, Origin: true}
+		args := flashkit.NewArgs(p, flashkit.PassForward)
+		args.Seed, args.Origin = 7, o
+		for j := range keys {
+			args.V.Float32s()[j*keys+j] = 2 // each key's weight has a column of its own
+		}
+		k := simd.New().Kernels()[0]
+		if err := k.Compute(context.Background(), p, args); err != nil {
+			log.Fatal(err)
+		}
+		return args.O.Float32s()
+	}
+	fmt.Println(drop(rows, flashkit.Origin{})[first*keys:])
+	fmt.Println(drop(rows-first, flashkit.Origin{Row: first}))
+	// Output:
+	// [1 1 0 1 0 1 1 1]
+	// [1 1 0 1 0 1 1 1]
+}
+
 func ExampleToBF16() {
 	x := flashkit.BF16(flashkit.ToBF16([]float32{1, 2.5, 3.1415927}), 1, 1, 1, 3)
 	fmt.Println(flashkit.ToF32(x))

@@ -12,7 +12,7 @@ import (
 //
 //	b{Batch}-h{Heads}-g{KVHeads}-n{QLen}-m{KVLen}-d{Dim}[-dv{VDim}]-{DType}[-kv{KVDType}]
 //	[-causal | -window{left}.{right}] [-topleft] [-shift{keys}] [-scale{Scale}]
-//	[-softcap{Score.Softcap}] [-alibi] [-bias] [-mask] [-sink] [-dropout{Score.Dropout}]
+//	[-softcap{Score.Softcap}] [-alibi] [-bias] [-mask] [-sink] [-dropout{Score.Dropout} [-origin]]
 //	[-ragged] [-page{Page}] [-carry]
 //
 // A side without a limit is "inf", and a shift to earlier keys has a minus of its
@@ -58,6 +58,7 @@ func (p Problem) String() string {
 	word("-mask", p.Score.Mask)
 	word("-sink", p.Score.Sink)
 	number("-dropout", p.Score.Dropout)
+	word("-origin", p.Score.Origin)
 	word("-ragged", p.Ragged)
 	if p.Page != 0 {
 		dim("-page", p.Page)
@@ -193,7 +194,7 @@ func parseOptions(p *Problem, next func(string) (string, bool), rest *[]string) 
 	if err := number("dropout", &p.Score.Dropout); err != nil {
 		return err
 	}
-	p.Ragged = word("ragged")
+	p.Score.Origin, p.Ragged = word("origin"), word("ragged")
 	if value, ok := next("page"); ok {
 		if p.Page, err = parseDim(value); err != nil {
 			return fmt.Errorf("page%s: %w", value, err)

@@ -63,6 +63,7 @@ func randomFeatures(p *flashkit.Problem, r *rand.Rand) {
 	}
 	if odd() {
 		p.Score.Dropout = r.Float32()
+		p.Score.Origin = p.Score.Dropout != 0 && odd()
 	}
 	if p.Ragged, p.Carry = odd(), odd(); p.Ragged && odd() {
 		p.Page = 1 + r.IntN(300)
@@ -125,6 +126,7 @@ var invalid = []struct {
 	{"denormal softcap", "Score.Softcap", func(p *problem) { p.Score.Softcap = 1e-40 }},
 	{"negative dropout", "Score.Dropout", func(p *problem) { p.Score.Dropout = -.1 }},
 	{"all dropped", "Score.Dropout", func(p *problem) { p.Score.Dropout = 1 }},
+	{"an origin of nothing", "Score.Origin", func(p *problem) { p.Score.Dropout, p.Score.Origin = 0, true }},
 	{"NaN dropout", "Score.Dropout", func(p *problem) { p.Score.Dropout = float32(math.NaN()) }},
 	{"negative page", "Page", func(p *problem) { p.Ragged, p.Page = true, -1 }},
 	{"pages of equal lengths", "Page", func(p *problem) { p.Page = 16 }},

@@ -15,6 +15,7 @@ type Score struct {
 	Mask    bool    // Args.Mask hides keys as a band does: no influence, even when they hold NaN
 	Sink    bool    // Args.Sink: a logit of each head that takes weight and has no value; LSE includes it
 	Dropout float32 // p, from 0 up to but not 1: weights are dropped with this probability, the others multiplied by 1/(1-p); LSE is that without dropout
+	Origin  bool    // of dropout: the call is a part of a whole, and drops what a call of the whole does there; Args.Origin says where
 }
 
 // A Feature is a set of what a problem may ask beyond dense attention in a band
@@ -34,6 +35,7 @@ const (
 	FeaturePage                        // Problem.Page
 	FeatureCarry                       // Problem.Carry
 	FeatureMixed                       // Problem.KVDType
+	FeatureOrigin                      // Score.Origin
 
 	// AllFeatures is every feature that there is, for tests. A kernel names what it takes
 	// one by one, or it would claim those of later versions too.
@@ -43,7 +45,7 @@ const (
 	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed
 )
 
-var featureNames = [...]string{"shift", "softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry", "mixed"}
+var featureNames = [...]string{"shift", "softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry", "mixed", "origin"}
 
 // String returns the names of the features with commas, as options of a
 // problem's name begin: "softcap,bias". That of keys of another type is "mixed".
@@ -68,6 +70,7 @@ func (p *Problem) Features() (f Feature) {
 	for i, asked := range [...]bool{
 		p.Band.shift != 0, p.Score.Softcap != 0, p.Score.ALiBi, p.Score.Bias, p.Score.Mask,
 		p.Score.Sink, p.Score.Dropout != 0, p.Ragged, p.Page != 0, p.Carry, p.KVDType != 0,
+		p.Score.Origin,
 	} {
 		if asked {
 			f |= 1 << i
@@ -82,6 +85,9 @@ func (s *Score) validate() error {
 	}
 	if !(s.Dropout >= 0 && s.Dropout < 1) {
 		return problemErr("Score.Dropout", s.Dropout, "must be at least 0 and less than 1")
+	}
+	if s.Origin && s.Dropout == 0 {
+		return problemErr("Score.Origin", true, "needs Dropout, which alone counts from an origin")
 	}
 	return nil
 }

@@ -91,7 +91,8 @@ enum {
 	FK_MASK = 4,    /* fk_args.mask hides keys: 1 takes part */
 	FK_SINK = 8,    /* fk_args.sink: a logit of each head that takes weight and has no value */
 	FK_RAGGED = 16, /* sequences differ in length: see fk_args.q_lens and what follows it */
-	FK_CARRY = 32   /* o and lse hold the result of earlier keys, and the forward pass continues it */
+	FK_CARRY = 32,  /* o and lse hold the result of earlier keys, and the forward pass continues it */
+	FK_ORIGIN = 64  /* of dropout: the call is a part of a whole, and drops what a call of the whole does there: see fk_args.origin_batch */
 };
 
 /* Flags of fk_open. */
@@ -227,6 +228,16 @@ typedef struct fk_args {
 	int64_t timeout_ns; /* ends the call after about that time with FK_ERR_TIMEOUT; 0: never. Of device memory: looked at before work is enqueued */
 	fk_cancel *cancel;  /* ends the call with FK_ERR_CANCELED; NULL: nothing does */
 	void *stream;       /* CUstream, of device memory; NULL is the default stream. A call enqueues and returns */
+
+	/*
+	 * Of FK_ORIGIN, else 0: where in a whole problem the first sequence, query head, query row
+	 * and key are, from which dropout counts; rows and keys in each sequence. Sums with what
+	 * the problem has are below 2^31.
+	 */
+	int64_t origin_batch;
+	int64_t origin_head;
+	int64_t origin_row;
+	int64_t origin_key; /* a multiple of 4 */
 } fk_args;
 
 /* What a call takes beside its tensors, in bytes, by formula: an allocator may take more. */
@@ -254,7 +265,7 @@ int fk_close(fk_dispatcher *d, fk_error *err);
 
 /*
  * fk_problem_of fills in what the tensors of args tell: dimensions, types, page, and the
- * features but FK_CARRY. It leaves the band, scale, softcap, dropout and FK_CARRY
+ * features but FK_CARRY and FK_ORIGIN. It leaves the band, scale, softcap, dropout, FK_CARRY and FK_ORIGIN
  * of p as they are. It needs q, k and v.
  */
 int fk_problem_of(const fk_args *args, fk_problem *p, fk_error *err);

@@ -28,7 +28,7 @@ func (f *frame) release() {
 
 // setProblem takes a C program's problem. What flashkit validates is left to it.
 func (f *frame) setProblem(p *C.fk_problem) error {
-	const known = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_RAGGED | C.FK_CARRY
+	const known = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_RAGGED | C.FK_CARRY | C.FK_ORIGIN
 	switch {
 	case p.features&^known != 0:
 		return wrong(C.FK_ERR_VALUE, "features", uint32(p.features), "has bits that this library does not know")
@@ -48,7 +48,7 @@ func (f *frame) setProblem(p *C.fk_problem) error {
 		Score: flashkit.Score{
 			Softcap: float32(p.softcap), Dropout: float32(p.dropout),
 			ALiBi: p.features&C.FK_ALIBI != 0, Bias: p.features&C.FK_BIAS != 0,
-			Mask: p.features&C.FK_MASK != 0, Sink: p.features&C.FK_SINK != 0,
+			Mask: p.features&C.FK_MASK != 0, Sink: p.features&C.FK_SINK != 0, Origin: p.features&C.FK_ORIGIN != 0,
 		},
 		Ragged: p.features&C.FK_RAGGED != 0, Page: int(p.page), Carry: p.features&C.FK_CARRY != 0,
 	}
@@ -97,7 +97,7 @@ func (f *frame) describe(p *C.fk_problem) error {
 	p.batch, p.heads, p.kv_heads = C.int64_t(x.Batch), C.int64_t(x.Heads), C.int64_t(x.KVHeads)
 	p.q_len, p.kv_len, p.dim, p.v_dim = C.int64_t(x.QLen), C.int64_t(x.KVLen), C.int64_t(x.Dim), C.int64_t(x.VDim)
 	p.dtype, p.kv_dtype, p.page = C.int32_t(x.DType), C.int32_t(x.KVDType), C.int64_t(x.Page)
-	p.features &= C.FK_CARRY
+	p.features &= C.FK_CARRY | C.FK_ORIGIN
 	for _, has := range [...]struct {
 		it  bool
 		bit C.uint32_t
@@ -156,6 +156,7 @@ func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 		return wrong(C.FK_ERR_VALUE, "workers", a.workers, "must be at least 1, or 0 for no limit")
 	}
 	to.Seed, to.Workers = uint64(a.seed), int(a.workers)
+	to.Origin = flashkit.Origin{Batch: int(a.origin_batch), Head: int(a.origin_head), Row: int(a.origin_row), Key: int(a.origin_key)}
 	return f.setSequences(a)
 }
 

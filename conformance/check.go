@@ -106,7 +106,7 @@ type arguments struct {
 func newArguments(in *Inputs, l layout, pass flashkit.Pass, want result) *arguments {
 	x := newSides(in, l)
 	a := &arguments{p: x.p}
-	a.args.Seed, a.args.Seqs = in.seed, x.seqs
+	a.args.Seed, a.args.Origin, a.args.Seqs = in.seed, in.origin, x.seqs
 	for _, arg := range flashkit.Arguments() {
 		role, values := arg.Role(&x.p, pass), in.array(arg.Name, pass, want)
 		if role == 0 || role == flashkit.Input|flashkit.Optional && values == nil {

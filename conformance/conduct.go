@@ -31,7 +31,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 			p.Score.Softcap = 5
 		}
 		if asks(flashkit.FeatureDropout) {
-			p.Score.Dropout = .25
+			p.Score.Dropout, p.Score.Origin = .25, asks(flashkit.FeatureOrigin)
 		}
 		p.Ragged = asks(flashkit.FeatureRagged)
 		if k.Pass == flashkit.PassForward {

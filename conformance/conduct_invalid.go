@@ -61,7 +61,7 @@ func refused(ctx context.Context, k flashkit.Kernel, a *arguments, m mistake) er
 // passes have, in one of the layouts of sequences.
 func withFeatures(pass flashkit.Pass, l layout) *arguments {
 	p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 3, KVLen: 7, Dim: 8, VDim: 8, Ragged: true}
-	p.Score = flashkit.Score{Softcap: 5, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .5}
+	p.Score = flashkit.Score{Softcap: 5, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .5, Origin: true}
 	in := Case{Name: "invalid", Problem: p}.Inputs()
 	want := result{o: make([]float64, len(in.do)), lse: make([]float64, size(p.LSEShape()))}
 	return newArguments(in, l, pass, want)

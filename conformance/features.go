@@ -14,6 +14,7 @@ type features struct {
 	slopes      []float32
 	sink        []float32
 	seed        uint64
+	origin      flashkit.Origin
 	qLens       []int32 // nil for full lengths
 	kvLens      []int32
 	earlier     []float32 // O of earlier keys
@@ -49,6 +50,9 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 	}
 	if score.Dropout != 0 {
 		f.seed = 0x243f6a8885a308d3
+	}
+	if score.Origin {
+		f.origin = flashkit.Origin{Batch: 2, Head: 3, Row: 5, Key: 8}
 	}
 	if p.Ragged {
 		for b := range p.Batch {
@@ -105,6 +109,7 @@ func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int
 func (f *features) tell(x *oracle.Inputs) {
 	x.Bias, x.Mask = oracle.Pairs{X: widen(f.bias.x), Shape: f.bias.shape}, oracle.Pairs{X: widen(f.mask.x), Shape: f.mask.shape}
 	x.Slopes, x.Sink, x.Seed = widen(f.slopes), widen(f.sink), f.seed
+	x.Origin = [4]int{f.origin.Batch, f.origin.Head, f.origin.Row, f.origin.Key}
 	x.O, x.LSE = widen(f.earlier), widen(f.earlierLSE)
 	for _, n := range f.qLens {
 		x.QLens = append(x.QLens, int(n))
@@ -128,6 +133,12 @@ func (f *features) randomLengths(r *rand.Rand) {
 			*lens = nil
 		}
 	}
+}
+
+// randomOrigin puts the case anywhere in a whole.
+func (f *features) randomOrigin(r *rand.Rand) {
+	far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
+	f.origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
 }
 
 // randomShapes makes dimensions of bias and mask repeat, and biases -Inf, as r says.

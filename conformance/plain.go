@@ -226,10 +226,15 @@ func (x *plainRun[F, A]) keep(at *plainRow, j int) F {
 	switch p := at.p.Score.Dropout; {
 	case p == 0:
 		return 1
-	case oracle.Kept(p, x.in.seed, at.b, at.h, at.i, j):
+	case x.in.keeps(p, at, j):
 		return 1 / (1 - F(p))
 	}
 	return 0
+}
+
+func (f *features) keeps(p float32, at *plainRow, j int) bool {
+	o := &f.origin
+	return oracle.Kept(p, f.seed, o.Batch+at.b, o.Head+at.h, o.Row+at.i, o.Key+j)
 }
 
 // scores fills in the scores of a row and which keys count, and returns their maximum.

@@ -60,7 +60,11 @@ func (s sweepCase) generate() (*Inputs, layout) {
 		p.Dim, p.VDim = 1+r.IntN(9), 1+r.IntN(9)
 		sweepFeatures(r, &p, 5)
 	}
+	p.Score.Origin = p.Score.Dropout != 0 && s.seed%2 == 0
 	in := Case{Name: s.name(), Problem: p, dlse: r.IntN(3) == 0}.Inputs()
+	if p.Score.Origin {
+		in.randomOrigin(rand.New(rand.NewPCG(s.seed, 2)))
+	}
 	in.random(r)
 	in.randomShapes(r)
 	l := layout(r.IntN(int(numLayouts)))

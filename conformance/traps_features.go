@@ -95,6 +95,10 @@ var featureTraps = []trap{
 	{name: "dropout_row", catches: "the counter words of row and key exchanged", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25"},
 	{name: "dropout_seed", catches: "the high word of the seed ignored", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25"},
 	{name: "dropout_inverted", catches: "kept and dropped exchanged", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.5"},
+	{name: "dropout_origin_batch", catches: "sequences counted from those of the call", problem: "b2-h2-g1-n5-m9-d8-f32-dropout0.25-origin"},
+	{name: "dropout_origin_head", catches: "heads counted from those of the call", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25-origin"},
+	{name: "dropout_origin_row", catches: "rows counted from those of the call", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25-origin"},
+	{name: "dropout_origin_key", catches: "keys counted from those of the call", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25-origin"},
 	{name: "dropout_small", catches: "a probability cut to 8 bits", problem: "b1-h8-g2-n16-m64-d8-f32-dropout0.001"},
 
 	// Sequences.

@@ -96,6 +96,9 @@ func (c Case) Vector() *safetensors.File {
 		if p.Score.Dropout != 0 {
 			f.Metadata["seed"] = strconv.FormatUint(in.seed, 10)
 		}
+		if o := in.origin; p.Score.Origin {
+			f.Metadata["origin"] = fmt.Sprint(o.Batch, o.Head, o.Row, o.Key)
+		}
 	}
 	for _, i := range written(p) {
 		add(outputNames[i], in.shapes()[i], narrow(want.arrays()[i]))

@@ -40,7 +40,7 @@ TOLERANCE = 1e-6
 SUFFIX = ".safetensors.gz"
 PATTERNS = re.compile(r"b1-h8-g8-(n(5|11|31)-m\2-d(8|32|64)-f32(-causal)?)", re.ASCII)
 METADATA = ("case", "catches", "problem", "generator", "inputs")
-FEATURES = ("softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry", "kv")
+FEATURES = ("softcap", "alibi", "bias", "mask", "sink", "dropout", "origin", "ragged", "page", "carry", "kv")
 PROBLEM = re.compile(
     r"b(?P<B>\d+)-h(?P<H>\d+)-g(?P<G>\d+)-n(?P<N>\d+)-m(?P<M>\d+)-d(?P<D>\d+)(-dv(?P<DV>\d+))?"
     r"-(f32|f16|bf16)(-kv(?P<kv>f16|bf16))?"
@@ -50,7 +50,7 @@ PROBLEM = re.compile(
     r"(-scale(?P<scale>\d+(\.\d+)?))?"
     r"(-softcap(?P<softcap>\d+(\.\d+)?))?"
     r"(?P<alibi>-alibi)?(?P<bias>-bias)?(?P<mask>-mask)?(?P<sink>-sink)?"
-    r"(-dropout(?P<dropout>0\.\d+))?"
+    r"(-dropout(?P<dropout>0\.\d+)(?P<origin>-origin)?)?"
     r"(?P<ragged>-ragged)?(-page(?P<page>[1-9]\d*))?(?P<carry>-carry)?",
     re.ASCII,
 )
@@ -110,7 +110,9 @@ def kept(p, seed, b, h, i, keys):
     if not p.dropout:
         return np.ones(len(keys))
     least = min(math.floor(p.dropout * 2**32 + 0.5), 2**32 - 1)
-    words = [philox((seed % 2**32, seed >> 32), (j // 4, i, h, b))[j % 4] for j in map(int, keys)]
+    first = getattr(p, "first", (0, 0, 0, 0))  # of sequence, head, row and key
+    b, h, i = b + first[0], h + first[1], i + first[2]
+    words = [philox((seed % 2**32, seed >> 32), (j // 4, i, h, b))[j % 4] for j in (first[3] + int(key) for key in keys)]
     return np.array([0 if word < least else 1 / (1 - p.dropout) for word in words])
 
 
@@ -251,7 +253,7 @@ def check_metadata(metadata, stem):
         if key.startswith("bound_"):
             if not (0 < float(value) < math.inf):
                 raise ValueError(f"{key}: {value!r} is not finite and positive")
-        elif key not in METADATA + ("seed",):
+        elif key not in METADATA + ("seed", "origin"):
             raise ValueError(f"unknown metadata key {key!r}")
     for key in METADATA:
         if not isinstance(metadata.get(key), str):
@@ -267,6 +269,8 @@ def check_tensors(p, metadata, tensors):
         raise ValueError("a problem with features, and its inputs are not stored")
     if ("seed" in metadata) != (p.dropout != 0):
         raise ValueError("a seed belongs to dropout, and dropout to a seed")
+    if ("origin" in metadata) != bool(p.origin):
+        raise ValueError("the numbers of an origin belong to it, and it to them")
     required = {"o", "lse"}
     required |= {"q", "k", "v", "do"} if stored else set()
     required |= {name for name in ("bias", "mask", "sink") if getattr(p, name)}
@@ -318,6 +322,7 @@ def check_file(path):
             p = parse_problem("b8-h8-g8-" + match[1])
             x, tensors = ({name: spread(values) for name, values in of.items()} for of in (x, tensors))
         with np.errstate(all="ignore"):  # what is not finite becomes a complaint below
+            p.first = tuple(map(int, metadata.get("origin", "0 0 0 0").split()))
             out, empty = attention(p, x, int(metadata.get("seed", "0")))
             found = {name: worst_number(tensors[name], values, empty if name == "lse" else False)
                      for name, values in out.items()}

@@ -49,7 +49,10 @@ func (s *sample) alone(r *rand.Rand, b int) *sample {
 			put(&x.args.Slopes, i, get(&a.Slopes, a.Slopes.Offset(b%a.Slopes.Shape()[0], pos[1], 0)))
 		})
 	}
-	x.args.Sink, x.args.Seed = a.Sink, a.Seed
+	x.args.Sink, x.args.Seed, x.args.Origin = a.Sink, a.Seed, a.Origin
+	if p.Score.Origin {
+		x.args.Origin.Batch += b
+	}
 	return x
 }
 
@@ -68,7 +71,7 @@ func TestDecodeBitsOfSequences(t *testing.T) {
 			s.startCarry(r)
 		}
 		b := r.IntN(s.p.Batch)
-		if s.p.Score.Dropout != 0 {
+		if s.p.Score.Dropout != 0 && !s.p.Score.Origin {
 			b = 0 // which weights it drops depends on the number of the sequence
 		}
 		one := s.alone(r, b)

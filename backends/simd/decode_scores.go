@@ -173,6 +173,7 @@ func (f *decodeScores) drop(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys
 	if j.p.Score.Dropout == 0 {
 		return
 	}
+	o := &j.args.Origin
 	before := block.from % 4 // keys whose random words come with those of the first
 	words := ceilDiv(before+block.n, isa.lanes)
 	for r := range block.rows {
@@ -180,7 +181,7 @@ func (f *decodeScores) drop(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys
 		weights := block.s[r*decodeStep:]
 		for w := range words {
 			first := w*isa.lanes - before
-			isa.keepKeys(&f.kept[w], 1, i, block.from+first, uint32(h), uint32(x.b), j.args.Seed, f.below)
+			isa.keepKeys(&f.kept[w], 1, o.Row+i, o.Key+block.from+first, uint32(o.Head+h), uint32(o.Batch+x.b), j.args.Seed, f.below)
 			for gone := ^f.kept[w] & laneMask(-first, block.n-first, isa.lanes); gone != 0; gone &= gone - 1 {
 				weights[first+bits.TrailingZeros32(gone)] = 0
 			}

@@ -51,7 +51,8 @@ func (s *sample) pairs(b, h, i int) (list []pair) {
 		}
 		if drop := float64(p.Score.Dropout); drop != 0 {
 			x.z = 1 / (1 - drop)
-			if float64(random(a.Seed, b, h, i, j)) < math.Floor(drop*(1<<32)+.5) {
+			o := &a.Origin
+			if float64(random(a.Seed, o.Batch+b, o.Head+h, o.Row+i, o.Key+j)) < math.Floor(drop*(1<<32)+.5) {
 				x.z = 0
 			}
 		}

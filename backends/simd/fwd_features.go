@@ -10,7 +10,7 @@ import (
 // portableFeatures is what the portable kernels take, by name: what is new must be
 // taught first.
 const portableFeatures = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi |
-	flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
+	flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
 
 // hasFeatures reports whether a call has more than a band, and rows of two types, which
 // any code here knows.

@@ -156,7 +156,8 @@ func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []flo
 	}
 	if g.kept != nil {
 		kept = &g.kept[0]
-		isa.keepKeys(kept, n, row, k, uint32(g.h), uint32(x.b), j.args.Seed, g.below)
+		o := &j.args.Origin
+		isa.keepKeys(kept, n, o.Row+row, o.Key+k, uint32(o.Head+g.h), uint32(o.Batch+x.b), j.args.Seed, g.below)
 	}
 	isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
 	if db != nil {

@@ -16,7 +16,7 @@ import (
 // taught first.
 const (
 	bwdTake = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
-		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
+		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
 	fwdTake = bwdTake | flashkit.FeaturePage | flashkit.FeatureCarry
 )
 

@@ -194,8 +194,9 @@ func (isa *laneISA) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	if !x.drops {
 		return
 	}
+	o := &j.args.Origin
 	for i := range x.numbers {
-		x.numbers[i] = uint32(t.from + i)
+		x.numbers[i] = uint32(o.Row + t.from + i)
 	}
-	isa.dropWeights(&x.s[0], keys, from, &x.numbers[0], uint32(t.seq.h), uint32(t.seq.b), j.args.Seed, x.limit)
+	isa.dropWeights(&x.s[0], keys, o.Key+from, &x.numbers[0], uint32(o.Head+t.seq.h), uint32(o.Batch+t.seq.b), j.args.Seed, x.limit)
 }

@@ -143,7 +143,10 @@ func newSample(r *rand.Rand, p flashkit.Problem) *sample {
 	}
 	s.drawScores(r)
 	s.drawNumbers(r)
-	a.Seed = r.Uint64()
+	if a.Seed = r.Uint64(); p.Score.Origin {
+		far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
+		a.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
+	}
 	s.about = fmt.Sprintf("%v n=%v m=%v packed=%v,%v bias=%v,%v mask=%v", p, s.n, s.m, s.qPack, s.kPack, a.Bias.Shape(), a.Bias.DType(), a.Mask.Shape())
 	return s
 }
@@ -371,8 +374,8 @@ func addFeatures(p *flashkit.Problem, features flashkit.Feature) {
 	if has(flashkit.FeatureSoftcap) {
 		p.Score.Softcap = 2
 	}
-	if has(flashkit.FeatureDropout) {
-		p.Score.Dropout = .25
+	if has(flashkit.FeatureDropout | flashkit.FeatureOrigin) {
+		p.Score.Dropout, p.Score.Origin = .25, has(flashkit.FeatureOrigin)
 	}
 	p.Score.ALiBi, p.Score.Bias, p.Score.Mask, p.Score.Sink = has(flashkit.FeatureALiBi), has(flashkit.FeatureBias), has(flashkit.FeatureMask), has(flashkit.FeatureSink)
 	p.Ragged, p.Carry = has(flashkit.FeatureRagged|flashkit.FeaturePage), has(flashkit.FeatureCarry)

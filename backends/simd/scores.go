@@ -140,14 +140,14 @@ func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	if x.score.Dropout == 0 {
 		return z
 	}
-	seed := philox.Key(x.args.Seed)
+	seed, o := philox.Key(x.args.Seed), &x.args.Origin
 	var words [4]uint32
 	block := -1 // of four keys, which share a counter
 	for c, key := range keys {
-		key += k0
+		key += k0 + o.Key
 		if key>>2 != block {
 			block = key >> 2
-			words = philox.Words([4]uint32{uint32(block), uint32(x.row), uint32(x.h), uint32(x.b)}, seed)
+			words = philox.Words([4]uint32{uint32(block), uint32(o.Row + x.row), uint32(o.Head + x.h), uint32(o.Batch + x.b)}, seed)
 		}
 		z[c] = x.keep
 		if words[key&3] < x.dropBelow {

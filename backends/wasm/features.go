@@ -12,7 +12,7 @@ import (
 // rows of any type when it copies them, so that the module knows none.
 const (
 	backwardTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias |
-		flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureRagged
+		flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
 	forwardTakes = backwardTakes | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureMixed
 )
 
@@ -49,6 +49,7 @@ func dropout(p float32) (threshold uint32, keep float32) {
 const (
 	wordFeatures = 19 // the first of the block's words about features
 	wordKV       = 35 // the first of those about K and V of 16 bits
+	wordOrigin   = 38 // the first of those that say where rows and keys begin in a whole
 )
 
 // writeScore writes what the block says of features, for query head h of sequence b, in
@@ -62,15 +63,18 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 		sink = t.Float32s()[t.Repeated(0, h, 0)]
 	}
 	threshold, keep := dropout(n.c.Score.Dropout)
-	seed := n.c.Args.Seed
+	seed, origin := n.c.Args.Seed, &n.c.Args.Origin
 	to := x.at(w.block+4*wordFeatures, blockWords-wordFeatures)
 	for i, word := range [...]uint32{
 		n.features, uint32(diagonal), uint32(int64(diagonal) >> 32), math.Float32bits(n.c.Score.Softcap),
 		math.Float32bits(slope), math.Float32bits(sink), threshold, math.Float32bits(keep),
-		uint32(seed), uint32(seed >> 32), uint32(h), uint32(b), uint32(w.bias), uint32(w.mask), uint32(w.dbias), n.repeats,
+		uint32(seed), uint32(seed >> 32), uint32(origin.Head + h), uint32(origin.Batch + b), uint32(w.bias), uint32(w.mask), uint32(w.dbias), n.repeats,
 	} {
 		binary.LittleEndian.PutUint32(to[4*i:], word)
 	}
+	to = to[4*(wordOrigin-wordFeatures):]
+	binary.LittleEndian.PutUint32(to, uint32(origin.Row))
+	binary.LittleEndian.PutUint32(to[4:], uint32(origin.Key/4))
 }
 
 // loadPairs copies what the bias and the mask say of rows [i0, i1) and keys [j0, j1) of

@@ -174,7 +174,10 @@ func newTrial(seed uint64, p flashkit.Problem, l layout, gradients bool) *trial 
 			r.noise(&a.V, key(&p, a, &a.V, b, g, j), p.VDim)
 		}
 	})
-	a.Seed = r.Uint64()
+	if a.Seed = r.Uint64(); r.p.Score.Origin {
+		far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
+		a.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
+	}
 	return r
 }
 
@@ -430,7 +433,8 @@ func ask(r *rand.Rand, p *flashkit.Problem, f flashkit.Feature) {
 	}
 	p.Score.ALiBi, p.Score.Bias, p.Score.Mask = has(flashkit.FeatureALiBi), has(flashkit.FeatureBias), has(flashkit.FeatureMask)
 	p.Score.Sink, p.Carry = has(flashkit.FeatureSink), has(flashkit.FeatureCarry)
-	if has(flashkit.FeatureDropout) {
+	if has(flashkit.FeatureDropout | flashkit.FeatureOrigin) {
+		p.Score.Origin = has(flashkit.FeatureOrigin)
 		p.Score.Dropout = []float32{.001, .1, .5, .9}[r.IntN(4)]
 	}
 	p.Ragged = has(flashkit.FeatureRagged | flashkit.FeaturePage)

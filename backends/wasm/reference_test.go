@@ -148,7 +148,8 @@ func keepOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) float64 {
 	if drop == 0 {
 		return 1
 	}
-	words := philoxWords([4]uint32{uint32(j / 4), uint32(i), uint32(h), uint32(b)}, [2]uint32{uint32(a.Seed), uint32(a.Seed >> 32)})
+	o := &a.Origin
+	words := philoxWords([4]uint32{uint32((o.Key + j) / 4), uint32(o.Row + i), uint32(o.Head + h), uint32(o.Batch + b)}, [2]uint32{uint32(a.Seed), uint32(a.Seed >> 32)})
 	if float64(words[j%4]) < math.Floor(drop*(1<<32)+.5) {
 		return 0
 	}

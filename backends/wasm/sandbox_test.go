@@ -241,7 +241,7 @@ func TestBadBlocks(t *testing.T) {
 			if f == "" {
 				continue
 			}
-			for word := range 38 {
+			for word := range 40 {
 				for _, value := range []uint32{0, 1, 0x7fffffff, 0x80000000, 0xfffffff0, 0xffffffff} {
 					good()
 					for i := range 4 {

@@ -262,6 +262,12 @@ static void prepare(call *c, const vector *v, int pass, layout l, int grid)
 	const char *seed = metadata(v, "seed");
 	*a = fk_args_init();
 	a->seed = seed ? strtoull(seed, NULL, 10) : 0;
+	const char *origin = metadata(v, "origin");
+	for (int64_t *to[] = {&a->origin_batch, &a->origin_head, &a->origin_row, &a->origin_key}, i = 0; origin && i < 4; i++) {
+		char *end;
+		*to[i] = strtoll(origin, &end, 10);
+		origin = end;
+	}
 	c->count = 0;
 	sides(c, v, l);
 	place(c, "q", &a->q, input(v, p, "q", p->heads, p->q_len, p->dim, grid), p->dtype, &c->q, l, 0);

@@ -112,7 +112,10 @@ static void problems(void)
 	FORWARD(FK_ERR_VALUE, "scale", p.scale = NAN);
 	FORWARD(FK_ERR_VALUE, "softcap", p.softcap = INFINITY);
 	FORWARD(FK_ERR_VALUE, "dropout", p.dropout = 1);
-	FORWARD(FK_ERR_VALUE, "features", p.features = 64);
+	FORWARD(FK_ERR_VALUE, "origin_row", a.origin_row = 1);
+	BACKWARD(FK_ERR_VALUE, "origin_key", p.features = FK_ORIGIN, p.dropout = .5f, a.origin_key = 3);
+	FORWARD(FK_ERR_VALUE, "features", p.features = 128);
+	FORWARD(FK_ERR_VALUE, "features", p.features = FK_ORIGIN); /* without dropout */
 	FORWARD(FK_ERR_VALUE, "page", p.page = 4);
 	FORWARD(FK_ERR_SIZE, "p.size", p.size = 0);
 	FORWARD(FK_ERR_SIZE, "p.size", p.size = 12);

@@ -84,6 +84,8 @@ func (x padding) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
 // oracle returns what the oracle reads. With Carry, O and LSE are those of start.
 func (x padding) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	in.Seed = x.call.Args.Seed
+	o := &x.call.Args.Origin
+	in.Origin = [4]int{o.Batch, o.Head, o.Row, o.Key}
 	to := map[string]*[]float64{"Q": &in.Q, "K": &in.K, "V": &in.V, "DO": &in.DO, "DLSE": &in.DLSE, "Slopes": &in.Slopes, "Sink": &in.Sink,
 		"Bias": &in.Bias.X, "Mask": &in.Mask.X, "O": &in.O, "LSE": &in.LSE}
 	for _, a := range flashkit.Arguments() {

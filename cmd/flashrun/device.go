@@ -61,7 +61,7 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 	if d.to, err = gpu.NewEvent(); err != nil {
 		return err
 	}
-	d.args.Seed, d.args.Seqs = t.args.Seed, t.args.Seqs
+	d.args.Seed, d.args.Origin, d.args.Seqs = t.args.Seed, t.args.Origin, t.args.Seqs
 	for _, a := range flashkit.Arguments() {
 		from, to := a.Of(&t.args), a.Of(&d.args)
 		if from.IsZero() {

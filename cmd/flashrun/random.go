@@ -84,7 +84,9 @@ func randomInput(p flashkit.Problem, seed uint64, l layout, backward bool) *inpu
 // they may be.
 func emptyInput(p flashkit.Problem, seed uint64, l layout, backward bool) *input {
 	in := &input{problem: p, layout: l}
-	in.args.Seed = seed
+	if in.args.Seed = seed; p.Score.Origin {
+		in.args.Origin = flashkit.Origin{Batch: 1, Head: p.Heads, Row: p.QLen, Key: p.KVLen / 4 * 4} // of a second part
+	}
 	for _, a := range flashkit.Arguments() {
 		if reads(&a, &p, backward) {
 			*a.Of(&in.args) = newTensor(a.DType(&p), shapeIn(&a, &p), l.of(a.Name))

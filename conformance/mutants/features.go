@@ -110,8 +110,8 @@ func atLeast(word uint32, p float64) bool {
 
 // counterOf returns key and counter of Philox for a pair.
 func counterOf(c *call, at pair) (key [2]uint32, x [4]uint32) {
-	seed := c.args.Seed
-	return [2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32(at.j / 4), uint32(at.i), uint32(at.h), uint32(at.b)}
+	seed, o := c.args.Seed, &c.args.Origin
+	return [2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32((o.Key + at.j) / 4), uint32(o.Row + at.i), uint32(o.Head + at.h), uint32(o.Batch + at.b)}
 }
 
 // philox is Philox4x32-10 (Salmon et al. 2011).

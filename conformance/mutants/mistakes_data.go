@@ -33,6 +33,10 @@ var dropoutMistakes = []mistake{
 		}
 	}},
 	{"dropout_inverted", func(s *slips) { s.kept = func(word uint32, p float64) bool { return !atLeast(word, p) } }},
+	{"dropout_origin_batch", counted(func(_ *call, x *[4]uint32, at pair) { x[3] = uint32(at.b) })},
+	{"dropout_origin_head", counted(func(_ *call, x *[4]uint32, at pair) { x[2] = uint32(at.h) })},
+	{"dropout_origin_row", counted(func(_ *call, x *[4]uint32, at pair) { x[1] = uint32(at.i) })},
+	{"dropout_origin_key", counted(func(_ *call, x *[4]uint32, at pair) { x[0] = uint32(at.j / 4) })},
 	{"dropout_small", func(s *slips) {
 		s.kept = func(word uint32, p float64) bool { return word>>24 >= uint32(p*256+.5) }
 	}},

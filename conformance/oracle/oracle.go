@@ -30,6 +30,7 @@ type Inputs struct {
 	Slopes []float64 // [B, H] or [H]
 	Sink   []float64 // [H]
 	Seed   uint64    // of dropout
+	Origin [4]int    // of dropout: the numbers of the first sequence, head, row and key
 
 	QLens, KVLens []int     // [B]; nil for full lengths
 	O, LSE        []float64 // of earlier keys, in the shapes of the results; for Forward with Carry
@@ -249,7 +250,7 @@ func (a *headOf) dropped(x [][]float64) [][]float64 {
 	y := zeros(len(x), a.p.KVLen)
 	for i := range x {
 		for j := range x[i] {
-			if Kept(a.p.Score.Dropout, a.in.Seed, a.b, a.h, i, j) {
+			if o := a.in.Origin; Kept(a.p.Score.Dropout, a.in.Seed, o[0]+a.b, o[1]+a.h, o[2]+i, o[3]+j) {
 				y[i][j] = x[i][j] / (1 - float64(a.p.Score.Dropout))
 			}
 		}

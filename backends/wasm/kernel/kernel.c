@@ -81,7 +81,8 @@ typedef struct {
   u32 repeats;            // BIAS, MASK: all rows of a call have the first row of the tile
   u32 kv;                 // decode only: the type of K and V at raw_k and raw_v, 1 float16, 2 bfloat16; 0: there are none
   u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of that type
-  u32 reserved[10];
+  u32 row0, quad0;        // rows, and keys in fours, before row 0 and key 0, as random words count them
+  u32 reserved[8];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");
 

@@ -149,7 +149,7 @@ static void set_quads(const block *p, tables *t, u32 j, u32 n) {
   u4 *to = t->quad;
   u32 k0 = p->seed[0], k1 = p->seed[1], c1 = PHILOX1 * p->head;
   for (u32 q = j / 4; q < (j + n + 3) / 4; q++, to += 4) {
-    u64 x = (u64)PHILOX0 * q, y = (u64)PHILOX1 * ((u32)(x >> 32) ^ p->seq ^ k1);
+    u64 x = (u64)PHILOX0 * (q + p->quad0), y = (u64)PHILOX1 * ((u32)(x >> 32) ^ p->seq ^ k1);
     u64 z = (u64)PHILOX0 * ((u32)(y >> 32) ^ c1 ^ (k0 + WEYL0));
     to[0] = splat_word((u32)x ^ (k1 + WEYL1) ^ MIDDLE), to[1] = splat_word((u32)y ^ (k0 + 2 * WEYL0) ^ MIDDLE);
     to[2] = splat_word((u32)(z >> 32) ^ (k1 + 2 * WEYL1) ^ MIDDLE), to[3] = splat_word((u32)z);
@@ -157,7 +157,7 @@ static void set_quads(const block *p, tables *t, u32 j, u32 n) {
 }
 static void set_mine(const block *p, tables *t, u32 i, u32 rows) {
   for (u32 r = 0; r < round_up(rows, 8); r++) {
-    u64 x = (u64)PHILOX0 * ((u32)((u64)PHILOX1 * p->head >> 32) ^ (i + r) ^ p->seed[0]);
+    u64 x = (u64)PHILOX0 * ((u32)((u64)PHILOX1 * p->head >> 32) ^ (p->row0 + i + r) ^ p->seed[0]);
     t->mine[r / 4 * 2][r % 4] = (u32)(x >> 32), t->mine[r / 4 * 2 + 1][r % 4] = (u32)x;
   }
   set_rounds(p, t->rounds);

@@ -61,6 +61,7 @@ FORMS = {
     "mask": ({}, {}, ("mask",)),
     "slopes": ({"right": 0}, {"causal": True}, ("slopes",)),
     "sink": ({}, {}, ("sink",)),
+    "origin": ({"dropout": 0.25, "first": (1, 3, 1000, 40)}, {"dropout": 0.25, "seed": 9, "origin": (1, 3, 1000, 40)}, ()),
     "all": ({"right": 0, "softcap": 3.0, "dropout": 0.5}, {"causal": True, "softcap": 3.0, "dropout": 0.5, "seed": 7}, ("bias", "mask", "slopes", "sink")),
 }
 

@@ -67,6 +67,7 @@ def attention(
     sink: Any = None,
     dropout: float = 0.0,
     seed: int = 0,
+    origin: tuple[int, int, int, int] | None = None,
     q_lens: Any = None,
     kv_lens: Any = None,
     q_starts: Any = None,
@@ -106,6 +107,8 @@ def attention(
         sink: [H] float32, a logit that takes weight and has no value.
         dropout: the probability to drop a weight, below 1. The seed says which ones.
         seed: from 0 to 2**64-1. The same one drops the same weights in both passes.
+        origin: (batch, head, row, key) of the call's first ones in a whole, of which it is a part:
+            it drops the weights that a call of the whole does there. key is a multiple of 4.
         q_lens, kv_lens: [B] integers: sequence b has that many rows, or keys. Beyond it O is 0.
         q_starts, kv_starts: [B+1] integers: sequence b lies from the one to the next, in
             tensors of batch 1. What lies outside of all is 0, and -inf in LSE.
@@ -127,7 +130,7 @@ def attention(
     """
     options: Options = dict(
         causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask,
-        slopes=slopes, sink=sink, dropout=dropout, seed=seed, q_lens=q_lens, kv_lens=kv_lens, q_starts=q_starts,
+        slopes=slopes, sink=sink, dropout=dropout, seed=seed, origin=origin, q_lens=q_lens, kv_lens=kv_lens, q_starts=q_starts,
         kv_starts=kv_starts, pages=pages, layout=layout, dtype=dtype, workers=workers, timeout=timeout, cancel=cancel,
     )  # fmt: skip
     o, lse = _dispatcher.shared(backend).forward(q, k, v, out, lse, return_lse, carry, options)

@@ -16,7 +16,7 @@ HOST, CUDA = range(2)
 FORWARD, BACKWARD = range(2)
 BAND_FULL, BAND_CAUSAL, BAND_WINDOW = range(3)
 UNLIMITED = -1
-CARRY = 32
+CARRY, ORIGIN_FEATURE = 32, 64
 FROZEN, PAIRED, BLANK = 1, 2, 4
 
 VERSION = (0, 1)  # of the interface that the structures below are
@@ -51,6 +51,8 @@ class Problem(ctypes.Structure):
 TENSORS = ("q", "k", "v", "o", "lse", "d_o", "d_lse", "d_q", "d_k", "d_v", "bias", "d_bias", "mask", "slopes", "sink", "d_sink")
 ARRAYS = ("q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
 
+ORIGIN = ("origin_batch", "origin_head", "origin_row", "origin_key")
+
 
 class Args(ctypes.Structure):
     """fk_args"""
@@ -66,6 +68,7 @@ class Args(ctypes.Structure):
         ("timeout_ns", c_int64),
         ("cancel", c_void_p),
         ("stream", c_void_p),
+        *((name, c_int64) for name in ORIGIN),
     ]
 
 

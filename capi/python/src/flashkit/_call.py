@@ -28,6 +28,7 @@ class Options(TypedDict, total=False):
     sink: Any
     dropout: float
     seed: int
+    origin: tuple[int, int, int, int] | None
     q_lens: Any
     kv_lens: Any
     q_starts: Any
@@ -86,6 +87,12 @@ class Call:
         if not isinstance(seed, int) or not 0 <= seed < 2**64:
             raise _errors.OptionError(f"flashkit: seed = {seed!r}: must be an integer from 0 to 2**64-1", "seed")
         a.seed = seed
+        if (origin := o.get("origin")) is not None:
+            if not isinstance(origin, tuple) or len(origin) != len(_abi.ORIGIN) or not all(isinstance(x, int) and 0 <= x < 2**31 for x in origin):
+                raise _errors.OptionError(f"flashkit: origin = {origin!r}: must be (batch, head, row, key), integers from 0 to 2**31-1", "origin")
+            p.features |= _abi.ORIGIN_FEATURE
+            for name, first in zip(_abi.ORIGIN, origin, strict=True):
+                setattr(a, name, first)
         for name in ("bias", "mask", "slopes", "sink"):
             x: Any = o.get(name)
             if x is None:
