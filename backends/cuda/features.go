@@ -35,7 +35,8 @@ type features struct {
 	deltaStep           int32
 	dbiasShape          [3]int32
 	dbiasApart          int32
-	_                   [12]byte // the driver copies the block with the padding of its alignment to 64
+	first               [4]uint32 // batch, head, row, key
+	_                   [60]byte  // the driver copies the block with the padding of its alignment to 64
 }
 
 // plainFeatures are those that plain instances of every kernel take, as numbers.
@@ -70,19 +71,21 @@ func (x *arguments) setFeatures(c *flashkit.Call) {
 			f.dsink.set(args.DSink)
 		}
 	}
-	f.say(p, args.Seed)
+	f.say(p, args)
 	f.biasWide, f.dbiasWide = toBit(args.Bias.DType() == flashkit.Float32), toBit(args.DBias.DType() == flashkit.Float32)
 	f.align(p, args.Bias.DType().Size())
 	x.setSequences(args.Seqs)
 }
 
 // say fills in what the problem says.
-func (f *features) say(p *flashkit.Problem, seed uint64) {
+func (f *features) say(p *flashkit.Problem, args *flashkit.Args) {
 	f.left, f.right, f.shift = side(p.Band.Left()), side(p.Band.Right()), int64(p.Band.Shifted())
 	f.topLeft = toBit(p.Band.IsTopLeft())
 	f.keep = 1
 	if d := p.Score.Dropout; d != 0 {
-		f.seed, f.dropBelow, f.keep = philox.Key(seed), philox.Below(d), float32(1/(1-float64(d)))
+		f.seed, f.dropBelow, f.keep = philox.Key(args.Seed), philox.Below(d), float32(1/(1-float64(d)))
+		o := &args.Origin
+		f.first = [4]uint32{uint32(o.Batch), uint32(o.Head), uint32(o.Row), uint32(o.Key)}
 	}
 	if c := float64(p.Score.Softcap); c != 0 {
 		f.capIn, f.capOut, f.cap = float32(p.SoftmaxScale()/c), float32(c*math.Log2E), float32(c)

@@ -104,7 +104,7 @@ func (s *stem) featurePart(p *flashkit.Problem) partID {
 			return partShaped
 		}
 	default:
-		return singlePart(asked &^ layoutFeatures)
+		return singlePart(asked &^ (layoutFeatures | flashkit.FeatureOrigin))
 	}
 	return partFeatures
 }
@@ -249,7 +249,7 @@ func blocks(p flashkit.Problem) float64 {
 
 // What kernels take beyond dense attention in a band.
 const (
-	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout
+	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
 	takesBackward = plainFeatures | takesScores | flashkit.FeatureRagged
 	takesForward  = takesBackward | flashkit.FeaturePage | flashkit.FeatureCarry
 )

@@ -106,7 +106,7 @@ template <class T> struct RowScores {
     __device__ __forceinline__ bool hides(const RowOf &r, int j) const { return f.mask.data && !r.mask[min(j, p.kv_len - 1)]; }
     // The random words of keys j/4*4 to j/4*4+3: bit i says that key i of them is dropped.
     __device__ __forceinline__ uint32_t drops(const RowOf &r, int j) const {
-        const uint4 w = philox({(uint32_t)j >> 2, (uint32_t)r.n, (uint32_t)r.h, (uint32_t)b}, f.seed[0], f.seed[1]);
+        const uint4 w = random_words(f, b, r.h, r.n, j);
         return (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
     }
 };

@@ -104,6 +104,11 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
+// The random words of keys j/4*4 to j/4*4+3 of row i.
+__device__ __forceinline__ uint4 random_words(const Features &f, int b, int h, int i, int j) {
+    return philox({(j + f.first_key) >> 2, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
+}
+
 // tanh(x) for |x| < 0.6.
 __device__ __forceinline__ float small_tanh(float x) {
     const float y = x * x;
@@ -364,7 +369,7 @@ template <class T> struct Scores {
         const int lane = threadIdx.x % 32, t = lane % 4, mine = transposed ? lane / 4 % 4 : t;
         const int i = transposed ? walked + mine % 2 : own + mine % 2 * 8;
         const int j = transposed ? own + mine / 2 * 8 : walked - 2 * t + mine / 2 * 4;
-        const uint4 w = philox({(uint32_t)j >> 2, (uint32_t)i, (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]);
+        const uint4 w = random_words(f, b, h, i, j);
         uint32_t dropped = (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
         dropped <<= 4 * mine;
         dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 4 : 1);

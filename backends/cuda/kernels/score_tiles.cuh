@@ -89,7 +89,7 @@ template <int keys> __device__ __forceinline__ void dropped_keys(uint32_t (&gone
     const bool odd = t & 1;
     uint32_t kept[4] = {}; // of the counter's keys
     each<keys / 8>([&](int i) {
-        push_kept(kept, philox({(uint32_t)(key + 8 * (keys / 8 - 1 - i) + t / 2 * 4) >> 2, (uint32_t)(row + t % 2 * 8), (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]), f.drop_below);
+        push_kept(kept, random_words(f, b, h, row + t % 2 * 8, key + 8 * (keys / 8 - 1 - i) + t / 2 * 4), f.drop_below);
     });
     const uint32_t first = __byte_perm(kept[0], kept[1], 0x5410), last = __byte_perm(kept[2], kept[3], 0x5410);
     const uint32_t got = __shfl_xor_sync(~0u, odd ? first : last, 1);
@@ -159,7 +159,7 @@ template <int rows> __device__ __forceinline__ void dropped_pairs(uint32_t (&gon
     const int lane = threadIdx.x % 32, mine = lane / 4 % 4;
     uint32_t kept[4] = {}; // of the counter's keys
     each<rows / 8>([&](int i) {
-        push_kept(kept, philox({(uint32_t)(key + mine / 2 * 8) >> 2, (uint32_t)(row + 8 * (rows / 8 - 1 - i) + mine % 2), (uint32_t)h, (uint32_t)b}, f.seed[0], f.seed[1]), f.drop_below);
+        push_kept(kept, random_words(f, b, h, row + 8 * (rows / 8 - 1 - i) + mine % 2, key + mine / 2 * 8), f.drop_below);
     });
     const uint32_t first = __byte_perm(kept[0], kept[1], 0x5410), last = __byte_perm(kept[2], kept[3], 0x5410);
     const bool upper = mine & 2, odd = mine & 1;

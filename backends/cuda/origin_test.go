@@ -1,0 +1,35 @@
+package cuda
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// An origin is numbers in the block of arguments: it changes no instance and no prediction.
+func TestOrigin(t *testing.T) {
+	b, _ := openFake(t)
+	for _, name := range []string{
+		"b2-h4-g2-n33-m70-d40-bf16-dropout0.25", "b2-h4-g2-n33-m70-d40-bf16-alibi-dropout0.25", "b2-h4-g2-n33-m70-d40-f32-causal-dropout0.25-ragged", "b1-h4-g2-n1-m70-d64-f16-sink-dropout0.5",
+	} {
+		p, err := flashkit.ParseProblem(name)
+		require.NoError(t, err)
+		q := p
+		q.Score.Origin = true
+		for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+			for i, k := range b.Kernels() {
+				x, y := p.Ask(pass), q.Ask(pass)
+				require.Equal(t, k.Fits(x), k.Fits(y), "%s: %s", k.Name, name)
+				if k.Fits(x) == "" {
+					require.Equal(t, k.Cost(x), k.Cost(y), "%s: %s", k.Name, name)
+					require.Equal(t, stems[i].featurePart(&p), stems[i].featurePart(&q), "%s: %s", k.Name, name)
+				}
+			}
+		}
+		var f features
+		f.say(&q, &flashkit.Args{Origin: flashkit.Origin{Batch: 1, Head: 2, Row: 3, Key: 4}})
+		require.Equal(t, [4]uint32{1, 2, 3, 4}, f.first)
+	}
+}
