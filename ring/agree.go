@@ -197,6 +197,9 @@ func (j *job) describe(wrong error) []byte {
 	if j.pass == flashkit.PassBackward {
 		text += fmt.Sprintf(" dbias=%v dsink=%v", !j.a.DBias.IsZero(), !j.a.DSink.IsZero())
 	}
+	if j.p.Score.Dropout != 0 {
+		text += fmt.Sprintf(" seed %d origin %v", j.a.Seed, j.a.Origin)
+	}
 	hash := sha256.New()
 	hash.Write([]byte(text))
 	if s := j.a.Seqs; s != nil {

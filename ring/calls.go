@@ -12,6 +12,8 @@ type call struct {
 
 	q, k part // of the rank's rows, of the keys of the step
 	pair pair // of Bias, Mask and DBias
+
+	origin flashkit.Origin // in the whole, for dropout
 }
 
 // A part is a number of rows of some batches of a tensor.
@@ -104,7 +106,7 @@ func (c *Cut) calls(rank, other int) (list []call) {
 		}
 	}
 	f := c.p.Features()
-	if !c.packedQ || !c.packedK || f&(flashkit.FeatureALiBi|flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
+	if !c.packedQ || !c.packedK || f&(flashkit.FeatureALiBi|flashkit.FeatureBias|flashkit.FeatureMask|flashkit.FeatureDropout) != 0 {
 		for i := range all {
 			list = append(list, c.alone(&all[i]))
 		}
@@ -115,18 +117,21 @@ func (c *Cut) calls(rank, other int) (list []call) {
 
 // alone returns the call of one tile.
 func (c *Cut) alone(t *placed) call {
-	n, m, nb := t.q1-t.q0, t.k1-t.k0, 1
+	n, m, nb, first := t.q1-t.q0, t.k1-t.k0, 1, t.seq
 	if !c.p.Ragged {
-		nb = c.p.Batch
+		nb, first = c.p.Batch, 0
 	}
 	p := c.p
 	p.Batch, p.QLen, p.KVLen, p.Ragged = nb, n, m, false
+	p.Score.Origin = p.Score.Dropout != 0
 	p.Band = plain(t.band, n, m)
 	return call{
 		p:    p,
 		q:    part{t.q.batch, nb, t.q.at + t.q0, n},
 		k:    part{t.k.batch, nb, t.k.at + t.k0, m},
 		pair: pair{t.seq, nb, t.q0, n, t.key, m},
+
+		origin: flashkit.Origin{Batch: first, Row: t.row, Key: t.key},
 	}
 }
 
@@ -199,7 +204,16 @@ func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.A
 		sub.Slopes = sub0(s, x.pair.b)
 	}
 	sub.Sink, sub.DSink, sub.Seqs = flashkit.Tensor{}, flashkit.Tensor{}, x.seqs
+	sub.Origin = within(&x.p, a.Origin, x.origin)
 	return sub
+}
+
+// within returns the origin of a part of p's whole, which may be a part itself; none where p has none.
+func within(p *flashkit.Problem, whole, part flashkit.Origin) flashkit.Origin {
+	if !p.Score.Origin {
+		return flashkit.Origin{}
+	}
+	return flashkit.Origin{Batch: whole.Batch + part.Batch, Head: whole.Head + part.Head, Row: whole.Row + part.Row, Key: whole.Key + part.Key}
 }
 
 // sub0 returns batch b of slopes.

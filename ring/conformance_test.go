@@ -49,7 +49,7 @@ func (b *backend) kernel(ranks int, ordered bool, pass flashkit.Pass, name strin
 	k := flashkit.Kernel{
 		Name: name, About: "ranks in one process", Requires: "", Pass: pass, DTypes: []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16},
 		Takes: flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
-			flashkit.FeatureSink | flashkit.FeatureRagged | flashkit.FeatureCarry | flashkit.FeatureMixed,
+			flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged | flashkit.FeatureCarry | flashkit.FeatureMixed,
 		Cost: func(*flashkit.Call) time.Duration { return time.Millisecond },
 	}
 	if pass == flashkit.PassBackward {

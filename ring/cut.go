@@ -34,9 +34,11 @@ type Cut struct {
 	rows, keys       [][]Span // of each rank, in the order in which they lie
 }
 
-// align is the number of rows that pieces of an ordered cut are multiples of: no tile of a
-// kernel is longer.
-const align = 128
+// Of how many rows or keys pieces are multiples.
+const (
+	align        = 128 // of an ordered cut: no tile of a kernel is longer
+	dropoutAlign = 4   // with dropout: so many keys share a counter of random numbers
+)
 
 // NewCut returns the cut of p for so many ranks. The sequences are those of the whole, nil
 // if p is not Ragged. An ordered cut is that of an ordered Ring. The error is a
@@ -130,8 +132,15 @@ func (c *Cut) divide(b int) {
 
 // part returns where piece i of so many of n rows begins.
 func (c *Cut) part(n, i, pieces int) int {
-	if c.ordered && i < pieces {
-		return min(n, (n+align-1)/align*i/pieces*align)
+	unit := 1
+	switch {
+	case c.ordered:
+		unit = align
+	case c.p.Score.Dropout != 0:
+		unit = dropoutAlign
+	}
+	if unit > 1 && i < pieces {
+		return min(n, (n+unit-1)/unit*i/pieces*unit)
 	}
 	// Without n*i, which might overflow.
 	return n/pieces*i + n%pieces*i/pieces

@@ -81,6 +81,7 @@ func (x headRun) narrow(p *flashkit.Problem, a *flashkit.Args) (group int) {
 		return group
 	}
 	p.KVHeads, p.Heads = x.len(), x.len()*group
+	a.Origin = within(p, a.Origin, flashkit.Origin{Head: x.from * group})
 	for _, t := range [...]*flashkit.Tensor{&a.Q, &a.O, &a.LSE, &a.DO, &a.DLSE, &a.DQ} {
 		*t = x.of(*t, group)
 	}

@@ -134,7 +134,17 @@ func (j *job) rowsOf(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Arg
 	sub.Bias, sub.DBias, sub.Mask = at.of(j.a.Bias), at.of(j.a.DBias), at.of(j.a.Mask)
 	sub.Slopes = j.slopes(x)
 	sub.DSink = flashkit.Tensor{}
+	j.locate(&p, &sub, flashkit.Origin{Batch: x.seq, Row: x.from})
 	return p, sub
+}
+
+// locate says where the rows and keys of a call are in the whole, for dropout.
+func (j *job) locate(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Origin) {
+	if !j.p.Ragged {
+		o.Batch = 0 // all sequences are in the call
+	}
+	p.Score.Origin = p.Score.Dropout != 0
+	sub.Origin = within(p, j.a.Origin, o)
 }
 
 // keysOf returns the problem of all rows, of w, with a run of the rank's keys.
@@ -163,6 +173,7 @@ func (j *job) keysOf(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Arg
 	at := pair{x.seq, x.shard.nb, 0, s.N, x.from, x.shard.n}
 	sub.Bias, sub.Mask, sub.DBias = at.of(w.Bias), at.of(w.Mask), flashkit.Tensor{}
 	sub.Slopes = j.slopes(x)
+	j.locate(&p, &sub, flashkit.Origin{Batch: x.seq, Key: x.from})
 	return p, sub
 }
 

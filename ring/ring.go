@@ -66,8 +66,9 @@ type Stats struct {
 // return an error that names it, and the Ring remains usable; what a device wrote is undefined. After any other error the Ring's
 // group is broken.
 //
-// Tensors lie on the host; where the group is a Device, on that. Dropout, whose random numbers belong to rows and keys of the whole,
-// and paged keys are refused. A call locks the Ring, whose buffers serve the next one.
+// Tensors lie on the host; where the group is a Device, on that. Dropout drops what it drops in one
+// process: Args.Seed is the same on all ranks, and so is Args.Origin, which is that of the whole.
+// Paged keys are refused. A call locks the Ring, whose buffers serve the next one.
 type Ring struct {
 	group  Group
 	runner Runner
@@ -249,8 +250,12 @@ func (j *job) prepare(args *flashkit.Args) error {
 	if err := j.check(); err != nil || !j.o.Ordered || j.rank != 0 {
 		return err
 	}
+	p := j.p
+	if p.Score.Dropout != 0 && j.size > 1 {
+		p.Score.Origin = true // its calls are parts
+	}
 	var err error
-	j.kernel, err = j.runner.(Chooser).Pick(j.p, j.pass)
+	j.kernel, err = j.runner.(Chooser).Pick(p, j.pass)
 	return err
 }
 
@@ -262,8 +267,6 @@ func (j *job) unsupported(reason string) error {
 func (j *job) refuses() string {
 	inOrder := j.o.Ordered && j.size > 1 && j.pass == flashkit.PassBackward
 	switch {
-	case j.p.Score.Dropout != 0:
-		return "does not support dropout, whose random numbers belong to the rows and keys of the whole"
 	case j.a.Q.Owner() != nil && j.dev == nil:
 		return "does not support tensors on a device, as on " + j.a.Q.Owner().Device() + ", in a group for tensors on the host"
 	case inOrder && j.p.Ragged && (!j.a.DBias.IsZero() || !j.a.DSink.IsZero()):

@@ -8,7 +8,7 @@ import "github.com/flashkit-go/flashkit"
 type tile struct {
 	seq            int
 	q0, q1, k0, k1 int
-	key            int // of the sequence, that k0 is, if the tile's keys are a run of it
+	row, key       int // of the sequence, that q0 and k0 are, if the tile's rows and keys are runs of it
 	band           flashkit.Band
 }
 
@@ -29,7 +29,9 @@ type tiler struct {
 // lies once.
 func (c *Cut) tiles(b int, rows, keys []Span) []tile {
 	score := c.p.Score
-	t := tiler{c: c, seq: &c.seqs[b], b: b, rows: rows, keys: keys, oneRun: score.ALiBi, oneRunKV: score.ALiBi || score.Bias || score.Mask}
+	t := tiler{c: c, seq: &c.seqs[b], b: b, rows: rows, keys: keys}
+	t.oneRun = score.ALiBi || score.Dropout != 0
+	t.oneRunKV = t.oneRun || score.Bias || score.Mask
 	for _, s := range rows {
 		for i := s.From; i < s.To; i++ {
 			lo, hi := t.seq.Keys(i)
@@ -111,13 +113,16 @@ func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 			return false
 		}
 	}
-	f := tile{seq: t.b, q0: x0, q1: x1, k0: k0, k1: k1}
+	f := tile{seq: t.b, q0: x0, q1: x1, k0: k0, k1: k1, row: t.row(x0)}
 	if t.oneRunKV || span >= 0 || len(t.keys) == 1 {
 		i := max(span, 0)
 		f.key = t.keys[i].From + k0 - lens(t.keys[:i])
 	}
+	if more := f.key % dropoutAlign; t.c.p.Score.Dropout != 0 {
+		f.k0, f.key = k0-more, f.key-more // keys that the band hides
+	}
 	if t.oneRun {
-		f.band = t.band(x0, f.key)
+		f.band = t.band(f.row, f.key)
 	} else {
 		f.band = localBand(lower, lowest+x0-k0, upper, highest+x0-k0-1)
 	}
@@ -148,17 +153,20 @@ func plain(b flashkit.Band, n, m int) flashkit.Band {
 	return b
 }
 
-// band returns the problem's band for a tile whose first row is local row x and whose first
-// key is key j of the sequence: with its own diagonal, from which ALiBi counts.
-func (t *tiler) band(x, j int) flashkit.Band {
-	i := 0
+// row returns which row of the sequence local row x is.
+func (t *tiler) row(x int) int {
 	for _, s := range t.rows {
 		if x < s.len() {
-			i = s.From + x
-			break
+			return s.From + x
 		}
 		x -= s.len()
 	}
+	return 0
+}
+
+// band returns the problem's band for a tile whose first row is row i of the sequence and whose
+// first key is key j: with its own diagonal, from which ALiBi counts.
+func (t *tiler) band(i, j int) flashkit.Band {
 	b := t.c.p.Band
 	return flashkit.Window(b.Left(), b.Right()).TopLeft().Shift(i + t.seq.Diagonal - j)
 }

@@ -16,6 +16,8 @@ func TestRing(t *testing.T) {
 		{"b1-h4-g2-n200-m200-d16-f32-causal", "--ranks", "3"},
 		{"b2-h2-g1-n77-m90-d16-f32-window20.3", "--ranks", "5", "--backward"},
 		{"b1-h2-g1-n300-m300-d16-bf16-causal-softcap5", "--ranks", "2", "--backward", "--ordered"},
+		{"b2-h4-g2-n90-m90-d16-f32-causal-dropout0.25", "--ranks", "3", "--backward"},
+		{"b1-h2-g1-n300-m300-d16-f32-causal-dropout0.1", "--ranks", "2", "--backward", "--ordered"},
 	} {
 		var out, errs bytes.Buffer
 		args := append([]string{"ring", "--check", "--json", "--backend", "simd", "--problem"}, c...)
@@ -41,7 +43,6 @@ func TestRingRefuses(t *testing.T) {
 		"less than 2^31":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "2147483647,1"},
 		"be negative":      {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "-1"},
 		"from 0":           {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "x"},
-		"dropout":          {"--problem", "b1-h2-g1-n7-m9-d16-f32-dropout0.5"},
 		"at least one":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--runs", "0"},
 		"auto, peer, nccl": {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "string"},
 		"needs the GPUs":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "nccl"},

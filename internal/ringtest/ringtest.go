@@ -39,7 +39,12 @@ type answer [5][]float64
 func New(ctx context.Context, seed, n uint64, one ring.Runner) (*Case, error) {
 	r := rand.New(rand.NewPCG(seed, n))
 	c := &Case{Problem: problem(r)}
+	drops := rand.New(rand.NewPCG(n, seed))
+	if drops.IntN(3) == 0 {
+		c.Problem.Score.Dropout, c.Problem.Score.Origin = [...]float32{.1, .5}[drops.IntN(2)], drops.IntN(3) == 0
+	}
 	c.Args = c.random(r)
+	c.place(drops)
 	for _, run := range []func(context.Context, flashkit.Problem, *flashkit.Args) error{one.Forward, one.Backward} {
 		if err := run(ctx, c.Problem, c.Args); err != nil {
 			return nil, fmt.Errorf("%v: %w", c.Problem, err)
@@ -111,6 +116,16 @@ func (c *Case) random(r *rand.Rand) *flashkit.Args {
 	return dense
 }
 
+// place draws what dropout counts from.
+func (c *Case) place(r *rand.Rand) {
+	if c.Problem.Score.Dropout != 0 {
+		c.Args.Seed = r.Uint64()
+	}
+	if far := func() int { return r.IntN(1<<30) >> r.IntN(31) }; c.Problem.Score.Origin {
+		c.Args.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
+	}
+}
+
 func draw(r *rand.Rand, t flashkit.Tensor) {
 	x := make([]float32, t.Len())
 	for i := range x {
@@ -143,13 +158,14 @@ func (c *Case) places() (list []place) {
 // answers has the oracle compute what is right, and notes how far one process is from it.
 func (c *Case) answers() {
 	c.made, c.top = make([]float64, len(outputs)), make([]float64, len(outputs))
-	for _, x := range c.places() {
+	for b, x := range c.places() {
 		p := c.Problem
 		p.Batch, p.QLen, p.KVLen, p.Ragged = 1, x.n, x.m, false
 		rows := func(t flashkit.Tensor) []float64 { return values(t, x.b, x.q0, x.n) }
 		keys := func(t flashkit.Tensor) []float64 { return values(t, x.b, x.k0, x.m) }
 		a := c.Args
-		in := oracle.Inputs{Q: rows(a.Q), K: keys(a.K), V: keys(a.V), DO: rows(a.DO), DLSE: rows(a.DLSE)}
+		in := oracle.Inputs{Q: rows(a.Q), K: keys(a.K), V: keys(a.V), DO: rows(a.DO), DLSE: rows(a.DLSE), Seed: a.Seed}
+		in.Origin = [4]int{a.Origin.Batch + b, a.Origin.Head, a.Origin.Row, a.Origin.Key}
 		if p.Score.ALiBi {
 			in.Slopes = values(a.Slopes, min(x.b, a.Slopes.Shape()[0]-1), 0, 1)
 		}
