@@ -52,11 +52,12 @@ type Driver struct {
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error
 
 	// What several devices need. MemcpyPeerAsync copies between the memories of two
-	// contexts. CtxEnablePeerAccess lets the current context use the memory of another,
+	// contexts, Memcpy3DPeerAsync so many rows, a pitch apart on either side. CtxEnablePeerAccess lets the current context use the memory of another,
 	// of a device for which DeviceCanAccessPeer says that it can.
 	DeviceCanAccessPeer func(device, peer int) (bool, error)
 	CtxEnablePeerAccess func(Context) error
 	MemcpyPeerAsync     func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
+	Memcpy3DPeerAsync   func(to Pointer, toContext Context, toPitch int, from Pointer, fromContext Context, fromPitch, bytes, rows int, s StreamHandle) error
 
 	ModuleLoadData    func(image []byte) (Module, error)
 	ModuleUnload      func(Module) error

@@ -62,6 +62,7 @@ type calls struct {
 	canAccess     symbol `cu:"cuDeviceCanAccessPeer"`
 	enableAccess  symbol `cu:"cuCtxEnablePeerAccess"`
 	toPeer        symbol `cu:"cuMemcpyPeerAsync"`
+	rowsToPeer    symbol `cu:"cuMemcpy3DPeerAsync"`
 	load          symbol `cu:"cuModuleLoadDataEx"`
 	unload        symbol `cu:"cuModuleUnload"`
 	function      symbol `cu:"cuModuleGetFunction"`
@@ -142,6 +143,7 @@ type frame struct {
 	params [1]unsafe.Pointer
 	config launchConfig
 	early  launchAttribute
+	copy   memcpy3DPeer
 }
 
 // A launchConfig is the driver's CUlaunchConfig, a launchAttribute its CUlaunchAttribute.
@@ -174,6 +176,7 @@ func (c *calls) hot(d *Driver) {
 		frames.Put(f)
 		return err
 	}
+	c.peers(d, frames)
 	d.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
 		f := frames.Get().(*frame)
 		f.params[0] = params
@@ -224,9 +227,6 @@ func (c *calls) hot(d *Driver) {
 	d.MemsetD32Async = func(to Pointer, value uint32, words int, s StreamHandle) error {
 		return do(&c.set32, uintptr(to), uintptr(value), uintptr(words), uintptr(s))
 	}
-	d.MemcpyPeerAsync = func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error {
-		return do(&c.toPeer, uintptr(to), uintptr(toContext), uintptr(from), uintptr(fromContext), uintptr(bytes), uintptr(s))
-	}
 	d.StreamSynchronize = func(s StreamHandle) error { return do(&c.streamSync, uintptr(s)) }
 	d.StreamWaitEvent = func(s StreamHandle, e EventHandle) error {
 		return do(&c.streamWait, uintptr(s), uintptr(e), 0)
@@ -242,6 +242,7 @@ const (
 	tensorMapSwizzle128B = 3
 	tensorMapPromote256B = 3
 	streamNonBlocking    = 1
+	memoryDevice         = 2 // CU_MEMORYTYPE_DEVICE
 	hostPortable         = 1
 	poolReleaseThreshold = 4
 	maxDynamicShared     = 8

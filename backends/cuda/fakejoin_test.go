@@ -25,6 +25,17 @@ func (f *fakeDriver) peerCalls() {
 		copy(dst[:n], src[:n])
 		return nil
 	}
+	f.Memcpy3DPeerAsync = func(to Pointer, toContext Context, toPitch int, from Pointer, fromContext Context, fromPitch, n, rows int, s StreamHandle) error {
+		if n > toPitch || n > fromPitch {
+			return f.fail("cuMemcpy3DPeerAsync", 1)
+		}
+		for i := range rows {
+			if err := f.MemcpyPeerAsync(to+Pointer(i*toPitch), toContext, from+Pointer(i*fromPitch), fromContext, n, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
 // join computes what kernels/join.cu does.

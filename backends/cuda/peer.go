@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
@@ -66,8 +67,13 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 		return s.copyRows(dst, src)
 	}
 	return s.b.do(func() error {
+		rows, toPitch, fromPitch := runs.rows()
 		return runs.each(func(d, f int) error {
-			return s.b.drv.MemcpyPeerAsync(Pointer(dst.Address())+Pointer(d), to.b.context, Pointer(src.Address())+Pointer(f), from.b.context, runs.bytes, s.handle)
+			at, of := Pointer(dst.Address())+Pointer(d), Pointer(src.Address())+Pointer(f)
+			if rows > 1 {
+				return s.b.drv.Memcpy3DPeerAsync(at, to.b.context, toPitch, of, from.b.context, fromPitch, runs.bytes, rows, s.handle)
+			}
+			return s.b.drv.MemcpyPeerAsync(at, to.b.context, of, from.b.context, runs.bytes, s.handle)
 		})
 	})
 }
@@ -118,6 +124,18 @@ func (r *runs) count() int {
 		all *= n
 	}
 	return all
+}
+
+// rows takes the innermost dimension out, if one copy can move all of it, and returns how many runs that
+// are and the bytes from one to the next.
+func (r *runs) rows() (n, dst, src int) {
+	const mostPitch = math.MaxInt32 // of the driver
+	if len(r.n) == 0 || min(r.dst[0], r.src[0]) < r.bytes || max(r.dst[0], r.src[0]) > mostPitch {
+		return 1, 0, 0
+	}
+	n, dst, src = r.n[0], r.dst[0], r.src[0]
+	r.n, r.dst, r.src = r.n[1:], r.dst[1:], r.src[1:]
+	return n, dst, src
 }
 
 // each calls f with where every run begins, in bytes.

@@ -38,6 +38,15 @@ package gorgoniacu
 // 	return cuMemcpyPeerAsync(to, (CUcontext)to_context, from, (CUcontext)from_context, bytes, (CUstream)s);
 // }
 //
+// static CUresult rows_to_peer(uintptr_t to, uintptr_t to_context, size_t to_pitch, uintptr_t from, uintptr_t from_context, size_t from_pitch, size_t bytes, size_t rows, uintptr_t s) {
+// 	CUDA_MEMCPY3D_PEER x = {
+// 		.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from, .srcContext = (CUcontext)from_context, .srcPitch = from_pitch, .srcHeight = rows,
+// 		.dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to, .dstContext = (CUcontext)to_context, .dstPitch = to_pitch, .dstHeight = rows,
+// 		.WidthInBytes = bytes, .Height = rows, .Depth = 1,
+// 	};
+// 	return cuMemcpy3DPeerAsync(&x, (CUstream)s);
+// }
+//
 // static CUresult set_shared(uintptr_t f, int bytes) {
 // 	return cuFuncSetAttribute((CUfunction)f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes);
 // }
@@ -153,6 +162,10 @@ func enableAccess(peer cuda.Context) error {
 
 func toPeer(to cuda.Pointer, toContext cuda.Context, from cuda.Pointer, fromContext cuda.Context, bytes int, s cuda.StreamHandle) error {
 	return status("cuMemcpyPeerAsync", C.to_peer(C.uintptr_t(to), C.uintptr_t(toContext), C.uintptr_t(from), C.uintptr_t(fromContext), C.size_t(bytes), C.uintptr_t(s)))
+}
+
+func rowsToPeer(to cuda.Pointer, toContext cuda.Context, toPitch int, from cuda.Pointer, fromContext cuda.Context, fromPitch, bytes, rows int, s cuda.StreamHandle) error {
+	return status("cuMemcpy3DPeerAsync", C.rows_to_peer(C.uintptr_t(to), C.uintptr_t(toContext), C.size_t(toPitch), C.uintptr_t(from), C.uintptr_t(fromContext), C.size_t(fromPitch), C.size_t(bytes), C.size_t(rows), C.uintptr_t(s)))
 }
 
 func setShared(f cuda.Function, bytes int) error {

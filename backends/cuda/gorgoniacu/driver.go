@@ -99,7 +99,7 @@ func memory(d *cuda.Driver) {
 	d.MemHostAlloc = hostAlloc
 	d.MemFreeHost = func(p unsafe.Pointer) error { return check("cuMemFreeHost", cu.MemFreeHost(p)) }
 	d.MemcpyHtoDAsync, d.MemcpyDtoHAsync = toDevice, toHost
-	d.DeviceCanAccessPeer, d.CtxEnablePeerAccess, d.MemcpyPeerAsync = canAccess, enableAccess, toPeer
+	d.DeviceCanAccessPeer, d.CtxEnablePeerAccess, d.MemcpyPeerAsync, d.Memcpy3DPeerAsync = canAccess, enableAccess, toPeer, rowsToPeer
 	d.MemsetD32Async = func(to cuda.Pointer, value uint32, words int, s cuda.StreamHandle) error {
 		return check("cuMemsetD32Async", cu.MemsetD32Async(cu.DevicePtr(to), uint(value), int64(words), handle[cu.Stream](s)))
 	}

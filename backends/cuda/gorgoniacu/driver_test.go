@@ -59,6 +59,9 @@ var every = []struct {
 	{"MemcpyPeerAsync", func(d *cuda.Driver) (any, error) {
 		return nil, d.MemcpyPeerAsync(0x10000100, 0xc0, 0x10000200, 0xc1, 4000, 7)
 	}, nil, "cuMemcpyPeerAsync(0x10000100, 0xc0, 0x10000200, 0xc1, 4000, 0x7)"},
+	{"Memcpy3DPeerAsync", func(d *cuda.Driver) (any, error) {
+		return nil, d.Memcpy3DPeerAsync(0x10000100, 0xc0, 500, 0x10000200, 0xc1, 600, 400, 3, 7)
+	}, nil, "cuMemcpy3DPeerAsync(0x10000100, 0xc0, 500, 0x10000200, 0xc1, 600, 400 3 1, 0x7)"},
 	{"ModuleLoadData", func(d *cuda.Driver) (any, error) { return d.ModuleLoadData([]byte{0, 0xff, 0, 9, 0}) }, cuda.Module(0x30d),
 		"cuModuleLoadDataEx(00ff0009, 0)"},
 	{"ModuleUnload", func(d *cuda.Driver) (any, error) { return nil, d.ModuleUnload(0x30d) }, nil, "cuModuleUnload(0x30d)"},

@@ -235,6 +235,12 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
 	return CUDA_SUCCESS;
 }
 
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *x, CUstream stream) {
+	CALL("cuMemcpy3DPeerAsync", "0x%llx, 0x%llx, %zu, 0x%llx, 0x%llx, %zu, %zu %zu %zu, 0x%llx", x->dstDevice, N(x->dstContext), x->dstPitch,
+		x->srcDevice, N(x->srcContext), x->srcPitch, x->WidthInBytes, x->Height, x->Depth, N(stream));
+	return CUDA_SUCCESS;
+}
+
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned options, CUjit_option *names, void **values) {
 	CALL("cuModuleLoadDataEx", "%02x%02x%02x%02x, %u", ((uint8_t *)image)[0], ((uint8_t *)image)[1], ((uint8_t *)image)[2], ((uint8_t *)image)[3], options);
 	*module = (CUmodule)0x30d;
