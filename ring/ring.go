@@ -90,6 +90,8 @@ type plan struct {
 	seqs  *flashkit.Sequences
 	cut   *Cut
 	steps []step
+
+	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, for each pass
 }
 
 // New returns this rank's Ring over a group and what computes on the rank. Both remain the
@@ -250,12 +252,19 @@ func (j *job) prepare(args *flashkit.Args) error {
 	if err := j.check(); err != nil || !j.o.Ordered || j.rank != 0 {
 		return err
 	}
-	p := j.p
+	return j.pick()
+}
+
+// pick picks the kernel of an ordered Ring, once for each plan.
+func (j *job) pick() (err error) {
+	k, p := &j.plan.picked[j.pass], j.p
 	if p.Score.Dropout != 0 && j.size > 1 {
 		p.Score.Origin = true // its calls are parts
 	}
-	var err error
-	j.kernel, err = j.runner.(Chooser).Pick(p, j.pass)
+	if k.Run == nil {
+		*k, err = j.runner.(Chooser).Pick(p, j.pass)
+	}
+	j.kernel = *k
 	return err
 }
 
