@@ -79,7 +79,8 @@ func conduct() (list []question) {
 				return c.check(ctx, k, k.Takes)
 			}})
 	}
-	return append(list, question{name: "canceled_inside", run: canceledInside, forward: true})
+	return append(list, question{name: "canceled_inside", run: canceledInside, forward: true},
+		question{name: "dropout_of_parts", run: originOfParts, needs: flashkit.FeatureDropout | flashkit.FeatureOrigin})
 }
 
 // concurrentCalls checks that calls at the same time give the bits of a call alone.
