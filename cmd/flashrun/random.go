@@ -58,7 +58,8 @@ func randomProblem(r *rand.Rand) flashkit.Problem {
 
 // randomInput makes all that the passes of a problem read from a seed: normal numbers;
 // a bias for all sequences and a mask for all heads, three of four pairs of which take part;
-// the slopes of ALiBi; lengths from half of what they may be; pages in any order.
+// the slopes of ALiBi; lengths from half of what they may be; pages in any order; an origin
+// as of a part behind another one of this size.
 func randomInput(p flashkit.Problem, seed uint64, l layout, backward bool) *input {
 	in := emptyInput(p, seed, l, backward)
 	in.source = fmt.Sprintf("random, seed %d", seed)
@@ -85,7 +86,7 @@ func randomInput(p flashkit.Problem, seed uint64, l layout, backward bool) *inpu
 func emptyInput(p flashkit.Problem, seed uint64, l layout, backward bool) *input {
 	in := &input{problem: p, layout: l}
 	if in.args.Seed = seed; p.Score.Origin {
-		in.args.Origin = flashkit.Origin{Batch: 1, Head: p.Heads, Row: p.QLen, Key: p.KVLen / 4 * 4} // of a second part
+		in.args.Origin = flashkit.Origin{Batch: 1, Head: p.Heads, Row: p.QLen, Key: p.KVLen / 4 * 4}
 	}
 	for _, a := range flashkit.Arguments() {
 		if reads(&a, &p, backward) {
