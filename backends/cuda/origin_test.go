@@ -1,6 +1,9 @@
 package cuda
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,4 +35,22 @@ func TestOrigin(t *testing.T) {
 		f.say(&q, &flashkit.Args{Origin: flashkit.Origin{Batch: 1, Head: 2, Row: 3, Key: 4}})
 		require.Equal(t, [4]uint32{1, 2, 3, 4}, f.first)
 	}
+}
+
+// What makes random words of the seed counts from the origin: both are on one line.
+func TestSeedGoesWithOrigin(t *testing.T) {
+	files, err := filepath.Glob("kernels/*.cu*")
+	require.NoError(t, err)
+	found := 0
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for i, line := range strings.Split(string(text), "\n") {
+			if strings.Contains(line, "f.seed") {
+				found++
+				require.Contains(t, line, "first_batch", "%s:%d", name, i+1)
+			}
+		}
+	}
+	require.NotZero(t, found)
 }
