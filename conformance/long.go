@@ -101,7 +101,7 @@ func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {
 // ten times as much.
 func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	var made bounds
-	raise(&made, plain[float32, float64](in, t, want), want)
+	raise(&made, plain[float32, float64](in, t, want, 1), want)
 	return allowed(t, want, made, func(i int, largest float64) float64 {
 		if outputNames[i] == "lse" {
 			return 1 // an error of the sum, relative, is one of its logarithm, absolute

@@ -21,6 +21,10 @@ import (
 // A random problem has no one to see that the plain algorithm was lucky with it.
 // There it also runs on neighbors of the problem, and once without rounding but
 // that of its inputs and outputs; the largest error counts.
+//
+// Ranks that share a sequence round more: each writes its part of a gradient in the
+// type of the problem, and the sum of the parts, in float32, is rounded again. The plain
+// algorithm then does as they do, see [Run].
 
 // A result is what the passes write: named arrays, dense.
 type result struct{ o, lse, dq, dk, dv, dbias, dsink []float64 }
@@ -63,20 +67,21 @@ func hasBackward(p flashkit.Problem) bool { return p.Features()&flashkit.Forward
 // want, for a problem stored as t.
 func vectorBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	var made bounds
-	raise(&made, plain[float32, float32](in, t, want), want)
+	raise(&made, plain[float32, float32](in, t, want, 1), want)
 	return allowed(t, want, made, sumFloor)
 }
 
-// sweepBounds is vectorBounds for a random problem, with neighbors drawn from r.
-func sweepBounds(in *Inputs, want result, r *rand.Rand) bounds {
+// sweepBounds is vectorBounds for a random problem, with neighbors drawn from r, whose
+// gradients are added up from so many parts.
+func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	t := in.p.DType
 	var made bounds
-	raise(&made, plain[float32, float32](in, t, want), want)
-	raise(&made, plain[float64, float64](in, t, want), want)
+	raise(&made, plain[float32, float32](in, t, want, parts), want)
+	raise(&made, plain[float64, float64](in, t, want, parts), want)
 	for range neighbors(in.p) {
 		near := in.neighbor(r)
 		want := truth(near)
-		raise(&made, plain[float32, float32](near, t, want), want)
+		raise(&made, plain[float32, float32](near, t, want, parts), want)
 	}
 	return allowed(t, want, made, sumFloor)
 }
@@ -152,11 +157,18 @@ func rounder(t flashkit.DType) func(float32) float32 {
 // plain computes both passes the plain way, with tensors stored as t. Its scores and
 // products are of type F, its sums over keys and rows of type A; with float32 P and dS
 // are rounded to t as well. As in life, the backward pass gets an O in the precision of
-// t and an LSE in float32.
-func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result) result {
+// t and an LSE in float32. Gradients are added up from so many parts, each stored as t.
+func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, parts int) result {
 	x := plainRun[F, A]{in: in, store: rounder(t), want: want, s: make([]F, in.p.KVLen), slope: make([]F, in.p.KVLen), counts: make([]bool, in.p.KVLen)}
 	for i, y := range want.arrays() {
-		x.sums[i] = make([]A, len(y))
+		n := 1
+		if i >= sumDQ && i <= sumDBias {
+			n = max(1, parts)
+		}
+		x.sums[i] = make([][]A, n)
+		for part := range x.sums[i] {
+			x.sums[i][part] = make([]A, len(y))
+		}
 	}
 	for row := range in.p.Batch * in.p.Heads * in.p.QLen {
 		at := x.place(row)
@@ -166,26 +178,36 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result) re
 		}
 	}
 	var r result
-	for i, y := range x.sums {
-		stored := make([]float64, len(y))
-		for c := range y {
-			stored[c] = float64(float32(y[c]))
-			if name := outputNames[i]; name != "lse" && name != "dsink" && (name != "dbias" || in.narrowPairs) {
-				stored[c] = float64(x.store(float32(y[c])))
-			}
+	for i, y := range want.arrays() {
+		store := x.store
+		if name := outputNames[i]; name == "lse" || name == "dsink" || name == "dbias" && !in.narrowPairs {
+			store = rounder(flashkit.Float32)
 		}
-		r.set(i, stored)
+		r.set(i, stored(x.sums[i], len(y), store))
 	}
 	return r
+}
+
+// stored returns sums of so many elements as they are stored: each part, and the sum of several.
+func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32) []float64 {
+	list := make([]float64, n)
+	for c := range list {
+		sum := store(float32(parts[0][c]))
+		for _, part := range parts[1:] {
+			sum += store(float32(part[c]))
+		}
+		list[c] = float64(store(sum))
+	}
+	return list
 }
 
 type plainRun[F, A float32 | float64] struct {
 	in     *Inputs
 	store  func(float32) float32 // rounds to the type of the tensors
 	want   result
-	sums   [len(outputNames)][]A
-	s      []F // the scores of the row at hand
-	slope  []F // of the softcap there
+	sums   [len(outputNames)][][]A // of each part
+	s      []F                     // the scores of the row at hand
+	slope  []F                     // of the softcap there
 	counts []bool
 }
 
@@ -199,6 +221,12 @@ const (
 	sumDBias
 	sumDSink
 )
+
+// part returns the sum that element i of n, a row or a key, adds to.
+func (x *plainRun[F, A]) part(output, i, n int) []A {
+	parts := x.sums[output]
+	return parts[i*len(parts)/max(1, n)]
+}
 
 // round rounds an element of P or dS.
 func (x *plainRun[F, A]) round(w F) F {
@@ -269,7 +297,7 @@ func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 func (x *plainRun[F, A]) forward(at *plainRow) {
 	p, in := at.p, x.in
 	top := x.scores(at)
-	o := x.sums[sumO][at.row*p.VDim:][:p.VDim]
+	o := x.sums[sumO][0][at.row*p.VDim:][:p.VDim]
 	sink, earlier := F(math.Inf(-1)), F(math.Inf(-1))
 	if at.i < p.QLen && p.Score.Sink {
 		sink = F(in.sink[at.h])
@@ -279,7 +307,7 @@ func (x *plainRun[F, A]) forward(at *plainRow) {
 	}
 	top = max(top, sink, earlier)
 	if math.IsInf(float64(top), -1) {
-		x.sums[sumLSE][at.row] = A(top)
+		x.sums[sumLSE][0][at.row] = A(top)
 		return
 	}
 	sum := A(exp(sink-top)) + A(exp(earlier-top))
@@ -300,7 +328,7 @@ func (x *plainRun[F, A]) forward(at *plainRow) {
 			addScaled(o, x.round(exp(x.s[j]-top)/F(sum)*x.keep(at, j)), in.v[(at.keys+j)*p.VDim:])
 		}
 	}
-	x.sums[sumLSE][at.row] = A(top + F(math.Log(float64(sum))))
+	x.sums[sumLSE][0][at.row] = A(top + F(math.Log(float64(sum))))
 }
 
 // backward computes P = exp(S - LSE) and dS = P (dP - delta) of one row, whose
@@ -321,7 +349,7 @@ func (x *plainRun[F, A]) backward(at *plainRow) {
 		delta -= F(in.dlse[row])
 	}
 	if p.Score.Sink {
-		x.sums[sumDSink][at.h] -= A(exp(F(in.sink[at.h])-lse) * delta)
+		x.sums[sumDSink][0][at.h] -= A(exp(F(in.sink[at.h])-lse) * delta)
 	}
 	scale := F(p.SoftmaxScale())
 	for j := range x.s {
@@ -332,12 +360,12 @@ func (x *plainRun[F, A]) backward(at *plainRow) {
 		prob, keep := exp(x.s[j]-lse), x.keep(at, j)
 		ds := prob * (dot[F](do, in.v[v:])*keep - delta)
 		if p.Score.Bias {
-			x.sums[sumDBias][in.bias.at(at.b, at.h, at.i, j)] += A(ds)
+			x.part(sumDBias, at.i, p.QLen)[in.bias.at(at.b, at.h, at.i, j)] += A(ds)
 		}
 		ds = x.round(ds * x.slope[j])
-		addScaled(x.sums[sumDV][v:][:p.VDim], x.round(prob*keep), do)
-		addScaled(x.sums[sumDK][k:][:p.Dim], ds*scale, q)
-		addScaled(x.sums[sumDQ][row*p.Dim:][:p.Dim], ds*scale, in.k[k:])
+		addScaled(x.part(sumDV, at.i, p.QLen)[v:][:p.VDim], x.round(prob*keep), do)
+		addScaled(x.part(sumDK, at.i, p.QLen)[k:][:p.Dim], ds*scale, q)
+		addScaled(x.part(sumDQ, j, p.KVLen)[row*p.Dim:][:p.Dim], ds*scale, in.k[k:])
 	}
 }
 

@@ -25,6 +25,8 @@ type Options struct {
 	Sweep  int    // number of random problems for each kernel, of such with features, and of tiny ones with features
 	Seed   uint64 // of the sweep
 	Brief  bool   // of the grid and the long cases what a backend's kernels share, each a third; of the traps in layouts of sequences a sixth
+
+	parts int // that gradients of the sweep's problems are added up from
 }
 
 // A Result is the outcome of one case on one kernel.
@@ -90,10 +92,11 @@ func (o Options) checks() []question {
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for kind := range sweepKinds {
 		for range o.Sweep {
-			all = append(all, sweepCase{r.Uint64(), kind}.question())
+			all = append(all, sweepCase{r.Uint64(), kind, o.parts}.question())
 		}
 	}
 	if s, ok := parseSweep(o.Case); ok {
+		s.parts = o.parts
 		return []question{s.question()}
 	}
 	return slices.DeleteFunc(all, func(c question) bool { return !matches(o.Case, c.name) })
@@ -196,10 +199,17 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 // A kernel that takes no case at all is skipped, unless
 // FLASHKIT_REQUIRE names it. With -short it is brief, see [Options], and the sweep has
 // 4 random problems, else 60; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
+//
+// A backend with a method Parts() int has kernels that add up gradients from so many
+// parts at most, each rounded to the type of the problem, as ranks that share a sequence
+// do. The bounds of random problems have that rounding too.
 func Run(t *testing.T, b flashkit.Backend) {
 	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 60), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {
 		o.Sweep, o.Brief = min(o.Sweep, 4), true
+	}
+	if x, ok := b.(interface{ Parts() int }); ok {
+		o.parts = x.Parts()
 	}
 	checks := o.checks()
 	var took []string

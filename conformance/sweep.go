@@ -16,8 +16,9 @@ const sweepPrefix = "sweep-"
 // A sweepCase is a random problem at the boundaries where kernels err, with
 // random inputs and layout, all from one seed; the oracle is asked on the spot.
 type sweepCase struct {
-	seed uint64
-	kind sweepKind
+	seed  uint64
+	kind  sweepKind
+	parts int // that gradients are added up from
 }
 
 // A sweepKind is which problems are drawn.
@@ -169,7 +170,7 @@ func neighbors(p flashkit.Problem) int {
 func (s sweepCase) question() question {
 	limits := sync.OnceValue(func() bounds {
 		in, _ := s.generate()
-		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(s.seed, 1)))
+		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(s.seed, 1)), s.parts)
 	})
 	needs := flashkit.Feature(0)
 	if s.kind != dense {

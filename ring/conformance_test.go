@@ -32,6 +32,15 @@ type backend struct{ d *dispatch.Dispatcher }
 func (b *backend) Name() string { return "ring" }
 func (b *backend) Close() error { return nil }
 
+// Parts is how many ranks there are at most: a kernel writes each one's part of a gradient in the
+// type of the problem.
+func (b *backend) Parts() int {
+	if testing.Short() {
+		return 3
+	}
+	return 5
+}
+
 func (b *backend) Kernels() (list []flashkit.Kernel) {
 	add := func(ranks int, ordered bool) {
 		list = append(list, b.kernel(ranks, ordered, flashkit.PassForward, "fwd"), b.kernel(ranks, ordered, flashkit.PassBackward, "bwd"))
