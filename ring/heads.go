@@ -167,13 +167,11 @@ func (j *job) gatherHeads(e *exchange, w *flashkit.Args, heads headRun) {
 		to, from := (j.rank+step)%j.size, (j.rank-step+j.size)%j.size
 		var mine, theirs []flashkit.Tensor
 		for _, t := range [...][2]flashkit.Tensor{{j.a.K, w.K}, {j.a.V, w.V}} {
-			for _, x := range j.cut.places(j.rank, true) {
-				shard, _ := x.parts(byKeys, t[0])
-				mine = append(mine, heads.of(shard.of(t[0]), 1))
+			for _, x := range j.pieces(j.rank, byKeys, t[0], false) {
+				mine = append(mine, heads.of(x, 1))
 			}
-			for _, x := range j.cut.places(from, true) {
-				_, all := x.parts(byKeys, t[1])
-				theirs = append(theirs, heads.of(all.of(t[1]), 1))
+			for _, x := range j.pieces(from, byKeys, t[1], true) {
+				theirs = append(theirs, heads.of(x, 1))
 			}
 		}
 		e.to(to, mine...)

@@ -197,8 +197,20 @@ func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Ten
 	return whole, cmp.Or(j.math.err, j.cut.copy(j.rank, k, shard, whole, j.dev.Copy))
 }
 
-// gather replaces tensors by those of the whole: each rank sends its shard to all. On a device
-// they lie in buffers from that slot on.
+// pieces returns the places of a rank's shard in a tensor, which is the shard or the whole.
+func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []flashkit.Tensor) {
+	for _, x := range j.cut.places(rank, k == byKeys) {
+		at, all := x.parts(k, t)
+		if whole {
+			at = all
+		}
+		list = append(list, at.of(t))
+	}
+	return list
+}
+
+// gather replaces tensors by those of the whole: each rank sends its shard to all, each tensor as
+// one message. On a device they lie in buffers from that slot on.
 func (j *job) gather(ctx context.Context, slot int, k kind, list ...*flashkit.Tensor) error {
 	for i, t := range list {
 		if t.IsZero() {
@@ -211,14 +223,8 @@ func (j *job) gather(ctx context.Context, slot int, k kind, list ...*flashkit.Te
 		for step := 1; step < j.size; step++ {
 			var e exchange
 			to, from := (j.rank+step)%j.size, (j.rank-step+j.size)%j.size
-			for _, x := range j.cut.places(j.rank, k == byKeys) {
-				shard, _ := x.parts(k, *t)
-				e.to(to, shard.of(*t))
-			}
-			for _, x := range j.cut.places(from, k == byKeys) {
-				_, all := x.parts(k, whole)
-				e.from(from, all.of(whole))
-			}
+			e.to(to, j.pieces(j.rank, k, *t, false)...)
+			e.from(from, j.pieces(from, k, whole, true)...)
 			if err := j.start(ctx, &e); err != nil {
 				return err
 			}
