@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/peertest"
 	"github.com/flashkit-go/flashkit/internal/ringtest"
 	"github.com/flashkit-go/flashkit/ring"
 )
@@ -45,12 +44,9 @@ func frozen(t *testing.T) *dispatch.Dispatcher {
 }
 
 func TestRandomProblems(t *testing.T) {
-	d, n, seed := frozen(t), 40, rand.Uint64()
+	d, n, seed := frozen(t), 40, peertest.Seed(t)
 	if !testing.Short() {
 		n = 200
-	}
-	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
-		seed = s
 	}
 	for i := range n {
 		c, err := ringtest.New(t.Context(), seed, uint64(i), d)
