@@ -100,6 +100,17 @@ func TestManyMessages(t *testing.T) {
 	}
 }
 
+// A tensor without elements may have any strides.
+func TestNoElements(t *testing.T) {
+	p, err := flashkit.ParseProblem("b2-h2-g1-n5-m0-d4-f32-mask")
+	require.NoError(t, err)
+	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
+		args := flashkit.NewArgs(p, pass)
+		args.Mask, args.K = args.Mask.WithStrides(-700, -50, -3), args.K.WithStrides(-1<<40, 7, 1<<50)
+		require.NoError(t, overRanks(t.Context(), frozen(t), 3, ring.Options{}, p, pass, args), pass)
+	}
+}
+
 // A rank that was asked for something else: an error on all, and the Rings go on.
 func TestDisagreement(t *testing.T) {
 	d := frozen(t)
