@@ -124,12 +124,13 @@ __device__ __forceinline__ float tanh_of(float x, float &slope) {
 }
 
 // The same for scores of float32: the exponential takes in what rounding took off its argument,
-// and far from 0 its error and that of r are those of a small term.
+// and far from 0 its error and that of r are those of a small term. Near 0 the difference is
+// exact but for a rounding.
 __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // NaN stays
     const float rest = fmaf(-2 * kLog2E, a, -exponent) - 2 * kLog2ERest * a, power = exp2_approx(exponent);
     const float e = fmaf(power, rest * kLn2, power), r = __frcp_rn(1 + e), t = tanh_of(x, slope);
-    slope = 4 * e * r * r;
+    slope = a < 0.6f ? fmaf(-t, t, 1) : 4 * e * r * r;
     return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
 }
 
