@@ -277,24 +277,21 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                     for (int h = 0; h < 2; h++)
 #pragma unroll
                         for (int e = 0; e < 4; e++) c[n][h][e] = 0;
+                }
 #pragma unroll
-                    for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vl, ph[2 * h], ph[2 * h + 1]);
+                for (int i = 0; i < 3; i++) // two chains in turns; with rounds one, its large term last
 #pragma unroll
-                    for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vh, pl[2 * h], pl[2 * h + 1]);
-#pragma unroll
-                    for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vh, ph[2 * h], ph[2 * h + 1]);
+                    for (int h = 0; h < 2; h++) {
+                        const bool large = i == (rounds ? 2 : 1);
+                        const uint32_t(&by)[4] = i == 0 || large ? ph : pl;
+                        mma_tf32(large && !rounds ? s[n][h] : c[n][h], i == 0 ? vl : vh, by[2 * h], by[2 * h + 1]);
+                    }
+                if constexpr (rounds) {
 #pragma unroll
                     for (int h = 0; h < 2; h++)
 #pragma unroll
                         for (int e = 0; e < 4; e++) s[n][h][e] += c[n][h][e];
-                    continue;
                 }
-#pragma unroll
-                for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vl, ph[2 * h], ph[2 * h + 1]);
-#pragma unroll
-                for (int h = 0; h < 2; h++) mma_tf32(s[n][h], vh, ph[2 * h], ph[2 * h + 1]);
-#pragma unroll
-                for (int h = 0; h < 2; h++) mma_tf32(c[n][h], vh, pl[2 * h], pl[2 * h + 1]);
             }
         }
 #pragma unroll
@@ -321,13 +318,16 @@ __device__ __forceinline__ void store(float *to, int cols, int col, const float 
 }
 
 // store, of a row that may be continued, when what is there counts earlier times, or may be
-// padding, which becomes 0. Where earlier is 0 nothing is read.
-__device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float scale, float earlier, bool row) {
+// padding, which becomes 0: O is divided by its sum of weights last, once. Where earlier is 0 nothing is read.
+__device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float mine, float earlier, float sum, bool row) {
+    const float by = __fdividef(1, sum);
     col += 2 * lane_g();
 #pragma unroll
     for (int c = 0; c < 2; c++)
         if (col + c < cols) {
-            const float x = o[n / 2][2 * c + n % 2] * scale, y = earlier == 0 ? x : fmaf(earlier, to[col + c], x);
-            to[col + c] = row ? y : 0;
+            float x = o[n / 2][2 * c + n % 2];
+            x = earlier == 0 ? x * mine : fmaf(x, mine, earlier * to[col + c]);
+            const float y = x * by, rest = fmaf(-y, sum, x); // of the division, which is 0 or less than a unit
+            to[col + c] = row ? fabsf(y) < kInf ? fmaf(rest, by, y) : y : 0;
         }
 }

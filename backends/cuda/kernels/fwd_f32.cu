@@ -177,15 +177,15 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     copy_wait<0>(); // no copy outlives its block
     // What kLn2 lacks in units of m, as backward takes LSE off scores by p.scale.
     const float rest = lacking(p.scale, p.scale_log2), more = rest == 0 ? 0 : rest / p.scale_log2 * kLn2;
-    float scale[2], earlier[2];
+    float scale[2], earlier[2], sum[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int i = row + 8 * r;
         l[r] = quad_sum(l[r]);
         if constexpr (features) {
-            Ending y = {0, 0, -kInf};
-            if (i < s.rows()) y = ending<true>(f, scaled ? m[r] : m[r] * p.scale, l[r], head, f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
-            scale[r] = y.scale, earlier[r] = y.earlier;
+            Shares y = {0, 0, 1, -kInf};
+            if (i < s.rows()) y = shares(f, scaled ? m[r] : m[r] * p.scale, l[r], head, f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
+            scale[r] = y.mine, earlier[r] = y.earlier, sum[r] = y.sum;
             if (p.lse.data && t == 0 && part == 0 && i < s.row_end()) first(p.lse, s.q_batch(), head)[(s.s.q0 + i) * p.lse.row] = y.lse;
             continue;
         }
@@ -196,8 +196,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         int i = row - g + 2 * t + n % 2 + n / 2 * 8; // row n of the lane, as weigh has it
-        float by = __shfl_sync(~0u, scale[n / 2], 8 * t + n % 2 * 4), onto = 0;
-        if constexpr (features) onto = __shfl_sync(~0u, earlier[n / 2], 8 * t + n % 2 * 4);
+        float by = __shfl_sync(~0u, scale[n / 2], 8 * t + n % 2 * 4), onto = 0, whole = 0;
+        if constexpr (features) onto = __shfl_sync(~0u, earlier[n / 2], 8 * t + n % 2 * 4), whole = __shfl_sync(~0u, sum[n / 2], 8 * t + n % 2 * 4);
         if (i >= s.row_end()) continue;
         float *to = first(p.o, s.q_batch(), head) + i * p.o.row;
         if constexpr (features) to += s.s.q0 * p.o.row;
@@ -206,7 +206,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
 #pragma unroll
             for (int b = 0; b < slice / 16; b++)
                 if constexpr (features)
-                    store_onto(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by, onto, i < s.rows());
+                    store_onto(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by, onto, whole, i < s.rows());
                 else
                     store(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by);
     }

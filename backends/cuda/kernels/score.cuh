@@ -389,19 +389,30 @@ template <class T> struct Scores {
 __device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
 __device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
 
-// The end of a row, whose keys gave the maximum m in units of log2, or in natural ones, the sum of
-// weights l and the sum o of weighted values: O = o * scale + earlier * (the O of earlier keys), which is
-// not to be read where earlier is 0.
+// The end of a row, whose keys gave the maximum m in units of log2, the sum of weights l and the sum o of
+// weighted values: O = o * scale + earlier * (the O of earlier keys), which is not to be read where
+// earlier is 0.
 struct Ending { float scale, earlier, lse; };
 
-template <bool natural = false> __device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {
-    constexpr float unit = natural ? 1 : kLog2E;
-    auto power = [](float x) { return natural ? expf(x) : exp2_approx(x); };
+__device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {
     const float none = __int_as_float(0xff800000);
-    const float sink = f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] * unit : none;
-    const float before = carried * unit, top = fmaxf(l == 0 ? none : m, fmaxf(sink, before));
+    const float sink = f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] * kLog2E : none;
+    const float before = carried * kLog2E, top = fmaxf(l == 0 ? none : m, fmaxf(sink, before));
     if (top == none && l == 0) return {0, 0, none};
-    const float mine = l == 0 ? 0 : power(m - top), earlier = power(before - top);
-    const float sum = l * mine + earlier + power(sink - top), by = 1 / sum;
-    return {mine * by * f.keep, earlier * by, sum == 0 ? none : natural ? top + logf(sum) : fmaf(top, kLn2, logf(sum))};
+    const float mine = l == 0 ? 0 : exp2_approx(m - top), earlier = exp2_approx(before - top);
+    const float sum = l * mine + earlier + exp2_approx(sink - top), by = 1 / sum;
+    return {mine * by * f.keep, earlier * by, sum == 0 ? none : fmaf(top, kLn2, logf(sum))};
+}
+
+// The same for float32, in natural units, and with one rounding of a division where two factors have
+// one each: O = (o * mine + earlier * (the O of earlier keys)) / sum.
+struct Shares { float mine, earlier, sum, lse; };
+
+__device__ __forceinline__ Shares shares(const Features &f, float m, float l, int h, float carried) {
+    const float none = __int_as_float(0xff800000);
+    const float sink = f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] : none;
+    const float top = fmaxf(l == 0 ? none : m, fmaxf(sink, carried));
+    if (top == none && l == 0) return {0, 0, 1, none};
+    const float mine = l == 0 ? 0 : expf(m - top), earlier = expf(carried - top), sum = l * mine + earlier + expf(sink - top);
+    return {mine * f.keep, earlier, sum, sum == 0 ? none : top + logf(sum)};
 }
