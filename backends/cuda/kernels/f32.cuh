@@ -242,6 +242,12 @@ __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, cons
     else if constexpr (slice >= 64) score_many<slice, fine>(s, a, b);
 }
 
+// Two numbers as a pair in bf16: their first 16 bits.
+__device__ __forceinline__ uint32_t pair_bf16(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7632); }
+
+// The bit of lo that mma_tf32 does not read.
+__device__ __forceinline__ uint32_t unread(uint32_t lo) { return __float_as_uint(__uint_as_float(lo) - __uint_as_float(lo & 0xffffe000)); }
+
 // o = alpha o + p v for a slice of v; p is what score or its like has left in the
 // lane. The product is computed transposed: the columns of v are its rows, the rows
 // of p its columns, so that both operands are in the right registers as they come.
@@ -251,8 +257,9 @@ __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, cons
 // belongs to row n of the lane, row 2t + n%2 + n/2*8. With signs, p is what drop leaves.
 // With rounds, float32 units add up the products of 8 keys each. A chain of products over the whole
 // tile loses half a unit of the sum at each of them, always toward zero: where the first keys have
-// most of the weight, that is most of the error of O.
-template <int slice, bool signs = false, bool rounds = false, int tiles>
+// most of the weight, that is most of the error of O. With all, no bit of v is lost: a row that has one
+// key gets O = v.
+template <int slice, bool signs = false, bool rounds = false, bool all = false, int tiles>
 __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float (&alpha)[4], const float (&p)[tiles][4], const float *v) {
     int g = lane_g(), t = lane_t();
 #pragma unroll
@@ -277,6 +284,11 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                     for (int h = 0; h < 2; h++)
 #pragma unroll
                         for (int e = 0; e < 4; e++) c[n][h][e] = 0;
+                }
+                if constexpr (all) {
+                    const uint32_t v0 = pair_bf16(unread(vl[0]), unread(vl[2])), v1 = pair_bf16(unread(vl[1]), unread(vl[3]));
+#pragma unroll
+                    for (int h = 0; h < 2; h++) mma_bf16(c[n][h], v0, v1, pair_bf16(ph[2 * h], ph[2 * h + 1]));
                 }
 #pragma unroll
                 for (int i = 0; i < 3; i++) // two chains in turns; with rounds one, its large term last

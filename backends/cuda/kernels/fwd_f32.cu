@@ -148,6 +148,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
                 }
             l[r] = fmaf(l[r], alpha[r], sum);
         }
+        [[maybe_unused]] const bool sparse = edge; // the band leaves some row few keys
         if constexpr (features) {
             Scores<float>(p, f, s.s, batch, head).template drop<false>(w, row, key + 2 * t);
             edge |= f.mask.data != nullptr;
@@ -162,7 +163,13 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             if (i == v_slices) break;
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
-            weigh<slice, features, features>(o[i], row_alpha, w, vt);
+            if constexpr (features && D <= 32) {
+                // dP comes without tensor cores: what O lacks of V would be a gradient where a row has one key.
+                if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
+                else weigh<slice, true, true>(o[i], row_alpha, w, vt);
+            } else {
+                weigh<slice, features, features>(o[i], row_alpha, w, vt);
+            }
             if (!spoiled) continue;
             int i0 = row - g + 2 * t - key;
 #pragma unroll
