@@ -31,3 +31,12 @@ func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b
 //
 //go:noescape
 func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool
+
+// adjustAMXBF16 computes x = scale*s[r][i] for rows rows of 32 scores, step elements apart. Unless softcap is 0,
+// t = tanh(x/softcap), x = softcap*t and, if there is uncap, uncap[r][i] = 1-t*t. If there is bias, x += bias[r][i], with rows biasStep
+// elements apart; if there is lanes, x -= slope*|at+r-lanes[i]|. It sets s[r][i] = x and raises top[i] to the largest x, leaving
+// out NaN. Rows of uncap lie like those of s. softcap is 0 or above, scale/softcap no denormal number; at, r and lanes are
+// less than 2^24 from each other. rows > 0.
+//
+//go:noescape
+func adjustAMXBF16(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)

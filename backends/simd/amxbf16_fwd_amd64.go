@@ -11,6 +11,13 @@ package simd
 //go:noescape
 func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32)
 
+// shapedScoresAMXBF16 sets s[j][i] as scores and adjust do one after the other, for keys rows of K, which are even; bias is in pairs,
+// [keys/2][32]. If there are masks, it sets s[j][i] to -Inf where bit i of masks[j] is clear. Without all of softcap, bias and
+// lanes scores are not scaled. It raises top[i] to the largest of the scores, leaving out NaN.
+//
+//go:noescape
+func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
+
 // addValuesAMXBF16 sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[c][j]*p[j][i], a product of
 // pairs. Rows of v lie step pairs apart. o is [vdim][32], p is [pairs][32]. pairs is a positive multiple
 // of 16, vdim one of 32. sum is scratch, [32][32].
@@ -26,6 +33,12 @@ func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdi
 //
 //go:noescape
 func weightsAMXBF16(p *uint32, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+
+// dropPairsAMXBF16 is dropWeights for weights in pairs of keys, [keys/2][32], which have place for keys up to a multiple
+// of 4. key is a multiple of 4. keys > 0, key >= 0.
+//
+//go:noescape
+func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
 // finiteAMXBF16 reports whether rows rows of n bf16, step elements apart, hold neither NaN nor infinity. n > 0,
 // rows > 0.

@@ -258,6 +258,1622 @@ DATA tileShape<>+48(SB)/8, $0x1010101010101010
 DATA tileShape<>+56(SB)/8, $0x0000000000000000
 GLOBL tileShape<>(SB), RODATA|NOPTR, $64
 
+// func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
+// Requires: AMXBF16, AVX, AVX512DQ, AVX512F, CMOV, SSE
+TEXT ·shapedScoresAMXBF16(SB), NOSPLIT, $48-96
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	LEAQ    tileShape<>+0(SB), R11
+
+	// LDTILECFG (R11)
+	BYTE         $0xc4
+	BYTE         $0xc2
+	BYTE         $0x78
+	BYTE         $0x49
+	BYTE         $0x03
+	MOVQ         $0x00000080, R12
+	MOVQ         R12, R13
+	MOVQ         step+16(FP), R10
+	SHLQ         $0x01, R10
+	MOVQ         k+8(FP), AX
+	MOVQ         AX, 8(SP)
+	MOVQ         keys+40(FP), AX
+	MOVQ         AX, 16(SP)
+	MOVQ         $0x00000000, AX
+	MOVQ         AX, 24(SP)
+	MOVQ         words+32(FP), CX
+	SHRQ         $0x04, CX
+	LEAQ         15(CX), AX
+	XORQ         DX, DX
+	DIVQ         CX
+	MOVQ         AX, 32(SP)
+	MOVQ         top+48(FP), AX
+	VMOVUPS      (AX), Z8
+	VMOVAPS      Z8, Z16
+	VMOVUPS      64(AX), Z9
+	VMOVAPS      Z9, Z17
+	VBROADCASTSS scale+64(FP), Z12
+	MOVL         $0xff800000, AX
+	VPBROADCASTD AX, Z20
+	MOVL         $0xffff0000, AX
+	VPBROADCASTD AX, Z21
+	MOVL         $0x40000000, AX
+	VPBROADCASTD AX, Z30
+	MOVL         $0x7fffffff, AX
+	VPBROADCASTD AX, Z31
+	MOVQ         $0x00000000, AX
+	CMPQ         lanes+80(FP), $0x00
+	JE           nolanes
+	ORQ          $0x00000002, AX
+
+nolanes:
+	CMPQ bias+72(FP), $0x00
+	JE   nobias
+	ORQ  $0x00000004, AX
+
+nobias:
+	CMPQ masks+56(FP), $0x00
+	JE   nomasks
+	ORQ  $0x00000008, AX
+
+nomasks:
+	MOVL         softcap+68(FP), CX
+	SHLL         $0x01, CX
+	JZ           nosoftcap
+	ORQ          $0x01, AX
+	VBROADCASTSS softcap+68(FP), Z13
+	MOVL         $0x5f800000, CX
+	VPBROADCASTD CX, Z0
+	VMINPS       Z0, Z13, Z13
+	VXORPS       Z0, Z0, Z0
+	VSUBPS       Z13, Z0, Z14
+	VDIVPS       Z13, Z12, Z12
+	MOVL         $0x3e800000, CX
+	VPBROADCASTD CX, Z0
+	VMULPS       Z0, Z12, Z12
+	MOVL         $0x7f7fffff, CX
+	VPBROADCASTD CX, Z0
+	VMINPS       Z0, Z12, Z12
+	MOVL         $0xc138aa3b, CX
+	VPBROADCASTD CX, Z1
+	VMULPS       Z12, Z1, Z1
+	MOVL         $0xff7fffff, CX
+	VPBROADCASTD CX, Z0
+	VMAXPS       Z0, Z1, Z0
+	VMOVAPS      Z0, Z23
+	MOVL         $0x3f800000, CX
+	VPBROADCASTD CX, Z0
+	VDIVPS       Z13, Z0, Z0
+	MOVL         $0x7f7fffff, CX
+	VPBROADCASTD CX, Z1
+	VMINPS       Z1, Z0, Z0
+	VMOVAPS      Z0, Z24
+	MOVL         $0x429a12d5, CX
+	VPBROADCASTD CX, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z25
+	MOVL         $0x432517e2, CX
+	VPBROADCASTD CX, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z26
+	MOVL         $0x428a7c77, CX
+	VPBROADCASTD CX, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z27
+	MOVL         $0x40d2afc1, CX
+	VPBROADCASTD CX, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z28
+	MOVL         $0x3d8dcf03, CX
+	VPBROADCASTD CX, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVAPS      Z1, Z29
+
+nosoftcap:
+	MOVQ         AX, 40(SP)
+	MOVQ         lanes+80(FP), AX
+	TESTQ        AX, AX
+	JZ           level
+	VBROADCASTSS slope+88(FP), Z15
+	VBROADCASTSS at+92(FP), Z0
+	VSUBPS       (AX), Z0, Z10
+	VSUBPS       64(AX), Z0, Z11
+	VMOVAPS      Z10, Z18
+	VADDPS       shapedOne<>+0(SB), Z18, Z18
+	VMOVAPS      Z11, Z19
+	VADDPS       shapedOne<>+0(SB), Z19, Z19
+
+level:
+	MOVQ s+0(FP), DI
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
+	MOVQ s+0(FP), AX
+	MOVQ masks+56(FP), CX
+	MOVQ bias+72(FP), DX
+
+panel:
+	MOVQ 8(SP), R8
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ q+24(FP), R11
+
+	// TILEZERO T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+
+	// TILEZERO T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+
+	// TILEZERO T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+
+	// TILEZERO T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	MOVQ words+32(FP), SI
+	SHRQ $0x04, SI
+
+step:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ SI
+
+rows:
+	MOVQ  24(SP), R14
+	MOVQ  R14, R15
+	TESTQ SI, SI
+	JZ    some
+	CMPQ  R15, 32(SP)
+	JLE   some
+	MOVQ  32(SP), R15
+
+some:
+	SUBQ  R15, R14
+	MOVQ  R14, 24(SP)
+	TESTQ R15, R15
+	JZ    end
+	MOVQ  40(SP), R14
+	TESTQ $0x00000001, R14
+	JNZ   has0of1
+	TESTQ $0x00000002, R14
+	JNZ   has0of2
+	TESTQ $0x00000004, R14
+	JNZ   has0of4
+	TESTQ $0x00000008, R14
+	JNZ   has0of8
+
+rows0:
+	VMOVUPS (AX), Z0
+	VMOVUPS Z0, (AX)
+	VMAXPS  Z8, Z0, Z8
+	VMOVUPS 64(AX), Z4
+	VMOVUPS Z4, 64(AX)
+	VMAXPS  Z9, Z4, Z9
+	VMOVUPS 128(AX), Z0
+	VMOVUPS Z0, 128(AX)
+	VMAXPS  Z16, Z0, Z16
+	VMOVUPS 192(AX), Z4
+	VMOVUPS Z4, 192(AX)
+	VMAXPS  Z17, Z4, Z17
+	ADDQ    $0x00000100, AX
+	DECQ    R15
+	JNZ     rows0
+	JMP     end
+
+has0of8:
+rows8:
+	VMOVUPS   (AX), Z0
+	KMOVW     (CX), K1
+	VBLENDMPS Z0, Z20, K1, Z0
+	VMOVUPS   Z0, (AX)
+	VMAXPS    Z8, Z0, Z8
+	VMOVUPS   64(AX), Z4
+	KMOVW     2(CX), K2
+	VBLENDMPS Z4, Z20, K2, Z4
+	VMOVUPS   Z4, 64(AX)
+	VMAXPS    Z9, Z4, Z9
+	VMOVUPS   128(AX), Z0
+	KMOVW     4(CX), K1
+	VBLENDMPS Z0, Z20, K1, Z0
+	VMOVUPS   Z0, 128(AX)
+	VMAXPS    Z16, Z0, Z16
+	VMOVUPS   192(AX), Z4
+	KMOVW     6(CX), K2
+	VBLENDMPS Z4, Z20, K2, Z4
+	VMOVUPS   Z4, 192(AX)
+	VMAXPS    Z17, Z4, Z17
+	ADDQ      $0x00000100, AX
+	ADDQ      $0x08, CX
+	DECQ      R15
+	JNZ       rows8
+	JMP       end
+
+has0of4:
+	TESTQ $0x00000008, R14
+	JNZ   has4of8
+
+rows4:
+	VPSLLD      $0x10, (DX), Z1
+	VMOVAPS     Z1, Z0
+	VFMADD231PS (AX), Z12, Z0
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VPSLLD      $0x10, 64(DX), Z5
+	VMOVAPS     Z5, Z4
+	VFMADD231PS 64(AX), Z12, Z4
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	VPANDD      (DX), Z21, Z1
+	VMOVAPS     Z1, Z0
+	VFMADD231PS 128(AX), Z12, Z0
+	VMOVUPS     Z0, 128(AX)
+	VMAXPS      Z16, Z0, Z16
+	VPANDD      64(DX), Z21, Z5
+	VMOVAPS     Z5, Z4
+	VFMADD231PS 192(AX), Z12, Z4
+	VMOVUPS     Z4, 192(AX)
+	VMAXPS      Z17, Z4, Z17
+	ADDQ        $0x00000100, AX
+	ADDQ        $0x00000080, DX
+	DECQ        R15
+	JNZ         rows4
+	JMP         end
+
+has4of8:
+rows12:
+	VPSLLD      $0x10, (DX), Z1
+	VMOVAPS     Z1, Z0
+	VFMADD231PS (AX), Z12, Z0
+	KMOVW       (CX), K1
+	VBLENDMPS   Z0, Z20, K1, Z0
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VPSLLD      $0x10, 64(DX), Z5
+	VMOVAPS     Z5, Z4
+	VFMADD231PS 64(AX), Z12, Z4
+	KMOVW       2(CX), K2
+	VBLENDMPS   Z4, Z20, K2, Z4
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	VPANDD      (DX), Z21, Z1
+	VMOVAPS     Z1, Z0
+	VFMADD231PS 128(AX), Z12, Z0
+	KMOVW       4(CX), K1
+	VBLENDMPS   Z0, Z20, K1, Z0
+	VMOVUPS     Z0, 128(AX)
+	VMAXPS      Z16, Z0, Z16
+	VPANDD      64(DX), Z21, Z5
+	VMOVAPS     Z5, Z4
+	VFMADD231PS 192(AX), Z12, Z4
+	KMOVW       6(CX), K2
+	VBLENDMPS   Z4, Z20, K2, Z4
+	VMOVUPS     Z4, 192(AX)
+	VMAXPS      Z17, Z4, Z17
+	ADDQ        $0x00000100, AX
+	ADDQ        $0x00000080, DX
+	ADDQ        $0x08, CX
+	DECQ        R15
+	JNZ         rows12
+	JMP         end
+
+has0of2:
+	TESTQ $0x00000004, R14
+	JNZ   has2of4
+	TESTQ $0x00000008, R14
+	JNZ   has2of8
+
+rows2:
+	VMULPS       (AX), Z12, Z0
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMULPS       64(AX), Z12, Z4
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z18, Z18
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VMULPS       192(AX), Z12, Z4
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z19, Z19
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	DECQ         R15
+	JNZ          rows2
+	JMP          end
+
+has2of8:
+rows10:
+	VMULPS       (AX), Z12, Z0
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z10, Z10
+	KMOVW        (CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMULPS       64(AX), Z12, Z4
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z11, Z11
+	KMOVW        2(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z18, Z18
+	KMOVW        4(CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VMULPS       192(AX), Z12, Z4
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z19, Z19
+	KMOVW        6(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x08, CX
+	DECQ         R15
+	JNZ          rows10
+	JMP          end
+
+has2of4:
+	TESTQ $0x00000008, R14
+	JNZ   has6of8
+
+rows6:
+	VPSLLD       $0x10, (DX), Z1
+	VMOVAPS      Z1, Z0
+	VFMADD231PS  (AX), Z12, Z0
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VPSLLD       $0x10, 64(DX), Z5
+	VMOVAPS      Z5, Z4
+	VFMADD231PS  64(AX), Z12, Z4
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VPANDD       (DX), Z21, Z1
+	VMOVAPS      Z1, Z0
+	VFMADD231PS  128(AX), Z12, Z0
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z18, Z18
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VPANDD       64(DX), Z21, Z5
+	VMOVAPS      Z5, Z4
+	VFMADD231PS  192(AX), Z12, Z4
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z19, Z19
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000080, DX
+	DECQ         R15
+	JNZ          rows6
+	JMP          end
+
+has6of8:
+rows14:
+	VPSLLD       $0x10, (DX), Z1
+	VMOVAPS      Z1, Z0
+	VFMADD231PS  (AX), Z12, Z0
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z10, Z10
+	KMOVW        (CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VPSLLD       $0x10, 64(DX), Z5
+	VMOVAPS      Z5, Z4
+	VFMADD231PS  64(AX), Z12, Z4
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z11, Z11
+	KMOVW        2(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VPANDD       (DX), Z21, Z1
+	VMOVAPS      Z1, Z0
+	VFMADD231PS  128(AX), Z12, Z0
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z18, Z18
+	KMOVW        4(CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VPANDD       64(DX), Z21, Z5
+	VMOVAPS      Z5, Z4
+	VFMADD231PS  192(AX), Z12, Z4
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z19, Z19
+	KMOVW        6(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000080, DX
+	ADDQ         $0x08, CX
+	DECQ         R15
+	JNZ          rows14
+	JMP          end
+
+has0of1:
+	TESTQ $0x00000002, R14
+	JNZ   has1of2
+	TESTQ $0x00000004, R14
+	JNZ   has1of4
+	TESTQ $0x00000008, R14
+	JNZ   has1of8
+
+rows1:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VMULPS       192(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	DECQ         R15
+	JNZ          rows1
+	JMP          end
+
+has1of8:
+rows9:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	KMOVW        (CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	KMOVW        2(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VMULPS       192(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	KMOVW        4(CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	KMOVW        6(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x08, CX
+	DECQ         R15
+	JNZ          rows9
+	JMP          end
+
+has1of4:
+	TESTQ $0x00000008, R14
+	JNZ   has5of8
+
+rows5:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VPSLLD       $0x10, (DX), Z1
+	VADDPS       Z1, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VPSLLD       $0x10, 64(DX), Z5
+	VADDPS       Z5, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VMULPS       192(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VPANDD       (DX), Z21, Z1
+	VADDPS       Z1, Z0, Z0
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VPANDD       64(DX), Z21, Z5
+	VADDPS       Z5, Z4, Z4
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000080, DX
+	DECQ         R15
+	JNZ          rows5
+	JMP          end
+
+has5of8:
+rows13:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VPSLLD       $0x10, (DX), Z1
+	VADDPS       Z1, Z0, Z0
+	KMOVW        (CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VPSLLD       $0x10, 64(DX), Z5
+	VADDPS       Z5, Z4, Z4
+	KMOVW        2(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VMULPS       192(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VPANDD       (DX), Z21, Z1
+	VADDPS       Z1, Z0, Z0
+	KMOVW        4(CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VPANDD       64(DX), Z21, Z5
+	VADDPS       Z5, Z4, Z4
+	KMOVW        6(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000080, DX
+	ADDQ         $0x08, CX
+	DECQ         R15
+	JNZ          rows13
+	JMP          end
+
+has1of2:
+	TESTQ $0x00000004, R14
+	JNZ   has3of4
+	TESTQ $0x00000008, R14
+	JNZ   has3of8
+
+rows3:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VMULPS       192(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z18, Z18
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z19, Z19
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	DECQ         R15
+	JNZ          rows3
+	JMP          end
+
+has3of8:
+rows11:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z10, Z10
+	KMOVW        (CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z11, Z11
+	KMOVW        2(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VMULPS       192(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z18, Z18
+	KMOVW        4(CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z19, Z19
+	KMOVW        6(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x08, CX
+	DECQ         R15
+	JNZ          rows11
+	JMP          end
+
+has3of4:
+	TESTQ $0x00000008, R14
+	JNZ   has7of8
+
+rows7:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VPSLLD       $0x10, (DX), Z1
+	VADDPS       Z1, Z0, Z0
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VPSLLD       $0x10, 64(DX), Z5
+	VADDPS       Z5, Z4, Z4
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VMULPS       192(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VPANDD       (DX), Z21, Z1
+	VADDPS       Z1, Z0, Z0
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z18, Z18
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VPANDD       64(DX), Z21, Z5
+	VADDPS       Z5, Z4, Z4
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z19, Z19
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000080, DX
+	DECQ         R15
+	JNZ          rows7
+	JMP          end
+
+has7of8:
+rows15:
+	VMULPS       (AX), Z12, Z0
+	VMULPS       64(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VPSLLD       $0x10, (DX), Z1
+	VADDPS       Z1, Z0, Z0
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z10, Z10
+	KMOVW        (CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, (AX)
+	VMAXPS       Z8, Z0, Z8
+	VPSLLD       $0x10, 64(DX), Z5
+	VADDPS       Z5, Z4, Z4
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z11, Z11
+	KMOVW        2(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 64(AX)
+	VMAXPS       Z9, Z4, Z9
+	VMULPS       128(AX), Z12, Z0
+	VMULPS       192(AX), Z12, Z4
+	VMULPS       Z0, Z0, Z1
+	VMULPS       Z4, Z4, Z5
+	VMINPS       shapedConstants<>+256(SB), Z1, Z1
+	VMINPS       shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS      Z29, Z2
+	VMOVUPS      Z29, Z6
+	VADDPS       shapedConstants<>+192(SB), Z1, Z3
+	VADDPS       shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS  Z28, Z1, Z2
+	VFMADD213PS  Z28, Z5, Z6
+	VFMADD213PS  Z27, Z1, Z2
+	VFMADD213PS  Z27, Z5, Z6
+	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS  Z26, Z1, Z2
+	VFMADD213PS  Z26, Z5, Z6
+	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS  Z25, Z1, Z2
+	VFMADD213PS  Z25, Z5, Z6
+	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
+	VMULPS       Z2, Z0, Z0
+	VMULPS       Z6, Z4, Z4
+	VRCP14PS     Z3, Z1
+	VRCP14PS     Z7, Z5
+	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
+	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
+	VFMADD231PS  Z1, Z3, Z1
+	VFMADD231PS  Z5, Z7, Z5
+	VMULPS       Z1, Z0, Z0
+	VMULPS       Z5, Z4, Z4
+	VMINPS       Z0, Z13, Z0
+	VMINPS       Z4, Z13, Z4
+	VMAXPS       Z0, Z14, Z0
+	VMAXPS       Z4, Z14, Z4
+	VPANDD       (DX), Z21, Z1
+	VADDPS       Z1, Z0, Z0
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z30, Z18, Z18
+	KMOVW        4(CX), K1
+	VBLENDMPS    Z0, Z20, K1, Z0
+	VMOVUPS      Z0, 128(AX)
+	VMAXPS       Z16, Z0, Z16
+	VPANDD       64(DX), Z21, Z5
+	VADDPS       Z5, Z4, Z4
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z30, Z19, Z19
+	KMOVW        6(CX), K2
+	VBLENDMPS    Z4, Z20, K2, Z4
+	VMOVUPS      Z4, 192(AX)
+	VMAXPS       Z17, Z4, Z17
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000080, DX
+	ADDQ         $0x08, CX
+	DECQ         R15
+	JNZ          rows15
+
+end:
+	TESTQ SI, SI
+	JNZ   step
+	CMPQ  16(SP), $0x00
+	JLE   finish
+
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T1, 64(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T3, 64(BX)(R13*1)
+	BYTE    $0xc4
+	BYTE    $0xa2
+	BYTE    $0x7a
+	BYTE    $0x4b
+	BYTE    $0x9c
+	BYTE    $0x2b
+	BYTE    $0x40
+	BYTE    $0x00
+	BYTE    $0x00
+	BYTE    $0x00
+	LEAQ    (BX)(R13*8), DI
+	LEAQ    (DI)(R13*8), DI
+	LEAQ    (DI)(R13*8), BX
+	LEAQ    (BX)(R13*8), BX
+	MOVQ    8(SP), R14
+	LEAQ    (R14)(R10*8), R14
+	LEAQ    (R14)(R10*8), R14
+	LEAQ    (R14)(R10*8), R14
+	LEAQ    (R14)(R10*8), R14
+	MOVQ    R14, 8(SP)
+	MOVQ    16(SP), R14
+	MOVQ    $0x00000020, R15
+	CMPQ    R14, R15
+	CMOVQLT R14, R15
+	INCQ    R15
+	SHRQ    $0x01, R15
+	MOVQ    R15, 24(SP)
+	SUBQ    $0x20, R14
+	MOVQ    R14, 16(SP)
+	TESTQ   R14, R14
+	JG      panel
+	JMP     rows
+
+finish:
+	MOVQ    top+48(FP), AX
+	VMAXPS  Z16, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMAXPS  Z17, Z9, Z9
+	VMOVUPS Z9, 64(AX)
+
+	// TILERELEASE
+	BYTE    $0xc4
+	BYTE    $0xe2
+	BYTE    $0x78
+	BYTE    $0x49
+	BYTE    $0xc0
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+DATA shapedOne<>+0(SB)/4, $0x3f800000
+DATA shapedOne<>+4(SB)/4, $0x3f800000
+DATA shapedOne<>+8(SB)/4, $0x3f800000
+DATA shapedOne<>+12(SB)/4, $0x3f800000
+DATA shapedOne<>+16(SB)/4, $0x3f800000
+DATA shapedOne<>+20(SB)/4, $0x3f800000
+DATA shapedOne<>+24(SB)/4, $0x3f800000
+DATA shapedOne<>+28(SB)/4, $0x3f800000
+DATA shapedOne<>+32(SB)/4, $0x3f800000
+DATA shapedOne<>+36(SB)/4, $0x3f800000
+DATA shapedOne<>+40(SB)/4, $0x3f800000
+DATA shapedOne<>+44(SB)/4, $0x3f800000
+DATA shapedOne<>+48(SB)/4, $0x3f800000
+DATA shapedOne<>+52(SB)/4, $0x3f800000
+DATA shapedOne<>+56(SB)/4, $0x3f800000
+DATA shapedOne<>+60(SB)/4, $0x3f800000
+GLOBL shapedOne<>(SB), RODATA|NOPTR, $64
+
+DATA shapedConstants<>+0(SB)/4, $0x419a12d5
+DATA shapedConstants<>+4(SB)/4, $0x419a12d5
+DATA shapedConstants<>+8(SB)/4, $0x419a12d5
+DATA shapedConstants<>+12(SB)/4, $0x419a12d5
+DATA shapedConstants<>+16(SB)/4, $0x419a12d5
+DATA shapedConstants<>+20(SB)/4, $0x419a12d5
+DATA shapedConstants<>+24(SB)/4, $0x419a12d5
+DATA shapedConstants<>+28(SB)/4, $0x419a12d5
+DATA shapedConstants<>+32(SB)/4, $0x419a12d5
+DATA shapedConstants<>+36(SB)/4, $0x419a12d5
+DATA shapedConstants<>+40(SB)/4, $0x419a12d5
+DATA shapedConstants<>+44(SB)/4, $0x419a12d5
+DATA shapedConstants<>+48(SB)/4, $0x419a12d5
+DATA shapedConstants<>+52(SB)/4, $0x419a12d5
+DATA shapedConstants<>+56(SB)/4, $0x419a12d5
+DATA shapedConstants<>+60(SB)/4, $0x419a12d5
+DATA shapedConstants<>+64(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+68(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+72(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+76(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+80(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+84(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+88(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+92(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+96(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+100(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+104(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+108(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+112(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+116(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+120(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+124(SB)/4, $0x430ffd2f
+DATA shapedConstants<>+128(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+132(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+136(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+140(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+144(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+148(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+152(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+156(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+160(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+164(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+168(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+172(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+176(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+180(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+184(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+188(SB)/4, $0x42ffbeb9
+DATA shapedConstants<>+192(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+196(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+200(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+204(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+208(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+212(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+216(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+220(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+224(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+228(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+232(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+236(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+240(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+244(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+248(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+252(SB)/4, $0x41d0f3f0
+DATA shapedConstants<>+256(SB)/4, $0x40b48000
+DATA shapedConstants<>+260(SB)/4, $0x40b48000
+DATA shapedConstants<>+264(SB)/4, $0x40b48000
+DATA shapedConstants<>+268(SB)/4, $0x40b48000
+DATA shapedConstants<>+272(SB)/4, $0x40b48000
+DATA shapedConstants<>+276(SB)/4, $0x40b48000
+DATA shapedConstants<>+280(SB)/4, $0x40b48000
+DATA shapedConstants<>+284(SB)/4, $0x40b48000
+DATA shapedConstants<>+288(SB)/4, $0x40b48000
+DATA shapedConstants<>+292(SB)/4, $0x40b48000
+DATA shapedConstants<>+296(SB)/4, $0x40b48000
+DATA shapedConstants<>+300(SB)/4, $0x40b48000
+DATA shapedConstants<>+304(SB)/4, $0x40b48000
+DATA shapedConstants<>+308(SB)/4, $0x40b48000
+DATA shapedConstants<>+312(SB)/4, $0x40b48000
+DATA shapedConstants<>+316(SB)/4, $0x40b48000
+GLOBL shapedConstants<>(SB), RODATA|NOPTR, $320
+
 // func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 // Requires: AMXBF16, AVX, AVX512F, SSE
 TEXT ·addValuesAMXBF16(SB), NOSPLIT, $8-64
@@ -653,6 +2269,370 @@ DATA pairOrder<>+52(SB)/4, $0x001d000d
 DATA pairOrder<>+56(SB)/4, $0x001e000e
 DATA pairOrder<>+60(SB)/4, $0x001f000f
 GLOBL pairOrder<>(SB), RODATA|NOPTR, $64
+
+// func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
+// Requires: AVX, AVX512F
+TEXT ·dropPairsAMXBF16(SB), NOSPLIT, $96-52
+	MOVQ         seed+40(FP), DX
+	MOVQ         DX, BX
+	SHRQ         $0x20, BX
+	MOVL         $0xd2511f53, AX
+	MOVL         $0xcd9e8d57, CX
+	MOVL         $0xd2511f53, SI
+	VPBROADCASTD SI, Z9
+	MOVL         $0xcd9e8d57, SI
+	VPBROADCASTD SI, Z10
+	MOVL         head+32(FP), SI
+	IMULQ        CX, SI
+	MOVL         DX, DI
+	MOVL         BX, R8
+	MOVL         batch+36(FP), R9
+	XORL         R9, R8
+	MOVQ         SI, R9
+	SHRQ         $0x20, R9
+	XORL         R9, DI
+	MOVL         DI, (SP)
+	MOVL         R8, 40(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, DI
+	MOVL         BX, R8
+	XORL         SI, DI
+	MOVL         DI, 4(SP)
+	MOVL         R8, 44(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 8(SP)
+	MOVL         DI, 48(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 12(SP)
+	MOVL         DI, 52(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 16(SP)
+	MOVL         DI, 56(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 20(SP)
+	MOVL         DI, 60(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 24(SP)
+	MOVL         DI, 64(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 28(SP)
+	MOVL         DI, 68(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 32(SP)
+	MOVL         DI, 72(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         DX, SI
+	MOVL         BX, DI
+	MOVL         SI, 36(SP)
+	MOVL         DI, 76(SP)
+	ADDL         $0x9e3779b9, DX
+	ADDL         $0xbb67ae85, BX
+	MOVL         below+48(FP), DX
+	VPBROADCASTD DX, Z11
+	MOVL         $0xffff0000, DX
+	VPBROADCASTD DX, Z12
+	MOVL         $0x0000ffff, DX
+	VPBROADCASTD DX, Z13
+	MOVL         $0x0000aaaa, DX
+	KMOVW        DX, K1
+	MOVQ         rows+24(FP), DX
+	VMOVUPS      (DX), Z0
+	VPXORD.BCST  (SP), Z0, Z0
+	VPMULUDQ     Z9, Z0, Z0
+	VMOVDQU32    Z0, Z24
+	VPSRLQ       $0x20, Z0, Z28
+	VMOVUPS      (DX), Z0
+	VPSRLQ       $0x20, Z0, Z0
+	VPXORD.BCST  (SP), Z0, Z0
+	VPMULUDQ     Z9, Z0, Z0
+	VMOVDQU32    Z0, Z25
+	VPSRLQ       $0x20, Z0, Z29
+	VMOVUPS      64(DX), Z0
+	VPXORD.BCST  (SP), Z0, Z0
+	VPMULUDQ     Z9, Z0, Z0
+	VMOVDQU32    Z0, Z26
+	VPSRLQ       $0x20, Z0, Z30
+	VMOVUPS      64(DX), Z0
+	VPSRLQ       $0x20, Z0, Z0
+	VPXORD.BCST  (SP), Z0, Z0
+	VPMULUDQ     Z9, Z0, Z0
+	VMOVDQU32    Z0, Z27
+	VPSRLQ       $0x20, Z0, Z31
+	MOVQ         p+0(FP), DX
+	MOVQ         keys+8(FP), BX
+	MOVQ         key+16(FP), SI
+	SHRQ         $0x02, SI
+
+group:
+	MOVL            SI, DI
+	IMULQ           AX, DI
+	MOVQ            DI, R8
+	SHRQ            $0x20, R8
+	XORL            44(SP), DI
+	MOVL            DI, 80(SP)
+	XORL            40(SP), R8
+	IMULQ           CX, R8
+	MOVQ            R8, DI
+	SHRQ            $0x20, DI
+	XORL            8(SP), R8
+	MOVL            R8, 84(SP)
+	XORL            4(SP), DI
+	IMULQ           AX, DI
+	MOVQ            DI, R8
+	SHRQ            $0x20, R8
+	XORL            48(SP), R8
+	MOVL            R8, 88(SP)
+	XORL            52(SP), DI
+	MOVL            DI, 92(SP)
+	VPXORD.BCST     80(SP), Z28, Z0
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z1
+	VPXORD.BCST     84(SP), Z1, Z1
+	VPXORD.BCST     88(SP), Z24, Z2
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z3
+	VPXORD.BCST     92(SP), Z3, Z3
+	VPXORD.BCST     80(SP), Z29, Z4
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z5
+	VPXORD.BCST     84(SP), Z5, Z5
+	VPXORD.BCST     88(SP), Z25, Z6
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z7
+	VPXORD.BCST     92(SP), Z7, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPMULUDQ        Z9, Z3, Z3
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPMULUDQ        Z9, Z7, Z7
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
+	VMOVSLDUP       Z7, K1, Z3
+	VPCMPUD         $0x01, Z11, Z3, K2
+	VMOVDQU32       (DX), Z8
+	VPANDD          Z12, Z8, K2, Z8
+	VMOVSLDUP       Z5, K1, Z1
+	VPCMPUD         $0x01, Z11, Z1, K2
+	VPANDD          Z13, Z8, K2, Z8
+	VMOVDQU32       Z8, (DX)
+	VMOVSLDUP       Z4, K1, Z0
+	VPCMPUD         $0x01, Z11, Z0, K2
+	VMOVDQU32       128(DX), Z8
+	VPANDD          Z12, Z8, K2, Z8
+	VMOVSLDUP       Z6, K1, Z2
+	VPCMPUD         $0x01, Z11, Z2, K2
+	VPANDD          Z13, Z8, K2, Z8
+	VMOVDQU32       Z8, 128(DX)
+	VPXORD.BCST     80(SP), Z30, Z0
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z1
+	VPXORD.BCST     84(SP), Z1, Z1
+	VPXORD.BCST     88(SP), Z26, Z2
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z3
+	VPXORD.BCST     92(SP), Z3, Z3
+	VPXORD.BCST     80(SP), Z31, Z4
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z5
+	VPXORD.BCST     84(SP), Z5, Z5
+	VPXORD.BCST     88(SP), Z27, Z6
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z7
+	VPXORD.BCST     92(SP), Z7, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPMULUDQ        Z9, Z3, Z3
+	VPMULUDQ        Z10, Z0, Z0
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPMULUDQ        Z9, Z7, Z7
+	VPMULUDQ        Z10, Z4, Z4
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
+	VPMULUDQ        Z9, Z1, Z1
+	VPMULUDQ        Z10, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
+	VPMULUDQ        Z9, Z5, Z5
+	VPMULUDQ        Z10, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
+	VPMULUDQ        Z9, Z0, Z0
+	VPMULUDQ        Z10, Z3, Z3
+	VPSRLQ          $0x20, Z3, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
+	VPSRLQ          $0x20, Z0, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
+	VPMULUDQ        Z9, Z4, Z4
+	VPMULUDQ        Z10, Z7, Z7
+	VPSRLQ          $0x20, Z7, Z8
+	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
+	VPSRLQ          $0x20, Z4, Z8
+	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
+	VPMULUDQ        Z9, Z2, Z2
+	VPMULUDQ        Z10, Z1, Z1
+	VPSRLQ          $0x20, Z1, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
+	VPSRLQ          $0x20, Z2, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
+	VPMULUDQ        Z9, Z6, Z6
+	VPMULUDQ        Z10, Z5, Z5
+	VPSRLQ          $0x20, Z5, Z8
+	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
+	VPSRLQ          $0x20, Z6, Z8
+	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
+	VMOVSLDUP       Z7, K1, Z3
+	VPCMPUD         $0x01, Z11, Z3, K2
+	VMOVDQU32       64(DX), Z8
+	VPANDD          Z12, Z8, K2, Z8
+	VMOVSLDUP       Z5, K1, Z1
+	VPCMPUD         $0x01, Z11, Z1, K2
+	VPANDD          Z13, Z8, K2, Z8
+	VMOVDQU32       Z8, 64(DX)
+	VMOVSLDUP       Z4, K1, Z0
+	VPCMPUD         $0x01, Z11, Z0, K2
+	VMOVDQU32       192(DX), Z8
+	VPANDD          Z12, Z8, K2, Z8
+	VMOVSLDUP       Z6, K1, Z2
+	VPCMPUD         $0x01, Z11, Z2, K2
+	VPANDD          Z13, Z8, K2, Z8
+	VMOVDQU32       Z8, 192(DX)
+	ADDQ            $0x00000100, DX
+	INCQ            SI
+	SUBQ            $0x04, BX
+	JG              group
+	VZEROUPPER
+	RET
 
 // func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 // Requires: AVX, AVX512BW, AVX512F

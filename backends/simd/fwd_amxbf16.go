@@ -56,6 +56,9 @@ type tileScratch struct {
 	vPages []uint16 // place for its rows if they lie in pages
 	pPairs []uint32 // [half of the keys of a block][lanes]
 	buf    []uint32 // rows of Q
+
+	biasPairs []uint32 // [half of the keys of a block][lanes]
+	biasRows  []uint32 // place for rows of it that must be copied
 }
 
 func fwdAMXBF16Item(j *job, ws *arena, item int) {
@@ -76,6 +79,10 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 		vPages:    j.newPage(ws, tileBlock, p.VDim),
 	}
 	x.setFeatures(j, ws, pairLanes, tileBlock, tileStep)
+	if p.Score.Bias && j.args.Bias.DType() != flashkit.Float32 {
+		const pairs = tileBlock / 2 * pairLanes
+		x.biasPairs, x.biasRows = asWords(x.biasBuf[:pairs]), asWords(x.biasBuf[pairs:])
+	}
 	if j.group == 1 {
 		var one [1]pairTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
@@ -116,25 +123,87 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 // absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
 // see some that are at an edge of the band, or hidden by the mask.
 func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
-	p, at, masked := &j.p, from-x.lo, edge || hidden
+	at, masked := from-x.lo, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge || x.v.wild, hidden)
-	top, _ := x.beginScores(&t.laneTile, keys, masked)
-	scoresAMXBF16(&x.s[0], &x.k[at*x.kStep], x.kStep, &t.qPairs[0], pairWords(p.Dim), keys, top)
-	avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
+	if masked || x.adjusts {
+		x.shapedScores(j, t, from, keys, masked)
+	} else {
+		copy(x.top, t.m)
+		scoresAMXBF16(&x.s[0], &x.k[at*x.kStep], x.kStep, &t.qPairs[0], pairWords(j.p.Dim), keys, &x.top[0])
+	}
 	hideLast(x.s, keys)
 	pairs, filled := (keys+1)/2, upToTiles(keys)/2
+	weightsAMXBF16(&x.pPairs[0], &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	if x.drops {
-		weightsAVX512(&x.s[0], 2*pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
-		avx512Lanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
-		narrowPairsAVX512BF16(&x.pPairs[0], &x.s[0], pairLanes, pairs)
-	} else {
-		weightsAMXBF16(&x.pPairs[0], &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+		o := &j.args.Origin
+		avx512Lanes.numberRows(j, &t.laneTile, &x.laneScratch)
+		dropPairsAMXBF16(&x.pPairs[0], keys, o.Key+from, &x.numbers[0], uint32(o.Head+t.seq.h), uint32(o.Batch+t.seq.b), j.args.Seed, x.limit)
 	}
 	clear(x.pPairs[pairs*pairLanes : filled*pairLanes])
-	addValuesAMXBF16(&t.o[0], &x.v.columns[at/2], x.v.step, &x.pPairs[0], filled, upToTiles(p.VDim), t.alpha(x.factors), &x.s[0])
+	addValuesAMXBF16(&t.o[0], &x.v.columns[at/2], x.v.step, &x.pPairs[0], filled, upToTiles(j.p.VDim), t.alpha(x.factors), &x.s[0])
 	if x.v.wild {
 		x.v.addWild(t.o, at, keys, x.pPairs, x.masks)
 	}
+}
+
+// shapedScores sets the scores of keys, from a given one on, that features or masks change.
+// Those that a bias in float32 changes are made of their dot products afterwards.
+func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked bool) {
+	score, at, words := &j.p.Score, from-x.lo, pairWords(j.p.Dim)
+	if score.Bias && j.args.Bias.DType() == flashkit.Float32 {
+		top, _ := x.beginScores(&t.laneTile, keys, masked)
+		scoresAMXBF16(&x.s[0], &x.k[at*x.kStep], x.kStep, &t.qPairs[0], words, keys, top)
+		avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
+		return
+	}
+	copy(x.top, t.m)
+	var masks, bias *uint32
+	var lanes *float32
+	var slope float32
+	if masked || keys%2 == 1 {
+		x.maskLast(keys, masked)
+		masks = &x.masks[0]
+	}
+	if score.ALiBi {
+		slope, lanes = j.slope(&t.seq), &x.lanes[0]
+	}
+	if score.Bias {
+		x.pairBias(j, &t.laneTile, from, keys)
+		bias = &x.biasPairs[0]
+	}
+	shapedScoresAMXBF16(&x.s[0], &x.k[at*x.kStep], x.kStep, &t.qPairs[0], words, keys, &x.top[0], masks,
+		float32(j.scale), score.Softcap, bias, lanes, slope, float32(from-t.from-t.seq.Diagonal))
+}
+
+// maskLast hides the key that an odd number of them lacks. Where nothing is masked the others
+// are seen.
+func (x *tileScratch) maskLast(keys int, masked bool) {
+	if !masked {
+		for i := range keys {
+			x.masks[i] = ^uint32(0)
+		}
+	}
+	if keys%2 == 1 {
+		x.masks[keys] = 0
+	}
+}
+
+// pairBias transposes the bias of keys, which is of 16 bits, in pairs of keys. One that all
+// rows share is so for the tiles of an item.
+func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
+	b, n := &j.args.Bias, upToTiles(keys)
+	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
+	bias := b.Uint16s()[at:]
+	if from+n > b.Shape()[3] || step != 0 && rows < pairLanes {
+		bias = halves(x.biasRows)
+		next := min(step, biasStep(tileBlock))
+		for r := range rows {
+			copy(bias[r*next:][:keys], b.Uint16s()[at+r*step:])
+		}
+		step = next
+	}
+	transposeColumns(x.biasPairs, pairLanes, bias, step, n/2, pairLanes)
+	avx512Lanes.fetchBias(j, t, tileBlock, from, keys)
 }
 
 // hideLast hides the key that an odd number of them lacks.

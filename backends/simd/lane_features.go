@@ -114,8 +114,7 @@ func (isa *laneISA) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n
 	var lanes *float32
 	step := n
 	if score.ALiBi {
-		s := &j.args.Slopes
-		slope, lanes = s.Float32s()[s.Repeated(t.seq.b, t.seq.h, 0)], &x.lanes[0]
+		slope, lanes = j.slope(&t.seq), &x.lanes[0]
 	}
 	if score.Bias {
 		step = biasKeys
@@ -134,6 +133,12 @@ func (isa *laneISA) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n
 		isa.adjust(&x.s[i*isa.lanes], isa.lanes, n, top, nil, scale, score.Softcap, bias, isa.lanes,
 			lanes, slope, float32(from+i-t.from-t.seq.Diagonal))
 	}
+}
+
+// slope returns the slope of ALiBi of the head at hand.
+func (j *job) slope(s *seqTile) float32 {
+	t := &j.args.Slopes
+	return t.Float32s()[t.Repeated(s.b, s.h, 0)]
 }
 
 // biasOf returns where the bias of n rows, from a given one on, and of keys from a given one
@@ -195,8 +200,13 @@ func (isa *laneISA) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 		return
 	}
 	o := &j.args.Origin
-	for i := range x.numbers {
-		x.numbers[i] = uint32(o.Row + t.from + i)
-	}
+	isa.numberRows(j, t, x)
 	isa.dropWeights(&x.s[0], keys, o.Key+from, &x.numbers[0], uint32(o.Head+t.seq.h), uint32(o.Batch+t.seq.b), j.args.Seed, x.limit)
+}
+
+// numberRows sets the numbers of the tile's rows in the whole.
+func (isa *laneISA) numberRows(j *job, t *laneTile, x *laneScratch) {
+	for i := range x.numbers {
+		x.numbers[i] = uint32(j.args.Origin.Row + t.from + i)
+	}
 }

@@ -79,9 +79,10 @@ func laneMask(from, to, n int) uint32 {
 }
 
 // takeWords returns workspace as n words.
-func takeWords(ws *arena, n int) []uint32 {
-	return unsafe.Slice((*uint32)(unsafe.Pointer(&ws.take(n)[0])), n)
-}
+func takeWords(ws *arena, n int) []uint32 { return asWords(ws.take(n)) }
+
+// asWords returns the memory of floats as words.
+func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointer(&x[0])), len(x)) }
 
 // toLanes sets dst, [padded][lanes], to the transpose of lanes rows of padded
 // elements.

@@ -21,8 +21,10 @@ import (
 // else the kernels take those of AVX512 and AVX512BF16.
 func (g *generator) amxForward() {
 	g.scoresOfTiles()
+	g.shapedScores()
 	g.valuesOfTiles()
 	g.weightPairs()
+	g.dropPairs()
 	g.finite()
 	g.tilePeak()
 	g.planeScores()
@@ -38,6 +40,7 @@ func (g *generator) amxBackward() {
 	g.gradientPairs()
 	g.planeSums()
 	g.planeGradients()
+	g.adjust()
 }
 
 // amxDecode emits those of decode.

@@ -56,6 +56,52 @@ func (g *generator) dropWeights() {
 	g.done()
 }
 
+// dropPairs emits the dropout of a forward pass with weights in pairs.
+func (g *generator) dropPairs() {
+	g.routine("dropPairs", "func(p *uint32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
+		"is dropWeights for weights in pairs of keys, [keys/2][LANES], which have place for keys up to a multiple",
+		"of 4. key is a multiple of 4. keys > 0, key >= 0.")
+	r := g.registers
+	x := g.newPhilox(r[9], r[10], r[8])
+	below, halves := r[11], r[12:14]
+	limit := Load(Param("below"), GP32()).(GPVirtual)
+	g.broadcastWord(limit, below)
+	g.word(0xffff0000, halves[0])
+	g.word(0xffff, halves[1])
+	g.oddLanes()
+	products := x.rowProducts(r[0])
+	p, keys, group := param("p"), param("keys"), param("key")
+	SHRQ(Imm(2), group)
+	Label("group")
+	x.keyWords(group)
+	for v := range vectors {
+		rows := []counter{counter(r[0:4]), counter(r[4:8])} // the even ones and the odd ones
+		for i, c := range rows {
+			product, high := products(2*v+i, c)
+			x.rowRounds(product, high, c)
+		}
+		x.rest(rows)
+		for w, words := range rows[0] {
+			const isBelow = 1
+			pair := g.part(Mem{Base: p, Disp: w / 2 * g.rowBytes}, v)
+			x.odds(rows[1][w], words)
+			VPCMPUD(Imm(isBelow), below, words, K2)
+			if w%2 == 0 {
+				VMOVDQU32(pair, x.t)
+			}
+			VPANDD(halves[w%2], x.t, K2, x.t)
+			if w%2 == 1 {
+				VMOVDQU32(x.t, pair)
+			}
+		}
+	}
+	ADDQ(U32(uint32(2*g.rowBytes)), p)
+	INCQ(group)
+	SUBQ(Imm(4), keys)
+	JG(LabelRef("group"))
+	g.done()
+}
+
 // broadcastWord sets all lanes of z to a word.
 func (g *generator) broadcastWord(r GPVirtual, z VecPhysical) {
 	if g.avx512 {

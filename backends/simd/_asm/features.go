@@ -48,6 +48,7 @@ type adjuster struct {
 	power       Op    // the logarithm of the uncap's power of 2 is this times |score|
 	inverse     Op    // 1/cap
 	one, abs    Op
+	unit        Op        // 1
 	s, bias, to GPVirtual // to: uncap
 	step        GPVirtual
 	biasStep    GPVirtual
@@ -93,6 +94,7 @@ func (g *generator) newAdjuster() *adjuster {
 			*to = g.everyLane("adjustConstants", constants).Offset(i * g.vectorBytes)
 		}
 	}
+	a.unit = a.one
 	top := param("top")
 	for v, z := range a.top {
 		VMOVUPS(g.part(Mem{Base: top}, v), z)
@@ -256,9 +258,12 @@ func (a *adjuster) each(f func(v int, w adjustment)) {
 
 // tanh loads a row and sets z to cap*tanh(4z). Where the square is cut off, the quotient
 // grows with z.
-func (a *adjuster) tanh() {
+func (a *adjuster) tanh() { a.tanhOf(func(v int) Mem { return a.part(Mem{Base: a.s}, v) }) }
+
+// tanhOf is tanh of the vectors that lie where score says.
+func (a *adjuster) tanhOf(score func(v int) Mem) {
 	each := a.each
-	each(func(v int, w adjustment) { VMULPS(a.part(Mem{Base: a.s}, v), a.scale, w.z) })
+	each(func(v int, w adjustment) { VMULPS(score(v), a.scale, w.z) })
 	each(func(_ int, w adjustment) { VMULPS(w.z, w.z, w.u) })
 	each(func(_ int, w adjustment) { VMINPS(a.qs[4], w.u, w.u) })
 	each(func(_ int, w adjustment) { VMOVUPS(a.ps[4], w.p) })
@@ -270,9 +275,23 @@ func (a *adjuster) tanh() {
 		}
 	}
 	each(func(_ int, w adjustment) { VMULPS(w.p, w.z, w.z) })
-	each(func(_ int, w adjustment) { VDIVPS(w.q, w.z, w.z) })
+	a.divide()
 	each(func(_ int, w adjustment) { VMINPS(w.z, a.cap, w.z) }) // in this order it returns z when z is NaN
 	each(func(_ int, w adjustment) { VMAXPS(w.z, a.low, w.z) })
+}
+
+// divide emits z /= q, for a q that is neither small nor large. Processors with AMX divide vectors
+// slowly. There it is a product with 1/q: of 14 bits at first, and a step of Newton's.
+func (a *adjuster) divide() {
+	each := a.each
+	if a.suffix != "AMXBF16" {
+		each(func(_ int, w adjustment) { VDIVPS(w.q, w.z, w.z) })
+		return
+	}
+	each(func(_ int, w adjustment) { VRCP14PS(w.q, w.u) })
+	each(func(_ int, w adjustment) { VFNMADD213PS(a.unit, w.u, w.q) })
+	each(func(_ int, w adjustment) { VFMADD231PS(w.u, w.q, w.u) })
+	each(func(_ int, w adjustment) { VMULPS(w.u, w.z, w.z) })
 }
 
 // storeUncap stores the derivative 1-t^2 of a row's caps, t = tanh(x), as exp(-2|x|) (1+|t|)^2:
