@@ -46,7 +46,7 @@ func (pl *plan) wideFloats() int {
 	if !pl.featured() {
 		return 0
 	}
-	return pl.rows * tileDSStep(pl)
+	return gradRows * tileDSStep(pl)
 }
 
 // tileDSStep is the distance between rows of dS: whole cache lines, and no power of
@@ -97,7 +97,7 @@ type gradBlock struct {
 	s, dp              []float32 // [rows][lanes]
 	p, ds              []uint32  // a panel, [rows/2][lanes]
 	dsRows             []uint16  // [rows][tileDSStep]
-	wide               []float32 // [rows][tileDSStep], a panel of dS where features make it
+	wide               []float32 // [gradRows][tileDSStep], a part of a panel of dS where features make it
 	masks              []uint32  // [rows], the keys of a panel that a row sees
 	top                []float32 // [lanes], of no use
 }
@@ -175,12 +175,14 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	if n <= 0 {
 		return
 	}
-	scoresAMXBF16(&x.s[0], &y.q[lo*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
-	scoresAMXBF16(&x.dp[0], &y.do[lo*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 	pairs, filled := (n+1)/2, upToTiles(n)/2
 	if x.score.on {
-		x.gradients(j, y, k, lo, n)
+		for i := 0; i < n; i += gradRows {
+			x.dots(y, lo+i, at, min(gradRows, n-i), words, vwords)
+			x.gradients(j, y, k, lo, i, min(gradRows, n-i))
+		}
 	} else {
+		x.dots(y, lo, at, n, words, vwords)
 		gradientsAMXBF16(&x.p[0], &x.ds[0], &x.dsRows[lo*step+at], step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	}
 	clear(x.p[pairs*pairLanes : filled*pairLanes])
@@ -196,18 +198,29 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	}
 }
 
-// gradients makes P and dS of n rows of a panel in float32, where features change them, and
-// rounds them to pairs and rows.
-func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
-	step := tileDSStep(&j.plan)
-	x.score.gradients(j, &x.keyRange, k, lo, n, x.s, x.dp, x.wide, step, x.masks, y.lse[lo:], y.delta[lo:])
+// dots sets s and dp to the dot products of n rows of the tile, from row r on, and of the
+// panel that is at a place of the block.
+func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
+	scoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
+	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
+}
+
+// gradRows is how many rows' P and dS are made at a time where features change them, while
+// their dot products are in the first-level cache.
+const gradRows = 64
+
+// gradients makes P and dS of n rows of a panel in float32, from row i of those from lo on,
+// where features change them, and rounds them to pairs and rows.
+func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, i, n int) {
+	step, r := tileDSStep(&j.plan), lo+i
+	x.score.gradients(j, &x.keyRange, k, r, n, x.s, x.dp, x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])
 	if n%2 == 1 {
 		clear(x.s[n*pairLanes:][:pairLanes])
 		clear(x.wide[n*step:][:pairLanes])
 	}
-	narrowPairsAVX512BF16(&x.p[0], &x.s[0], pairLanes, (n+1)/2)
-	narrowPairsAVX512BF16(&x.ds[0], &x.wide[0], step, (n+1)/2)
-	narrowRowsAVX512BF16(&x.dsRows[lo*step+k-x.from], &x.wide[0], step, n)
+	narrowPairsAVX512BF16(&x.p[i/2*pairLanes], &x.s[0], pairLanes, (n+1)/2)
+	narrowPairsAVX512BF16(&x.ds[i/2*pairLanes], &x.wide[0], step, (n+1)/2)
+	narrowRowsAVX512BF16(&x.dsRows[r*step+k-x.from], &x.wide[0], step, n)
 }
 
 // addQueries adds what so many keys, from a given one on, contribute to dQ of the

@@ -137,14 +137,17 @@ func (g *biasGrad) begin() { clear(g.seen[:]) }
 
 // panel returns where dBias of n rows of a panel goes, from row lo of the tile on.
 func (g *biasGrad) panel(at, lo, n int) *float32 {
-	switch g.kind {
-	case noBias:
+	if g.kind == noBias {
 		return nil
-	case pairBias:
-		g.seen[at/g.lanes] = [2]int{lo, lo + n}
+	}
+	seen := &g.seen[at/g.lanes]
+	if seen[1] != lo || lo == 0 { // else the rows follow those of the panel before
+		seen[0] = lo
+	}
+	seen[1] = lo + n
+	if g.kind == pairBias {
 		return &g.db[at*g.rows+lo*g.lanes]
 	}
-	g.seen[at/g.lanes] = [2]int{lo, lo + n}
 	return &g.db[0]
 }
 
