@@ -124,7 +124,6 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.KVBatch, x.g, x.K0+k, n)
 	}
 	x.k.load(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
-	x.score.isa = &amxLanes
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	for i := range by {
 		by[i] = float32(j.scale)

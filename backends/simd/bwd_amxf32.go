@@ -149,7 +149,6 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 	}
 	x.k = tensorRows{t: &f.K, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.k.wild}
 	x.v = tensorRows{t: &f.V, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.v.wild}
-	x.score.isa = &amxLanes
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	rows := ws.take(pairLanes * max(dim, vdim))
 	x.store(j, &f.DK, x.dk, rows, ones[:])

@@ -153,7 +153,7 @@ func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked b
 	if score.Bias && j.args.Bias.DType() == flashkit.Float32 {
 		top, _ := x.beginScores(&t.laneTile, keys, masked)
 		scoresAMXBF16(&x.s[0], &x.k[at*x.kStep], x.kStep, &t.qPairs[0], words, keys, top)
-		amxLanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
+		avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
 		return
 	}
 	copy(x.top, t.m)

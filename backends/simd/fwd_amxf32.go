@@ -146,7 +146,7 @@ func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, edge, hi
 	if wild {
 		addWildDots(x.s, &k, &t.rows, x.row)
 	}
-	amxLanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
+	avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
 	hideLast(x.s, keys)
 	pairs, filled := (keys+1)/2, upToTiles(keys)/2
 	if x.drops {

@@ -22,13 +22,6 @@ var (
 	bwdTilePace  = pace{start: 12000, flop: .00044, pair: .29, element: .58, pack: .91}
 )
 
-// amxLanes is avx512Lanes for kernels that only processors with AMX have: these divide slowly.
-var amxLanes = func() laneISA {
-	isa := avx512Lanes
-	isa.adjust = adjustAMXBF16
-	return isa
-}()
-
 // crowded returns the pace of products of tiles in float32 where many cores compute
 // them: then they wait for one another, as two threads of a core share the unit and
 // the clock falls, and lanes of float32 wait less.
