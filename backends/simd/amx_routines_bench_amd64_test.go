@@ -100,8 +100,6 @@ func (w *tileWork) routines() []routineRun {
 		{"adjust/bias", adjust(0, &w.bias[0], nil)},
 		{"adjust/softcap", adjust(5, nil, nil)},
 		{"adjust/softcap,uncap", func() { isa.adjust(s, n, tileBlock, &w.top[0], &w.bias[0], .125, 5, nil, n, nil, .5, 100) }},
-		{"adjustAMXBF16/softcap", func() { adjustAMXBF16(s, n, tileBlock, &w.top[0], nil, .125, 5, nil, n, nil, .5, 100) }},
-		{"adjustAMXBF16/softcap,uncap", func() { adjustAMXBF16(s, n, tileBlock, &w.top[0], &w.bias[0], .125, 5, nil, n, nil, .5, 100) }},
 		{"maskScores", func() { isa.maskScores(s, &w.kept[0], tileBlock, &w.top[0]) }},
 		{"dropWeights", func() { isa.dropWeights(s, tileBlock, 0, &w.numbers[0], 1, 2, 3, 1<<30) }},
 		{"bias/load", func() {

@@ -73,7 +73,7 @@ func (x *shaping) want() (s, top []float32) {
 			pair, lane := i/pairLanes/2, i%pairLanes
 			bias = append(bias, half.FromBF16(halves(x.bias)[2*(pair*pairLanes+lane)+i/pairLanes%2]))
 		}
-		adjustAMXBF16(&s[0], pairLanes, x.keys, &unseen[0], nil, x.scale, x.softcap, first(bias), pairLanes, first(x.lanes), x.slope, x.at)
+		adjustAVX512(&s[0], pairLanes, x.keys, &unseen[0], nil, x.scale, x.softcap, first(bias), pairLanes, first(x.lanes), x.slope, x.at)
 	}
 	for i, y := range s[:x.keys*pairLanes] {
 		lane := i % pairLanes

@@ -18,6 +18,13 @@ func addProductAMXBF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, b
 //go:noescape
 func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32)
 
+// shapedGradientsAMXBF16 is gradients with w[i][j]*z in p, and x[i][j] = w[i][j] * (z*dp[i][j] - delta[i]) * uncap[i][j], where z is keep if bit j
+// of kept[i] is set, and 0 if not. Without kept z is 1, and without uncap that is 1; one of them is given. uncap
+// is [2*pairs][32].
+//
+//go:noescape
+func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)
+
 // planeSumsAMXBF16 adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie cStep
 // elements, aStep halves and bStep pairs apart, planes aPlane and bPlane bytes. A has as many rows as fill groups
 // of 32, and b 32 columns; columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
@@ -31,12 +38,3 @@ func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b
 //
 //go:noescape
 func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool
-
-// adjustAMXBF16 computes x = scale*s[r][i] for rows rows of 32 scores, step elements apart. Unless softcap is 0,
-// t = tanh(x/softcap), x = softcap*t and, if there is uncap, uncap[r][i] = 1-t*t. If there is bias, x += bias[r][i], with rows biasStep
-// elements apart; if there is lanes, x -= slope*|at+r-lanes[i]|. It sets s[r][i] = x and raises top[i] to the largest x, leaving
-// out NaN. Rows of uncap lie like those of s. softcap is 0 or above, scale/softcap no denormal number; at, r and lanes are
-// less than 2^24 from each other. rows > 0.
-//
-//go:noescape
-func adjustAMXBF16(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)

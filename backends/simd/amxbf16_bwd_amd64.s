@@ -554,6 +554,445 @@ DATA pairOrder<>+56(SB)/4, $0x001e000e
 DATA pairOrder<>+60(SB)/4, $0x001f000f
 GLOBL pairOrder<>(SB), RODATA|NOPTR, $64
 
+// func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)
+// Requires: AVX, AVX512BF16, AVX512BW, AVX512DQ, AVX512F, SSE
+TEXT ·shapedGradientsAMXBF16(SB), NOSPLIT, $8-112
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         p+0(FP), AX
+	MOVQ         ds+8(FP), CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         step+24(FP), BX
+	SHLQ         $0x01, BX
+	MOVQ         s+32(FP), SI
+	MOVQ         dp+40(FP), DI
+	MOVQ         masks+48(FP), R8
+	MOVQ         lse+64(FP), R9
+	MOVQ         delta+72(FP), R10
+	MOVQ         kept+88(FP), R11
+	MOVQ         uncap+104(FP), R12
+	MOVQ         pairs+56(FP), R13
+	MOVL         $0x3f800000, R14
+	VPBROADCASTD R14, Z24
+	MOVL         $0x3f31725d, R14
+	VPBROADCASTD R14, Z25
+	MOVL         $0x3e75edab, R14
+	VPBROADCASTD R14, Z26
+	MOVL         $0x3d648e75, R14
+	VPBROADCASTD R14, Z27
+	MOVL         $0x3c13bc25, R14
+	VPBROADCASTD R14, Z28
+	MOVL         $0x3af4ba89, R14
+	VPBROADCASTD R14, Z29
+	VBROADCASTSS scale+80(FP), Z11
+	VBROADCASTSS keep+96(FP), Z14
+	MOVL         $0x3fb8aa3b, R14
+	VPBROADCASTD R14, Z12
+	VMOVDQU32    pairOrder<>+0(SB), Z13
+	TESTQ        R11, R11
+	JZ           pairfalsetrue
+	TESTQ        R12, R12
+	JZ           pairtruefalse
+
+pairtruetrue:
+	VMOVUPS      (SI), Z0
+	VBROADCASTSS (R9), Z10
+	VFMSUB213PS  Z10, Z11, Z0
+	VMULPS       Z12, Z0, Z0
+	KMOVW        (R8), K1
+	VREDUCEPS    $0x01, Z0, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z0, Z9, K1, Z0
+	VMOVUPS      (DI), Z4
+	KMOVW        (R11), K2
+	VMOVAPS.Z    Z14, K2, Z15
+	VMULPS       Z15, Z4, Z4
+	VBROADCASTSS (R10), Z10
+	VSUBPS       Z10, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS.Z     (R12), Z4, K1, Z4
+	VMULPS       Z15, Z0, Z0
+	VMOVUPS      64(SI), Z1
+	VBROADCASTSS (R9), Z10
+	VFMSUB213PS  Z10, Z11, Z1
+	VMULPS       Z12, Z1, Z1
+	KMOVW        2(R8), K1
+	VREDUCEPS    $0x01, Z1, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z1, Z9, K1, Z1
+	VMOVUPS      64(DI), Z5
+	KMOVW        2(R11), K2
+	VMOVAPS.Z    Z14, K2, Z15
+	VMULPS       Z15, Z5, Z5
+	VBROADCASTSS (R10), Z10
+	VSUBPS       Z10, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS.Z     64(R12), Z5, K1, Z5
+	VMULPS       Z15, Z1, Z1
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z10
+	LONG         $0x48577262
+	WORD         $0xd472
+	VMOVDQU32    Z10, (DX)
+	ADDQ         BX, DX
+	VMOVUPS      128(SI), Z2
+	VBROADCASTSS 4(R9), Z10
+	VFMSUB213PS  Z10, Z11, Z2
+	VMULPS       Z12, Z2, Z2
+	KMOVW        4(R8), K1
+	VREDUCEPS    $0x01, Z2, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z2, Z9, K1, Z2
+	VMOVUPS      128(DI), Z6
+	KMOVW        4(R11), K2
+	VMOVAPS.Z    Z14, K2, Z15
+	VMULPS       Z15, Z6, Z6
+	VBROADCASTSS 4(R10), Z10
+	VSUBPS       Z10, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS.Z     128(R12), Z6, K1, Z6
+	VMULPS       Z15, Z2, Z2
+	VMOVUPS      192(SI), Z3
+	VBROADCASTSS 4(R9), Z10
+	VFMSUB213PS  Z10, Z11, Z3
+	VMULPS       Z12, Z3, Z3
+	KMOVW        6(R8), K1
+	VREDUCEPS    $0x01, Z3, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z3, Z9, K1, Z3
+	VMOVUPS      192(DI), Z7
+	KMOVW        6(R11), K2
+	VMOVAPS.Z    Z14, K2, Z15
+	VMULPS       Z15, Z7, Z7
+	VBROADCASTSS 4(R10), Z10
+	VSUBPS       Z10, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS.Z     192(R12), Z7, K1, Z7
+	VMULPS       Z15, Z3, Z3
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z10
+	LONG      $0x48477262
+	WORD      $0xd672
+	VMOVDQU32 Z10, (DX)
+	ADDQ      BX, DX
+
+	// VCVTNE2PS2BF16 Z0, Z2, Z10
+	LONG      $0x486f7262
+	WORD      $0xd072
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, (AX)
+
+	// VCVTNE2PS2BF16 Z4, Z6, Z10
+	LONG      $0x484f7262
+	WORD      $0xd472
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, (CX)
+
+	// VCVTNE2PS2BF16 Z1, Z3, Z10
+	LONG      $0x48677262
+	WORD      $0xd172
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, 64(AX)
+
+	// VCVTNE2PS2BF16 Z5, Z7, Z10
+	LONG      $0x48477262
+	WORD      $0xd572
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, 64(CX)
+	ADDQ      $0x00000100, SI
+	ADDQ      $0x00000100, DI
+	ADDQ      $0x00000080, AX
+	ADDQ      $0x00000080, CX
+	ADDQ      $0x08, R8
+	ADDQ      $0x08, R9
+	ADDQ      $0x08, R10
+	ADDQ      $0x08, R11
+	ADDQ      $0x00000100, R12
+	DECQ      R13
+	JNZ       pairtruetrue
+	JMP       end
+
+pairtruefalse:
+	VMOVUPS      (SI), Z0
+	VBROADCASTSS (R9), Z10
+	VFMSUB213PS  Z10, Z11, Z0
+	VMULPS       Z12, Z0, Z0
+	KMOVW        (R8), K1
+	VREDUCEPS    $0x01, Z0, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z0, Z9, K1, Z0
+	VMOVUPS      (DI), Z4
+	KMOVW        (R11), K2
+	VMOVAPS.Z    Z14, K2, Z15
+	VMULPS       Z15, Z4, Z4
+	VBROADCASTSS (R10), Z10
+	VSUBPS       Z10, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS       Z15, Z0, Z0
+	VMOVUPS      64(SI), Z1
+	VBROADCASTSS (R9), Z10
+	VFMSUB213PS  Z10, Z11, Z1
+	VMULPS       Z12, Z1, Z1
+	KMOVW        2(R8), K1
+	VREDUCEPS    $0x01, Z1, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z1, Z9, K1, Z1
+	VMOVUPS      64(DI), Z5
+	KMOVW        2(R11), K2
+	VMOVAPS.Z    Z14, K2, Z15
+	VMULPS       Z15, Z5, Z5
+	VBROADCASTSS (R10), Z10
+	VSUBPS       Z10, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS       Z15, Z1, Z1
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z10
+	LONG         $0x48577262
+	WORD         $0xd472
+	VMOVDQU32    Z10, (DX)
+	ADDQ         BX, DX
+	VMOVUPS      128(SI), Z2
+	VBROADCASTSS 4(R9), Z10
+	VFMSUB213PS  Z10, Z11, Z2
+	VMULPS       Z12, Z2, Z2
+	KMOVW        4(R8), K1
+	VREDUCEPS    $0x01, Z2, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z2, Z9, K1, Z2
+	VMOVUPS      128(DI), Z6
+	KMOVW        4(R11), K2
+	VMOVAPS.Z    Z14, K2, Z15
+	VMULPS       Z15, Z6, Z6
+	VBROADCASTSS 4(R10), Z10
+	VSUBPS       Z10, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS       Z15, Z2, Z2
+	VMOVUPS      192(SI), Z3
+	VBROADCASTSS 4(R9), Z10
+	VFMSUB213PS  Z10, Z11, Z3
+	VMULPS       Z12, Z3, Z3
+	KMOVW        6(R8), K1
+	VREDUCEPS    $0x01, Z3, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z3, Z9, K1, Z3
+	VMOVUPS      192(DI), Z7
+	KMOVW        6(R11), K2
+	VMOVAPS.Z    Z14, K2, Z15
+	VMULPS       Z15, Z7, Z7
+	VBROADCASTSS 4(R10), Z10
+	VSUBPS       Z10, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS       Z15, Z3, Z3
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z10
+	LONG      $0x48477262
+	WORD      $0xd672
+	VMOVDQU32 Z10, (DX)
+	ADDQ      BX, DX
+
+	// VCVTNE2PS2BF16 Z0, Z2, Z10
+	LONG      $0x486f7262
+	WORD      $0xd072
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, (AX)
+
+	// VCVTNE2PS2BF16 Z4, Z6, Z10
+	LONG      $0x484f7262
+	WORD      $0xd472
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, (CX)
+
+	// VCVTNE2PS2BF16 Z1, Z3, Z10
+	LONG      $0x48677262
+	WORD      $0xd172
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, 64(AX)
+
+	// VCVTNE2PS2BF16 Z5, Z7, Z10
+	LONG      $0x48477262
+	WORD      $0xd572
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, 64(CX)
+	ADDQ      $0x00000100, SI
+	ADDQ      $0x00000100, DI
+	ADDQ      $0x00000080, AX
+	ADDQ      $0x00000080, CX
+	ADDQ      $0x08, R8
+	ADDQ      $0x08, R9
+	ADDQ      $0x08, R10
+	ADDQ      $0x08, R11
+	ADDQ      $0x00000100, R12
+	DECQ      R13
+	JNZ       pairtruefalse
+	JMP       end
+
+pairfalsetrue:
+	VMOVUPS      (SI), Z0
+	VBROADCASTSS (R9), Z10
+	VFMSUB213PS  Z10, Z11, Z0
+	VMULPS       Z12, Z0, Z0
+	KMOVW        (R8), K1
+	VREDUCEPS    $0x01, Z0, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z0, Z9, K1, Z0
+	VMOVUPS      (DI), Z4
+	VBROADCASTSS (R10), Z10
+	VSUBPS       Z10, Z4, Z4
+	VMULPS.Z     Z4, Z0, K1, Z4
+	VMULPS.Z     (R12), Z4, K1, Z4
+	VMOVUPS      64(SI), Z1
+	VBROADCASTSS (R9), Z10
+	VFMSUB213PS  Z10, Z11, Z1
+	VMULPS       Z12, Z1, Z1
+	KMOVW        2(R8), K1
+	VREDUCEPS    $0x01, Z1, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z1, Z9, K1, Z1
+	VMOVUPS      64(DI), Z5
+	VBROADCASTSS (R10), Z10
+	VSUBPS       Z10, Z5, Z5
+	VMULPS.Z     Z5, Z1, K1, Z5
+	VMULPS.Z     64(R12), Z5, K1, Z5
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z10
+	LONG         $0x48577262
+	WORD         $0xd472
+	VMOVDQU32    Z10, (DX)
+	ADDQ         BX, DX
+	VMOVUPS      128(SI), Z2
+	VBROADCASTSS 4(R9), Z10
+	VFMSUB213PS  Z10, Z11, Z2
+	VMULPS       Z12, Z2, Z2
+	KMOVW        4(R8), K1
+	VREDUCEPS    $0x01, Z2, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z2, Z9, K1, Z2
+	VMOVUPS      128(DI), Z6
+	VBROADCASTSS 4(R10), Z10
+	VSUBPS       Z10, Z6, Z6
+	VMULPS.Z     Z6, Z2, K1, Z6
+	VMULPS.Z     128(R12), Z6, K1, Z6
+	VMOVUPS      192(SI), Z3
+	VBROADCASTSS 4(R9), Z10
+	VFMSUB213PS  Z10, Z11, Z3
+	VMULPS       Z12, Z3, Z3
+	KMOVW        6(R8), K1
+	VREDUCEPS    $0x01, Z3, Z8
+	VMOVAPS      Z29, Z9
+	VFMADD213PS  Z28, Z8, Z9
+	VFMADD213PS  Z27, Z8, Z9
+	VFMADD213PS  Z26, Z8, Z9
+	VFMADD213PS  Z25, Z8, Z9
+	VFMADD213PS  Z24, Z8, Z9
+	VSCALEFPS.Z  Z3, Z9, K1, Z3
+	VMOVUPS      192(DI), Z7
+	VBROADCASTSS 4(R10), Z10
+	VSUBPS       Z10, Z7, Z7
+	VMULPS.Z     Z7, Z3, K1, Z7
+	VMULPS.Z     192(R12), Z7, K1, Z7
+
+	// VCVTNE2PS2BF16 Z6, Z7, Z10
+	LONG      $0x48477262
+	WORD      $0xd672
+	VMOVDQU32 Z10, (DX)
+	ADDQ      BX, DX
+
+	// VCVTNE2PS2BF16 Z0, Z2, Z10
+	LONG      $0x486f7262
+	WORD      $0xd072
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, (AX)
+
+	// VCVTNE2PS2BF16 Z4, Z6, Z10
+	LONG      $0x484f7262
+	WORD      $0xd472
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, (CX)
+
+	// VCVTNE2PS2BF16 Z1, Z3, Z10
+	LONG      $0x48677262
+	WORD      $0xd172
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, 64(AX)
+
+	// VCVTNE2PS2BF16 Z5, Z7, Z10
+	LONG      $0x48477262
+	WORD      $0xd572
+	VPERMW    Z10, Z13, Z10
+	VMOVDQU32 Z10, 64(CX)
+	ADDQ      $0x00000100, SI
+	ADDQ      $0x00000100, DI
+	ADDQ      $0x00000080, AX
+	ADDQ      $0x00000080, CX
+	ADDQ      $0x08, R8
+	ADDQ      $0x08, R9
+	ADDQ      $0x08, R10
+	ADDQ      $0x08, R11
+	ADDQ      $0x00000100, R12
+	DECQ      R13
+	JNZ       pairfalsetrue
+
+end:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
 // Requires: AMXBF16, AVX, AVX512F
 TEXT ·planeSumsAMXBF16(SB), NOSPLIT, $0-96
@@ -5655,868 +6094,3 @@ end:
 	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
-
-// func adjustAMXBF16(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
-// Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·adjustAMXBF16(SB), NOSPLIT, $8-80
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
-	MOVQ         s+0(FP), AX
-	MOVQ         step+8(FP), CX
-	SHLQ         $0x02, CX
-	MOVQ         rows+16(FP), DX
-	MOVQ         uncap+32(FP), BX
-	MOVQ         bias+48(FP), SI
-	MOVQ         biasStep+56(FP), DI
-	SHLQ         $0x02, DI
-	MOVL         $0x3f800000, R8
-	VPBROADCASTD R8, Z16
-	MOVL         $0x7fffffff, R8
-	VPBROADCASTD R8, Z17
-	MOVL         $0x419a12d5, R8
-	VPBROADCASTD R8, Z18
-	MOVL         $0x430ffd2f, R8
-	VPBROADCASTD R8, Z19
-	MOVL         $0x42ffbeb9, R8
-	VPBROADCASTD R8, Z20
-	MOVL         $0x41d0f3f0, R8
-	VPBROADCASTD R8, Z21
-	MOVL         $0x40b48000, R8
-	VPBROADCASTD R8, Z22
-	MOVQ         top+24(FP), R8
-	VMOVUPS      (R8), Z8
-	VMOVUPS      64(R8), Z9
-	VBROADCASTSS scale+40(FP), Z12
-	MOVL         softcap+44(FP), R8
-	SHLL         $0x01, R8
-	JZ           linear
-	VBROADCASTSS softcap+44(FP), Z13
-	MOVL         $0x5f800000, R8
-	VPBROADCASTD R8, Z0
-	VMINPS       Z0, Z13, Z13
-	VXORPS       Z0, Z0, Z0
-	VSUBPS       Z13, Z0, Z14
-	VDIVPS       Z13, Z12, Z12
-	MOVL         $0x3e800000, R8
-	VPBROADCASTD R8, Z0
-	VMULPS       Z0, Z12, Z12
-	MOVL         $0x7f7fffff, R8
-	VPBROADCASTD R8, Z0
-	VMINPS       Z0, Z12, Z12
-	MOVL         $0xc138aa3b, R8
-	VPBROADCASTD R8, Z1
-	VMULPS       Z12, Z1, Z1
-	MOVL         $0xff7fffff, R8
-	VPBROADCASTD R8, Z0
-	VMAXPS       Z0, Z1, Z0
-	VMOVAPS      Z0, Z23
-	MOVL         $0x3f800000, R8
-	VPBROADCASTD R8, Z0
-	VDIVPS       Z13, Z0, Z0
-	MOVL         $0x7f7fffff, R8
-	VPBROADCASTD R8, Z1
-	VMINPS       Z1, Z0, Z0
-	VMOVAPS      Z0, Z24
-	MOVL         $0x429a12d5, R8
-	VPBROADCASTD R8, Z1
-	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z25
-	MOVL         $0x432517e2, R8
-	VPBROADCASTD R8, Z1
-	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z26
-	MOVL         $0x428a7c77, R8
-	VPBROADCASTD R8, Z1
-	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z27
-	MOVL         $0x40d2afc1, R8
-	VPBROADCASTD R8, Z1
-	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z28
-	MOVL         $0x3d8dcf03, R8
-	VPBROADCASTD R8, Z1
-	VMULPS       Z13, Z1, Z1
-	VMOVAPS      Z1, Z29
-	TESTQ        BX, BX
-	JZ           capped
-	MOVQ         lanes+64(FP), R8
-	TESTQ        R8, R8
-	JZ           uncappedLevel
-	VBROADCASTSS slope+72(FP), Z15
-	VBROADCASTSS at+76(FP), Z0
-	VSUBPS       (R8), Z0, Z10
-	VSUBPS       64(R8), Z0, Z11
-	TESTQ        SI, SI
-	JZ           uncappedSlopedUnbiased
-
-uncappedSlopedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS Z16, Z1, Z3
-	VFNMADD213PS Z16, Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      (AX), Z1
-	VMOVUPS      64(AX), Z5
-	VANDPS       Z17, Z1, Z1
-	VANDPS       Z17, Z5, Z5
-	VMULPS       Z23, Z1, Z1
-	VMULPS       Z23, Z5, Z5
-	VREDUCEPS    $0x01, Z1, Z2
-	VMOVUPS      exp2Constants<>+320(SB), Z3
-	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
-	VSCALEFPS    Z1, Z3, Z1
-	VREDUCEPS    $0x01, Z5, Z6
-	VMOVUPS      exp2Constants<>+320(SB), Z7
-	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
-	VSCALEFPS    Z5, Z7, Z5
-	VANDPS       Z17, Z0, Z2
-	VANDPS       Z17, Z4, Z6
-	VMOVUPS      Z16, Z3
-	VMOVUPS      Z16, Z7
-	VFMADD231PS  Z24, Z2, Z3
-	VFMADD231PS  Z24, Z6, Z7
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMOVUPS      Z1, (BX)
-	VMOVUPS      Z5, 64(BX)
-	VADDPS       (SI), Z0, Z0
-	VANDPS       Z17, Z10, Z1
-	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z16, Z10, Z10
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VADDPS       64(SI), Z4, Z4
-	VANDPS       Z17, Z11, Z5
-	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z16, Z11, Z11
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         CX, BX
-	ADDQ         DI, SI
-	DECQ         DX
-	JNZ          uncappedSlopedRows
-	JMP          end
-
-uncappedSlopedUnbiased:
-uncappedSlopedUnbiasedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS Z16, Z1, Z3
-	VFNMADD213PS Z16, Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      (AX), Z1
-	VMOVUPS      64(AX), Z5
-	VANDPS       Z17, Z1, Z1
-	VANDPS       Z17, Z5, Z5
-	VMULPS       Z23, Z1, Z1
-	VMULPS       Z23, Z5, Z5
-	VREDUCEPS    $0x01, Z1, Z2
-	VMOVUPS      exp2Constants<>+320(SB), Z3
-	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
-	VSCALEFPS    Z1, Z3, Z1
-	VREDUCEPS    $0x01, Z5, Z6
-	VMOVUPS      exp2Constants<>+320(SB), Z7
-	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
-	VSCALEFPS    Z5, Z7, Z5
-	VANDPS       Z17, Z0, Z2
-	VANDPS       Z17, Z4, Z6
-	VMOVUPS      Z16, Z3
-	VMOVUPS      Z16, Z7
-	VFMADD231PS  Z24, Z2, Z3
-	VFMADD231PS  Z24, Z6, Z7
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMOVUPS      Z1, (BX)
-	VMOVUPS      Z5, 64(BX)
-	VANDPS       Z17, Z10, Z1
-	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z16, Z10, Z10
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VANDPS       Z17, Z11, Z5
-	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z16, Z11, Z11
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         CX, BX
-	DECQ         DX
-	JNZ          uncappedSlopedUnbiasedRows
-	JMP          end
-
-uncappedLevel:
-	TESTQ SI, SI
-	JZ    uncappedUnbiased
-
-uncappedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS Z16, Z1, Z3
-	VFNMADD213PS Z16, Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      (AX), Z1
-	VMOVUPS      64(AX), Z5
-	VANDPS       Z17, Z1, Z1
-	VANDPS       Z17, Z5, Z5
-	VMULPS       Z23, Z1, Z1
-	VMULPS       Z23, Z5, Z5
-	VREDUCEPS    $0x01, Z1, Z2
-	VMOVUPS      exp2Constants<>+320(SB), Z3
-	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
-	VSCALEFPS    Z1, Z3, Z1
-	VREDUCEPS    $0x01, Z5, Z6
-	VMOVUPS      exp2Constants<>+320(SB), Z7
-	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
-	VSCALEFPS    Z5, Z7, Z5
-	VANDPS       Z17, Z0, Z2
-	VANDPS       Z17, Z4, Z6
-	VMOVUPS      Z16, Z3
-	VMOVUPS      Z16, Z7
-	VFMADD231PS  Z24, Z2, Z3
-	VFMADD231PS  Z24, Z6, Z7
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMOVUPS      Z1, (BX)
-	VMOVUPS      Z5, 64(BX)
-	VADDPS       (SI), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VADDPS       64(SI), Z4, Z4
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         CX, BX
-	ADDQ         DI, SI
-	DECQ         DX
-	JNZ          uncappedRows
-	JMP          end
-
-uncappedUnbiased:
-uncappedUnbiasedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS Z16, Z1, Z3
-	VFNMADD213PS Z16, Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      (AX), Z1
-	VMOVUPS      64(AX), Z5
-	VANDPS       Z17, Z1, Z1
-	VANDPS       Z17, Z5, Z5
-	VMULPS       Z23, Z1, Z1
-	VMULPS       Z23, Z5, Z5
-	VREDUCEPS    $0x01, Z1, Z2
-	VMOVUPS      exp2Constants<>+320(SB), Z3
-	VFMADD213PS  exp2Constants<>+256(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+192(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+128(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+64(SB), Z2, Z3
-	VFMADD213PS  exp2Constants<>+0(SB), Z2, Z3
-	VSCALEFPS    Z1, Z3, Z1
-	VREDUCEPS    $0x01, Z5, Z6
-	VMOVUPS      exp2Constants<>+320(SB), Z7
-	VFMADD213PS  exp2Constants<>+256(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+192(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+128(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+64(SB), Z6, Z7
-	VFMADD213PS  exp2Constants<>+0(SB), Z6, Z7
-	VSCALEFPS    Z5, Z7, Z5
-	VANDPS       Z17, Z0, Z2
-	VANDPS       Z17, Z4, Z6
-	VMOVUPS      Z16, Z3
-	VMOVUPS      Z16, Z7
-	VFMADD231PS  Z24, Z2, Z3
-	VFMADD231PS  Z24, Z6, Z7
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMULPS       Z3, Z1, Z1
-	VMULPS       Z7, Z5, Z5
-	VMOVUPS      Z1, (BX)
-	VMOVUPS      Z5, 64(BX)
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         CX, BX
-	DECQ         DX
-	JNZ          uncappedUnbiasedRows
-	JMP          end
-
-capped:
-	MOVQ         lanes+64(FP), BX
-	TESTQ        BX, BX
-	JZ           cappedLevel
-	VBROADCASTSS slope+72(FP), Z15
-	VBROADCASTSS at+76(FP), Z0
-	VSUBPS       (BX), Z0, Z10
-	VSUBPS       64(BX), Z0, Z11
-	TESTQ        SI, SI
-	JZ           cappedSlopedUnbiased
-
-cappedSlopedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS Z16, Z1, Z3
-	VFNMADD213PS Z16, Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VADDPS       (SI), Z0, Z0
-	VANDPS       Z17, Z10, Z1
-	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z16, Z10, Z10
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VADDPS       64(SI), Z4, Z4
-	VANDPS       Z17, Z11, Z5
-	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z16, Z11, Z11
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         DI, SI
-	DECQ         DX
-	JNZ          cappedSlopedRows
-	JMP          end
-
-cappedSlopedUnbiased:
-cappedSlopedUnbiasedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS Z16, Z1, Z3
-	VFNMADD213PS Z16, Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VANDPS       Z17, Z10, Z1
-	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z16, Z10, Z10
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VANDPS       Z17, Z11, Z5
-	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z16, Z11, Z11
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	DECQ         DX
-	JNZ          cappedSlopedUnbiasedRows
-	JMP          end
-
-cappedLevel:
-	TESTQ SI, SI
-	JZ    cappedUnbiased
-
-cappedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS Z16, Z1, Z3
-	VFNMADD213PS Z16, Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VADDPS       (SI), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VADDPS       64(SI), Z4, Z4
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         DI, SI
-	DECQ         DX
-	JNZ          cappedRows
-	JMP          end
-
-cappedUnbiased:
-cappedUnbiasedRows:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       Z22, Z1, Z1
-	VMINPS       Z22, Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       Z21, Z1, Z3
-	VADDPS       Z21, Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  Z20, Z1, Z3
-	VFMADD213PS  Z20, Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  Z19, Z1, Z3
-	VFMADD213PS  Z19, Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  Z18, Z1, Z3
-	VFMADD213PS  Z18, Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS Z16, Z1, Z3
-	VFNMADD213PS Z16, Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	DECQ         DX
-	JNZ          cappedUnbiasedRows
-	JMP          end
-
-linear:
-	MOVQ         lanes+64(FP), BX
-	TESTQ        BX, BX
-	JZ           linearLevel
-	VBROADCASTSS slope+72(FP), Z15
-	VBROADCASTSS at+76(FP), Z0
-	VSUBPS       (BX), Z0, Z10
-	VSUBPS       64(BX), Z0, Z11
-	TESTQ        SI, SI
-	JZ           linearSlopedUnbiased
-
-linearSlopedRows:
-	VMOVUPS      (SI), Z0
-	VFMADD231PS  (AX), Z12, Z0
-	VANDPS       Z17, Z10, Z1
-	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z16, Z10, Z10
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VMOVUPS      64(SI), Z4
-	VFMADD231PS  64(AX), Z12, Z4
-	VANDPS       Z17, Z11, Z5
-	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z16, Z11, Z11
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	ADDQ         DI, SI
-	DECQ         DX
-	JNZ          linearSlopedRows
-	JMP          end
-
-linearSlopedUnbiased:
-linearSlopedUnbiasedRows:
-	VMULPS       (AX), Z12, Z0
-	VANDPS       Z17, Z10, Z1
-	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z16, Z10, Z10
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VMULPS       64(AX), Z12, Z4
-	VANDPS       Z17, Z11, Z5
-	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z16, Z11, Z11
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	ADDQ         CX, AX
-	DECQ         DX
-	JNZ          linearSlopedUnbiasedRows
-	JMP          end
-
-linearLevel:
-	TESTQ SI, SI
-	JZ    linearUnbiased
-
-linearRows:
-	VMOVUPS     (SI), Z0
-	VFMADD231PS (AX), Z12, Z0
-	VMOVUPS     Z0, (AX)
-	VMAXPS      Z8, Z0, Z8
-	VMOVUPS     64(SI), Z4
-	VFMADD231PS 64(AX), Z12, Z4
-	VMOVUPS     Z4, 64(AX)
-	VMAXPS      Z9, Z4, Z9
-	ADDQ        CX, AX
-	ADDQ        DI, SI
-	DECQ        DX
-	JNZ         linearRows
-	JMP         end
-
-linearUnbiased:
-linearUnbiasedRows:
-	VMULPS  (AX), Z12, Z0
-	VMOVUPS Z0, (AX)
-	VMAXPS  Z8, Z0, Z8
-	VMULPS  64(AX), Z12, Z4
-	VMOVUPS Z4, 64(AX)
-	VMAXPS  Z9, Z4, Z9
-	ADDQ    CX, AX
-	DECQ    DX
-	JNZ     linearUnbiasedRows
-
-end:
-	MOVQ    top+24(FP), AX
-	VMOVUPS Z8, (AX)
-	VMOVUPS Z9, 64(AX)
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-DATA exp2Constants<>+0(SB)/4, $0x3f800000
-DATA exp2Constants<>+4(SB)/4, $0x3f800000
-DATA exp2Constants<>+8(SB)/4, $0x3f800000
-DATA exp2Constants<>+12(SB)/4, $0x3f800000
-DATA exp2Constants<>+16(SB)/4, $0x3f800000
-DATA exp2Constants<>+20(SB)/4, $0x3f800000
-DATA exp2Constants<>+24(SB)/4, $0x3f800000
-DATA exp2Constants<>+28(SB)/4, $0x3f800000
-DATA exp2Constants<>+32(SB)/4, $0x3f800000
-DATA exp2Constants<>+36(SB)/4, $0x3f800000
-DATA exp2Constants<>+40(SB)/4, $0x3f800000
-DATA exp2Constants<>+44(SB)/4, $0x3f800000
-DATA exp2Constants<>+48(SB)/4, $0x3f800000
-DATA exp2Constants<>+52(SB)/4, $0x3f800000
-DATA exp2Constants<>+56(SB)/4, $0x3f800000
-DATA exp2Constants<>+60(SB)/4, $0x3f800000
-DATA exp2Constants<>+64(SB)/4, $0x3f31725d
-DATA exp2Constants<>+68(SB)/4, $0x3f31725d
-DATA exp2Constants<>+72(SB)/4, $0x3f31725d
-DATA exp2Constants<>+76(SB)/4, $0x3f31725d
-DATA exp2Constants<>+80(SB)/4, $0x3f31725d
-DATA exp2Constants<>+84(SB)/4, $0x3f31725d
-DATA exp2Constants<>+88(SB)/4, $0x3f31725d
-DATA exp2Constants<>+92(SB)/4, $0x3f31725d
-DATA exp2Constants<>+96(SB)/4, $0x3f31725d
-DATA exp2Constants<>+100(SB)/4, $0x3f31725d
-DATA exp2Constants<>+104(SB)/4, $0x3f31725d
-DATA exp2Constants<>+108(SB)/4, $0x3f31725d
-DATA exp2Constants<>+112(SB)/4, $0x3f31725d
-DATA exp2Constants<>+116(SB)/4, $0x3f31725d
-DATA exp2Constants<>+120(SB)/4, $0x3f31725d
-DATA exp2Constants<>+124(SB)/4, $0x3f31725d
-DATA exp2Constants<>+128(SB)/4, $0x3e75edab
-DATA exp2Constants<>+132(SB)/4, $0x3e75edab
-DATA exp2Constants<>+136(SB)/4, $0x3e75edab
-DATA exp2Constants<>+140(SB)/4, $0x3e75edab
-DATA exp2Constants<>+144(SB)/4, $0x3e75edab
-DATA exp2Constants<>+148(SB)/4, $0x3e75edab
-DATA exp2Constants<>+152(SB)/4, $0x3e75edab
-DATA exp2Constants<>+156(SB)/4, $0x3e75edab
-DATA exp2Constants<>+160(SB)/4, $0x3e75edab
-DATA exp2Constants<>+164(SB)/4, $0x3e75edab
-DATA exp2Constants<>+168(SB)/4, $0x3e75edab
-DATA exp2Constants<>+172(SB)/4, $0x3e75edab
-DATA exp2Constants<>+176(SB)/4, $0x3e75edab
-DATA exp2Constants<>+180(SB)/4, $0x3e75edab
-DATA exp2Constants<>+184(SB)/4, $0x3e75edab
-DATA exp2Constants<>+188(SB)/4, $0x3e75edab
-DATA exp2Constants<>+192(SB)/4, $0x3d648e75
-DATA exp2Constants<>+196(SB)/4, $0x3d648e75
-DATA exp2Constants<>+200(SB)/4, $0x3d648e75
-DATA exp2Constants<>+204(SB)/4, $0x3d648e75
-DATA exp2Constants<>+208(SB)/4, $0x3d648e75
-DATA exp2Constants<>+212(SB)/4, $0x3d648e75
-DATA exp2Constants<>+216(SB)/4, $0x3d648e75
-DATA exp2Constants<>+220(SB)/4, $0x3d648e75
-DATA exp2Constants<>+224(SB)/4, $0x3d648e75
-DATA exp2Constants<>+228(SB)/4, $0x3d648e75
-DATA exp2Constants<>+232(SB)/4, $0x3d648e75
-DATA exp2Constants<>+236(SB)/4, $0x3d648e75
-DATA exp2Constants<>+240(SB)/4, $0x3d648e75
-DATA exp2Constants<>+244(SB)/4, $0x3d648e75
-DATA exp2Constants<>+248(SB)/4, $0x3d648e75
-DATA exp2Constants<>+252(SB)/4, $0x3d648e75
-DATA exp2Constants<>+256(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+260(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+264(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+268(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+272(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+276(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+280(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+284(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+288(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+292(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+296(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+300(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+304(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+308(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+312(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+316(SB)/4, $0x3c13bc25
-DATA exp2Constants<>+320(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+324(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+328(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+332(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+336(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+340(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+344(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+348(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+352(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+356(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+360(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+364(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+368(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+372(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+376(SB)/4, $0x3af4ba89
-DATA exp2Constants<>+380(SB)/4, $0x3af4ba89
-GLOBL exp2Constants<>(SB), RODATA|NOPTR, $384

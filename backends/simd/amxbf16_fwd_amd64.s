@@ -825,406 +825,358 @@ has0of1:
 	JNZ   has1of8
 
 rows1:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       shapedConstants<>+256(SB), Z1, Z1
-	VMINPS       shapedConstants<>+256(SB), Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       shapedConstants<>+192(SB), Z1, Z3
-	VADDPS       shapedConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       128(AX), Z12, Z0
-	VMULPS       192(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       shapedConstants<>+256(SB), Z1, Z1
-	VMINPS       shapedConstants<>+256(SB), Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       shapedConstants<>+192(SB), Z1, Z3
-	VADDPS       shapedConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VMOVUPS      Z0, 128(AX)
-	VMAXPS       Z16, Z0, Z16
-	VMOVUPS      Z4, 192(AX)
-	VMAXPS       Z17, Z4, Z17
-	ADDQ         $0x00000100, AX
-	DECQ         R15
-	JNZ          rows1
-	JMP          end
+	VMULPS      (AX), Z12, Z0
+	VMULPS      64(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      shapedConstants<>+256(SB), Z1, Z1
+	VMINPS      shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      shapedConstants<>+192(SB), Z1, Z3
+	VADDPS      shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+0(SB), Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	VMULPS      128(AX), Z12, Z0
+	VMULPS      192(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      shapedConstants<>+256(SB), Z1, Z1
+	VMINPS      shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      shapedConstants<>+192(SB), Z1, Z3
+	VADDPS      shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+0(SB), Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VMOVUPS     Z0, 128(AX)
+	VMAXPS      Z16, Z0, Z16
+	VMOVUPS     Z4, 192(AX)
+	VMAXPS      Z17, Z4, Z17
+	ADDQ        $0x00000100, AX
+	DECQ        R15
+	JNZ         rows1
+	JMP         end
 
 has1of8:
 rows9:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       shapedConstants<>+256(SB), Z1, Z1
-	VMINPS       shapedConstants<>+256(SB), Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       shapedConstants<>+192(SB), Z1, Z3
-	VADDPS       shapedConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	KMOVW        (CX), K1
-	VBLENDMPS    Z0, Z20, K1, Z0
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	KMOVW        2(CX), K2
-	VBLENDMPS    Z4, Z20, K2, Z4
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       128(AX), Z12, Z0
-	VMULPS       192(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       shapedConstants<>+256(SB), Z1, Z1
-	VMINPS       shapedConstants<>+256(SB), Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       shapedConstants<>+192(SB), Z1, Z3
-	VADDPS       shapedConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	KMOVW        4(CX), K1
-	VBLENDMPS    Z0, Z20, K1, Z0
-	VMOVUPS      Z0, 128(AX)
-	VMAXPS       Z16, Z0, Z16
-	KMOVW        6(CX), K2
-	VBLENDMPS    Z4, Z20, K2, Z4
-	VMOVUPS      Z4, 192(AX)
-	VMAXPS       Z17, Z4, Z17
-	ADDQ         $0x00000100, AX
-	ADDQ         $0x08, CX
-	DECQ         R15
-	JNZ          rows9
-	JMP          end
+	VMULPS      (AX), Z12, Z0
+	VMULPS      64(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      shapedConstants<>+256(SB), Z1, Z1
+	VMINPS      shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      shapedConstants<>+192(SB), Z1, Z3
+	VADDPS      shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+0(SB), Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	KMOVW       (CX), K1
+	VBLENDMPS   Z0, Z20, K1, Z0
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	KMOVW       2(CX), K2
+	VBLENDMPS   Z4, Z20, K2, Z4
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	VMULPS      128(AX), Z12, Z0
+	VMULPS      192(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      shapedConstants<>+256(SB), Z1, Z1
+	VMINPS      shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      shapedConstants<>+192(SB), Z1, Z3
+	VADDPS      shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+0(SB), Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	KMOVW       4(CX), K1
+	VBLENDMPS   Z0, Z20, K1, Z0
+	VMOVUPS     Z0, 128(AX)
+	VMAXPS      Z16, Z0, Z16
+	KMOVW       6(CX), K2
+	VBLENDMPS   Z4, Z20, K2, Z4
+	VMOVUPS     Z4, 192(AX)
+	VMAXPS      Z17, Z4, Z17
+	ADDQ        $0x00000100, AX
+	ADDQ        $0x08, CX
+	DECQ        R15
+	JNZ         rows9
+	JMP         end
 
 has1of4:
 	TESTQ $0x00000008, R14
 	JNZ   has5of8
 
 rows5:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       shapedConstants<>+256(SB), Z1, Z1
-	VMINPS       shapedConstants<>+256(SB), Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       shapedConstants<>+192(SB), Z1, Z3
-	VADDPS       shapedConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VPSLLD       $0x10, (DX), Z1
-	VADDPS       Z1, Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VPSLLD       $0x10, 64(DX), Z5
-	VADDPS       Z5, Z4, Z4
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       128(AX), Z12, Z0
-	VMULPS       192(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       shapedConstants<>+256(SB), Z1, Z1
-	VMINPS       shapedConstants<>+256(SB), Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       shapedConstants<>+192(SB), Z1, Z3
-	VADDPS       shapedConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VPANDD       (DX), Z21, Z1
-	VADDPS       Z1, Z0, Z0
-	VMOVUPS      Z0, 128(AX)
-	VMAXPS       Z16, Z0, Z16
-	VPANDD       64(DX), Z21, Z5
-	VADDPS       Z5, Z4, Z4
-	VMOVUPS      Z4, 192(AX)
-	VMAXPS       Z17, Z4, Z17
-	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000080, DX
-	DECQ         R15
-	JNZ          rows5
-	JMP          end
+	VMULPS      (AX), Z12, Z0
+	VMULPS      64(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      shapedConstants<>+256(SB), Z1, Z1
+	VMINPS      shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      shapedConstants<>+192(SB), Z1, Z3
+	VADDPS      shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+0(SB), Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VPSLLD      $0x10, (DX), Z1
+	VADDPS      Z1, Z0, Z0
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VPSLLD      $0x10, 64(DX), Z5
+	VADDPS      Z5, Z4, Z4
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	VMULPS      128(AX), Z12, Z0
+	VMULPS      192(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      shapedConstants<>+256(SB), Z1, Z1
+	VMINPS      shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      shapedConstants<>+192(SB), Z1, Z3
+	VADDPS      shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+0(SB), Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VPANDD      (DX), Z21, Z1
+	VADDPS      Z1, Z0, Z0
+	VMOVUPS     Z0, 128(AX)
+	VMAXPS      Z16, Z0, Z16
+	VPANDD      64(DX), Z21, Z5
+	VADDPS      Z5, Z4, Z4
+	VMOVUPS     Z4, 192(AX)
+	VMAXPS      Z17, Z4, Z17
+	ADDQ        $0x00000100, AX
+	ADDQ        $0x00000080, DX
+	DECQ        R15
+	JNZ         rows5
+	JMP         end
 
 has5of8:
 rows13:
-	VMULPS       (AX), Z12, Z0
-	VMULPS       64(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       shapedConstants<>+256(SB), Z1, Z1
-	VMINPS       shapedConstants<>+256(SB), Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       shapedConstants<>+192(SB), Z1, Z3
-	VADDPS       shapedConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VPSLLD       $0x10, (DX), Z1
-	VADDPS       Z1, Z0, Z0
-	KMOVW        (CX), K1
-	VBLENDMPS    Z0, Z20, K1, Z0
-	VMOVUPS      Z0, (AX)
-	VMAXPS       Z8, Z0, Z8
-	VPSLLD       $0x10, 64(DX), Z5
-	VADDPS       Z5, Z4, Z4
-	KMOVW        2(CX), K2
-	VBLENDMPS    Z4, Z20, K2, Z4
-	VMOVUPS      Z4, 64(AX)
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       128(AX), Z12, Z0
-	VMULPS       192(AX), Z12, Z4
-	VMULPS       Z0, Z0, Z1
-	VMULPS       Z4, Z4, Z5
-	VMINPS       shapedConstants<>+256(SB), Z1, Z1
-	VMINPS       shapedConstants<>+256(SB), Z5, Z5
-	VMOVUPS      Z29, Z2
-	VMOVUPS      Z29, Z6
-	VADDPS       shapedConstants<>+192(SB), Z1, Z3
-	VADDPS       shapedConstants<>+192(SB), Z5, Z7
-	VFMADD213PS  Z28, Z1, Z2
-	VFMADD213PS  Z28, Z5, Z6
-	VFMADD213PS  Z27, Z1, Z2
-	VFMADD213PS  Z27, Z5, Z6
-	VFMADD213PS  shapedConstants<>+128(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+128(SB), Z5, Z7
-	VFMADD213PS  Z26, Z1, Z2
-	VFMADD213PS  Z26, Z5, Z6
-	VFMADD213PS  shapedConstants<>+64(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+64(SB), Z5, Z7
-	VFMADD213PS  Z25, Z1, Z2
-	VFMADD213PS  Z25, Z5, Z6
-	VFMADD213PS  shapedConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
-	VMINPS       Z0, Z13, Z0
-	VMINPS       Z4, Z13, Z4
-	VMAXPS       Z0, Z14, Z0
-	VMAXPS       Z4, Z14, Z4
-	VPANDD       (DX), Z21, Z1
-	VADDPS       Z1, Z0, Z0
-	KMOVW        4(CX), K1
-	VBLENDMPS    Z0, Z20, K1, Z0
-	VMOVUPS      Z0, 128(AX)
-	VMAXPS       Z16, Z0, Z16
-	VPANDD       64(DX), Z21, Z5
-	VADDPS       Z5, Z4, Z4
-	KMOVW        6(CX), K2
-	VBLENDMPS    Z4, Z20, K2, Z4
-	VMOVUPS      Z4, 192(AX)
-	VMAXPS       Z17, Z4, Z17
-	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000080, DX
-	ADDQ         $0x08, CX
-	DECQ         R15
-	JNZ          rows13
-	JMP          end
+	VMULPS      (AX), Z12, Z0
+	VMULPS      64(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      shapedConstants<>+256(SB), Z1, Z1
+	VMINPS      shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      shapedConstants<>+192(SB), Z1, Z3
+	VADDPS      shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+0(SB), Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VPSLLD      $0x10, (DX), Z1
+	VADDPS      Z1, Z0, Z0
+	KMOVW       (CX), K1
+	VBLENDMPS   Z0, Z20, K1, Z0
+	VMOVUPS     Z0, (AX)
+	VMAXPS      Z8, Z0, Z8
+	VPSLLD      $0x10, 64(DX), Z5
+	VADDPS      Z5, Z4, Z4
+	KMOVW       2(CX), K2
+	VBLENDMPS   Z4, Z20, K2, Z4
+	VMOVUPS     Z4, 64(AX)
+	VMAXPS      Z9, Z4, Z9
+	VMULPS      128(AX), Z12, Z0
+	VMULPS      192(AX), Z12, Z4
+	VMULPS      Z0, Z0, Z1
+	VMULPS      Z4, Z4, Z5
+	VMINPS      shapedConstants<>+256(SB), Z1, Z1
+	VMINPS      shapedConstants<>+256(SB), Z5, Z5
+	VMOVUPS     Z29, Z2
+	VMOVUPS     Z29, Z6
+	VADDPS      shapedConstants<>+192(SB), Z1, Z3
+	VADDPS      shapedConstants<>+192(SB), Z5, Z7
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z28, Z5, Z6
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z27, Z5, Z6
+	VFMADD213PS shapedConstants<>+128(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+128(SB), Z5, Z7
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z26, Z5, Z6
+	VFMADD213PS shapedConstants<>+64(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+64(SB), Z5, Z7
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z25, Z5, Z6
+	VFMADD213PS shapedConstants<>+0(SB), Z1, Z3
+	VFMADD213PS shapedConstants<>+0(SB), Z5, Z7
+	VMULPS      Z2, Z0, Z0
+	VMULPS      Z6, Z4, Z4
+	VDIVPS      Z3, Z0, Z0
+	VDIVPS      Z7, Z4, Z4
+	VMINPS      Z0, Z13, Z0
+	VMINPS      Z4, Z13, Z4
+	VMAXPS      Z0, Z14, Z0
+	VMAXPS      Z4, Z14, Z4
+	VPANDD      (DX), Z21, Z1
+	VADDPS      Z1, Z0, Z0
+	KMOVW       4(CX), K1
+	VBLENDMPS   Z0, Z20, K1, Z0
+	VMOVUPS     Z0, 128(AX)
+	VMAXPS      Z16, Z0, Z16
+	VPANDD      64(DX), Z21, Z5
+	VADDPS      Z5, Z4, Z4
+	KMOVW       6(CX), K2
+	VBLENDMPS   Z4, Z20, K2, Z4
+	VMOVUPS     Z4, 192(AX)
+	VMAXPS      Z17, Z4, Z17
+	ADDQ        $0x00000100, AX
+	ADDQ        $0x00000080, DX
+	ADDQ        $0x08, CX
+	DECQ        R15
+	JNZ         rows13
+	JMP         end
 
 has1of2:
 	TESTQ $0x00000004, R14
@@ -1259,14 +1211,8 @@ rows3:
 	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
 	VMULPS       Z2, Z0, Z0
 	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
 	VMINPS       Z0, Z13, Z0
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
@@ -1307,14 +1253,8 @@ rows3:
 	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
 	VMULPS       Z2, Z0, Z0
 	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
 	VMINPS       Z0, Z13, Z0
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
@@ -1362,14 +1302,8 @@ rows11:
 	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
 	VMULPS       Z2, Z0, Z0
 	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
 	VMINPS       Z0, Z13, Z0
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
@@ -1414,14 +1348,8 @@ rows11:
 	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
 	VMULPS       Z2, Z0, Z0
 	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
 	VMINPS       Z0, Z13, Z0
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
@@ -1477,14 +1405,8 @@ rows7:
 	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
 	VMULPS       Z2, Z0, Z0
 	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
 	VMINPS       Z0, Z13, Z0
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
@@ -1529,14 +1451,8 @@ rows7:
 	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
 	VMULPS       Z2, Z0, Z0
 	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
 	VMINPS       Z0, Z13, Z0
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
@@ -1589,14 +1505,8 @@ rows15:
 	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
 	VMULPS       Z2, Z0, Z0
 	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
 	VMINPS       Z0, Z13, Z0
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
@@ -1645,14 +1555,8 @@ rows15:
 	VFMADD213PS  shapedConstants<>+0(SB), Z5, Z7
 	VMULPS       Z2, Z0, Z0
 	VMULPS       Z6, Z4, Z4
-	VRCP14PS     Z3, Z1
-	VRCP14PS     Z7, Z5
-	VFNMADD213PS shapedOne<>+0(SB), Z1, Z3
-	VFNMADD213PS shapedOne<>+0(SB), Z5, Z7
-	VFMADD231PS  Z1, Z3, Z1
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z1, Z0, Z0
-	VMULPS       Z5, Z4, Z4
+	VDIVPS       Z3, Z0, Z0
+	VDIVPS       Z7, Z4, Z4
 	VMINPS       Z0, Z13, Z0
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
@@ -1774,24 +1678,6 @@ finish:
 	VZEROUPPER
 	RET
 
-DATA shapedOne<>+0(SB)/4, $0x3f800000
-DATA shapedOne<>+4(SB)/4, $0x3f800000
-DATA shapedOne<>+8(SB)/4, $0x3f800000
-DATA shapedOne<>+12(SB)/4, $0x3f800000
-DATA shapedOne<>+16(SB)/4, $0x3f800000
-DATA shapedOne<>+20(SB)/4, $0x3f800000
-DATA shapedOne<>+24(SB)/4, $0x3f800000
-DATA shapedOne<>+28(SB)/4, $0x3f800000
-DATA shapedOne<>+32(SB)/4, $0x3f800000
-DATA shapedOne<>+36(SB)/4, $0x3f800000
-DATA shapedOne<>+40(SB)/4, $0x3f800000
-DATA shapedOne<>+44(SB)/4, $0x3f800000
-DATA shapedOne<>+48(SB)/4, $0x3f800000
-DATA shapedOne<>+52(SB)/4, $0x3f800000
-DATA shapedOne<>+56(SB)/4, $0x3f800000
-DATA shapedOne<>+60(SB)/4, $0x3f800000
-GLOBL shapedOne<>(SB), RODATA|NOPTR, $64
-
 DATA shapedConstants<>+0(SB)/4, $0x419a12d5
 DATA shapedConstants<>+4(SB)/4, $0x419a12d5
 DATA shapedConstants<>+8(SB)/4, $0x419a12d5
@@ -1873,6 +1759,24 @@ DATA shapedConstants<>+308(SB)/4, $0x40b48000
 DATA shapedConstants<>+312(SB)/4, $0x40b48000
 DATA shapedConstants<>+316(SB)/4, $0x40b48000
 GLOBL shapedConstants<>(SB), RODATA|NOPTR, $320
+
+DATA shapedOne<>+0(SB)/4, $0x3f800000
+DATA shapedOne<>+4(SB)/4, $0x3f800000
+DATA shapedOne<>+8(SB)/4, $0x3f800000
+DATA shapedOne<>+12(SB)/4, $0x3f800000
+DATA shapedOne<>+16(SB)/4, $0x3f800000
+DATA shapedOne<>+20(SB)/4, $0x3f800000
+DATA shapedOne<>+24(SB)/4, $0x3f800000
+DATA shapedOne<>+28(SB)/4, $0x3f800000
+DATA shapedOne<>+32(SB)/4, $0x3f800000
+DATA shapedOne<>+36(SB)/4, $0x3f800000
+DATA shapedOne<>+40(SB)/4, $0x3f800000
+DATA shapedOne<>+44(SB)/4, $0x3f800000
+DATA shapedOne<>+48(SB)/4, $0x3f800000
+DATA shapedOne<>+52(SB)/4, $0x3f800000
+DATA shapedOne<>+56(SB)/4, $0x3f800000
+DATA shapedOne<>+60(SB)/4, $0x3f800000
+GLOBL shapedOne<>(SB), RODATA|NOPTR, $64
 
 // func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 // Requires: AMXBF16, AVX, AVX512F, SSE
@@ -2409,97 +2313,97 @@ group:
 	MOVL            DI, 92(SP)
 	VPXORD.BCST     80(SP), Z28, Z0
 	VPMULUDQ        Z10, Z0, Z0
-	VPSRLQ          $0x20, Z0, Z1
+	VMOVSHDUP       Z0, Z1
 	VPXORD.BCST     84(SP), Z1, Z1
 	VPXORD.BCST     88(SP), Z24, Z2
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
-	VPSRLQ          $0x20, Z2, Z8
+	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
-	VPSRLQ          $0x20, Z1, Z3
+	VMOVSHDUP       Z1, Z3
 	VPXORD.BCST     92(SP), Z3, Z3
 	VPXORD.BCST     80(SP), Z29, Z4
 	VPMULUDQ        Z10, Z4, Z4
-	VPSRLQ          $0x20, Z4, Z5
+	VMOVSHDUP       Z4, Z5
 	VPXORD.BCST     84(SP), Z5, Z5
 	VPXORD.BCST     88(SP), Z25, Z6
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
-	VPSRLQ          $0x20, Z6, Z8
+	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
-	VPSRLQ          $0x20, Z5, Z7
+	VMOVSHDUP       Z5, Z7
 	VPXORD.BCST     92(SP), Z7, Z7
 	VPMULUDQ        Z9, Z0, Z0
 	VPMULUDQ        Z10, Z3, Z3
-	VPSRLQ          $0x20, Z3, Z8
+	VMOVSHDUP       Z3, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
-	VPSRLQ          $0x20, Z0, Z8
+	VMOVSHDUP       Z0, Z8
 	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
-	VPSRLQ          $0x20, Z7, Z8
+	VMOVSHDUP       Z7, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
-	VPSRLQ          $0x20, Z4, Z8
+	VMOVSHDUP       Z4, Z8
 	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
-	VPSRLQ          $0x20, Z1, Z8
+	VMOVSHDUP       Z1, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
-	VPSRLQ          $0x20, Z2, Z8
+	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
-	VPSRLQ          $0x20, Z5, Z8
+	VMOVSHDUP       Z5, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
-	VPSRLQ          $0x20, Z6, Z8
+	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
 	VPMULUDQ        Z9, Z3, Z3
 	VPMULUDQ        Z10, Z0, Z0
-	VPSRLQ          $0x20, Z0, Z8
+	VMOVSHDUP       Z0, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
-	VPSRLQ          $0x20, Z3, Z8
+	VMOVSHDUP       Z3, Z8
 	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
 	VPMULUDQ        Z9, Z7, Z7
 	VPMULUDQ        Z10, Z4, Z4
-	VPSRLQ          $0x20, Z4, Z8
+	VMOVSHDUP       Z4, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
-	VPSRLQ          $0x20, Z7, Z8
+	VMOVSHDUP       Z7, Z8
 	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
-	VPSRLQ          $0x20, Z2, Z8
+	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
-	VPSRLQ          $0x20, Z1, Z8
+	VMOVSHDUP       Z1, Z8
 	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
-	VPSRLQ          $0x20, Z6, Z8
+	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
-	VPSRLQ          $0x20, Z5, Z8
+	VMOVSHDUP       Z5, Z8
 	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
 	VPMULUDQ        Z9, Z0, Z0
 	VPMULUDQ        Z10, Z3, Z3
-	VPSRLQ          $0x20, Z3, Z8
+	VMOVSHDUP       Z3, Z8
 	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
-	VPSRLQ          $0x20, Z0, Z8
+	VMOVSHDUP       Z0, Z8
 	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
-	VPSRLQ          $0x20, Z7, Z8
+	VMOVSHDUP       Z7, Z8
 	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
-	VPSRLQ          $0x20, Z4, Z8
+	VMOVSHDUP       Z4, Z8
 	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
-	VPSRLQ          $0x20, Z1, Z8
+	VMOVSHDUP       Z1, Z8
 	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
-	VPSRLQ          $0x20, Z2, Z8
+	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
-	VPSRLQ          $0x20, Z5, Z8
+	VMOVSHDUP       Z5, Z8
 	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
-	VPSRLQ          $0x20, Z6, Z8
+	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
 	VMOVSLDUP       Z7, K1, Z3
 	VPCMPUD         $0x01, Z11, Z3, K2
@@ -2519,97 +2423,97 @@ group:
 	VMOVDQU32       Z8, 128(DX)
 	VPXORD.BCST     80(SP), Z30, Z0
 	VPMULUDQ        Z10, Z0, Z0
-	VPSRLQ          $0x20, Z0, Z1
+	VMOVSHDUP       Z0, Z1
 	VPXORD.BCST     84(SP), Z1, Z1
 	VPXORD.BCST     88(SP), Z26, Z2
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
-	VPSRLQ          $0x20, Z2, Z8
+	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
-	VPSRLQ          $0x20, Z1, Z3
+	VMOVSHDUP       Z1, Z3
 	VPXORD.BCST     92(SP), Z3, Z3
 	VPXORD.BCST     80(SP), Z31, Z4
 	VPMULUDQ        Z10, Z4, Z4
-	VPSRLQ          $0x20, Z4, Z5
+	VMOVSHDUP       Z4, Z5
 	VPXORD.BCST     84(SP), Z5, Z5
 	VPXORD.BCST     88(SP), Z27, Z6
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
-	VPSRLQ          $0x20, Z6, Z8
+	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
-	VPSRLQ          $0x20, Z5, Z7
+	VMOVSHDUP       Z5, Z7
 	VPXORD.BCST     92(SP), Z7, Z7
 	VPMULUDQ        Z9, Z0, Z0
 	VPMULUDQ        Z10, Z3, Z3
-	VPSRLQ          $0x20, Z3, Z8
+	VMOVSHDUP       Z3, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
-	VPSRLQ          $0x20, Z0, Z8
+	VMOVSHDUP       Z0, Z8
 	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
-	VPSRLQ          $0x20, Z7, Z8
+	VMOVSHDUP       Z7, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
-	VPSRLQ          $0x20, Z4, Z8
+	VMOVSHDUP       Z4, Z8
 	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
-	VPSRLQ          $0x20, Z1, Z8
+	VMOVSHDUP       Z1, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
-	VPSRLQ          $0x20, Z2, Z8
+	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
-	VPSRLQ          $0x20, Z5, Z8
+	VMOVSHDUP       Z5, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
-	VPSRLQ          $0x20, Z6, Z8
+	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
 	VPMULUDQ        Z9, Z3, Z3
 	VPMULUDQ        Z10, Z0, Z0
-	VPSRLQ          $0x20, Z0, Z8
+	VMOVSHDUP       Z0, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
-	VPSRLQ          $0x20, Z3, Z8
+	VMOVSHDUP       Z3, Z8
 	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
 	VPMULUDQ        Z9, Z7, Z7
 	VPMULUDQ        Z10, Z4, Z4
-	VPSRLQ          $0x20, Z4, Z8
+	VMOVSHDUP       Z4, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
-	VPSRLQ          $0x20, Z7, Z8
+	VMOVSHDUP       Z7, Z8
 	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
-	VPSRLQ          $0x20, Z2, Z8
+	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
-	VPSRLQ          $0x20, Z1, Z8
+	VMOVSHDUP       Z1, Z8
 	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
-	VPSRLQ          $0x20, Z6, Z8
+	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
-	VPSRLQ          $0x20, Z5, Z8
+	VMOVSHDUP       Z5, Z8
 	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
 	VPMULUDQ        Z9, Z0, Z0
 	VPMULUDQ        Z10, Z3, Z3
-	VPSRLQ          $0x20, Z3, Z8
+	VMOVSHDUP       Z3, Z8
 	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
-	VPSRLQ          $0x20, Z0, Z8
+	VMOVSHDUP       Z0, Z8
 	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
-	VPSRLQ          $0x20, Z7, Z8
+	VMOVSHDUP       Z7, Z8
 	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
-	VPSRLQ          $0x20, Z4, Z8
+	VMOVSHDUP       Z4, Z8
 	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
-	VPSRLQ          $0x20, Z1, Z8
+	VMOVSHDUP       Z1, Z8
 	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
-	VPSRLQ          $0x20, Z2, Z8
+	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
-	VPSRLQ          $0x20, Z5, Z8
+	VMOVSHDUP       Z5, Z8
 	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
-	VPSRLQ          $0x20, Z6, Z8
+	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
 	VMOVSLDUP       Z7, K1, Z3
 	VPCMPUD         $0x01, Z11, Z3, K2

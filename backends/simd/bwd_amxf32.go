@@ -54,7 +54,8 @@ func bwdAMXF32Cost(c *flashkit.Call) time.Duration {
 func bwdAMXF32Times(c *flashkit.Call) [3]timedPhase {
 	pl := newPlan(c)
 	tile, block := bwdAMXF32Plan(pl)
-	return bwdPlanePace.backward(c, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
+	pace := crowded(bwdPlanePace, pl.workers)
+	return pace.backward(c, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
 }
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.

@@ -140,7 +140,7 @@ func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, edge, hi
 	at := from - x.lo
 	k, v, wild := x.k.part(at, keys), x.v.part(at, keys), x.k.wild || t.rows.wild
 	masked := edge || hidden || wild || v.wild // the maximum of wild scores lacks something
-	x.setMasks(&t.laneTile, from, keys, masked, hidden)
+	x.setMasks(&t.laneTile, from, keys, edge || masked && !hidden, hidden)
 	top, _ := x.beginScores(&t.laneTile, keys, masked)
 	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, top)
 	if wild {

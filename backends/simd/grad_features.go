@@ -138,15 +138,28 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 // gradients sets P and dS of n rows of a panel, from row lo of the tile and key k on, from
 // the dot products s and dp. ds may be dp.
 func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
+	isa := g.isa
+	var db *float32
+	if j.p.Score.Bias {
+		db = g.db.panel(k-x.from, lo, n)
+	}
+	uncap, kept := g.shape(j, x, k, lo, n, s)
+	isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
+	if db != nil {
+		g.db.met(j, g, x, k, lo, n)
+	}
+}
+
+// shape makes scores of the dot products s, and returns the slopes of the cap and which pairs
+// dropout keeps, or nil.
+func (g *gradScore) shape(j *job, x *keyRange, k, lo, n int, s []float32) (uncap *float32, kept *uint32) {
 	isa, row := g.isa, g.from+lo
-	var bias, lanes, uncap, db *float32
-	var kept *uint32
+	var bias, lanes *float32
 	if g.uncap != nil {
 		uncap = &g.uncap[0]
 	}
 	if j.p.Score.Bias {
 		bias = &g.bias[lo*g.biasStep+k-x.from]
-		db = g.db.panel(k-x.from, lo, n)
 	}
 	if j.p.Score.ALiBi {
 		lanes = &laneNumbers[0]
@@ -159,10 +172,7 @@ func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []flo
 		o := &j.args.Origin
 		isa.keepKeys(kept, n, o.Row+row, o.Key+k, uint32(o.Head+g.h), uint32(o.Batch+x.b), j.args.Seed, g.below)
 	}
-	isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
-	if db != nil {
-		g.db.met(j, g, x, k, lo, n)
-	}
+	return uncap, kept
 }
 
 // again makes the same P and dS once more, the latter where dP was.

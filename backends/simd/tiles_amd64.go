@@ -55,8 +55,8 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumul
 // partsOf calls f for the parts of the block at hand that rows of the tile see. Some rows
 // do not see some keys that are at an edge of the band, or hidden by the mask.
 func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, hidden bool)) {
-	first, _ := t.seq.Keys(t.from)
-	_, last := t.seq.Keys(t.from + t.n - 1)
+	first, end := t.seq.Keys(t.from)
+	begin, last := t.seq.Keys(t.from + t.n - 1)
 	from, to := max(x.lo, first&^(tileStep-1)), min(x.hi, upToTiles(last))
 	if first >= last || from >= to {
 		return
@@ -71,6 +71,9 @@ func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, 
 		}
 		if hides == hidesNothing {
 			until, whole = wholePart(&t.seq.Seq, t.from, t.n, from, until, tileStep)
+		}
+		if hides == hidesSome {
+			whole = begin <= from && until <= end
 		}
 		if hides != hidesAll {
 			f(from, until-from, !whole, hides == hidesSome)

@@ -38,9 +38,9 @@ func (g *generator) amxForward() {
 func (g *generator) amxBackward() {
 	g.tileSums()
 	g.gradientPairs()
+	g.shapedGradients()
 	g.planeSums()
 	g.planeGradients()
-	g.adjust()
 }
 
 // amxDecode emits those of decode.

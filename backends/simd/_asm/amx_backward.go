@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 
 	. "github.com/mmcloughlin/avo/build"
@@ -118,6 +119,106 @@ func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w,
 	VBROADCASTSS(word("delta").Offset(4*i), y)
 	VSUBPS(y, x, x)
 	VMULPS_Z(x, w, K1, x)
+}
+
+// shapedGradients emits gradients of scores with features.
+func (g *generator) shapedGradients() {
+	g.arithmetic("shapedGradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)",
+		"is gradients with w[i][j]*z in p, and x[i][j] = w[i][j] * (z*dp[i][j] - delta[i]) * uncap[i][j], where z is keep if bit j",
+		"of kept[i] is set, and 0 if not. Without kept z is 1, and without uncap that is 1; one of them is given. uncap",
+		"is [2*pairs][LANES].")
+	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
+	of := map[string]GPVirtual{}
+	for _, name := range []string{"s", "dp", "masks", "lse", "delta", "kept", "uncap"} {
+		of[name] = param(name)
+	}
+	pairs := param("pairs")
+	g.exp2Constants()
+	x := gradientShape{generator: g, of: of, keep: g.registers[14], z: g.registers[15], by: g.registers[11], base2: g.registers[12], permutation: g.registers[13]}
+	floatParam("scale", x.by)
+	floatParam("keep", x.keep)
+	g.constant(math.Log2E, x.base2)
+	g.loadPairOrder(x.permutation)
+	loop := func(kept, uncap bool) {
+		label := fmt.Sprintf("pair%t%t", kept, uncap)
+		Label(label)
+		x.twoRows(dst, ds, rows, step, kept, uncap)
+		g.nextPair(of["s"], of["dp"], dst, ds, of["masks"], of["lse"], of["delta"])
+		ADDQ(Imm(8), of["kept"])
+		ADDQ(U32(uint32(2*g.rowBytes)), of["uncap"])
+		DECQ(pairs)
+		JNZ(LabelRef(label))
+		JMP(LabelRef("end"))
+	}
+	TESTQ(of["kept"], of["kept"])
+	JZ(LabelRef("pairfalsetrue"))
+	TESTQ(of["uncap"], of["uncap"])
+	JZ(LabelRef("pairtruefalse"))
+	loop(true, true)
+	loop(true, false)
+	loop(false, true)
+	Label("end")
+	g.done()
+}
+
+// A gradientShape is the operands of shapedGradients.
+type gradientShape struct {
+	*generator
+
+	of                     map[string]GPVirtual
+	keep, z                VecPhysical
+	by, base2, permutation VecPhysical
+}
+
+// twoRows emits the gradients of two rows, and their pairs.
+func (g *gradientShape) twoRows(dst, ds, rows, step GPVirtual, kept, uncap bool) {
+	w, x, y := [2][]VecPhysical{g.registers[0:2], g.registers[2:4]}, [2][]VecPhysical{g.registers[4:6], g.registers[6:8]}, g.registers[10]
+	for i := range 2 {
+		for v := range vectors {
+			g.rowOf(i, v, w[i][v], x[i][v], kept, uncap)
+		}
+		VCVTNE2PS2BF16(x[i][0], x[i][1], y)
+		VMOVDQU32(y, Mem{Base: rows})
+		ADDQ(step, rows)
+	}
+	for v := range vectors {
+		for _, z := range []struct {
+			from [2][]VecPhysical
+			to   GPVirtual
+		}{{w, dst}, {x, ds}} {
+			VCVTNE2PS2BF16(z.from[0][v], z.from[1][v], y)
+			VPERMW(y, g.permutation, y)
+			VMOVDQU32(y, g.part(Mem{Base: z.to}, v))
+		}
+	}
+}
+
+// rowOf is rowGradient with features.
+func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, uncap bool) {
+	vector := func(name string) Mem { return g.part(Mem{Base: g.of[name], Disp: i * g.rowBytes}, v) }
+	word := func(name string) Mem { return Mem{Base: g.of[name], Disp: 4 * i} }
+	n, p, y := g.registers[8], g.registers[9], g.registers[10]
+	VMOVUPS(vector("s"), w)
+	VBROADCASTSS(word("lse"), y)
+	VFMSUB213PS(y, g.by, w)
+	VMULPS(g.base2, w, w) // after the difference, so that large scores lose nothing
+	KMOVW(word("masks").Offset(2*v), K1)
+	g.exp2Masked(w, n, p, K1)
+	VMOVUPS(vector("dp"), x)
+	if kept {
+		KMOVW(word("kept").Offset(2*v), K2)
+		VMOVAPS_Z(g.keep, K2, g.z)
+		VMULPS(g.z, x, x)
+	}
+	VBROADCASTSS(word("delta"), y)
+	VSUBPS(y, x, x)
+	VMULPS_Z(x, w, K1, x)
+	if uncap {
+		VMULPS_Z(vector("uncap"), x, K1, x)
+	}
+	if kept {
+		VMULPS(g.z, w, w)
+	}
 }
 
 // nextPair moves on to the next two rows.

@@ -127,7 +127,7 @@ func (a *shaper) begin() {
 	floatParam("scale", a.scale)
 	g.constant(float32(math.Inf(-1)), a.lowest)
 	g.word(0xffff0000, a.upper)
-	a.one, a.abs, a.unit = r[30], r[31], a.everyLane("shapedOne", floatBits(1))
+	a.one, a.abs = r[30], r[31]
 	g.constant(2, r[30])
 	g.word(0x7fffffff, r[31])
 	a.features(t)
@@ -166,7 +166,7 @@ func (a *shaper) features(kind GPVirtual) {
 	a.lanesConstants(lanes)
 	for v, z := range a.odd[1] {
 		VMOVAPS(a.away[v], z)
-		VADDPS(a.unit, z, z)
+		VADDPS(a.everyLane("shapedOne", floatBits(1)), z, z)
 	}
 	Label("level")
 }

@@ -194,7 +194,7 @@ func (x *philox) keyWords(group GPVirtual) {
 func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2, high, c[0])
 	VPMULUDQ(x.m1, c[0], c[0])
-	VPSRLQ(Imm(32), c[0], c[1])
+	x.upper(c[0], c[1])
 	x.xor(wordC0Third, c[1], c[1])
 	x.xor(wordC2Third, product, c[2])
 	x.fourth(c)

@@ -94,7 +94,6 @@ func (g *generator) newAdjuster() *adjuster {
 			*to = g.everyLane("adjustConstants", constants).Offset(i * g.vectorBytes)
 		}
 	}
-	a.unit = a.one
 	top := param("top")
 	for v, z := range a.top {
 		VMOVUPS(g.part(Mem{Base: top}, v), z)
@@ -275,23 +274,9 @@ func (a *adjuster) tanhOf(score func(v int) Mem) {
 		}
 	}
 	each(func(_ int, w adjustment) { VMULPS(w.p, w.z, w.z) })
-	a.divide()
+	each(func(_ int, w adjustment) { VDIVPS(w.q, w.z, w.z) })
 	each(func(_ int, w adjustment) { VMINPS(w.z, a.cap, w.z) }) // in this order it returns z when z is NaN
 	each(func(_ int, w adjustment) { VMAXPS(w.z, a.low, w.z) })
-}
-
-// divide emits z /= q, for a q that is neither small nor large. Processors with AMX divide vectors
-// slowly. There it is a product with 1/q: of 14 bits at first, and a step of Newton's.
-func (a *adjuster) divide() {
-	each := a.each
-	if a.suffix != "AMXBF16" {
-		each(func(_ int, w adjustment) { VDIVPS(w.q, w.z, w.z) })
-		return
-	}
-	each(func(_ int, w adjustment) { VRCP14PS(w.q, w.u) })
-	each(func(_ int, w adjustment) { VFNMADD213PS(a.unit, w.u, w.q) })
-	each(func(_ int, w adjustment) { VFMADD231PS(w.u, w.q, w.u) })
-	each(func(_ int, w adjustment) { VMULPS(w.u, w.z, w.z) })
 }
 
 // storeUncap stores the derivative 1-t^2 of a row's caps, t = tanh(x), as exp(-2|x|) (1+|t|)^2:

@@ -153,14 +153,24 @@ func (g *generator) xorVectors(x, y, z VecPhysical) {
 // computed side by side: one alone waits for its own results.
 type counter [4]VecPhysical
 
+// upper sets the lower halves of z's lanes to the upper ones of y's. Processors with AMX shift on one
+// port, and shuffle on another.
+func (x *philox) upper(y, z VecPhysical) {
+	if x.suffix == "AMXBF16" {
+		VMOVSHDUP(y, z)
+		return
+	}
+	VPSRLQ(Imm(32), y, z)
+}
+
 // fourth does round 4 with c1, c0 and c2 in c, whose c3 has no place of its own: it is left
 // to be added to c[3], with the key.
 func (x *philox) fourth(c counter) {
 	VPMULUDQ(x.m0, c[1], c[1])
 	VPMULUDQ(x.m1, c[2], c[2])
-	VPSRLQ(Imm(32), c[2], x.t)
+	x.upper(c[2], x.t)
 	x.xorBoth(wordK0+3, x.t, c[0])
-	VPSRLQ(Imm(32), c[1], c[3])
+	x.upper(c[1], c[3])
 }
 
 // rest does the rounds after the fourth, and turns counters so that words are in order.
@@ -172,9 +182,9 @@ func (x *philox) rest(counters []counter) {
 		for i, c := range counters {
 			VPMULUDQ(x.m0, c[0], c[0])
 			VPMULUDQ(x.m1, c[2], c[2])
-			VPSRLQ(Imm(32), c[2], x.t)
+			x.upper(c[2], x.t)
 			x.xorBoth(wordK0+r, x.t, c[1])
-			VPSRLQ(Imm(32), c[0], x.t)
+			x.upper(c[0], x.t)
 			x.xorBoth(wordK1+r, x.t, c[3])
 			counters[i] = counter{c[1], c[2], c[3], c[0]}
 		}
