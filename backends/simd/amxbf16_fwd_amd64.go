@@ -11,8 +11,8 @@ package simd
 //go:noescape
 func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32)
 
-// shapedScoresAMXBF16 sets s[j][i] as scores and adjust do one after the other, for keys rows of K, which are even; bias is in pairs,
-// [keys/2][32]. If there are masks, it sets s[j][i] to -Inf where bit i of masks[j] is clear. Without all of softcap, bias and
+// shapedScoresAMXBF16 sets s[j][i] as scores and adjust do one after the other, for keys rows of K, and what fills them to an even number. bias is in
+// pairs, [keys/2][32]. If there are masks, it sets s[j][i] to -Inf where bit i of masks[j] is clear. Without all of softcap, bias and
 // lanes scores are not scaled. It raises top[i] to the largest of the scores, leaving out NaN.
 //
 //go:noescape

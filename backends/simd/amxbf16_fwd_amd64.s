@@ -260,11 +260,22 @@ GLOBL tileShape<>(SB), RODATA|NOPTR, $64
 
 // func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
 // Requires: AMXBF16, AVX, AVX512DQ, AVX512F, CMOV, SSE
-TEXT ·shapedScoresAMXBF16(SB), NOSPLIT, $48-96
-	STMXCSR (SP)
-	MOVL    $0x00009fc0, 4(SP)
-	LDMXCSR 4(SP)
-	LEAQ    tileShape<>+0(SB), R11
+TEXT ·shapedScoresAMXBF16(SB), NOSPLIT, $56-96
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVL         $0xff800000, AX
+	VPBROADCASTD AX, Z20
+	MOVL         $0xffff0000, AX
+	VPBROADCASTD AX, Z21
+	MOVQ         top+48(FP), AX
+	VMOVUPS      (AX), Z8
+	VMOVAPS      Z8, Z16
+	VMOVUPS      64(AX), Z9
+	VMOVAPS      Z9, Z17
+	MOVQ         masks+56(FP), SI
+	MOVQ         bias+72(FP), R14
+	LEAQ         tileShape<>+0(SB), R11
 
 	// LDTILECFG (R11)
 	BYTE         $0xc4
@@ -280,7 +291,7 @@ TEXT ·shapedScoresAMXBF16(SB), NOSPLIT, $48-96
 	MOVQ         AX, 8(SP)
 	MOVQ         keys+40(FP), AX
 	MOVQ         AX, 16(SP)
-	MOVQ         $0x00000000, AX
+	XORQ         AX, AX
 	MOVQ         AX, 24(SP)
 	MOVQ         words+32(FP), CX
 	SHRQ         $0x04, CX
@@ -288,34 +299,25 @@ TEXT ·shapedScoresAMXBF16(SB), NOSPLIT, $48-96
 	XORQ         DX, DX
 	DIVQ         CX
 	MOVQ         AX, 32(SP)
-	MOVQ         top+48(FP), AX
-	VMOVUPS      (AX), Z8
-	VMOVAPS      Z8, Z16
-	VMOVUPS      64(AX), Z9
-	VMOVAPS      Z9, Z17
 	VBROADCASTSS scale+64(FP), Z12
-	MOVL         $0xff800000, AX
-	VPBROADCASTD AX, Z20
-	MOVL         $0xffff0000, AX
-	VPBROADCASTD AX, Z21
 	MOVL         $0x40000000, AX
-	VPBROADCASTD AX, Z30
+	VPBROADCASTD AX, Z22
 	MOVL         $0x7fffffff, AX
 	VPBROADCASTD AX, Z31
-	MOVQ         $0x00000000, AX
+	XORQ         AX, AX
 	CMPQ         lanes+80(FP), $0x00
 	JE           nolanes
-	ORQ          $0x00000002, AX
+	ORQ          $0x02, AX
 
 nolanes:
 	CMPQ bias+72(FP), $0x00
 	JE   nobias
-	ORQ  $0x00000004, AX
+	ORQ  $0x04, AX
 
 nobias:
 	CMPQ masks+56(FP), $0x00
 	JE   nomasks
-	ORQ  $0x00000008, AX
+	ORQ  $0x08, AX
 
 nomasks:
 	MOVL         softcap+68(FP), CX
@@ -379,18 +381,14 @@ nosoftcap:
 	VBROADCASTSS at+92(FP), Z0
 	VSUBPS       (AX), Z0, Z10
 	VSUBPS       64(AX), Z0, Z11
-	VMOVAPS      Z10, Z18
-	VADDPS       shapedOne<>+0(SB), Z18, Z18
-	VMOVAPS      Z11, Z19
-	VADDPS       shapedOne<>+0(SB), Z19, Z19
+	VADDPS       shapedOne<>+0(SB), Z10, Z18
+	VADDPS       shapedOne<>+0(SB), Z11, Z19
 
 level:
 	MOVQ s+0(FP), DI
 	LEAQ (DI)(R13*8), BX
 	LEAQ (BX)(R13*8), BX
 	MOVQ s+0(FP), AX
-	MOVQ masks+56(FP), CX
-	MOVQ bias+72(FP), DX
 
 panel:
 	MOVQ 8(SP), R8
@@ -425,8 +423,8 @@ panel:
 	BYTE $0x7b
 	BYTE $0x49
 	BYTE $0xd8
-	MOVQ words+32(FP), SI
-	SHRQ $0x04, SI
+	MOVQ words+32(FP), CX
+	SHRQ $0x04, CX
 
 step:
 	// TILELOADD 0(R11)(R12*1), T4
@@ -508,30 +506,30 @@ step:
 	ADDQ $0x40, R9
 	LEAQ (R11)(R12*8), R11
 	LEAQ (R11)(R12*8), R11
-	DECQ SI
+	DECQ CX
 
 rows:
-	MOVQ  24(SP), R14
-	MOVQ  R14, R15
-	TESTQ SI, SI
+	MOVQ  24(SP), DX
+	MOVQ  DX, R15
+	TESTQ CX, CX
 	JZ    some
 	CMPQ  R15, 32(SP)
 	JLE   some
 	MOVQ  32(SP), R15
 
 some:
-	SUBQ  R15, R14
-	MOVQ  R14, 24(SP)
+	SUBQ  R15, DX
+	MOVQ  DX, 24(SP)
 	TESTQ R15, R15
-	JZ    end
-	MOVQ  40(SP), R14
-	TESTQ $0x00000001, R14
+	JZ    taken
+	MOVQ  40(SP), DX
+	TESTQ $0x00000001, DX
 	JNZ   has0of1
-	TESTQ $0x00000002, R14
+	TESTQ $0x00000002, DX
 	JNZ   has0of2
-	TESTQ $0x00000004, R14
+	TESTQ $0x00000004, DX
 	JNZ   has0of4
-	TESTQ $0x00000008, R14
+	TESTQ $0x00000008, DX
 	JNZ   has0of8
 
 rows0:
@@ -550,278 +548,278 @@ rows0:
 	ADDQ    $0x00000100, AX
 	DECQ    R15
 	JNZ     rows0
-	JMP     end
+	JMP     taken
 
 has0of8:
 rows8:
 	VMOVUPS   (AX), Z0
-	KMOVW     (CX), K1
+	KMOVW     (SI), K1
 	VBLENDMPS Z0, Z20, K1, Z0
 	VMOVUPS   Z0, (AX)
 	VMAXPS    Z8, Z0, Z8
 	VMOVUPS   64(AX), Z4
-	KMOVW     2(CX), K2
+	KMOVW     2(SI), K2
 	VBLENDMPS Z4, Z20, K2, Z4
 	VMOVUPS   Z4, 64(AX)
 	VMAXPS    Z9, Z4, Z9
 	VMOVUPS   128(AX), Z0
-	KMOVW     4(CX), K1
+	KMOVW     4(SI), K1
 	VBLENDMPS Z0, Z20, K1, Z0
 	VMOVUPS   Z0, 128(AX)
 	VMAXPS    Z16, Z0, Z16
 	VMOVUPS   192(AX), Z4
-	KMOVW     6(CX), K2
+	KMOVW     6(SI), K2
 	VBLENDMPS Z4, Z20, K2, Z4
 	VMOVUPS   Z4, 192(AX)
 	VMAXPS    Z17, Z4, Z17
 	ADDQ      $0x00000100, AX
-	ADDQ      $0x08, CX
+	ADDQ      $0x08, SI
 	DECQ      R15
 	JNZ       rows8
-	JMP       end
+	JMP       taken
 
 has0of4:
-	TESTQ $0x00000008, R14
+	TESTQ $0x00000008, DX
 	JNZ   has4of8
 
 rows4:
-	VPSLLD      $0x10, (DX), Z1
+	VPSLLD      $0x10, (R14), Z1
 	VMOVAPS     Z1, Z0
 	VFMADD231PS (AX), Z12, Z0
 	VMOVUPS     Z0, (AX)
 	VMAXPS      Z8, Z0, Z8
-	VPSLLD      $0x10, 64(DX), Z5
+	VPSLLD      $0x10, 64(R14), Z5
 	VMOVAPS     Z5, Z4
 	VFMADD231PS 64(AX), Z12, Z4
 	VMOVUPS     Z4, 64(AX)
 	VMAXPS      Z9, Z4, Z9
-	VPANDD      (DX), Z21, Z1
+	VPANDD      (R14), Z21, Z1
 	VMOVAPS     Z1, Z0
 	VFMADD231PS 128(AX), Z12, Z0
 	VMOVUPS     Z0, 128(AX)
 	VMAXPS      Z16, Z0, Z16
-	VPANDD      64(DX), Z21, Z5
+	VPANDD      64(R14), Z21, Z5
 	VMOVAPS     Z5, Z4
 	VFMADD231PS 192(AX), Z12, Z4
 	VMOVUPS     Z4, 192(AX)
 	VMAXPS      Z17, Z4, Z17
 	ADDQ        $0x00000100, AX
-	ADDQ        $0x00000080, DX
+	ADDQ        $0x00000080, R14
 	DECQ        R15
 	JNZ         rows4
-	JMP         end
+	JMP         taken
 
 has4of8:
 rows12:
-	VPSLLD      $0x10, (DX), Z1
+	VPSLLD      $0x10, (R14), Z1
 	VMOVAPS     Z1, Z0
 	VFMADD231PS (AX), Z12, Z0
-	KMOVW       (CX), K1
+	KMOVW       (SI), K1
 	VBLENDMPS   Z0, Z20, K1, Z0
 	VMOVUPS     Z0, (AX)
 	VMAXPS      Z8, Z0, Z8
-	VPSLLD      $0x10, 64(DX), Z5
+	VPSLLD      $0x10, 64(R14), Z5
 	VMOVAPS     Z5, Z4
 	VFMADD231PS 64(AX), Z12, Z4
-	KMOVW       2(CX), K2
+	KMOVW       2(SI), K2
 	VBLENDMPS   Z4, Z20, K2, Z4
 	VMOVUPS     Z4, 64(AX)
 	VMAXPS      Z9, Z4, Z9
-	VPANDD      (DX), Z21, Z1
+	VPANDD      (R14), Z21, Z1
 	VMOVAPS     Z1, Z0
 	VFMADD231PS 128(AX), Z12, Z0
-	KMOVW       4(CX), K1
+	KMOVW       4(SI), K1
 	VBLENDMPS   Z0, Z20, K1, Z0
 	VMOVUPS     Z0, 128(AX)
 	VMAXPS      Z16, Z0, Z16
-	VPANDD      64(DX), Z21, Z5
+	VPANDD      64(R14), Z21, Z5
 	VMOVAPS     Z5, Z4
 	VFMADD231PS 192(AX), Z12, Z4
-	KMOVW       6(CX), K2
+	KMOVW       6(SI), K2
 	VBLENDMPS   Z4, Z20, K2, Z4
 	VMOVUPS     Z4, 192(AX)
 	VMAXPS      Z17, Z4, Z17
 	ADDQ        $0x00000100, AX
-	ADDQ        $0x00000080, DX
-	ADDQ        $0x08, CX
+	ADDQ        $0x00000080, R14
+	ADDQ        $0x08, SI
 	DECQ        R15
 	JNZ         rows12
-	JMP         end
+	JMP         taken
 
 has0of2:
-	TESTQ $0x00000004, R14
+	TESTQ $0x00000004, DX
 	JNZ   has2of4
-	TESTQ $0x00000008, R14
+	TESTQ $0x00000008, DX
 	JNZ   has2of8
 
 rows2:
 	VMULPS       (AX), Z12, Z0
 	VANDPS       Z31, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z10, Z10
+	VADDPS       Z22, Z10, Z10
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
 	VMULPS       64(AX), Z12, Z4
 	VANDPS       Z31, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z11, Z11
+	VADDPS       Z22, Z11, Z11
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
 	VMULPS       128(AX), Z12, Z0
 	VANDPS       Z31, Z18, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z18, Z18
+	VADDPS       Z22, Z18, Z18
 	VMOVUPS      Z0, 128(AX)
 	VMAXPS       Z16, Z0, Z16
 	VMULPS       192(AX), Z12, Z4
 	VANDPS       Z31, Z19, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z19, Z19
+	VADDPS       Z22, Z19, Z19
 	VMOVUPS      Z4, 192(AX)
 	VMAXPS       Z17, Z4, Z17
 	ADDQ         $0x00000100, AX
 	DECQ         R15
 	JNZ          rows2
-	JMP          end
+	JMP          taken
 
 has2of8:
 rows10:
 	VMULPS       (AX), Z12, Z0
 	VANDPS       Z31, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z10, Z10
-	KMOVW        (CX), K1
+	VADDPS       Z22, Z10, Z10
+	KMOVW        (SI), K1
 	VBLENDMPS    Z0, Z20, K1, Z0
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
 	VMULPS       64(AX), Z12, Z4
 	VANDPS       Z31, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z11, Z11
-	KMOVW        2(CX), K2
+	VADDPS       Z22, Z11, Z11
+	KMOVW        2(SI), K2
 	VBLENDMPS    Z4, Z20, K2, Z4
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
 	VMULPS       128(AX), Z12, Z0
 	VANDPS       Z31, Z18, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z18, Z18
-	KMOVW        4(CX), K1
+	VADDPS       Z22, Z18, Z18
+	KMOVW        4(SI), K1
 	VBLENDMPS    Z0, Z20, K1, Z0
 	VMOVUPS      Z0, 128(AX)
 	VMAXPS       Z16, Z0, Z16
 	VMULPS       192(AX), Z12, Z4
 	VANDPS       Z31, Z19, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z19, Z19
-	KMOVW        6(CX), K2
+	VADDPS       Z22, Z19, Z19
+	KMOVW        6(SI), K2
 	VBLENDMPS    Z4, Z20, K2, Z4
 	VMOVUPS      Z4, 192(AX)
 	VMAXPS       Z17, Z4, Z17
 	ADDQ         $0x00000100, AX
-	ADDQ         $0x08, CX
+	ADDQ         $0x08, SI
 	DECQ         R15
 	JNZ          rows10
-	JMP          end
+	JMP          taken
 
 has2of4:
-	TESTQ $0x00000008, R14
+	TESTQ $0x00000008, DX
 	JNZ   has6of8
 
 rows6:
-	VPSLLD       $0x10, (DX), Z1
+	VPSLLD       $0x10, (R14), Z1
 	VMOVAPS      Z1, Z0
 	VFMADD231PS  (AX), Z12, Z0
 	VANDPS       Z31, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z10, Z10
+	VADDPS       Z22, Z10, Z10
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
-	VPSLLD       $0x10, 64(DX), Z5
+	VPSLLD       $0x10, 64(R14), Z5
 	VMOVAPS      Z5, Z4
 	VFMADD231PS  64(AX), Z12, Z4
 	VANDPS       Z31, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z11, Z11
+	VADDPS       Z22, Z11, Z11
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
-	VPANDD       (DX), Z21, Z1
+	VPANDD       (R14), Z21, Z1
 	VMOVAPS      Z1, Z0
 	VFMADD231PS  128(AX), Z12, Z0
 	VANDPS       Z31, Z18, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z18, Z18
+	VADDPS       Z22, Z18, Z18
 	VMOVUPS      Z0, 128(AX)
 	VMAXPS       Z16, Z0, Z16
-	VPANDD       64(DX), Z21, Z5
+	VPANDD       64(R14), Z21, Z5
 	VMOVAPS      Z5, Z4
 	VFMADD231PS  192(AX), Z12, Z4
 	VANDPS       Z31, Z19, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z19, Z19
+	VADDPS       Z22, Z19, Z19
 	VMOVUPS      Z4, 192(AX)
 	VMAXPS       Z17, Z4, Z17
 	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000080, DX
+	ADDQ         $0x00000080, R14
 	DECQ         R15
 	JNZ          rows6
-	JMP          end
+	JMP          taken
 
 has6of8:
 rows14:
-	VPSLLD       $0x10, (DX), Z1
+	VPSLLD       $0x10, (R14), Z1
 	VMOVAPS      Z1, Z0
 	VFMADD231PS  (AX), Z12, Z0
 	VANDPS       Z31, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z10, Z10
-	KMOVW        (CX), K1
+	VADDPS       Z22, Z10, Z10
+	KMOVW        (SI), K1
 	VBLENDMPS    Z0, Z20, K1, Z0
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
-	VPSLLD       $0x10, 64(DX), Z5
+	VPSLLD       $0x10, 64(R14), Z5
 	VMOVAPS      Z5, Z4
 	VFMADD231PS  64(AX), Z12, Z4
 	VANDPS       Z31, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z11, Z11
-	KMOVW        2(CX), K2
+	VADDPS       Z22, Z11, Z11
+	KMOVW        2(SI), K2
 	VBLENDMPS    Z4, Z20, K2, Z4
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
-	VPANDD       (DX), Z21, Z1
+	VPANDD       (R14), Z21, Z1
 	VMOVAPS      Z1, Z0
 	VFMADD231PS  128(AX), Z12, Z0
 	VANDPS       Z31, Z18, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z18, Z18
-	KMOVW        4(CX), K1
+	VADDPS       Z22, Z18, Z18
+	KMOVW        4(SI), K1
 	VBLENDMPS    Z0, Z20, K1, Z0
 	VMOVUPS      Z0, 128(AX)
 	VMAXPS       Z16, Z0, Z16
-	VPANDD       64(DX), Z21, Z5
+	VPANDD       64(R14), Z21, Z5
 	VMOVAPS      Z5, Z4
 	VFMADD231PS  192(AX), Z12, Z4
 	VANDPS       Z31, Z19, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z19, Z19
-	KMOVW        6(CX), K2
+	VADDPS       Z22, Z19, Z19
+	KMOVW        6(SI), K2
 	VBLENDMPS    Z4, Z20, K2, Z4
 	VMOVUPS      Z4, 192(AX)
 	VMAXPS       Z17, Z4, Z17
 	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000080, DX
-	ADDQ         $0x08, CX
+	ADDQ         $0x00000080, R14
+	ADDQ         $0x08, SI
 	DECQ         R15
 	JNZ          rows14
-	JMP          end
+	JMP          taken
 
 has0of1:
-	TESTQ $0x00000002, R14
+	TESTQ $0x00000002, DX
 	JNZ   has1of2
-	TESTQ $0x00000004, R14
+	TESTQ $0x00000004, DX
 	JNZ   has1of4
-	TESTQ $0x00000008, R14
+	TESTQ $0x00000008, DX
 	JNZ   has1of8
 
 rows1:
@@ -900,7 +898,7 @@ rows1:
 	ADDQ        $0x00000100, AX
 	DECQ        R15
 	JNZ         rows1
-	JMP         end
+	JMP         taken
 
 has1of8:
 rows9:
@@ -936,11 +934,11 @@ rows9:
 	VMINPS      Z4, Z13, Z4
 	VMAXPS      Z0, Z14, Z0
 	VMAXPS      Z4, Z14, Z4
-	KMOVW       (CX), K1
+	KMOVW       (SI), K1
 	VBLENDMPS   Z0, Z20, K1, Z0
 	VMOVUPS     Z0, (AX)
 	VMAXPS      Z8, Z0, Z8
-	KMOVW       2(CX), K2
+	KMOVW       2(SI), K2
 	VBLENDMPS   Z4, Z20, K2, Z4
 	VMOVUPS     Z4, 64(AX)
 	VMAXPS      Z9, Z4, Z9
@@ -976,22 +974,22 @@ rows9:
 	VMINPS      Z4, Z13, Z4
 	VMAXPS      Z0, Z14, Z0
 	VMAXPS      Z4, Z14, Z4
-	KMOVW       4(CX), K1
+	KMOVW       4(SI), K1
 	VBLENDMPS   Z0, Z20, K1, Z0
 	VMOVUPS     Z0, 128(AX)
 	VMAXPS      Z16, Z0, Z16
-	KMOVW       6(CX), K2
+	KMOVW       6(SI), K2
 	VBLENDMPS   Z4, Z20, K2, Z4
 	VMOVUPS     Z4, 192(AX)
 	VMAXPS      Z17, Z4, Z17
 	ADDQ        $0x00000100, AX
-	ADDQ        $0x08, CX
+	ADDQ        $0x08, SI
 	DECQ        R15
 	JNZ         rows9
-	JMP         end
+	JMP         taken
 
 has1of4:
-	TESTQ $0x00000008, R14
+	TESTQ $0x00000008, DX
 	JNZ   has5of8
 
 rows5:
@@ -1027,11 +1025,11 @@ rows5:
 	VMINPS      Z4, Z13, Z4
 	VMAXPS      Z0, Z14, Z0
 	VMAXPS      Z4, Z14, Z4
-	VPSLLD      $0x10, (DX), Z1
+	VPSLLD      $0x10, (R14), Z1
 	VADDPS      Z1, Z0, Z0
 	VMOVUPS     Z0, (AX)
 	VMAXPS      Z8, Z0, Z8
-	VPSLLD      $0x10, 64(DX), Z5
+	VPSLLD      $0x10, 64(R14), Z5
 	VADDPS      Z5, Z4, Z4
 	VMOVUPS     Z4, 64(AX)
 	VMAXPS      Z9, Z4, Z9
@@ -1067,19 +1065,19 @@ rows5:
 	VMINPS      Z4, Z13, Z4
 	VMAXPS      Z0, Z14, Z0
 	VMAXPS      Z4, Z14, Z4
-	VPANDD      (DX), Z21, Z1
+	VPANDD      (R14), Z21, Z1
 	VADDPS      Z1, Z0, Z0
 	VMOVUPS     Z0, 128(AX)
 	VMAXPS      Z16, Z0, Z16
-	VPANDD      64(DX), Z21, Z5
+	VPANDD      64(R14), Z21, Z5
 	VADDPS      Z5, Z4, Z4
 	VMOVUPS     Z4, 192(AX)
 	VMAXPS      Z17, Z4, Z17
 	ADDQ        $0x00000100, AX
-	ADDQ        $0x00000080, DX
+	ADDQ        $0x00000080, R14
 	DECQ        R15
 	JNZ         rows5
-	JMP         end
+	JMP         taken
 
 has5of8:
 rows13:
@@ -1115,15 +1113,15 @@ rows13:
 	VMINPS      Z4, Z13, Z4
 	VMAXPS      Z0, Z14, Z0
 	VMAXPS      Z4, Z14, Z4
-	VPSLLD      $0x10, (DX), Z1
+	VPSLLD      $0x10, (R14), Z1
 	VADDPS      Z1, Z0, Z0
-	KMOVW       (CX), K1
+	KMOVW       (SI), K1
 	VBLENDMPS   Z0, Z20, K1, Z0
 	VMOVUPS     Z0, (AX)
 	VMAXPS      Z8, Z0, Z8
-	VPSLLD      $0x10, 64(DX), Z5
+	VPSLLD      $0x10, 64(R14), Z5
 	VADDPS      Z5, Z4, Z4
-	KMOVW       2(CX), K2
+	KMOVW       2(SI), K2
 	VBLENDMPS   Z4, Z20, K2, Z4
 	VMOVUPS     Z4, 64(AX)
 	VMAXPS      Z9, Z4, Z9
@@ -1159,29 +1157,29 @@ rows13:
 	VMINPS      Z4, Z13, Z4
 	VMAXPS      Z0, Z14, Z0
 	VMAXPS      Z4, Z14, Z4
-	VPANDD      (DX), Z21, Z1
+	VPANDD      (R14), Z21, Z1
 	VADDPS      Z1, Z0, Z0
-	KMOVW       4(CX), K1
+	KMOVW       4(SI), K1
 	VBLENDMPS   Z0, Z20, K1, Z0
 	VMOVUPS     Z0, 128(AX)
 	VMAXPS      Z16, Z0, Z16
-	VPANDD      64(DX), Z21, Z5
+	VPANDD      64(R14), Z21, Z5
 	VADDPS      Z5, Z4, Z4
-	KMOVW       6(CX), K2
+	KMOVW       6(SI), K2
 	VBLENDMPS   Z4, Z20, K2, Z4
 	VMOVUPS     Z4, 192(AX)
 	VMAXPS      Z17, Z4, Z17
 	ADDQ        $0x00000100, AX
-	ADDQ        $0x00000080, DX
-	ADDQ        $0x08, CX
+	ADDQ        $0x00000080, R14
+	ADDQ        $0x08, SI
 	DECQ        R15
 	JNZ         rows13
-	JMP         end
+	JMP         taken
 
 has1of2:
-	TESTQ $0x00000004, R14
+	TESTQ $0x00000004, DX
 	JNZ   has3of4
-	TESTQ $0x00000008, R14
+	TESTQ $0x00000008, DX
 	JNZ   has3of8
 
 rows3:
@@ -1219,12 +1217,12 @@ rows3:
 	VMAXPS       Z4, Z14, Z4
 	VANDPS       Z31, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z10, Z10
+	VADDPS       Z22, Z10, Z10
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
 	VANDPS       Z31, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z11, Z11
+	VADDPS       Z22, Z11, Z11
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
 	VMULPS       128(AX), Z12, Z0
@@ -1261,18 +1259,18 @@ rows3:
 	VMAXPS       Z4, Z14, Z4
 	VANDPS       Z31, Z18, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z18, Z18
+	VADDPS       Z22, Z18, Z18
 	VMOVUPS      Z0, 128(AX)
 	VMAXPS       Z16, Z0, Z16
 	VANDPS       Z31, Z19, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z19, Z19
+	VADDPS       Z22, Z19, Z19
 	VMOVUPS      Z4, 192(AX)
 	VMAXPS       Z17, Z4, Z17
 	ADDQ         $0x00000100, AX
 	DECQ         R15
 	JNZ          rows3
-	JMP          end
+	JMP          taken
 
 has3of8:
 rows11:
@@ -1310,15 +1308,15 @@ rows11:
 	VMAXPS       Z4, Z14, Z4
 	VANDPS       Z31, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z10, Z10
-	KMOVW        (CX), K1
+	VADDPS       Z22, Z10, Z10
+	KMOVW        (SI), K1
 	VBLENDMPS    Z0, Z20, K1, Z0
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
 	VANDPS       Z31, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z11, Z11
-	KMOVW        2(CX), K2
+	VADDPS       Z22, Z11, Z11
+	KMOVW        2(SI), K2
 	VBLENDMPS    Z4, Z20, K2, Z4
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
@@ -1356,26 +1354,26 @@ rows11:
 	VMAXPS       Z4, Z14, Z4
 	VANDPS       Z31, Z18, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z18, Z18
-	KMOVW        4(CX), K1
+	VADDPS       Z22, Z18, Z18
+	KMOVW        4(SI), K1
 	VBLENDMPS    Z0, Z20, K1, Z0
 	VMOVUPS      Z0, 128(AX)
 	VMAXPS       Z16, Z0, Z16
 	VANDPS       Z31, Z19, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z19, Z19
-	KMOVW        6(CX), K2
+	VADDPS       Z22, Z19, Z19
+	KMOVW        6(SI), K2
 	VBLENDMPS    Z4, Z20, K2, Z4
 	VMOVUPS      Z4, 192(AX)
 	VMAXPS       Z17, Z4, Z17
 	ADDQ         $0x00000100, AX
-	ADDQ         $0x08, CX
+	ADDQ         $0x08, SI
 	DECQ         R15
 	JNZ          rows11
-	JMP          end
+	JMP          taken
 
 has3of4:
-	TESTQ $0x00000008, R14
+	TESTQ $0x00000008, DX
 	JNZ   has7of8
 
 rows7:
@@ -1411,18 +1409,18 @@ rows7:
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
 	VMAXPS       Z4, Z14, Z4
-	VPSLLD       $0x10, (DX), Z1
+	VPSLLD       $0x10, (R14), Z1
 	VADDPS       Z1, Z0, Z0
 	VANDPS       Z31, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z10, Z10
+	VADDPS       Z22, Z10, Z10
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
-	VPSLLD       $0x10, 64(DX), Z5
+	VPSLLD       $0x10, 64(R14), Z5
 	VADDPS       Z5, Z4, Z4
 	VANDPS       Z31, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z11, Z11
+	VADDPS       Z22, Z11, Z11
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
 	VMULPS       128(AX), Z12, Z0
@@ -1457,25 +1455,25 @@ rows7:
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
 	VMAXPS       Z4, Z14, Z4
-	VPANDD       (DX), Z21, Z1
+	VPANDD       (R14), Z21, Z1
 	VADDPS       Z1, Z0, Z0
 	VANDPS       Z31, Z18, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z18, Z18
+	VADDPS       Z22, Z18, Z18
 	VMOVUPS      Z0, 128(AX)
 	VMAXPS       Z16, Z0, Z16
-	VPANDD       64(DX), Z21, Z5
+	VPANDD       64(R14), Z21, Z5
 	VADDPS       Z5, Z4, Z4
 	VANDPS       Z31, Z19, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z19, Z19
+	VADDPS       Z22, Z19, Z19
 	VMOVUPS      Z4, 192(AX)
 	VMAXPS       Z17, Z4, Z17
 	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000080, DX
+	ADDQ         $0x00000080, R14
 	DECQ         R15
 	JNZ          rows7
-	JMP          end
+	JMP          taken
 
 has7of8:
 rows15:
@@ -1511,21 +1509,21 @@ rows15:
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
 	VMAXPS       Z4, Z14, Z4
-	VPSLLD       $0x10, (DX), Z1
+	VPSLLD       $0x10, (R14), Z1
 	VADDPS       Z1, Z0, Z0
 	VANDPS       Z31, Z10, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z10, Z10
-	KMOVW        (CX), K1
+	VADDPS       Z22, Z10, Z10
+	KMOVW        (SI), K1
 	VBLENDMPS    Z0, Z20, K1, Z0
 	VMOVUPS      Z0, (AX)
 	VMAXPS       Z8, Z0, Z8
-	VPSLLD       $0x10, 64(DX), Z5
+	VPSLLD       $0x10, 64(R14), Z5
 	VADDPS       Z5, Z4, Z4
 	VANDPS       Z31, Z11, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z11, Z11
-	KMOVW        2(CX), K2
+	VADDPS       Z22, Z11, Z11
+	KMOVW        2(SI), K2
 	VBLENDMPS    Z4, Z20, K2, Z4
 	VMOVUPS      Z4, 64(AX)
 	VMAXPS       Z9, Z4, Z9
@@ -1561,32 +1559,32 @@ rows15:
 	VMINPS       Z4, Z13, Z4
 	VMAXPS       Z0, Z14, Z0
 	VMAXPS       Z4, Z14, Z4
-	VPANDD       (DX), Z21, Z1
+	VPANDD       (R14), Z21, Z1
 	VADDPS       Z1, Z0, Z0
 	VANDPS       Z31, Z18, Z1
 	VFNMADD231PS Z15, Z1, Z0
-	VADDPS       Z30, Z18, Z18
-	KMOVW        4(CX), K1
+	VADDPS       Z22, Z18, Z18
+	KMOVW        4(SI), K1
 	VBLENDMPS    Z0, Z20, K1, Z0
 	VMOVUPS      Z0, 128(AX)
 	VMAXPS       Z16, Z0, Z16
-	VPANDD       64(DX), Z21, Z5
+	VPANDD       64(R14), Z21, Z5
 	VADDPS       Z5, Z4, Z4
 	VANDPS       Z31, Z19, Z5
 	VFNMADD231PS Z15, Z5, Z4
-	VADDPS       Z30, Z19, Z19
-	KMOVW        6(CX), K2
+	VADDPS       Z22, Z19, Z19
+	KMOVW        6(SI), K2
 	VBLENDMPS    Z4, Z20, K2, Z4
 	VMOVUPS      Z4, 192(AX)
 	VMAXPS       Z17, Z4, Z17
 	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000080, DX
-	ADDQ         $0x08, CX
+	ADDQ         $0x00000080, R14
+	ADDQ         $0x08, SI
 	DECQ         R15
 	JNZ          rows15
 
-end:
-	TESTQ SI, SI
+taken:
+	TESTQ CX, CX
 	JNZ   step
 	CMPQ  16(SP), $0x00
 	JLE   finish
@@ -1642,38 +1640,37 @@ end:
 	LEAQ    (DI)(R13*8), DI
 	LEAQ    (DI)(R13*8), BX
 	LEAQ    (BX)(R13*8), BX
-	MOVQ    8(SP), R14
-	LEAQ    (R14)(R10*8), R14
-	LEAQ    (R14)(R10*8), R14
-	LEAQ    (R14)(R10*8), R14
-	LEAQ    (R14)(R10*8), R14
-	MOVQ    R14, 8(SP)
-	MOVQ    16(SP), R14
+	MOVQ    8(SP), DX
+	LEAQ    (DX)(R10*8), DX
+	LEAQ    (DX)(R10*8), DX
+	LEAQ    (DX)(R10*8), DX
+	LEAQ    (DX)(R10*8), DX
+	MOVQ    DX, 8(SP)
+	MOVQ    16(SP), DX
 	MOVQ    $0x00000020, R15
-	CMPQ    R14, R15
-	CMOVQLT R14, R15
+	CMPQ    DX, R15
+	CMOVQLT DX, R15
 	INCQ    R15
 	SHRQ    $0x01, R15
 	MOVQ    R15, 24(SP)
-	SUBQ    $0x20, R14
-	MOVQ    R14, 16(SP)
-	TESTQ   R14, R14
+	SUBQ    $0x20, DX
+	MOVQ    DX, 16(SP)
+	TESTQ   DX, DX
 	JG      panel
 	JMP     rows
 
 finish:
-	MOVQ    top+48(FP), AX
-	VMAXPS  Z16, Z8, Z8
-	VMOVUPS Z8, (AX)
-	VMAXPS  Z17, Z9, Z9
-	VMOVUPS Z9, 64(AX)
-
 	// TILERELEASE
 	BYTE    $0xc4
 	BYTE    $0xe2
 	BYTE    $0x78
 	BYTE    $0x49
 	BYTE    $0xc0
+	MOVQ    top+48(FP), AX
+	VMAXPS  Z16, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMAXPS  Z17, Z9, Z9
+	VMOVUPS Z9, 64(AX)
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

@@ -100,7 +100,6 @@ type gradBlock struct {
 	wide               []float32 // [gradRows][tileDSStep], a part of a panel of dS where features make it
 	masks              []uint32  // [rows], the keys of a panel that a row sees
 	top                []float32 // [lanes], of no use
-	sloped             bool      // the slopes of ALiBi are all that changes scores
 }
 
 func bwdAMXBF16Block(j *job, ws *arena, item int) {
@@ -117,9 +116,6 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		dsRows: halves(takeWords(ws, j.rows*tileDSStep(&j.plan)/2)),
 		wide:   ws.take(j.wideFloats()),
 		masks:  takeWords(ws, j.rows), top: ws.take(pairLanes),
-	}
-	if score := &p.Score; score.ALiBi && !score.Bias && score.Softcap == 0 {
-		x.sloped, x.score.adjusts = true, false
 	}
 	rows, by, buf := ws.take(pairLanes*max(dim, vdim)), ws.take(pairLanes), takeWords(ws, pairLanes*max(words, vwords))
 	for k := x.from; k < x.to; k += pairLanes {
@@ -182,7 +178,7 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	pairs, filled := (n+1)/2, upToTiles(n)/2
 	if x.score.on {
 		for i := 0; i < n; i += gradRows {
-			x.dots(y, lo+i, at, min(gradRows, n-i), words, vwords)
+			x.shapedDots(j, y, lo+i, at, min(gradRows, n-i), words, vwords)
 			x.gradients(j, y, k, lo, i, min(gradRows, n-i))
 		}
 	} else {
@@ -203,14 +199,24 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 }
 
 // dots sets s and dp to the dot products of n rows of the tile, from row r on, and of the
-// panel that is at a place of the block. Where slopes are all that changes scores, s has them.
+// panel that is at a place of the block.
 func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
-	if x.sloped {
-		distance := float32(y.from + r + x.Diagonal - x.from - at)
-		shapedScoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0], nil, x.score.scale, 0, nil, &laneNumbers[0], x.score.slope, distance)
-	} else {
-		scoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
+	scoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
+	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
+}
+
+// shapedDots is dots with scores in s, as features make them.
+func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords int) {
+	g, k := &x.score, x.from+at
+	uncap, bias, lanes := g.operands(j, &x.keyRange, k, r)
+	if !g.adjusts || bias != nil && n%2 == 1 { // products go on to an even row
+		x.dots(y, r, at, n, words, vwords)
+		if g.adjusts {
+			avx512Lanes.adjust(&x.s[0], pairLanes, n, &x.top[0], uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
+		}
+		return
 	}
+	shapedDotsAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 }
 
@@ -218,15 +224,16 @@ func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 // their dot products are in the first-level cache.
 const gradRows = 64
 
-// gradients makes P and dS of n rows of a panel where features change them, from row i of
-// those from lo on, rounded to pairs and rows.
+// gradients makes P and dS of scores, where features change them: of n rows of a panel, from
+// row i of those from lo on, rounded to pairs and rows.
 func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, i, n int) {
 	step, r, pairs := tileDSStep(&j.plan), lo+i, (n+1)/2
 	if x.score.db.kind != noBias {
 		x.wideGradients(j, y, k, lo, i, n)
 		return
 	}
-	uncap, kept := x.score.shape(j, &x.keyRange, k, r, n, x.s)
+	uncap, _, _ := x.score.operands(j, &x.keyRange, k, r)
+	kept := x.score.keeps(j, &x.keyRange, k, r, n)
 	p, ds, rows := &x.p[i/2*pairLanes], &x.ds[i/2*pairLanes], &x.dsRows[r*step+k-x.from]
 	if uncap == nil && kept == nil {
 		gradientsAMXBF16(p, ds, rows, step, &x.s[0], &x.dp[0], &x.masks[i], pairs, &y.lse[r], &y.delta[r], x.score.unit)
@@ -238,7 +245,7 @@ func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, i, n int) {
 // wideGradients is gradients in float32 first, for dBias.
 func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	step, r := tileDSStep(&j.plan), lo+i
-	x.score.gradients(j, &x.keyRange, k, r, n, x.s, x.dp, x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])
+	x.score.gradientsOf(j, &x.keyRange, k, r, n, x.s, x.dp, x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])
 	if n%2 == 1 {
 		clear(x.s[n*pairLanes:][:pairLanes])
 		clear(x.wide[n*step:][:pairLanes])

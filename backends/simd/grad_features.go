@@ -138,23 +138,15 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 // gradients sets P and dS of n rows of a panel, from row lo of the tile and key k on, from
 // the dot products s and dp. ds may be dp.
 func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
-	isa := g.isa
-	var db *float32
-	if j.p.Score.Bias {
-		db = g.db.panel(k-x.from, lo, n)
+	if g.adjusts {
+		uncap, bias, lanes := g.operands(j, x, k, lo)
+		g.isa.adjust(&s[0], g.isa.lanes, n, &g.top[0], uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(x, k, lo))
 	}
-	uncap, kept := g.shape(j, x, k, lo, n, s)
-	isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
-	if db != nil {
-		g.db.met(j, g, x, k, lo, n)
-	}
+	g.gradientsOf(j, x, k, lo, n, s, dp, ds, dsStep, masks, lse, delta)
 }
 
-// shape makes scores of the dot products s, and returns the slopes of the cap and which pairs
-// dropout keeps, or nil.
-func (g *gradScore) shape(j *job, x *keyRange, k, lo, n int, s []float32) (uncap *float32, kept *uint32) {
-	isa, row := g.isa, g.from+lo
-	var bias, lanes *float32
+// operands returns where slopes of caps go, and where biases and numbers of the lanes lie, or nil.
+func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (uncap, bias, lanes *float32) {
 	if g.uncap != nil {
 		uncap = &g.uncap[0]
 	}
@@ -164,15 +156,36 @@ func (g *gradScore) shape(j *job, x *keyRange, k, lo, n int, s []float32) (uncap
 	if j.p.Score.ALiBi {
 		lanes = &laneNumbers[0]
 	}
-	if g.adjusts {
-		isa.adjust(&s[0], isa.lanes, n, &g.top[0], uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, float32(row+x.Diagonal-k))
+	return uncap, bias, lanes
+}
+
+// distance returns how far row lo of the tile is from key k.
+func (g *gradScore) distance(x *keyRange, k, lo int) float32 {
+	return float32(g.from + lo + x.Diagonal - k)
+}
+
+// keeps returns which pairs dropout keeps, or nil.
+func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
+	if g.kept == nil {
+		return nil
 	}
-	if g.kept != nil {
-		kept = &g.kept[0]
-		o := &j.args.Origin
-		isa.keepKeys(kept, n, o.Row+row, o.Key+k, uint32(o.Head+g.h), uint32(o.Batch+x.b), j.args.Seed, g.below)
+	o := &j.args.Origin
+	g.isa.keepKeys(&g.kept[0], n, o.Row+g.from+lo, o.Key+k, uint32(o.Head+g.h), uint32(o.Batch+x.b), j.args.Seed, g.below)
+	return &g.kept[0]
+}
+
+// gradientsOf is gradients of scores.
+func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
+	var db *float32
+	if j.p.Score.Bias {
+		db = g.db.panel(k-x.from, lo, n)
 	}
-	return uncap, kept
+	uncap, _, _ := g.operands(j, x, k, lo)
+	kept := g.keeps(j, x, k, lo, n)
+	g.isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
+	if db != nil {
+		g.db.met(j, g, x, k, lo, n)
+	}
 }
 
 // again makes the same P and dS once more, the latter where dP was.

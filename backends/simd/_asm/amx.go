@@ -39,6 +39,7 @@ func (g *generator) amxBackward() {
 	g.tileSums()
 	g.gradientPairs()
 	g.shapedGradients()
+	g.shapedDots()
 	g.planeSums()
 	g.planeGradients()
 }
@@ -106,6 +107,13 @@ func tileProducts(label, pairs string, wide int) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
 	Label(label)
+	productStep(wide)
+	DECQ(steps)
+	JNZ(LabelRef(label))
+}
+
+// productStep emits a step of the products, and the way to the next one.
+func productStep(wide int) {
 	for c := range wide {
 		loadTileB(c)
 	}
@@ -119,8 +127,6 @@ func tileProducts(label, pairs string, wide int) {
 		ADDQ(Imm(tileBytes), a)
 	}
 	down(tileB, stepB, tileB)
-	DECQ(steps)
-	JNZ(LabelRef(label))
 }
 
 // The tiles of A lie in registers 6 and 7, those of B in 4 and 5, those of C in the rest.

@@ -9,28 +9,30 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A shaper is the operands of shapedScores: the products of a panel of keys go on while
-// the scores of the panel before it are made of their dot products, two rows at a time.
+// A shaper is the operands of a routine of dot products and of what features make of them.
+// The products of a panel, 32 rows of S, go on while the rows of the panel before it are
+// made scores, two at a time: a product of tiles takes no port of vectors.
 type shaper struct {
 	adjuster
 
-	odd    [2][]VecPhysical // the maxima and distances of odd rows
-	lowest VecPhysical      // -Inf
-	upper  VecPhysical      // selects the second one of a pair
-	masks  GPVirtual
-	frame  Mem
+	odd           [2][]VecPhysical // the maxima and distances of odd rows
+	lowest, upper VecPhysical      // -Inf; selects the second one of a pair
+	masks         GPVirtual        // forward; where slopes of caps go backward
+	frame         Mem
+
+	asks []asked          // what tells the loops of rows apart, beside a cap
+	caps func()           // loads what a cap takes
+	row  func(i, has int) // emits row i of two
+	next func(has int)    // and the way to the next ones
 }
 
-// Where the numbers of the loop lie.
-const (
-	frameA       = 8 * iota // the panel's first row of K
-	frameKeys               // keys of this panel and of those to come
-	frameRows               // two rows each, that are left of the panel before
-	frameMost               // that are taken for a step of products
-	frameFeature            // shaped*
-	frameBytes
-)
+// An asked is a feature that a call has if a pointer is given.
+type asked struct {
+	param string
+	bit   int
+}
 
+// The features of a loop of rows.
 const (
 	shapedCap = 1 << iota
 	shapedLanes
@@ -38,37 +40,54 @@ const (
 	shapedMask
 )
 
-// shapedScores emits S = K Qᵀ with the features of a score.
-func (g *generator) shapedScores() {
-	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
-		"sets s[j][i] as scores and adjust do one after the other, for keys rows of K, which are even; bias is in pairs,",
-		"[keys/2][LANES]. If there are masks, it sets s[j][i] to -Inf where bit i of masks[j] is clear. Without all of softcap, bias and",
-		"lanes scores are not scaled. It raises top[i] to the largest of the scores, leaving out NaN.")
-	a := g.newShaper()
-	a.begin()
+// Where the numbers of the loop lie.
+const (
+	frameA       = 8 * iota // the panel's first row of A
+	frameKeys               // rows of this panel and of those to come
+	frameRows               // two rows each, that are left of the panel before
+	frameMost               // that are taken for a step of products
+	frameFeature            // shaped*
+	frameBias               // bytes from row to row of a bias
+	frameBytes
+)
+
+func (g *generator) newShaper() *shaper {
+	r := g.registers
+	return &shaper{
+		adjuster: adjuster{
+			generator: g,
+			work:      [vectors]adjustment{{r[0], r[1], r[2], r[3]}, {r[4], r[5], r[6], r[7]}},
+			top:       r[8:10], away: r[10:12], scale: r[12], cap: r[13], low: r[14], slope: r[15], one: r[22], abs: r[31],
+		},
+		odd: [2][]VecPhysical{r[16:18], r[18:20]}, lowest: r[20], upper: r[21],
+		frame: AllocLocal(frameBytes),
+	}
+}
+
+// panels emits the panels.
+func (a *shaper) panels() {
+	a.takeTiles()
+	Load(Param("step"), stepA)
+	SHLQ(Imm(1), stepA)
+	a.beginRows()
+	Load(Param("s"), tileC[0])
+	down(tileC[0], stepC, tileC[1])
+	a.s = param("s")
 	Label("panel")
-	a.beginPanel()
-	n := GP64()
-	MOVQ(address("words"), n)
+	MOVQ(a.frame.Offset(frameA), tileA[0])
+	down(tileA[0], stepA, tileA[1])
+	Load(Param("q"), tileB)
+	for t := range 4 {
+		TILEZERO(t)
+	}
+	n := param("words")
 	SHRQ(Imm(4), n)
 	Label("step")
-	for c := range 2 {
-		loadTileB(c)
-	}
-	for r := range tileA {
-		loadTileA(r)
-		for c := range 2 {
-			multiplyTiles(r, c)
-		}
-	}
-	for _, x := range tileA {
-		ADDQ(Imm(tileBytes), x)
-	}
-	down(tileB, stepB, tileB)
+	productStep(2)
 	DECQ(n)
 	Label("rows")
 	a.takeRows(n)
-	Label("end") // of rows
+	Label("taken")
 	TESTQ(n, n)
 	JNZ(LabelRef("step"))
 	CMPQ(a.frame.Offset(frameKeys), Imm(0))
@@ -78,107 +97,59 @@ func (g *generator) shapedScores() {
 	JG(LabelRef("panel"))
 	JMP(LabelRef("rows"))
 	Label("finish")
-	top := param("top")
-	for v, z := range a.top {
-		VMAXPS(a.odd[0][v], z, z)
-		VMOVUPS(z, a.part(Mem{Base: top}, v))
-	}
 	TILERELEASE()
-	g.done()
 }
 
-func (g *generator) newShaper() *shaper {
-	r := g.registers
-	return &shaper{
-		adjuster: adjuster{
-			generator: g,
-			work:      [vectors]adjustment{{r[0], r[1], r[2], r[3]}, {r[4], r[5], r[6], r[7]}},
-			top:       r[8:10], away: r[10:12], scale: r[12], cap: r[13], low: r[14], slope: r[15],
-		},
-		odd: [2][]VecPhysical{r[16:18], r[18:20]}, lowest: r[20], upper: r[21],
-		frame: AllocLocal(frameBytes),
+// beginRows sets what is counted, and what rows take.
+func (a *shaper) beginRows() {
+	t := GP64()
+	for _, x := range []struct {
+		param string
+		to    int
+	}{{"k", frameA}, {"keys", frameKeys}} {
+		MOVQ(address(x.param), t)
+		MOVQ(t, a.frame.Offset(x.to))
 	}
-}
-
-// begin emits what comes before the panels.
-func (a *shaper) begin() {
-	g, r := a.generator, a.registers
-	g.takeTiles()
-	Load(Param("step"), stepA)
-	SHLQ(Imm(1), stepA)
-	t, by := GP64(), RAX
-	MOVQ(address("k"), t)
-	MOVQ(t, a.frame.Offset(frameA))
-	MOVQ(address("keys"), t)
-	MOVQ(t, a.frame.Offset(frameKeys))
-	MOVQ(U32(0), t)
+	XORQ(t, t)
 	MOVQ(t, a.frame.Offset(frameRows))
-	MOVQ(address("words"), RCX)
+	Load(Param("words"), RCX)
 	SHRQ(Imm(4), RCX)
-	LEAQ(Mem{Base: RCX, Disp: tileRows - 1}, by)
+	LEAQ(Mem{Base: RCX, Disp: tileRows - 1}, RAX)
 	XORQ(RDX, RDX)
 	DIVQ(RCX)
-	MOVQ(by, a.frame.Offset(frameMost))
-	top := param("top")
-	for v, z := range a.top {
-		VMOVUPS(g.part(Mem{Base: top}, v), z)
-		VMOVAPS(z, a.odd[0][v])
-	}
+	MOVQ(RAX, a.frame.Offset(frameMost))
 	floatParam("scale", a.scale)
-	g.constant(float32(math.Inf(-1)), a.lowest)
-	g.word(0xffff0000, a.upper)
-	a.one, a.abs = r[30], r[31]
-	g.constant(2, r[30])
-	g.word(0x7fffffff, r[31])
-	a.features(t)
-	Load(Param("s"), tileC[0])
-	down(tileC[0], stepC, tileC[1])
-	a.s, a.masks, a.bias = param("s"), param("masks"), param("bias")
+	a.constant(2, a.one.(VecPhysical)) // as rows come in twos
+	a.word(0x7fffffff, a.abs.(VecPhysical))
+	a.features()
 }
 
 // features emits what tells the loops of rows apart, and what they take.
-func (a *shaper) features(kind GPVirtual) {
-	constants := a.everyLane("shapedConstants", floatBits(append(append([]float32{}, tanhQ...), tanhLimit)...))
-	for i := range a.qs {
-		a.qs[i] = constants.Offset(i * a.vectorBytes)
-	}
-	MOVQ(U32(0), kind)
-	for _, x := range []struct {
-		name string
-		bit  uint32
-	}{{"lanes", shapedLanes}, {"bias", shapedBias}, {"masks", shapedMask}} {
-		CMPQ(address(x.name), Imm(0))
-		JE(LabelRef("no" + x.name))
-		ORQ(U32(x.bit), kind)
-		Label("no" + x.name)
+func (a *shaper) features() {
+	has := GP64()
+	XORQ(has, has)
+	for _, x := range a.asks {
+		CMPQ(address(x.param), Imm(0))
+		JE(LabelRef("no" + x.param))
+		ORQ(Imm(uint64(x.bit)), has)
+		Label("no" + x.param)
 	}
 	softcap := GP32()
 	MOVL(address("softcap"), softcap)
 	SHLL(Imm(1), softcap) // without the sign
 	JZ(LabelRef("nosoftcap"))
-	ORQ(Imm(shapedCap), kind)
-	a.softcapConstants()
+	ORQ(Imm(shapedCap), has)
+	a.caps()
 	Label("nosoftcap")
-	MOVQ(kind, a.frame.Offset(frameFeature))
+	MOVQ(has, a.frame.Offset(frameFeature))
 	lanes := param("lanes")
 	TESTQ(lanes, lanes)
 	JZ(LabelRef("level"))
 	a.lanesConstants(lanes)
 	for v, z := range a.odd[1] {
-		VMOVAPS(a.away[v], z)
-		VADDPS(a.everyLane("shapedOne", floatBits(1)), z, z)
+		VADDPS(a.everyLane("shapedOne", floatBits(1)), a.away[v], z)
 	}
 	Label("level")
-}
-
-// beginPanel emits C = 0, and where A and B begin.
-func (a *shaper) beginPanel() {
-	MOVQ(a.frame.Offset(frameA), tileA[0])
-	down(tileA[0], stepA, tileA[1])
-	Load(Param("q"), tileB)
-	for t := range 4 {
-		TILEZERO(t)
-	}
 }
 
 // endPanel emits the way to the next panel. Flags say whether there is one.
@@ -217,15 +188,15 @@ func (a *shaper) takeRows(n GPVirtual) {
 	SUBQ(rows, left)
 	MOVQ(left, a.frame.Offset(frameRows))
 	TESTQ(rows, rows)
-	JZ(LabelRef("end"))
+	JZ(LabelRef("taken"))
 	kind := left
 	MOVQ(a.frame.Offset(frameFeature), kind)
-	a.split(kind, rows, 1, 0)
+	a.split(kind, rows, shapedCap, 0)
 }
 
 // split emits the choice among the loops, from the given bit on.
 func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
-	if bit > shapedMask {
+	if bit > a.asks[len(a.asks)-1].bit {
 		a.rowsOf(rows, has)
 		return
 	}
@@ -245,64 +216,115 @@ func (a *shaper) rowsOf(rows GPVirtual, has int) {
 		a.row(i, has)
 	}
 	ADDQ(U32(uint32(2*a.rowBytes)), a.s)
-	if has&shapedBias != 0 {
-		ADDQ(U32(uint32(a.rowBytes)), a.bias)
-	}
-	if has&shapedMask != 0 {
-		ADDQ(Imm(8), a.masks)
-	}
+	a.next(has)
 	DECQ(rows)
 	JNZ(LabelRef(label))
-	JMP(LabelRef("end"))
+	JMP(LabelRef("taken"))
 }
 
-// row emits one of two rows.
-func (a *shaper) row(i, has int) {
-	top, away, s := a.top, a.away, a.s
+// distance subtracts the slope times how far a row is from the lanes.
+func (a *shaper) distance(w adjustment, away VecPhysical) {
+	VANDPS(a.abs, away, w.u)
+	VFNMADD231PS(a.slope, w.u, w.z)
+	VADDPS(a.one, away, away)
+}
+
+// score returns where vector v of row i of two lies.
+func (a *shaper) score(i, v int) Mem {
+	return Mem{Base: a.s, Disp: i*a.rowBytes + v*a.vectorBytes}
+}
+
+// A scoreShaper is a shaper of forward passes.
+type scoreShaper struct{ shaper }
+
+// shapedScores emits S = K Qᵀ with the features of a score.
+func (g *generator) shapedScores() {
+	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
+		"sets s[j][i] as scores and adjust do one after the other, for keys rows of K, and what fills them to an even number. bias is in",
+		"pairs, [keys/2][LANES]. If there are masks, it sets s[j][i] to -Inf where bit i of masks[j] is clear. Without all of softcap, bias and",
+		"lanes scores are not scaled. It raises top[i] to the largest of the scores, leaving out NaN.")
+	a := &scoreShaper{*g.newShaper()}
+	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"masks", shapedMask}}
+	a.caps, a.row, a.next = a.capConstants, a.scoreRow, a.nextScores
+	g.constant(float32(math.Inf(-1)), a.lowest)
+	g.word(0xffff0000, a.upper)
+	top := param("top")
+	for v, z := range a.top {
+		VMOVUPS(g.part(Mem{Base: top}, v), z)
+		VMOVAPS(z, a.odd[0][v])
+	}
+	a.masks, a.bias = param("masks"), param("bias")
+	a.panels()
+	top = param("top")
+	for v, z := range a.top {
+		VMAXPS(a.odd[0][v], z, z)
+		VMOVUPS(z, g.part(Mem{Base: top}, v))
+	}
+	g.done()
+}
+
+func (a *scoreShaper) capConstants() {
+	constants := a.everyLane("shapedConstants", floatBits(append(append([]float32{}, tanhQ...), tanhLimit)...))
+	for i := range a.qs {
+		a.qs[i] = constants.Offset(i * a.vectorBytes)
+	}
+	a.softcapConstants()
+}
+
+// scoreRow emits a row.
+func (a *scoreShaper) scoreRow(i, has int) {
+	top, away := a.top, a.away
 	if i == 1 {
 		top, away = a.odd[0], a.odd[1]
 	}
-	score := func(v int) Mem { return Mem{Base: s, Disp: i*a.rowBytes + v*a.vectorBytes} }
 	if has&shapedCap != 0 {
-		a.tanhOf(score)
+		a.tanhOf(func(v int) Mem { return a.score(i, v) })
 	}
 	for v, w := range a.work {
-		a.shape(v, i, w, score(v), away[v], has)
+		a.biased(i, v, w, has)
+		if has&shapedLanes != 0 {
+			a.distance(w, away[v])
+		}
 		if has&shapedMask != 0 {
 			k := []Op{K1, K2}[v]
 			KMOVW(Mem{Base: a.masks, Disp: 4*i + 2*v}, k)
 			VBLENDMPS(w.z, a.lowest, k, w.z)
 		}
-		VMOVUPS(w.z, score(v))
+		VMOVUPS(w.z, a.score(i, v))
 		VMAXPS(top[v], w.z, top[v]) // a NaN score leaves the maximum as it is
 	}
 }
 
-// shape emits what is added to a vector. Without a cap it loads and scales it too.
-func (a *shaper) shape(v, i int, w adjustment, score Mem, away VecPhysical, has int) {
-	biased := has&shapedBias != 0
-	if biased {
+// biased emits a vector with its bias. Without a cap it loads and scales it too.
+func (a *scoreShaper) biased(i, v int, w adjustment, has int) {
+	score, capped := a.score(i, v), has&shapedCap != 0
+	switch {
+	case has&shapedBias != 0:
 		if pairs := a.part(Mem{Base: a.bias}, v); i == 0 {
 			VPSLLD(Imm(16), pairs, w.u)
 		} else {
 			VPANDD(pairs, a.upper, w.u)
 		}
-	}
-	switch {
-	case has&shapedCap != 0 && biased:
-		VADDPS(w.u, w.z, w.z)
-	case has&shapedCap != 0:
-	case biased:
+		if capped {
+			VADDPS(w.u, w.z, w.z)
+			return
+		}
 		VMOVAPS(w.u, w.z)
 		VFMADD231PS(score, a.scale, w.z)
+	case capped:
 	case has&shapedLanes != 0:
 		VMULPS(score, a.scale, w.z)
 	default:
 		VMOVUPS(score, w.z)
 	}
-	if has&shapedLanes != 0 {
-		VANDPS(a.abs, away, w.u)
-		VFNMADD231PS(a.slope, w.u, w.z)
-		VADDPS(a.one, away, away)
+}
+
+// nextScores moves on what goes along with the scores.
+func (a *scoreShaper) nextScores(has int) {
+	if has&shapedBias != 0 {
+		ADDQ(U32(uint32(a.rowBytes)), a.bias)
+	}
+	if has&shapedMask != 0 {
+		ADDQ(Imm(8), a.masks)
 	}
 }

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+)
+
+// A dotShaper is a shaper of backward passes. Query rows are outside and keys in the lanes;
+// biases are in float32, and nobody asks for maxima.
+//
+// A cap is of exponentials, which its slope takes too. With e = exp(-2|x|),
+//
+//	|tanh(x)| = (1-e)/(1+e), 1-tanh(x)^2 = 4e/(1+e)^2
+//
+// The first one has an absolute error near 0, which in bf16 does not count. The second one
+// has no difference that would lose what is left of it near the cap.
+type dotShaper struct{ shaper }
+
+// shapedDots emits S = Q Kᵀ with the features of a score.
+func (g *generator) shapedDots() {
+	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)",
+		"sets s[j][i] as scores and adjust do one after the other, for keys rows of k, and what fills them to an even number. Rows of bias",
+		"lie biasStep elements apart. Caps have an absolute error of some roundings of softcap; with it there is uncap, [keys][LANES].")
+	a := &dotShaper{*g.newShaper()}
+	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}}
+	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots
+	step := bytes(param("biasStep"))
+	MOVQ(step, a.frame.Offset(frameBias))
+	a.masks, a.bias = param("uncap"), param("bias")
+	a.panels()
+	g.done()
+}
+
+// capConstants loads what a cap takes.
+func (a *dotShaper) capConstants() {
+	t, u := a.work[0].z, a.work[0].u
+	a.exp2Constants()
+	floatParam("softcap", a.cap)
+	VDIVPS(a.cap, a.scale, u)
+	a.constant(-2*math.Log2E, t)
+	VMULPS(t, u, u)
+	a.constant(-math.MaxFloat32, t)
+	VMAXPS(t, u, a.low) // or a score of 0 would be NaN
+	a.constant(.5, t)
+	VMULPS(t, a.cap, a.cap)
+}
+
+// dotRow emits a row.
+func (a *dotShaper) dotRow(i, has int) {
+	away := a.away
+	if i == 1 {
+		away = a.odd[1]
+	}
+	capped, biased := has&shapedCap != 0, has&shapedBias != 0
+	if capped {
+		a.capRow(i)
+	}
+	for v, w := range a.work {
+		bias, score := a.part(Mem{Base: a.bias}, v), a.score(i, v)
+		switch {
+		case capped && biased:
+			VADDPS(bias, w.z, w.z)
+		case capped:
+		case biased:
+			VMOVUPS(bias, w.z)
+			VFMADD231PS(score, a.scale, w.z)
+		default:
+			VMULPS(score, a.scale, w.z)
+		}
+		if has&shapedLanes != 0 {
+			a.distance(w, away[v])
+		}
+		VMOVUPS(w.z, score)
+	}
+	if biased {
+		ADDQ(a.frame.Offset(frameBias), a.bias)
+	}
+}
+
+// capRow sets z to a row's caps, and stores their slopes.
+func (a *dotShaper) capRow(i int) {
+	const signed = 0xf2 // z, or what is set in a score and not in abs
+	each := a.each
+	each(func(v int, w adjustment) { VANDPS(a.score(i, v), a.abs, w.u) })
+	each(func(_ int, w adjustment) { VMULPS(a.low, w.u, w.u) })
+	each(func(_ int, w adjustment) { a.exp2(w.u, w.p, w.q) })
+	each(func(_ int, w adjustment) { VADDPS(a.exp.c[0], w.u, w.q) })
+	each(func(_ int, w adjustment) { VDIVPS(w.q, a.one, w.p) })
+	each(func(_ int, w adjustment) { VSUBPS(w.u, a.exp.c[0], w.q) })
+	each(func(_ int, w adjustment) { VMULPS(w.p, w.q, w.z) })
+	each(func(_ int, w adjustment) { VMULPS(a.cap, w.z, w.z) })
+	each(func(v int, w adjustment) { VPTERNLOGD(Imm(signed), a.score(i, v), a.abs, w.z) })
+	each(func(_ int, w adjustment) { VMULPS(w.p, w.u, w.u) })
+	each(func(_ int, w adjustment) { VMULPS(w.p, w.u, w.u) })
+	each(func(v int, w adjustment) {
+		VMOVUPS(w.u, Mem{Base: a.masks, Disp: i*a.rowBytes + v*a.vectorBytes})
+	})
+}
+
+// nextDots moves on what goes along with the scores.
+func (a *dotShaper) nextDots(has int) {
+	if has&shapedCap != 0 {
+		ADDQ(U32(uint32(2*a.rowBytes)), a.masks)
+	}
+}
