@@ -119,7 +119,7 @@ emulate-amx: bin/amx ## conformance of the kernels for AMX and AVX512-BF16 where
 	bin/amx --test
 	cd internal/matmul && ../../bin/amx ../../bin/matmul.amd64.test -test.short
 	cd backends/simd && FLASHKIT_SWEEP=50 FLASHKIT_REQUIRE=$(BF16_KERNELS) ../../bin/amx ../../bin/simd.amd64.test $(call EMULATED,(amx|bf16))
-	cd backends/simd && ../../bin/amx ../../bin/simd.amd64.test -test.short -test.run '^Test(ShapedScores|DropPairs|SplitRows|PlanePairs)$$'
+	cd backends/simd && ../../bin/amx ../../bin/simd.amd64.test -test.short -test.run '^Test(Shaped(Scores|Dots|Gradients)|DropPairs|SplitRows|PlanePairs)$$'
 
 $(VENV)/ggml-arm64/build/src/libggml-cpu.a: Makefile tools/arm64/toolchain.cmake | $(VENV)/numpy
 	rm -rf $(VENV)/ggml-arm64
