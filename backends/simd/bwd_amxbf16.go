@@ -177,10 +177,8 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	}
 	pairs, filled := (n+1)/2, upToTiles(n)/2
 	if x.score.on {
-		for i := 0; i < n; i += gradRows {
-			x.shapedDots(j, y, lo+i, at, min(gradRows, n-i), words, vwords)
-			x.gradients(j, y, k, lo, i, min(gradRows, n-i))
-		}
+		x.shapedDots(j, y, lo, at, n, words, vwords)
+		x.gradients(j, y, k, lo, n)
 	} else {
 		x.dots(y, lo, at, n, words, vwords)
 		gradientsAMXBF16(&x.p[0], &x.ds[0], &x.dsRows[lo*step+at], step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], float32(j.scale))
@@ -220,38 +218,40 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 }
 
-// gradRows is how many rows' P and dS are made at a time where features change them, while
-// their dot products are in the first-level cache.
-const gradRows = 64
-
-// gradients makes P and dS of scores, where features change them: of n rows of a panel, from
-// row i of those from lo on, rounded to pairs and rows.
-func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, i, n int) {
-	step, r, pairs := tileDSStep(&j.plan), lo+i, (n+1)/2
-	if x.score.db.kind != noBias {
-		x.wideGradients(j, y, k, lo, i, n)
+// gradients makes P and dS of the scores of n rows of a panel, from row lo on, where features
+// change them, rounded to pairs and rows.
+func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
+	g, step, pairs := &x.score, tileDSStep(&j.plan), (n+1)/2
+	if g.db.kind != noBias {
+		for i := 0; i < n; i += gradRows {
+			x.wideGradients(j, y, k, lo, i, min(gradRows, n-i))
+		}
 		return
 	}
-	uncap, _, _ := x.score.operands(j, &x.keyRange, k, r)
-	kept := x.score.keeps(j, &x.keyRange, k, r, n)
-	p, ds, rows := &x.p[i/2*pairLanes], &x.ds[i/2*pairLanes], &x.dsRows[r*step+k-x.from]
+	uncap, _, _ := g.operands(j, &x.keyRange, k, lo)
+	kept := g.keeps(j, &x.keyRange, k, lo, n)
+	rows := &x.dsRows[lo*step+k-x.from]
 	if uncap == nil && kept == nil {
-		gradientsAMXBF16(p, ds, rows, step, &x.s[0], &x.dp[0], &x.masks[i], pairs, &y.lse[r], &y.delta[r], x.score.unit)
+		gradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit)
 		return
 	}
-	shapedGradientsAMXBF16(p, ds, rows, step, &x.s[0], &x.dp[0], &x.masks[i], pairs, &y.lse[r], &y.delta[r], x.score.unit, kept, x.score.keep, uncap)
+	shapedGradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit, kept, g.keep, uncap)
 }
 
-// wideGradients is gradients in float32 first, for dBias.
+// gradRows is how many rows' P and dS are made in float32 at a time, and rounded while they are in
+// the first-level cache.
+const gradRows = 64
+
+// wideGradients is gradients of n rows from the i-th on, in float32 first, for dBias.
 func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
-	step, r := tileDSStep(&j.plan), lo+i
-	x.score.gradientsOf(j, &x.keyRange, k, r, n, x.s, x.dp, x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])
+	step, r, s, pairs := tileDSStep(&j.plan), lo+i, x.s[i*pairLanes:], (n+1)/2
+	x.score.gradientsOf(j, &x.keyRange, k, r, n, i, s, x.dp[i*pairLanes:], x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])
 	if n%2 == 1 {
-		clear(x.s[n*pairLanes:][:pairLanes])
+		clear(s[n*pairLanes:][:pairLanes])
 		clear(x.wide[n*step:][:pairLanes])
 	}
-	narrowPairsAVX512BF16(&x.p[i/2*pairLanes], &x.s[0], pairLanes, (n+1)/2)
-	narrowPairsAVX512BF16(&x.ds[i/2*pairLanes], &x.wide[0], step, (n+1)/2)
+	narrowPairsAVX512BF16(&x.p[i/2*pairLanes], &s[0], pairLanes, pairs)
+	narrowPairsAVX512BF16(&x.ds[i/2*pairLanes], &x.wide[0], step, pairs)
 	narrowRowsAVX512BF16(&x.dsRows[r*step+k-x.from], &x.wide[0], step, n)
 }
 

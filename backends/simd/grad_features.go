@@ -142,7 +142,7 @@ func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []flo
 		uncap, bias, lanes := g.operands(j, x, k, lo)
 		g.isa.adjust(&s[0], g.isa.lanes, n, &g.top[0], uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(x, k, lo))
 	}
-	g.gradientsOf(j, x, k, lo, n, s, dp, ds, dsStep, masks, lse, delta)
+	g.gradientsOf(j, x, k, lo, n, 0, s, dp, ds, dsStep, masks, lse, delta)
 }
 
 // operands returns where slopes of caps go, and where biases and numbers of the lanes lie, or nil.
@@ -174,13 +174,16 @@ func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 	return &g.kept[0]
 }
 
-// gradientsOf is gradients of scores.
-func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
+// gradientsOf is gradients of scores, whose slopes of caps begin with a given row.
+func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	var db *float32
 	if j.p.Score.Bias {
 		db = g.db.panel(k-x.from, lo, n)
 	}
-	uncap, _, _ := g.operands(j, x, k, lo)
+	var uncap *float32
+	if g.uncap != nil {
+		uncap = &g.uncap[capped*g.isa.lanes]
+	}
 	kept := g.keeps(j, x, k, lo, n)
 	g.isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
 	if db != nil {
