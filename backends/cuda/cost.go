@@ -113,7 +113,7 @@ func (s *stem) bytes(p flashkit.Problem) float64 {
 		rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 		n += rows * float64(p.VDim*p.DType.Size())
 		if p.DType != flashkit.Float32 {
-			n += rows * float64(2*4*s.dims[min(s.pad(p), len(s.dims)-1)])
+			n += rows * float64(2*4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
 		}
 	}
 	return n

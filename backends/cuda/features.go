@@ -271,7 +271,7 @@ func (b *Backend) enqueueBackwardFeatures(id stemID, delta, main *function, p fl
 		if b.drv.LaunchDependent != nil {
 			launch = b.drv.LaunchDependent
 		}
-		blocks *= ceilDiv(max(p.Dim, p.VDim), hopperKeyColumns)
+		blocks *= stems[id].dims[stems[id].pad(p)].shares
 		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, x.shapes, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}

@@ -111,7 +111,7 @@ func TestEveryFeaturedInstance(t *testing.T) {
 		s := &stems[i]
 		for _, dtype := range s.dtypes {
 			for _, dim := range s.dims {
-				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim, VDim: dim, DType: dtype, Band: flashkit.Causal()}
+				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: dtype, Band: flashkit.Causal()}
 				for _, form := range []string{"-sink-ragged", "-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
 					p := problem(t, p.String()+form)
 					if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {

@@ -313,7 +313,7 @@ func TestEveryInstance(t *testing.T) {
 		s := &stems[i]
 		for _, dtype := range s.dtypes {
 			for _, dim := range s.dims {
-				p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 20 + rand.IntN(10), KVLen: 300, Dim: dim, VDim: dim, DType: dtype}
+				p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 20 + rand.IntN(10), KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: dtype}
 				if s.unfit(&b.dev, p) != none {
 					continue
 				}

@@ -74,11 +74,18 @@ func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sm
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
 	h.cycles = max(t.begin+float64(steps)*t.step*s.costs.shareOf(groups, t.rows/groupRows), t.alone)
 	if splits > 1 {
-		dim, parts := s.dims[s.pad(*p)], p.Batch*p.Heads*p.QLen*splits
+		m := &stems[decodeSM80]
+		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
 		h.part, h.partO, h.partLSE = partSplit, parts*dim, 2*parts
 		h.cycles += partsCycles(4*h.partO, sms)
 	}
 	return h
+}
+
+// parts is a problem whose head dim is that of the values of the stem's instance, for what puts parts together.
+func (s *stem) parts(p flashkit.Problem) flashkit.Problem {
+	p.Dim = s.dims[s.pad(p)].vDim
+	return p
 }
 
 // splitGroups are the warpgroups of the instances that take parts of the keys.
@@ -114,7 +121,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	}
 	var merge *function
 	if h.splits > 1 { // loaded now: a later call may be captured
-		if merge, err = b.images.get(b.drv, decodeSM80, partMerge, p); err != nil {
+		if merge, err = b.images.get(b.drv, decodeSM80, partMerge, stems[id].parts(p)); err != nil {
 			return err
 		}
 	}
@@ -155,15 +162,15 @@ func (b *Backend) planBackward(id stemID, p flashkit.Problem) groupPlan {
 	}
 	if g.splits > 1 {
 		g.part = partGroup
-		g.partO = s.groupWords(&p, g.splits)
-		g.partLSE = g.partO
+		g.partO, g.partLSE = s.groupWords(&p, g.splits)
 	}
 	return g
 }
 
-// groupWords are the sums of dK, or of dV, of so many parts of each group.
-func (s *stem) groupWords(p *flashkit.Problem, parts int) int {
-	return p.Batch * p.KVHeads * parts * p.KVLen * s.dims[s.pad(*p)]
+// groupWords are the sums of dK, and of dV, of so many parts of each group.
+func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
+	d, rows := s.dims[s.pad(*p)], p.Batch*p.KVHeads*parts*p.KVLen
+	return rows * d.dim, rows * d.vDim
 }
 
 // mostGroupWords bounds them: calls with more have blocks enough.
@@ -179,13 +186,13 @@ func (s *stem) cutGroup(c *costs, t *tile, p flashkit.Problem, sms int) (parts i
 		return parts, cycles
 	}
 	for n := 2; n <= group; n++ {
-		words := s.groupWords(&p, n)
-		if group%n != 0 || words > mostGroupWords {
+		ofK, ofV := s.groupWords(&p, n)
+		if group%n != 0 || ofK > mostGroupWords {
 			continue
 		}
 		q := p
 		q.KVHeads *= n
-		if x := s.backwardCycles(c, t, q, sms) + partsCycles(2*2*4*words, sms); x < cycles {
+		if x := s.backwardCycles(c, t, q, sms) + partsCycles(2*4*(ofK+ofV), sms); x < cycles {
 			parts, cycles = n, x
 		}
 	}

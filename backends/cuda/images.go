@@ -117,7 +117,7 @@ func symbolName(s stemID, part partID, t flashkit.DType, dim int) string {
 		name += "_" + t.String()
 	}
 	if partNames[part].perDim {
-		name += "_d" + strconv.Itoa(stems[s].dims[dim])
+		name += "_" + stems[s].dims[dim].name()
 	}
 	return name
 }

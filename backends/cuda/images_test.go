@@ -100,7 +100,7 @@ func instances(id stemID) (names []string) {
 		}
 		for _, dtype := range s.dtypes {
 			for dim := range s.dims {
-				if dim == 0 || partNames[part].perDim {
+				if s.hasAt(partID(part), dim) {
 					names = append(names, symbolName(id, partID(part), dtype, dim))
 				}
 			}
@@ -126,6 +126,20 @@ func TestImagesHoldSums(t *testing.T) {
 	for id := range numSums {
 		require.Contains(t, string(ptx), ".entry "+sumName(id)+"(")
 	}
+}
+
+// hasAt reports whether it has one for the part at a head dim.
+func (s *stem) hasAt(part partID, dim int) bool {
+	takes := s.dims[dim].takes
+	switch {
+	case !partNames[part].perDim:
+		return dim == 0
+	case part == partLayout:
+		return takes&layoutFeatures != 0
+	case part >= partFeatures && part <= partDropout:
+		return takes == flashkit.AllFeatures
+	}
+	return true
 }
 
 // has reports whether the stem has a kernel for the part.

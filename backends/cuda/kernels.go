@@ -19,8 +19,8 @@ type stem struct {
 	arch   int  // the lowest compute capability, times 10
 	hopper bool // for that one alone, and with tensor maps
 	dtypes []flashkit.DType
-	dims   []int // padded head dims, rising
-	rows   int   // query rows of a KV head, at most; 0 is no limit
+	dims   []headDims // padded, rising
+	rows   int        // query rows of a KV head, at most; 0 is no limit
 	takes  flashkit.Feature
 	costs  *costs
 }
@@ -45,14 +45,14 @@ const maxDims = 6
 
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesForward, &fwdSM90Costs},
-	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesForward, &fwdSM80Costs},
-	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesBackward, &bwdSM90Costs},
-	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesBackward, &bwdSM80Costs},
-	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs},
-	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], []int{32, 64, 128, 256, 512}, 0, takesBackward, &bwdF32Costs},
+	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims, 0, takesForward, &fwdSM90Costs},
+	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs},
+	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims, 0, takesBackward, &bwdSM90Costs},
+	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, &bwdSM80Costs},
+	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs},
+	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, &bwdF32Costs},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], []int{64, 128, 256}, 64, takesForward, &decodeCosts},
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, &decodeCosts},
 }
 
 // A part is a kernel of a stem.
@@ -151,13 +151,6 @@ func scoreUnit(p *flashkit.Problem) float64 {
 // layoutFeatures leave scores as they are.
 const layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry
 
-// pad returns which of the stem's head dims a problem is padded to, if one of
-// them is wide enough.
-func (s *stem) pad(p flashkit.Problem) int {
-	i, _ := slices.BinarySearch(s.dims, max(p.Dim, p.VDim))
-	return i
-}
-
 // An unfit is why a stem does not take a problem.
 type unfit uint8
 
@@ -238,8 +231,6 @@ func (s *stem) fits(dev *Device, p flashkit.Problem) string {
 	}
 	return ""
 }
-
-func (s *stem) widest() int { return s.dims[len(s.dims)-1] }
 
 // blocks bounds the blocks of a launch, which are counted in 31 bits: no tile has
 // less than 16 rows or keys.

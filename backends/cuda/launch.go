@@ -55,7 +55,7 @@ const (
 
 // f32Parts returns the blocks among which the columns of a result are dealt out.
 func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
-	if s := &stems[id]; s.dims[s.pad(p)] <= each {
+	if s := &stems[id]; s.dims[s.pad(p)].dim <= each {
 		return 1
 	}
 	return ceilDiv(columns, each)
@@ -92,10 +92,9 @@ func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 }
 
 const (
-	backwardRows     = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
-	hopperRows       = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
-	hopperDQColumns  = 64  // columns of dQ that share a counter in bwd_sm90
-	hopperKeyColumns = 128 // columns of dK and dV that one block of bwd_sm90 accumulates
+	backwardRows    = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
+	hopperRows      = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
+	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
 // planBackward makes room for delta, twice where tiles of keys and of query rows sum
@@ -108,13 +107,13 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 	}
 	s := &stems[id]
 	if id == bwdSM90 {
-		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.dims[s.pad(p)]
+		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.dims[s.pad(p)].dim
 		return workspace{delta: 2 * rows, dqSum: rows * dim, turn: 1 + rows/backwardRows*dim/hopperDQColumns}
 	}
 	padded := p.Batch * p.Heads * ceilDiv(p.QLen, backwardRows)
 	return workspace{
 		delta: 2 * padded * backwardRows,
-		dqSum: padded * backwardRows * s.dims[s.pad(p)],
+		dqSum: padded * backwardRows * s.dims[s.pad(p)].dim,
 		turn:  1 + 2*padded,
 	}
 }
@@ -140,7 +139,7 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 		if b.drv.LaunchDependent != nil {
 			launch = b.drv.LaunchDependent
 		}
-		blocks *= ceilDiv(max(p.Dim, p.VDim), hopperKeyColumns)
+		blocks *= stems[id].dims[stems[id].pad(p)].shares
 		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, mappedShapes(p), [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}
@@ -203,7 +202,7 @@ func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d deco
 	if d.splits = cutKeys(d.tiles, pieces, warps, slots); d.splits == 1 {
 		return d
 	}
-	dim, parts := stems[id].dims[stems[id].pad(p)], p.Batch*p.Heads*p.QLen*d.splits
+	dim, parts := stems[id].dims[stems[id].pad(p)].dim, p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
 	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
 		d.turn = d.tiles

@@ -167,7 +167,7 @@ func kernelRows(t *testing.T, id stemID) (rows []kernelRow) {
 	}
 	for part := range partNames {
 		for dim := range s.dims {
-			if !s.has(partID(part)) || dim > 0 && !partNames[part].perDim {
+			if !s.has(partID(part)) || !s.hasAt(partID(part), dim) {
 				continue
 			}
 			first := len(rows)
@@ -177,7 +177,7 @@ func kernelRows(t *testing.T, id stemID) (rows []kernelRow) {
 					require.True(t, ok && r.registers > 0 && r.local >= 0, "%s of %s for sm_%d: %+v", symbolName(id, partID(part), dtype, dim), s.name, arch, r)
 					row := kernelRow{name: strings.TrimSuffix(s.name+"_"+partNames[part].name, "_"), dim: "any", resources: r}
 					if partNames[part].perDim {
-						row.dim = strconv.Itoa(s.dims[dim])
+						row.dim = strings.NewReplacer("d", "", "_dv", ", ").Replace(s.dims[dim].name())
 					}
 					rows = mergeRow(rows, first, row, dtype.String(), fmt.Sprintf("%d.%d", arch/10, arch%10))
 				}

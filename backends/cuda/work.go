@@ -122,7 +122,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) fl
 	turns := hop * (queue + float64(ceilDiv(heads, backwardTogether)-1)*max(0, queue-overlap))
 	last := hop*queue + t.begin + l.steps*max(t.alone, t.step/float64(t.perSM)) // until the last of the first heads ends
 	if s.hopper {
-		heads *= ceilDiv(max(p.Dim, p.VDim), hopperKeyColumns)
+		heads *= s.dims[min(s.pad(p), len(s.dims)-1)].shares
 	}
 	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
 }
