@@ -22,8 +22,11 @@ func square(dims ...int) (all []headDims) {
 	return all
 }
 
-// hopperDims are those of fwd_sm90 and bwd_sm90.
-var hopperDims = append(square(64, 128), headDims{256, 256, 2, flashkit.AllFeatures})
+// hopperDims are those of fwd_sm90 or bwd_sm90, whose instances for 192 take so many features. Other
+// calls take those for 256.
+func hopperDims(takes flashkit.Feature) []headDims {
+	return append(square(64, 128), headDims{192, 128, 2, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
+}
 
 // name returns the end of an instance's name: d64, d192_dv128.
 func (d headDims) name() string {

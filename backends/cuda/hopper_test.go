@@ -59,6 +59,11 @@ func TestHopperLaunches(t *testing.T) {
 		"b1-h16-g16-n512-m512-d128-bf16-causal":  {"fwd_sm90_bf16_d128"},
 		"b1-h4-g2-n65-m4096-d64-f16-causal":      {"fwd_sm90_split_f16_d64", "decode_sm80_merge_f16_d64"},
 		"b1-h2-g2-n66-m3000-d128-bf16-window9.9": {"fwd_sm90_bf16_d128"},
+
+		"b1-h4-g4-n65-m4096-d192-dv128-bf16": {"fwd_sm90_split_bf16_d192_dv128", "decode_sm80_merge_bf16_d128"},
+		"b1-h4-g4-n65-m4096-d136-dv40-f16":   {"fwd_sm90_split_f16_d192_dv128", "decode_sm80_merge_f16_d128"}, // as wide as the parts are
+		"b1-h4-g4-n65-m4096-d64-dv136-bf16":  {"fwd_sm90_split_bf16_d192", "decode_sm80_merge_bf16_d256"},
+		"b1-h4-g4-n65-m4096-d200-dv8-bf16":   {"fwd_sm90_split_bf16_d256", "decode_sm80_merge_bf16_d256"},
 	} {
 		c := newDeviceCall(t, b, name)
 		c.fwdOptions.Kernel, f.launches = "cuda/fwd_sm90", nil

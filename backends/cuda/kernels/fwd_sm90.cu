@@ -43,7 +43,7 @@
 // cuts: what is not finite becomes 0 there, and the rows that see it add it in the end.
 //
 // The split instances take parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). Each part writes its O,
-// maximum and sum to part_o and part_lse, as decode_sm80 does, and decode_sm80_merge puts them together.
+// maximum and sum to part_o and part_lse, as decode_sm80 does, and decode_sm80_merge for v_dim puts them together.
 //
 // Instances for features: the block is FeatureParams, of which MapParams is the beginning, and p.turn
 // is not null. Every tile of V under a mask counts as cut. O of packed rows leaves by elements where
@@ -59,20 +59,21 @@ struct MapParams {
     int tall, low, low_rows; // a head's tiles of the Plan's rows, and those after them, of low_rows: 64 times some
 };
 
-template <Kind kind_, class Type, int dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
+template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
     using T = Type;
     static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
     static constexpr bool biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, drops = kind_ == Kind::dropout; // that alone
-    static constexpr int dim = dim_, keys = keys_;
+    static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K, of V and O; of a tile
     static constexpr int groups = groups_;     // warpgroups that compute
     static constexpr int q_stages = q_stages_; // of Q
     static constexpr int stages = stages_;     // of K and of V
     static constexpr bool keep_q = keep_q_;    // in registers
     static constexpr int rows = 64 * groups, threads = 128 * (groups + 1);
-    static constexpr int panels = dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
-    static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
-    static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * tile_bytes; // in shared memory
-    static constexpr int work_at = v_at + stages * tile_bytes, places_at = work_at + 64 * (q_stages + 1), barriers_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
+    static constexpr int panels = dim / 64, v_panels = v_dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
+    static constexpr int q_bytes = panels * q_panel, k_bytes = panels * panel, v_bytes = v_panels * panel;
+    static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
+    static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
+    static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), barriers_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
     static constexpr int side_at = (barriers_at + 8 * (2 * q_stages + 5 * stages) + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : 0; // of a warp: a tile of a bias or a mask
     static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * (2 * q_stages + 5 * stages)); // 1024 to align
     static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
@@ -87,8 +88,8 @@ template <class S> struct Shared {
     __device__ __forceinline__ volatile Work &work(int i) const { return ((Work *)(base + S::work_at))[i]; }
     __device__ __forceinline__ volatile Place &place(const volatile Work &w) const { return ((Place *)(base + S::places_at))[&w - &work(0)]; }
     __device__ __forceinline__ uint32_t q(int i) const { return at + i * S::q_bytes; } // [panels][rows][64]
-    __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::tile_bytes; } // [panels][keys][64]
-    __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::tile_bytes; }
+    __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::k_bytes; } // [panels][keys][64]
+    __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::v_bytes; } // [v_panels][keys][64]
     __device__ __forceinline__ uint32_t side(int warp) const { return at + S::side_at + warp * S::side_bytes; }
     __device__ __forceinline__ uint32_t q_full(int i) const { return at + S::barriers_at + 8 * i; }
     __device__ __forceinline__ uint32_t q_empty(int i) const { return q_full(S::q_stages + i); }
@@ -170,7 +171,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         each<S::panels>([&](int i) { box_load(sh.q(q.stage) + i * S::q_panel, a.q, 64 * i, row0, head, batch, sh.q_full(q.stage)); });
         q.next();
     };
-    auto fetch_tile = [&](volatile Work &w, int n, const TensorMap &map, uint32_t to, uint32_t full, uint32_t empty, auto &ring) {
+    auto fetch_tile = [&](auto panels, volatile Work &w, int n, const TensorMap &map, uint32_t to, uint32_t full, uint32_t empty, auto &ring) {
         int row = w.tile(n) * S::keys;
         const int head = w.kv_head, batch = S::features ? sh.place(w).kv_batch : w.batch;
         if constexpr (S::features) {
@@ -179,22 +180,22 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
                 const int j = min(row + i, (sh.place(w).keys - 1) / f.page_box * f.page_box), nth = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
                 const int page = f.pages[(int64_t)w.batch * f.page_width + nth];
                 barrier_wait(empty, ring.parity);
-                if (leads) barrier_expect(full, S::tile_bytes);
+                if (leads) barrier_expect(full, panels.value * S::panel);
                 __syncwarp(); // the bytes are expected
-                if (i < S::keys) each<S::panels>([&](int k) { box_load(to + k * S::panel + i * 128, map, 64 * k, j - nth * f.page, head, page, full); });
+                if (i < S::keys) each<panels.value>([&](int k) { box_load(to + k * S::panel + i * 128, map, 64 * k, j - nth * f.page, head, page, full); });
                 return ring.next();
             }
             row += sh.place(w).key0;
         }
         barrier_wait(empty, ring.parity);
         if (!leads) return ring.next();
-        barrier_expect(full, S::tile_bytes);
-        each<S::panels>([&](int i) { box_load(to + i * S::panel, map, 64 * i, row, head, batch, full); });
+        barrier_expect(full, panels.value * S::panel);
+        each<panels.value>([&](int i) { box_load(to + i * S::panel, map, 64 * i, row, head, batch, full); });
         ring.next();
     };
-    auto fetch_k = [&](volatile Work &w, int n) { fetch_tile(w, n, a.k, sh.k(k.stage), sh.k_full(k.stage), sh.k_empty(k.stage), k); };
+    auto fetch_k = [&](volatile Work &w, int n) { fetch_tile(Count<S::panels>(), w, n, a.k, sh.k(k.stage), sh.k_full(k.stage), sh.k_empty(k.stage), k); };
     auto fetch_v = [&](volatile Work &w, int n) {
-        fetch_tile(w, n, a.v, sh.v(v.stage), w.cut(n) ? sh.v_raw(v.stage) : sh.v_full(v.stage), sh.v_empty(v.stage), v);
+        fetch_tile(Count<S::v_panels>(), w, n, a.v, sh.v(v.stage), w.cut(n) ? sh.v_raw(v.stage) : sh.v_full(v.stage), sh.v_empty(v.stage), v);
     };
 
     // Each K comes a tile of keys before its V, and the next tile's first K before this one's last V. The next tile's
@@ -243,13 +244,13 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, Shar
             raw ^= 1 << v.stage;
             uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
 #pragma unroll 6
-            for (int i = thread; i < S::tile_bytes / 16; i += 96) { // without jumps: the products of values wait
+            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without jumps: the products of values wait
                 const uint4 x = tile[i];
                 odd = {zero_times<T>(x.x, odd.x), zero_times<T>(x.y, odd.y), zero_times<T>(x.z, odd.z), zero_times<T>(x.w, odd.w)};
             }
             if (odd.x | odd.y | odd.z | odd.w) {
                 w.odd = 1;
-                for (int i = thread; i < S::tile_bytes / 16; i += 96) {
+                for (int i = thread; i < S::v_bytes / 16; i += 96) {
                     const uint4 x = tile[i];
                     tile[i] = {clear_nonfinite<T>(x.x), clear_nonfinite<T>(x.y), clear_nonfinite<T>(x.z), clear_nonfinite<T>(x.w)};
                 }
@@ -306,11 +307,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         }
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
-        float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
+        float o[S::v_dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
-        each<S::dim / 2>([&](int i) { o[i] = 0; });
+        each<S::v_dim / 2>([&](int i) { o[i] = 0; });
         auto scores = [&] { // s = Q K^T, in flight
             barrier_wait(sh.k_full(k.stage), k.parity);
             const uint64_t b = descriptor(sh.k(k.stage), 16);
@@ -425,7 +426,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             exponentials();
             drop(n);
             round_weights();
-            each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+            each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
         const int end = top_row < rows_end ? top_row + 64 + hi() : 0; // tiles of keys from here on go by
         int n = 0;
@@ -465,7 +466,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
         });
         if constexpr (S::split) {
-            write_part(p, w, o, m, l, row, rows_end);
+            write_part<S>(p, w, o, m, l, row, rows_end);
             if (w.odd) add_odd_part<S>(p, w, top_row + warp * 16, rows_end);
             named_barrier(2 + group, 128); // nobody reads Q or the work any more
             if (thread == 0) barrier_arrive(sh.q_empty(q.stage));
@@ -484,12 +485,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 const float carried = f.carry && i < real ? f.carried_lse[((int64_t)w.batch * p.heads + w.head) * p.q_len + i] : -inf;
                 const Ending y = i < real ? ending(f, m[r], l[r], w.head, carried) : Ending{0, 0, -inf};
                 m[r] = y.lse, down[r] = 1;
-                each<S::dim / 4>([&](int x) {
+                each<S::v_dim / 4>([&](int x) {
                     float &z = o[x / 2 * 4 + r * 2 + x % 2];
                     z = y.scale == 0 ? 0 : z * y.scale;
                 });
                 if (y.earlier == 0) return;
-                each<S::dim / 4>([&](int x) {
+                each<S::v_dim / 4>([&](int x) {
                     const int column = x / 2 * 8 + lane % 4 * 2 + x % 2;
                     float &z = o[x / 2 * 4 + r * 2 + x % 2];
                     if (column < p.v_dim) z = fmaf(y.earlier, widen<T>(earlier[i * p.o.row + column]), z);
@@ -499,7 +500,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
 
         // O leaves through the warpgroup's own rows of Q, which nobody else reads.
         auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
-        each<S::dim / 16>([&](int i) { store_matrix(chunk(i), pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)); });
+        each<S::v_dim / 16>([&](int i) { store_matrix(chunk(i), pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)); });
         auto staged = [&](int r, int column) {
             const int at = group * 8192 + r * 128 + column / 64 * S::q_panel + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2;
             return (uint16_t *)(sh.base + (q_tile - sh.at) + at);
@@ -540,7 +541,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
             named_barrier(2 + group, 128); // all have read
         } else if (thread == 0 && top_row < rows_end) {
-            each<S::panels>([&](int i) { box_store(a.o, 64 * i, q_row + top_row, w.head, q_batch, q_tile + group * 8192 + i * S::q_panel); });
+            each<S::v_panels>([&](int i) { box_store(a.o, 64 * i, q_row + top_row, w.head, q_batch, q_tile + group * 8192 + i * S::q_panel); });
             store_commit();
         }
         leaving = q.stage;
@@ -584,16 +585,19 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
         forward<name##_shape>(a, f);                                                                                                   \
     }
 #define FEATURES(name, kind, type, T, groups, keep_q, keys)                                                                       \
-    KERNEL(fwd_sm90_features##name##_##type##_d64, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 64, groups, 128, 2, 3, false) \
-    KERNEL(fwd_sm90_features##name##_##type##_d128, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 128, 2, 128, 2, 2, keep_q)   \
-    KERNEL(fwd_sm90_features##name##_##type##_d256, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 256, 2, keys, 1, 2, false)
-#define INSTANCES(type, T)                                                               \
-    KERNEL(fwd_sm90_##type##_d64, MapParams, x, no_features, Kind::plain, T, 64, 3, 128, 2, 3, false)     \
-    KERNEL(fwd_sm90_##type##_d128, MapParams, x, no_features, Kind::plain, T, 128, 2, 128, 2, 2, true)    \
-    KERNEL(fwd_sm90_##type##_d256, MapParams, x, no_features, Kind::plain, T, 256, 2, 80, 1, 2, false)    \
-    KERNEL(fwd_sm90_split_##type##_d64, MapParams, x, no_features, Kind::split, T, 64, 2, 128, 2, 3, true)      \
-    KERNEL(fwd_sm90_split_##type##_d128, MapParams, x, no_features, Kind::split, T, 128, 2, 128, 2, 2, true)    \
-    KERNEL(fwd_sm90_split_##type##_d256, MapParams, x, no_features, Kind::split, T, 256, 2, 80, 1, 2, false)    \
+    KERNEL(fwd_sm90_features##name##_##type##_d64, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 64, 64, groups, 128, 2, 3, false) \
+    KERNEL(fwd_sm90_features##name##_##type##_d128, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 128, 128, 2, 128, 2, 2, keep_q) \
+    KERNEL(fwd_sm90_features##name##_##type##_d256, FeatureParams, (const MapParams &)x, x.f, Kind::kind, T, 256, 256, 2, keys, 1, 2, false)
+#define MLA(name, block, a, f, kind, type, T)                                                       \
+    KERNEL(name##_##type##_d192_dv128, block, a, f, Kind::kind, T, 192, 128, 2, 128, 1, 2, false) \
+    KERNEL(name##_##type##_d192, block, a, f, Kind::kind, T, 192, 192, 2, 112, 1, 2, false)
+#define DIMS(name, kind, type, T, groups, keep_q)                                                            \
+    KERNEL(name##_##type##_d64, MapParams, x, no_features, Kind::kind, T, 64, 64, groups, 128, 2, 3, keep_q) \
+    KERNEL(name##_##type##_d128, MapParams, x, no_features, Kind::kind, T, 128, 128, 2, 128, 2, 2, true)     \
+    KERNEL(name##_##type##_d256, MapParams, x, no_features, Kind::kind, T, 256, 256, 2, 80, 1, 2, false)     \
+    MLA(name, MapParams, x, no_features, kind, type, T)
+#define INSTANCES(type, T)                                                                            \
+    DIMS(fwd_sm90, plain, type, T, 3, false) DIMS(fwd_sm90_split, split, type, T, 2, true)            \
     FEATURES(_layout, layout, type, T, 3, true, 80) FEATURES(_shaped, shaped, type, T, 2, false, 64) \
     FEATURES(_bias, bias, type, T, 2, false, 64) FEATURES(_mask, mask, type, T, 2, false, 64)        \
     FEATURES(_dropout, dropout, type, T, 2, false, 64) FEATURES(, any, type, T, 2, false, 64)

@@ -31,13 +31,13 @@ static_assert(sizeof(Work) == 64);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
 // O, the maximum and the sum of the thread's rows over a part of the keys, for decode_sm80_merge.
-template <int columns> __device__ __forceinline__ void write_part(const Params &p, const volatile Work &w, const float (&o)[columns], const float (&m)[2], const float (&l)[2], int row, int end) {
+template <class S> __device__ __forceinline__ void write_part(const Params &p, const volatile Work &w, const float (&o)[S::v_dim / 2], const float (&m)[2], const float (&l)[2], int row, int end) {
     const int64_t first = (((int64_t)w.part * p.batch + w.batch) * p.heads + w.head) * p.q_len;
     const int lane = threadIdx.x % 32;
     each<2>([&](int r) {
         const int64_t at = first + row + 8 * r;
         if (row + 8 * r >= end) return;
-        each<columns / 4>([&](int i) { *(float2 *)(p.part_o + at * 2 * columns + i * 8 + lane % 4 * 2) = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]}; });
+        each<S::part_dim / 8>([&](int i) { *(float2 *)(p.part_o + at * S::part_dim + i * 8 + lane % 4 * 2) = i < S::v_dim / 8 ? float2{o[4 * i + 2 * r], o[4 * i + 2 * r + 1]} : float2{0, 0}; });
         if (lane % 4 == 0) ((float2 *)p.part_lse)[at] = {m[r], l[r]};
     });
 }
@@ -59,6 +59,6 @@ template <class S> __device__ __forceinline__ void add_odd_part(const Params &p,
                 if (!(fabsf(x) < __int_as_float(0x7f800000))) sum += x;
             }
         }
-        if (sum != 0) p.part_o[(first + see) * S::dim + column] += sum;
+        if (sum != 0) p.part_o[(first + see) * S::part_dim + column] += sum;
     }
 }
