@@ -86,7 +86,7 @@ func TestPlanBackward(t *testing.T) {
 	b, f := openFake(t)
 	for name, parts := range map[string]int{
 		"b1-h32-g8-n1024-m1024-d128-bf16-causal": 4, "b4-h32-g1-n2048-m2048-d128-bf16-causal": 4, "b1-h16-g16-n512-m512-d128-f16": 1,
-		"b8-h32-g8-n4096-m4096-d128-bf16": 1, "b1-h4-g1-n0-m100-d64-bf16": 1, "b1-h8-g2-n100-m0-d64-bf16": 1, "b0-h8-g2-n100-m100-d64-bf16": 1,
+		"b1-h32-g2-n1024-m1024-d192-dv128-bf16": 4, "b8-h32-g8-n4096-m4096-d128-bf16": 1, "b1-h4-g1-n0-m100-d64-bf16": 1, "b1-h8-g2-n100-m0-d64-bf16": 1, "b0-h8-g2-n100-m100-d64-bf16": 1,
 	} {
 		p := problem(t, name)
 		g := b.planBackward(bwdSM90, p)

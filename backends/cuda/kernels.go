@@ -47,7 +47,7 @@ const maxDims = 6
 var stems = [...]stem{
 	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesForward, &fwdSM90Costs},
 	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs},
-	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], append(square(64, 128), headDims{256, 256, 2, flashkit.AllFeatures}), 0, takesBackward, &bwdSM90Costs},
+	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, &bwdSM90Costs},
 	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, &bwdSM80Costs},
 	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs},
 	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, &bwdF32Costs},

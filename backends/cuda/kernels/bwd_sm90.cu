@@ -11,17 +11,18 @@
 // One call is three launches, in this order; a grid of 0 is not launched.
 //
 //	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; zeroes the counters
-//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for 256)
+//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid from 192 on)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
-// are [B, G, splits, M, <dim>] float32, dK without the scale:
+// are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
 //
 // The second and the third may be launched to start early, as they wait for the one
 // before (programmatic dependent launch). The first and the last take Params, the other
-// MapParams, by value. <dim> is 64, 128 or 256, the least that holds D and DV. Workspace,
+// MapParams, by value. <dim> is 64, 128, 192 or 256, the least that holds D and DV, or 192_dv128; features know
+// none of 192. bwd_wide.cuh has those. Workspace,
 // with R = N rounded up to 128: delta [2][B, H, R], LSE in base 2 and delta; dq_sum
 // B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64 ints, the ticket and a counter for each 64x64
 // block of dq_sum. Maps of 16-bit elements, rank 4, 128-byte swizzle, not interleaved, 0 outside:
@@ -139,7 +140,7 @@ template <class S> __device__ __forceinline__ void fetch(const Params &p, const 
 
 // Which of dq_sum's [B, H, R/rows, rows/64, dim/64] blocks a warpgroup adds to, and how many tiles of keys do so earlier.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
-    return (((int64_t)(w.batch * p.heads + head) * (padded_rows(p) / S::rows) + tile) * S::shares + w.share) * 2 + group;
+    return (((int64_t)(w.batch * p.heads + head) * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
 }
 template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, volatile Work &w, int tile) {
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
@@ -168,7 +169,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
             store_commit(), store_wait_read();
             barrier_arrive(sh.dq_empty(group));
         }
-        seen = tile > w.from ? load_counter(turn - 2 * S::shares) : 0; // of the next tile, in time
+        seen = tile > w.from ? load_counter(turn - S::dq_blocks * S::dq_shares) : 0; // of the next tile, in time
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
             add_counter_release(turn);
@@ -546,10 +547,12 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     }
 }
 
-#define MAIN(name, block, a, f, ...)                                                                                               \
-    using name##_shape = Shape<__VA_ARGS__>;                                                                                       \
+#include "bwd_wide.cuh"
+
+#define MAIN(name, block, body, a, f, ...)                                                                                         \
+    using name##_shape = __VA_ARGS__;                                                                                              \
     extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, name##_shape::keys}; \
-    extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ block x) { backward<name##_shape>(a, f); }
+    extern "C" __global__ void __launch_bounds__(name##_shape::threads, 1) name(const __grid_constant__ block x) { body<name##_shape>(a, f); }
 #define END(name, block, body, p, f, threads, shared)                    \
     extern "C" __device__ Plan name##_plan = {threads, shared, 64, 0}; \
     extern "C" __global__ void __launch_bounds__(threads, 4) name(const __grid_constant__ block x) { body(p, f); }
@@ -557,17 +560,20 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     END(name##_delta_##type, block, (delta<T, features>), p, f, 128, delta_shared)                     \
     END(name##_finish_##type, block, (finish<T, features>), p, f, 256, 0)
 #define DIMS(name, block, a, f, knows, type, T, parts)                            \
-    MAIN(name##_##type##_d64, block, a, f, knows, T, 64, 64, 128, 2, 2 * parts)    \
-    MAIN(name##_##type##_d128, block, a, f, knows, T, 128, 128, 64, 2, parts)      \
-    MAIN(name##_##type##_d256, block, a, f, knows, T, 256, 128, 64, 1, parts)
+    MAIN(name##_##type##_d64, block, backward, a, f, Shape<knows, T, 64, 64, 128, 2, 2 * parts>) \
+    MAIN(name##_##type##_d128, block, backward, a, f, Shape<knows, T, 128, 128, 64, 2, parts>)   \
+    MAIN(name##_##type##_d256, block, backward, a, f, Shape<knows, T, 256, 128, 64, 1, parts>)
+#define PLAIN(name, knows, type, T)                                                                              \
+    DIMS(name, MapParams, x, no_features, knows, type, T, 1)                                                    \
+    MAIN(name##_##type##_d192_dv128, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 128>)  \
+    MAIN(name##_##type##_d192, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 192>)
 #define FEATURES(name, knows, type, T, parts) DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts)
 #define SUMS(name, T)                                       \
     extern "C" __device__ Plan name##_plan = {256, 0, 64, 0}; \
     extern "C" __global__ void __launch_bounds__(256, 4) name(const __grid_constant__ Params x) { sum_parts<T>(x); }
 #define ALL(type, T)                                                               \
     ENDS(bwd_sm90, Params, false, x, no_features, type, T)                          \
-    DIMS(bwd_sm90, MapParams, x, no_features, 0, type, T, 1)                        \
-    DIMS(bwd_sm90_parts, MapParams, x, no_features, kParts, type, T, 1)             \
+    PLAIN(bwd_sm90, 0, type, T) PLAIN(bwd_sm90_parts, kParts, type, T)             \
     SUMS(bwd_sm90_sums_##type, T)                                                  \
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
     FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \

@@ -22,9 +22,9 @@ struct Work {
     int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
 };
 __device__ __forceinline__ int padded_rows(const Params &p) { return (p.q_len + 127) / 128 * 128; }
-__device__ __forceinline__ int panels_of(const Params &p) { // of 64 columns of <dim>
+template <bool features> __device__ __forceinline__ int panels_of(const Params &p) { // of 64 columns of <dim>
     const int dim = max(p.dim, p.v_dim);
-    return dim <= 64 ? 1 : dim <= 128 ? 2 : 4;
+    return dim <= 64 ? 1 : dim <= 128 ? 2 : dim <= 192 && !features ? 3 : 4;
 }
 
 // What a loop body is made for.
@@ -42,10 +42,11 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
     static constexpr bool two_bodies = dim == 64 && sure; // of the loop over tiles, one of them without the branches for hidden pairs
     static constexpr int threads = 384, panels = dim / 64, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
+    static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
     static constexpr bool staged = shares == 1; // dQ goes through shared memory
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
     static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
-    static constexpr int q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
+    static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? 2 * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + 48, barriers_at = sequence_at + (features ? 48 : 0);
     // Of a bias of 16 bits, for each warp the columns of its 16 keys of so many rows.
@@ -62,7 +63,7 @@ template <class S> struct Shared {
     uint32_t at; // address of base, in a uniform register
     // part 0 is of K, Q and LSE; part 1 of V, dO and delta.
     __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
-    __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + (part * S::stages + i) * S::row_tile; } // [panels][rows][64]
+    __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + part * S::stages * S::row_tile + i * (part ? S::v_row_tile : S::row_tile); } // [panels][rows][64]
     __device__ __forceinline__ uint32_t ds(int i) const { return at + S::ds_at + i * S::ds_tile; } // [2][rows][64 keys]
     __device__ __forceinline__ uint32_t dq(int group) const { return at + S::dq_at + group * 16384; } // as in dq_sum
     __device__ __forceinline__ uint32_t stats(int part, int i) const { return at + S::stats_at + (part * S::stages + i) * S::rows * 4; } // [rows]
@@ -73,8 +74,8 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t mask(int warp) const { return at + S::bias_at + warp * S::rows * 16; }
     __device__ __forceinline__ uint32_t k_full(int part) const { return at + S::barriers_at + 8 * part; }
     __device__ __forceinline__ uint32_t dq_full(int group) const { return k_full(2 + group); }
-    __device__ __forceinline__ uint32_t dq_empty(int group) const { return k_full(4 + group); }
-    __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(6 + part * S::stages + i); }
+    __device__ __forceinline__ uint32_t dq_empty(int group) const { return k_full(2 + S::dq_blocks + group); }
+    __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(2 + 2 * S::dq_blocks + part * S::stages + i); }
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
 
@@ -148,7 +149,7 @@ template <class T> __device__ __forceinline__ void store_pairs(const Params &p, 
 // takes 8 columns of the rows r and r+8, which lie together.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8;
-    const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of(p) * 1024; // [panels][4][8][32]
+    const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of<features>(p) * 1024; // [panels][4][8][32]
     const bool aligned = aligned16(p.dq);
     wait_for_dependency();
     const Extent<features> e(p, f, bh / p.heads);
@@ -172,8 +173,9 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
 
 // dK and dV of 64 keys of a key head: the sums of the parts of its group, in order. The blocks of dK come first.
 template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
-    const int tiles = (p.kv_len + 63) / 64, all = p.batch * p.kv_heads * tiles, dim = 64 * panels_of(p);
+    const int tiles = (p.kv_len + 63) / 64, all = p.batch * p.kv_heads * tiles, panels = panels_of<false>(p);
     const bool of_keys = blockIdx.x < all;
+    const int dim = 64 * (of_keys || panels != 3 || p.v_dim > 128 ? panels : 2);
     const int bg = blockIdx.x % all / tiles, key0 = blockIdx.x % tiles * 64;
     const View &v = of_keys ? p.dk : p.dv;
     const int columns = of_keys ? p.dim : p.v_dim, chunks = (columns + 7) / 8;
@@ -200,7 +202,7 @@ template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
 constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), tile = blockIdx.x % max(tiles, 1), row0 = tile * 64;
-    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of(p), threads = (int64_t)gridDim.x * 128;
+    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of<features>(p), threads = (int64_t)gridDim.x * 128;
     launch_dependents();
     for (int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
     if (p.q_len == 0 || p.batch == 0) return;

@@ -31,6 +31,9 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+__device__ __forceinline__ void named_arrive(int id, int threads) { // counts, and goes on
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // A loop without jumps, so that the arrays which it indexes can be registers.
 template <int n, class F> __device__ __forceinline__ void each(F f) {

@@ -1,0 +1,312 @@
+// bwd_sm90 for head dims of 192: as compute of bwd_sm90.cu, without features, but
+//
+//   - registers hold one of the sums for a tile of keys beside S and dP: a block has dK, and adds to dQ. Another one has
+//     dV, for which it computes S once more, but not dP.
+//   - a tile has 64 rows, and dQ of it three blocks of 64 columns. Each warpgroup computes one, and by turns the
+//     middle one; a lane each keeps their order. Where values have more than 128 columns, shared memory has no room
+//     for dQ: the threads add it. Else it has none for a second dS.
+#pragma once
+#include "bwd_sm90.cuh"
+
+template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
+    using T = Type;
+    static constexpr bool split = knows == kParts, features = false;
+    static constexpr int dim = dim_, v_dim = v_dim_; // of Q and K, of V and dO
+    static constexpr int rows = 64, keys = 128, stages = 2, threads = 384;
+    static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
+    static constexpr int shares = 2, ds_tiles = staged ? 1 : 2;
+    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels, dq_shares = 1; // of 64 columns
+    static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
+    static constexpr int row_tile = panels * row_panel, v_row_tile = v_panels * row_panel, key_tile = panels * key_panel, v_key_tile = v_panels * key_panel, ds_tile = 2 * row_panel;
+    static constexpr int q_at = key_tile + v_key_tile, ds_at = q_at + stages * (row_tile + v_row_tile); // in shared memory
+    static constexpr int dq_at = ds_at + ds_tiles * ds_tile, stats_at = dq_at + (staged ? dq_blocks * 16384 : 0);
+    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, barriers_at = work_at + 48;
+    static constexpr int shared = 1024 + barriers_at + 8 * (2 + 2 * dq_blocks + 4 * stages); // 1024 to align
+    static_assert(panels == 3 && shared <= 227 * 1024);
+};
+
+// The lane that fetches: first K, Q and LSE, then V, dO and delta.
+template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a, Shared<S> sh) {
+    const Params &p = a.p;
+    volatile Work &w = sh.work();
+    auto keys = [&](int part, const TensorMap &map, auto panels) {
+        barrier_expect(sh.k_full(part), panels.value * S::key_panel);
+        each<panels.value>([&](int i) { box_load(sh.k(part) + i * S::key_panel, map, 64 * i, w.key0, w.kv_head, w.batch, sh.k_full(part)); });
+    };
+    if (w.steps) keys(0, a.k, Count<S::panels>());
+    Ring<S::stages> ring(1);
+    bool first = w.share == 0; // who sums up dV needs no V
+    walk<S>(p, w, [&](int head, int tile) {
+        auto rows = [&](int part, const TensorMap &map, auto panels) {
+            const uint32_t full = sh.q_full(part, ring.stage);
+            const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
+            barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
+            barrier_expect(full, panels.value * S::row_panel + S::rows * 4);
+            each<panels.value>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, map, 64 * i, tile * S::rows, head, w.batch, full); });
+            bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
+        };
+        rows(0, a.q, Count<S::panels>());
+        if (first) keys(1, a.v, Count<S::v_panels>());
+        first = false;
+        rows(1, a.dout, Count<S::v_panels>());
+        ring.next();
+    });
+}
+
+// A warpgroup that computes dV, or else dK and dQ.
+template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const MapParams &a, Shared<S> sh, int group) {
+    using T = typename S::T;
+    constexpr int groups = S::rows / 16, columns = of_v ? S::v_dim : S::dim; // of 16 rows; of the sum
+    const Params &p = a.p;
+    volatile Work &w = sh.work();
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
+    const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps);
+    // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
+    const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
+    float sum[columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / 4];
+    uint32_t operands[groups][4]; // P or dS
+    each<columns / 2>([&](int i) { sum[i] = 0; });
+    Ring<S::stages> ring(0);
+    int tile = to, head = first_head<S>(p, w), buffer = 0; // of dS
+    auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
+    auto forget = [](auto &x) { // the compiler does not know that the first product overwrites the sums
+        each<sizeof(x) / 4>([&](int i) { asm volatile("" : "=f"(x[i])); });
+    };
+    auto scores = [&](auto panels, float (&to)[S::rows / 2], uint32_t keys, uint32_t rows) { // to = K Q^T or V dO^T, in flight
+        const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
+        forget(to);
+        wgmma_fence();
+        each<panels.value * 4>([&](int i) {
+            wgmma<T, 0>(to, x + (i / 4 * S::key_panel + i % 4 * 32) / 16, y + (i / 4 * S::row_panel + i % 4 * 32) / 16, i > 0);
+        });
+        wgmma_commit();
+    };
+    auto add_up = [&](const float *x, int part, int i) { // sum += x dO or x Q for 16 rows, in flight
+        each<4>([&](int j) { operands[i][j] = pack<T>(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]); });
+        if constexpr (!of_v) {
+            store_matrix_transposed(sh.ds(buffer) + ds_place + i * 2048, operands[i]);
+            if (i + 1 == groups) async_fence(); // the product of both warpgroups' dS sees it
+        }
+        wgmma_fence();
+        wgmma<T, 1>(sum, operands[i], descriptor(sh.q(part, ring.stage), S::row_panel) + i * 2048 / 16, true);
+        wgmma_commit();
+    };
+    auto keep = [&] { // operands in flight are not protected: their registers are in use up to here
+        each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(operands[i / 4][i % 4])); });
+    };
+    auto cut = [&] { // whether the tile has hidden pairs
+        const int row0 = tile * S::rows;
+        return row0 + S::rows > p.q_len || key0 + S::keys > p.kv_len || key0 < row0 + S::rows - 1 + p.lo || key0 + S::keys - 1 > row0 + p.hi;
+    };
+    auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
+    auto clear = [&](uint32_t at) { // 16 bytes; whether there was what is not finite
+        uint4 &x = *(uint4 *)(sh.base + (at - sh.at)), y = x;
+        y.x = clear_nonfinite<T>(y.x), y.y = clear_nonfinite<T>(y.y), y.z = clear_nonfinite<T>(y.z), y.w = clear_nonfinite<T>(y.w);
+        const bool found = x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w;
+        if (found) x = y;
+        return found;
+    };
+    auto start = [&](bool there) { // S, in flight
+        if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
+        scores(Count<S::panels>(), s, sh.k(0), sh.q(0, ring.stage));
+    };
+    if (steps) {
+        barrier_wait(sh.k_full(0), 0);
+        if (w.hides) {
+            if (thread < 64) sh.odd()[group * 64 + thread] = 0;
+            named_barrier(2 + group, 128); // zeros, before anything else is written there
+            for (int i = thread; i < 512 * S::panels; i += 128)
+                if (clear(sh.k(0) + i / 512 * S::key_panel + group * 8192 + i % 512 * 16)) sh.odd()[group * 64 + i / 8 % 64] = infinity - infinity, w.odd[group] = 1;
+            async_fence();                 // the products see K without
+            named_barrier(2 + group, 128); // all of the warpgroup's K
+        }
+        start(true);
+        wgmma_wait<0>();
+        if (!of_v) barrier_wait(sh.k_full(1), 0);
+    }
+    auto usual = [](float x) { return fabsf(x) < odd_lse; };
+    auto clean = [&] { // Q and dO of what is not finite; dV gets what was visible in the end
+        bool found = false;
+        for (int part = 0; part < 2; part++)
+            for (int r = lane; r < S::rows; r += 32) found = found || !usual(stats(part)[r]);
+        if (!__any_sync(~0u, found)) return;
+        for (int part = 0; part < 2; part++)
+            for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh.q(part, ring.stage) + i * 16);
+        w.lost = 1;
+        async_fence();                 // the products see them without
+        named_barrier(2 + group, 128); // all of them
+    };
+    const bool odd = uniform(w.odd[group]);
+    auto visit = [&](int n, bool edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
+        auto load_stats = [&](int which) { // of all rows, ahead of time, as loads do not pass the products
+            each<groups>([&](int i) {
+                const float2 *from = (const float2 *)stats(which) + i * 8 + lane % 4, x = from[0], y = from[4];
+                stat[4 * i] = x.x, stat[4 * i + 1] = x.y, stat[4 * i + 2] = y.x, stat[4 * i + 3] = y.y;
+            });
+        };
+        load_stats(0);
+        barrier_wait(sh.q_full(1, ring.stage), ring.parity);
+        if constexpr (!of_v) scores(Count<S::v_panels>(), dp, sh.k(1), sh.q(1, ring.stage)); // dP
+        if (edge) {
+            clean();
+            const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
+            each<2>([&](int half) {
+                const int k = key + 8 * half;
+                const uint32_t shown = k < p.kv_len ? columns_before(min(k - p.lo + 1, p.q_len) - row) & ~columns_before(k - p.hi - row) : 0;
+                each<S::rows / 4>([&](int i) {
+                    float &x = s[i / 2 * 4 + 2 * half + i % 2];
+                    if (odd) x += sh.odd()[k - key0];
+                    x = shown & 1u << i ? x : -infinity;
+                });
+            });
+        }
+        each<groups>([&](int i) { // P of 16 rows, in place of S
+            each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[4 * i + j / 4 * 2 + j % 2])); });
+            if constexpr (of_v) add_up(s, 1, i);
+        });
+        const int stage = ring.stage, done = tile;
+        auto next = [&] { ring.next(), tile = tile == from ? to : tile - 1; };
+        auto release = [&] { // the sum is no longer in flight
+            wgmma_wait<1>();
+            keep();
+            give(sh.q_empty(0, stage)), give(sh.q_empty(1, stage));
+        };
+        if constexpr (of_v) {
+            next();
+            start(n + 1 < steps); // after the last tile, of whatever is there: for nobody
+            release();
+            wgmma_wait<0>();
+        } else {
+            load_stats(1);
+            wgmma_wait<0>();                                              // dP is there
+            if (S::ds_tiles == 1 && n > 0) named_barrier(5 - group, 256); // and the other's dQ of the tile before, which read dS
+            each<groups>([&](int i) { // dS of 16 rows, in place of dP
+                each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[4 * i + j / 4 * 2 + j % 2]); });
+                if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
+                add_up(dp, 0, i);
+            });
+            named_barrier(1, 256); // both have written theirs
+            auto queries = [&](int panel) { // 64 columns of dQ, in flight
+                const uint64_t x = descriptor(sh.ds(buffer), 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
+                forget(dq);
+                wgmma_fence();
+                each<8>([&](int i) { wgmma<T, 1>(dq, x + (i / 4 * S::row_panel + i % 4 * 32) / 16, y + i * 2048 / 16, i > 0); });
+                wgmma_commit();
+            };
+            auto leave = [&](int panel) {
+                barrier_wait(sh.dq_empty(panel), S::staged ? n % 2 ^ 1 : n % 2);
+                if constexpr (S::staged) {
+                    each<8>([&](int i) { store_shared(sh.dq(panel) + warp * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
+                } else {
+                    float *to = p.dq_sum + block_of<S>(p, w, head, done, panel) * 4096 + warp * 1024 + lane * 4;
+                    const int before = earlier<S>({p, sh}, w, done);
+                    each<8>([&](int i) {
+                        if (before == 0) *(float4 *)(to + i * 128) = {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]};
+                        else add_global4(to + i * 128, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
+                    });
+                }
+                __syncwarp();
+                give(sh.dq_full(panel));
+            };
+            if (n % 2 == group) {
+                queries(1);
+                wgmma_wait<0>();
+                leave(1);
+            }
+            queries(2 * group);
+            next();
+            release();
+            start(n + 1 < steps);
+            wgmma_wait<1>();
+            if (S::ds_tiles == 1 && n + 1 < steps) named_arrive(4 + group, 256); // nobody of this warpgroup reads dS any more
+            leave(2 * group);
+            buffer = (buffer + 1) % S::ds_tiles;
+            if (done == from) head++;
+            wgmma_wait<0>();
+        }
+    };
+#pragma unroll 1
+    for (int n = 0; n < steps; n++) visit(n, odd || cut());
+    named_barrier(1, 256); // nobody reads K and V any more
+    launch_dependents();
+
+    // The sum leaves through the warpgroup's rows of K or V.
+    const uint32_t staged = sh.k(of_v) - sh.at;
+    auto place_of = [&](int row) { return group * 8192 + row * 128; };
+    [[maybe_unused]] auto part_of = [&](int key) {
+        return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * columns;
+    };
+    if constexpr (S::split) {
+        each<2>([&](int r) {
+            const int key = key0 + group * 64 + warp * 16 + 8 * r + lane / 4;
+            if (key >= p.kv_len) return;
+            float *to = part_of(key) + lane % 4 * 2;
+            each<columns / 8>([&](int i) { *(float2 *)(to + 8 * i) = {sum[4 * i + 2 * r], sum[4 * i + 2 * r + 1]}; });
+        });
+    } else {
+        each<columns / 16>([&](int i) {
+            const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
+            const float scale = of_v ? 1 : p.scale;
+            auto pair = [&](int j) { return pack<T>(sum[8 * i + 2 * j] * scale, sum[8 * i + 2 * j + 1] * scale); };
+            store_matrix(sh.at + staged + at, pair(0), pair(1), pair(2), pair(3));
+        });
+    }
+    named_barrier(2 + group, 128); // all of the warpgroup have written theirs
+    if (of_v && w.lost) // what was taken out of dO
+        walk<S>(p, w, [&](int head, int tile) {
+            for (int r = tile * S::rows; r < min((tile + 1) * S::rows, p.q_len); r++) {
+                if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
+                for (int i = thread; i < 64 * columns; i += 128) {
+                    const int row = i / columns, column = i % columns, j = key0 + group * 64 + row;
+                    const float x = column < p.v_dim ? widen<T>(row_of(p.dout, w.batch, head, r)[column]) : 0;
+                    if (finite(x) || j < r + p.lo || j > r + p.hi || j >= p.kv_len) continue;
+                    if constexpr (S::split) {
+                        part_of(j)[column] += x;
+                        continue;
+                    }
+                    uint16_t *sum = (uint16_t *)(sh.base + staged + place_of(row) + column / 64 * S::key_panel + ((column / 8 ^ row) % 8 << 4)) + column % 8;
+                    *sum = pack<T>(widen<T>(*sum) + x, 0);
+                }
+            }
+            named_barrier(2 + group, 128); // the next ones may add to the same
+        });
+    if constexpr (S::split) return;
+    const View &out = of_v ? p.dv : p.dk;
+    const int dim = of_v ? p.v_dim : p.dim;
+    const bool aligned = aligned16(out);
+    for (int i = thread; i < 8 * columns; i += 128) {
+        const int row = i / (columns / 8), chunk = i % (columns / 8), j = key0 + group * 64 + row;
+        const uint32_t at = staged + place_of(row) + chunk / 8 * S::key_panel + ((chunk ^ row) % 8 << 4);
+        if (j < p.kv_len) store8(row_of(out, w.batch, w.kv_head, j) + 8 * chunk, *(const uint4 *)(sh.base + at), dim - 8 * chunk, aligned);
+    }
+}
+
+template <class S> __device__ __forceinline__ void backward_wide(const MapParams &a, const Features &f) {
+    extern __shared__ char unaligned[];
+    Shared<S> sh;
+    sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
+    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < S::dq_blocks; i++) barrier_init(sh.dq_full(i), 4), barrier_init(sh.dq_empty(i), 1);
+        for (int i = 0; i < 2; i++) {
+            barrier_init(sh.k_full(i), 1);
+            for (int j = 0; j < S::stages; j++) barrier_init(sh.q_full(i, j), 1), barrier_init(sh.q_empty(i, j), 8);
+        }
+        barrier_fence();
+        wait_for_dependency();
+        find(a.p, f, sh);
+    }
+    __syncthreads(); // the barriers and the work exist
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
+    const bool of_values = __shfl_sync(~0u, sh.work().share, 0);
+    if (group == 0) {
+        registers_shrink<40>();
+        if (threadIdx.x == 0) fetch_wide(a, sh);
+        if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && !of_values) add(a.p, sh, threadIdx.x / 32 - 1);
+    } else {
+        registers_grow<232>();
+        if (of_values) compute_wide<S, true>(a, sh, group - 1);
+        else compute_wide<S, false>(a, sh, group - 1);
+    }
+}
