@@ -600,6 +600,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     DIMS(fwd_sm90, plain, type, T, 3, false) DIMS(fwd_sm90_split, split, type, T, 2, true)            \
     FEATURES(_layout, layout, type, T, 3, true, 80) FEATURES(_shaped, shaped, type, T, 2, false, 64) \
     FEATURES(_bias, bias, type, T, 2, false, 64) FEATURES(_mask, mask, type, T, 2, false, 64)        \
-    FEATURES(_dropout, dropout, type, T, 2, false, 64) FEATURES(, any, type, T, 2, false, 64)
+    FEATURES(_dropout, dropout, type, T, 2, false, 64) FEATURES(, any, type, T, 2, false, 64)        \
+    MLA(fwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, layout, type, T)
 INSTANCES(bf16, BF16)
 INSTANCES(f16, F16)

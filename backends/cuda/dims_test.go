@@ -1,0 +1,31 @@
+package cuda
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A problem is padded to the first head dims that hold it and whose instances know its features.
+func TestPad(t *testing.T) {
+	for name, want := range map[string][2]string{ // of fwd_sm90 and bwd_sm90
+		"b1-h1-g1-n4-m4-d64-bf16":                    {"d64", "d64"},
+		"b1-h1-g1-n4-m4-d8-dv65-bf16":                {"d128", "d128"},
+		"b1-h1-g1-n4-m4-d192-dv128-bf16":             {"d192_dv128", "d192_dv128"},
+		"b1-h1-g1-n4-m4-d129-dv8-bf16-causal-shift1": {"d192_dv128", "d192_dv128"},
+		"b1-h1-g1-n4-m4-d160-bf16":                   {"d192", "d192"},
+		"b1-h1-g1-n4-m4-d8-dv192-bf16":               {"d192", "d192"},
+		"b1-h1-g1-n4-m4-d193-dv8-bf16":               {"d256", "d256"},
+		"b1-h1-g1-n4-m4-d192-dv128-bf16-sink-ragged": {"d192_dv128", "d256"},
+		"b1-h1-g1-n4-m4-d192-bf16-alibi":             {"d256", "d256"},
+	} {
+		p := problem(t, name)
+		for i, id := range []stemID{fwdSM90, bwdSM90} {
+			s := &stems[id]
+			require.Equal(t, want[i], s.dims[s.pad(p)].name(), "%s of %s", s.name, name)
+		}
+	}
+	s := &stems[fwdSM80]
+	require.Equal(t, "d96", s.dims[s.pad(problem(t, "b1-h1-g1-n4-m4-d8-dv80-bf16-mask"))].name())
+	require.Equal(t, len(s.dims), s.pad(problem(t, "b1-h1-g1-n4-m4-d257-bf16")))
+}
