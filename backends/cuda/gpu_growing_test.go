@@ -104,38 +104,6 @@ func TestDeviceSequencesErrors(t *testing.T) {
 	d.close(t)
 }
 
-// Every instance with features loads and launches, on lengths and pages too.
-func TestEveryFeaturedInstance(t *testing.T) {
-	b := openGPU(t)
-	for i := range stems {
-		s := &stems[i]
-		for _, dtype := range s.dtypes {
-			for _, dim := range s.dims {
-				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim, VDim: dim, DType: dtype, Band: flashkit.Causal()}
-				for _, form := range []string{"-sink-ragged", "-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
-					p := problem(t, p.String()+form)
-					if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
-						continue
-					}
-					c := newDeviceCall(t, b, p.String())
-					if q := c.args.Seqs; q != nil {
-						q.QLens, q.KVLens = []int32{7, 20}, []int32{299, 31}
-					}
-					if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
-						require.NoError(t, c.forward(), p)
-					} else {
-						c.bwdOptions.Kernel, c.fwdOptions.Kernel = c.fwdOptions.Kernel, ""
-						require.NoError(t, c.forward(), p)
-						require.NoError(t, c.backward(), p)
-					}
-					require.NoError(t, c.s.Sync(), p)
-					c.close(t)
-				}
-			}
-		}
-	}
-}
-
 // The same bits from run to run, with features.
 func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 	b := openGPU(t)
@@ -150,29 +118,33 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 			if s.pass == flashkit.PassBackward && p.Page > 0 || p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
 				continue
 			}
-			d := newDeviceCall(t, b, name)
-			call, outputs := d.forward, []flashkit.Tensor{d.args.O, d.args.LSE}
-			if d.use("cuda/"+s.name, s.pass); s.pass == flashkit.PassBackward {
-				require.NoError(t, d.forward())
-				call, outputs = d.backward, []flashkit.Tensor{d.args.DQ, d.args.DK, d.args.DV}
-				for _, x := range []flashkit.Tensor{d.args.DBias, d.args.DSink} {
-					if !x.IsZero() {
-						outputs = append(outputs, x)
-					}
-				}
+			t.Run(name+"/"+s.name, func(t *testing.T) { featuredRepeats(t, b, s, name) })
+		}
+	}
+}
+
+func featuredRepeats(t *testing.T, b *Backend, s *stem, name string) {
+	d := newDeviceCall(t, b, name)
+	defer d.close(t)
+	call, outputs := d.forward, []flashkit.Tensor{d.args.O, d.args.LSE}
+	if d.use("cuda/"+s.name, s.pass); s.pass == flashkit.PassBackward {
+		require.NoError(t, d.forward())
+		call, outputs = d.backward, []flashkit.Tensor{d.args.DQ, d.args.DK, d.args.DV}
+		for _, x := range []flashkit.Tensor{d.args.DBias, d.args.DSink} {
+			if !x.IsZero() {
+				outputs = append(outputs, x)
 			}
-			var first [][]float32
-			for run := range repeats() {
-				require.NoError(t, call())
-				for i, x := range outputs {
-					if got := d.download(t, x); run == 0 {
-						first = append(first, got)
-					} else if !slices.Equal(first[i], got) {
-						t.Fatalf("output %d of run %d of %s on %s", i, run, s.name, name)
-					}
-				}
+		}
+	}
+	var first [][]float32
+	for run := range repeats() {
+		require.NoError(t, call())
+		for i, x := range outputs {
+			if got := d.download(t, x); run == 0 {
+				first = append(first, got)
+			} else if !slices.Equal(first[i], got) {
+				t.Fatalf("output %d of run %d of %s on %s", i, run, s.name, name)
 			}
-			d.close(t)
 		}
 	}
 }

@@ -305,32 +305,6 @@ func TestDeviceFull(t *testing.T) {
 	c.close(t)
 }
 
-// What the kernels' plans promise holds on the device: every instance loads and
-// launches.
-func TestEveryInstance(t *testing.T) {
-	b := openGPU(t)
-	for i := range stems {
-		s := &stems[i]
-		for _, dtype := range s.dtypes {
-			for _, dim := range s.dims {
-				p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 20 + rand.IntN(10), KVLen: 300, Dim: dim, VDim: dim, DType: dtype}
-				if s.unfit(&b.dev, p) != none {
-					continue
-				}
-				c := newDeviceCall(t, b, p.String())
-				if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
-					require.NoError(t, c.forward(), p)
-				} else {
-					c.bwdOptions.Kernel = c.fwdOptions.Kernel
-					require.NoError(t, c.backward(), p)
-				}
-				require.NoError(t, c.s.Sync(), p)
-				c.close(t)
-			}
-		}
-	}
-}
-
 // The device calls do not allocate.
 func TestGPUAllocations(t *testing.T) {
 	b := openGPU(t)
