@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -118,29 +117,22 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 			if s.pass == flashkit.PassBackward && p.Page > 0 || p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
 				continue
 			}
-			d := newDeviceCall(t, b, name)
-			call, outputs := d.forward, []flashkit.Tensor{d.args.O, d.args.LSE}
-			if d.use("cuda/"+s.name, s.pass); s.pass == flashkit.PassBackward {
-				require.NoError(t, d.forward())
-				call, outputs = d.backward, []flashkit.Tensor{d.args.DQ, d.args.DK, d.args.DV}
-				for _, x := range []flashkit.Tensor{d.args.DBias, d.args.DSink} {
+			t.Run(name+"/"+s.name, func(t *testing.T) {
+				c := newDeviceCall(t, b, name)
+				defer c.close(t)
+				if c.use("cuda/"+s.name, s.pass); s.pass == flashkit.PassForward {
+					sameBits(t, c, []flashkit.Tensor{c.args.O, c.args.LSE}, c.forward)
+					return
+				}
+				outputs := []flashkit.Tensor{c.args.DQ, c.args.DK, c.args.DV}
+				for _, x := range []flashkit.Tensor{c.args.DBias, c.args.DSink} {
 					if !x.IsZero() {
 						outputs = append(outputs, x)
 					}
 				}
-			}
-			var first [][]float32
-			for run := range repeats() {
-				require.NoError(t, call())
-				for i, x := range outputs {
-					if got := d.download(t, x); run == 0 {
-						first = append(first, got)
-					} else if !slices.Equal(first[i], got) {
-						t.Fatalf("output %d of run %d of %s on %s", i, run, s.name, name)
-					}
-				}
-			}
-			d.close(t)
+				require.NoError(t, c.forward())
+				sameBits(t, c, outputs, c.backward)
+			})
 		}
 	}
 }
