@@ -67,8 +67,8 @@ sanitizer_parts() {
 	for x in $all; do
 		dtypes_of "$x"
 		for dtype in $dtypes; do
-			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(192|256|512)\$ $x features-$x-$dtype-wide"
-			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(32|64|96|128)\$ $x features-$x-$dtype"
+			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(192|256|512) $x features-$x-$dtype-wide"
+			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(32|64|96|128) $x features-$x-$dtype"
 		done
 	done
 	for x in $all; do
