@@ -282,7 +282,7 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/peer.test ./ring/peer
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/nccl.test ./ring/nccl
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/gpu/flashrun ./cmd/flashrun
-	cp backends/cuda/gpu-test.sh bench/peers/gpu.py bench/peers/gpu_groups.py bench/peers/gpu_peers.py bench/peers/jax_gpu.py bench/peers/context_parallel.py bin/gpu
+	cp backends/cuda/gpu-test.sh bench/peers/gpu*.py bench/peers/jax_gpu.py bench/peers/context_parallel.py bin/gpu
 
 .PHONY: gorgoniacu
 gorgoniacu: ## vet and test the CUDA driver over gorgonia.org/cu, without a GPU; needs a C compiler

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ type choiceTiming struct {
 	Chosen    bool    `json:"chosen"`
 	MS        float64 `json:"ms"`
 	Predicted float64 `json:"predicted_ms"`
+	Load      uint8   `json:"load,omitempty"`   // of the traits
+	Packed    bool    `json:"packed,omitempty"` // of sequences
 }
 
 // BenchmarkChoice measures the regret of the choice on the device's memory: the time of
@@ -39,14 +42,14 @@ func BenchmarkChoice(b *testing.B) {
 	gpu := benchGPU(b)
 	all := newArena(b, gpu)
 	var last *deviceCall
-	eachChoice(b, gpu, "device", 250, func(p flashkit.Problem, pass flashkit.Pass) ([]stemID, stemID, []float64) {
-		last = all.call(p)
+	eachChoice(b, gpu, "device", 250, func(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) ([]stemID, stemID, []float64) {
+		last = all.call(r, p)
 		ids, chosen := last.candidates(b, pass)
 		return ids, chosen, turns(b, last, all.flush, ids, pass)
-	}, func(s *stem, p flashkit.Problem) time.Duration {
+	}, func(s *stem, p flashkit.Problem) (time.Duration, flashkit.Traits) {
 		var call flashkit.Call
 		require.NoError(b, call.Set(p, s.pass, &last.args))
-		return s.callCost(&gpu.dev, &call)
+		return s.callCost(&gpu.dev, &call), call.Traits
 	})
 }
 
@@ -56,7 +59,7 @@ func BenchmarkHostChoice(b *testing.B) {
 	gpu := benchGPU(b)
 	memory := newHostArena()
 	kernels := gpu.Kernels()
-	eachChoice(b, gpu, "host", 60, func(p flashkit.Problem, pass flashkit.Pass) (ids []stemID, chosen stemID, ms []float64) {
+	eachChoice(b, gpu, "host", 60, func(_ *rand.Rand, p flashkit.Problem, pass flashkit.Pass) (ids []stemID, chosen stemID, ms []float64) {
 		chosen = -1
 		for i := range stems {
 			if k := kernels[i]; k.Pass == pass && k.Fits(p.Ask(k.Pass)) == "" {
@@ -69,13 +72,15 @@ func BenchmarkHostChoice(b *testing.B) {
 			ms = append(ms, hostMedian(b, memory.call(p, &kernels[id])))
 		}
 		return ids, chosen, ms
-	}, func(s *stem, p flashkit.Problem) time.Duration { return s.hostCost(&gpu.dev, p, cap(gpu.staging.free)) })
+	}, func(s *stem, p flashkit.Problem) (time.Duration, flashkit.Traits) {
+		return s.hostCost(&gpu.dev, p, cap(gpu.staging.free)), flashkit.Traits{}
+	})
 }
 
 // eachChoice times the kernels for each random problem, reports them as lines, and the
 // regret of all at the end.
-func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times func(flashkit.Problem, flashkit.Pass) ([]stemID, stemID, []float64),
-	cost func(*stem, flashkit.Problem) time.Duration) {
+func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times func(*rand.Rand, flashkit.Problem, flashkit.Pass) ([]stemID, stemID, []float64),
+	cost func(*stem, flashkit.Problem) (time.Duration, flashkit.Traits)) {
 	seed := rand.Uint64N(1e6)
 	if n, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
 		seed = n
@@ -95,12 +100,12 @@ func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times f
 		for memory == "host" && p.Bytes(pass) > hostArenaBytes/2 {
 			p, pass = randomProblem(random)
 		}
-		ids, chosen, ms := times(p, pass)
+		ids, chosen, ms := times(random, p, pass)
 		least := slices.Min(ms)
 		for i, id := range ids {
 			s := &stems[id]
-			predicted := cost(s, p).Seconds() * 1e3
-			line, err := json.Marshal(choiceTiming{p.String(), "cuda/" + s.name, pass.String(), memory, id == chosen, ms[i], predicted})
+			predicted, traits := cost(s, p)
+			line, err := json.Marshal(choiceTiming{p.String(), "cuda/" + s.name, pass.String(), memory, id == chosen, ms[i], predicted.Seconds() * 1e3, traits.Load, traits.PackedQ})
 			require.NoError(b, err)
 			os.Stdout.Write(append(line, '\n'))
 			if id == chosen {
@@ -156,9 +161,10 @@ func newArena(b *testing.B, gpu *Backend) *arena {
 	return x
 }
 
-// call lays a problem's tensors out, dense, one after the other.
-func (x *arena) call(p flashkit.Problem) *deviceCall {
+// call lays a problem's tensors out, dense, one after the other. Sequences are drawn.
+func (x *arena) call(r *rand.Rand, p flashkit.Problem) *deviceCall {
 	c := &deviceCall{b: x.gpu, p: p, s: x.s}
+	c.args.Seqs = sequences(r, &p)
 	at := map[*Buffer]int{}
 	tensor := func(m *Buffer, t flashkit.DType, s [4]int) flashkit.Tensor {
 		from := at[m]
@@ -167,10 +173,7 @@ func (x *arena) call(p flashkit.Problem) *deviceCall {
 	}
 	for _, a := range allArguments {
 		forward, backward := a.Role(&p, flashkit.PassForward), a.Role(&p, flashkit.PassBackward)
-		t, shape := a.DType(&p), a.Shape(&p)
-		if p.Page > 0 && (a.Name == "K" || a.Name == "V") {
-			shape[0], shape[2] = p.Batch*ceilDiv(p.KVLen, p.Page), p.Page
-		}
+		t, shape := a.DType(&p), laidOut(a.Name, a.Shape(&p), &p, c.args.Seqs)
 		switch {
 		case a.Name == "DLSE" || a.Name == "DBias" || a.Name == "DSink" || forward|backward == 0:
 		case forward&flashkit.Output != 0, backward&flashkit.Output != 0:
@@ -181,25 +184,71 @@ func (x *arena) call(p flashkit.Problem) *deviceCall {
 			*a.Of(&c.args) = tensor(x.inputs[t], t, shape)
 		}
 	}
-	c.args.Seqs = x.sequences(&p)
 	return c
 }
 
-// sequences draws lengths, and shuffles pages.
-func (x *arena) sequences(p *flashkit.Problem) *flashkit.Sequences {
+// laidOut returns the shape of an argument in pages, or with its sequences one after the other.
+func laidOut(name string, shape [4]int, p *flashkit.Problem, s *flashkit.Sequences) [4]int {
+	keys := strings.HasSuffix(name, "K") || strings.HasSuffix(name, "V")
+	switch {
+	case name == "Bias" || name == "Mask" || name == "Slopes" || strings.HasSuffix(name, "Sink"):
+	case p.Page > 0 && keys:
+		shape[0], shape[2] = p.Batch*ceilDiv(p.KVLen, p.Page), p.Page
+	case s != nil && s.QStarts != nil && keys:
+		shape[0], shape[2] = 1, int(s.KVStarts[p.Batch])
+	case s != nil && s.QStarts != nil:
+		shape[0], shape[2] = 1, int(s.QStarts[p.Batch])
+	}
+	return shape
+}
+
+// sequences draws lengths of one of some kinds, whether they are packed, and pages.
+func sequences(r *rand.Rand, p *flashkit.Problem) *flashkit.Sequences {
 	if !p.Ragged {
 		return nil
 	}
-	s := new(flashkit.Sequences)
-	for range p.Batch {
-		s.QLens, s.KVLens = append(s.QLens, int32(1+rand.IntN(p.QLen))), append(s.KVLens, int32(1+rand.IntN(p.KVLen)))
+	s, kind, square := new(flashkit.Sequences), r.IntN(4), p.QLen == p.KVLen
+	for i := range p.Batch {
+		q, kv := drawLength(r, kind, i, p.QLen), drawLength(r, kind, i, p.KVLen)
+		if square { // as a model has them
+			kv = q
+		}
+		s.QLens, s.KVLens = append(s.QLens, q), append(s.KVLens, kv)
 	}
-	if p.Page > 0 {
-		for _, n := range rand.Perm(p.Batch * ceilDiv(p.KVLen, p.Page)) {
+	switch {
+	case p.Page > 0:
+		for _, n := range r.Perm(p.Batch * ceilDiv(p.KVLen, p.Page)) {
 			s.Pages = append(s.Pages, int32(n))
 		}
+	case r.IntN(2) == 0:
+		s.QStarts, s.KVStarts = starts(s.QLens), starts(s.KVLens)
+		s.QLens, s.KVLens = nil, nil
 	}
 	return s
+}
+
+// drawLength draws the i-th length of up to most: uniform, small ones as often as large ones, one
+// long one among short ones, or nearly equal ones.
+func drawLength(r *rand.Rand, kind, i, most int) int32 {
+	switch {
+	case i == 0: // so that most is the longest
+		return int32(most)
+	case kind == 0:
+		return int32(1 + r.IntN(most))
+	case kind == 1:
+		return int32(math.Pow(float64(most), r.Float64()))
+	case kind == 2:
+		return int32(1 + r.IntN(max(1, most/16)))
+	}
+	return int32(most - r.IntN(max(1, most/16)))
+}
+
+func starts(lens []int32) []int32 {
+	at := make([]int32, 1, len(lens)+1)
+	for i, n := range lens {
+		at = append(at, at[i]+n)
+	}
+	return at
 }
 
 // withFeatures draws features for most problems, if FLASHKIT_FEATURES asks for it.

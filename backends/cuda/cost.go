@@ -22,6 +22,7 @@ import (
 // costs are what the parts of a stem cost.
 type costs struct {
 	launch    float64 // microseconds of the launches of a call
+	first     float64 // microseconds more of one with features, whose arguments and code are larger
 	extra     float64 // microseconds of one more: a counter set to 0, parts put together
 	bandwidth float64 // fraction of the memory's bandwidth that is reached
 	exposed   float64 // fraction of the shorter of steps and bytes that is not hidden
@@ -35,6 +36,8 @@ type costs struct {
 	row   float64 // decode_sm80: cycles of a block for each of its query rows
 	hop   float64 // backward: cycles until the next block of a head may add its part of dQ,
 	later float64 // and more of them if the block has another step, which comes first
+	plus  float64 // cycles of a block with features
+	carry float64 // and of one that continues O, for each element of it
 	blind float64 // backward: further steps for each step of blocks with rows that see no key
 
 	tiles []tile // by padded head dim
@@ -50,11 +53,20 @@ type tile struct {
 	alone      float64 // cycles of a step at least, as a block waits for its own results; fwd_sm90: of a tile
 }
 
+// A surcharge is what features add: factors of a step and of the time for bytes, and cycles of a block.
+type surcharge struct{ step, bytes, begin float64 }
+
 // deviceCost predicts the time of a call on the device's own memory, where rows begin
 // at multiples of 16 bytes or, if loose, do not.
 func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
+	return s.surcharged(dev, p, loose, surcharge{1, 1, 0})
+}
+
+// surcharged is deviceCost with a surcharge.
+func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surcharge) time.Duration {
 	c, sms := s.costsOf(p.DType), max(1, dev.SMs)
 	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
+	t.begin, t.step, t.alone = t.begin+x.begin, t.step*x.step, t.alone*x.step
 	us, cycles, steps := c.launch, 0., 0.
 	switch {
 	case p.Batch == 0 || p.QLen == 0 && s.pass == flashkit.PassForward:
@@ -84,7 +96,7 @@ func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Dura
 		cycles, steps = l.cycles(c, &t, p.Batch*p.Heads, sms), l.steps
 	}
 	work := cycles / float64(max(1, dev.ClockMHz)) // microseconds
-	memory := s.bytes(p) / (c.bandwidth * float64(max(1, dev.Bandwidth))) * 1e6
+	memory := x.bytes * s.bytes(p) / (c.bandwidth * float64(max(1, dev.Bandwidth))) * 1e6
 	exposed := c.exposed
 	if c.deep > 0 {
 		exposed += (1 - exposed) / max(1, steps*c.deep)

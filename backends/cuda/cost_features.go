@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What features add to the time of a pass, as fractions of it: any at all, which takes
+// What features add to the time of a step, as fractions of it: any at all, which takes
 // other code, and each by itself. Products of 16 bits take less time beside them, and
-// decode hides all behind its reading. Alone, a feature of Hopper's has an instance of its own.
+// decode hides much behind its reading. Alone, a feature of Hopper's has an instance of its own.
 // BenchmarkFeatures measures them.
 var featureTimes = [...]struct {
 	feature             flashkit.Feature
@@ -20,21 +20,20 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .1, .08, .08, .1, .04, .04, .2, .1},
-	{flashkit.FeatureSoftcap, .25, .6, .6, .6, .9, .23, .6, .01}, {flashkit.FeatureALiBi, .05, .2, .2, .6, .3, .02, .02, .01},
-	{flashkit.FeatureBias, .1, 1.4, .75, .6, 2, .95, 1.2, .2}, {flashkit.FeatureMask, .1, 1.3, .55, .5, 2.2, .5, 1.5, .06},
-	{flashkit.FeatureDropout, .3, 2, 1.6, .9, 1.75, .5, .6, .06}, {flashkit.FeaturePage, .3, .6, .6, .5, 0, 0, 0, .2},
-	{flashkit.FeatureCarry, .2, .25, .25, .5, 0, 0, 0, .2}, {flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
+	{flashkit.AllFeatures, .58, 0, 0, .12, 0, 0, .49, .24},
+	{flashkit.FeatureSoftcap, .29, 1.8, .72, 1.1, .51, .12, .72, 1},
+	{flashkit.FeatureALiBi, 0, .23, .5, .42, 0, 0, .025, .88},
+	{flashkit.FeatureBias, .055, 2.3, 1.2, .95, 1.8, .54, .44, 2.6},
+	{flashkit.FeatureMask, .23, 1.1, .67, 1, .88, .7, .36, .51},
+	{flashkit.FeatureDropout, .29, 2, 1.7, 2, .85, .065, .56, 0},
+	{flashkit.FeaturePage, .38, .33, .55, .18, 0, 0, 0, 0},
+	{flashkit.FeatureCarry, .11, 3.6, .12, .26, 0, 0, 0, .38},
+	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
-
-// smallPages is what pages of fewer keys than decode_sm80 loads at a time add to it.
-const smallPages = .1
 
 // share returns what a feature adds to a call by the stem.
 func (s *stem) share(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
-	case s.rows > 0 && x.feature == flashkit.FeaturePage && c.Page < 8:
-		return x.decode + smallPages
 	case s.rows > 0 && i == 0: // what many rows do is not hidden behind the reading
 		return x.decode + .4*min(1, float64(c.Heads/c.KVHeads*c.QLen)/20)
 	case s.rows > 0:
@@ -62,18 +61,6 @@ func pick(pass flashkit.Pass, forward, backward float64) float64 {
 	return forward
 }
 
-// firstTime is what a launch with features takes longer, in microseconds: its block of arguments and its
-// code are larger.
-func (s *stem) firstTime() float64 {
-	switch {
-	case s.dtypes[0] == flashkit.Float32 && s.rows == 0:
-		return 0
-	case s.rows > 0 || s.hopper:
-		return 5
-	}
-	return 10
-}
-
 // launchTime is that of another kernel, in microseconds: of a copy of what sequences say
 // too.
 const launchTime = 4
@@ -81,28 +68,29 @@ const launchTime = 4
 // callCost predicts the time of a call on the device's own memory. It depends on the
 // problem, the pass and the traits alone.
 func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
-	t := s.deviceCost(dev, c.Problem, c.Traits.Loose)
 	if !featured(&c.Problem) {
-		return t
+		return s.deviceCost(dev, c.Problem, c.Traits.Loose)
 	}
-	return s.withFeatures(dev, c, t, microseconds(s.costsOf(c.DType).launch))
+	return s.withFeatures(dev, c)
 }
 
-// withFeatures returns what a call takes whose like without features takes a time, of which a
-// part does not depend on what is computed.
-func (s *stem) withFeatures(dev *Device, c *flashkit.Call, whole, fixed time.Duration) time.Duration {
-	asked, share, us := c.Features(), 1., s.firstTime()
+// withFeatures predicts the time of a call with features.
+func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
+	k := s.costsOf(c.DType)
+	asked, x, us := c.Features(), surcharge{1, 1, k.plus}, k.first
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			share += s.share(c, i)
+			x.step += s.share(c, i)
 		}
 	}
+	if s.rows > 0 && c.Page > 0 {
+		x.bytes += pageBytes(c.Page)
+	}
 	if c.Ragged {
-		share *= s.shorter(dev, c)
 		us += launchTime
 	}
 	if c.Carry {
-		us += launchTime
+		us, x.begin = us+launchTime, x.begin+k.carry*float64(c.VDim)*float64(s.ownRows(c))
 	}
 	if s.pass == flashkit.PassBackward {
 		if c.Score.Sink {
@@ -113,19 +101,55 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call, whole, fixed time.Dur
 			us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
 		}
 	}
-	return fixed + time.Duration(float64(max(0, whole-fixed))*share) + microseconds(us)
+	return s.sequencesCost(dev, c, x) + microseconds(us)
 }
 
-// shorter returns what part of the time is left where sequences are shorter than they may be: that of the pairs
-// where multiprocessors have many blocks each, more where the longest sequence takes its time.
-func (s *stem) shorter(dev *Device, c *flashkit.Call) float64 {
-	const tile, many = 128, 8 // rows of a block about; blocks of a multiprocessor
-	blocks := c.Batch * c.Heads * ceilDiv(c.QLen, tile)
-	if s.pass == flashkit.PassBackward {
-		blocks = c.Batch * c.KVHeads * ceilDiv(c.KVLen, tile)
+// pageBytes returns what pages of so many keys add to the time of reading them.
+func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
+
+// ownRows returns how many query rows a block of a forward pass has, at most.
+func (s *stem) ownRows(c *flashkit.Call) int {
+	k, rows := s.costsOf(c.DType), c.QLen
+	if s.rows > 0 {
+		rows *= c.Heads / max(1, c.KVHeads)
 	}
-	even := min(1, float64(blocks)/float64(many*max(1, dev.SMs)))
-	return math.Exp2(-float64(c.Traits.Load) * (.1 + .15*even))
+	return min(rows, k.tiles[min(s.pad(c.Problem), len(k.tiles)-1)].rows)
+}
+
+// sequencesCost predicts the time of a call with a surcharge. Sequences that are shorter than they may be
+// take the time of as many equal ones with as many pairs, but at least that of the longest; and where
+// blocks are launched for what they may be, that of those that find nothing.
+func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
+	t := s.surcharged(dev, c.Problem, c.Traits.Loose, x)
+	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {
+		return t
+	}
+	p, one := typical(c.Problem, c.Traits.Load), c.Problem
+	one.Batch = 1
+	t = min(t, max(s.surcharged(dev, p, c.Traits.Loose, x), s.surcharged(dev, one, c.Traits.Loose, x)))
+	if s.rows > 0 || s.pass == flashkit.PassForward && s.hopper {
+		return t
+	}
+	k := s.costsOf(p.DType)
+	tile := &k.tiles[min(s.pad(p), len(k.tiles)-1)]
+	blocks := ceilDiv(c.QLen, tile.rows) - ceilDiv(p.QLen, tile.rows)
+	heads := c.Batch * c.Heads
+	if s.pass == flashkit.PassBackward {
+		blocks, heads = ceilDiv(c.KVLen, tile.keys)-ceilDiv(p.KVLen, tile.keys), c.Batch*c.KVHeads
+	}
+	idle := float64(blocks) * float64(heads) * k.empty / float64(max(1, dev.SMs)*tile.perSM)
+	return t + microseconds(idle/float64(max(1, dev.ClockMHz)))
+}
+
+// typical returns equal sequences with as many pairs as some that are shorter than they may be.
+func typical(p flashkit.Problem, load uint8) flashkit.Problem {
+	part := math.Exp2(-float64(load) / 4)
+	if p.QLen > 1 {
+		part = math.Sqrt(part)
+		p.QLen = int(math.Ceil(float64(p.QLen) * part))
+	}
+	p.KVLen = int(math.Ceil(float64(p.KVLen) * part))
+	return p
 }
 
 // dbiasCycles returns those of a multiprocessor for a product of sums_dbias.

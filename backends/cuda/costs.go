@@ -5,7 +5,7 @@ package cuda
 // differ a little.
 
 var fwdSM90Costs = costs{
-	launch: 5.5, extra: 1.74, bandwidth: 0.773, exposed: 0.24, deep: 3.17, tail: 0.549, edge: 0.01, empty: 3400,
+	launch: 5.5, first: 5.26, extra: 1.74, bandwidth: 0.773, exposed: 0.24, deep: 3.17, tail: 0.549, edge: 0.01, empty: 2350, plus: 3770, carry: 1.96,
 	few: 0.628,
 	tiles: []tile{
 		{192, 128, 16, 1, 3550, 2520, 449},
@@ -17,7 +17,7 @@ var fwdSM90Costs = costs{
 }
 
 var fwdSM80Costs = costs{
-	launch: 4.96, bandwidth: 1, exposed: 0.202, deep: 0.498, loose: 3.17, tail: 0.385, edge: 0.154, empty: 50,
+	launch: 4.96, first: 13.5, bandwidth: 1, exposed: 0.202, deep: 0.498, loose: 3.4, tail: 0.385, edge: 0.154, empty: 53.6, plus: 3960, carry: 0.235,
 	tiles: []tile{
 		{128, 64, 4, 3, 4530, 3110, 1750},
 		{128, 64, 4, 3, 7720, 4690, 2620},
@@ -29,8 +29,8 @@ var fwdSM80Costs = costs{
 }
 
 var bwdSM90Costs = costs{
-	launch: 9.13, bandwidth: 1, exposed: 0.867, tail: 0.555, edge: 0.31, empty: 8370,
-	hop: 2190, later: 300, blind: 3.46,
+	launch: 9.13, first: 3.03, bandwidth: 1, exposed: 0.867, tail: 0.555, edge: 0.31, empty: 7570, plus: 3690,
+	hop: 2190, later: 300, blind: 1.8,
 	tiles: []tile{
 		{128, 128, 12, 1, 9720, 5110, 5110},
 		{64, 128, 12, 1, 9580, 4230, 4230},
@@ -41,7 +41,7 @@ var bwdSM90Costs = costs{
 }
 
 var bwdSM80Costs = costs{
-	launch: 13.2, bandwidth: 1, exposed: 0.935, loose: 3.12, tail: 0.663, edge: 0.235, empty: 5890,
+	launch: 13.2, first: 10.2, bandwidth: 1, exposed: 0.935, loose: 2.97, tail: 0.663, edge: 0.235, empty: 6010, plus: 422,
 	hop: 2720, later: 5230, blind: 0.178,
 	tiles: []tile{
 		{64, 128, 4, 2, 3640, 6430, 5340},
@@ -54,7 +54,7 @@ var bwdSM80Costs = costs{
 }
 
 var fwdF32Costs = costs{
-	launch: 5.98, bandwidth: 0.897, exposed: 0.248, loose: 2.16, tail: 0.243, edge: 0.0258, empty: 1790,
+	launch: 5.98, bandwidth: 0.897, exposed: 0.248, loose: 2.39, tail: 0.243, edge: 0.0258, empty: 1790, plus: 17600, carry: 5.42,
 	tiles: []tile{
 		{64, 64, 4, 3, 100, 10800, 5370},
 		{64, 64, 4, 3, 3150, 15000, 7490},
@@ -65,7 +65,7 @@ var fwdF32Costs = costs{
 }
 
 var bwdF32Costs = costs{
-	launch: 19.8, bandwidth: 0.769, exposed: 0.628, loose: 2.67, tail: 0.166, edge: 0.01, empty: 4470,
+	launch: 19.8, bandwidth: 0.769, exposed: 0.628, loose: 2.72, tail: 0.166, edge: 0.01, empty: 4250, plus: 500,
 	tiles: []tile{
 		{64, 64, 4, 3, 100, 17400, 9450},
 		{64, 64, 4, 2, 10300, 15200, 10700},
@@ -76,8 +76,8 @@ var bwdF32Costs = costs{
 }
 
 var decodeCosts = costs{
-	launch: 4.08, extra: 3.29, bandwidth: 0.99, exposed: 0.574, deep: 5.81, loose: 3.66,
-	row: 158,
+	launch: 4.08, first: 4.43, extra: 3.29, bandwidth: 0.99, exposed: 0.574, deep: 5.81, loose: 3.21,
+	row: 158, plus: 1440, carry: 0.734,
 	tiles: []tile{
 		{128, 16, 8, 1, 4990, 787, 1330},
 		{128, 16, 8, 1, 7030, 1440, 1880},
@@ -86,8 +86,8 @@ var decodeCosts = costs{
 }
 
 var decodeF32Costs = costs{
-	launch: 4.75, extra: 3.94, bandwidth: 0.818, exposed: 0.0783, deep: 0.643, loose: 5.71,
-	row: 164,
+	launch: 4.75, first: 2.2, extra: 3.94, bandwidth: 0.818, exposed: 0.0783, deep: 0.643, loose: 6,
+	row: 164, plus: 2710, carry: 0.206,
 	tiles: []tile{
 		{64, 8, 8, 1, 1790, 2670, 1420},
 		{64, 8, 8, 1, 936, 4280, 1400},

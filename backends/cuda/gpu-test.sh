@@ -23,37 +23,84 @@ conformance() {
 
 sweep() { ./flashrun conformance --backend cuda --case 'sweep*' --sweep "${SWEEP:-1000}" --seed "${SEED:-1}" | tail -n 8; }
 
-repeats() { FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestRepeats|TestFeaturedRepeats'; } # FLASHKIT_REPEATS of them
+# FLASHKIT_REPEATS of them, of some kernels beside each other: most of the time is the processor's.
+repeats() {
+	local x bad=
+	rm -rf repeats
+	mkdir repeats
+	for x in TestRepeats TestFeaturedRepeats.*/.*/^{fwd_sm90,fwd_sm80,bwd_sm90,bwd_sm80,decode_sm80,.*f32}$; do
+		FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.v -test.run "$x" >"repeats/${x//[^a-zA-Z0-9_]/}.log" 2>&1 &
+	done
+	wait
+	for x in repeats/*.log; do
+		tail -n 1 "$x" | grep -q '^PASS' || bad="$bad $x"
+	done
+	echo "$(cat repeats/*.log | grep -c -- '--- PASS: .*/.*/') problems gave the same bits"
+	[ -z "$bad" ] || { grep -hE -- '--- FAIL|panic|differs|output' $bad; return 1; }
+}
 
-# Every instance, and for the quick tools also traps and one shape of the grid; the
-# tools at once, as they use little of the GPU. racecheck slows kernels down a
-# thousandfold. initcheck does not see that bulk copies initialize what bwd_sm90 has
-# them store to dq_sum, so the kernels that read it are left out: TestPoisoned fills
-# it with NaN instead. And it takes memory for new when cuMemAllocAsync is called, not
-# when the stream gets there: kernels of another stream, which had that memory before,
-# may still run, so launches wait for their end. racecheck takes a bulk copy to shared
-# memory, there LSE and delta, for a write by the thread that asks for it, which
-# nothing orders; in truth the barrier does that the copy arrives at: bulk copies are
+# Every instance, plain and with each feature, and for the quick tools also traps and one
+# shape of the grid: in parts, as many beside each other as there are processors, since the
+# tools use those more than the GPU. A line says how each part ended. initcheck does not see
+# that bulk copies initialize what bwd_sm90 has them store to dq_sum, so the kernels that read
+# it are left out: TestPoisoned fills it with NaN instead. And it takes memory for new when
+# cuMemAllocAsync is called, not when the stream gets there: kernels of another stream, which
+# had that memory before, may still run, so launches wait for their end. racecheck takes a
+# bulk copy to shared memory, there LSE and delta, for a write by the thread that asks for it,
+# which nothing orders; in truth the barrier does that the copy arrives at: bulk copies are
 # left out.
 sanitizer() {
 	command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; return 0; }
-	local tool tools='initcheck memcheck synccheck racecheck'
-	for tool in $tools; do check "$tool" & done
-	wait
-	for tool in $tools; do
-		echo "$tool: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|^FAIL|^PASS' $tool.log | tr '\n' ' ')"
-	done
+	rm -rf sanitizer
+	mkdir sanitizer
+	export -f check
+	sanitizer_parts | xargs -P "$(nproc)" -L 1 bash -c 'check "$@"' check
+	echo "$(ls sanitizer/*.ok 2>/dev/null | wc -l) parts of $(sanitizer_parts | wc -l) without a finding"
 	local bad
-	bad=$(grep -LE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' ./*check.log || true)
-	[ -z "$bad" ] || { grep -m 24 '^=========' $bad; return 1; }
+	bad=$(for log in sanitizer/*.log; do [ -e "${log%log}ok" ] || echo "$log"; done)
+	[ -z "$bad" ] || { grep -m 24 -E '^(=========|--- FAIL|FAIL|panic)' $bad; return 1; }
 }
 
+# The parts, the longest first: a tool, a test, the kernel's file and a name.
+sanitizer_parts() {
+	local tool x dtype dtypes='bf16 f16' all='bwd_f32 fwd_f32 bwd_sm80 fwd_sm80 bwd_sm90 decode_sm80 fwd_sm90'
+	for x in $all; do
+		dtypes_of "$x"
+		for dtype in $dtypes; do
+			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(192|256|512) $x features-$x-$dtype-wide"
+			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(32|64|96|128) $x features-$x-$dtype"
+		done
+	done
+	for x in $all; do
+		for tool in initcheck memcheck synccheck; do
+			dtypes_of "$x"
+			dtype=${dtypes%% *}
+			[ "$dtype" = f32 ] && dtype= || dtype=-$dtype # f32 has no suffix
+			echo "$tool TestEvery.*Instance/^$x\$ $x instances-$x"
+			echo "$tool ^TestConformance\$/^$x\$/^([a-z0-9_]+$dtype|sweep-.*|b4-h5-g5-n31-.*)\$ $x cases-$x"
+		done
+	done
+	for x in $all; do echo "racecheck TestEveryInstance/^$x\$ $x plain-$x"; done
+	for tool in initcheck memcheck synccheck racecheck; do echo "$tool TestEveryLimit fwd_sm80 limits"; done
+}
+
+dtypes_of() {
+	case $1 in *_f32) dtypes=f32 ;; decode*) dtypes='bf16 f16 f32' ;; *) dtypes='bf16 f16' ;; esac
+}
+
+# check runs a part: check tool test kernel name
 check() {
-	local tests='TestEvery|TestConformance/.*/^([a-z0-9_]+|sweep-.*|b4-h5-g5-n31-.*)$' options=
-	[ "$1" != racecheck ] || tests=TestEvery options='--check-bulk-copy no'
+	local options='' start=$SECONDS log=sanitizer/$1-$4 found=ended
+	[ "$1" != racecheck ] || options='--check-bulk-copy no'
 	[ "$1" != initcheck ] || export CUDA_LAUNCH_BLOCKING=1 options='--kernel-name-exclude kns=bwd_sm90_finish --kernel-name-exclude kns=bwd_sm90_features_finish'
-	FLASHKIT_SWEEP=1 compute-sanitizer --tool "$1" $options --error-exitcode 9 ./cuda.test -test.short -test.run "$tests" \
-		-test.skip 'concurrent_calls|invalid_arguments' >"$1.log" 2>&1 || true
+	if FLASHKIT_REQUIRE=cuda/$3 FLASHKIT_SWEEP=1 timeout -k 5 "${LIMIT:-240}" compute-sanitizer --tool "$1" $options --error-exitcode 9 \
+		./cuda.test -test.short -test.v -test.run "$2" >"$log.log" 2>&1; then
+		grep -qE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' "$log.log" && ! grep -q 'no tests to run' "$log.log" && touch "$log.ok"
+	else
+		[ $? -lt 124 ] || found='not ended'
+	fi
+	[ -e "$log.ok" ] && found='no finding' || found="FINDING or $found"
+	echo "$1 $4: $((SECONDS - start)) s, $(grep -c -- '--- PASS' "$log.log") passed, $found"
 }
 
 # The problems of the FlashAttention papers: 16384 tokens, hidden size 2048; half of

@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -104,38 +103,6 @@ func TestDeviceSequencesErrors(t *testing.T) {
 	d.close(t)
 }
 
-// Every instance with features loads and launches, on lengths and pages too.
-func TestEveryFeaturedInstance(t *testing.T) {
-	b := openGPU(t)
-	for i := range stems {
-		s := &stems[i]
-		for _, dtype := range s.dtypes {
-			for _, dim := range s.dims {
-				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: dtype, Band: flashkit.Causal()}
-				for _, form := range []string{"-sink-ragged", "-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
-					p := problem(t, p.String()+form)
-					if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
-						continue
-					}
-					c := newDeviceCall(t, b, p.String())
-					if q := c.args.Seqs; q != nil {
-						q.QLens, q.KVLens = []int32{7, 20}, []int32{299, 31}
-					}
-					if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
-						require.NoError(t, c.forward(), p)
-					} else {
-						c.bwdOptions.Kernel, c.fwdOptions.Kernel = c.fwdOptions.Kernel, ""
-						require.NoError(t, c.forward(), p)
-						require.NoError(t, c.backward(), p)
-					}
-					require.NoError(t, c.s.Sync(), p)
-					c.close(t)
-				}
-			}
-		}
-	}
-}
-
 // The same bits from run to run, with features.
 func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 	b := openGPU(t)
@@ -143,6 +110,7 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 		"b2-h8-g2-n700-m900-d64-bf16-causal-softcap20-alibi-ragged", "b1-h4-g4-n600-m600-d128-f16-bias-mask-sink-dropout0.25", "b2-h4-g4-n700-m900-d192-dv128-bf16-causal-sink-ragged", "b2-h8-g2-n1-m9000-d128-bf16-sink-ragged-page16",
 		"b2-h4-g2-n700-m700-d64-bf16-softcap20", "b2-h4-g2-n700-m640-d128-bf16-causal-alibi", "b2-h4-g4-n700-m640-d64-bf16-bias", "b2-h4-g2-n700-m640-d64-f16-mask",
 		"b1-h4-g4-n700-m640-d128-bf16-causal-mask", "b2-h4-g4-n700-m640-d64-bf16-dropout0.1", "b2-h4-g4-n700-m640-d256-f16-dropout0.1",
+		"b2-h4-g2-n300-m400-d64-f32-causal-softcap20-alibi-ragged", "b1-h4-g4-n300-m200-d128-f32-bias-mask-sink-dropout0.25",
 	} {
 		for i := range stems {
 			s := &stems[i]
@@ -150,29 +118,22 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 			if s.pass == flashkit.PassBackward && p.Page > 0 || p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
 				continue
 			}
-			d := newDeviceCall(t, b, name)
-			call, outputs := d.forward, []flashkit.Tensor{d.args.O, d.args.LSE}
-			if d.use("cuda/"+s.name, s.pass); s.pass == flashkit.PassBackward {
-				require.NoError(t, d.forward())
-				call, outputs = d.backward, []flashkit.Tensor{d.args.DQ, d.args.DK, d.args.DV}
-				for _, x := range []flashkit.Tensor{d.args.DBias, d.args.DSink} {
+			t.Run(name+"/"+s.name, func(t *testing.T) {
+				c := newDeviceCall(t, b, name)
+				defer c.close(t)
+				if c.use("cuda/"+s.name, s.pass); s.pass == flashkit.PassForward {
+					sameBits(t, c, []flashkit.Tensor{c.args.O, c.args.LSE}, c.forward)
+					return
+				}
+				outputs := []flashkit.Tensor{c.args.DQ, c.args.DK, c.args.DV}
+				for _, x := range []flashkit.Tensor{c.args.DBias, c.args.DSink} {
 					if !x.IsZero() {
 						outputs = append(outputs, x)
 					}
 				}
-			}
-			var first [][]float32
-			for run := range repeats() {
-				require.NoError(t, call())
-				for i, x := range outputs {
-					if got := d.download(t, x); run == 0 {
-						first = append(first, got)
-					} else if !slices.Equal(first[i], got) {
-						t.Fatalf("output %d of run %d of %s on %s", i, run, s.name, name)
-					}
-				}
-			}
-			d.close(t)
+				require.NoError(t, c.forward())
+				sameBits(t, c, outputs, c.backward)
+			})
 		}
 	}
 }

@@ -5,6 +5,7 @@ package cuda
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -74,27 +75,33 @@ func TestRepeatsAreBitEqual(t *testing.T) {
 		"b2-h4-g4-n1000-m1000-d64-f32-causal", "b1-h4-g2-n500-m600-d128-f32", "b1-h32-g8-n1-m9000-d128-bf16", "b3-h8-g2-n4-m5000-d64-f32-causal",
 	} {
 		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
-			outputs := []flashkit.Tensor{c.args.O, c.args.LSE, c.args.DQ, c.args.DK, c.args.DV}
-			var first, later [5][]uint16 // once for all runs, and compared as bytes: most of the time goes there
-			for i, x := range outputs {
-				first[i], later[i] = make([]uint16, buffer(x).bytes/2), make([]uint16, buffer(x).bytes/2)
-			}
-			bytesOf := func(x []uint16) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x)) }
-			for run := range repeats() {
-				require.NoError(t, c.forward())
-				require.NoError(t, c.backward())
-				to := &later
-				if run == 0 {
-					to = &first
-				}
-				for i, x := range outputs {
-					require.NoError(t, Download(c.s, to[i], buffer(x), 0))
-					if !bytes.Equal(bytesOf(first[i]), bytesOf(to[i])) {
-						t.Fatalf("output %d differs in run %d", i, run)
-					}
-				}
-			}
+			sameBits(t, c, []flashkit.Tensor{c.args.O, c.args.LSE, c.args.DQ, c.args.DK, c.args.DV}, func() error {
+				return errors.Join(c.forward(), c.backward())
+			})
 		})
+	}
+}
+
+// sameBits makes a call again and again, whose outputs must not change. They are compared as bytes, in
+// memory that all runs share: most of the time goes there.
+func sameBits(t *testing.T, c *deviceCall, outputs []flashkit.Tensor, call func() error) {
+	first, later := make([][]uint16, len(outputs)), make([][]uint16, len(outputs))
+	for i, x := range outputs {
+		first[i], later[i] = make([]uint16, buffer(x).bytes/2), make([]uint16, buffer(x).bytes/2)
+	}
+	bytesOf := func(x []uint16) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x)) }
+	for run := range repeats() {
+		require.NoError(t, call())
+		to := later
+		if run == 0 {
+			to = first
+		}
+		for i, x := range outputs {
+			require.NoError(t, Download(c.s, to[i], buffer(x), 0))
+			if !bytes.Equal(bytesOf(first[i]), bytesOf(to[i])) {
+				t.Fatalf("output %d differs in run %d", i, run)
+			}
+		}
 	}
 }
 
@@ -303,32 +310,6 @@ func TestDeviceFull(t *testing.T) {
 	require.NoError(t, c.forward())
 	require.NoError(t, c.s.Sync())
 	c.close(t)
-}
-
-// What the kernels' plans promise holds on the device: every instance loads and
-// launches.
-func TestEveryInstance(t *testing.T) {
-	b := openGPU(t)
-	for i := range stems {
-		s := &stems[i]
-		for _, dtype := range s.dtypes {
-			for _, dim := range s.dims {
-				p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 20 + rand.IntN(10), KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: dtype}
-				if s.unfit(&b.dev, p) != none {
-					continue
-				}
-				c := newDeviceCall(t, b, p.String())
-				if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
-					require.NoError(t, c.forward(), p)
-				} else {
-					c.bwdOptions.Kernel = c.fwdOptions.Kernel
-					require.NoError(t, c.backward(), p)
-				}
-				require.NoError(t, c.s.Sync(), p)
-				c.close(t)
-			}
-		}
-	}
 }
 
 // The device calls do not allocate.

@@ -114,3 +114,13 @@ func TestPlanBackward(t *testing.T) {
 	require.NoError(t, c.backward())
 	require.Equal(t, []string{"bwd_sm90_delta_f16", "bwd_sm90_parts_f16_d64", "bwd_sm90_finish_f16", "bwd_sm90_sums_f16"}, f.names())
 }
+
+// The problems of TestEveryInstance take every instance of parts.
+func TestPartsOfEveryInstance(t *testing.T) {
+	b, _ := openFake(t)
+	for _, dim := range stems[fwdSM90].dims {
+		p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 25, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: flashkit.BFloat16}
+		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim)
+		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p)).part, dim)
+	}
+}

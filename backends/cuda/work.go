@@ -69,10 +69,16 @@ func (l load) cycles(c *costs, t *tile, heads, sms int) float64 {
 // loosen adds what rows cost that are copied by elements: own ones of a block, and those
 // of each step.
 func (t *tile) loosen(c *costs, p flashkit.Problem, own, step int) {
-	row := c.loose * float64(p.Dim+p.VDim) / float64(t.warps)
+	row := c.loose * looseColumns(p) / float64(t.warps)
 	t.begin += row * float64(own)
 	t.step += row * float64(step)
 	t.alone += row * float64(step)
+}
+
+// looseColumns returns how many elements of a row of each tensor are copied one by one: whole units of 16 bytes.
+func looseColumns(p flashkit.Problem) float64 {
+	unit := rowAlignment / p.DType.Size()
+	return float64(unit * (ceilDiv(p.Dim, unit) + ceilDiv(p.VDim, unit)))
 }
 
 // persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks take
@@ -143,7 +149,7 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, sms int, loose bool) (c
 	mine := ceilDiv(pieces, splits)
 	begin, step := t.begin+c.row*float64(rows), max(t.alone, t.step*float64(min(team, mine)))
 	if loose {
-		row := c.loose * float64(p.Dim+p.VDim)
+		row := c.loose * looseColumns(p)
 		begin += row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}

@@ -34,7 +34,7 @@ import time
 import warnings
 
 import gpu_groups
-from gpu_peers import DTYPES, GROUP_PEERS, PEERS, Problem
+from gpu_peers import DTYPES, GROUP_PEERS, LAYOUT_PEERS, PEERS, Problem
 
 PASSES = ["forward", "backward", "loop"]
 
@@ -43,10 +43,11 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = lambda s: s.split(",")
     parser.add_argument("command", nargs="*", help="command that times our kernels, after --")
-    parser.add_argument("--groups", type=names, help="all, or of " + ",".join(gpu_groups.groups()) + ",random")
+    parser.add_argument("--groups", type=names, help="all, or of " + ",".join(gpu_groups.groups()) + ",random,layouts")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="with --groups: so many problems more, drawn by --seed")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--peers", type=names, help="default " + ",".join(PEERS) + "; with --groups " + ",".join(GROUP_PEERS))
+    parser.add_argument("--only", default="", metavar="PATTERN", help="with --groups: only problems whose name the pattern finds")
+    parser.add_argument("--peers", type=names, help="default " + ",".join(PEERS) + "; with --groups " + ",".join(GROUP_PEERS + LAYOUT_PEERS))
     parser.add_argument("--pass", dest="passes", type=names, help="default all: " + ",".join(PASSES) + "; with --groups forward,backward,graph")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement of a peer")
@@ -55,7 +56,7 @@ def arguments():
     args = parser.parse_args()
     if bool(args.command) == bool(args.groups):
         parser.error("either --groups or a command")
-    known_peers, known_passes = (GROUP_PEERS, ["forward", "backward", "graph"]) if args.groups else (list(PEERS), PASSES)
+    known_peers, known_passes = (GROUP_PEERS + LAYOUT_PEERS, ["forward", "backward", "graph"]) if args.groups else (list(PEERS), PASSES)
     args.peers, args.passes = args.peers or known_peers, args.passes or known_passes
     for given, known in ((args.peers, known_peers), (args.passes, known_passes)):
         if unknown := set(given) - set(known):

@@ -6,6 +6,8 @@ in shuffled order, so that clock and power hit all alike. Every call is timed by
 holds was written; where calls are short, the device waits until all calls of a turn are enqueued, so that the
 interpreter is not timed. The pass "graph" is forward in a CUDA graph of 20 calls, with a warm cache.
 
+The groups packed, paged and forms are those of gpu_layouts.py and gpu_forms.py, with peers of their own.
+
 Every result is compared with float64 on rows of the last head; outputs are NaN before. Ours must be at most 1.5 times as
 far off as the peer that is farthest off, or within four roundings of the type; else the cell says WRONG, and the exit
 status is 1. A ratio is the fastest peer's time over ours: above 1, ours is faster.
@@ -14,8 +16,12 @@ status is 1. A ratio is the fastest peer's time over ours: above 1, ours is fast
 import json
 import math
 import random
+import re
 import statistics
+import time
 
+import gpu_forms
+import gpu_layouts
 import gpu_peers
 
 ROUNDING = {"f32": 2**-24, "f16": 2**-11, "bf16": 2**-8}
@@ -50,6 +56,9 @@ def groups():
         (1, 32, 8, 1, 1024, 128, ""), (1, 32, 8, 1, 8192, 128, ""), (16, 32, 8, 1, 4096, 128, ""))]
     all_["f16"] = [(name(4, 16, 16, 4096, 4096, d, mask, dtype="f16"), both) for d in (64, 128) for mask in masks]
     all_["f32"] = [(name(2, 8, 8, 4096, 4096, d, mask, dtype="f32"), both) for d in (64, 128) for mask in masks] + [(name(4, 8, 8, 1000, 1000, 64, dtype="f32"), both)]
+    ways = {gpu_layouts.Packed: both, gpu_layouts.Paged: one, gpu_forms.Form: both}
+    for group, cells in (("packed", gpu_layouts.packed_cells()), ("paged", gpu_layouts.paged_cells()), ("forms", gpu_forms.form_cells())):
+        all_[group] = [(c, ways[type(c)]) for c in cells]
     return all_
 
 
@@ -87,23 +96,26 @@ class Turns:
 
     def median(self, calls):
         """Return {name: milliseconds} of {name: call}; what fails is left out."""
-        sizes, times = {}, {}
+        sizes, times, holds = {}, {}, {}
         for key, call in calls.items():
             try:
+                self.enqueue(call, 1, 0)
+                began = time.perf_counter()
                 pairs = self.enqueue(call, 3, 2_000_000)
+                host = (time.perf_counter() - began) / 3 * 1e3  # of a call, in milliseconds
                 self.torch.cuda.synchronize()
             except (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError):
                 continue
             once = min(start.elapsed_time(end) for start, end in pairs)
             sizes[key], times[key] = (max(1, min(16, int(4 / once))), once), []
+            holds[key] = max(4_000_000 if once < 0.5 else 0, min(40_000_000, int(2.4e6 * host * sizes[key][0])) if host > 0.7 * once else 0)
         if not sizes:
             return {}
         turns = max(3, min(10, int(self.budget / max(count * once for count, once in sizes.values()))))
         for _ in range(turns):
             order, pairs = random.sample(list(sizes), len(sizes)), {}
             for key in order:
-                count, once = sizes[key]
-                pairs[key] = self.enqueue(calls[key], count, 4_000_000 if once < 0.5 else 0)
+                pairs[key] = self.enqueue(calls[key], sizes[key][0], holds[key])
             self.torch.cuda.synchronize()
             for key in order:
                 times[key] += [start.elapsed_time(end) for start, end in pairs[key]]
@@ -137,21 +149,29 @@ class Turns:
 
 
 def judge(p, errors):
-    """Return whether ours is as near to float64 as the peers are."""
-    ours = errors.pop("flashkit")
-    return ours <= max([4 * ROUNDING[p.dtype], *(1.5 * e for e in errors.values() if e == e)]), ours
+    """Return whether what is ours is as near to float64 as the peers are."""
+    ours = [errors.pop(key) for key in list(errors) if key.startswith("flashkit")]
+    most = max([4 * ROUNDING[p.dtype], *(1.5 * e for e in errors.values() if e == e)])
+    return all(e <= most for e in ours), ours[0]
 
 
 def cell(torch, turns, problem, way, args):
     """Time and compare one pass of a problem; return a row of the table."""
-    p = gpu_peers.Problem(problem)
-    x = gpu_peers.tensors(torch, p)
-    calls, results = gpu_peers.backward(torch, p, x, args.peers) if way == "backward" else gpu_peers.forward(torch, p, x, args.peers)
-    errors = gpu_peers.errors(torch, p, x, results, way == "backward")
+    if isinstance(problem, str):
+        p, scales = gpu_peers.Problem(problem), {}
+        x = gpu_peers.tensors(torch, p)
+        calls, results = (gpu_peers.backward if way == "backward" else gpu_peers.forward)(torch, p, x, [x for x in args.peers if x in gpu_peers.GROUP_PEERS])
+        errors = gpu_peers.errors(torch, p, x, results, way == "backward")
+    else:
+        p = problem
+        calls, results, scales = p.calls(torch, way, [x for x in p.peers if x in args.peers])
+        errors = p.errors(torch, results, way == "backward")
+    results = None
     right, error = judge(p, errors)
     times = turns.graphs(calls) if way == "graph" else turns.median(calls)
     ours = times.pop("flashkit", None)
-    row = {"problem": problem, "pass": way, "ms": ours, "right": right, "error": error, "peers": times, "errors": errors}
+    beside = {key.partition("-")[2]: times.pop(key) * scales.get(key, 1) for key in list(times) if key.startswith("flashkit-")}
+    row = {"problem": str(problem), "pass": way, "ms": ours, "right": right, "error": error, "peers": times, "errors": errors, "beside": beside}
     if ours:
         row["tflops"] = p.flops(way == "backward") / ours / 1e9
         if times:
@@ -164,6 +184,8 @@ def show(row):
     ratio = f"{row['ratio']:6.3f} {row['best']:9}" if "ratio" in row else f"{'-':>6} {'':9}"
     ours = f"{row['ms']:9.4f} {row['tflops']:7.1f}" if row["ms"] else f"{'-':>9} {'-':>7}"
     peers = " ".join(f"{key} {ms:.4f}" for key, ms in row["peers"].items())
+    if row["ms"]:
+        peers += "".join(f"  of {key} {ms / row['ms']:.3f}" for key, ms in row["beside"].items())
     print(f"{row['problem']:46} {row['pass']:8} {ours} {ratio} {row['error']:.1e}{'' if row['right'] else ' WRONG'}  {peers}", flush=True)
 
 
@@ -183,8 +205,10 @@ def run(torch, args, flush):
     all_ = groups()
     if args.random:
         all_["random"] = drawn(args.seed, args.random)
+        all_["layouts"] = [(c, ("forward", "backward") if isinstance(c, gpu_layouts.Packed) else ("forward",)) for c in gpu_layouts.random_cells(args.seed, args.random)]
         print(f"random problems drawn by --seed {args.seed}")
-    wanted = list(all_) if args.groups == ["all"] else args.groups + ["random"] * bool(args.random and "random" not in args.groups)
+    drawn_too = [g for g in ("random",) if args.random and not {"random", "layouts"} & set(args.groups)]
+    wanted = list(all_) if args.groups == ["all"] else args.groups + drawn_too
     if unknown := set(wanted) - set(all_):
         raise SystemExit(f"gpu.py: {', '.join(sorted(unknown))}: not one of {', '.join(all_)}")
     turns, rows = Turns(torch, flush, 1e3 * args.seconds), []
@@ -192,12 +216,12 @@ def run(torch, args, flush):
     for group in wanted:
         for problem, passes in all_[group]:
             for way in passes:
-                if way not in args.passes:
+                if way not in args.passes or not re.search(args.only, str(problem)):
                     continue
                 try:
                     row = cell(torch, turns, problem, way, args)
                 except torch.OutOfMemoryError:
-                    print(f"{problem:46} {way:8} does not fit in the memory", flush=True)
+                    print(f"{str(problem):46} {way:8} does not fit in the memory", flush=True)
                     continue
                 finally:
                     torch.cuda.empty_cache()

@@ -16,6 +16,16 @@ PEERS = {"default": None, "flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
+class Unable(Exception):
+    """A peer has no way to say a problem."""
+
+
+def excuse(peer, e):
+    """Say why a peer does not run, unless it has no way to say the problem, or is not there."""
+    if not isinstance(e, (Unable, ImportError)):
+        print(f"    {peer}: {(str(e) or repr(e)).splitlines()[0][:150]}", flush=True)
+
+
 class Problem:
     """A problem, parsed from its name."""
 
@@ -54,6 +64,7 @@ class Problem:
 
 
 GROUP_PEERS = ["flash", "cudnn", "efficient", "fold", "flex", "fa4", "frontend"]
+LAYOUT_PEERS = ["varlen", "flashinfer"]
 ERRORS = (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError, ImportError, AttributeError)
 
 

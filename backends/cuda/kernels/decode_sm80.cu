@@ -329,11 +329,11 @@ template <class L> struct Source {
         data += (paged ? 0 : lane / units * row) + lane % units * 16;
         bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
     }
-    // Fetches rows from pages: lane i knows how far from data row i begins.
-    __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int lane) {
+    // Fetches rows from pages: lane first + i knows how far from data row i begins.
+    __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int first, int lane) {
         auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
-            const char *from = data + __shfl_sync(lanes, begins, key) + u * 16;
+            const char *from = data + __shfl_sync(lanes, begins, first + key) + u * 16;
             const int count = plain || key < keys ? max(0, min(16, bytes - u * 16)) : 0;
             const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
             if (plain || aligned) copy_async16(there, count > 0 ? from : data, count);
@@ -474,28 +474,29 @@ template <class T, int D, bool features> __device__ void decode(const Params &p,
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
-    int page = 0, slot = 0; // where key lane%keys of the warp's next round lies
-    auto look_up = [&](int round) {
-        const int j = mine + round * step + lane % L::keys;
-        if (j >= band.end) return;
-        const int nth = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
-        page = f.pages[(int64_t)b * f.page_width + nth], slot = j - nth * f.page;
-    };
-    if (paged) look_up(0);
+    // Pages are looked up for some rounds at once, and for those after them: lane i has that of round i, or of key i%keys of round i/keys.
+    const bool whole = paged && f.page % L::keys == 0; // the keys of a round lie in one page
+    const int at_once = whole ? 32 : 32 / L::keys;
+    auto key_of = [&](int round) { return mine + (whole ? (round + lane) * step : (round + lane / L::keys) * step + lane % L::keys); };
+    auto nth_of = [&](int j) { return (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift); };
+    auto look_up = [&](int round) { return paged && key_of(round) < band.end ? f.pages[(int64_t)b * f.page_width + nth_of(key_of(round))] : 0; };
+    int page = look_up(0), page_ahead = look_up(at_once);
     auto fetch = [&](int round, int stage) {
         if (round >= rounds) return;
         const uint32_t to = shared_address(ring) + stage * L::slot;
         if (paged) {
-            const int keys = band.end - mine - round * step;
-            if (f.page % L::keys == 0) { // then all of them lie in one page
-                const int whole = __shfl_sync(lanes, page, 0), row = __shfl_sync(lanes, slot, 0) + lane / Source<L>::units;
-                k.fetch_from(k.data + whole * (p.k.batch * L::size) + row * k.row, to, keys, lane);
-                v.fetch_from(v.data + whole * (p.v.batch * L::size) + row * v.row, to + L::slot / 2, keys, lane);
+            const int keys = band.end - mine - round * step, nth = round & at_once - 1;
+            if (nth == 0 && round > 0) page = page_ahead, page_ahead = look_up(round + at_once);
+            if (whole) {
+                const int j = mine + round * step, at = __shfl_sync(lanes, page, nth), row = j - nth_of(j) * f.page + lane / Source<L>::units;
+                k.fetch_from(k.data + at * (p.k.batch * L::size) + row * k.row, to, keys, lane);
+                v.fetch_from(v.data + at * (p.v.batch * L::size) + row * v.row, to + L::slot / 2, keys, lane);
             } else {
-                k.fetch_pages(to, keys, page * (p.k.batch * L::size) + slot * k.row, lane);
-                v.fetch_pages(to + L::slot / 2, keys, page * (p.v.batch * L::size) + slot * v.row, lane);
+                const int j = key_of(round - nth), slot = j - nth_of(j) * f.page;
+                k.fetch_pages(to, keys, page * (p.k.batch * L::size) + slot * k.row, nth * L::keys, lane);
+                v.fetch_pages(to + L::slot / 2, keys, page * (p.v.batch * L::size) + slot * v.row, nth * L::keys, lane);
             }
-            return look_up(round + 1);
+            return;
         }
         k.fetch(to, band.end - mine - round * step, lane);
         v.fetch(to + L::slot / 2, band.end - mine - round * step, lane);

@@ -114,10 +114,10 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     again:
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
         if (rows_of >= (a.tall + a.low) * all) return;
-        int head, row0, end;
+        int head, row0, end, first = 0, size = 1;
         const int place = rows_of - a.tall * all;
         if (place < 0) {
-            const int first = rows_of / (together * a.tall) * together, size = min(together, all - first);
+            first = rows_of / (together * a.tall) * together, size = min(together, all - first);
             const int nth = (rows_of - first * a.tall) / size;
             head = rows_of - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
         } else {
@@ -125,8 +125,12 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         }
         const int b = head / p.heads;
         const Extent<S::features> e(p, f, b);
-        if (S::features && row0 >= e.row_end()) { // of a shorter sequence
-            tile = atomicAdd(p.turn, 1) + gridDim.x;
+        if (S::features && row0 >= e.row_end()) { // of a shorter sequence: nobody takes those like it that come next
+            const int next = place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
+                : first / p.heads < (first + size - 1) / p.heads ? rows_of + min((b + 1) * p.heads, first + size) - head
+                : first * a.tall + (a.tall - (rising ? (e.row_end() + S::rows - 1) / S::rows : 0)) * size;
+            if (p.turn) atomicMax(p.turn, next - (int)gridDim.x), tile = atomicAdd(p.turn, 1) + gridDim.x;
+            else tile += max(1, (next - tile + (int)gridDim.x - 1) / (int)gridDim.x) * gridDim.x;
             goto again;
         }
         end = min(end, e.row_end());

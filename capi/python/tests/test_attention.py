@@ -147,6 +147,11 @@ def test_padded_packed_and_paged(rng):
     want_g = want(p, {name: a for name, a in x.items() if name != "dlse"}, **lens)
     close(g.d_q[:, :, :-2], rows(want_g["dq"], n), factor=512)
     close(g.d_k, rows(want_g["dk"], m), factor=512)
+    whole = [rows(x[name], n if name in ("q", "do") else m) for name in ("do", "q", "k", "v")]  # no row outside all sequences
+    o, lse = flashkit.attention(*whole[1:], return_lse=True, **packed)
+    close(o, rows(expected["o"], n))
+    g = flashkit.attention_backward(*whole, o, lse, **packed)
+    close(g.d_q, rows(want_g["dq"], n), factor=512)
     pages = rng.permutation(6).reshape(3, 2)
     pool = {name: np.full((6, 1, 4, 8), np.nan, np.float32) for name in "kv"}
     for b in range(3):

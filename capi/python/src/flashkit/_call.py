@@ -59,6 +59,7 @@ class Call:
         if self.dtype not in (None, "float16", "bfloat16", "f16", "bf16"):
             raise _errors.OptionError(f"flashkit: dtype = {self.dtype!r}: must be 'float16' or 'bfloat16', for arrays of uint16", "dtype")
         self.keep: list[Any] = []
+        self.gaps = {"q_starts": False, "kv_starts": False}  # whether packed sequences leave rows out, which are not written
         self.problem = _abi.Problem(size=ctypes.sizeof(_abi.Problem))
         self.args = _abi.Args(size=ctypes.sizeof(_abi.Args))
         self.q, self.k, self.v = (self.four(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
@@ -131,6 +132,8 @@ class Call:
             seqs, first = count, first or name
             if name == "pages":
                 a.pages_per_seq = array.shape[1]
+            if name in self.gaps:
+                self.gaps[name] = uncovered(array, (a.q if name == "q_starts" else a.k).shape[2])
         if seqs is not None:
             if seqs < 0:
                 raise _errors.DimensionError(f"flashkit: {first}: is empty, and must have one more element than there are sequences", first)
@@ -159,6 +162,11 @@ class Call:
     def columns(self) -> tuple[int, int, int]:
         """Return the shape of lse."""
         return tuple(self.args.q.shape[:3])
+
+
+def uncovered(starts: Any, rows: int) -> bool:
+    """Report whether packed sequences leave some of so many rows out."""
+    return len(starts) == 0 or int(starts[0]) != 0 or int(starts[-1]) != rows
 
 
 def number(o: Options, name: str) -> float:

@@ -119,16 +119,16 @@ class Dispatcher:
 
     def forward(self, q: Any, k: Any, v: Any, o: Any, lse: Any, want_lse: bool, carry: bool, options: Options) -> tuple[Any, Any]:
         c = Call(q, k, v, options)
-        packed = c.args.q_starts is not None  # what lies outside all sequences is not written
+        gaps = c.gaps["q_starts"]
         if carry:
             if o is None or lse is None:
                 name = "out" if o is None else "lse"
                 raise _errors.NullError(f"flashkit: {name}: is missing; carry continues the result that it holds", name)
             c.problem.features |= _abi.CARRY
-        o = _arrays.new(c.q, c.shape(c.v.shape[3], c.q), fill=0.0 if packed else None) if o is None else _arrays.writable(o, "out")
+        o = _arrays.new(c.q, c.shape(c.v.shape[3], c.q), fill=0.0 if gaps else None) if o is None else _arrays.writable(o, "out")
         c.args.o = _arrays.four(o, "out", c.swap, c.dtype)
         if lse is None and want_lse:
-            lse = _arrays.new(c.q, c.columns(), "float32", float("-inf") if packed else None)
+            lse = _arrays.new(c.q, c.columns(), "float32", float("-inf") if gaps else None)
         if lse is not None:
             c.args.lse = _arrays.column(_arrays.writable(lse, "lse"), "lse")
         _abi.call("fk_forward", self._open(), ctypes.byref(c.problem), ctypes.byref(c.args))
@@ -141,10 +141,10 @@ class Dispatcher:
         c.four(d_o, "d_o")
         if d_lse is not None:
             c.column(d_lse, "d_lse")
-        fill = {"q": c.args.q_starts, "k": c.args.kv_starts, "v": c.args.kv_starts}
+        fill = {"q": c.gaps["q_starts"], "k": c.gaps["kv_starts"], "v": c.gaps["kv_starts"]}
         out: list[Any] = []
         for i, (t, name) in enumerate(((c.q, "q"), (c.k, "k"), (c.v, "v"))):
-            g = given[i] if given else _arrays.new(t, tuple(t.shape), fill=None if fill[name] is None else 0.0)
+            g = given[i] if given else _arrays.new(t, tuple(t.shape), fill=0.0 if fill[name] else None)
             setattr(c.args, "d_" + name, _arrays.four(g, "d_" + name, c.swap, c.dtype))
             out.append(g)
         for wanted, name in ((d_bias, "bias"), (d_sink, "sink")):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import _dispatcher, _errors
-from ._call import Options
+from ._call import Options, uncovered
 from ._sdpa import FallbackWarning, Report, replace_sdpa
 
 __all__ = ["FallbackWarning", "Report", "attention", "replace_sdpa"]
@@ -45,6 +45,11 @@ def _result(like: Tensor, row: int, zero: bool = False) -> Tensor:
     return new((b, h, n, row))
 
 
+def _gaps(starts: Any, t: Tensor) -> bool:
+    """Report whether packed sequences leave rows of t out, which are not written."""
+    return starts is not None and uncovered(starts, t.size(2))
+
+
 def _options(shared: tuple[Any, ...]) -> tuple[Options, str | None, bool]:
     """Return the keywords, the backend and paired from the arguments that both operators take."""
     given = dict(zip(_TENSORS, shared))
@@ -64,9 +69,9 @@ def _options(shared: tuple[Any, ...]) -> tuple[Options, str | None, bool]:
 @torch.library.custom_op("flashkit::attention", mutates_args=(), schema=_FORWARD)
 def _attention(q: Tensor, k: Tensor, v: Tensor, *shared: Any) -> tuple[Tensor, Tensor]:
     options, backend, paired = _options(shared)
-    packed = options.get("q_starts") is not None
-    o = _result(q, v.shape[-1], packed)
-    lse = q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32) if packed else q.new_empty(q.shape[:3], dtype=torch.float32)
+    gaps = _gaps(options.get("q_starts"), q)
+    o = _result(q, v.shape[-1], gaps)
+    lse = q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32) if gaps else q.new_empty(q.shape[:3], dtype=torch.float32)
     with torch.no_grad():
         _dispatcher.shared(backend, paired).forward(_rows(q), _rows(k), _rows(v), o, lse, True, False, options)
     return o, lse
@@ -81,8 +86,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, *shared: Any) -> tuple[Tensor, Tensor]:
 def _attention_backward(d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *shared, d_bias, d_sink = rest
     options, backend, paired = _options(tuple(shared))
-    packed_q, packed_kv = options.get("q_starts") is not None, options.get("kv_starts") is not None
-    given = _result(q, q.shape[-1], packed_q), _result(k, k.shape[-1], packed_kv), _result(v, v.shape[-1], packed_kv)
+    q_gaps, kv_gaps = _gaps(options.get("q_starts"), q), _gaps(options.get("kv_starts"), k)
+    given = _result(q, q.shape[-1], q_gaps), _result(k, k.shape[-1], kv_gaps), _result(v, v.shape[-1], kv_gaps)
     d = _dispatcher.shared(backend, paired)
     with torch.no_grad():
         g = d.backward(_rows(d_o), _rows(q), _rows(k), _rows(v), o, lse, d_lse, d_bias, d_sink, options, given)

@@ -1,0 +1,90 @@
+//go:build ((linux && (amd64 || arm64)) || (windows && amd64)) && !nocuda
+
+package cuda
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// compute-sanitizer runs the tests below: each instance by itself is a subtest, so that many
+// processes can share them.
+
+// What the kernels' plans promise holds on the device: every instance loads and
+// launches, those that put parts together too.
+func TestEveryInstance(t *testing.T) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+		p.Batch, p.QLen = 1, 20+rand.IntN(10)
+		for i, p := range []flashkit.Problem{p, inParts(s, p)} {
+			if s.unfit(&b.dev, p) != none || i > 0 && !s.hopper && s.rows == 0 {
+				continue
+			}
+			c := newDeviceCall(t, b, p.String())
+			if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
+				require.NoError(t, c.forward(), p)
+			} else {
+				c.bwdOptions.Kernel = c.fwdOptions.Kernel
+				require.NoError(t, c.backward(), p)
+			}
+			require.NoError(t, c.s.Sync(), p)
+			c.close(t)
+		}
+	})
+}
+
+// inParts returns a problem like p that a stem cuts into parts of the keys, or of the heads of a
+// group, if it does.
+func inParts(s *stem, p flashkit.Problem) flashkit.Problem {
+	switch {
+	case s.rows > 0 || s.hopper && s.pass == flashkit.PassForward:
+		p.KVLen = 2600
+	case s.hopper:
+		p.QLen, p.Heads = 150, 8
+	}
+	return p
+}
+
+// Every instance with features loads and launches, on lengths and pages too.
+func TestEveryFeaturedInstance(t *testing.T) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+		p.Band = flashkit.Causal()
+		for _, form := range []string{"-sink-ragged", "-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
+			p := problem(t, p.String()+form)
+			if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
+				continue
+			}
+			c := newDeviceCall(t, b, p.String())
+			if q := c.args.Seqs; q != nil {
+				q.QLens, q.KVLens = []int32{7, 20}, []int32{299, 31}
+			}
+			if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
+				require.NoError(t, c.forward(), p)
+			} else {
+				c.bwdOptions.Kernel, c.fwdOptions.Kernel = c.fwdOptions.Kernel, ""
+				require.NoError(t, c.forward(), p)
+				require.NoError(t, c.backward(), p)
+			}
+			require.NoError(t, c.s.Sync(), p)
+			c.close(t)
+		}
+	})
+}
+
+// eachInstance runs f as a subtest for every stem, dtype and padded head dim, with a small problem.
+func eachInstance(t *testing.T, f func(t *testing.T, b *Backend, s *stem, p flashkit.Problem)) {
+	b := openGPU(t)
+	for i := range stems {
+		s := &stems[i]
+		for _, dtype := range s.dtypes {
+			for _, dim := range s.dims {
+				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: dtype}
+				t.Run(fmt.Sprintf("%s/%v-d%d-dv%d", s.name, dtype, dim.dim, dim.vDim), func(t *testing.T) { f(t, b, s, p) })
+			}
+		}
+	}
+}

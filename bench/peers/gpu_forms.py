@@ -1,0 +1,218 @@
+"""gpu.py --groups forms: scores with a softcap, a sink, ALiBi, a mask or a bias, beside FlexAttention and cuDNN.
+
+The peers are FlexAttention, compiled for the form (a mask by blocks, what else by score_mod, a sink by its log-sum-exp),
+PyTorch's cuDNN and efficient backends where a mask or a bias says it, and cuDNN's frontend where it has it.
+A bias is also given its gradient in the backward pass, unless the peer cannot.
+"""
+
+import math
+
+import gpu_peers
+
+FORM_PEERS = ["flex", "cudnn", "efficient", "frontend"]
+FORMS = ["softcap", "sink", "alibi", "mask", "padding", "bias"]
+CAP = 30.0
+
+
+class Form:
+    """A problem with one form."""
+
+    peers = FORM_PEERS
+
+    def __init__(self, form, name):
+        self.form, self.name, self.p = form, name, gpu_peers.Problem(name)
+        self.dtype = self.p.dtype
+
+    def __str__(self):
+        return f"{self.name} {self.form}"
+
+    def flops(self, backward):
+        return self.p.flops(backward)
+
+    def made(self, torch):
+        """Return what the form adds, as keywords of flashkit.attention."""
+        p = self.p
+        single = dict(device="cuda", dtype=torch.float32)
+        if self.form == "softcap":
+            return {"softcap": CAP}
+        if self.form == "sink":
+            return {"sink": torch.randn(p.heads, **single)}
+        if self.form == "alibi":
+            return {"slopes": torch.tensor([2 ** (-8 * (h + 1) / p.heads) for h in range(p.heads)], **single)}
+        if self.form == "mask":  # of pairs, in squares of 64 of which three in four take part, and the diagonal does
+            squares = torch.rand(p.batch, 1, -(-p.q_len // 64), -(-p.kv_len // 64), device="cuda") < 0.75
+            mask = squares.repeat_interleave(64, 2).repeat_interleave(64, 3)[:, :, : p.q_len, : p.kv_len].contiguous()
+            mask |= torch.eye(p.q_len, p.kv_len, device="cuda", dtype=torch.bool)
+            return {"mask": mask}
+        if self.form == "padding":  # keys to a length of each sequence
+            most = [p.kv_len - b * p.kv_len // (2 * p.batch) for b in range(p.batch)]
+            return {"mask": (torch.arange(p.kv_len, device="cuda")[None] < torch.tensor(most, device="cuda")[:, None])[:, None, None].contiguous()}
+        return {"bias": torch.randn(1, p.heads, p.q_len, p.kv_len, device="cuda", dtype=torch.bfloat16)}
+
+    def score(self, torch, s, h, i, j, b=None):
+        """Return scores as the form changes them, of indices that broadcast."""
+        x = self.given
+        if self.form == "softcap":
+            return CAP * torch.tanh(s / CAP)
+        if self.form == "alibi":
+            return s - x["slopes"][h] * (i + (self.p.kv_len - self.p.q_len) - j).abs()
+        return s + x["bias"][0, h, i, j] if self.form == "bias" else s
+
+    def seen(self, b, i, j):
+        """Return whether pairs take part."""
+        p, on = self.p, None
+        if p.hi < p.kv_len - 1 or p.lo > 1 - p.q_len:
+            on = (j >= i + p.lo) & (j <= i + p.hi)
+        if "mask" not in self.given:
+            return on
+        m = self.given["mask"][b, 0, i if self.form == "mask" else 0, j]
+        return m if on is None else on & m
+
+    def calls(self, torch, way, peers):
+        kit, p, back = gpu_peers.flashkit(), self.p, way == "backward"
+        x = self.x = gpu_peers.tensors(torch, p)
+        self.given = self.made(torch)
+        q, k, v, do = x
+        o, lse = gpu_peers.unwritten(torch, *do.shape, dtype=do.dtype), gpu_peers.unwritten(torch, p.batch, p.heads, p.q_len, dtype=torch.float32)
+        options = dict(gpu_peers.window(p), **self.given)
+        forward = lambda: kit.attention(q, k, v, out=o, lse=lse, **options)
+        backward = lambda: kit.attention_backward(do, q, k, v, o, lse, d_bias=self.form == "bias", d_sink=self.form == "sink", **options)
+        forward()
+        calls, results = {"flashkit": backward if back else forward}, {"flashkit": list(backward())[:3] if back else o}
+        for peer in peers:
+            leaves = [t.detach().requires_grad_(back) for t in x[:3]]
+            try:
+                if peer == "frontend" and back:
+                    raise gpu_peers.Unable("forward only")
+                run = getattr(self, "sdpa" if peer in gpu_peers.PEERS else peer)(torch, leaves, peer)
+                if back:
+                    out, wanted = run(), leaves + [t for t in self.leaves if t.requires_grad]
+                    calls[peer] = lambda out=out, wanted=wanted: torch.autograd.grad(out, wanted, do, retain_graph=True)
+                    results[peer] = list(calls[peer]())[:3]
+                else:
+                    calls[peer] = gpu_peers.without_gradients(torch, run)
+                    results[peer] = calls[peer]()
+            except Exception as e:
+                gpu_peers.excuse(peer, e)
+                calls.pop(peer, None), results.pop(peer, None)
+        return calls, results, {}
+
+    def sdpa(self, torch, leaves, peer):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
+
+        p = self.p
+        if self.form not in ("mask", "padding", "bias"):
+            raise gpu_peers.Unable("has no such form")
+        given = self.given.get("bias", self.given.get("mask"))
+        if p.hi < p.kv_len - 1:
+            i, j = torch.arange(p.q_len, device="cuda")[:, None], torch.arange(p.kv_len, device="cuda")[None]
+            on = j <= i + p.hi
+            given = given.masked_fill(~on, -math.inf) if self.form == "bias" else given & on
+        self.leaves = [given.detach().requires_grad_(self.form == "bias" and leaves[0].requires_grad)]
+        given = self.leaves[0].expand(p.batch, -1, -1, -1)
+        backend = getattr(SDPBackend, gpu_peers.PEERS[peer])
+
+        def call():
+            with sdpa_kernel(backend):
+                return scaled_dot_product_attention(*leaves, attn_mask=given, enable_gqa=p.heads != p.kv_heads)
+
+        return call
+
+    def flex(self, torch, leaves, _):
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        p, x = self.p, dict(self.given)
+        masked = p.hi < p.kv_len - 1 or "mask" in x
+        block = create_block_mask(lambda b, h, i, j: self.seen(b, i, j), p.batch if "mask" in x else None, None, p.q_len, p.kv_len, device="cuda") if masked else None
+        self.leaves = []
+        if self.form == "bias":
+            self.leaves = [x["bias"].detach().requires_grad_(leaves[0].requires_grad)]
+            self.given = dict(x, bias=self.leaves[0])
+        compiled = torch.compile(flex_attention, dynamic=False)
+        score = (lambda s, b, h, i, j: self.score(torch, s, h, i, j)) if self.form in ("softcap", "alibi", "bias") else None
+        options = dict(score_mod=score, block_mask=block, enable_gqa=p.heads != p.kv_heads)
+        if self.form != "sink":
+            return lambda: compiled(*leaves, **options)
+        self.leaves = [x["sink"].detach().requires_grad_(leaves[0].requires_grad)]
+
+        @torch.compile(dynamic=False)
+        def sunk(q, k, v, sink):
+            o, lse = flex_attention(q, k, v, return_lse=True, **options)
+            return (o * torch.sigmoid(lse - sink[None, :, None])[..., None]).to(o.dtype)
+
+        return lambda: sunk(*leaves, self.leaves[0])
+
+    def frontend(self, torch, leaves, _):
+        f = Scored(torch)
+        call, o = f.scored(self, leaves)
+        call()
+
+        def run():
+            call()
+            return o
+
+        return run
+
+    def errors(self, torch, results, gradients):
+        """Return errors of rows of the last head, or of the gradients of its group, relative to float64."""
+        p, x = self.p, self.x
+        group, kv = p.heads // p.kv_heads, p.kv_heads - 1
+        k, v = x[1][-1, kv].double(), x[2][-1, kv].double()
+        off = lambda got, want: ((got.double() - want).norm() / want.norm()).item()
+        heads = range(kv * group, p.heads) if gradients else [p.heads - 1]
+        dk, dv, dq, found = torch.zeros_like(k), torch.zeros_like(v), None, {}
+        for h in heads:
+            every = range(0, p.q_len, 2048) if gradients else [0]
+            dq = torch.empty(p.q_len, p.dim, device="cuda", dtype=torch.float64)
+            for at in every:
+                rows = torch.arange(at, min(p.q_len, at + 2048), device="cuda") if gradients else torch.arange(0, p.q_len, max(1, p.q_len // 100), device="cuda")
+                q = x[0][-1, h][rows].double().requires_grad_(gradients)
+                kk, vv = k.clone().requires_grad_(gradients), v.clone().requires_grad_(gradients)
+                i, j = rows[:, None], torch.arange(p.kv_len, device="cuda")[None]
+                s = self.score(torch, q @ kk.T * p.dim**-0.5, h, i, j)
+                on = self.seen(p.batch - 1, i, j)
+                s = s if on is None else s.masked_fill(~on, -math.inf)
+                if self.form == "sink":
+                    s = torch.cat([s, self.given["sink"][h].double().expand(len(rows), 1)], -1)
+                o = torch.softmax(s, -1)[:, : p.kv_len] @ vv
+                if not gradients:
+                    return {key: off(r[-1, -1][rows], o) for key, r in results.items()}
+                g = torch.autograd.grad(o, (q, kk, vv), x[3][-1, h][rows].double())
+                dq[rows], dk, dv = g[0], dk + g[1], dv + g[2]
+        for key, g in results.items():
+            found[key] = max(off(g[0][-1, -1], dq), off(g[1][-1, kv], dk), off(g[2][-1, kv], dv))
+        return found
+
+
+class Scored(gpu_peers.Frontend):
+    """cuDNN's frontend with a form, forward."""
+
+    def scored(self, c, x):
+        g, p, pack = self.graph(c.p), c.p, {}
+        q, k, v = (g.tensor_like(t) for t in x)
+        options = self.mask(p)
+        if c.form == "bias":
+            options["bias"] = g.tensor_like(c.given["bias"])
+            pack[options["bias"]] = c.given["bias"]
+        elif c.form == "alibi" and options:
+            options["use_alibi_mask"] = True
+        elif c.form == "softcap":
+            value = lambda: g.tensor(dim=[1, 1, 1, 1], stride=[1, 1, 1, 1], is_pass_by_value=True, data_type=self.cudnn.data_type.FLOAT)
+            lower, upper, single = value(), value(), dict(compute_data_type=self.cudnn.data_type.FLOAT)
+            number = lambda x: self.torch.full((1, 1, 1, 1), x, dtype=self.torch.float32)
+            pack.update({lower: number(1 / CAP), upper: number(CAP)})
+            options["score_mod"] = lambda graph, s: graph.mul(a=graph.tanh(input=graph.mul(a=s, b=lower, **single), **single), b=upper, **single)
+        else:
+            raise gpu_peers.Unable("has no such form")
+        o, stats = g.sdpa(name="sdpa", q=q, k=k, v=v, generate_stats=True, attn_scale=p.dim**-0.5, **options)
+        out = gpu_peers.unwritten(self.torch, *c.x[3].shape, dtype=c.x[3].dtype)
+        sums = self.torch.empty(p.batch, p.heads, p.q_len, 1, device="cuda", dtype=self.torch.float32)
+        o.set_output(True).set_dim(out.size()).set_stride(out.stride())
+        stats.set_output(True).set_data_type(self.cudnn.data_type.FLOAT)
+        return self.call(g, {**pack, q: x[0], k: x[1], v: x[2], o: out, stats: sums}), out
+
+
+def form_cells():
+    shapes = ["b4-h16-g16-n4096-m4096-d128-bf16-causal", "b4-h32-g32-n4096-m4096-d64-bf16-causal", "b4-h32-g8-n2048-m2048-d128-bf16"]
+    return [Form(form, name) for name in shapes for form in FORMS if not (form == "alibi" and not name.endswith("causal"))]
