@@ -83,7 +83,7 @@ func eachInstance(t *testing.T, f func(t *testing.T, b *Backend, s *stem, p flas
 		for _, dtype := range s.dtypes {
 			for _, dim := range s.dims {
 				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: dtype}
-				t.Run(fmt.Sprintf("%s/%v-d%d-dv%d", s.name, dtype, dim.dim, dim.vDim), func(t *testing.T) { f(t, b, s, p) })
+				t.Run(fmt.Sprintf("%s/%v-%s", s.name, dtype, dim.name()), func(t *testing.T) { f(t, b, s, p) })
 			}
 		}
 	}

@@ -120,7 +120,7 @@ func TestPartsOfEveryInstance(t *testing.T) {
 	b, _ := openFake(t)
 	for _, dim := range stems[fwdSM90].dims {
 		p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 25, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: flashkit.BFloat16}
-		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim)
-		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p)).part, dim)
+		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim.name())
+		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p)).part, dim.name())
 	}
 }
