@@ -125,8 +125,8 @@ def integers(x: Any, name: str, dimensions: int) -> np.ndarray[Any, Any]:
         raise _errors.DTypeError(f"flashkit: {name}.dtype = {a.dtype}: must be integers", f"{name}.dtype")
     if a.ndim != dimensions:
         raise _errors.DimensionError(f"flashkit: {name}.shape = {a.shape}: must have {dimensions} dimension{'s' * (dimensions > 1)}", f"{name}.shape")
-    wrong = np.flatnonzero((a < 0) | (a > 2**31 - 1))
-    if wrong.size:
+    if a.size and (a.min() < 0 or a.max() > 2**31 - 1):  # tables of pages are long
+        wrong = np.flatnonzero((a < 0) | (a > 2**31 - 1))
         raise _errors.OptionError(f"flashkit: {name}[{wrong[0]}] = {a.flat[wrong[0]]}: must be from 0 to 2147483647", f"{name}[{wrong[0]}]")
     return np.ascontiguousarray(a, np.int32)
 
