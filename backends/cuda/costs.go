@@ -17,7 +17,7 @@ var fwdSM90Costs = costs{
 }
 
 var fwdSM80Costs = costs{
-	launch: 4.96, first: 13.5, bandwidth: 1, exposed: 0.202, deep: 0.498, loose: 3.4, tail: 0.385, edge: 0.154, empty: 53.6, plus: 3960, carry: 0.235,
+	launch: 4.96, first: 13.5, bandwidth: 1, exposed: 0.202, deep: 0.498, loose: 2.93, tail: 0.385, edge: 0.154, empty: 53.6, plus: 3960, carry: 0.235,
 	tiles: []tile{
 		{128, 64, 4, 3, 4530, 3110, 1750},
 		{128, 64, 4, 3, 7720, 4690, 2620},
@@ -41,7 +41,7 @@ var bwdSM90Costs = costs{
 }
 
 var bwdSM80Costs = costs{
-	launch: 13.2, first: 10.2, bandwidth: 1, exposed: 0.935, loose: 2.97, tail: 0.663, edge: 0.235, empty: 6010, plus: 422,
+	launch: 13.2, first: 10.2, bandwidth: 1, exposed: 0.935, loose: 2.61, tail: 0.663, edge: 0.235, empty: 6010, plus: 422,
 	hop: 2720, later: 5230, blind: 0.178,
 	tiles: []tile{
 		{64, 128, 4, 2, 3640, 6430, 5340},
@@ -54,7 +54,7 @@ var bwdSM80Costs = costs{
 }
 
 var fwdF32Costs = costs{
-	launch: 5.98, bandwidth: 0.897, exposed: 0.248, loose: 2.39, tail: 0.243, edge: 0.0258, empty: 1790, plus: 17600, carry: 5.42,
+	launch: 5.98, bandwidth: 0.897, exposed: 0.248, loose: 1.96, tail: 0.243, edge: 0.0258, empty: 1790, plus: 17600, carry: 5.42,
 	tiles: []tile{
 		{64, 64, 4, 3, 100, 10800, 5370},
 		{64, 64, 4, 3, 3150, 15000, 7490},
@@ -65,7 +65,7 @@ var fwdF32Costs = costs{
 }
 
 var bwdF32Costs = costs{
-	launch: 19.8, bandwidth: 0.769, exposed: 0.628, loose: 2.72, tail: 0.166, edge: 0.01, empty: 4250, plus: 500,
+	launch: 19.8, bandwidth: 0.769, exposed: 0.628, loose: 2.51, tail: 0.166, edge: 0.01, empty: 4250, plus: 500,
 	tiles: []tile{
 		{64, 64, 4, 3, 100, 17400, 9450},
 		{64, 64, 4, 2, 10300, 15200, 10700},
@@ -76,7 +76,7 @@ var bwdF32Costs = costs{
 }
 
 var decodeCosts = costs{
-	launch: 4.08, first: 4.43, extra: 3.29, bandwidth: 0.99, exposed: 0.574, deep: 5.81, loose: 3.21,
+	launch: 4.08, first: 4.43, extra: 3.29, bandwidth: 0.99, exposed: 0.574, deep: 5.81, loose: 2.71,
 	row: 158, plus: 1440, carry: 0.734,
 	tiles: []tile{
 		{128, 16, 8, 1, 4990, 787, 1330},
@@ -86,7 +86,7 @@ var decodeCosts = costs{
 }
 
 var decodeF32Costs = costs{
-	launch: 4.75, first: 2.2, extra: 3.94, bandwidth: 0.818, exposed: 0.0783, deep: 0.643, loose: 6,
+	launch: 4.75, first: 2.2, extra: 3.94, bandwidth: 0.818, exposed: 0.0783, deep: 0.643, loose: 4.82,
 	row: 164, plus: 2710, carry: 0.206,
 	tiles: []tile{
 		{64, 8, 8, 1, 1790, 2670, 1420},

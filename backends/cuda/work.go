@@ -75,10 +75,13 @@ func (t *tile) loosen(c *costs, p flashkit.Problem, own, step int) {
 	t.alone += row * float64(step)
 }
 
+// looseRow is what a row of each tensor costs that is copied by elements, whatever their number: as many of them.
+const looseRow = 32
+
 // looseColumns returns how many elements of a row of each tensor are copied one by one: whole units of 16 bytes.
 func looseColumns(p flashkit.Problem) float64 {
 	unit := rowAlignment / p.DType.Size()
-	return float64(unit * (ceilDiv(p.Dim, unit) + ceilDiv(p.VDim, unit)))
+	return float64(looseRow + unit*(ceilDiv(p.Dim, unit)+ceilDiv(p.VDim, unit)))
 }
 
 // persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks take
