@@ -147,8 +147,8 @@ choice() {
 	FLASHKIT_FEATURES=1 ./cuda.test -test.run '^$' -test.bench BenchmarkChoice -test.benchtime 1x | grep -E ' regret | FAIL|^PASS'
 }
 
-# What each feature costs beside the same kernel without.
-features() { ./cuda.test -test.run '^$' -test.bench Features -test.benchtime 1x | grep plain; }
+# What each feature costs beside the same kernel without, and decode over pages beside contiguous keys.
+features() { ./cuda.test -test.run '^$' -test.bench 'Features|Paged' -test.benchtime 1x | grep -E 'plain|pages'; }
 
 peers() {
 	./cuda.test -test.run '^$' -test.bench 'Host|FirstCall' -test.benchtime 1x
