@@ -47,7 +47,7 @@ two at most; else, marked cost, that of the best kernel which was measured, or 1
 
 A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 [-dv{value dim}]-{f32|f16|bf16}[-kv{f16|bf16}][-causal|-window{left}.{right}]
-[-topleft][-shift{keys}][-scale{x}][-softcap{x}][-alibi][-bias][-mask][-sink][-dropout{p}]
+[-topleft][-shift{keys}][-scale{x}][-softcap{x}][-alibi][-bias][-mask][-sink][-dropout{p}[-origin]]
 [-ragged][-page{keys}][-carry].`,
 		Example: `  flashrun explain b1-h8-g2-n128-m512-d64-f32-causal
   flashrun explain --backward b1-h8-g8-n1024-m1024-d64-bf16-window128.0
