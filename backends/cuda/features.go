@@ -229,8 +229,12 @@ func (b *Backend) runHopperFeatures(f *function, p flashkit.Problem, x *argument
 	if p.Page > 0 {
 		box = commonDivisor(p.Page, f.keys)
 	}
+	heads, sms := p.Batch*p.Heads, b.dev.SMs-x.spare
 	x.pageBox, x.rows = int32(box), rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}
-	blocks := min(b.dev.SMs-x.spare, int(x.rows.tall)*p.Batch*p.Heads)
+	if !banded(p) {
+		x.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
+	}
+	blocks := min(sms, int(x.rows.tall+x.rows.low)*heads)
 	if blocks == 0 {
 		return nil
 	}
@@ -289,7 +293,7 @@ func (b *Backend) keepApart(p *flashkit.Problem, x *arguments, s StreamHandle) e
 	if v.data == 0 || p.Score.Softcap != 0 || int(n[0]) != p.Batch || int(n[1]) != p.Heads || int(n[2]) != p.QLen {
 		return nil
 	}
-	if lo, hi := band(*p); p.Ragged || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
+	if p.Ragged || banded(*p) {
 		size := p.DType.Size()
 		if x.dbiasWide != 0 {
 			size = 4
