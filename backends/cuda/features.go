@@ -44,6 +44,23 @@ const plainFeatures = flashkit.FeatureShift
 // featured reports whether a problem is for the instances with features.
 func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
+// shapedPart returns the instance of fwd_sm90 for softcap, ALiBi or both.
+func shapedPart(p *flashkit.Problem) partID {
+	switch {
+	case p.Score.ALiBi && scoreUnit(p) < 1e-15: // slopes over it may be infinite
+		return partFeatures
+	case p.Score.Softcap == 0:
+		return partALiBi
+	case p.Score.ALiBi || p.DType == flashkit.BFloat16 && p.Score.Softcap > mostBounded:
+		return partShaped
+	}
+	return partSoftcap
+}
+
+// mostBounded is the most softcap whose weights, 2 to the power of -1.5 to 0.5 times its log2(e), bfloat16 holds
+// without a maximum taken off.
+const mostBounded = 50
+
 // setFeatures describes what a call has beyond dense attention in a band, and keeps what its
 // sequences say for copyInts.
 func (x *arguments) setFeatures(c *flashkit.Call) {

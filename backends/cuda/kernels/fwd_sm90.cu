@@ -62,7 +62,8 @@ struct MapParams {
 template <Kind kind_, class Type, int dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
     using T = Type;
     static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
-    static constexpr bool biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, drops = kind_ == Kind::dropout; // that alone
+    static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, drops = kind_ == Kind::dropout; // that alone
+    static constexpr bool bounded = caps && is_bf16<T>; // the largest score is known before
     static constexpr int dim = dim_, keys = keys_;
     static constexpr int groups = groups_;     // warpgroups that compute
     static constexpr int q_stages = q_stages_; // of Q
@@ -270,10 +271,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     const Params &p = a.p;
     const float inf = __int_as_float(0x7f800000);
     // The unit of scores: that of log2 in general.
-    const bool changes = S::biases || S::masks || S::shapes && (f.cap_in != 0 || f.slopes.data || S::reads && (f.bias.data || f.mask.data));
+    const bool changes = S::biases || S::masks || S::caps || S::tilts || S::shapes && (f.cap_in != 0 || f.slopes.data || S::reads && (f.bias.data || f.mask.data));
     const float own_unit = S::shapes && f.cap_in != 0 ? f.cap_out : p.scale_log2;
-    const bool general = S::biases || S::reads && (f.bias.data || f.slopes.data && own_unit < 1e-15f); // slopes over it may be infinite
-    const float c = general ? 1 : own_unit;
+    const bool general = S::reads && (f.bias.data || f.slopes.data && own_unit < 1e-15f); // slopes over it may be infinite
+    const float c = S::biases ? kLog2E : S::caps || general ? 1 : own_unit;
+    const Cap capped(f, S::bounded ? f.cap_out / 2 : 0);
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     // Where the lane's chunk of the warp's first 16x16 fragment lies in a stage of Q.
     const uint32_t fragment = group * 8192 + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
@@ -299,14 +301,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         auto keys = [&] { if constexpr (S::features) return (int)sh.place(w).keys; else return p.kv_len; };
         float slope = 0, steps_down = 0, offset[2] = {}; // ALiBi: of a key; what the lane's scores of a row lack of it in this tile
         Sequence seq;
-        if constexpr (S::shapes) {
+        if constexpr (S::shapes || S::tilts) {
             seq.diagonal = sh.place(w).diagonal;
-            if (f.slopes.data) slope = ((const float *)f.slopes.data)[w.batch * f.slopes.batch + w.head * f.slopes.head];
+            if (S::tilts || f.slopes.data) slope = ((const float *)f.slopes.data)[w.batch * f.slopes.batch + w.head * f.slopes.head];
             steps_down = -slope * kLog2E / c;
         }
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
         float o[S::dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
+        if constexpr (S::bounded) each<2>([&](int r) { m[r] = capped.shift, top[r] = 0, down[r] = 1; });
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
@@ -331,6 +334,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         };
         auto mask = [&](int tile) { // by 64 keys, as often every row sees all of these
             const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
+            if (S::masks && key >= top_row + 63 + low && key + S::keys <= min(top_row + high + 1, last)) return;
             uint32_t seen[2];
             each<2>([&](int r) {
                 const int from = row + 8 * r + low, to = min(row + 8 * r + high + 1, last), first = key + lane % 4 * 2;
@@ -351,10 +355,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             const int tile = w.tile(n);
             if constexpr (S::biases || S::masks) {
                 copy_wait<0>(), __syncwarp();
-                if constexpr (S::biases) each<S::keys / 2>([&](int i) { s[i] *= own_unit; }), add_staged<T, S::keys>(s, sh.side(group * 4 + warp), lane);
+                if constexpr (S::biases) add_staged<T, S::keys>(s, p.scale, sh.side(group * 4 + warp), lane);
                 else hide_staged<S::keys>(s, sh.side(group * 4 + warp), lane);
                 if (n + 1 < count) ask(w.tile(n + 1));
-            } else if constexpr (S::shapes) {
+            } else if constexpr (S::caps) {
+                capped.apply(s);
+            } else if constexpr (S::shapes || S::tilts) {
                 const Flat<S::keys / 2> all{s};
                 const int key = tile * S::keys + lane % 4 * 2;
                 if (general) {
@@ -362,8 +368,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                     x.slope = slope;
                     return x.template adjust<false>(all, row, key);
                 }
-                if (f.cap_in != 0) cap(s, f.cap_in);
-                if (f.slopes.data) {
+                if (S::shapes && f.cap_in != 0) cap(s, f.cap_in);
+                if (S::tilts || f.slopes.data) {
                     // From the first key: where the diagonal does not cross the warp's tile, distances only rise or only fall.
                     const int distance = key - row - seq.diagonal, least = tile * S::keys - (top_row + warp * 16 + 15) - seq.diagonal;
                     if (least >= 0 || least + S::keys + 15 <= 0) {
@@ -389,21 +395,22 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, w.tile(n) * S::keys + lane % 4 * 2);
         };
         auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
+            if constexpr (S::bounded) return;
             top[0] = top[1] = -inf;
             each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
-            if constexpr (S::shapes) top[0] += offset[0], top[1] += offset[1]; // each lane's own
+            if constexpr (S::shapes || S::tilts) top[0] += offset[0], top[1] += offset[1]; // each lane's own
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
             each<2>([&](int r) {
                 top[r] = fmaxf(m[r], top[r] * c);
                 const float shift = masked && top[r] == -inf ? 0 : top[r];
                 down[r] = exp2_approx(m[r] - shift);
                 m[r] = top[r];
-                top[r] = S::shapes ? fmaf(-offset[r], c, shift) : shift;
+                top[r] = S::shapes || S::tilts ? fmaf(-offset[r], c, shift) : shift;
             });
         };
         auto exponentials = [&] { // P in place of s, and its sums in l
             float sum[2] = {};
-            each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
+            each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(S::bounded ? s[i] : fmaf(s[i], c, -top[i % 4 / 2])); });
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
         };
         auto round_weights = [&] { each<S::keys / 4>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); }); };
@@ -425,7 +432,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             exponentials();
             drop(n);
             round_weights();
-            each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+            if constexpr (!S::bounded) each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
         const int end = top_row < rows_end ? top_row + 64 + hi() : 0; // tiles of keys from here on go by
         int n = 0;
@@ -595,7 +602,8 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     KERNEL(fwd_sm90_split_##type##_d128, MapParams, x, no_features, Kind::split, T, 128, 2, 128, 2, 2, true)    \
     KERNEL(fwd_sm90_split_##type##_d256, MapParams, x, no_features, Kind::split, T, 256, 2, 80, 1, 2, false)    \
     FEATURES(_layout, layout, type, T, 3, true, 80) FEATURES(_shaped, shaped, type, T, 2, false, 64) \
-    FEATURES(_bias, bias, type, T, 2, false, 64) FEATURES(_mask, mask, type, T, 2, false, 64)        \
+    FEATURES(_softcap, softcap, type, T, 3, true, 80) FEATURES(_alibi, alibi, type, T, 3, true, 80)  \
+    FEATURES(_bias, bias, type, T, 3, false, 64) FEATURES(_mask, mask, type, T, 3, false, 64)        \
     FEATURES(_dropout, dropout, type, T, 2, false, 64) FEATURES(, any, type, T, 2, false, 64)
 INSTANCES(bf16, BF16)
 INSTANCES(f16, F16)

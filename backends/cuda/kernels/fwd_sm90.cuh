@@ -6,8 +6,8 @@
 #include "tile.cuh"
 
 // What an instance knows: no features; none, and p.splits parts of the keys; where sequences lie, and what a row
-// begins and ends with; softcap and ALiBi too; one other one; all.
-enum class Kind { plain, split, layout, shaped, bias, mask, dropout, any };
+// begins and ends with; softcap and ALiBi too; one of the others and those of layout; all.
+enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, dropout, any };
 
 struct alignas(16) Place { int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end; }; // what a sequence is, beside a tile of its rows
 

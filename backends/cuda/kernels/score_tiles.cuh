@@ -22,6 +22,33 @@ template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
     each<n>([&](int i) { s[i] = tiny_tanh(s[i]); });
 }
 
+// Forward: what makes scores in units of log2 less `shift` of dot products under a softcap. A polynomial is enough for the
+// tiles of a warp whose scores are all small.
+struct Cap {
+    float in, out, shift, near, mid, a, b, c; // below near and mid polynomials are right; that of near
+    __device__ __forceinline__ Cap(const Features &f, float shift) : in(f.cap_in), out(f.cap_out), shift(shift) {
+        const bool usual = in > 1e-6f && in < 1e4f; // its powers are numbers
+        near = usual ? fminf(0.25f / in, 1e18f) : -1, mid = usual ? fminf(0.6f / in, 1e18f) : -1;
+        a = in * out, b = -0.33324607f * a * in * in, c = 0.12877114f * a * in * in * in * in;
+    }
+    template <int n> __device__ __forceinline__ void apply(float (&s)[n]) const {
+        float most[4] = {};
+        each<n>([&](int i) { most[i % 4] = fmaxf(most[i % 4], fabsf(s[i])); });
+        const float all = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+        if (__all_sync(~0u, all < near)) { // a NaN stays one either way
+            each<n>([&](int i) {
+                const float y = s[i] * s[i];
+                s[i] = fmaf(s[i], fmaf(fmaf(c, y, b), y, a), -shift);
+            });
+        } else if (__all_sync(~0u, all < mid)) {
+            each<n>([&](int i) { s[i] = fmaf(small_tanh(s[i] * in), out, -shift); });
+        } else {
+            float slope;
+            each<n>([&](int i) { s[i] = fmaf(tanh_of(s[i] * in, slope), out, -shift); });
+        }
+    }
+};
+
 // Forward: starts to copy what 16 rows from `row` on have from their byte `from` on, as chunks that load_matrix
 // finds in different banks, when the warp has read those before.
 template <int pitch> __device__ __forceinline__ void copy_rows_of(uint32_t to, const char *data, int64_t step, int row, int rows, int from, int end, int lane) {
@@ -39,13 +66,13 @@ template <int size, int keys> __device__ __forceinline__ void copy_tile(uint32_t
     copy_rows_of<size * keys>(to, (const char *)x.data + (b * x.batch + h * x.head) * size, x.row * size, row, p.q_len, key * size, p.kv_len * size, lane);
 }
 
-// Adds the bias of those rows to scores in units of log2.
-template <class T, int keys> __device__ __forceinline__ void add_staged(float (&s)[keys / 2], uint32_t from, int lane) {
+// Scales scores and adds the bias of those rows.
+template <class T, int keys> __device__ __forceinline__ void add_staged(float (&s)[keys / 2], float scale, uint32_t from, int lane) {
     const uint32_t own = from + place<2 * keys>(lane, false);
     each<keys / 16>([&](int i) {
         uint32_t y[4];
         load_matrix(y, at<2 * keys>(own, 0, 2 * i));
-        each<8>([&](int j) { s[8 * i + j] = fmaf(widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff), kLog2E, s[8 * i + j]); });
+        each<8>([&](int j) { s[8 * i + j] = fmaf(s[8 * i + j], scale, widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff)); });
     });
 }
 
