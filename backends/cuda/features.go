@@ -258,8 +258,12 @@ func (b *Backend) runHopperFeatures(f *function, p flashkit.Problem, x *argument
 	if err := b.mapTensors(x, flashkit.PassForward, p.DType, x.shapes, [...]int{f.rows, box, box, groupRows}); err != nil {
 		return err
 	}
-	if err := b.drv.MemsetD32Async(x.turn, 0, 1, s); err != nil {
-		return err
+	if banded(p) || p.Ragged {
+		if err := b.drv.MemsetD32Async(x.turn, 0, 1, s); err != nil {
+			return err
+		}
+	} else {
+		x.turn = 0 // tiles are alike: none need be dealt out
 	}
 	return b.run(f, blocks, unsafe.Pointer(&x.mapped), s)
 }

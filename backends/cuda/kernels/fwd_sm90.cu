@@ -45,8 +45,8 @@
 // The split instances take parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). Each part writes its O,
 // maximum and sum to part_o and part_lse, as decode_sm80 does, and decode_sm80_merge puts them together.
 //
-// Instances for features: the block is FeatureParams, of which MapParams is the beginning, and p.turn
-// is not null. Every tile of V under a mask counts as cut. O of packed rows leaves by elements where
+// Instances for features: the block is FeatureParams, of which MapParams is the beginning; p.turn
+// is not null where sequences or rows differ in what they see. Every tile of V under a mask counts as cut. O of packed rows leaves by elements where
 // a box would reach into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
@@ -126,7 +126,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         const int b = head / p.heads;
         const Extent<S::features> e(p, f, b);
         if (S::features && row0 >= e.row_end()) { // of a shorter sequence
-            tile = atomicAdd(p.turn, 1) + gridDim.x;
+            tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
             goto again;
         }
         end = min(end, e.row_end());
@@ -209,14 +209,16 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        if (leads) tile = S::features || p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
-        find(tile, next);
+        if (leads) tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
+        const int find_at = S::features ? min(2, w.count - 1) : 0; // looked up where it keeps no stage waiting
+        if (find_at <= 0) find(tile, next);
         const int some_way = max(1, min(w.count / 2, 4));
 #pragma unroll 1
         for (int n = 1; n < w.count; n++) {
             fetch_k(w, n);
             fetch_v(w, n - 1);
-            if (S::q_stages > 1 && n == some_way) fetch_q(next);
+            if (S::features && n == find_at) find(tile, next);
+            if (S::q_stages > 1 && n == max(some_way, find_at)) fetch_q(next);
         }
         if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
         if (next.count > 0) fetch_k(next, 0);
