@@ -83,7 +83,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	case s.hopper:
 		h := planHopper(p, sms)
 		if cycles, steps = h.cycles, float64(h.steps); cycles == 0 {
-			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0)
+			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0 && banded(p))
 		}
 		if h.turn > 0 {
 			us += c.extra

@@ -45,6 +45,23 @@ const plainFeatures = flashkit.FeatureShift
 // featured reports whether a problem is for the instances with features.
 func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
+// shapedPart returns the instance of fwd_sm90 for softcap, ALiBi or both.
+func shapedPart(p *flashkit.Problem) partID {
+	switch {
+	case p.Score.ALiBi && scoreUnit(p) < 1e-15: // slopes over it may be infinite
+		return partFeatures
+	case p.Score.Softcap == 0:
+		return partALiBi
+	case p.Score.ALiBi || p.DType == flashkit.BFloat16 && p.Score.Softcap > mostBounded:
+		return partShaped
+	}
+	return partSoftcap
+}
+
+// mostBounded is the most softcap whose weights, 2 to the power of -1.5 to 0.5 times its log2(e), bfloat16 holds
+// without a maximum taken off.
+const mostBounded = 50
+
 // setFeatures describes what a call has beyond dense attention in a band, and keeps what its
 // sequences say for copyInts.
 func (x *arguments) setFeatures(c *flashkit.Call) {
@@ -232,16 +249,24 @@ func (b *Backend) runHopperFeatures(f *function, p flashkit.Problem, x *argument
 	if p.Page > 0 {
 		box = commonDivisor(p.Page, f.keys)
 	}
+	heads, sms := p.Batch*p.Heads, b.dev.SMs-x.spare
 	x.pageBox, x.rows = int32(box), rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}
-	blocks := min(b.dev.SMs-x.spare, int(x.rows.tall)*p.Batch*p.Heads)
+	if !banded(p) {
+		x.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
+	}
+	blocks := min(sms, int(x.rows.tall+x.rows.low)*heads)
 	if blocks == 0 {
 		return nil
 	}
 	if err := b.mapTensors(x, flashkit.PassForward, p.DType, x.shapes, [...]int{f.rows, box, box, groupRows}); err != nil {
 		return err
 	}
-	if err := b.drv.MemsetD32Async(x.turn, 0, 1, s); err != nil {
-		return err
+	if banded(p) || p.Ragged {
+		if err := b.drv.MemsetD32Async(x.turn, 0, 1, s); err != nil {
+			return err
+		}
+	} else {
+		x.turn = 0 // tiles are alike: none need be dealt out
 	}
 	return b.run(f, blocks, unsafe.Pointer(&x.mapped), s)
 }
@@ -292,7 +317,7 @@ func (b *Backend) keepApart(p *flashkit.Problem, x *arguments, s StreamHandle) e
 	if v.data == 0 || p.Score.Softcap != 0 || int(n[0]) != p.Batch || int(n[1]) != p.Heads || int(n[2]) != p.QLen {
 		return nil
 	}
-	if lo, hi := band(*p); p.Ragged || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
+	if p.Ragged || banded(*p) {
 		size := p.DType.Size()
 		if x.dbiasWide != 0 {
 			size = 4

@@ -39,8 +39,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	s := &stems[fwdSM90]
 	t, heads := &s.costs.tiles[s.pad(p)], p.Batch*p.Heads
 	groups, least := t.rows/groupRows, 0.
-	lo, hi := band(p)
-	masked := hi < p.KVLen-1 || p.QLen-1+lo > 0
+	masked := banded(p)
 	if masked {
 		h.rows, h.turn = rowTiles{tall: int32(ceilDiv(p.QLen, t.rows))}, 1
 	} else {
@@ -67,6 +66,12 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 		}
 	}
 	return h
+}
+
+// banded reports whether some rows do not see all keys.
+func banded(p flashkit.Problem) bool {
+	lo, hi := band(p)
+	return hi < p.KVLen-1 || p.QLen-1+lo > 0
 }
 
 // cutHopper is a plan of so many parts, of tiles of so many warpgroups.

@@ -73,6 +73,26 @@ func TestHopperLaunches(t *testing.T) {
 	}
 }
 
+// fwd_sm90 has instances by what they know; slopes over a tiny unit, and a bfloat16 softcap too wide to do without a
+// maximum, are for those that know more.
+func TestHopperFeatureLaunches(t *testing.T) {
+	b, f := openFake(t)
+	for name, want := range map[string]string{
+		"bf16-sink": "layout_bf16", "bf16-ragged": "layout_bf16", "bf16-softcap50": "softcap_bf16", "bf16-softcap51-sink": "shaped_bf16",
+		"f16-softcap51": "softcap_f16", "bf16-alibi-sink": "alibi_bf16", "bf16-softcap30-alibi": "shaped_bf16", "f16-scale1e-20-alibi": "f16",
+		"bf16-bias": "bias_bf16", "bf16-mask-ragged": "mask_bf16", "f16-dropout0.1": "dropout_f16", "bf16-bias-alibi": "bf16",
+	} {
+		c := newDeviceCall(t, b, "b2-h2-g2-n10-m64-d40-"+name)
+		if q := c.args.Seqs; q != nil {
+			q.QLens, q.KVLens = []int32{10, 7}, []int32{50, 31}
+		}
+		c.fwdOptions.Kernel, f.launches = "cuda/fwd_sm90", nil
+		require.NoError(t, c.forward())
+		require.Equal(t, []string{"fwd_sm90_features_" + want + "_d64"}, f.names(), name)
+		c.close(t)
+	}
+}
+
 func (f *fakeDriver) names() (names []string) {
 	for _, l := range f.launches {
 		names = append(names, l.name)

@@ -158,9 +158,7 @@ func (s *stem) has(part partID) bool {
 		return s.hopper
 	case partShaped:
 		return s.name == "fwd_sm90"
-	case partSoftcap, partALiBi:
-		return s.name == "bwd_sm90"
-	case partBias, partMask, partDropout:
+	case partSoftcap, partALiBi, partBias, partMask, partDropout:
 		return s.hopper
 	case partDelta, partFeaturesDelta:
 		return s.pass == flashkit.PassBackward

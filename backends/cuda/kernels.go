@@ -72,7 +72,7 @@ const (
 	partLayout // of Hopper: sequences, pages, sinks and what is carried on alone; fwd_sm90: softcap and ALiBi too
 	partShaped
 
-	partSoftcap // one of these, and sequences and sinks; fwd_sm90 has those from partBias on
+	partSoftcap // one of these, and sequences and sinks
 	partALiBi
 	partBias
 	partMask
@@ -100,9 +100,7 @@ func (s *stem) featurePart(p *flashkit.Problem) partID {
 	case asked&^layoutFeatures == 0:
 		return partLayout
 	case s.pass == flashkit.PassForward && asked&^(layoutFeatures|flashkit.FeatureSoftcap|flashkit.FeatureALiBi) == 0:
-		if slopes := p.Score.ALiBi; !slopes || scoreUnit(p) >= 1e-15 { // else slopes over it may be infinite
-			return partShaped
-		}
+		return shapedPart(p)
 	default:
 		return singlePart(asked &^ (layoutFeatures | flashkit.FeatureOrigin))
 	}
