@@ -54,6 +54,9 @@ type tile struct {
 // at multiples of 16 bytes or, if loose, do not.
 func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
 	c, sms := s.costsOf(p.DType), max(1, dev.SMs)
+	if s.pass == flashkit.PassForward && s.rows == 0 {
+		p, _ = folded(p)
+	}
 	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
 	us, cycles, steps := c.launch, 0., 0.
 	switch {

@@ -25,6 +25,11 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 		return nil
 	}
 	a := &x.params
+	if s := &stems[id]; s.pass == flashkit.PassForward && s.rows == 0 {
+		if q, fewer := folded(p); fewer && a.fold(q) {
+			p = q
+		}
+	}
 	switch id {
 	case fwdSM90:
 		return b.enqueueHopper(id, p, x, s)
@@ -74,6 +79,7 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
 func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 	switch id {
 	case fwdSM90:
+		p, _ = folded(p)
 		return planHopper(p, b.dev.SMs).workspace, nil
 	case decodeSM80:
 		part := partMain
