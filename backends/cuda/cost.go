@@ -62,8 +62,8 @@ func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Dura
 	switch {
 	case p.Batch == 0 || p.QLen == 0 && s.pass == flashkit.PassForward:
 	case s.rows > 0:
-		var split bool
-		if cycles, steps, split = decodeCycles(c, &t, p, sms, loose); split {
+		var apart bool
+		if cycles, steps, apart = decodeCycles(c, &t, p, dev, loose); apart {
 			us += c.extra
 		}
 	case s.pass == flashkit.PassBackward:

@@ -81,6 +81,9 @@ const (
 	partSplit // fwd_sm90: a part of the keys
 	partGroup // bwd_sm90: a part of the query heads of a group
 	partSums  // the parts of a group put together
+
+	partCluster // decode: the parts of the keys are a cluster
+	partFeaturesCluster
 )
 
 var partNames = [...]struct {
@@ -91,7 +94,8 @@ var partNames = [...]struct {
 	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
 	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
 	partDropout: {"features_dropout", true},
-	partSplit:   {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false}}
+	partSplit:   {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false},
+	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.
 func (s *stem) featurePart(p *flashkit.Problem) partID {
