@@ -71,7 +71,7 @@ func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Dura
 			t.loosen(c, p, min(t.keys, p.KVLen), t.rows)
 		}
 		_, cycles = s.cutGroup(c, &t, p, sms)
-	case s.hopper:
+	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
 		if cycles, steps = h.cycles, float64(h.steps); cycles == 0 {
 			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0)

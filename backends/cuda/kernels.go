@@ -29,6 +29,7 @@ type stemID int
 
 const (
 	fwdSM90 stemID = iota
+	fwdSM90Short
 	fwdSM80
 	bwdSM90
 	bwdSM80
@@ -45,7 +46,9 @@ const maxDims = 6
 
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesForward, &fwdSM90Costs},
+	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesForward, &fwdSM90Costs},
+	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], []int{64, 128}, 0, plainFeatures, &fwdSM90ShortCosts},
+
 	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesForward, &fwdSM80Costs},
 	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], []int{64, 128, 256}, 0, takesBackward, &bwdSM90Costs},
 	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], []int{32, 64, 96, 128, 192, 256}, 0, takesBackward, &bwdSM80Costs},
@@ -390,11 +393,4 @@ func (b *Backend) refusal(name string, c *flashkit.Call) error {
 		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is not a " + c.Pass.String() + " kernel of cuda"}
 	}
 	return errors.Join(reasons...)
-}
-
-// looseRows reports whether the rows of dense tensors begin elsewhere than at multiples
-// of 16 bytes.
-func looseRows(p flashkit.Problem) bool {
-	unit := rowAlignment / p.DType.Size()
-	return p.Dim%unit != 0 || p.VDim%unit != 0
 }

@@ -33,6 +33,8 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 	switch id {
 	case fwdSM90:
 		return b.enqueueHopper(id, p, x, s)
+	case fwdSM90Short:
+		return b.enqueueShort(id, p, x, s)
 	case decodeSM80:
 		return b.enqueueDecode(id, p, x, s)
 	case bwdSM90, bwdSM80:
