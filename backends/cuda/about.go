@@ -15,7 +15,9 @@ const (
 
 // abouts describe the stems.
 var abouts = [...]struct{ about, requires string }{
-	fwdSM90: {"CUDA: WGMMA, TMA loads, softmax overlapped with products; bound by the tensor cores", onSM90},
+	fwdSM90:      {"CUDA: WGMMA, TMA loads, softmax overlapped with products; bound by the tensor cores", onSM90},
+	fwdSM90Short: {"CUDA: WGMMA, TMA loads, several small blocks on each multiprocessor, for short sequences; bound by memory", onSM90},
+
 	fwdSM80: {"CUDA: mma.sync, K and V through a pipeline of asynchronous copies; bound by the tensor cores", onSM80},
 	bwdSM90: {"CUDA: WGMMA, TMA loads, dK and dV in registers, dQ by bulk adds in one order; bound by shared memory and the tensor cores", onSM90},
 	bwdSM80: {"CUDA: mma.sync, five products, dQ summed in one order; bound by the tensor cores", onSM80},

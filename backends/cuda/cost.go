@@ -65,14 +65,17 @@ func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Dura
 // surcharged is deviceCost with a surcharge.
 func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surcharge) time.Duration {
 	c, sms := s.costsOf(p.DType), max(1, dev.SMs)
+	if s.pass == flashkit.PassForward && s.rows == 0 {
+		p, _ = folded(p)
+	}
 	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
 	t.begin, t.step, t.alone = t.begin+x.begin, t.step*x.step, t.alone*x.step
 	us, cycles, steps := c.launch, 0., 0.
 	switch {
 	case p.Batch == 0 || p.QLen == 0 && s.pass == flashkit.PassForward:
 	case s.rows > 0:
-		var split bool
-		if cycles, steps, split = decodeCycles(c, &t, p, sms, loose); split {
+		var apart bool
+		if cycles, steps, apart = decodeCycles(c, &t, p, dev, loose); apart {
 			us += c.extra
 		}
 	case s.pass == flashkit.PassBackward:
@@ -80,7 +83,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 			t.loosen(c, p, min(t.keys, p.KVLen), t.rows)
 		}
 		_, cycles = s.cutGroup(c, &t, p, sms)
-	case s.hopper:
+	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
 		if cycles, steps = h.cycles, float64(h.steps); cycles == 0 {
 			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0 && banded(p))

@@ -16,6 +16,14 @@ var fwdSM90Costs = costs{
 	},
 }
 
+var fwdSM90ShortCosts = costs{
+	launch: 6, bandwidth: 0.88, exposed: 0.4, tail: 0.5, edge: 0.1, empty: 2000,
+	tiles: []tile{
+		{128, 64, 8, 2, 4000, 2250, 1500},
+		{128, 64, 8, 2, 3500, 4200, 2800},
+	},
+}
+
 var fwdSM80Costs = costs{
 	launch: 4.96, first: 13.5, bandwidth: 1, exposed: 0.202, deep: 0.498, loose: 2.93, tail: 0.385, edge: 0.154, empty: 53.6, plus: 3960, carry: 0.235,
 	tiles: []tile{

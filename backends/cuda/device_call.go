@@ -145,3 +145,10 @@ func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) er
 		return errors.Join(err, b.drv.StreamSynchronize(l.stream))
 	})
 }
+
+// looseRows reports whether the rows of dense tensors begin elsewhere than at multiples
+// of 16 bytes.
+func looseRows(p flashkit.Problem) bool {
+	unit := rowAlignment / p.DType.Size()
+	return p.Dim%unit != 0 || p.VDim%unit != 0
+}

@@ -76,6 +76,10 @@ type Driver struct {
 	// LaunchKernel stands in for it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
+	// LaunchCluster is LaunchKernel for clusters of so many blocks, which run at the same
+	// time and reach each other's shared memory: compute capability 9.0. If it is nil, there are none.
+	LaunchCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
+
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy
 	// engine of compute capability 9.0: four dimensions, the innermost first, with
 	// the strides in bytes of all but that one, and the box that a copy moves.

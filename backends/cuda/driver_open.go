@@ -142,7 +142,7 @@ type frame struct {
 	args   [11]uintptr
 	params [1]unsafe.Pointer
 	config launchConfig
-	early  launchAttribute
+	how    launchAttribute
 	copy   memcpy3DPeer
 }
 
@@ -186,16 +186,22 @@ func (c *calls) hot(d *Driver) {
 		frames.Put(f)
 		return err
 	}
-	d.LaunchDependent = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
+	launchWith := func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, how launchAttribute) error {
 		f := frames.Get().(*frame)
 		f.params[0] = params
-		f.early = launchAttribute{programmaticLaunch, [16]int32{1}}
-		f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.early, 1}
+		f.how = how
+		f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.how, 1}
 		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.config)), uintptr(fn), uintptr(unsafe.Pointer(&f.params)), 0}
 		err := f.call(c, &c.launchEx, 4)
 		f.params[0] = nil
 		frames.Put(f)
 		return err
+	}
+	d.LaunchDependent = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
+		return launchWith(fn, blocks, threads, shared, s, params, launchAttribute{programmaticLaunch, [16]int32{1}})
+	}
+	d.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
+		return launchWith(fn, blocks, threads, shared, s, params, launchAttribute{clusterDimension, [16]int32{int32(cluster), 1, 1}})
 	}
 	d.CtxPushCurrent = func(x Context) error { return do(&c.push, uintptr(x)) }
 	d.CtxPopCurrent = func() error {
@@ -246,6 +252,7 @@ const (
 	hostPortable         = 1
 	poolReleaseThreshold = 4
 	maxDynamicShared     = 8
+	clusterDimension     = 4 // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 	programmaticLaunch   = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 )
 

@@ -369,6 +369,12 @@ func (f *fakeDriver) moduleCalls() {
 		return f.compute(k, l, block)
 	}
 	f.LaunchDependent = f.LaunchKernel
+	f.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, a unsafe.Pointer) error {
+		if cluster < 2 || cluster > mostClustered || blocks%cluster != 0 {
+			return f.fail("cuLaunchKernelEx", 1)
+		}
+		return f.LaunchKernel(fn, blocks, threads, shared, s, a)
+	}
 }
 
 // parseImage reads the kernels and the plans that a cubin holds.

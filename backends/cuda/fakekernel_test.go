@@ -144,6 +144,10 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		k.forward()
 	case strings.Contains(fn.name, "_merge"):
 		k.merge()
+	case strings.Contains(fn.name, "_cluster"):
+		k.blocks /= int(k.splits)
+		k.splits = 1
+		k.decode()
 	case strings.HasPrefix(fn.name, "decode_"):
 		if k.decode(); k.splits > 1 && k.turn != 0 {
 			k.merge()

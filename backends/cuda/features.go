@@ -218,7 +218,7 @@ func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s St
 	case fwdSM90:
 		return b.runHopperFeatures(f, p, x, s)
 	case decodeSM80:
-		return b.runDecode(b.planDecode(f, id, p), f, partFeaturesMerge, p, x, block, s)
+		return b.runDecode(b.planDecode(f, id, p), f, p, x, block, s)
 	}
 	if stems[id].pass == flashkit.PassForward {
 		blocks := ceilDiv(p.QLen, f.rows) * heads

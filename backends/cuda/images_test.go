@@ -59,7 +59,7 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 			require.NoError(t, err)
 			parsed, err := parseImage(image)
 			require.NoError(t, err)
-			for _, name := range instances(stemID(id)) {
+			for _, name := range instances(stemID(id), arch) {
 				require.True(t, parsed.functions[name], "sm_%d lacks %s", arch, name)
 				plan := parsed.plans[name+"_plan"]
 				require.Len(t, plan, 16, name)
@@ -73,7 +73,7 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 		}
 		ptx, err := readImage(imageFiles, stems[id].name, 120)
 		require.NoError(t, err)
-		for _, name := range instances(stemID(id)) {
+		for _, name := range instances(stemID(id), 120) {
 			require.Contains(t, string(ptx), ".entry "+name+"(")
 		}
 	}
@@ -91,11 +91,11 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 	require.LessOrEqual(t, size, 12<<20, "bytes of all images")
 }
 
-// instances returns the names of a stem's kernels.
-func instances(id stemID) (names []string) {
+// instances returns the names of a stem's kernels for an architecture.
+func instances(id stemID, arch int) (names []string) {
 	s := &stems[id]
 	for part := range partNames {
-		if !s.has(partID(part)) {
+		if !s.has(partID(part)) || !partID(part).on(arch) {
 			continue
 		}
 		for _, dtype := range s.dtypes {
@@ -142,6 +142,11 @@ func (s *stem) hasAt(part partID, dim int) bool {
 	return true
 }
 
+// on reports whether an architecture has kernels for the part.
+func (part partID) on(arch int) bool {
+	return part != partCluster && part != partFeaturesCluster || arch == 90
+}
+
 // has reports whether the stem has a kernel for the part.
 func (s *stem) has(part partID) bool {
 	switch part {
@@ -149,6 +154,8 @@ func (s *stem) has(part partID) bool {
 		return s.name == "fwd_sm90"
 	case partGroup, partSums:
 		return s.name == "bwd_sm90"
+	case partCluster, partFeaturesCluster:
+		return s.name == "decode_sm80"
 	}
 	if part >= partFeatures && s.takes&^plainFeatures == 0 {
 		return false

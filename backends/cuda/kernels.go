@@ -29,6 +29,7 @@ type stemID int
 
 const (
 	fwdSM90 stemID = iota
+	fwdSM90Short
 	fwdSM80
 	bwdSM90
 	bwdSM80
@@ -45,7 +46,9 @@ const maxDims = 6
 
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90: {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures | layoutFeatures), 0, takesForward, &fwdSM90Costs},
+	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures | layoutFeatures), 0, takesForward, &fwdSM90Costs},
+	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 128), 0, plainFeatures, &fwdSM90ShortCosts},
+
 	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs},
 	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, &bwdSM90Costs},
 	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, &bwdSM80Costs},
@@ -81,6 +84,9 @@ const (
 	partSplit // fwd_sm90: a part of the keys
 	partGroup // bwd_sm90: a part of the query heads of a group
 	partSums  // the parts of a group put together
+
+	partCluster // decode: the parts of the keys are a cluster
+	partFeaturesCluster
 )
 
 var partNames = [...]struct {
@@ -91,7 +97,8 @@ var partNames = [...]struct {
 	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
 	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
 	partDropout: {"features_dropout", true},
-	partSplit:   {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false}}
+	partSplit:   {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false},
+	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.
 func (s *stem) featurePart(p *flashkit.Problem) partID {
@@ -375,11 +382,4 @@ func (b *Backend) refusal(name string, c *flashkit.Call) error {
 		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is not a " + c.Pass.String() + " kernel of cuda"}
 	}
 	return errors.Join(reasons...)
-}
-
-// looseRows reports whether the rows of dense tensors begin elsewhere than at multiples
-// of 16 bytes.
-func looseRows(p flashkit.Problem) bool {
-	unit := rowAlignment / p.DType.Size()
-	return p.Dim%unit != 0 || p.VDim%unit != 0
 }

@@ -25,9 +25,16 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 		return nil
 	}
 	a := &x.params
+	if s := &stems[id]; s.pass == flashkit.PassForward && s.rows == 0 {
+		if q, fewer := folded(p); fewer && a.fold(q) {
+			p = q
+		}
+	}
 	switch id {
 	case fwdSM90:
 		return b.enqueueHopper(id, p, x, s)
+	case fwdSM90Short:
+		return b.enqueueShort(id, p, x, s)
 	case decodeSM80:
 		return b.enqueueDecode(id, p, x, s)
 	case bwdSM90, bwdSM80:
@@ -74,6 +81,7 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
 func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 	switch id {
 	case fwdSM90:
+		p, _ = folded(p)
 		return planHopper(p, b.dev.SMs).workspace, nil
 	case decodeSM80:
 		part := partMain
@@ -177,79 +185,6 @@ func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, x *arguments
 		}
 		return b.run(main, keys+rows, unsafe.Pointer(a), s)
 	})
-}
-
-// A decodePlan says how the keys of few query rows are cut.
-type decodePlan struct {
-	workspace
-	splits int
-	tiles  int // of packed query rows: those of all query heads of a KV head
-}
-
-// planDecode cuts the keys into as many parts as make the work of the busiest
-// multiprocessor least: each part costs the pieces of keys that each of its warps
-// takes, and one more to begin and end. Parts are put together by the last block
-// of a tile to end, unless that is more work than another launch.
-func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d decodePlan) {
-	rows := p.Heads / p.KVHeads * p.QLen
-	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
-	if d.tiles == 0 {
-		return d
-	}
-	first, _ := p.Keys(0)
-	_, last := p.Keys(p.QLen - 1)
-	pieces, warps, slots := ceilDiv(max(0, last-first), f.keys), f.threads/32, b.dev.SMs*max(1, f.perSM)
-	if d.splits = cutKeys(d.tiles, pieces, warps, slots); d.splits == 1 {
-		return d
-	}
-	dim, parts := stems[id].dims[stems[id].pad(p)].dim, p.Batch*p.Heads*p.QLen*d.splits
-	d.partO, d.partLSE = parts*dim, 2*parts
-	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
-		d.turn = d.tiles
-	}
-	return d
-}
-
-// cutKeys returns in how many parts the pieces of keys of each tile are cut.
-func cutKeys(all, pieces, warps, slots int) (splits int) {
-	least := 0
-	for s := 1; s <= max(1, min(ceilDiv(4*slots, all), ceilDiv(pieces, warps))); s++ {
-		cost := ceilDiv(all*s, slots) * (ceilDiv(ceilDiv(pieces, s), warps) + 1)
-		if s > 1 {
-			cost++
-		}
-		if s == 1 || cost < least {
-			splits, least = s, cost
-		}
-	}
-	return splits
-}
-
-func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	f, err := b.images.get(b.drv, id, partMain, p)
-	if err != nil {
-		return err
-	}
-	d := b.planDecode(f, id, p)
-	return d.within(b, x, s, func() error { return b.runDecode(d, f, partMerge, p, x, unsafe.Pointer(&x.params), s) })
-}
-
-// runDecode launches the kernels of decode_sm80, f the main one, with an argument block.
-func (b *Backend) runDecode(d decodePlan, f *function, part partID, p flashkit.Problem, x *arguments, block unsafe.Pointer, s StreamHandle) error {
-	merge, err := b.images.get(b.drv, decodeSM80, part, p) // loaded now: a later call may be captured
-	if err != nil {
-		return err
-	}
-	x.splits = int32(d.splits)
-	if d.turn > 0 {
-		if err := b.drv.MemsetD32Async(x.turn, 0, d.turn, s); err != nil {
-			return err
-		}
-	}
-	if err := b.run(f, d.tiles*d.splits, block, s); err != nil || d.splits == 1 || d.turn > 0 {
-		return err
-	}
-	return b.run(merge, ceilDiv(p.Batch*p.Heads*p.QLen, merge.rows), block, s)
 }
 
 // run launches one kernel, unless it has no block.

@@ -137,9 +137,9 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) fl
 }
 
 // decodeCycles returns the cycles of decode_sm80, the steps of a block, and whether the keys
-// are split. In a step each warp takes a piece of the keys, with as many query rows as it
+// are split into parts that are no cluster. In a step each warp takes a piece of the keys, with as many query rows as it
 // holds; when there are more rows, warps with other rows take the same pieces.
-func decodeCycles(c *costs, t *tile, p flashkit.Problem, sms int, loose bool) (cycles, steps float64, split bool) {
+func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool) (cycles, steps float64, apart bool) {
 	warpRows := t.rows / t.warps
 	rows, team := p.Heads/p.KVHeads*p.QLen, 1
 	for team*warpRows < rows {
@@ -147,8 +147,9 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, sms int, loose bool) (c
 	}
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)
+	sms := max(1, dev.SMs)
 	heads, slots, pieces := p.Batch*p.KVHeads, sms*t.perSM, ceilDiv(max(0, last-first), t.keys)
-	splits := cutKeys(heads, pieces, t.warps, slots)
+	splits, cluster := cutDecode(heads, pieces, t.warps, slots, sms, dev.Major == 9)
 	mine := ceilDiv(pieces, splits)
 	begin, step := t.begin+c.row*float64(rows), max(t.alone, t.step*float64(min(team, mine)))
 	if loose {
@@ -157,5 +158,5 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, sms int, loose bool) (c
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
-	return float64(ceilDiv(heads*splits, slots)) * (begin + steps*step), steps, splits > 1
+	return float64(ceilDiv(heads*splits, slots)) * (begin + steps*step), steps, splits > 1 && !cluster
 }

@@ -63,7 +63,7 @@ says which kernel runs a problem and why not the others. A dispatcher runs the o
   and packed sequences), page, carry, mixed (K and V in f16 or bf16 beside f32). A kernel refuses what it does not name.
   Those of bf16 alone have no mixed types, as their Q is bf16. Paged K and V, carry and mixed types have no backward pass.
 - All of them take every band, every grouping of heads and every stride that flashkit has, but for one: tensors in the memory of
-  the device need rows at 16-byte addresses for ` + "`fwd_sm90` and `bwd_sm90`" + `.
+  the device need rows at 16-byte addresses for ` + "`fwd_sm90`, `fwd_sm90_short` and `bwd_sm90`" + `.
 - CUDA kernels need a driver of CUDA 13.0 or later, on Linux or on Windows with amd64. On the device the bound is as stated; tensors
   in the host's memory are bound by the bus.
 - [Limitations](limitations.md) has what a table cannot say: sizes, platforms, what is refused with which error.

@@ -64,6 +64,14 @@ package gorgoniacu
 // 	return cuLaunchKernelEx(&config, (CUfunction)f, params, 0);
 // }
 //
+// static CUresult launch_cluster(uintptr_t f, unsigned blocks, unsigned threads, unsigned shared, unsigned cluster, uintptr_t s, uintptr_t block) {
+// 	void *params[] = {(void *)block};
+// 	CUlaunchAttribute together = {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+// 	together.value.clusterDim.x = cluster, together.value.clusterDim.y = together.value.clusterDim.z = 1;
+// 	CUlaunchConfig config = {blocks, 1, 1, threads, 1, 1, shared, (CUstream)s, &together, 1};
+// 	return cuLaunchKernelEx(&config, (CUfunction)f, params, 0);
+// }
+//
 // static CUresult encode_tiled(uintptr_t to, int type, uintptr_t at, uintptr_t dims, uintptr_t strides, uintptr_t box) {
 // 	CUtensorMap map;
 // 	cuuint32_t steps[] = {1, 1, 1, 1};
@@ -181,6 +189,12 @@ func launch(f cuda.Function, blocks, threads, shared int, s cuda.StreamHandle, p
 
 func launchDependent(f cuda.Function, blocks, threads, shared int, s cuda.StreamHandle, params unsafe.Pointer) error {
 	err := status("cuLaunchKernelEx", C.launch_dependent(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uintptr_t(s), C.uintptr_t(uintptr(params))))
+	runtime.KeepAlive(params)
+	return err
+}
+
+func launchCluster(f cuda.Function, blocks, threads, shared, cluster int, s cuda.StreamHandle, params unsafe.Pointer) error {
+	err := status("cuLaunchKernelEx", C.launch_cluster(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uint(cluster), C.uintptr_t(s), C.uintptr_t(uintptr(params))))
 	runtime.KeepAlive(params)
 	return err
 }

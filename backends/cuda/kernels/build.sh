@@ -32,7 +32,7 @@ export nvcc FLAGS work
 
 for f in *.cu; do
 	case $f in
-	*_sm90.cu) echo "${f%.cu} 90a" ;; # wgmma is for this architecture alone
+	*_sm90.cu | *_sm90_*.cu) echo "${f%.cu} 90a" ;; # wgmma is for this architecture alone
 	*) for a in ptx $ARCHES; do echo "${f%.cu} $a"; done ;;
 	esac
 done | xargs -P "$(nproc)" -L 1 bash -c 'compile "$@"' _

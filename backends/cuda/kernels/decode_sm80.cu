@@ -14,6 +14,8 @@
 //     part_lse [splits, batch, heads, q_len, 2]   m, l = sum of exp2(t - m)
 //     turn     [grid.x / splits]                  0 at launch, and again when the kernel has ended; or null, and then
 // decode_sm80_merge_<type>_d<D> makes O and LSE of the parts; grid.x = ceil(batch*heads*q_len / plan.rows)
+// decode_sm80_cluster_<type>_d<D>, of compute capability 9.0: the parts of a tile are a cluster of `splits` blocks, 2 to 8,
+// which read each other's sums from shared memory. No workspace, no counter, nothing else to launch.
 //
 // Each warp fetches keys of its own into a ring of stages, and holds a tile of
 // 16 rows (8 for float32) with their O, m, l in registers. Up to 16 rows, each
@@ -23,9 +25,8 @@
 //
 // Instances for features: parts are cut for each sequence by its own length, and a warp
 // looks up the pages of the keys that it fetches a round later.
-#include "score.cuh"
+#include "decode_sm80.cuh"
 
-struct F32 { float x; };
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
 constexpr int shared_limit = 99 << 10; // of a block
 #elif __CUDA_ARCH__ >= 900
@@ -33,10 +34,6 @@ constexpr int shared_limit = 227 << 10;
 #else
 constexpr int shared_limit = 163 << 10;
 #endif
-constexpr float infinity = __builtin_huge_valf(), ln2 = 0.693147180559945f;
-constexpr unsigned lanes = ~0u, merge_threads = 128;
-#define UNROLL _Pragma("unroll")
-#define ROLLED _Pragma("unroll 1")
 
 // Rows and keys are a warp's; sizes are in bytes.
 template <class T, int D> struct Layout {
@@ -51,6 +48,13 @@ template <class T, int D> struct Layout {
     static constexpr int most = (shared_limit / warps - extra - sums) / slot, stages = most > 4 ? 4 : most;
     static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // floats; O lies in the ring
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
+
+    // Where the block's O of row r of warp w lies for its cluster, and m, l: where nobody reads Q any more, or behind the
+    // warp's O; and where that is padded.
+    static constexpr bool in_extra = extra >= rows * D * 4;
+    static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + D) * 4;
+    static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * D * 4; }
+    static __device__ __forceinline__ int part_sums(int w, int r) { return w * ring + (r * o_pitch + D) * 4; }
 
     // Where the 16-byte unit u of row r lies, from the first row: units u of eight rows fall in different banks.
     static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
@@ -368,70 +372,7 @@ template <class L> struct Source {
     }
 };
 
-// Four columns of a row of O, with its m and l.
-struct Sums {
-    float o[4] = {}, m = -infinity, l = 0;
-
-    // Adds `count` others, in order.
-    template <int batch> __device__ __forceinline__ void add(int count, const float *other_o, int64_t o_stride, const float2 *other, int64_t stride) {
-        for (int start = 0; start < count; start += batch) {
-            float4 x[batch]; float2 y[batch];
-            UNROLL for (int i = 0; i < batch; i++) {
-                x[i] = start + i < count ? *(const float4 *)(other_o + (start + i) * o_stride) : float4{0, 0, 0, 0};
-                y[i] = start + i < count ? other[(start + i) * stride] : float2{-infinity, 0};
-            }
-            float top = m;
-            UNROLL for (int i = 0; i < batch; i++) top = fmaxf(top, y[i].x);
-            const float base = top == -infinity ? 0 : top, grow = exp2_approx(m - base);
-            o[0] *= grow, o[1] *= grow, o[2] *= grow, o[3] *= grow, l *= grow, m = top;
-            UNROLL for (int i = 0; i < batch; i++) {
-                const float w = exp2_approx(y[i].x - base);
-                o[0] += w * x[i].x, o[1] += w * x[i].y, o[2] += w * x[i].z, o[3] += w * x[i].w, l += w * y[i].y;
-            }
-        }
-    }
-    // Writes columns d to d+3 of O, and LSE.
-    template <class T> __device__ __forceinline__ void write(const Params &p, int b, int h, int n, int d) const {
-        const float scale = l == 0 ? 0 : 1 / l;
-        const int64_t at = b * p.o.batch + h * p.o.head + n * p.o.row + d;
-        UNROLL for (int e = 0; e < 4 && d + e < p.v_dim; e++) {
-            if constexpr (sizeof(T) == 4) ((float *)p.o.data)[at + e] = o[e] * scale;
-            else ((uint16_t *)p.o.data)[at + e] = (uint16_t)pack<T>(o[e] * scale, 0);
-        }
-        if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = m * ln2 + logf(l);
-    }
-
-    // The same with features; of rows of padding with no key: 0 and -inf.
-    template <class T> __device__ __forceinline__ void write(const Params &p, const Features &f, const Sequence &e, int b, int h, int n, int d) const {
-        const bool real = n < e.rows;
-        const float carried = f.carry && real ? f.carried_lse[((int64_t)b * p.heads + h) * p.q_len + n] : -infinity;
-        const Ending y = real ? ending(f, m, l, h, carried) : Ending{0, 0, -infinity};
-        const int64_t at = e.q_batch * p.o.batch + h * p.o.head + (e.q0 + n) * p.o.row + d;
-        UNROLL for (int i = 0; i < 4 && d + i < p.v_dim; i++) {
-            float x = y.scale == 0 ? 0 : o[i] * y.scale;
-            if constexpr (sizeof(T) == 4) {
-                float *const to = (float *)p.o.data + at + i;
-                *to = y.earlier != 0 ? fmaf(y.earlier, *to, x) : x;
-            } else {
-                uint16_t *const to = (uint16_t *)p.o.data + at + i;
-                *to = (uint16_t)pack<T>(y.earlier != 0 ? fmaf(y.earlier, widen<T>(*to), x) : x, 0);
-            }
-        }
-        if (d == 0 && p.lse.data) ((float *)p.lse.data)[e.q_batch * p.lse.batch + h * p.lse.head + (e.q0 + n) * p.lse.row] = y.lse;
-    }
-};
-
-// O and LSE of the query row (b, h, n), columns d to d+3, from the parts.
-template <class T, int D, bool features> __device__ __forceinline__ void merge(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int n, int d) {
-    if (features && n >= e.rows()) return;
-    Sums s;
-    const int64_t rows = (int64_t)p.batch * p.heads * p.q_len, row = ((int64_t)b * p.heads + h) * p.q_len + n;
-    s.add<16>(p.splits, p.part_o + row * D + d, rows * D, (const float2 *)p.part_lse + row, rows);
-    if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, d);
-    else s.template write<T>(p, b, h, n, d);
-}
-
-template <class T, int D, bool features> __device__ void decode(const Params &p, const Features &f) {
+template <class T, int D, bool features, bool cluster> __device__ void decode(const Params &p, const Features &f) {
     using L = Layout<T, D>;
     constexpr int W = L::warps, R = L::rows, step = W * L::keys;
     extern __shared__ __align__(1024) char shared[]; // [W, stages, slot], [W, extra], m and l [W, R, 2]
@@ -442,8 +383,9 @@ template <class T, int D, bool features> __device__ void decode(const Params &p,
     int team = 1; // warps that hold different rows
     while (team < W && team * R < total) team *= 2;
     const unsigned tiles = (total + team * R - 1) / (team * R);
-    const unsigned x = blockIdx.x / tiles, y = x / p.splits;
-    const unsigned tile = blockIdx.x % tiles, part = x % p.splits, g = y % p.kv_heads, b = y / p.kv_heads;
+    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // neighbors: the parts of a tile, or the tiles
+    const unsigned x = blockIdx.x / inner, y = x / outer;
+    const unsigned tile = cluster ? x % outer : blockIdx.x % inner, part = cluster ? blockIdx.x % inner : x % outer, g = y % p.kv_heads, b = y / p.kv_heads;
     const unsigned start = tile * team * R;
     const Extent<features> e(p, f, b);
     if constexpr (features) {
@@ -559,6 +501,11 @@ template <class T, int D, bool features> __device__ void decode(const Params &p,
         }
         const int w = row / R, r = row % R; // the warps that hold the row: w, w + team, ...
         s.add<W>(W / team, (float *)(shared + w * L::ring) + r * L::o_pitch + d, team * L::ring / 4, warp_sums + w * R + r, team * R);
+        if constexpr (cluster) {
+            *(float4 *)(shared + L::part(w, r) + d * 4) = {s.o[0], s.o[1], s.o[2], s.o[3]};
+            if (d == 0) *(float4 *)(shared + L::part_sums(w, r)) = {s.m, s.l, 0, 0};
+            return;
+        }
         if (p.splits == 1) {
             if constexpr (features) return s.template write<T>(p, f, e.s, b, h, n, d);
             else return s.template write<T>(p, b, h, n, d);
@@ -567,6 +514,23 @@ template <class T, int D, bool features> __device__ void decode(const Params &p,
         *(float4 *)(p.part_o + at * D + d) = {s.o[0], s.o[1], s.o[2], s.o[3]};
         if (d == 0) ((float2 *)p.part_lse)[at] = {s.m, s.l};
     });
+    if constexpr (cluster) {
+        static_assert(L::has_part);
+        cluster_meet(); // the parts are written
+        const int all = rows * (D / 4), share = (all + p.splits - 1) / p.splits; // each block puts together as many columns
+        ROLLED for (int i = part * share + threadIdx.x; i < min(all, (int)(part + 1) * share); i += 32 * W) {
+            const unsigned row = i / (D / 4), h = g * group + (start + row) % group, n = (start + row) / group, d = i % (D / 4) * 4;
+            if (features && n >= e.rows()) continue;
+            const uint32_t at = shared_address(shared) + L::part(row / R, row % R) + d * 4, sums_at = shared_address(shared) + L::part_sums(row / R, row % R);
+            Sums s;
+            s.add_each<most_parts>(p.splits, [&](int k) { return load_from(in_block(at, k)); },
+                                   [&](int k) { const float4 x = load_from(in_block(sums_at, k)); return float2{x.x, x.y}; });
+            if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, d);
+            else s.template write<T>(p, b, h, n, d);
+        }
+        cluster_meet(); // all have read
+        return;
+    }
     if (p.splits == 1 || !p.turn) return;
 
     // The tile's last block to come here merges the parts; the counter wraps to 0.
@@ -583,15 +547,25 @@ template <class T, int D, bool features> __device__ void merge_all(const Params 
     if (b < p.batch) merge<T, D, features>(p, f, Extent<features>(p, f, b), b, h, n, x % (D / 4) * 4);
 }
 
-#define DECODE(name, merge_name, block, features, p, f, T, D)                                                                   \
+#define KERNEL(name, block, features, cluster, p, f, T, D)                                                                      \
     extern "C" __device__ Plan name##_plan = {32 * Layout<T, D>::warps, Layout<T, D>::shared,                                   \
                                               Layout<T, D>::warps * Layout<T, D>::rows, Layout<T, D>::keys};                    \
-    extern "C" __device__ Plan merge_name##_plan = {merge_threads, 0, merge_threads / (D / 4), 0};                              \
-    extern "C" __global__ void __launch_bounds__(32 * Layout<T, D>::warps, 1) name(const __grid_constant__ block x) { decode<T, D, features>(p, f); } \
-    extern "C" __global__ void __launch_bounds__(merge_threads) merge_name(const __grid_constant__ block x) { merge_all<T, D, features>(p, f); }
+    extern "C" __global__ void __launch_bounds__(32 * Layout<T, D>::warps, 1) name(const __grid_constant__ block x) { decode<T, D, features, cluster>(p, f); }
+#define MERGE(name, block, features, p, f, T, D)                                                                                \
+    extern "C" __device__ Plan name##_plan = {merge_threads, 0, merge_threads / (D / 4), 0};                                    \
+    extern "C" __global__ void __launch_bounds__(merge_threads) name(const __grid_constant__ block x) { merge_all<T, D, features>(p, f); }
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000 || !defined(__CUDA_ARCH__)
+#define CLUSTER KERNEL
+#else
+#define CLUSTER(...)
+#endif
 #define INSTANCE(type, T, D)                                                                                                    \
-    DECODE(decode_sm80_##type##_d##D, decode_sm80_merge_##type##_d##D, Params, false, x, no_features, T, D)                     \
-    DECODE(decode_sm80_features_##type##_d##D, decode_sm80_features_merge_##type##_d##D, FeatureParams, true, x.p, x.f, T, D)
+    KERNEL(decode_sm80_##type##_d##D, Params, false, false, x, no_features, T, D)                                               \
+    MERGE(decode_sm80_merge_##type##_d##D, Params, false, x, no_features, T, D)                                                 \
+    CLUSTER(decode_sm80_cluster_##type##_d##D, Params, false, true, x, no_features, T, D)                                       \
+    KERNEL(decode_sm80_features_##type##_d##D, FeatureParams, true, false, x.p, x.f, T, D)                                      \
+    MERGE(decode_sm80_features_merge_##type##_d##D, FeatureParams, true, x.p, x.f, T, D)                                        \
+    CLUSTER(decode_sm80_features_cluster_##type##_d##D, FeatureParams, true, true, x.p, x.f, T, D)
 
 #define INSTANCES(type, T) INSTANCE(type, T, 64) INSTANCE(type, T, 128) INSTANCE(type, T, 256)
 INSTANCES(f16, F16)

@@ -1,0 +1,132 @@
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A decodePlan says how the keys of few query rows are cut.
+type decodePlan struct {
+	workspace
+	splits  int
+	tiles   int  // of packed query rows: those of all query heads of a KV head
+	cluster bool // the parts of a tile are a cluster of blocks, and need no workspace
+}
+
+// The blocks of a cluster run on one of the parts that a GPU of compute capability 9.0 consists of, of
+// which some have fewer multiprocessors than others.
+const (
+	mostClustered = 8 // blocks of a cluster
+	mostGPCs      = 8
+	gpcStep       = 2 // multiprocessors by which their numbers differ
+)
+
+// fitsClusters reports whether so many clusters of blocks, one a multiprocessor, surely run at
+// the same time.
+func fitsClusters(clusters, blocks, sms int) bool {
+	return blocks <= mostClustered && clusters*blocks <= sms-mostGPCs*(blocks-gpcStep)
+}
+
+// clusters reports whether the device and its driver have clusters of blocks, for which
+// decode_sm80 has instances.
+func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
+
+// planDecode cuts the keys into as many parts as make the work of the busiest
+// multiprocessor least: each part costs the pieces of keys that each of its warps
+// takes, and one more to begin and end. Parts are put together by the last block
+// of a tile to end, unless that is more work than another launch.
+func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d decodePlan) {
+	rows := p.Heads / p.KVHeads * p.QLen
+	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
+	if d.tiles == 0 {
+		return d
+	}
+	first, _ := p.Keys(0)
+	_, last := p.Keys(p.QLen - 1)
+	pieces, warps, slots := ceilDiv(max(0, last-first), f.keys), f.threads/32, b.dev.SMs*max(1, f.perSM)
+	if d.splits, d.cluster = cutDecode(d.tiles, pieces, warps, slots, b.dev.SMs, b.clusters()); d.splits == 1 || d.cluster {
+		return d
+	}
+	dim, parts := stems[id].dims[stems[id].pad(p)].dim, p.Batch*p.Heads*p.QLen*d.splits
+	d.partO, d.partLSE = parts*dim, 2*parts
+	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
+		d.turn = d.tiles
+	}
+	return d
+}
+
+// apartPieces is what workspace and its counters, or another launch, cost beside a cluster: in pieces.
+const apartPieces = 3
+
+// cutDecode returns in how many parts the pieces of keys of each tile are cut, and whether these
+// are to be clusters, where there are any.
+func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, cluster bool) {
+	splits, least := cutKeys(all, pieces, warps, slots)
+	if !clusters || splits == 1 {
+		return splits, false
+	}
+	least += apartPieces
+	for s := 2; s <= min(mostClustered, ceilDiv(pieces, warps)); s++ {
+		if cost := partCost(all, pieces, warps, slots, s); fitsClusters(all, s, sms) && cost < least {
+			splits, least, cluster = s, cost, true
+		}
+	}
+	return splits, cluster
+}
+
+// cutKeys returns in how many parts the pieces of keys of each tile are cut, and their cost.
+func cutKeys(all, pieces, warps, slots int) (splits, least int) {
+	for s := 1; s <= max(1, min(ceilDiv(4*slots, all), ceilDiv(pieces, warps))); s++ {
+		if cost := partCost(all, pieces, warps, slots, s); s == 1 || cost < least {
+			splits, least = s, cost
+		}
+	}
+	return splits, least
+}
+
+// partCost is the cost of so many parts, in pieces.
+func partCost(all, pieces, warps, slots, splits int) int {
+	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
+}
+
+func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	f, err := b.images.get(b.drv, id, partMain, p)
+	if err != nil {
+		return err
+	}
+	d := b.planDecode(f, id, p)
+	return d.within(b, x, s, func() error { return b.runDecode(d, f, p, x, unsafe.Pointer(&x.params), s) })
+}
+
+// runDecode launches the kernels of decode_sm80, f the main one, with an argument block.
+func (b *Backend) runDecode(d decodePlan, f *function, p flashkit.Problem, x *arguments, block unsafe.Pointer, s StreamHandle) error {
+	mergePart, clusterPart := partMerge, partCluster
+	if x.featured {
+		mergePart, clusterPart = partFeaturesMerge, partFeaturesCluster
+	}
+	merge, err := b.images.get(b.drv, decodeSM80, mergePart, p) // loaded now: a later call may be captured
+	if err != nil {
+		return err
+	}
+	if b.clusters() {
+		clustered, err := b.images.get(b.drv, decodeSM80, clusterPart, p)
+		if err != nil {
+			return err
+		}
+		if d.cluster {
+			x.splits = int32(d.splits)
+			return b.drv.LaunchCluster(clustered.handle, d.tiles*d.splits, clustered.threads, clustered.shared, d.splits, s, block)
+		}
+	}
+	x.splits = int32(d.splits)
+	if d.turn > 0 {
+		if err := b.drv.MemsetD32Async(x.turn, 0, d.turn, s); err != nil {
+			return err
+		}
+	}
+	if err := b.run(f, d.tiles*d.splits, block, s); err != nil || d.splits == 1 || d.turn > 0 {
+		return err
+	}
+	return b.run(merge, ceilDiv(p.Batch*p.Heads*p.QLen, merge.rows), block, s)
+}

@@ -1,0 +1,94 @@
+// What puts together the sums of decode_sm80: those of warps, of blocks, of parts of the keys.
+#pragma once
+#include "score.cuh"
+
+struct F32 { float x; };
+constexpr float infinity = __builtin_huge_valf(), ln2 = 0.693147180559945f;
+constexpr unsigned lanes = ~0u, merge_threads = 128;
+#define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+
+// Four columns of a row of O, with its m and l.
+struct Sums {
+    float o[4] = {}, m = -infinity, l = 0;
+
+    // Adds `count` others, in order.
+    template <int batch> __device__ __forceinline__ void add(int count, const float *other_o, int64_t o_stride, const float2 *other, int64_t stride) {
+        add_each<batch>(count, [&](int i) { return *(const float4 *)(other_o + i * o_stride); }, [&](int i) { return other[i * stride]; });
+    }
+    template <int batch, class O, class S> __device__ __forceinline__ void add_each(int count, O o_of, S sums_of) {
+        for (int start = 0; start < count; start += batch) {
+            float4 x[batch]; float2 y[batch];
+            UNROLL for (int i = 0; i < batch; i++) {
+                x[i] = start + i < count ? o_of(start + i) : float4{0, 0, 0, 0};
+                y[i] = start + i < count ? sums_of(start + i) : float2{-infinity, 0};
+            }
+            float top = m;
+            UNROLL for (int i = 0; i < batch; i++) top = fmaxf(top, y[i].x);
+            const float base = top == -infinity ? 0 : top, grow = exp2_approx(m - base);
+            o[0] *= grow, o[1] *= grow, o[2] *= grow, o[3] *= grow, l *= grow, m = top;
+            UNROLL for (int i = 0; i < batch; i++) {
+                const float w = exp2_approx(y[i].x - base);
+                o[0] += w * x[i].x, o[1] += w * x[i].y, o[2] += w * x[i].z, o[3] += w * x[i].w, l += w * y[i].y;
+            }
+        }
+    }
+    // Writes columns d to d+3 of O, and LSE.
+    template <class T> __device__ __forceinline__ void write(const Params &p, int b, int h, int n, int d) const {
+        const float scale = l == 0 ? 0 : 1 / l;
+        const int64_t at = b * p.o.batch + h * p.o.head + n * p.o.row + d;
+        UNROLL for (int e = 0; e < 4 && d + e < p.v_dim; e++) {
+            if constexpr (sizeof(T) == 4) ((float *)p.o.data)[at + e] = o[e] * scale;
+            else ((uint16_t *)p.o.data)[at + e] = (uint16_t)pack<T>(o[e] * scale, 0);
+        }
+        if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = m * ln2 + logf(l);
+    }
+
+    // The same with features; of rows of padding with no key: 0 and -inf.
+    template <class T> __device__ __forceinline__ void write(const Params &p, const Features &f, const Sequence &e, int b, int h, int n, int d) const {
+        const bool real = n < e.rows;
+        const float carried = f.carry && real ? f.carried_lse[((int64_t)b * p.heads + h) * p.q_len + n] : -infinity;
+        const Ending y = real ? ending(f, m, l, h, carried) : Ending{0, 0, -infinity};
+        const int64_t at = e.q_batch * p.o.batch + h * p.o.head + (e.q0 + n) * p.o.row + d;
+        UNROLL for (int i = 0; i < 4 && d + i < p.v_dim; i++) {
+            float x = y.scale == 0 ? 0 : o[i] * y.scale;
+            if constexpr (sizeof(T) == 4) {
+                float *const to = (float *)p.o.data + at + i;
+                *to = y.earlier != 0 ? fmaf(y.earlier, *to, x) : x;
+            } else {
+                uint16_t *const to = (uint16_t *)p.o.data + at + i;
+                *to = (uint16_t)pack<T>(y.earlier != 0 ? fmaf(y.earlier, widen<T>(*to), x) : x, 0);
+            }
+        }
+        if (d == 0 && p.lse.data) ((float *)p.lse.data)[e.q_batch * p.lse.batch + h * p.lse.head + (e.q0 + n) * p.lse.row] = y.lse;
+    }
+};
+
+// O and LSE of the query row (b, h, n), columns d to d+3, from the parts.
+template <class T, int D, bool features> __device__ __forceinline__ void merge(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int n, int d) {
+    if (features && n >= e.rows()) return;
+    Sums s;
+    const int64_t rows = (int64_t)p.batch * p.heads * p.q_len, row = ((int64_t)b * p.heads + h) * p.q_len + n;
+    s.add<16>(p.splits, p.part_o + row * D + d, rows * D, (const float2 *)p.part_lse + row, rows);
+    if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, d);
+    else s.template write<T>(p, b, h, n, d);
+}
+
+// Blocks of a cluster: all have come here, and see what the others wrote before; what lies there in the shared memory of one.
+constexpr int most_parts = 8; // of a cluster
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory"); }
+__device__ __forceinline__ uint32_t in_block(uint32_t address, int block) {
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(address), "r"(block));
+    return address;
+}
+__device__ __forceinline__ float4 load_from(uint32_t address) {
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(address) : "memory");
+    return x;
+}
+#else
+__device__ __forceinline__ void cluster_meet() {}
+__device__ __forceinline__ uint32_t in_block(uint32_t address, int) { return address; }
+__device__ __forceinline__ float4 load_from(uint32_t) { return {}; }
+#endif

@@ -1,0 +1,365 @@
+// fwd_sm90_short computes what fwd_sm90 does, for heads of few rows or few keys:
+//
+//	for each tile of 64 query rows i, by a warpgroup:
+//		m, l, o = -inf, 0, 0
+//		for each tile of keys that some row of it sees, from the left:
+//			s = Q[i]·K[j] for each key j of the tile, -inf where i does not see j
+//			n = max(m, max(c s)); a = 2^(m-n); m = n
+//			p = 2^(c s - m); l = a l + sum(p); o = a o + p·V
+//		O[i] = o / l; LSE[i] = ln(2) m + ln(l)
+//
+// with c = scale log2(e). There a block stays on its multiprocessor and its warps have
+// roles; here blocks are small, several are on a multiprocessor, and while one waits for
+// memory or for its exponentials, the others multiply.
+//
+// Compiled with -gencode=arch=compute_90a,code=sm_90a, and for nothing else.
+//
+// Launch: MapParams by value; grid.x = batch * heads * tiles, where tiles = ceil(q_len / rows);
+// the rest from the Plan. Maps of 16-bit elements, rank 4, 128-byte swizzle, no interleaving,
+// zeros outside:
+//
+//	   dims, innermost first            strides in bytes    box
+//	q  dim, q_len, heads, batch         row, head, batch    64, 64, 1, 1
+//	k  dim, kv_len, kv_heads, batch     row, head, batch    64, keys, 1, 1
+//	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
+//	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
+//
+// Addresses and strides are multiples of 16 bytes; the stride of a dimension of size
+// 1 may be any such. With kv_len = 0, k and v are not read. Of the views in p, those
+// of v, o and lse are used.
+//
+// A block takes a tile of a head's rows, 64 a warpgroup, and ends. Tiles of keys that fit into
+// the stages together are loaded at once; else they follow each other, and a thread asks for
+// the next one where all warps have left a stage. Each warpgroup loads its own rows of Q, and
+// O leaves through them. s, o and p lie in the layout of wgmma's sums and operands.
+//
+// A key that a row does not see has p = 0, but 0 * NaN would reach o all the same, and stay
+// there. So under a mask a block looks at o in the end, and if something is not finite takes
+// the rows once more: now V is cleared of what is not finite before it is used, and the rows
+// that see it add it in the end.
+#include "sm90.cuh"
+#include "tile.cuh"
+
+struct MapParams {
+    TensorMap q, k, v, o;
+    Params p;
+    int tiles, unused[2]; // of a head's query rows
+};
+
+template <class Type, int dim_, int groups_, int keys_, int stages_, bool ahead_> struct Shape {
+    using T = Type;
+    static constexpr int dim = dim_, keys = keys_;
+    static constexpr int groups = groups_;     // warpgroups
+    static constexpr int stages = stages_;     // of K and of V
+    static constexpr bool ahead = ahead_;      // scores run ahead of values by a tile
+    static constexpr int rows = 64 * groups, threads = 128 * groups;
+    static constexpr int panels = dim / 64, q_panel = 64 * 128, panel = keys * 128; // of 64 columns; bytes of one
+    static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
+    static constexpr int k_at = groups * q_bytes, v_at = k_at + stages * tile_bytes, barriers_at = v_at + stages * tile_bytes;
+    static constexpr int shared = 1024 + barriers_at + 8 * (groups + 4 * stages); // 1024 to align
+};
+
+// The block's shared memory. A stage's barriers: "full" when its contents have arrived, "empty" when nobody reads them any more.
+template <class S> struct Shared {
+    uint32_t at; // in a uniform register
+    static __device__ __forceinline__ char *pointer(uint32_t address) { return (char *)__cvta_shared_to_generic(address); }
+    __device__ __forceinline__ uint32_t q(int group) const { return at + group * S::q_bytes; }                // [panels][64][64]
+    __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::tile_bytes; } // [panels][keys][64]
+    __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::tile_bytes; }
+    __device__ __forceinline__ uint32_t q_full(int group) const { return at + S::barriers_at + 8 * group; }
+    __device__ __forceinline__ uint32_t k_full(int i) const { return q_full(S::groups + i); }
+    __device__ __forceinline__ uint32_t k_empty(int i) const { return k_full(S::stages + i); }
+    __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
+    __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
+    __device__ __forceinline__ void init() const {
+        for (int i = 0; i < S::groups; i++) barrier_init(q_full(i), 1);
+        for (int i = 0; i < S::stages; i++) {
+            barrier_init(k_full(i), 1), barrier_init(v_full(i), 1);
+            barrier_init(k_empty(i), 4 * S::groups), barrier_init(v_empty(i), 4 * S::groups);
+        }
+        barrier_fence();
+    }
+};
+
+// What a block works on: a tile of a head's rows, and the tiles of keys that some row of it sees.
+template <class S> struct Block {
+    int batch, head, kv_head;
+    int row0;        // the first
+    int from, count; // tiles of keys
+    bool stays;      // each has a stage of its own
+    int base = 0;    // tiles of keys that went through the stages before
+
+    __device__ __forceinline__ explicit Block(const MapParams &a) {
+        const Params &p = a.p;
+        const int all = blockIdx.x / a.tiles, tile = blockIdx.x - all * a.tiles;
+        row0 = (p.hi < p.kv_len - 1 ? a.tiles - 1 - tile : tile) * S::rows; // the longest first
+        batch = all / p.heads, head = all - batch * p.heads, kv_head = head / (p.heads / p.kv_heads);
+        const int first = max(0, row0 + p.lo), last = min(p.kv_len - 1, min(row0 + S::rows, p.q_len) - 1 + p.hi);
+        from = first / S::keys, count = last < first ? 0 : last / S::keys - from + 1;
+        stays = count <= S::stages;
+    }
+    // Tile n of keys goes to this stage, as the one after so many rounds.
+    __device__ __forceinline__ int stage(int n) const { return (n + base) % S::stages; }
+    __device__ __forceinline__ int round(int n) const { return (n + base) / S::stages; }
+    __device__ __forceinline__ int key(int n) const { return (from + n) * S::keys; }
+
+    __device__ __forceinline__ void ask(const TensorMap &map, int n, uint32_t to, uint32_t full, uint32_t empty) const {
+        if (round(n) > 0) barrier_wait(empty, round(n) - 1 & 1);
+        barrier_expect(full, S::tile_bytes);
+        each<S::panels>([&](int i) { box_load(to + i * S::panel, map, 64 * i, key(n), kv_head, batch, full); });
+    }
+    __device__ __forceinline__ void ask_k(const MapParams &a, const Shared<S> &sh, int n) const {
+        const int i = stage(n);
+        ask(a.k, n, sh.k(i), sh.k_full(i), sh.k_empty(i));
+    }
+    __device__ __forceinline__ void ask_v(const MapParams &a, const Shared<S> &sh, int n) const {
+        const int i = stage(n);
+        ask(a.v, n, sh.v(i), sh.v_full(i), sh.v_empty(i));
+    }
+};
+
+// Clears a tile of V of what is not finite, by all threads of the block.
+template <class S> __device__ __forceinline__ void clear(char *v) {
+    using T = typename S::T;
+    named_barrier(3, S::threads); // it has arrived
+    uint4 *const x = (uint4 *)v;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < S::tile_bytes / 16; i += S::threads) {
+        const uint4 y = x[i];
+        x[i] = {clear_nonfinite<T>(y.x), clear_nonfinite<T>(y.y), clear_nonfinite<T>(y.z), clear_nonfinite<T>(y.w)};
+    }
+    async_fence(); // the products see the zeros
+    named_barrier(3, S::threads);
+}
+
+template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
+    using T = typename S::T;
+    extern __shared__ char unaligned[];
+    Shared<S> sh;
+    // The permutation of chunks repeats every 1024 bytes. The address is the same for a warp, as the compiler must know.
+    sh.at = __shfl_sync(~0u, (shared_address(unaligned) + 1023) & ~1023u, 0);
+    const Params &p = a.p;
+    const float c = p.scale_log2;
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    const bool banded = p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0;
+    // Computed where they are needed: registers are short.
+    auto thread = [] { return fresh(threadIdx.x) % 128; };
+    auto lane = [] { return fresh(threadIdx.x) % 32; };
+    auto leads = [] { return fresh(threadIdx.x) % 128 == 0; }; // of its warpgroup
+    auto asks = [] { return fresh(threadIdx.x) == 0; };
+    if (asks()) sh.init();
+    Block<S> block(a);
+    const int count = block.count;
+    auto meet = [&] { // the warpgroup
+        if (group == 0) named_barrier(1, 128);
+        else named_barrier(2, 128);
+    };
+    const int top_row = block.row0 + group * 64; // the thread's rows are row() and row() + 8
+    auto row = [&] { const int i = thread(); return top_row + i / 32 * 16 + i % 32 / 4; };
+    const uint32_t q_tile = sh.q(group), q_full = sh.q_full(group);
+    __syncthreads(); // the barriers exist
+    if (leads() && top_row < p.q_len) {
+        barrier_expect(q_full, S::q_bytes);
+        each<S::panels>([&](int k) { box_load(q_tile + k * S::q_panel, a.q, 64 * k, top_row, block.head, block.batch, q_full); });
+    }
+
+    bool careful = false; // V is cleared, as the rows are taken once more
+    while (true) {
+        if (asks() && !(block.stays && careful))
+#pragma unroll 1
+            for (int n = 0; n < min(S::stages, count); n++) block.ask_k(a, sh, n), block.ask_v(a, sh, n);
+        const int see_from = max(0, top_row + p.lo), see_to = min(p.kv_len - 1, min(top_row + 64, p.q_len) - 1 + p.hi);
+        const bool sees = top_row < p.q_len && see_from <= see_to;
+        // The tiles of keys from first to last - 1 hold what some row of the warpgroup sees.
+        const int first = sees ? see_from / S::keys - block.from : 0, last = sees ? see_to / S::keys - block.from + 1 : 0;
+        float o[S::dim / 2], s[S::keys / 2], m[2] = {-infinity, -infinity}, l[2] = {}, down[2], top[2];
+        uint32_t weights[S::keys / 16][4];
+        each<S::dim / 2>([&](int i) { o[i] = 0; });
+        auto give = [&](uint32_t empty) {
+            if (!block.stays && lane() == 0) barrier_arrive(empty);
+        };
+        auto more = [&](int n) { // once for each n from 1 on: asks for what goes to stages that all will have left soon
+            if (block.stays || !asks()) return;
+            const int k = n - 1 + S::stages, v = n - (S::ahead ? 2 : 1) + S::stages;
+            if (k < count) block.ask_k(a, sh, k);
+            if (v >= S::stages && v < count) block.ask_v(a, sh, v);
+        };
+        auto receive = [&](int n) { // V
+            barrier_wait(sh.v_full(block.stage(n)), block.round(n) & 1);
+            if (careful) clear<S>(sh.pointer(sh.v(block.stage(n))));
+        };
+        auto scores = [&](int n) { // s = Q K^T, in flight
+            barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
+            const uint64_t b = descriptor(sh.k(block.stage(n)), 16);
+            wgmma_fence();
+            each<S::dim / 16>([&](int i) {
+                wgmma<T, 0>(s, descriptor(q_tile, 16) + (i / 4 * S::q_panel + i % 4 * 32) / 16, b + (i / 4 * S::panel + i % 4 * 32) / 16, i > 0);
+            });
+            wgmma_commit();
+        };
+        auto values = [&](int n) { // o += P V, in flight
+            receive(n);
+            const uint64_t b = descriptor(sh.v(block.stage(n)), S::panel);
+            wgmma_fence();
+            each<S::keys / 16>([&](int i) { wgmma<T, 1>(o, weights[i], b + i * 2048 / 16, true); });
+            wgmma_commit();
+        };
+        auto mask = [&](int n) {
+            const int key = block.key(n);
+            if (key >= top_row + 63 + p.lo && key + S::keys <= min(top_row + p.hi + 1, p.kv_len)) return; // every row sees all
+            uint32_t seen[2];
+            each<2>([&](int r) {
+                const int i = row() + 8 * r, from = i + p.lo, to = min(i + p.hi + 1, p.kv_len), first = key + lane() % 4 * 2;
+                seen[r] = columns_before(to - first) & ~columns_before(from - first);
+            });
+            each<S::keys / 2>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
+        };
+        auto maxima = [&] { // in m; what comes off s in top; what o must be multiplied by in down
+            top[0] = top[1] = -infinity;
+            each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
+            each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
+            each<2>([&](int r) {
+                const float most = fmaxf(m[r], top[r] * c);
+                top[r] = most == -infinity ? 0 : most;
+                down[r] = exp2_approx(m[r] - top[r]);
+                m[r] = most;
+            });
+        };
+        auto exponentials = [&] { // P in weights, and its sums in l
+            float sum[2] = {};
+            each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
+            each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
+            each<S::keys / 4>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); });
+        };
+        auto pass_by = [&](int n) { // a tile that no row of the warpgroup sees
+            barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
+            give(sh.k_empty(block.stage(n)));
+            receive(n);
+            give(sh.v_empty(block.stage(n)));
+            more(n + 1);
+        };
+        int n = 0;
+#pragma unroll 1
+        for (; n < first; n++) pass_by(n);
+        if (sees) {
+            barrier_wait(q_full, 0);
+            auto weigh = [&](int n) {
+                give(sh.k_empty(block.stage(n)));
+                mask(n);
+                maxima();
+            };
+            if constexpr (S::ahead) { // the scores of tile n, the values of the one before
+                scores(n);
+                wgmma_wait<0>();
+                weigh(n);
+                exponentials();
+#pragma unroll 1
+                for (n++; n < last; n++) {
+                    scores(n);
+                    values(n - 1);
+                    more(n);
+                    wgmma_wait<1>();
+                    weigh(n);
+                    wgmma_wait<0>();
+                    give(sh.v_empty(block.stage(n - 1)));
+                    exponentials();
+                    each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+                }
+                values(n - 1);
+                wgmma_wait<0>();
+                give(sh.v_empty(block.stage(n - 1)));
+            } else { // there are registers for one product at a time
+#pragma unroll 1
+                for (; n < last; n++) {
+                    scores(n);
+                    if (n > first) more(n);
+                    wgmma_wait<0>();
+                    weigh(n);
+                    exponentials();
+                    each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+                    values(n);
+                    wgmma_wait<0>();
+                    give(sh.v_empty(block.stage(n)));
+                }
+            }
+            more(n);
+        }
+#pragma unroll 1
+        for (; n < count; n++) pass_by(n);
+        if (banded && !careful) {
+            float odd = 0;
+            each<S::dim / 2>([&](int i) { odd = fmaf(o[i], 0, odd); });
+            if (__syncthreads_or(!(odd == 0))) {
+                careful = true;
+                if (!block.stays) block.base = count;
+                continue;
+            }
+        }
+        if (top_row < p.q_len) {
+            each<2>([&](int r) {
+                l[r] += __shfl_xor_sync(~0u, l[r], 1);
+                l[r] += __shfl_xor_sync(~0u, l[r], 2);
+                down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
+            });
+            if (!sees) barrier_wait(q_full, 0);
+            meet(); // nobody reads Q any more
+            const int warp = thread() / 32, lane = thread() % 32;
+            const uint32_t fragment = q_tile + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4); // the lane's chunk of the warp's first 16x16
+            auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
+            each<S::dim / 16>([&](int i) {
+                store_matrix((fragment ^ i % 4 * 32) + i / 4 * S::q_panel, pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3));
+            });
+            auto staged = [&](int r, int column) {
+                return (uint16_t *)sh.pointer(q_tile + column / 64 * S::q_panel + r * 128 + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2);
+            };
+            if (careful) { // what was taken out of V
+                const uint16_t *value = row_of(p.v, block.batch, block.kv_head, 0); // [kv_len, v_dim]
+                __syncwarp(); // the warp's rows are written
+#pragma unroll 1
+                for (int i = lane; i < 16 * p.v_dim; i += 32) {
+                    const int r = warp * 16 + i % 16, column = i / 16, see = top_row + r, end = min(p.kv_len, see + p.hi + 1);
+                    float sum = 0;
+#pragma unroll 1
+                    for (int j = max(0, see + p.lo); j < end; j++) {
+                        const float x = widen<T>(value[j * p.v.row + column]);
+                        if (!finite(x)) sum += x;
+                    }
+                    uint16_t *to = staged(r, column);
+                    if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
+                }
+            }
+            async_fence(); // the copy sees O
+            meet();        // all have written theirs
+            if (p.v_dim % 8 != 0) { // copies out write chunks of 16 bytes whole
+                uint16_t *to = row_of(p.o, block.batch, block.head, top_row);
+#pragma unroll 1
+                for (int r = warp; r < min(64, p.q_len - top_row); r += 4)
+#pragma unroll 1
+                    for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
+                meet(); // all have read
+            } else if (leads()) {
+                each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, block.head, block.batch, q_tile + i * S::q_panel); });
+                store_commit();
+            }
+            each<2>([&](int r) {
+                const int i = row() + 8 * r;
+                if (!p.lse.data || lane % 4 != 0 || i >= p.q_len) return;
+                ((float *)p.lse.data)[block.batch * p.lse.batch + block.head * p.lse.head + i * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
+            });
+        }
+        break;
+    }
+    if (leads()) store_wait(); // shared memory must outlive the copies
+}
+
+#define KERNEL(name, blocks, ...)                                                                                                   \
+    using name##_shape = Shape<__VA_ARGS__>;                                                                                        \
+    extern "C" __device__ Plan name##_plan = {name##_shape::threads, name##_shape::shared, name##_shape::rows, name##_shape::keys}; \
+    extern "C" __global__ void __launch_bounds__(name##_shape::threads, blocks) name(const __grid_constant__ MapParams x) {         \
+        forward<name##_shape>(x);                                                                                                   \
+    }
+#define INSTANCES(type, T)                                    \
+    KERNEL(fwd_sm90_short_##type##_d64, 2, T, 64, 2, 64, 4, true)   \
+    KERNEL(fwd_sm90_short_##type##_d128, 2, T, 128, 2, 64, 2, false)
+INSTANCES(bf16, BF16)
+INSTANCES(f16, F16)
