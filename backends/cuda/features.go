@@ -52,15 +52,11 @@ func shapedPart(p *flashkit.Problem) partID {
 		return partFeatures
 	case p.Score.Softcap == 0:
 		return partALiBi
-	case p.Score.ALiBi || p.DType == flashkit.BFloat16 && p.Score.Softcap > mostBounded:
+	case p.Score.ALiBi:
 		return partShaped
 	}
 	return partSoftcap
 }
-
-// mostBounded is the most softcap whose weights, 2 to the power of -1.5 to 0.5 times its log2(e), bfloat16 holds
-// without a maximum taken off.
-const mostBounded = 50
 
 // setFeatures describes what a call has beyond dense attention in a band, and keeps what its
 // sequences say for copyInts.

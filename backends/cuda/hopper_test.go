@@ -78,7 +78,7 @@ func TestHopperLaunches(t *testing.T) {
 func TestHopperFeatureLaunches(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string]string{
-		"bf16-sink": "layout_bf16", "bf16-ragged": "layout_bf16", "bf16-softcap50": "softcap_bf16", "bf16-softcap51-sink": "shaped_bf16",
+		"bf16-sink": "layout_bf16", "bf16-ragged": "layout_bf16", "bf16-softcap50": "softcap_bf16", "bf16-softcap51-sink": "softcap_bf16",
 		"f16-softcap51": "softcap_f16", "bf16-alibi-sink": "alibi_bf16", "bf16-softcap30-alibi": "shaped_bf16", "f16-scale0.0000000000000000001-alibi": "f16",
 		"bf16-bias": "bias_bf16", "bf16-mask-ragged": "mask_bf16", "f16-dropout0.1": "dropout_f16", "bf16-alibi-bias": "bf16",
 	} {

@@ -47,11 +47,11 @@
 //
 // Instances for features: the block is FeatureParams, of which MapParams is the beginning; p.turn
 // is not null where sequences or rows differ in what they see. Every tile of V under a mask counts as cut. O of packed rows leaves by elements where
-// a box would reach into the next sequence. Dropout, up to 128 columns, has one warpgroup more, which draws what is dropped
-// a few tiles ahead. A softcap of bfloat16 needs no maximum: half of the cap comes off scores that are bounded by it. Maps of packed tensors have batch 1, those of pools of pages are
+// a box would reach into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
 #include "fwd_sm90.cuh"
+#include "score_tiles.cuh"
 
 struct MapParams {
     TensorMap q, k, v, o;
@@ -63,25 +63,21 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     using T = Type;
     static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
     static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, drops = kind_ == Kind::dropout; // that alone
-    static constexpr bool draws = drops && dim_ < 256; // by a warpgroup of its own, where there are registers for it
-    static constexpr bool bounded = caps && is_bf16<T>; // the largest score is known before
     static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K, of V and O; of a tile
     static constexpr int groups = groups_;     // warpgroups that compute
     static constexpr int q_stages = q_stages_; // of Q
     static constexpr int stages = stages_;     // of K and of V
     static constexpr bool keep_q = keep_q_;    // in registers
-    static constexpr int rows = 64 * groups, threads = 128 * (groups + 1 + draws);
+    static constexpr int rows = 64 * groups, threads = 128 * (groups + 1);
     static constexpr int panels = dim / 64, v_panels = v_dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
     static constexpr int q_bytes = panels * q_panel, k_bytes = panels * panel, v_bytes = v_panels * panel;
     static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
     static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), barriers_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
-    static constexpr int draw_stages = 4, sides = masks ? 2 : biases, barriers = 2 * q_stages + 5 * stages + (draws ? 2 * draw_stages : 2 * sides * groups); // stages of what dropout drops, and of a mask or a bias
-    static constexpr int side_at = (barriers_at + 8 * barriers + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : 0;   // of a warp: a tile of a bias or a mask
-    static constexpr int draw_bytes = rows * (draw_stages * keys / 8 + 8); // bits, and numbers of rows
-    static constexpr int shared = 1024 + (sides ? side_at + sides * 4 * groups * side_bytes : draws ? side_at + draw_bytes : barriers_at + 8 * barriers); // 1024 to align
-    static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32, draw_registers = 56;
-    static constexpr int compute_registers = reads || split ? 224 : draws ? 208 : groups == 2 ? 232 : 160;
+    static constexpr int side_at = (barriers_at + 8 * (2 * q_stages + 5 * stages) + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : 0; // of a warp: a tile of a bias or a mask
+    static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * (2 * q_stages + 5 * stages)); // 1024 to align
+    static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
+    static constexpr int compute_registers = reads || split ? 224 : groups == 2 ? 232 : 160;
 };
 
 // The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
@@ -94,7 +90,7 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t q(int i) const { return at + i * S::q_bytes; } // [panels][rows][64]
     __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::k_bytes; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::v_bytes; } // [v_panels][keys][64]
-    __device__ __forceinline__ uint32_t side(int group, int i) const { return at + S::side_at + (i * S::groups + group) * 4 * S::side_bytes; } // [64][keys]
+    __device__ __forceinline__ uint32_t side(int warp) const { return at + S::side_at + warp * S::side_bytes; }
     __device__ __forceinline__ uint32_t q_full(int i) const { return at + S::barriers_at + 8 * i; }
     __device__ __forceinline__ uint32_t q_empty(int i) const { return q_full(S::q_stages + i); }
     __device__ __forceinline__ uint32_t k_full(int i) const { return q_full(2 * S::q_stages + i); }
@@ -102,12 +98,6 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_raw(int i) const { return k_full(4 * S::stages + i); }
-    __device__ __forceinline__ uint32_t drawn(int i) const { return k_full(5 * S::stages + i); }
-    __device__ __forceinline__ uint32_t undrawn(int i) const { return drawn(S::draw_stages + i); }
-    __device__ __forceinline__ uint32_t side_full(int group, int i) const { return k_full(5 * S::stages + 2 * (i * S::groups + group)); }
-    __device__ __forceinline__ uint32_t side_empty(int group, int i) const { return side_full(group, i) + 8; }
-    __device__ __forceinline__ uint32_t bits(int i) const { return at + S::side_at + i * S::rows * S::keys / 8; } // [rows][keys / 32]
-    __device__ __forceinline__ uint32_t row_numbers() const { return bits(S::draw_stages); }                          // [rows][2]
 };
 
 // The lane that fetches; with features its warp, whose lanes ask for pages side by side.
@@ -241,6 +231,46 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     }
 }
 
+// The three warps that look through the tiles of V that the band cuts.
+template <class S> __device__ __forceinline__ void look(const MapParams &a, Shared<S> sh) {
+    using T = typename S::T;
+    const int thread = threadIdx.x - 32;
+    Ring<S::q_stages> q(0);
+    Ring<S::q_stages + 1> place(0);
+    Ring<S::stages> v(0);
+    uint32_t raw = 0; // bit i: the parity of v_raw(i)
+    while (true) {
+        barrier_wait(sh.q_full(q.stage), q.parity);
+        volatile Work &w = sh.work(place.stage);
+        if (w.row0 < 0) break;
+#pragma unroll 1
+        for (int n = 0; n < w.count; n++, v.next()) {
+            if (!w.cut(n)) continue;
+            barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
+            raw ^= 1 << v.stage;
+            uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
+#pragma unroll 6
+            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without jumps: the products of values wait
+                const uint4 x = tile[i];
+                odd = {zero_times<T>(x.x, odd.x), zero_times<T>(x.y, odd.y), zero_times<T>(x.z, odd.z), zero_times<T>(x.w, odd.w)};
+            }
+            if (odd.x | odd.y | odd.z | odd.w) {
+                w.odd = 1;
+                for (int i = thread; i < S::v_bytes / 16; i += 96) {
+                    const uint4 x = tile[i];
+                    tile[i] = {clear_nonfinite<T>(x.x), clear_nonfinite<T>(x.y), clear_nonfinite<T>(x.z), clear_nonfinite<T>(x.w)};
+                }
+            }
+            async_fence();        // the products see the zeros
+            named_barrier(1, 96); // all threads are done
+            if (thread == 0) barrier_arrive(sh.v_full(v.stage));
+        }
+        __syncwarp(); // all lanes have read the work
+        if (thread % 32 == 0) barrier_arrive(sh.q_empty(q.stage));
+        q.next(), place.next();
+    }
+}
+
 // A warpgroup that computes.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     using T = typename S::T;
@@ -251,15 +281,13 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     const float own_unit = S::shapes && f.cap_in != 0 ? f.cap_out : p.scale_log2;
     const bool general = S::reads && (f.bias.data || f.slopes.data && own_unit < 1e-15f); // slopes over it may be infinite
     const float c = S::biases ? kLog2E : S::caps || general ? 1 : own_unit;
-    const Cap capped(f, S::bounded ? f.cap_out / 2 : 0);
+    const Cap capped(f);
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     // Where the lane's chunk of the warp's first 16x16 fragment lies in a stage of Q.
     const uint32_t fragment = group * 8192 + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
     Ring<S::q_stages> q(0);
     Ring<S::q_stages + 1> place(0);
     Ring<S::stages> k(0), v(0);
-    [[maybe_unused]] Ring<S::draw_stages> drawn(0);
-    [[maybe_unused]] Ring<S::sides ? S::sides : 1> side(0);
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     auto give = [&](auto &ring, uint32_t empty) {
         if (lane == 0) barrier_arrive(empty);
@@ -272,7 +300,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const int4 extent = w.extent();
         const int row0 = uniform(extent.x), rows_end = uniform(extent.y), count = uniform(extent.z), edges = uniform(extent.w);
         if (row0 < 0) break;
-        const int first = S::masks ? uniform(w.first) : w.first;
+        const int first = w.first;
         // Read where they are needed: registers are short.
         auto lo = [&] { if constexpr (S::features) return (int)sh.place(w).lo; else return p.lo; };
         auto hi = [&] { if constexpr (S::features) return (int)sh.place(w).hi; else return p.hi; };
@@ -287,7 +315,6 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
         float o[S::v_dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
-        if constexpr (S::bounded) each<2>([&](int r) { m[r] = capped.shift, top[r] = 0, down[r] = 1; });
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
@@ -326,17 +353,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 });
             });
         };
-        const int back = S::biases || S::tilts || S::shapes ? uniform(w.full_to + w.edges) : 0; // from edges on, n is tile back - n; where all are edges, they come in order
-        auto tile_at = [&](int n, bool edge) { return S::masks ? first - n : edge ? w.tile(n) : back - n; };
-        auto adjust = [&](bool edge, int n) {
-            const int tile = tile_at(n, edge);
+        auto ask = [&](int tile) { // for what a tile reads, in time
+            copy_tile<S::biases ? 2 : 1, S::keys>(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, w.batch, w.head, top_row + warp * 16, tile * S::keys, lane);
+        };
+        auto adjust = [&](int n) {
+            const int tile = w.tile(n);
             if constexpr (S::biases || S::masks) {
-                const uint32_t from = sh.side(group, side.stage) + warp * S::side_bytes;
-                barrier_wait(sh.side_full(group, side.stage), side.parity);
-                if constexpr (S::biases) add_staged<T, S::keys>(s, p.scale, from, lane);
-                else hide_staged<S::keys>(s, from, lane);
-                __syncwarp(); // all lanes have read
-                give(side, sh.side_empty(group, side.stage));
+                copy_wait<0>(), __syncwarp();
+                if constexpr (S::biases) add_staged<T, S::keys>(s, p.scale, sh.side(group * 4 + warp), lane);
+                else hide_staged<S::keys>(s, sh.side(group * 4 + warp), lane);
+                if (n + 1 < count) ask(w.tile(n + 1));
             } else if constexpr (S::caps) {
                 capped.apply(s);
             } else if constexpr (S::shapes || S::tilts) {
@@ -365,22 +391,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         };
         [[maybe_unused]] uint32_t gone[2]; // by dropout, of the lane's rows
         auto draw = [&](int n) {
-            if constexpr (S::drops && !S::draws) dropped_keys<S::keys>(gone, f, w.batch, w.head, row, w.tile(n) * S::keys, lane);
+            if constexpr (S::drops) dropped_keys<S::keys>(gone, f, w.batch, w.head, row, w.tile(n) * S::keys, lane);
         };
         auto drop = [&](int n) {
-            if constexpr (S::drops && !S::draws) drop_pairs<S::keys>(s, gone);
-            if constexpr (S::draws) {
-                barrier_wait(sh.drawn(drawn.stage), drawn.parity);
-                drop_drawn(s, sh.bits(drawn.stage) + (group * 64 + warp * 16) * 16, lane);
-                __syncwarp(); // all lanes have read
-                give(drawn, sh.undrawn(drawn.stage));
-            }
+            if constexpr (S::drops) drop_pairs<S::keys>(s, gone);
             if (!S::reads || !f.drop_below) return;
             const Flat<S::keys / 2> all{s};
             Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, w.tile(n) * S::keys + lane % 4 * 2);
         };
         auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
-            if constexpr (S::bounded) return;
             top[0] = top[1] = -inf;
             each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             if constexpr (S::shapes || S::tilts) top[0] += offset[0], top[1] += offset[1]; // each lane's own
@@ -395,7 +414,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         };
         auto exponentials = [&] { // P in place of s, and its sums in l
             float sum[2] = {};
-            each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(S::bounded ? s[i] : fmaf(s[i], c, -top[i % 4 / 2])); });
+            each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
         };
         auto round_weights = [&] { each<S::keys / 4>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); }); };
@@ -409,15 +428,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             draw(n);
             wgmma_wait<1>();
             give(k, sh.k_empty(k.stage));
-            if (changes) adjust(masked, n);
-            if (masked) mask(S::masks ? first - n : w.tile(n));
+            if (changes) adjust(n);
+            if (masked) mask(w.tile(n));
             maxima(masked || S::reads || S::biases || S::masks);
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
             exponentials();
             drop(n);
             round_weights();
-            if constexpr (!S::bounded) each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+            each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
         const int end = top_row < rows_end ? top_row + 64 + hi() : 0; // tiles of keys from here on go by
         int n = 0;
@@ -426,19 +445,18 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
             give(k, sh.k_empty(k.stage));
-            if constexpr (S::sides > 0) barrier_wait(sh.side_full(group, side.stage), side.parity), give(side, sh.side_empty(group, side.stage)); // V waits for it
             barrier_wait(sh.v_full(v.stage), v.parity);
             give(v, sh.v_empty(v.stage));
-            if constexpr (S::draws) barrier_wait(sh.drawn(drawn.stage), drawn.parity), give(drawn, sh.undrawn(drawn.stage));
         }
         n = uniform(n);
         if (n < count) {
+            if constexpr (S::biases || S::masks) ask(w.tile(n));
             scores();
             leave();
             draw(n);
             wgmma_wait<0>();
             give(k, sh.k_empty(k.stage));
-            if (changes) adjust(true, n);
+            if (changes) adjust(n);
             if (n < edges) mask(w.tile(n));
             maxima(true);
             exponentials();
@@ -553,11 +571,9 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
     const bool looks = S::features || banded(a.p); // there are cut tiles
     if (threadIdx.x == 0) {
-        for (int i = 0; i < S::q_stages; i++) barrier_init(sh.q_full(i), 1), barrier_init(sh.q_empty(i), S::groups + (looks ? 3 : 0) + (S::draws ? 4 : 0));
+        for (int i = 0; i < S::q_stages; i++) barrier_init(sh.q_full(i), 1), barrier_init(sh.q_empty(i), S::groups + (looks ? 3 : 0));
         for (int i = 0; i < S::stages; i++) barrier_init(sh.k_full(i), 1), barrier_init(sh.v_full(i), 1), barrier_init(sh.v_raw(i), 1);
         for (int i = 0; i < S::stages; i++) barrier_init(sh.k_empty(i), 4 * S::groups), barrier_init(sh.v_empty(i), 4 * S::groups);
-        for (int i = 0; i < S::sides * S::groups; i++) barrier_init(sh.side_full(i, 0), 32), barrier_init(sh.side_empty(i, 0), 4);
-        for (int i = 0; S::draws && i < S::draw_stages; i++) barrier_init(sh.drawn(i), 4), barrier_init(sh.undrawn(i), 4 * S::groups);
         barrier_fence();
     }
     __syncthreads(); // the barriers exist
@@ -565,9 +581,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     if (group == 0) {
         registers_shrink<S::fetch_registers>();
         if (threadIdx.x < (S::features ? 32 : 1)) fetch<S>(a, f, sh);
-        if (threadIdx.x >= 32 && looks) look<S>(a.p, f, sh);
-    } else if (S::draws && group > S::groups) {
-        if constexpr (S::draws) registers_shrink<S::draw_registers>(), draw<S>(f, sh);
+        if (threadIdx.x >= 32 && looks) look<S>(a, sh);
     } else {
         registers_grow<S::compute_registers>();
         compute<S>(a, f, sh, group - 1);

@@ -1,7 +1,9 @@
-// What fwd_sm90 knows of a tile of query rows; what its warps do that neither fetch nor compute; and what becomes of
-// a tile where a part of the keys is all that a block sees.
+// What fwd_sm90 knows of a tile of query rows, and what becomes of it where a part of the keys is all
+// that a block sees.
 #pragma once
-#include "score_tiles.cuh"
+#include "score.cuh"
+#include "sm90.cuh"
+#include "tile.cuh"
 
 // What an instance knows: no features; none, and p.splits parts of the keys; where sequences lie, and what a row
 // begins and ends with; softcap and ALiBi too; one of the others and those of layout; all.
@@ -58,105 +60,5 @@ template <class S> __device__ __forceinline__ void add_odd_part(const Params &p,
             }
         }
         if (sum != 0) p.part_o[(first + see) * S::part_dim + column] += sum;
-    }
-}
-
-template <class S> struct Shared; // the block's memory
-
-// What a warp that looks through V copies of a mask or a bias, for a warpgroup's rows.
-template <class S, bool any = (S::sides > 0)> struct Sides {
-    __device__ __forceinline__ void begin(const Params &, const Features &, Shared<S>, volatile Work &, int) {}
-    __device__ __forceinline__ void copy(Shared<S>, volatile Work &, int) {}
-};
-template <class S> struct Sides<S, true> {
-    Ring<S::sides> stage{1};
-    Chunks<S::biases ? 2 : 1, S::keys> from;
-    int group;
-    __device__ __forceinline__ void begin(const Params &p, const Features &f, Shared<S> sh, volatile Work &w, int mine) {
-        group = mine;
-        from.begin(S::biases ? f.bias : f.mask, p, w.batch, w.head, w.row0 + 64 * group);
-        copy(sh, w, 0);
-    }
-    __device__ __forceinline__ void copy(Shared<S> sh, volatile Work &w, int n) {
-        if (group >= S::groups || n >= w.count) return;
-        barrier_wait(sh.side_empty(group, stage.stage), stage.parity);
-        from.copy(sh.side(group, stage.stage), w.tile(n) * S::keys);
-        copy_arrive(sh.side_full(group, stage.stage));
-        stage.next();
-    }
-};
-
-// The three warps that look through the tiles of V that the band cuts, and copy what masks and biases say, each for a
-// warpgroup, a tile ahead.
-template <class S> __device__ __forceinline__ void look(const Params &p, const Features &f, Shared<S> sh) {
-    using T = typename S::T;
-    const int thread = threadIdx.x - 32;
-    Ring<S::q_stages> q(0);
-    Ring<S::q_stages + 1> place(0);
-    Ring<S::stages> v(0);
-    Sides<S> sides;
-    uint32_t raw = 0; // bit i: the parity of v_raw(i)
-    while (true) {
-        barrier_wait(sh.q_full(q.stage), q.parity);
-        volatile Work &w = sh.work(place.stage);
-        if (w.row0 < 0) break;
-        sides.begin(p, f, sh, w, thread / 32);
-#pragma unroll 1
-        for (int n = 0; n < w.count; n++, v.next()) {
-            sides.copy(sh, w, n + 1);
-            if (!w.cut(n)) continue;
-            barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
-            raw ^= 1 << v.stage;
-            uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
-#pragma unroll 6
-            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without jumps: the products of values wait
-                const uint4 x = tile[i];
-                odd = {zero_times<T>(x.x, odd.x), zero_times<T>(x.y, odd.y), zero_times<T>(x.z, odd.z), zero_times<T>(x.w, odd.w)};
-            }
-            if (odd.x | odd.y | odd.z | odd.w) {
-                w.odd = 1;
-                for (int i = thread; i < S::v_bytes / 16; i += 96) {
-                    const uint4 x = tile[i];
-                    tile[i] = {clear_nonfinite<T>(x.x), clear_nonfinite<T>(x.y), clear_nonfinite<T>(x.z), clear_nonfinite<T>(x.w)};
-                }
-            }
-            async_fence();        // the products see the zeros
-            named_barrier(1, 96); // all threads are done
-            if (thread == 0) barrier_arrive(sh.v_full(v.stage));
-        }
-        __syncwarp(); // all lanes have read the work
-        if (thread % 32 == 0) barrier_arrive(sh.q_empty(q.stage));
-        q.next(), place.next();
-    }
-}
-
-// The warpgroup that draws what dropout drops, a few tiles ahead.
-template <class S> __device__ __forceinline__ void draw(const Features &f, Shared<S> sh) {
-    static_assert(S::keys == Draw::keys);
-    constexpr int own = S::rows / 4; // rows of a warp
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const uint32_t numbers = sh.row_numbers() + warp * own * 8;
-    Ring<S::q_stages> q(0);
-    Ring<S::q_stages + 1> place(0);
-    Ring<S::draw_stages> stage(1);
-    while (true) {
-        barrier_wait(sh.q_full(q.stage), q.parity);
-        volatile Work &w = sh.work(place.stage);
-        const int row = w.row0 + warp * own, count = w.count;
-        if (w.row0 < 0) break;
-        const Draw x(f, w.batch, w.head);
-        for (int i = lane; i < own; i += 32) x.begin_row(numbers + 8 * i, row + i + f.first_row);
-        __syncwarp(); // the numbers are written
-#pragma unroll 1
-        for (int n = 0; n < count; n++, stage.next()) {
-            const int key = w.tile(n) * S::keys + f.first_key;
-            barrier_wait(sh.undrawn(stage.stage), stage.parity);
-            x.tile<own>(sh.bits(stage.stage) + warp * own * 16, numbers, key, lane);
-            __syncwarp(); // all lanes have written
-            if (lane == 0) barrier_arrive(sh.drawn(stage.stage));
-        }
-        __syncwarp(); // all lanes have read the work and the numbers
-        if (lane == 0) barrier_arrive(sh.q_empty(q.stage));
-        q.next(), place.next();
     }
 }

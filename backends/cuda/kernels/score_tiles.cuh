@@ -22,11 +22,11 @@ template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
     each<n>([&](int i) { s[i] = tiny_tanh(s[i]); });
 }
 
-// Forward: what makes scores in units of log2 less `shift` of dot products under a softcap. A polynomial is enough for the
+// Forward: what makes scores in units of log2 of dot products under a softcap. A polynomial is enough for the
 // tiles of a warp whose scores are all small.
 struct Cap {
-    float in, out, shift, near, mid, a, b, c; // below near and mid polynomials are right; that of near
-    __device__ __forceinline__ Cap(const Features &f, float shift) : in(f.cap_in), out(f.cap_out), shift(shift) {
+    float in, out, near, mid, a, b, c; // below near and mid polynomials are right; that of near
+    __device__ __forceinline__ Cap(const Features &f) : in(f.cap_in), out(f.cap_out) {
         const bool usual = in > 1e-6f && in < 1e4f; // its powers are numbers
         near = usual ? fminf(0.25f / in, 1e18f) : -1, mid = usual ? fminf(0.6f / in, 1e18f) : -1;
         a = in * out, b = -0.33324607f * a * in * in, c = 0.12877114f * a * in * in * in * in;
@@ -38,42 +38,33 @@ struct Cap {
         if (__all_sync(~0u, all < near)) { // a NaN stays one either way
             each<n>([&](int i) {
                 const float y = s[i] * s[i];
-                s[i] = fmaf(s[i], fmaf(fmaf(c, y, b), y, a), -shift);
+                s[i] *= fmaf(fmaf(c, y, b), y, a);
             });
         } else if (__all_sync(~0u, all < mid)) {
-            each<n>([&](int i) { s[i] = fmaf(small_tanh(s[i] * in), out, -shift); });
+            each<n>([&](int i) { s[i] = small_tanh(s[i] * in) * out; });
         } else {
             float slope;
-            each<n>([&](int i) { s[i] = fmaf(tanh_of(s[i] * in, slope), out, -shift); });
+            each<n>([&](int i) { s[i] = tanh_of(s[i] * in, slope) * out; });
         }
     }
 };
 
-// Forward: where a lane finds its chunks of what elements of a size say of a warpgroup's 64 rows and the keys of a tile.
-template <int size, int keys> struct Chunks {
-    static constexpr int pitch = size * keys, chunks = pitch / 16, apart = 32 / chunks; // rows from one chunk to the next
-    const char *at; // of key 0
-    int64_t step;
-    int end, rows; // bytes of a row from the lane's on, rows from its first on
-    __device__ __forceinline__ void begin(const View &x, const Params &p, int b, int h, int row) {
-        const int lane = threadIdx.x % 32, own = row + lane / chunks, c = 16 * (lane % chunks);
-        at = (const char *)x.data + (b * x.batch + h * x.head + min(own, p.q_len - 1) * x.row) * size + c;
-        step = x.row * (size * apart), end = p.kv_len * size - c, rows = p.q_len - own;
-    }
-    // Starts to copy them to where load_matrix finds them in different banks.
-    __device__ __forceinline__ void copy(uint32_t to, int key) const {
-        const int lane = threadIdx.x % 32, bytes = max(0, min(16, end - key * size));
-        const char *from = at + key * size;
-        to += lane / chunks * pitch;
-#pragma unroll 4
-        for (int i = 0; i < 64 / apart; i++, from += step, to += apart * pitch) {
-            const int there = i * apart < rows ? bytes : 0, r = i * apart + lane / chunks;
-            copy_async16(to + ((lane % chunks ^ swizzle<pitch>(r)) << 4), there ? from : at, there);
-        }
-    }
-};
-// Arrives at a barrier when what the thread has copied is there.
-__device__ __forceinline__ void copy_arrive(uint32_t b) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(b) : "memory"); }
+// Forward: starts to copy what 16 rows from `row` on have from their byte `from` on, as chunks that load_matrix
+// finds in different banks, when the warp has read those before.
+template <int pitch> __device__ __forceinline__ void copy_rows_of(uint32_t to, const char *data, int64_t step, int row, int rows, int from, int end, int lane) {
+    constexpr int chunks = pitch / 16;
+    const int c = lane % chunks, bytes = max(0, min(16, end - from - 16 * c));
+    __syncwarp(); // all lanes have read
+    each<chunks / 2>([&](int i) {
+        const int r = i * (32 / chunks) + lane / chunks;
+        copy_async16(to + r * pitch + ((c ^ swizzle<pitch>(r)) << 4), bytes ? data + min(row + r, rows - 1) * step + from + 16 * c : data, bytes);
+    });
+    copy_commit();
+}
+
+template <int size, int keys> __device__ __forceinline__ void copy_tile(uint32_t to, const View &x, const Params &p, int b, int h, int row, int key, int lane) {
+    copy_rows_of<size * keys>(to, (const char *)x.data + (b * x.batch + h * x.head) * size, x.row * size, row, p.q_len, key * size, p.kv_len * size, lane);
+}
 
 // Scales scores and adds the bias of those rows.
 template <class T, int keys> __device__ __forceinline__ void add_staged(float (&s)[keys / 2], float scale, uint32_t from, int lane) {
@@ -93,23 +84,13 @@ __device__ __forceinline__ void ones(uint32_t (&y)[4]) {
 // Makes the scores -inf that the mask of those rows hides.
 template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys / 2], uint32_t from, int lane) {
     const uint32_t own = from + place<keys>(lane, false);
-    uint32_t bits[2] = {}, odd = 0; // of a row: byte b, bit c: key 16 c + 4 t + b
+    uint32_t bits[2] = {}; // of a row: byte b, bit c: key 16 c + 4 t + b
     each<keys / 32>([&](int i) {
         uint32_t y[4];
         load_matrix(y, at<keys>(own, 0, 2 * i));
-        odd |= y[0] | y[1] | y[2] | y[3];
+        ones(y);
         bits[0] += (y[0] << 2 * i) + (y[2] << (2 * i + 1)), bits[1] += (y[1] << 2 * i) + (y[3] << (2 * i + 1));
     });
-    if (odd & 0xfefefefe) { // not all bytes are 0 or 1
-        bits[0] = bits[1] = 0;
-#pragma unroll 1
-        for (int i = 0; i < keys / 32; i++) {
-            uint32_t y[4];
-            load_matrix(y, at<keys>(own, 0, 2 * i));
-            ones(y);
-            bits[0] += (y[0] << 2 * i) + (y[2] << (2 * i + 1)), bits[1] += (y[1] << 2 * i) + (y[3] << (2 * i + 1));
-        }
-    }
     each<2>([&](int r) { // from the lanes that have them
         const int source = lane & 28 | lane % 4 / 2;
         const uint32_t x = __shfl_sync(~0u, bits[r], source), y = __shfl_sync(~0u, bits[r], source + 2), shown = __byte_perm(x, y, lane & 1 ? 0x7632 : 0x5410);
@@ -141,66 +122,12 @@ template <int keys> __device__ __forceinline__ void dropped_keys(uint32_t (&gone
     const uint32_t got = __shfl_xor_sync(~0u, odd ? first : last, 1);
     gone[0] = ~(odd ? got : first), gone[1] = ~(odd ? last : got);
 }
-// Forward: which weights dropout drops, drawn for a warp's rows and the keys of a tile by other warps. Philox's first rounds
-// mix the number of a row and that of four keys late: what follows from one of them alone is computed once.
-struct Draw {
-    static constexpr uint32_t kRow = 0xD2511F53, kKey = 0xCD9E8D57, kStep0 = 0x9E3779B9, kStep1 = 0xBB67AE85;
-    uint32_t k0, k1, batch, below;
-    uint64_t head;
-    __device__ __forceinline__ Draw(const Features &f, int b, int h) : k0(f.seed[0]), k1(f.seed[1]), batch(b + f.first_batch), below(f.drop_below), head((uint64_t)kKey * (uint32_t)(h + f.first_head)) {}
-    // What follows from a row, in shared memory.
-    __device__ __forceinline__ void begin_row(uint32_t to, int row) const {
-        const uint64_t a = (uint64_t)kRow * ((uint32_t)(head >> 32) ^ row ^ k0);
-        asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(to), "r"((uint32_t)(a >> 32)), "r"((uint32_t)a) : "memory");
-    }
-    // Bits of rows to shared memory, [rows][4 words]: word j has those of the keys 8 i + j, then of 8 i + 4 + j.
-    static constexpr int keys = 128, together = 8; // of a tile; rows whose chains of products are under way
-    template <int rows> __device__ __forceinline__ void tile(uint32_t to, uint32_t numbers, int key, int lane) const {
-        const int block = key / 4 + lane % 16 * 2 + lane / 16;
-        const uint64_t a1 = (uint64_t)kRow * (uint32_t)block, b2 = (uint64_t)kKey * ((uint32_t)(a1 >> 32) ^ batch ^ k1);
-        const uint64_t a3 = (uint64_t)kRow * ((uint32_t)(b2 >> 32) ^ (uint32_t)head ^ (k0 + kStep0));
-        const uint32_t z2 = (uint32_t)a1 ^ (k1 + kStep1), x3 = (uint32_t)b2 ^ (k0 + 2 * kStep0), z3 = (uint32_t)(a3 >> 32) ^ (k1 + 2 * kStep1), y3 = k0 + 3 * kStep0, w3 = (uint32_t)a3 ^ (k1 + 3 * kStep1);
-#pragma unroll 1
-        for (int r = 0; r < rows; r += together) {
-            uint4 c[together];
-            each<together>([&](int i) {
-                uint32_t x, y;
-                asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(x), "=r"(y) : "r"(numbers + (r + i) * 8));
-                const uint64_t b = (uint64_t)kKey * (x ^ z2);
-                c[i] = {(uint32_t)(b >> 32) ^ x3, (uint32_t)b ^ y3, z3 ^ y, w3};
-            });
-            uint32_t y = k0 + 4 * kStep0, w = k1 + 4 * kStep1; // y and w of a counter have the next key in them
-#pragma unroll 1
-            for (int round = 3; round < 10; round++, y = round == 9 ? 0 : y + kStep0, w = round == 9 ? 0 : w + kStep1) // unrolled, ptxas takes one row after the other
-                each<together>([&](int i) {
-                    const uint64_t a = (uint64_t)kRow * c[i].x, b = (uint64_t)kKey * c[i].z;
-                    c[i] = {(uint32_t)(b >> 32) ^ c[i].y, (uint32_t)b ^ y, (uint32_t)(a >> 32) ^ c[i].w, (uint32_t)a ^ w};
-                });
-            each<together>([&](int i) {
-                const uint32_t x = __ballot_sync(~0u, c[i].x < below), y = __ballot_sync(~0u, c[i].y < below), z = __ballot_sync(~0u, c[i].z < below), w = __ballot_sync(~0u, c[i].w < below);
-                if (lane == 0) asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to + (r + i) * 16), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
-            });
-        }
-    }
-};
-
 template <int keys> __device__ __forceinline__ void drop_pairs(float (&s)[keys / 2], const uint32_t (&gone)[2]) {
     each<keys / 2>([&](int i) {
         constexpr int blocks = keys / 8;
         float &x = s[i % blocks * 4 + i / (2 * blocks) * 2 + i / blocks % 2];
         x = gone[i / (2 * blocks)] & 1u << (i / blocks % 2 * 16 + i % blocks) ? 0 : x;
     });
-}
-
-// Makes zeros of the weights of the lane's rows that dropout drops.
-__device__ __forceinline__ void drop_drawn(float (&s)[Draw::keys / 2], uint32_t from, int lane) {
-    uint32_t gone[2]; // bit 16 i + j of a row is that of its key 8 j + i
-    each<2>([&](int r) {
-        uint32_t x, y;
-        asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(x), "=r"(y) : "r"(from + (lane / 4 + 8 * r) * 16 + lane % 2 * 8));
-        gone[r] = __byte_perm(x, y, lane & 2 ? 0x7632 : 0x5410);
-    });
-    drop_pairs<Draw::keys>(s, gone);
 }
 
 // Backward: starts to copy so many rows of a bias of 16 bits for a warp's 16 keys, when it has read those before.
