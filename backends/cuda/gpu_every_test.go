@@ -37,18 +37,6 @@ func TestEveryInstance(t *testing.T) {
 	})
 }
 
-// inParts returns a problem like p that a stem cuts into parts of the keys, or of the heads of a
-// group, if it does.
-func inParts(s *stem, p flashkit.Problem) flashkit.Problem {
-	switch {
-	case s.rows > 0 || s.hopper && s.pass == flashkit.PassForward:
-		p.KVLen = 2600
-	case s.hopper:
-		p.QLen, p.Heads = 150, 8
-	}
-	return p
-}
-
 // Every instance with features loads and launches, on lengths and pages too.
 func TestEveryFeaturedInstance(t *testing.T) {
 	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {

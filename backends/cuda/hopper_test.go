@@ -135,6 +135,18 @@ func TestPlanBackward(t *testing.T) {
 	require.Equal(t, []string{"bwd_sm90_delta_f16", "bwd_sm90_parts_f16_d64", "bwd_sm90_finish_f16", "bwd_sm90_sums_f16"}, f.names())
 }
 
+// inParts returns a problem like p that a stem cuts into parts of the keys, or of the heads of a
+// group, if it does.
+func inParts(s *stem, p flashkit.Problem) flashkit.Problem {
+	switch {
+	case s.rows > 0 || s.hopper && s.pass == flashkit.PassForward:
+		p.KVLen = 2600
+	case s.hopper:
+		p.QLen, p.Heads = 150, 8
+	}
+	return p
+}
+
 // The problems of TestEveryInstance take every instance of parts.
 func TestPartsOfEveryInstance(t *testing.T) {
 	b, _ := openFake(t)
