@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"slices"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
@@ -113,7 +114,8 @@ func ExampleOrigin() {
 		for j := range keys {
 			args.V.Float32s()[j*keys+j] = 2 // each key's weight has a column of its own
 		}
-		k := simd.New().Kernels()[0]
+		kernels := simd.New().Kernels()
+		k := kernels[slices.IndexFunc(kernels, func(k flashkit.Kernel) bool { return k.Name == "simd/fwd_generic" })]
 		if err := k.Compute(context.Background(), p, args); err != nil {
 			log.Fatal(err)
 		}
