@@ -88,6 +88,15 @@ func (g *generator) gradientPairs() {
 		VMOVDQU32(y, Mem{Base: rows})
 		ADDQ(step, rows)
 	}
+	g.storeRowPairs(w, dst, x, ds, permutation, y)
+	g.nextPair(s, dp, dst, ds, masks, lse, delta)
+	DECQ(pairs)
+	JNZ(LabelRef("pair"))
+	g.done()
+}
+
+// storeRowPairs stores the pairs of two rows of w and of x.
+func (g *generator) storeRowPairs(w [2][]VecPhysical, dst GPVirtual, x [2][]VecPhysical, ds GPVirtual, permutation, y VecPhysical) {
 	for v := range vectors {
 		for _, z := range []struct {
 			from [2][]VecPhysical
@@ -98,10 +107,6 @@ func (g *generator) gradientPairs() {
 			VMOVDQU32(y, g.part(Mem{Base: z.to}, v))
 		}
 	}
-	g.nextPair(s, dp, dst, ds, masks, lse, delta)
-	DECQ(pairs)
-	JNZ(LabelRef("pair"))
-	g.done()
 }
 
 // rowGradient emits vector v of row i of two: w = e^(s*by - lse) and x = w*(dp -
@@ -181,16 +186,7 @@ func (g *gradientShape) twoRows(dst, ds, rows, step GPVirtual, kept, uncap bool)
 		VMOVDQU32(y, Mem{Base: rows})
 		ADDQ(step, rows)
 	}
-	for v := range vectors {
-		for _, z := range []struct {
-			from [2][]VecPhysical
-			to   GPVirtual
-		}{{w, dst}, {x, ds}} {
-			VCVTNE2PS2BF16(z.from[0][v], z.from[1][v], y)
-			VPERMW(y, g.permutation, y)
-			VMOVDQU32(y, g.part(Mem{Base: z.to}, v))
-		}
-	}
+	g.storeRowPairs(w, dst, x, ds, g.permutation, y)
 }
 
 // rowOf is rowGradient with features.

@@ -31,12 +31,7 @@ func (g *generator) dropWeights() {
 	Label("group")
 	x.keyWords(group)
 	for v := range vectors {
-		rows := []counter{counter(r[0:4]), counter(r[4:8])} // the even ones and the odd ones
-		for i, c := range rows {
-			product, high := products(2*v+i, c)
-			x.rowRounds(product, high, c)
-		}
-		x.rest(rows)
+		rows := x.evenAndOdd(v, products, r)
 		for w, words := range rows[0] {
 			x.odds(rows[1][w], words)
 			skip := fmt.Sprintf("skip%d", 4*v+w)
@@ -75,12 +70,7 @@ func (g *generator) dropPairs() {
 	Label("group")
 	x.keyWords(group)
 	for v := range vectors {
-		rows := []counter{counter(r[0:4]), counter(r[4:8])} // the even ones and the odd ones
-		for i, c := range rows {
-			product, high := products(2*v+i, c)
-			x.rowRounds(product, high, c)
-		}
-		x.rest(rows)
+		rows := x.evenAndOdd(v, products, r)
 		for w, words := range rows[0] {
 			const isBelow = 1
 			pair := g.part(Mem{Base: p, Disp: w / 2 * g.rowBytes}, v)
@@ -188,6 +178,17 @@ func (x *philox) keyWords(group GPVirtual) {
 	x.set(wordC2Third, hi)
 	XORL(x.at(wordK1+3), p.As32())
 	x.set(wordC2Fourth, p)
+}
+
+// evenAndOdd emits the words of vector v of rows: those of the even ones and those of the odd ones.
+func (x *philox) evenAndOdd(v int, products func(i int, c counter) (product, high VecPhysical), r []VecPhysical) []counter {
+	rows := []counter{counter(r[0:4]), counter(r[4:8])}
+	for i, c := range rows {
+		product, high := products(2*v+i, c)
+		x.rowRounds(product, high, c)
+	}
+	x.rest(rows)
+	return rows
 }
 
 // rowRounds emits rounds 2 to 4 of some rows: what is left of them.
