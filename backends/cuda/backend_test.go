@@ -79,7 +79,7 @@ func TestDevices(t *testing.T) {
 	for i, d := range list {
 		require.Equal(t, i, d.Ordinal)
 		require.Equal(t, "Fake GPU", d.Name)
-		require.Equal(t, 80<<30, d.Memory)
+		require.Equal(t, fakeMemory, d.Memory)
 		require.Equal(t, 13000, d.Driver)
 		require.Contains(t, d.Reason, "sm_70")
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -174,14 +175,15 @@ func TestUnavailableDevice(t *testing.T) {
 }
 
 func TestListDevices(t *testing.T) {
+	const memory = min(140<<30, math.MaxInt) // 2 GiB where an int has 32 bits
 	lines := listDevices([]cuda.Device{
-		{Ordinal: 0, Name: "NVIDIA H200", Major: 9, SMs: 132, Memory: 140 << 30},
-		{Ordinal: 1, Name: "Old", Major: 6, Minor: 1, Memory: 8 << 30, Reason: "architecture below sm_70"},
+		{Ordinal: 0, Name: "NVIDIA H200", Major: 9, SMs: 132, Memory: memory},
+		{Ordinal: 1, Name: "Old", Major: 6, Minor: 1, Memory: 1 << 30, Reason: "architecture below sm_70"},
 	})
 	text := string(printed(lines, true))
 	require.Contains(t, text, "GPU 0    NVIDIA H200, 140.0 GiB, compute capability 9.0, 132 multiprocessors\n")
 	require.Contains(t, text, "GPU 1    architecture below sm_70\n")
-	require.Equal(t, &gpu{0, "NVIDIA H200", 140 << 30, "9.0", 132}, lines[0].Device)
+	require.Equal(t, &gpu{0, "NVIDIA H200", memory, "9.0", 132}, lines[0].Device)
 	require.True(t, lines[0].Available)
 	require.False(t, lines[1].Available)
 }

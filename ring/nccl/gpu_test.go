@@ -2,6 +2,7 @@ package nccl_test
 
 import (
 	"errors"
+	"math"
 	"os"
 	"testing"
 	"time"
@@ -85,7 +86,7 @@ func TestGPUAbort(t *testing.T) {
 // exchange sends much to the other rank and receives as much, and calls a function meanwhile. The ranks
 // have exchanged little before.
 func exchange(t *testing.T, r *peer.Rank, meanwhile func()) error {
-	const bytes = 2 << 30 // milliseconds over the fastest link
+	const bytes = min(2<<30, math.MaxInt) // milliseconds over the fastest link
 	var x [2]*cuda.Buffer
 	for i := range x {
 		m, err := r.GPU().Alloc(bytes)
