@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,6 +74,22 @@ func TestLoadRefuses(t *testing.T) {
 	_, err = Load(t.Context(), build(t, "21706"))
 	require.ErrorIs(t, err, ErrMissing)
 	require.ErrorContains(t, err, "NCCL 2.17; must be 2.18 or later")
+}
+
+// An error names the library, whatever thread the goroutine is on when it asks for the text.
+func TestLoadNames(t *testing.T) {
+	var done sync.WaitGroup
+	for range 64 {
+		done.Go(func() {
+			for range 200 {
+				if _, err := Load(t.Context(), "/nowhere/libnccl.so.2"); err == nil || !strings.Contains(err.Error(), "/nowhere/libnccl.so.2") {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	done.Wait()
 }
 
 // The library itself, where there is one: as far as it goes without a GPU.
