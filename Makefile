@@ -18,7 +18,7 @@ MPI         := mpich==5.0.2
 NCCL        := nvidia-nccl-cu13==2.32.3
 NVCC        := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
 
-PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 js/wasm
+PLATFORMS := linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64 js/wasm
 VENV      := .venv
 
 .DEFAULT_GOAL := help

@@ -19,6 +19,7 @@ type ProblemError struct {
 	Reason string // what is wrong with it
 }
 
+// Error returns the field, its value and the reason in one line.
 func (e *ProblemError) Error() string {
 	return fmt.Sprintf("flashkit: %s = %s: %s", e.Field, e.Value, e.Reason)
 }
@@ -35,6 +36,7 @@ type UnsupportedError struct {
 	Reason  string // what Fits said
 }
 
+// Error returns the kernel, the problem and the reason in one line.
 func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s: does not support %s: %s", e.Kernel, e.Problem, e.Reason)
 }

@@ -1,6 +1,7 @@
 package flashkit
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -139,6 +140,9 @@ func parseProblem(name string) (p Problem, err error) {
 		if !ok {
 			if d.optional {
 				continue
+			}
+			if d.key == "b" {
+				return p, errors.New("want b{number}, as in b1-h8-g2-n128-m512-d64-f32-causal")
 			}
 			return p, fmt.Errorf("want %s{number}", d.key)
 		}

@@ -2,6 +2,7 @@ package flashkit_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -153,7 +154,7 @@ func TestParseProblemRefusesInvalidProblems(t *testing.T) {
 		"b1-h2-g1-n3-m4-d64-f32-scalenan":                                       "Scale",
 		"b1-h2-g1-n3-m4-d64-f32-scale0.000000000000000000000000000000000000001": "Scale",
 		"b1-h2-g1-n3-m4-d64-f32-scale236000000000000000000000000000000000000":   "Scale",
-		"b1-h2-g1-n3-m4-d64-f32-shift2000000000000000000":                       "Band.shift",
+		fmt.Sprint("b1-h2-g1-n3-m4-d64-f32-shift", math.MaxInt/4):               "Band.shift",
 		"b1-h2-g1-n3-m4-d64-f32-softcapnan":                                     "Score.Softcap",
 		"b1-h2-g1-n3-m4-d64-f32-softcapinf":                                     "Score.Softcap",
 		"b1-h2-g1-n3-m4-d64-f32-softcap-3":                                      "problem name",

@@ -196,3 +196,22 @@ func ExampleDispatcher_Paired() {
 	fmt.Println(forward.Scores == backward.Scores, err)
 	// Output: true <nil>
 }
+
+// What a dispatcher has to choose from, what this machine lacks, and what a call ran.
+func ExampleDispatcher_WithObserver() {
+	all := dispatch.New(simd.New())
+	defer all.Close()
+	fmt.Println(all.Choices()[:2], len(all.Missing()))
+	d, err := all.With("simd/fwd_generic")
+	if err != nil {
+		log.Fatal(err)
+	}
+	d = d.WithObserver(func(r dispatch.Ran) { fmt.Println(r.Pass, r.Problem, r.Kernel, r.Took > 0, r.Err) })
+	p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 64, KVLen: 64, Dim: 8, VDim: 8}
+	if err := d.Forward(context.Background(), p, flashkit.NewArgs(p, flashkit.PassForward)); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// [auto simd] 0
+	// forward b1-h2-g1-n64-m64-d8-f32 simd/fwd_generic true <nil>
+}

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -103,7 +104,7 @@ func TestFeaturesAreARegimeOfTheirOwn(t *testing.T) {
 // The pages that a caller's pool claims to have are not those of a probe.
 func TestProbeOfHugePages(t *testing.T) {
 	d := New(taker{[]string{"fwd_x", "fwd_y"}})
-	for _, page := range []int{1 << 40, 1 << 60} {
+	for _, page := range []int{math.MaxInt>>23 + 1, math.MaxInt>>3 + 1} {
 		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: page, Dim: 1, VDim: 1, Ragged: true, Page: page}
 		one := func() flashkit.Tensor { return flashkit.F32([]float32{0}, 1, 1, 1, 1) }
 		none := flashkit.F32([]float32(nil), 0, 1, page, 1)

@@ -32,7 +32,7 @@ func hostileProblems() (list []flashkit.Problem) {
 	for _, zeros := range [][]int{{}, {batch}, {qLen}, {kvLen}, {batch, qLen}, {qLen, kvLen}, {batch, kvLen}, {batch, qLen, kvLen}} {
 		for i := range 6 {
 			for j := range 6 {
-				for _, size := range []int{1 << 20, 1 << 33, 1 << 50, 1<<60 + 1} {
+				for _, size := range []int{1 << 20, math.MaxInt>>30 + 1, math.MaxInt>>13 + 1, math.MaxInt>>3 + 2} {
 					p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1, DType: flashkit.DType(len(list) % 3)}
 					*dims(&p)[i], *dims(&p)[j] = size, size
 					for _, z := range zeros {

@@ -389,7 +389,7 @@ func TestAlike(t *testing.T) {
 	p.KVLen++
 	_, err := d.Pick(p, flashkit.PassForward)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	p.KVLen = math.MaxInt64 / 4 / 64 / p.KVHeads
+	p.KVLen = math.MaxInt / 4 / 64 / p.KVHeads
 	require.NoError(t, p.Validate())
 	_, err = d.Pick(p, flashkit.PassForward)
 	require.ErrorIs(t, err, errors.ErrUnsupported)

@@ -2,7 +2,6 @@ package nn
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -25,8 +24,8 @@ func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
 		name  string
 		value int
 	}{{"batch", batch}, {"heads", heads}, {"capacity", capacity}, {"dim", dim}} {
-		if d.value < 1 || d.value > math.MaxInt32/n {
-			return nil, problem("KVCache: "+d.name, d.value, "must be at least 1, and all elements at most %d", math.MaxInt32)
+		if d.value < 1 || d.value > maxElements/n {
+			return nil, problem("KVCache: "+d.name, d.value, "must be at least 1, and all elements at most %d", maxElements)
 		}
 		n *= d.value
 	}

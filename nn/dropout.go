@@ -49,7 +49,8 @@ func dropRows(w *rowWork, _, from, to int) {
 		x, y, at := w.x.Row(i), w.y.Row(i), i*w.x.Features
 		for j, v := range x {
 			if n := at + j; n%4 == 0 || j == 0 {
-				words = philox.Words([4]uint32{uint32(n / 4), uint32(n / 4 >> 32)}, key)
+				four := uint64(n / 4)
+				words = philox.Words([4]uint32{uint32(four), uint32(four >> 32)}, key)
 			}
 			y[j] = 0
 			if words[(at+j)%4] >= below {

@@ -168,15 +168,15 @@ func TestHostileNumbers(t *testing.T) {
 // Configurations that make no model are one error, and what is made refuses to run.
 func TestHostileConfigs(t *testing.T) {
 	for want, change := range map[string]func(c *nn.LanguageModelConfig){
-		"embedding.weight.Shape":         func(c *nn.LanguageModelConfig) { c.Vocabulary = 0 },
-		"embedding.weight.Shape = [4611": func(c *nn.LanguageModelConfig) { c.Vocabulary = 1 << 62 },
-		"positions.weight.Shape":         func(c *nn.LanguageModelConfig) { c.SequenceLen = -1 },
-		"TransformerConfig.Layers = 0":   func(c *nn.LanguageModelConfig) { c.Layers = 0 },
-		"AttentionConfig.Heads = 0":      func(c *nn.LanguageModelConfig) { c.Heads = 0 },
-		"DimHead = -1":                   func(c *nn.LanguageModelConfig) { c.DimHead = -1 },
-		"layers.0.linear1.weight.Shape":  func(c *nn.LanguageModelConfig) { c.Hidden = 0 },
-		"Dropout.P = 1.5":                func(c *nn.LanguageModelConfig) { c.Dropout = 1.5 },
-		"[11 -3]":                        func(c *nn.LanguageModelConfig) { c.Embedding = -3 },
+		"embedding.weight.Shape":                                     func(c *nn.LanguageModelConfig) { c.Vocabulary = 0 },
+		fmt.Sprintf("embedding.weight.Shape = [%d", math.MaxInt/2+1): func(c *nn.LanguageModelConfig) { c.Vocabulary = math.MaxInt/2 + 1 },
+		"positions.weight.Shape":                                     func(c *nn.LanguageModelConfig) { c.SequenceLen = -1 },
+		"TransformerConfig.Layers = 0":                               func(c *nn.LanguageModelConfig) { c.Layers = 0 },
+		"AttentionConfig.Heads = 0":                                  func(c *nn.LanguageModelConfig) { c.Heads = 0 },
+		"DimHead = -1":                                               func(c *nn.LanguageModelConfig) { c.DimHead = -1 },
+		"layers.0.linear1.weight.Shape":                              func(c *nn.LanguageModelConfig) { c.Hidden = 0 },
+		"Dropout.P = 1.5":                                            func(c *nn.LanguageModelConfig) { c.Dropout = 1.5 },
+		"[11 -3]":                                                    func(c *nn.LanguageModelConfig) { c.Embedding = -3 },
 	} {
 		c, i := tiny, nn.NewInit(1)
 		change(&c)

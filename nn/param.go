@@ -6,6 +6,9 @@ import (
 	"math/rand/v2"
 )
 
+// maxElements bounds parameters, caches and tables of rotations. Where an int has 32 bits their bytes must be one.
+const maxElements = min(math.MaxInt32, math.MaxInt/8)
+
 // A Param is a parameter of a layer: weights that are read by Forward, and their gradient,
 // which Backward adds to and an optimizer reads.
 type Param struct {
@@ -122,8 +125,8 @@ func (i *Init) fill(name string, shape []int, draw func(*rand.Rand) float64) *Pa
 	p := &Param{Name: i.prefix + name, Shape: shape}
 	n := 1
 	for d, k := range shape {
-		if k < 1 || n > math.MaxInt32/k {
-			i.Fail(problem(p.Name+".Shape", shape, "dimension %d must be at least 1, and the elements at most %d", d, math.MaxInt32))
+		if k < 1 || n > maxElements/k {
+			i.Fail(problem(p.Name+".Shape", shape, "dimension %d must be at least 1, and the elements at most %d", d, maxElements))
 			p.Shape = make([]int, len(shape))
 			return p
 		}

@@ -22,8 +22,8 @@ func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, err
 	switch {
 	case dim < 2 || dim%2 != 0:
 		return nil, problem("Rotary: dim", dim, "must be even and at least 2")
-	case positions < 1 || positions > math.MaxInt32/dim:
-		return nil, problem("Rotary: positions", positions, "must be at least 1, and times dim = %d at most %d", dim, math.MaxInt32)
+	case positions < 1 || positions > maxElements/dim:
+		return nil, problem("Rotary: positions", positions, "must be at least 1, and times dim = %d at most %d", dim, maxElements)
 	case !(base > 0) || math.IsInf(base, 1):
 		return nil, problem("Rotary: base", base, "must be above 0 and finite")
 	}

@@ -43,6 +43,31 @@ func ExampleEncodeBSHD() {
 	// F32 [1 3 2 4] bshd <nil>
 }
 
+// Tensors of a file that are no rows of attention: lengths, starts, 16-bit weights.
+func ExampleTensor_Int32s() {
+	lens := safetensors.FromInt32s("kv_lens", []int{2}, []int32{20, 3})
+	weights := safetensors.FromUint16s("weight", "BF16", []int{1, 3}, flashkit.ToBF16([]float32{1, -2, 0.5}))
+	fmt.Println(lens.Int32s())
+	fmt.Println(lens.Int64s())
+	bits, err := weights.Uint16s()
+	fmt.Printf("%#04x %v\n", bits, err)
+	// Output:
+	// [20 3] <nil>
+	// [20 3] <nil>
+	// [0x3f80 0xc000 0x3f00] <nil>
+}
+
+// A tensor with rows before heads has the same shape as any other, and other strides.
+func ExampleTensor_DecodeBSHD() {
+	x, err := safetensors.FromFloat32s("q", []int{1, 3, 2, 4}, make([]float32, 24)).DecodeBSHD() // 3 rows, 2 heads
+	if err != nil {
+		panic(err)
+	}
+	t, err := safetensors.Encode("q", x) // heads before rows
+	fmt.Println(x.Shape(), x.Strides(), t.Shape, err)
+	// Output: [1 2 3 4] [24 4 8 1] [1 2 3 4] <nil>
+}
+
 // exampleFile returns a file with q, k and v.
 func exampleFile() []byte {
 	var b bytes.Buffer

@@ -2,15 +2,26 @@
 
 package cuda
 
-import "github.com/ebitengine/purego"
+import (
+	"runtime"
+
+	"github.com/ebitengine/purego"
+)
 
 type library uintptr
 
 // openLibrary loads the library that the driver package installs. It stays
-// loaded: the driver does not survive being unloaded.
+// loaded: the driver does not survive being unloaded. The loader keeps the text of an
+// error for the thread that caused it.
 func openLibrary() (library, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	l, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW|purego.RTLD_LOCAL)
 	return library(l), err
 }
 
-func (l library) lookup(name string) (uintptr, error) { return purego.Dlsym(uintptr(l), name) }
+func (l library) lookup(name string) (uintptr, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return purego.Dlsym(uintptr(l), name)
+}

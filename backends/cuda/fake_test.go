@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"sync"
@@ -56,12 +58,18 @@ type fakeLaunch struct {
 	params                  params
 }
 
+// Where the fake's memory begins and how large it is, as far as an int of 32 bits goes.
+const (
+	fakeAddress = 1 << (bits.UintSize - 18)
+	fakeMemory  = min(80<<30, math.MaxInt)
+)
+
 func newFake() *fakeDriver {
 	f := &fakeDriver{
 		version: 13000, devices: 1,
 		attributes: map[Attribute]int{attrMajor: 9, attrSMs: 132, attrL2: 60 << 20, attrClockRate: 1980000, attrMemoryClock: 3201000,
 			attrMemoryBus: 6016, attrMemoryPools: 1, attrUnifiedAddressing: 1},
-		memory: map[Pointer][]byte{}, next: 1 << 46, pinned: map[unsafe.Pointer][]byte{},
+		memory: map[Pointer][]byte{}, next: fakeAddress, pinned: map[unsafe.Pointer][]byte{},
 		handles: map[uintptr]string{}, functions: map[Function]*fakeFunction{}, images: map[Module]*fakeImage{},
 		failures: map[string]error{},
 		busy:     map[StreamHandle][]chan struct{}{}, marks: map[EventHandle][]chan struct{}{},
@@ -71,7 +79,7 @@ func newFake() *fakeDriver {
 		DriverGetVersion: func() (int, error) { return f.version, f.call("cuDriverGetVersion") },
 		DeviceGetCount:   func() (int, error) { return f.devices, f.call("cuDeviceGetCount") },
 		DeviceGetName:    func(int) (string, error) { return "Fake GPU", nil },
-		DeviceTotalMem:   func(int) (int, error) { return 80 << 30, nil },
+		DeviceTotalMem:   func(int) (int, error) { return fakeMemory, nil },
 		DeviceAttribute:  func(_ int, a Attribute) (int, error) { return f.attributes[a], nil },
 		KeepFreed:        func(int) error { return f.call("cuMemPoolSetAttribute") },
 		DevicePrimaryCtxRetain: func(int) (Context, error) {

@@ -65,42 +65,33 @@ func (x *images) get(d *Driver, s stemID, part partID, p flashkit.Problem) (*fun
 	if f := slot.Load(); f != nil {
 		return f, nil
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if f := slot.Load(); f != nil {
-		return f, nil
-	}
-	f, err := x.load(d, s, symbolName(s, part, p.DType, dim))
-	if err == nil {
-		slot.Store(f)
-	}
-	return f, err
+	return x.once(slot, func() (*function, error) { return x.load(d, s, symbolName(s, part, p.DType, dim)) })
 }
 
 // getSum is get of a kernel of kernels/sums.cu.
 func (x *images) getSum(d *Driver, id sumID) (*function, error) {
-	if f := x.sum[id].Load(); f != nil { // before a name is made
+	if f := x.sum[id].Load(); f != nil {
 		return f, nil
 	}
-	return x.getOnce(d, &x.sum[id], &x.sums, "sums", sumName(id))
+	return x.once(&x.sum[id], func() (*function, error) { return x.loadFrom(d, &x.sums, "sums", sumName(id)) })
 }
 
 // getJoin is get of a kernel of kernels/join.cu.
 func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
-	return x.getOnce(d, &x.join[id], &x.joins, "join", joinNames[id])
-}
-
-// getOnce is get of a kernel of a file that is no stem's.
-func (x *images) getOnce(d *Driver, slot *atomic.Pointer[function], m *Module, file, name string) (*function, error) {
-	if f := slot.Load(); f != nil {
+	if f := x.join[id].Load(); f != nil {
 		return f, nil
 	}
+	return x.once(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
+}
+
+// once loads a kernel into its slot, unless another goroutine has done it.
+func (x *images) once(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if f := slot.Load(); f != nil {
 		return f, nil
 	}
-	f, err := x.loadFrom(d, m, file, name)
+	f, err := load()
 	if err == nil {
 		slot.Store(f)
 	}

@@ -19,52 +19,50 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// standIn has Options name a stand-in for NCCL over one for so many GPUs, and sees at the end that no
-// communicator is left.
-func standIn(t *testing.T, devices int) ([]*cuda.Backend, *peertest.StandIn, nccl.Options) {
+// standIn returns a stand-in for NCCL over one for so many GPUs, with the context that holds it, and sees at
+// the end that no communicator is left.
+func standIn(t *testing.T, devices int) ([]*cuda.Backend, *peertest.StandIn, context.Context) {
 	gpus, fakes := cuda.OpenFakes(t, devices)
 	s := &peertest.StandIn{Move: fakes.Move, Pend: fakes.Pend}
-	end := library.StandIn(t.Name(), s)
 	t.Cleanup(func() {
-		end()
 		_, err := s.Moved()
 		require.NoError(t, err)
 	})
-	return gpus, s, nccl.Options{Library: t.Name()}
+	return gpus, s, library.WithStandIn(t.Context(), s)
 }
 
 // The transport of package ring/nccl on a stand-in for NCCL and one for the GPUs.
 func TestNCCLOnFake(t *testing.T) {
-	gpus, s, o := standIn(t, 5)
+	gpus, s, ctx := standIn(t, 5)
 	n, seed := 8, peertest.Seed(t)
 	if !testing.Short() {
 		n = 60
 	}
-	peertest.Problems(t, peertest.NCCL(gpus, o), []int{1, 2, 3, 4, 5}, seed, n, true)
+	peertest.Problems(t, peertest.NCCL(ctx, gpus), []int{1, 2, 3, 4, 5}, seed, n, true)
 	moved, err := s.Moved()
 	require.NoError(t, err)
 	require.Positive(t, moved)
 }
 
 func TestNCCLFaultsOnFake(t *testing.T) {
-	gpus, s, o := standIn(t, 8)
-	peertest.Faults(t, peertest.NCCL(gpus, o), 8)
+	gpus, s, ctx := standIn(t, 8)
+	peertest.Faults(t, peertest.NCCL(ctx, gpus), 8)
 	if testing.Short() {
 		return
 	}
-	peertest.Faults(t, peertest.NCCL(gpus, o), 2)
+	peertest.Faults(t, peertest.NCCL(ctx, gpus), 2)
 	s.Remote = true // as over a network
-	peertest.Faults(t, peertest.NCCL(gpus, o), 8)
+	peertest.Faults(t, peertest.NCCL(ctx, gpus), 8)
 }
 
 // Processes that have nothing but NCCL: it gathers too. Who waits for a rank that hangs ends at the
 // deadline, and a new group is possible.
 func TestNCCLLaunchedOnFake(t *testing.T) {
-	gpus, s, o := standIn(t, 4)
-	_, err := nccl.OpenLaunched(t.Context(), ring.Launch{Size: 2}, gpus[0], o)
+	gpus, s, ctx := standIn(t, 4)
+	_, err := nccl.OpenLaunched(t.Context(), ring.Launch{Size: 2}, gpus[0], nccl.Options{})
 	require.ErrorContains(t, err, "NCCL_COMM_ID")
 	t.Setenv("NCCL_COMM_ID", "node0:29501")
-	_, err = nccl.OpenLaunched(t.Context(), ring.Launch{Rank: 2, Size: 2}, gpus[0], o)
+	_, err = nccl.OpenLaunched(t.Context(), ring.Launch{Rank: 2, Size: 2}, gpus[0], nccl.Options{})
 	require.ErrorContains(t, err, "launch")
 	s.SameID = true
 	n := 4
@@ -72,15 +70,15 @@ func TestNCCLLaunchedOnFake(t *testing.T) {
 		n = 20
 	}
 	seed := peertest.Seed(t)
-	peertest.Problems(t, peertest.Launched(gpus, o), []int{1, 2, 4}, seed, n, true)
-	peertest.Hangs(t, peertest.Launched(gpus, o), 3, 0)
-	peertest.Hangs(t, peertest.Launched(gpus, o), 3, 1)
-	peertest.Problems(t, peertest.Launched(gpus, o), []int{3}, seed, 1, true)
+	peertest.Problems(t, peertest.Launched(ctx, gpus), []int{1, 2, 4}, seed, n, true)
+	peertest.Hangs(t, peertest.Launched(ctx, gpus), 3, 0)
+	peertest.Hangs(t, peertest.Launched(ctx, gpus), 3, 1)
+	peertest.Problems(t, peertest.Launched(ctx, gpus), []int{3}, seed, 1, true)
 }
 
 // Tensors arrive as they were sent, however their rows lie at either end.
 func TestNCCLMoves(t *testing.T) {
-	gpus, s, o := standIn(t, 2)
+	gpus, s, ctx := standIn(t, 2)
 	const b, h, n, d = 2, 3, 5, 4
 	for _, heads := range []int{h, 80} { // 80 go as one message
 		size := b * heads * n * d
@@ -93,7 +91,7 @@ func TestNCCLMoves(t *testing.T) {
 			for to, others := range layouts {
 				before, err := s.Moved()
 				require.NoError(t, err)
-				for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+				for _, err := range peertest.Each(t, peertest.NCCL(ctx, gpus), 2, func(r *peer.Rank) error {
 					m, err := r.GPU().Alloc(2 * size * 4)
 					if err != nil {
 						return err
@@ -144,8 +142,8 @@ func TestNCCLMoves(t *testing.T) {
 
 // What a transport cannot send it refuses, on the rank that asks for it.
 func TestNCCLMisuse(t *testing.T) {
-	gpus, _, o := standIn(t, 2)
-	for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+	gpus, _, ctx := standIn(t, 2)
+	for _, err := range peertest.Each(t, peertest.NCCL(ctx, gpus), 2, func(r *peer.Rank) error {
 		if r.Rank() == 1 {
 			<-r.Group.(ring.Breaker).Broken()
 			return r.Gather(t.Context(), nil, nil)
@@ -155,7 +153,7 @@ func TestNCCLMisuse(t *testing.T) {
 	}) {
 		require.ErrorContains(t, err, "must lie on the rank's GPU")
 	}
-	for _, err := range peertest.Each(t, peertest.NCCL(gpus, o), 2, func(r *peer.Rank) error {
+	for _, err := range peertest.Each(t, peertest.NCCL(ctx, gpus), 2, func(r *peer.Rank) error {
 		if r.Rank() == 1 {
 			<-r.Group.(ring.Breaker).Broken()
 			return r.Gather(t.Context(), nil, nil)
@@ -166,16 +164,19 @@ func TestNCCLMisuse(t *testing.T) {
 	}
 }
 
-// openEach opens ranks, each with options of its own, and closes those that are open.
-func openEach(t *testing.T, gpus []*cuda.Backend, timeout time.Duration, o func(rank int) nccl.Options) []error {
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
-	defer cancel()
+// openEach opens ranks, each with a context and options of its own, and closes those that are open.
+func openEach(t *testing.T, gpus []*cuda.Backend, of func(rank int) (context.Context, nccl.Options)) []error {
 	control, err := ring.Local(len(gpus))
 	require.NoError(t, err)
 	ranks, errs := make([]*peer.Rank, len(gpus)), make([]error, len(gpus))
 	var done sync.WaitGroup
 	for i, gpu := range gpus {
-		done.Go(func() { ranks[i], errs[i] = nccl.Open(ctx, control[i], gpu, o(i)) })
+		done.Go(func() {
+			ctx, o := of(i)
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			ranks[i], errs[i] = nccl.Open(ctx, control[i], gpu, o)
+		})
 	}
 	done.Wait()
 	for _, r := range ranks {
@@ -189,15 +190,15 @@ func openEach(t *testing.T, gpus []*cuda.Backend, timeout time.Duration, o func(
 
 // What one rank lacks, all say.
 func TestNCCLOpens(t *testing.T) {
-	gpus, s, o := standIn(t, 3)
-	same := func(int) nccl.Options { return o }
-	require.NoError(t, errors.Join(openEach(t, gpus, time.Minute, same)...))
+	gpus, s, ctx := standIn(t, 3)
+	same := func(int) (context.Context, nccl.Options) { return ctx, nccl.Options{} }
+	require.NoError(t, errors.Join(openEach(t, gpus, same)...))
 
-	for r, err := range openEach(t, gpus, time.Minute, func(rank int) nccl.Options {
+	for r, err := range openEach(t, gpus, func(rank int) (context.Context, nccl.Options) {
 		if rank == 1 {
-			return nccl.Options{Library: "/nowhere/libnccl.so.2"}
+			return t.Context(), nccl.Options{Library: "/nowhere/libnccl.so.2"}
 		}
-		return o
+		return ctx, nccl.Options{}
 	}) {
 		if r == 1 {
 			require.ErrorIs(t, err, nccl.ErrNoNCCL)
@@ -217,7 +218,7 @@ func TestNCCLOpens(t *testing.T) {
 		return nil
 	}
 	begin := time.Now()
-	for _, err := range openEach(t, gpus, time.Minute, same) {
+	for _, err := range openEach(t, gpus, same) {
 		var e *ring.RankError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, 2, e.Rank)
@@ -225,30 +226,30 @@ func TestNCCLOpens(t *testing.T) {
 	}
 	require.Less(t, time.Since(begin), 2*time.Second)
 	s.FailInit = nil
-	require.NoError(t, errors.Join(openEach(t, gpus, time.Minute, same)...), "a new group is possible after all of that")
+	require.NoError(t, errors.Join(openEach(t, gpus, same)...), "a new group is possible after all of that")
 }
 
 // A rank that never comes to Open ends it at the deadline of the context.
 func TestNCCLOpensAlone(t *testing.T) {
-	gpus, _, o := standIn(t, 1)
+	gpus, _, ctx := standIn(t, 1)
 	control, err := ring.Local(2)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	_, err = nccl.Open(ctx, control[0], gpus[0], o)
+	_, err = nccl.Open(ctx, control[0], gpus[0], nccl.Options{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
 func TestNCCLRefuses(t *testing.T) {
-	gpus, _, o := standIn(t, 1)
+	gpus, _, ctx := standIn(t, 1)
 	control, err := ring.Local(1)
 	require.NoError(t, err)
-	many := o
-	many.Channels = 33
+	o := nccl.Options{}
+	many := nccl.Options{Channels: 33}
 	for want, open := range map[string]func() (*peer.Rank, error){
-		"control":  func() (*peer.Rank, error) { return nccl.Open(t.Context(), nil, gpus[0], o) },
-		"gpu":      func() (*peer.Rank, error) { return nccl.Open(t.Context(), control[0], nil, o) },
-		"Channels": func() (*peer.Rank, error) { return nccl.Open(t.Context(), control[0], gpus[0], many) },
+		"control":  func() (*peer.Rank, error) { return nccl.Open(ctx, nil, gpus[0], o) },
+		"gpu":      func() (*peer.Rank, error) { return nccl.Open(ctx, control[0], nil, o) },
+		"Channels": func() (*peer.Rank, error) { return nccl.Open(ctx, control[0], gpus[0], many) },
 		"join":     func() (*peer.Rank, error) { return peer.Over(gpus[0], 0, nil) },
 		"gpu = ":   func() (*peer.Rank, error) { return peer.Over(nil, 0, nil) },
 	} {

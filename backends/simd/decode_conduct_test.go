@@ -92,23 +92,6 @@ func (s *sample) sameWhereHidden(t *testing.T, name string, pairs [2][2]*flashki
 	return n
 }
 
-// A row that sees no key now keeps what it holds, to the bit.
-func TestDecodeCarryKeepsRowsThatSeeNoKey(t *testing.T) {
-	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 2, Dim: 2, VDim: 2, Carry: true, Band: flashkit.Causal()}
-	forDecode(p, func(k flashkit.Kernel) {
-		args := flashkit.NewArgs(p, k.Pass) // rows 0 and 1 see no key
-		o := args.O.Float32s()
-		copy(o, []float32{float32(math.Copysign(0, -1)), 3, nan32, inf32})
-		copy(args.LSE.Float32s(), []float32{.1, 7, 0, 0})
-		before := memoryOf([]*flashkit.Tensor{&args.O, &args.LSE})
-		require.NoError(t, k.Compute(t.Context(), p, args))
-		after := memoryOf([]*flashkit.Tensor{&args.O, &args.LSE})
-		require.Equal(t, before[:4], after[:4], k.Name)
-		require.Equal(t, before[8:10], after[8:10], k.Name)
-		require.NotEqual(t, before[10:], after[10:], k.Name)
-	})
-}
-
 // A cache that grows by a token a call takes no memory, padded or in pages, with features and without.
 func TestDecodeGrowingCacheAllocatesNothing(t *testing.T) {
 	if raceEnabled {

@@ -185,7 +185,7 @@ func TestClaimsCostNothing(t *testing.T) {
 	}
 }
 
-// A row that sees no key now keeps what it holds, to the bit.
+// A row that sees no key now keeps what it holds, to the bit, in decode kernels too.
 func TestCarryKeepsRowsThatSeeNoKey(t *testing.T) {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 2, Dim: 2, VDim: 2, Carry: true, Band: flashkit.Causal()}
 	for _, k := range simd.New().Kernels() {

@@ -21,11 +21,7 @@ import (
 // masked product of fwd_avx512, with those rows of V widened. What a mask hides has the
 // weight 0, and what is not finite is then packed as 0 and added apart.
 func (b *Backend) fwdAVX512BF16(ctx context.Context, c *flashkit.Call) error {
-	j := b.newJob(c)
-	avx512Lanes.plan(&j.plan, itemRows)
-	work := fwdAVX512BF16Work(&j.plan)
-	j.cutRows(j.group * pairLanes)
-	return b.do(ctx, j, fwdAVX512BF16Item, work.items, work.floats)
+	return b.fwdHalves(ctx, c, &avx512Lanes, fwdAVX512BF16Work, fwdAVX512BF16Item)
 }
 
 // fwdAVX512BF16Work returns the items of a planned job, and what each needs.
@@ -102,8 +98,11 @@ func (x *pairScratch) compute(j *job, ws *arena, group []pairTile) {
 			if j.canceled() {
 				return
 			}
-			avx512Lanes.meet(j, &group[t].laneTile, x.factors, lo)
-			x.accumulate(j, &group[t])
+			t := &group[t]
+			avx512Lanes.meet(j, &t.laneTile, x.factors, lo)
+			avx512Lanes.eachPart(j, &t.laneTile, &x.laneScratch, 2, 2, func(from, keys int, edge, hidden bool) {
+				x.absorbPart(j, t, from, keys, edge, hidden)
+			})
 		}
 	}
 	for t := range group {
@@ -132,31 +131,6 @@ func (x *pairScratch) load(j *job, lo, hi int) {
 		x.v.pack(v)
 	} else {
 		v.pair(x.v.pairs)
-	}
-}
-
-// accumulate takes the block's keys into the tile.
-func (x *pairScratch) accumulate(j *job, t *pairTile) {
-	first, allUntil := x.Keys(t.from)
-	allFrom, last := x.Keys(t.from + t.n - 1)
-	from, to := max(x.lo, first), min(x.hi, last)
-	if x.mask.ofRows && from < to {
-		x.mask.read(j, &avx512Lanes, &x.seqTile, t.from, t.n, from, to)
-	}
-	for from < to {
-		until, hides := to, hidesNothing
-		if x.mask.asked() {
-			until, hides = x.mask.part(from, to)
-		}
-		switch {
-		case hides == hidesNothing:
-			var whole bool
-			until, whole = wholePart(&x.Seq, t.from, t.n, from, until, 2)
-			x.absorbPart(j, t, from, until-from, !whole, false)
-		case hides == hidesSome:
-			x.absorbPart(j, t, from&^1, until-from&^1, from&^1 < allFrom || until > allUntil, true)
-		}
-		from = until
 	}
 }
 

@@ -20,11 +20,7 @@ import (
 // the band, and where a mask hides some, P stays in float32 and O gets the masked product of
 // fwd_neon, with those rows of V widened.
 func (b *Backend) fwdNEONBF16(ctx context.Context, c *flashkit.Call) error {
-	j := b.newJob(c)
-	neonLanes.plan(&j.plan, itemRows)
-	work := fwdNEONBF16Work(&j.plan)
-	j.cutRows(j.group * neonLanes.lanes)
-	return b.do(ctx, j, fwdNEONBF16Item, work.items, work.floats)
+	return b.fwdHalves(ctx, c, &neonLanes, fwdNEONBF16Work, fwdNEONBF16Item)
 }
 
 const quad = 4 // elements of a row of a product
@@ -116,8 +112,11 @@ func (x *quadScratch) compute(j *job, ws *arena, group []quadTile) {
 			if j.canceled() {
 				return
 			}
-			neonLanes.meet(j, &group[t].laneTile, x.factors, lo)
-			x.accumulate(j, &group[t])
+			t := &group[t]
+			neonLanes.meet(j, &t.laneTile, x.factors, lo)
+			neonLanes.eachPart(j, &t.laneTile, &x.laneScratch, quad, 1, func(from, keys int, edge, hidden bool) {
+				x.absorbPart(j, t, from, keys, edge, hidden)
+			})
 		}
 	}
 	for t := range group {
@@ -173,31 +172,6 @@ func (x *quadScratch) load(j *job, lo, hi int) {
 		rest := halfRows{v.rows[q*quad*v.step:], v.step, v.dim, v.n - q*quad}
 		four := rest.padTo(x.buf, quad, width)
 		packKeysNEONBF16(&x.values[q*quad*width], &four.rows[0], width, width, 1)
-	}
-}
-
-// accumulate takes the block's keys into the tile.
-func (x *quadScratch) accumulate(j *job, t *quadTile) {
-	first, allUntil := x.Keys(t.from)
-	allFrom, last := x.Keys(t.from + t.n - 1)
-	from, to := max(x.lo, first), min(x.hi, last)
-	if x.mask.ofRows && from < to {
-		x.mask.read(j, &neonLanes, &x.seqTile, t.from, t.n, from, to)
-	}
-	for from < to {
-		until, hides := to, hidesNothing
-		if x.mask.asked() {
-			until, hides = x.mask.part(from, to)
-		}
-		switch {
-		case hides == hidesNothing:
-			var whole bool
-			until, whole = wholePart(&x.Seq, t.from, t.n, from, until, quad)
-			x.absorbPart(j, t, from, until-from, !whole, false)
-		case hides == hidesSome:
-			x.absorbPart(j, t, from, until-from, from < allFrom || until > allUntil, true)
-		}
-		from = until
 	}
 }
 

@@ -37,3 +37,14 @@ func ExampleNew() {
 	// wasm/bwd_scalar backward true
 	// wasm/decode_simd128 forward false
 }
+
+// A sandbox of at most 64 MiB, compiled before the first call.
+func ExampleMemoryLimit() {
+	b, err := wasm.New(context.Background(), wasm.MemoryLimit(64<<20))
+	if err != nil {
+		panic(err)
+	}
+	defer b.Close()
+	fmt.Println(b.Compile(context.Background()))
+	// Output: <nil>
+}

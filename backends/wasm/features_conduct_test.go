@@ -165,7 +165,7 @@ func TestFeaturesNothingToDo(t *testing.T) {
 
 func nothingToDo(t *testing.T, k *flashkit.Kernel) {
 	for _, p := range []flashkit.Problem{
-		{Batch: 1 << 40, Heads: 2, KVHeads: 1, Dim: 1, VDim: 1},
+		{Batch: math.MaxInt>>23 + 1, Heads: 2, KVHeads: 1, Dim: 1, VDim: 1},
 		{Batch: 3, Heads: 1 << 20, KVHeads: 1 << 20, Dim: 1, VDim: 1, KVLen: 0},
 		{Batch: 2, Heads: 1 << 20, KVHeads: 1, Dim: 2, VDim: 1, KVLen: 300},
 		{Batch: 0, Heads: 4, KVHeads: 2, QLen: 5, KVLen: 7, Dim: 3, VDim: 3},

@@ -102,13 +102,14 @@ func TestCancelWhileWaitingForMemory(t *testing.T) {
 
 // What has no element takes neither memory nor an instance, nor time.
 func TestNothingToDo(t *testing.T) {
+	const most = math.MaxInt>>13 + 1 // 1 << 50
 	b := newBackend(t, compiler)
 	empty := func(s [4]int) flashkit.Tensor { return flashkit.F32([]float32{}, s[0], s[1], s[2], s[3]) }
 	for _, p := range []flashkit.Problem{
-		{Batch: 1 << 50, Heads: 1, KVHeads: 1, Dim: 1, VDim: 1},
-		{Batch: 1 << 40, Heads: 1, KVHeads: 1, Dim: 8, VDim: 8},
-		{Batch: 1, Heads: 1 << 50, KVHeads: 1 << 50, Dim: 1, VDim: 1},
-		{Batch: 1, Heads: 1 << 50, KVHeads: 1, Dim: 1, VDim: 1},
+		{Batch: most, Heads: 1, KVHeads: 1, Dim: 1, VDim: 1},
+		{Batch: most >> 10, Heads: 1, KVHeads: 1, Dim: 8, VDim: 8},
+		{Batch: 1, Heads: most, KVHeads: most, Dim: 1, VDim: 1},
+		{Batch: 1, Heads: most, KVHeads: 1, Dim: 1, VDim: 1},
 		{Batch: 1 << 20, Heads: 1 << 20, KVHeads: 1 << 20, Dim: 1 << 10, VDim: 3},
 		{Batch: 1, Heads: 1, KVHeads: 1, Dim: 1 << 15, VDim: 1 << 15},
 		{Batch: 0, Heads: 4, KVHeads: 2, QLen: 1 << 20, KVLen: 1 << 20, Dim: 64, VDim: 64},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,8 +39,14 @@ func TestBadInput(t *testing.T) {
 		want []string // all of them are in the message
 	}{
 		"unknown command":      {[]string{"fly"}, []string{"fly"}},
+		"nearly a command":     {[]string{"benchh"}, []string{`unknown command "benchh" for "flashrun": did you mean bench?`}},
+		"help of nothing":      {[]string{"help", "fly"}, []string{`unknown command "fly"`}},
+		"unknown shell":        {[]string{"completion", "tcsh"}, []string{`unknown command "tcsh" for "flashrun completion"`}},
+		"flag of letters":      {[]string{"run", "--repeat", "x"}, []string{`--repeat "x": invalid syntax`}},
+		"flag out of range":    {[]string{"run", "--seed", "99999999999999999999"}, []string{`--seed "99999999999999999999": value out of range`}},
+		"flag with a letter":   {[]string{"report", "-o"}, []string{"-o"}},
 		"unknown flag":         {[]string{"run", "--fast"}, []string{"--fast"}},
-		"argument too many":    {[]string{"run", "x"}, []string{"x"}},
+		"argument too many":    {[]string{"run", "x"}, []string{`argument "x": flashrun run takes flags alone`}},
 		"bad problem":          {[]string{"run", "--problem", "b1-h8"}, []string{"b1-h8"}},
 		"heads not divisible":  {[]string{"run", "--problem", "b1-h8-g3-n5-m5-d8-f32"}, []string{"KVHeads = 3", "Heads = 8"}},
 		"overflow":             {[]string{"run", "--problem", "b1-h1-g1-n4611686018427387904-m5-d8-f32"}, []string{"Q", "4611686018427387904"}},
@@ -75,7 +82,8 @@ func TestBadInput(t *testing.T) {
 		"out is a folder":      {[]string{"run", "--in", good, "--out", dir}, []string{"--out", dir}},
 		"out in no folder":     {[]string{"run", "--in", good, "--out", filepath.Join(dir, "none", "o.safetensors")}, []string{"--out"}},
 		"oracle too large":     {[]string{"run", "--problem", "b1-h1-g1-n65536-m65536-d8-f32", "--check"}, []string{"--check"}},
-		"explain nothing":      {[]string{"explain"}, []string{"arg"}},
+		"explain nothing":      {[]string{"explain"}, []string{"PROBLEM is missing"}},
+		"explain two":          {[]string{"explain", "b1-h1-g1-n1-m1-d1-f32", "x"}, []string{`argument "x": flashrun explain takes one PROBLEM`}},
 		"explain nonsense":     {[]string{"explain", "b1"}, []string{"b1"}},
 		"conformance pattern":  {[]string{"conformance", "--case", "["}, []string{"["}},
 		"conformance nothing":  {[]string{"conformance", "--case", "nothing_like_this"}, []string{"match"}},
@@ -174,14 +182,15 @@ func TestUnavailableDevice(t *testing.T) {
 }
 
 func TestListDevices(t *testing.T) {
+	const memory = min(140<<30, math.MaxInt) // 2 GiB where an int has 32 bits
 	lines := listDevices([]cuda.Device{
-		{Ordinal: 0, Name: "NVIDIA H200", Major: 9, SMs: 132, Memory: 140 << 30},
-		{Ordinal: 1, Name: "Old", Major: 6, Minor: 1, Memory: 8 << 30, Reason: "architecture below sm_70"},
+		{Ordinal: 0, Name: "NVIDIA H200", Major: 9, SMs: 132, Memory: memory},
+		{Ordinal: 1, Name: "Old", Major: 6, Minor: 1, Memory: 1 << 30, Reason: "architecture below sm_70"},
 	})
 	text := string(printed(lines, true))
 	require.Contains(t, text, "GPU 0    NVIDIA H200, 140.0 GiB, compute capability 9.0, 132 multiprocessors\n")
 	require.Contains(t, text, "GPU 1    architecture below sm_70\n")
-	require.Equal(t, &gpu{0, "NVIDIA H200", 140 << 30, "9.0", 132}, lines[0].Device)
+	require.Equal(t, &gpu{0, "NVIDIA H200", memory, "9.0", 132}, lines[0].Device)
 	require.True(t, lines[0].Available)
 	require.False(t, lines[1].Available)
 }

@@ -78,7 +78,7 @@ every program gets, and says which kernels ran and what others would have taken.
   flashrun bench --regret=live
   flashrun bench --trace mine.trace
   flashrun bench --benchstat >new.txt && benchstat old.txt new.txt`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.grid.add(cmd)

@@ -5,6 +5,9 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
+	"math"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -50,17 +53,18 @@ func grid(t *testing.T, args ...string) (names []string, err error) {
 }
 
 func TestNumbers(t *testing.T) {
+	const huge = math.MaxInt>>(bits.UintSize/2-1) + 1 // its square is no int
 	for s, want := range map[string][]int{
-		"128":                               {128},
-		"64,128":                            {64, 128},
-		"128:1024:x2":                       {128, 256, 512, 1024},
-		"128:1000:x2":                       {128, 256, 512},
-		"1:100:x10":                         {1, 10, 100},
-		"64:256:+64":                        {64, 128, 192, 256},
-		"64:200:+64":                        {64, 128, 192},
-		"5:5:x2":                            {5},
-		"5,1:5:+2,4":                        {5, 1, 3, 4},
-		"1:9223372036854775807:x4294967296": {1, 4294967296},
+		"128":         {128},
+		"64,128":      {64, 128},
+		"128:1024:x2": {128, 256, 512, 1024},
+		"128:1000:x2": {128, 256, 512},
+		"1:100:x10":   {1, 10, 100},
+		"64:256:+64":  {64, 128, 192, 256},
+		"64:200:+64":  {64, 128, 192},
+		"5:5:x2":      {5},
+		"5,1:5:+2,4":  {5, 1, 3, 4},
+		fmt.Sprintf("1:%d:x%d", math.MaxInt, huge): {1, huge},
 	} {
 		got, err := parseNumbers(s)
 		require.NoError(t, err, s)

@@ -72,7 +72,7 @@ what the profile knows. A file that exists and is no profile is not replaced.`,
 		Example: `  flashrun calibrate
   flashrun calibrate --out machine.profile && FLASHKIT_PROFILE=machine.profile flashrun list
   flashrun calibrate --problem b1-h32-g8-n1-m5000-d128-bf16`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()

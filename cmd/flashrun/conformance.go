@@ -59,7 +59,7 @@ passes no case on this machine.`,
   flashrun conformance --kernel simd/fwd_generic --case causal_tall
   flashrun conformance --case 'gqa_*'
   flashrun conformance --mutants`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()

@@ -101,7 +101,7 @@ func (g *stubGPU) driver() *cuda.Driver {
 // On the device's memory the time is that of its events, kernels are called by
 // name, and everything is given back.
 func TestBenchOnDevice(t *testing.T) {
-	g := &stubGPU{next: 1 << 46, live: map[uintptr]int{}, launched: map[string]int{}}
+	g := &stubGPU{next: math.MaxInt>>17 + 1, live: map[uintptr]int{}, launched: map[string]int{}}
 	gpu, err := cuda.OpenWith(g.driver(), 0)
 	require.NoError(t, err)
 	d := dispatch.New(simd.New(), gpu)
@@ -139,7 +139,7 @@ func TestRunOnDevice(t *testing.T) {
 		{"cuda/fwd_sm80", "b1-h2-g1-n64-m64-d64-bf16-causal", "cuda/fwd_sm80", ""},
 		{"auto", "b1-h2-g1-n64-m64-d32-f32-carry", "cuda/fwd_f32", ""},
 	} {
-		g := &stubGPU{next: 1 << 46, live: map[uintptr]int{}, launched: map[string]int{}}
+		g := &stubGPU{next: math.MaxInt>>17 + 1, live: map[uintptr]int{}, launched: map[string]int{}}
 		gpu, err := cuda.OpenWith(g.driver(), 0)
 		require.NoError(t, err)
 		p, err := flashkit.ParseProblem(c.problem)
@@ -161,7 +161,7 @@ func TestRunOnDevice(t *testing.T) {
 
 // Where the GPU is full, the error names the tensor that found no room.
 func TestRunOnFullDevice(t *testing.T) {
-	g := &stubGPU{next: 1 << 46, live: map[uintptr]int{}, launched: map[string]int{}}
+	g := &stubGPU{next: math.MaxInt>>17 + 1, live: map[uintptr]int{}, launched: map[string]int{}}
 	driver := g.driver()
 	alloc := driver.MemAlloc
 	driver.MemAlloc = func(bytes int) (cuda.Pointer, error) {
@@ -197,7 +197,7 @@ func TestRunOnNoDevice(t *testing.T) {
 }
 
 func TestDeviceCallsAreNotTimedAfterCtrlC(t *testing.T) {
-	g := &stubGPU{next: 1 << 46, live: map[uintptr]int{}, launched: map[string]int{}}
+	g := &stubGPU{next: math.MaxInt>>17 + 1, live: map[uintptr]int{}, launched: map[string]int{}}
 	gpu, err := cuda.OpenWith(g.driver(), 0)
 	require.NoError(t, err)
 	defer gpu.Close()
@@ -218,7 +218,7 @@ func TestDeviceLimits(t *testing.T) {
 	limits, err := deviceLimits(nil, nil)
 	require.NoError(t, err)
 	require.Empty(t, limits)
-	g := &stubGPU{next: 1 << 46, live: map[uintptr]int{}, launched: map[string]int{}}
+	g := &stubGPU{next: math.MaxInt>>17 + 1, live: map[uintptr]int{}, launched: map[string]int{}}
 	gpu, err := cuda.OpenWith(g.driver(), 0)
 	require.NoError(t, err)
 	limits, err = deviceLimits(gpu, []flashkit.DType{flashkit.Float32, flashkit.BFloat16})

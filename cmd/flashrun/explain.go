@@ -52,7 +52,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 		Example: `  flashrun explain b1-h8-g2-n128-m512-d64-f32-causal
   flashrun explain --backward b1-h8-g8-n1024-m1024-d64-bf16-window128.0
   flashrun explain b4-h32-g8-n1-m4096-d128-f32-kvbf16-softcap50-ragged-page16`,
-		Args: cobra.ExactArgs(1),
+		Args: oneProblem,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := flashkit.ParseProblem(args[0])
 			if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,14 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
+// Powers of two beyond all memory: smaller ones where an int has 32 bits.
+const (
+	e33 = math.MaxInt>>30 + 1
+	e50 = math.MaxInt>>13 + 1
+	e55 = math.MaxInt>>8 + 1
+	e60 = math.MaxInt>>3 + 1
+)
+
 // hostileProblems returns problems with zeros in some dimensions and one or two huge
 // ones in the others, which are free in a file and in a name.
 func hostileProblems() (list []flashkit.Problem) {
@@ -27,7 +36,7 @@ func hostileProblems() (list []flashkit.Problem) {
 	for _, zeros := range [][]int{{}, {batch}, {qLen}, {kvLen}, {qLen, kvLen}, {batch, qLen, kvLen}} {
 		for i := range 6 {
 			for j := range i + 1 {
-				for _, size := range []int{1 << 33, 1 << 50, 1<<55 + 1} {
+				for _, size := range []int{e33, e50, e55 + 1} {
 					p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
 					*dims(&p)[i], *dims(&p)[j] = size, size
 					for _, z := range zeros {
@@ -134,7 +143,7 @@ func TestHostileProblemsElsewhere(t *testing.T) {
 			require.Zero(t, code, "%v %s: %s", args, p, stderr)
 		}
 	}
-	code, _, stderr := flashrun(t, "bench", "--problem", fmt.Sprintf("b1-h1-g1-n%d-m1-d1-f32", 1<<55))
+	code, _, stderr := flashrun(t, "bench", "--problem", fmt.Sprintf("b1-h1-g1-n%d-m1-d1-f32", e55))
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "free")
 }
@@ -154,7 +163,6 @@ func TestHostileProcesses(t *testing.T) {
 		}
 		return writeFile(t, "in.safetensors", tensors...)
 	}
-	const e50, e33 = 1 << 50, 1 << 33
 	for _, in := range [][]string{
 		{"--problem", "b1-h1-g1-n36028797018963968-m1-d1-f32"}, {"--problem", "b1-h1-g1-n1099511627776-m1-d1-f32"},
 		{"--in", file([4]int{1, 1, 1, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, 1})},

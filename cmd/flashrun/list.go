@@ -55,7 +55,7 @@ func newList() *cobra.Command {
 		Use:     "list",
 		Short:   "List every backend and kernel, and what this machine lacks",
 		Example: "  flashrun list\n  flashrun list --json",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := dispatch.All(cmd.Context())
 			defer d.Close()

@@ -43,7 +43,11 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	usage(root)
+	err := knownCommand(root, args)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -89,7 +93,6 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
   flashrun explain b1-h8-g8-n1-m4096-d128-bf16
   flashrun bench --seq 128:4096:x2 --causal both --out results.json
   flashrun report results.json -o report.html
-  flashrun bench --seq 128:4096:x2 --causal both
   flashrun calibrate
   flashrun memory b1-h8-g8-n4096-m4096-d64-f32
   flashrun conformance --backend simd`,

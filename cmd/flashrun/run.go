@@ -80,7 +80,7 @@ These tensors of the input are taken into account if they are there:
   flashrun run --problem b4-h8-g2-n1-m1000-d64-bf16-sink-ragged-page16 --check
   flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --backward --json
   flashrun run --problem b1-h32-g8-n1-m65536-d128-bf16 --memory device`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.add(cmd)
@@ -111,7 +111,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.check, "check", false, "compare with the float64 oracle, which takes long and much memory for long sequences")
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.StringVar(&f.memory, "memory", hostMemory, "where tensors `lie` when kernels are timed: host or, for the GPU's kernels alone, device")
+	flags.StringVar(&f.memory, "memory", hostMemory, "`where` tensors lie when kernels are timed: host or, for the GPU's kernels alone, device")
 	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": dtypeNames, "memory": {hostMemory, deviceMemory}} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}

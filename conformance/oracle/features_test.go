@@ -72,22 +72,9 @@ func TestGradientsOfFeatures(t *testing.T) {
 	for range 300 {
 		p, in := random(r)
 		addFeatures(r, &p, &in)
-		slopes := func(x []float64) []float64 {
-			const step = 1e-5
-			d := make([]float64, len(x))
-			for i, at := range x {
-				x[i] = at + step
-				up := loss(p, in)
-				x[i] = at - step
-				down := loss(p, in)
-				x[i] = at
-				d[i] = (up - down) / (2 * step)
-			}
-			return d
-		}
 		g := oracle.Backward(p, in)
 		for _, x := range []struct{ of, gradient []float64 }{{in.Q, g.DQ}, {in.K, g.DK}, {in.V, g.DV}, {in.Bias.X, g.DBias}, {in.Sink, g.DSink}} {
-			requireClose(t, slopes(x.of), x.gradient, 1e-7, p)
+			requireClose(t, slopes(p, in, x.of), x.gradient, 1e-7, p)
 		}
 	}
 }

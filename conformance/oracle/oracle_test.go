@@ -175,28 +175,30 @@ func loss(p flashkit.Problem, in oracle.Inputs) (sum float64) {
 	return sum
 }
 
+// slopes returns the finite differences of the loss by the elements of x, which is one of the inputs.
+func slopes(p flashkit.Problem, in oracle.Inputs, x []float64) []float64 {
+	const step = 1e-5
+	d := make([]float64, len(x))
+	for i, at := range x {
+		x[i] = at + step
+		up := loss(p, in)
+		x[i] = at - step
+		down := loss(p, in)
+		x[i] = at
+		d[i] = (up - down) / (2 * step)
+	}
+	return d
+}
+
 func TestBackwardIsTheSlope(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 150 {
 		p, in := random(r)
-		slopes := func(x []float64) []float64 {
-			const step = 1e-5
-			d := make([]float64, len(x))
-			for i, at := range x {
-				x[i] = at + step
-				up := loss(p, in)
-				x[i] = at - step
-				down := loss(p, in)
-				x[i] = at
-				d[i] = (up - down) / (2 * step)
-			}
-			return d
-		}
 		g := oracle.Backward(p, in)
 		dq, dk, dv := g.DQ, g.DK, g.DV
-		requireClose(t, slopes(in.Q), dq, 1e-8, p)
-		requireClose(t, slopes(in.K), dk, 1e-8, p)
-		requireClose(t, slopes(in.V), dv, 1e-8, p)
+		requireClose(t, slopes(p, in, in.Q), dq, 1e-8, p)
+		requireClose(t, slopes(p, in, in.K), dk, 1e-8, p)
+		requireClose(t, slopes(p, in, in.V), dv, 1e-8, p)
 	}
 }
 

@@ -1,6 +1,6 @@
 //lint:file-ignore SA4006 the samples of a list leave out what is done with an error
 
-// Package library holds the code samples of docs/library.md and docs/gpu.md, so that
+// Package library holds the code samples of docs/library.md, docs/layers.md and docs/gpu.md, so that
 // they compile and run.
 package library
 
@@ -31,9 +31,11 @@ func TestPages(t *testing.T) {
 	require.NoError(t, err)
 	mine, err := os.ReadFile("../backend/mine.go")
 	require.NoError(t, err)
-	code := plain(string(here)) + plain(string(mine))
+	layers, err := os.ReadFile("layers_test.go")
+	require.NoError(t, err)
+	code := plain(string(here)) + plain(string(layers)) + plain(string(mine))
 	fence := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
-	for _, page := range []string{"library.md", "gpu.md"} {
+	for _, page := range []string{"library.md", "layers.md", "gpu.md"} {
 		text, err := os.ReadFile("../../docs/" + page)
 		require.NoError(t, err)
 		samples := fence.FindAllStringSubmatch(string(text), -1)

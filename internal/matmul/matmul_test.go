@@ -453,7 +453,7 @@ func TestErrors(t *testing.T) {
 		{"A.ColStride = -1", func(p *product) { p.A.ColStride = -1 }},
 		{"A.Data = 0", func(p *product) { p.A.Data = nil }},
 		{"A.Data = 30", func(p *product) { p.A.RowStride = math.MaxInt }},
-		{"A.Data = 30", func(p *product) { p.A.ColStride = 1 << 62 }},
+		{"A.Data = 30", func(p *product) { p.A.ColStride = math.MaxInt/2 + 1 }},
 		{"C.Rows = -1", func(p *product) { p.C.Rows, p.A.Rows = -1, -1 }},
 		{"C.Cols = 6", func(p *product) { p.C.Cols = 6 }},
 		{"C.ColStride = 2", func(p *product) { p.C.ColStride = 2 }},
@@ -468,9 +468,9 @@ func TestErrors(t *testing.T) {
 		{"B.Data = 3", func(p *product) { p.B.Pack(matmul.Dense(make([]float32, 3), 6, 7)) }},
 		{"B.Rows = -1", func(p *product) { p.B.Pack(matmul.Matrix{Rows: -1}) }},
 		{"B.Data = 9", func(p *product) {
-			p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1 << 60, Cols: 9, ColStride: 1})
+			p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: math.MaxInt/8 + 1, Cols: 9, ColStride: 1})
 		}},
-		{"B.Data = 9", func(p *product) { p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1, Cols: 1 << 60}) }},
+		{"B.Data = 9", func(p *product) { p.B.Pack(matmul.Matrix{Data: make([]float32, 9), Rows: 1, Cols: math.MaxInt/8 + 1}) }},
 		{"B.Data = 99", func(p *product) {
 			p.B.Pack(matmul.Matrix{Data: make([]float32, 99), Rows: 40, Cols: 60, RowStride: 1, ColStride: 1})
 		}},

@@ -58,6 +58,8 @@ func load(name string) (Library, error) {
 }
 
 func open(name string) (*library, error) {
+	runtime.LockOSThread() // the loader keeps the text of an error for the thread that caused it
+	defer runtime.UnlockOSThread()
 	handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +30,7 @@ func build(t *testing.T, version string) string {
 
 // What is called arrives in C as nccl.h has it: 128 bytes by value above all.
 func TestABI(t *testing.T) {
-	l, err := Load(build(t, "21800"))
+	l, err := Load(t.Context(), build(t, "21800"))
 	require.NoError(t, err)
 	require.Equal(t, 21800, l.Version())
 	id, err := l.UniqueID()
@@ -65,18 +67,34 @@ func TestABI(t *testing.T) {
 }
 
 func TestLoadRefuses(t *testing.T) {
-	_, err := Load("/nowhere/libnccl.so.2")
+	_, err := Load(t.Context(), "/nowhere/libnccl.so.2")
 	require.ErrorIs(t, err, ErrMissing)
-	_, err = Load("libc.so.6")
+	_, err = Load(t.Context(), "libc.so.6")
 	require.ErrorIs(t, err, ErrMissing)
-	_, err = Load(build(t, "21706"))
+	_, err = Load(t.Context(), build(t, "21706"))
 	require.ErrorIs(t, err, ErrMissing)
 	require.ErrorContains(t, err, "NCCL 2.17; must be 2.18 or later")
 }
 
+// An error names the library, whatever thread the goroutine is on when it asks for the text.
+func TestLoadNames(t *testing.T) {
+	var done sync.WaitGroup
+	for range 64 {
+		done.Go(func() {
+			for range 200 {
+				if _, err := Load(t.Context(), "/nowhere/libnccl.so.2"); err == nil || !strings.Contains(err.Error(), "/nowhere/libnccl.so.2") {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	done.Wait()
+}
+
 // The library itself, where there is one: as far as it goes without a GPU.
 func TestLibrary(t *testing.T) {
-	l, err := Load(os.Getenv("FLASHKIT_NCCL"))
+	l, err := Load(t.Context(), os.Getenv("FLASHKIT_NCCL"))
 	if errors.Is(err, ErrMissing) && os.Getenv("FLASHKIT_NCCL") == "" {
 		t.Skip(err)
 	}

@@ -1,12 +1,12 @@
 // Package nccl is what package ring/nccl calls of libnccl.so.2, which it loads at run time without
-// cgo: communicators that can be given up, and messages between two ranks. Tests put a stand-in in the
-// library's place.
+// cgo: communicators that can be given up, and messages between two ranks. A test hands in a stand-in
+// for the library with its context.
 package nccl
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sync"
 )
 
 // An ID is ncclUniqueId: what the ranks of a communicator must know to find each other.
@@ -69,30 +69,17 @@ type Library interface {
 // ErrMissing is wrapped by Load's error where there is no such library.
 var ErrMissing = errors.New("no NCCL library")
 
-var (
-	mu       sync.Mutex
-	standIns = map[string]Library{}
-)
+type standIn struct{} // key of a context
 
-// StandIn has Load return a stand-in for a name, until the function that it returns is called.
-func StandIn(name string, l Library) (end func()) {
-	mu.Lock()
-	defer mu.Unlock()
-	standIns[name] = l
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		delete(standIns, name)
-	}
+// WithStandIn returns a context with which Load returns l, whatever name it is given: for tests.
+func WithStandIn(ctx context.Context, l Library) context.Context {
+	return context.WithValue(ctx, standIn{}, l)
 }
 
 // Load loads the library of a file's name, by default libnccl.so.2 where the loader finds it. It
 // remains loaded.
-func Load(name string) (Library, error) {
-	mu.Lock()
-	l, ok := standIns[name]
-	mu.Unlock()
-	if ok {
+func Load(ctx context.Context, name string) (Library, error) {
+	if l, ok := ctx.Value(standIn{}).(Library); ok {
 		return l, nil
 	}
 	return load(name)

@@ -59,25 +59,25 @@ type Transport struct {
 // Peers is package peer's.
 func Peers(gpus []*cuda.Backend) Transport { return Transport{gpus, peer.Open} }
 
-// NCCL is package nccl's, for the ranks of this process.
-func NCCL(gpus []*cuda.Backend, o nccl.Options) Transport {
+// NCCL is package nccl's, for the ranks of this process. They are opened with ctx, which may hold a stand-in
+// for the library.
+func NCCL(ctx context.Context, gpus []*cuda.Backend) Transport {
 	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
 		control, err := ring.Local(len(list))
 		if err != nil {
 			return nil, err
 		}
 		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
-			return nccl.Open(context.Background(), control[i], gpu, o)
+			return nccl.Open(ctx, control[i], gpu, nccl.Options{})
 		})
 	}}
 }
 
-// Launched is package nccl's for ranks that have nothing but that. The environment must have
-// NCCL_COMM_ID.
-func Launched(gpus []*cuda.Backend, o nccl.Options) Transport {
+// Launched is NCCL for ranks that have nothing but that. The environment must have NCCL_COMM_ID.
+func Launched(ctx context.Context, gpus []*cuda.Backend) Transport {
 	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
 		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
-			return nccl.OpenLaunched(context.Background(), ring.Launch{Rank: i, Size: len(list)}, gpu, o)
+			return nccl.OpenLaunched(ctx, ring.Launch{Rank: i, Size: len(list)}, gpu, nccl.Options{})
 		})
 	}}
 }

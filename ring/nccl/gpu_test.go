@@ -2,6 +2,7 @@ package nccl_test
 
 import (
 	"errors"
+	"math"
 	"os"
 	"testing"
 	"time"
@@ -36,12 +37,12 @@ func TestGPUProblems(t *testing.T) {
 	for n := range gpus {
 		sizes = append(sizes, n+1)
 	}
-	peertest.Problems(t, peertest.NCCL(gpus, nccl.Options{}), sizes, seed, 60, false)
+	peertest.Problems(t, peertest.NCCL(t.Context(), gpus), sizes, seed, 60, false)
 }
 
 func TestGPUFaults(t *testing.T) {
 	gpus := openAll(t, 2)
-	peertest.Faults(t, peertest.NCCL(gpus, nccl.Options{}), len(gpus))
+	peertest.Faults(t, peertest.NCCL(t.Context(), gpus), len(gpus))
 }
 
 // Ranks that have nothing but NCCL, as processes of torchrun.
@@ -50,13 +51,13 @@ func TestGPULaunched(t *testing.T) {
 		t.Skip("NCCL_COMM_ID is not set")
 	}
 	gpus, seed := openAll(t, 2), peertest.Seed(t)
-	peertest.Problems(t, peertest.Launched(gpus, nccl.Options{}), []int{len(gpus)}, seed, 10, false)
-	peertest.Hangs(t, peertest.Launched(gpus, nccl.Options{}), len(gpus), 1)
+	peertest.Problems(t, peertest.Launched(t.Context(), gpus), []int{len(gpus)}, seed, 10, false)
+	peertest.Hangs(t, peertest.Launched(t.Context(), gpus), len(gpus), 1)
 }
 
 // A rank gives up while its messages are under way: they end on all ranks, and a new group works.
 func TestGPUAbort(t *testing.T) {
-	tr := peertest.NCCL(openAll(t, 2), nccl.Options{})
+	tr := peertest.NCCL(t.Context(), openAll(t, 2))
 	fault := errors.New("the fault of a test")
 	for _, after := range []time.Duration{0, time.Millisecond, 3 * time.Millisecond} {
 		var given time.Time
@@ -85,7 +86,7 @@ func TestGPUAbort(t *testing.T) {
 // exchange sends much to the other rank and receives as much, and calls a function meanwhile. The ranks
 // have exchanged little before.
 func exchange(t *testing.T, r *peer.Rank, meanwhile func()) error {
-	const bytes = 2 << 30 // milliseconds over the fastest link
+	const bytes = min(2<<30, math.MaxInt) // milliseconds over the fastest link
 	var x [2]*cuda.Buffer
 	for i := range x {
 		m, err := r.GPU().Alloc(bytes)

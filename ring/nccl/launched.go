@@ -38,7 +38,7 @@ func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o 
 	g.control = w
 	return peer.Over(gpu, o.spare(), func(r *peer.Rank) (ring.Group, error) {
 		var err error
-		if g.lib, err = load(o); err != nil {
+		if g.lib, err = load(ctx, o); err != nil {
 			return nil, err
 		}
 		id, err := g.lib.UniqueID()

@@ -128,15 +128,15 @@ func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (
 
 // Version returns the version of the library that Open would load: 23203 is 2.32.3.
 func Version(o Options) (int, error) {
-	lib, err := load(o)
+	lib, err := load(context.Background(), o)
 	if err != nil {
 		return 0, err
 	}
 	return lib.Version(), nil
 }
 
-func load(o Options) (nccl.Library, error) {
-	lib, err := nccl.Load(cmp.Or(o.Library, os.Getenv("FLASHKIT_NCCL")))
+func load(ctx context.Context, o Options) (nccl.Library, error) {
+	lib, err := nccl.Load(ctx, cmp.Or(o.Library, os.Getenv("FLASHKIT_NCCL")))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoNCCL, err)
 	}
@@ -155,7 +155,7 @@ const (
 // meet loads the library and returns the ID that rank 0 makes, if every rank is ready.
 func (g *group) meet(ctx context.Context, o Options) (id nccl.ID, err error) {
 	mine, all := make([]byte, greetSize), make([]byte, greetSize*g.Size())
-	g.lib, err = load(o)
+	g.lib, err = load(ctx, o)
 	if err == nil {
 		binary.LittleEndian.PutUint64(mine[greetVersion:], uint64(g.lib.Version()))
 		if g.Rank() == 0 {

@@ -1,0 +1,49 @@
+//go:build (amd64 || arm64) && !noasm && !purego
+
+package simd
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What the forward kernels share whose tiles are those of fwdLanes and whose products are of bf16 as it lies, some keys
+// at a time.
+
+// fwdHalves plans a call and computes its items, which need what work says.
+func (b *Backend) fwdHalves(ctx context.Context, c *flashkit.Call, isa *laneISA, work func(*plan) phase, run func(*job, *arena, int)) error {
+	j := b.newJob(c)
+	isa.plan(&j.plan, itemRows)
+	w := work(&j.plan)
+	j.cutRows(j.group * isa.lanes)
+	return b.do(ctx, j, run, w.items, w.floats)
+}
+
+// eachPart calls f for the parts of the block at hand that rows of the tile see. Some rows do not see
+// some keys that are at an edge of the band, or hidden by the mask. A part without either is whole
+// steps of keys; one with hidden keys begins at a multiple of pack. Both are powers of 2.
+func (isa *laneISA) eachPart(j *job, t *laneTile, x *laneScratch, step, pack int, f func(from, keys int, edge, hidden bool)) {
+	first, allUntil := t.seq.Keys(t.from)
+	allFrom, last := t.seq.Keys(t.from + t.n - 1)
+	from, to := max(x.lo, first), min(x.hi, last)
+	if x.mask.ofRows && from < to {
+		x.mask.read(j, isa, &t.seq, t.from, t.n, from, to)
+	}
+	for from < to {
+		until, hides := to, hidesNothing
+		if x.mask.asked() {
+			until, hides = x.mask.part(from, to)
+		}
+		switch hides {
+		case hidesNothing:
+			var whole bool
+			until, whole = wholePart(&t.seq.Seq, t.from, t.n, from, until, step)
+			f(from, until-from, !whole, false)
+		case hidesSome:
+			at := from &^ (pack - 1)
+			f(at, until-at, at < allFrom || until > allUntil, true)
+		}
+		from = until
+	}
+}
