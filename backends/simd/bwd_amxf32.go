@@ -229,7 +229,9 @@ func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 func (x *planeGrads) dots(s *scorePanel) {
 	at := s.k - x.from
 	planeDots(s.s, &x.q, s.lo, s.n, x.kLanes[at*x.q.step/2:], x.kPlane, x.top)
+	x.score.fetchSome()
 	planeDots(s.dp, &x.do, s.lo, s.n, x.vLanes[at*x.do.step/2:], x.vPlane, x.top)
+	x.score.fetchSome()
 	s.addWild(x)
 }
 
