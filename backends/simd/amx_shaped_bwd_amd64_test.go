@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/half"
 )
 
 // shapedDots does what the products and adjust do one after the other, but for what a cap of
@@ -22,19 +24,26 @@ func TestShapedDots(t *testing.T) {
 		x := newShaping(r)
 		rows := x.keys + x.keys%2
 		n, step := rows*pairLanes, pairLanes*r.IntN(3)
-		var bias []float32
+		var bias, given []float32
+		var inBF16 []uint16
 		if x.bias != nil {
-			bias = make([]float32, (rows-1)*step+pairLanes)
+			bias, inBF16 = make([]float32, (rows-1)*step+pairLanes), make([]uint16, (rows-1)*step+pairLanes)
 			for i := range bias {
-				bias[i] = float32(r.NormFloat64())
+				inBF16[i] = half.ToBF16(float32(r.NormFloat64()))
+				bias[i] = half.FromBF16(inBF16[i])
+			}
+			if given = bias; r.IntN(2) == 0 {
+				given = nil
+			} else {
+				inBF16 = nil
 			}
 		}
 		want, wantUncap := make([]float32, upToTiles(x.keys)*pairLanes), make([]float32, n)
 		scoresAMXBF16(&want[0], &x.k[0], x.step, &x.q[0], x.words, x.keys, &x.top[0])
 		adjustAVX512(&want[0], pairLanes, rows, &x.top[0], &wantUncap[0], x.scale, x.softcap, first(bias), step, first(x.lanes), x.slope, x.at)
 		got, uncap := newFenced(len(want)), newFenced(n)
-		shapedDotsAMXBF16(&got.x[0], &x.k[0], x.step, &x.q[0], x.words, x.keys, &uncap.x[0], x.scale, x.softcap, first(bias), step, first(x.lanes), x.slope, x.at)
-		name := fmt.Sprintf("%d words, %d keys, scale %g, softcap %g, slope %g, bias %v", x.words, x.keys, x.scale, x.softcap, x.slope, bias != nil)
+		shapedDotsAMXBF16(&got.x[0], &x.k[0], x.step, &x.q[0], x.words, x.keys, &uncap.x[0], x.scale, x.softcap, first(given), first(inBF16), step, first(x.lanes), x.slope, x.at)
+		name := fmt.Sprintf("%d words, %d keys, scale %g, softcap %g, slope %g, bias %v, in bf16 %v", x.words, x.keys, x.scale, x.softcap, x.slope, bias != nil, inBF16 != nil)
 		got.requireFence(t, 1, 1)
 		uncap.requireFence(t, 1, 1)
 		if x.softcap == 0 {

@@ -26,10 +26,10 @@ func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32,
 func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)
 
 // shapedDotsAMXBF16 sets s[j][i] as scores and adjust do one after the other, for keys rows of k, and what fills them to an even number. Rows of bias
-// lie biasStep elements apart. Caps have an absolute error of some roundings of softcap; with it there is uncap, [keys][32].
+// lie biasStep elements apart; halves, in bf16, takes the place of a bias that is nil. Caps have an absolute error of some roundings of softcap; with it there is uncap, [keys][32].
 //
 //go:noescape
-func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
+func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, uncap *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
 
 // planeSumsAMXBF16 adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie cStep
 // elements, aStep halves and bStep pairs apart, planes aPlane and bPlane bytes. A has as many rows as fill groups

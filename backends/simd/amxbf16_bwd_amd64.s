@@ -993,18 +993,27 @@ end:
 	VZEROUPPER
 	RET
 
-// func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
+// func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, uncap *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
 // Requires: AMXBF16, AVX, AVX512DQ, AVX512F, CMOV, SSE
-TEXT ·shapedDotsAMXBF16(SB), NOSPLIT, $56-96
+TEXT ·shapedDotsAMXBF16(SB), NOSPLIT, $56-104
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
-	MOVQ    biasStep+72(FP), AX
-	SHLQ    $0x02, AX
-	MOVQ    AX, 48(SP)
 	MOVQ    uncap+48(FP), SI
 	MOVQ    bias+64(FP), R14
-	LEAQ    tileShape<>+0(SB), R11
+	MOVQ    biasStep+80(FP), AX
+	SHLQ    $0x01, AX
+	TESTQ   R14, R14
+	JZ      halves
+	SHLQ    $0x01, AX
+	JMP     apart
+
+halves:
+	MOVQ halves+72(FP), R14
+
+apart:
+	MOVQ AX, 48(SP)
+	LEAQ tileShape<>+0(SB), R11
 
 	// LDTILECFG (R11)
 	BYTE         $0xc4
@@ -1034,7 +1043,7 @@ TEXT ·shapedDotsAMXBF16(SB), NOSPLIT, $56-96
 	MOVL         $0x7fffffff, AX
 	VPBROADCASTD AX, Z31
 	XORQ         AX, AX
-	CMPQ         lanes+80(FP), $0x00
+	CMPQ         lanes+88(FP), $0x00
 	JE           nolanes
 	ORQ          $0x02, AX
 
@@ -1044,6 +1053,11 @@ nolanes:
 	ORQ  $0x04, AX
 
 nobias:
+	CMPQ halves+72(FP), $0x00
+	JE   nohalves
+	ORQ  $0x08, AX
+
+nohalves:
 	MOVL         softcap+60(FP), CX
 	SHLL         $0x01, CX
 	JZ           nosoftcap
@@ -1074,11 +1088,11 @@ nobias:
 
 nosoftcap:
 	MOVQ         AX, 40(SP)
-	MOVQ         lanes+80(FP), AX
+	MOVQ         lanes+88(FP), AX
 	TESTQ        AX, AX
 	JZ           level
-	VBROADCASTSS slope+88(FP), Z15
-	VBROADCASTSS at+92(FP), Z0
+	VBROADCASTSS slope+96(FP), Z15
+	VBROADCASTSS at+100(FP), Z0
 	VSUBPS       (AX), Z0, Z10
 	VSUBPS       64(AX), Z0, Z11
 	VADDPS       shapedOne<>+0(SB), Z10, Z18
@@ -1229,6 +1243,8 @@ some:
 	JNZ   has0of2
 	TESTQ $0x00000004, DX
 	JNZ   has0of4
+	TESTQ $0x00000008, DX
+	JNZ   has0of8
 
 rows0:
 	VMULPS  (AX), Z12, Z0
@@ -1243,6 +1259,35 @@ rows0:
 	DECQ    R15
 	JNZ     rows0
 	JMP     taken
+
+has0of8:
+rows8:
+	VPMOVZXWD   (R14), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VMOVUPS     Z1, Z0
+	VFMADD231PS (AX), Z12, Z0
+	VMOVUPS     Z0, (AX)
+	VPMOVZXWD   32(R14), Z5
+	VPSLLD      $0x10, Z5, Z5
+	VMOVUPS     Z5, Z4
+	VFMADD231PS 64(AX), Z12, Z4
+	VMOVUPS     Z4, 64(AX)
+	ADDQ        48(SP), R14
+	VPMOVZXWD   (R14), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VMOVUPS     Z1, Z0
+	VFMADD231PS 128(AX), Z12, Z0
+	VMOVUPS     Z0, 128(AX)
+	VPMOVZXWD   32(R14), Z5
+	VPSLLD      $0x10, Z5, Z5
+	VMOVUPS     Z5, Z4
+	VFMADD231PS 192(AX), Z12, Z4
+	VMOVUPS     Z4, 192(AX)
+	ADDQ        48(SP), R14
+	ADDQ        $0x00000100, AX
+	DECQ        R15
+	JNZ         rows8
+	JMP         taken
 
 has0of4:
 rows4:
@@ -1268,6 +1313,8 @@ rows4:
 has0of2:
 	TESTQ $0x00000004, DX
 	JNZ   has2of4
+	TESTQ $0x00000008, DX
+	JNZ   has2of8
 
 rows2:
 	VMULPS       (AX), Z12, Z0
@@ -1293,6 +1340,47 @@ rows2:
 	ADDQ         $0x00000100, AX
 	DECQ         R15
 	JNZ          rows2
+	JMP          taken
+
+has2of8:
+rows10:
+	VPMOVZXWD    (R14), Z1
+	VPSLLD       $0x10, Z1, Z1
+	VMOVUPS      Z1, Z0
+	VFMADD231PS  (AX), Z12, Z0
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z22, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VPMOVZXWD    32(R14), Z5
+	VPSLLD       $0x10, Z5, Z5
+	VMOVUPS      Z5, Z4
+	VFMADD231PS  64(AX), Z12, Z4
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z22, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	ADDQ         48(SP), R14
+	VPMOVZXWD    (R14), Z1
+	VPSLLD       $0x10, Z1, Z1
+	VMOVUPS      Z1, Z0
+	VFMADD231PS  128(AX), Z12, Z0
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z22, Z18, Z18
+	VMOVUPS      Z0, 128(AX)
+	VPMOVZXWD    32(R14), Z5
+	VPSLLD       $0x10, Z5, Z5
+	VMOVUPS      Z5, Z4
+	VFMADD231PS  192(AX), Z12, Z4
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z22, Z19, Z19
+	VMOVUPS      Z4, 192(AX)
+	ADDQ         48(SP), R14
+	ADDQ         $0x00000100, AX
+	DECQ         R15
+	JNZ          rows10
 	JMP          taken
 
 has2of4:
@@ -1333,6 +1421,8 @@ has0of1:
 	JNZ   has1of2
 	TESTQ $0x00000004, DX
 	JNZ   has1of4
+	TESTQ $0x00000008, DX
+	JNZ   has1of8
 
 rows1:
 	VANDPS      (AX), Z31, Z1
@@ -1419,6 +1509,108 @@ rows1:
 	ADDQ        $0x00000100, SI
 	DECQ        R15
 	JNZ         rows1
+	JMP         taken
+
+has1of8:
+rows9:
+	VANDPS      (AX), Z31, Z1
+	VANDPS      64(AX), Z31, Z5
+	VMULPS      Z14, Z1, Z1
+	VMULPS      Z14, Z5, Z5
+	VREDUCEPS   $0x01, Z1, Z2
+	VMOVAPS     Z29, Z3
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z25, Z2, Z3
+	VFMADD213PS Z24, Z2, Z3
+	VSCALEFPS   Z1, Z3, Z1
+	VREDUCEPS   $0x01, Z5, Z6
+	VMOVAPS     Z29, Z7
+	VFMADD213PS Z28, Z6, Z7
+	VFMADD213PS Z27, Z6, Z7
+	VFMADD213PS Z26, Z6, Z7
+	VFMADD213PS Z25, Z6, Z7
+	VFMADD213PS Z24, Z6, Z7
+	VSCALEFPS   Z5, Z7, Z5
+	VADDPS      Z24, Z1, Z3
+	VADDPS      Z24, Z5, Z7
+	VDIVPS      Z3, Z22, Z2
+	VDIVPS      Z7, Z22, Z6
+	VSUBPS      Z1, Z24, Z3
+	VSUBPS      Z5, Z24, Z7
+	VMULPS      Z2, Z3, Z0
+	VMULPS      Z6, Z7, Z4
+	VMULPS      Z13, Z0, Z0
+	VMULPS      Z13, Z4, Z4
+	VPTERNLOGD  $0xf2, (AX), Z31, Z0
+	VPTERNLOGD  $0xf2, 64(AX), Z31, Z4
+	VMULPS      Z2, Z1, Z1
+	VMULPS      Z6, Z5, Z5
+	VMULPS      Z2, Z1, Z1
+	VMULPS      Z6, Z5, Z5
+	VMOVUPS     Z1, (SI)
+	VMOVUPS     Z5, 64(SI)
+	VPMOVZXWD   (R14), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VADDPS      Z1, Z0, Z0
+	VMOVUPS     Z0, (AX)
+	VPMOVZXWD   32(R14), Z5
+	VPSLLD      $0x10, Z5, Z5
+	VADDPS      Z5, Z4, Z4
+	VMOVUPS     Z4, 64(AX)
+	ADDQ        48(SP), R14
+	VANDPS      128(AX), Z31, Z1
+	VANDPS      192(AX), Z31, Z5
+	VMULPS      Z14, Z1, Z1
+	VMULPS      Z14, Z5, Z5
+	VREDUCEPS   $0x01, Z1, Z2
+	VMOVAPS     Z29, Z3
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z25, Z2, Z3
+	VFMADD213PS Z24, Z2, Z3
+	VSCALEFPS   Z1, Z3, Z1
+	VREDUCEPS   $0x01, Z5, Z6
+	VMOVAPS     Z29, Z7
+	VFMADD213PS Z28, Z6, Z7
+	VFMADD213PS Z27, Z6, Z7
+	VFMADD213PS Z26, Z6, Z7
+	VFMADD213PS Z25, Z6, Z7
+	VFMADD213PS Z24, Z6, Z7
+	VSCALEFPS   Z5, Z7, Z5
+	VADDPS      Z24, Z1, Z3
+	VADDPS      Z24, Z5, Z7
+	VDIVPS      Z3, Z22, Z2
+	VDIVPS      Z7, Z22, Z6
+	VSUBPS      Z1, Z24, Z3
+	VSUBPS      Z5, Z24, Z7
+	VMULPS      Z2, Z3, Z0
+	VMULPS      Z6, Z7, Z4
+	VMULPS      Z13, Z0, Z0
+	VMULPS      Z13, Z4, Z4
+	VPTERNLOGD  $0xf2, 128(AX), Z31, Z0
+	VPTERNLOGD  $0xf2, 192(AX), Z31, Z4
+	VMULPS      Z2, Z1, Z1
+	VMULPS      Z6, Z5, Z5
+	VMULPS      Z2, Z1, Z1
+	VMULPS      Z6, Z5, Z5
+	VMOVUPS     Z1, 128(SI)
+	VMOVUPS     Z5, 192(SI)
+	VPMOVZXWD   (R14), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VADDPS      Z1, Z0, Z0
+	VMOVUPS     Z0, 128(AX)
+	VPMOVZXWD   32(R14), Z5
+	VPSLLD      $0x10, Z5, Z5
+	VADDPS      Z5, Z4, Z4
+	VMOVUPS     Z4, 192(AX)
+	ADDQ        48(SP), R14
+	ADDQ        $0x00000100, AX
+	ADDQ        $0x00000100, SI
+	DECQ        R15
+	JNZ         rows9
 	JMP         taken
 
 has1of4:
@@ -1518,6 +1710,8 @@ rows5:
 has1of2:
 	TESTQ $0x00000004, DX
 	JNZ   has3of4
+	TESTQ $0x00000008, DX
+	JNZ   has3of8
 
 rows3:
 	VANDPS       (AX), Z31, Z1
@@ -1616,6 +1810,120 @@ rows3:
 	ADDQ         $0x00000100, SI
 	DECQ         R15
 	JNZ          rows3
+	JMP          taken
+
+has3of8:
+rows11:
+	VANDPS       (AX), Z31, Z1
+	VANDPS       64(AX), Z31, Z5
+	VMULPS       Z14, Z1, Z1
+	VMULPS       Z14, Z5, Z5
+	VREDUCEPS    $0x01, Z1, Z2
+	VMOVAPS      Z29, Z3
+	VFMADD213PS  Z28, Z2, Z3
+	VFMADD213PS  Z27, Z2, Z3
+	VFMADD213PS  Z26, Z2, Z3
+	VFMADD213PS  Z25, Z2, Z3
+	VFMADD213PS  Z24, Z2, Z3
+	VSCALEFPS    Z1, Z3, Z1
+	VREDUCEPS    $0x01, Z5, Z6
+	VMOVAPS      Z29, Z7
+	VFMADD213PS  Z28, Z6, Z7
+	VFMADD213PS  Z27, Z6, Z7
+	VFMADD213PS  Z26, Z6, Z7
+	VFMADD213PS  Z25, Z6, Z7
+	VFMADD213PS  Z24, Z6, Z7
+	VSCALEFPS    Z5, Z7, Z5
+	VADDPS       Z24, Z1, Z3
+	VADDPS       Z24, Z5, Z7
+	VDIVPS       Z3, Z22, Z2
+	VDIVPS       Z7, Z22, Z6
+	VSUBPS       Z1, Z24, Z3
+	VSUBPS       Z5, Z24, Z7
+	VMULPS       Z2, Z3, Z0
+	VMULPS       Z6, Z7, Z4
+	VMULPS       Z13, Z0, Z0
+	VMULPS       Z13, Z4, Z4
+	VPTERNLOGD   $0xf2, (AX), Z31, Z0
+	VPTERNLOGD   $0xf2, 64(AX), Z31, Z4
+	VMULPS       Z2, Z1, Z1
+	VMULPS       Z6, Z5, Z5
+	VMULPS       Z2, Z1, Z1
+	VMULPS       Z6, Z5, Z5
+	VMOVUPS      Z1, (SI)
+	VMOVUPS      Z5, 64(SI)
+	VPMOVZXWD    (R14), Z1
+	VPSLLD       $0x10, Z1, Z1
+	VADDPS       Z1, Z0, Z0
+	VANDPS       Z31, Z10, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z22, Z10, Z10
+	VMOVUPS      Z0, (AX)
+	VPMOVZXWD    32(R14), Z5
+	VPSLLD       $0x10, Z5, Z5
+	VADDPS       Z5, Z4, Z4
+	VANDPS       Z31, Z11, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z22, Z11, Z11
+	VMOVUPS      Z4, 64(AX)
+	ADDQ         48(SP), R14
+	VANDPS       128(AX), Z31, Z1
+	VANDPS       192(AX), Z31, Z5
+	VMULPS       Z14, Z1, Z1
+	VMULPS       Z14, Z5, Z5
+	VREDUCEPS    $0x01, Z1, Z2
+	VMOVAPS      Z29, Z3
+	VFMADD213PS  Z28, Z2, Z3
+	VFMADD213PS  Z27, Z2, Z3
+	VFMADD213PS  Z26, Z2, Z3
+	VFMADD213PS  Z25, Z2, Z3
+	VFMADD213PS  Z24, Z2, Z3
+	VSCALEFPS    Z1, Z3, Z1
+	VREDUCEPS    $0x01, Z5, Z6
+	VMOVAPS      Z29, Z7
+	VFMADD213PS  Z28, Z6, Z7
+	VFMADD213PS  Z27, Z6, Z7
+	VFMADD213PS  Z26, Z6, Z7
+	VFMADD213PS  Z25, Z6, Z7
+	VFMADD213PS  Z24, Z6, Z7
+	VSCALEFPS    Z5, Z7, Z5
+	VADDPS       Z24, Z1, Z3
+	VADDPS       Z24, Z5, Z7
+	VDIVPS       Z3, Z22, Z2
+	VDIVPS       Z7, Z22, Z6
+	VSUBPS       Z1, Z24, Z3
+	VSUBPS       Z5, Z24, Z7
+	VMULPS       Z2, Z3, Z0
+	VMULPS       Z6, Z7, Z4
+	VMULPS       Z13, Z0, Z0
+	VMULPS       Z13, Z4, Z4
+	VPTERNLOGD   $0xf2, 128(AX), Z31, Z0
+	VPTERNLOGD   $0xf2, 192(AX), Z31, Z4
+	VMULPS       Z2, Z1, Z1
+	VMULPS       Z6, Z5, Z5
+	VMULPS       Z2, Z1, Z1
+	VMULPS       Z6, Z5, Z5
+	VMOVUPS      Z1, 128(SI)
+	VMOVUPS      Z5, 192(SI)
+	VPMOVZXWD    (R14), Z1
+	VPSLLD       $0x10, Z1, Z1
+	VADDPS       Z1, Z0, Z0
+	VANDPS       Z31, Z18, Z1
+	VFNMADD231PS Z15, Z1, Z0
+	VADDPS       Z22, Z18, Z18
+	VMOVUPS      Z0, 128(AX)
+	VPMOVZXWD    32(R14), Z5
+	VPSLLD       $0x10, Z5, Z5
+	VADDPS       Z5, Z4, Z4
+	VANDPS       Z31, Z19, Z5
+	VFNMADD231PS Z15, Z5, Z4
+	VADDPS       Z22, Z19, Z19
+	VMOVUPS      Z4, 192(AX)
+	ADDQ         48(SP), R14
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000100, SI
+	DECQ         R15
+	JNZ          rows11
 	JMP          taken
 
 has3of4:

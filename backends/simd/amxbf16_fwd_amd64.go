@@ -11,6 +11,11 @@ package simd
 //go:noescape
 func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32)
 
+// seenScoresAMXBF16 is scores, but sets rows of s to -Inf whose bit in seen is clear, [keys/32]. It does so for what fills a group of 32, too.
+//
+//go:noescape
+func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, seen *uint32)
+
 // shapedScoresAMXBF16 sets s[j][i] as scores and adjust do one after the other, for keys rows of K, and what fills them to an even number. bias is in
 // pairs, [keys/2][32]. If there are masks, it sets s[j][i] to -Inf where bit i of masks[j] is clear. Without all of softcap, bias and
 // lanes scores are not scaled. It raises top[i] to the largest of the scores, leaving out NaN.

@@ -258,6 +258,270 @@ DATA tileShape<>+48(SB)/8, $0x1010101010101010
 DATA tileShape<>+56(SB)/8, $0x0000000000000000
 GLOBL tileShape<>(SB), RODATA|NOPTR, $64
 
+// func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, seen *uint32)
+// Requires: AMXBF16, AVX, AVX512F
+TEXT ·seenScoresAMXBF16(SB), NOSPLIT, $8-64
+	MOVQ         seen+56(FP), AX
+	MOVL         $0xff800000, CX
+	VPBROADCASTD CX, Z1
+	MOVQ         s+0(FP), CX
+	MOVQ         keys+40(FP), DX
+	MOVQ         top+48(FP), SI
+	LEAQ         tileShape<>+0(SB), R11
+
+	// LDTILECFG (R11)
+	BYTE    $0xc4
+	BYTE    $0xc2
+	BYTE    $0x78
+	BYTE    $0x49
+	BYTE    $0x03
+	MOVQ    $0x00000080, R12
+	MOVQ    R12, R13
+	VMOVUPS (SI), Z4
+	VMOVAPS Z4, Z6
+	VMOVUPS 64(SI), Z5
+	VMOVAPS Z5, Z7
+	MOVQ    k+8(FP), R8
+	MOVQ    step+16(FP), R10
+	SHLQ    $0x01, R10
+
+keys:
+	MOVQ CX, DI
+	LEAQ (DI)(R13*8), BX
+	LEAQ (BX)(R13*8), BX
+	MOVQ R8, R14
+	LEAQ (R8)(R10*8), R9
+	LEAQ (R9)(R10*8), R9
+	MOVQ q+24(FP), R11
+
+	// TILEZERO T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+
+	// TILEZERO T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+
+	// TILEZERO T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+
+	// TILEZERO T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	MOVQ words+32(FP), R15
+	SHRQ $0x04, R15
+
+words:
+	// TILELOADD 0(R11)(R12*1), T4
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x23
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 64(R11)(R12*1), T5
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x23
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILELOADD 0(R8)(R10*1), T6
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x10
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T6, T0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xc6
+
+	// TDPBF16PS T5, T6, T1
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xce
+
+	// TILELOADD 0(R9)(R10*1), T7
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x11
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TDPBF16PS T4, T7, T2
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x5a
+	BYTE $0x5c
+	BYTE $0xd7
+
+	// TDPBF16PS T5, T7, T3
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x52
+	BYTE $0x5c
+	BYTE $0xdf
+	ADDQ $0x40, R8
+	ADDQ $0x40, R9
+	LEAQ (R11)(R12*8), R11
+	LEAQ (R11)(R12*8), R11
+	DECQ R15
+	JNZ  words
+	LEAQ (R14)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+	LEAQ (R8)(R10*8), R8
+
+	// TILESTORED T0, 0(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x2f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T1, 64(DI)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x2f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T2, 0(BX)(R13*1)
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x2b
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+
+	// TILESTORED T3, 64(BX)(R13*1)
+	BYTE  $0xc4
+	BYTE  $0xa2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x9c
+	BYTE  $0x2b
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	MOVL  (AX), BX
+	ADDQ  $0x04, AX
+	NOTL  BX
+	TESTQ BX, BX
+	JZ    seen
+
+hide:
+	BSFQ    BX, BP
+	LEAQ    -1(BX), R9
+	ANDQ    R9, BX
+	SHLQ    $0x07, BP
+	VMOVUPS Z1, (DI)(BP*1)
+	VMOVUPS Z1, 64(DI)(BP*1)
+	TESTQ   BX, BX
+	JNZ     hide
+
+seen:
+	MOVQ DX, BX
+	CMPQ BX, $0x20
+	JLE  some
+	MOVQ $0x00000020, BX
+
+some:
+	SHRQ $0x01, BX
+	JZ   last
+
+rows:
+	VMOVUPS (CX), Z0
+	VMAXPS  Z4, Z0, Z4
+	VMOVUPS 64(CX), Z0
+	VMAXPS  Z5, Z0, Z5
+	VMOVUPS 128(CX), Z0
+	VMAXPS  Z6, Z0, Z6
+	VMOVUPS 192(CX), Z0
+	VMAXPS  Z7, Z0, Z7
+	ADDQ    $0x00000100, CX
+	DECQ    BX
+	JNZ     rows
+	SUBQ    $0x20, DX
+	JG      keys
+	TESTQ   $0x00000001, DX
+	JZ      end
+
+last:
+	VMOVUPS (CX), Z0
+	VMAXPS  Z4, Z0, Z4
+	VMOVUPS 64(CX), Z0
+	VMAXPS  Z5, Z0, Z5
+
+end:
+	VMAXPS  Z6, Z4, Z4
+	VMOVUPS Z4, (SI)
+	VMAXPS  Z7, Z5, Z5
+	VMOVUPS Z5, 64(SI)
+
+	// TILERELEASE
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+	VZEROUPPER
+	RET
+
 // func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
 // Requires: AMXBF16, AVX, AVX512DQ, AVX512F, CMOV, SSE
 TEXT ·shapedScoresAMXBF16(SB), NOSPLIT, $56-96

@@ -123,6 +123,7 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.KVBatch, x.g, x.K0+k, n)
 		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.KVBatch, x.g, x.K0+k, n)
 	}
+	x.score.asHalves = true
 	x.k.load(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	for i := range by {
@@ -207,6 +208,10 @@ func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords int) {
 	g, k := &x.score, x.from+at
 	uncap, bias, lanes := g.operands(j, &x.keyRange, k, r)
+	var halves *uint16
+	if g.halves != nil {
+		halves = &g.halves[r*g.biasStep+at]
+	}
 	if !g.adjusts || bias != nil && n%2 == 1 { // products go on to an even row
 		x.dots(y, r, at, n, words, vwords)
 		if g.adjusts {
@@ -214,8 +219,10 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 		}
 		return
 	}
-	shapedDotsAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
+	shapedDotsAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, uncap, g.scale, g.softcap, bias, halves, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
+	g.fetchSome()
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
+	g.fetchSome()
 }
 
 // gradients makes P and dS of the scores of n rows of a panel, from row lo on, where features

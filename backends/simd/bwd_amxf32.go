@@ -229,7 +229,9 @@ func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 func (x *planeGrads) dots(s *scorePanel) {
 	at := s.k - x.from
 	planeDots(s.s, &x.q, s.lo, s.n, x.kLanes[at*x.q.step/2:], x.kPlane, x.top)
+	x.score.fetchSome()
 	planeDots(s.dp, &x.do, s.lo, s.n, x.vLanes[at*x.do.step/2:], x.vPlane, x.top)
+	x.score.fetchSome()
 	s.addWild(x)
 }
 
@@ -321,8 +323,14 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 		for c := 0; c < p.Dim; c += pairLanes {
 			planeSumsAMXBF16(&dq[c], dqStep, &x.dsRows[at], step, 4*x.dsPlane, &x.kPairs[at/2*dim+c], dim, 4*x.kPlane, x.q.n, min(pairLanes, p.Dim-c), pairs, &x.sum[0])
 		}
+		x.addWildQueries(j, y, dq, dqStep, from, to)
 	}
-	at := lo - x.from
+}
+
+// addWildQueries adds to dQ of the tile what planes leave out of the keys [lo, hi), a part of
+// planeSumKeys: so the order of sums does not depend on how many keys a block has.
+func (x *planeGrads) addWildQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
+	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
 	for k := lo; k < hi && x.wild; k += pairLanes {
 		rows, n := x.panelRows(x.row0, x.q.n, k)
 		if !x.setMasks(x.now.masks, x.h, x.row0+rows, n, k) {

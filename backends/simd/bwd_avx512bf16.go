@@ -193,7 +193,9 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	}
 	s, dp, ds := x.s[lo*pairLanes:], x.dp[lo*pairLanes:], x.ds[lo*dsStep(&j.plan)+at:]
 	scoresAVX512BF16(&s[0], &q.Uint16s()[q.Offset(x.QBatch, h, x.Q0+y.from+lo)], rowStep(q), &x.kColumns[at*pairWords(p.Dim)], p.Dim, hi-lo, &x.top[0])
+	x.score.fetchSome()
 	scoresAVX512BF16(&dp[0], &do.Uint16s()[do.Offset(x.QBatch, h, x.Q0+y.from+lo)], rowStep(do), &x.vColumns[at*pairWords(p.VDim)], p.VDim, hi-lo, &x.top[0])
+	x.score.fetchSome()
 	if x.score.on {
 		x.score.gradients(j, &x.keyRange, k, lo, hi-lo, s, dp, ds, dsStep(&j.plan), x.masks[lo:], y.lse[lo:], y.delta[lo:])
 	} else {

@@ -123,13 +123,20 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 // absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
 // see some that are at an edge of the band, or hidden by the mask.
 func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
-	at, masked := from-x.lo, edge || hidden
-	x.setMasks(&t.laneTile, from, keys, edge || x.v.wild, hidden)
-	if masked || x.adjusts {
-		x.shapedScores(j, t, from, keys, masked)
-	} else {
-		copy(x.top, t.m)
-		scoresAMXBF16(&x.s[0], &x.k[at*x.kStep], x.kStep, &t.qPairs[0], pairWords(j.p.Dim), keys, &x.top[0])
+	at := from - x.lo
+	if edge || x.adjusts || x.v.wild || hidden && !x.mask.ofKeys {
+		x.setMasks(&t.laneTile, from, keys, edge || x.v.wild, hidden)
+	}
+	k, words := &x.k[at*x.kStep], pairWords(j.p.Dim)
+	copy(x.top, t.m)
+	switch {
+	case edge || x.adjusts || hidden && !x.mask.ofKeys:
+		x.shapedScores(j, t, from, keys, edge || hidden)
+	case hidden:
+		seen := &x.mask.seen[(from-x.mask.from)/maskGroup]
+		seenScoresAMXBF16(&x.s[0], k, x.kStep, &t.qPairs[0], words, keys, &x.top[0], seen)
+	default:
+		scoresAMXBF16(&x.s[0], k, x.kStep, &t.qPairs[0], words, keys, &x.top[0])
 	}
 	hideLast(x.s, keys)
 	pairs, filled := (keys+1)/2, upToTiles(keys)/2

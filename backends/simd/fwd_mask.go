@@ -27,6 +27,9 @@ type keyMask struct {
 	groups  [tileBlock/maskGroup + 1]keysOfMask // of the block
 	visible []uint32                            // [keys] bits of the rows that see each, in groups of which it hides some
 	words   []uint32                            // [2][maskGroup] bits of keys of a group, for each row
+	seen    [tileBlock/maskGroup + 1]uint32     // of each group, the keys that all rows see
+
+	last struct{ from, to, until, hides int } // what tilePart said of a mask of keys
 }
 
 // A keysOfMask is the keys of a group that all rows see, from up to but not including to. No
@@ -63,7 +66,7 @@ func (x *keyMask) read(j *job, isa *laneISA, s *seqTile, row, n, lo, hi int) (so
 	if x.ofKeys {
 		n = 1
 	}
-	x.from = lo &^ (maskGroup - 1)
+	x.from, x.last.to = lo&^(maskGroup-1), 0
 	for k := x.from; k < hi; k += maskGroup {
 		words := x.words[:n]
 		isa.maskWords(words, x.words[maskGroup:], t.Bools()[at:], step, k, s.M)
@@ -72,6 +75,7 @@ func (x *keyMask) read(j *job, isa *laneISA, s *seqTile, row, n, lo, hi int) (so
 			all, any = all&w, any|w
 		}
 		g := &x.groups[(k-x.from)/maskGroup]
+		x.seen[(k-x.from)/maskGroup] = all
 		if *g = x.keysOf(all, any, s.M-k); g.some {
 			x.spread(k-x.from, n)
 		}

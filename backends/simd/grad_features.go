@@ -33,6 +33,8 @@ type gradScore struct {
 	h, from, n int // the tile's head, first row and rows
 
 	bias     []float32 // of the tile and the block, rows biasStep apart
+	halves   []uint16  // takes its place if it is bf16 that can be read where it lies
+	asHalves bool      // the kernel's dot products take such
 	biasStep int
 	widened  []float32 // [rows][keys]
 	uncap    []float32 // [rows][lanes], nil without a cap
@@ -112,8 +114,8 @@ func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 	}
 }
 
-// setBias sets the biases of the tile. They are read where they lie if they are float32,
-// and if as many as there are lanes can be read everywhere.
+// setBias sets the biases of the tile. They are read where they lie if the kernel takes their
+// type, and if as many as there are lanes can be read everywhere.
 func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	rows, step := g.n, rowStep(t)
 	at := t.Repeated(x.b, g.h, g.from) + x.from
@@ -122,8 +124,14 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 		rows = 1
 	}
 	end := at + (rows-1)*step + ceilDiv(keys, g.isa.lanes)*g.isa.lanes
-	if t.DType() == flashkit.Float32 && end <= t.Len() {
+	g.halves = nil
+	switch {
+	case end > t.Len():
+	case t.DType() == flashkit.Float32:
 		g.bias, g.biasStep = t.Float32s()[at:end], step
+		return
+	case t.DType() == flashkit.BFloat16 && g.asHalves && g.n%2 == 0: // as products go on to an even row
+		g.bias, g.halves, g.biasStep = nil, t.Uint16s()[at:end], step
 		return
 	}
 	g.bias, g.biasStep = g.widened, size
@@ -145,12 +153,13 @@ func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []flo
 	g.gradientsOf(j, x, k, lo, n, 0, s, dp, ds, dsStep, masks, lse, delta)
 }
 
-// operands returns where slopes of caps go, and where biases and numbers of the lanes lie, or nil.
+// operands returns where slopes of caps go, and where biases in float32 and numbers of the lanes
+// lie, or nil.
 func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (uncap, bias, lanes *float32) {
 	if g.uncap != nil {
 		uncap = &g.uncap[0]
 	}
-	if j.p.Score.Bias {
+	if j.p.Score.Bias && g.halves == nil {
 		bias = &g.bias[lo*g.biasStep+k-x.from]
 	}
 	if j.p.Score.ALiBi {

@@ -55,8 +55,8 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumul
 // partsOf calls f for the parts of the block at hand that rows of the tile see. Some rows
 // do not see some keys that are at an edge of the band, or hidden by the mask.
 func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, hidden bool)) {
-	first, end := t.seq.Keys(t.from)
-	begin, last := t.seq.Keys(t.from + t.n - 1)
+	first, _ := t.seq.Keys(t.from)
+	_, last := t.seq.Keys(t.from + t.n - 1)
 	from, to := max(x.lo, first&^(tileStep-1)), min(x.hi, upToTiles(last))
 	if first >= last || from >= to {
 		return
@@ -67,18 +67,48 @@ func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, 
 	for from < to {
 		until, hides, whole := to, hidesNothing, false
 		if x.mask.asked() {
-			until, hides = x.mask.part(from, to)
-		}
-		if hides == hidesNothing {
-			until, whole = wholePart(&t.seq.Seq, t.from, t.n, from, until, tileStep)
-		}
-		if hides == hidesSome {
-			whole = begin <= from && until <= end
+			until, hides = x.mask.tilePart(from, to)
 		}
 		if hides != hidesAll {
+			until, whole = wholePart(&t.seq.Seq, t.from, t.n, from, until, tileStep)
 			f(from, until-from, !whole, hides == hidesSome)
 		}
 		from = until
+	}
+}
+
+// tilePart is part, but keys of which the mask hides nothing go with those beside them of
+// which it hides some: tiles are set up for each part, and all of O is read and written.
+func (x *keyMask) tilePart(from, to int) (until, hides int) {
+	if x.ofKeys && x.last.from == from && x.last.to == to {
+		return x.last.until, x.last.hides
+	}
+	until, hides = x.part(from, to)
+	for until < to && hides != hidesAll {
+		end, other := x.part(until, to)
+		if other == hidesAll {
+			break
+		}
+		until, hides = end, hidesSome
+	}
+	if hides == hidesSome {
+		x.showAll(from, until)
+	}
+	x.last.from, x.last.to, x.last.until, x.last.hides = from, to, until, hides
+	return until, hides
+}
+
+// showAll sets the rows that see each of the keys [from, to) of which the mask hides nothing.
+func (x *keyMask) showAll(from, to int) {
+	for k := from; k < to; {
+		end, hides := x.segment(k)
+		end = min(end, to)
+		if hides == hidesNothing {
+			for i := range x.visible[k-x.from : end-x.from] {
+				x.visible[k-x.from+i] = ^uint32(0)
+			}
+		}
+		k = end
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 // else the kernels take those of AVX512 and AVX512BF16.
 func (g *generator) amxForward() {
 	g.scoresOfTiles()
+	g.seenScoresOfTiles()
 	g.shapedScores()
 	g.valuesOfTiles()
 	g.weightPairs()

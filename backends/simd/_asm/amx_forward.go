@@ -1,6 +1,9 @@
 package main
 
 import (
+	"math"
+	"math/bits"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -12,11 +15,42 @@ func (g *generator) scoresOfTiles() {
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
 		"and raises top[i] to the largest of them. Rows of K are of words pairs, and q is [words][LANES]. words is",
 		"a multiple of 16. K and s have as many rows as fill groups of 32. keys > 0.")
-	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) })
+	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, nothing)
 }
 
-// tileScores emits the body of scores. products gets the address of A.
-func (g *generator) tileScores(products func(a GPVirtual)) {
+// seenScoresOfTiles emits S = K Qᵀ of keys that all rows see, or none.
+func (g *generator) seenScoresOfTiles() {
+	g.routine("seenScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32, seen *uint32)",
+		"is scores, but sets rows of s to -Inf whose bit in seen is clear, [keys/32]. It does so for what fills a group of 32, too.")
+	lowest, seen := g.registers[1], param("seen")
+	g.constant(float32(math.Inf(-1)), lowest)
+	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, func() { g.hideRows(seen, lowest) })
+}
+
+// hideRows stores -Inf in the rows of a panel whose bits in seen are clear, and moves seen on.
+func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
+	hidden, row, next := GP64(), GP64(), GP64()
+	MOVL(Mem{Base: seen}, hidden.As32())
+	ADDQ(Imm(4), seen)
+	NOTL(hidden.As32())
+	TESTQ(hidden, hidden)
+	JZ(LabelRef("seen"))
+	Label("hide")
+	BSFQ(hidden, row)
+	LEAQ(Mem{Base: hidden, Disp: -1}, next)
+	ANDQ(next, hidden)
+	SHLQ(Imm(uint64(bits.TrailingZeros(uint(g.rowBytes)))), row)
+	for v := range vectors {
+		VMOVUPS(lowest, g.part(Mem{Base: tileC[0], Index: row, Scale: 1}, v))
+	}
+	TESTQ(hidden, hidden)
+	JNZ(LabelRef("hide"))
+	Label("seen")
+}
+
+// tileScores emits the body of scores. products gets the address of A; stored emits what is
+// done to a panel of scores, at the first tile of C, before its maxima are found.
+func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	s, keys, top := param("s"), param("keys"), param("top")
 	g.takeTiles()
 	max, more, x := g.registers[4:6], g.registers[6:8], g.registers[0]
@@ -32,6 +66,7 @@ func (g *generator) tileScores(products func(a GPVirtual)) {
 	down(tileC[0], stepC, tileC[1])
 	setTiles("q", products)
 	storeTiles(2)
+	stored()
 
 	row := func(r int, max []VecPhysical) {
 		for v, z := range max {

@@ -37,7 +37,8 @@ const (
 	shapedCap = 1 << iota
 	shapedLanes
 	shapedBias
-	shapedMask
+	shapedMask                // forward
+	shapedHalves = shapedMask // backward: a bias, in bf16
 )
 
 // Where the numbers of the loop lie.
@@ -198,6 +199,10 @@ func (a *shaper) takeRows(n GPVirtual) {
 func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	if bit > a.asks[len(a.asks)-1].bit {
 		a.rowsOf(rows, has)
+		return
+	}
+	if bit == shapedHalves && has&shapedBias != 0 && a.asks[len(a.asks)-1].param == "halves" { // the bias is the other one
+		a.split(kind, rows, 2*bit, has)
 		return
 	}
 	label := fmt.Sprintf("has%dof%d", has, bit)

@@ -8,7 +8,7 @@ import (
 )
 
 // A dotShaper is a shaper of backward passes. Query rows are outside and keys in the lanes;
-// biases are in float32, and nobody asks for maxima.
+// biases are in float32 or bf16, and nobody asks for maxima.
 //
 // A cap is of exponentials, which its slope takes too. With e = exp(-2|x|),
 //
@@ -20,15 +20,22 @@ type dotShaper struct{ shaper }
 
 // shapedDots emits S = Q Kᵀ with the features of a score.
 func (g *generator) shapedDots() {
-	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)",
+	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, uncap *float32, scale, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope, at float32)",
 		"sets s[j][i] as scores and adjust do one after the other, for keys rows of k, and what fills them to an even number. Rows of bias",
-		"lie biasStep elements apart. Caps have an absolute error of some roundings of softcap; with it there is uncap, [keys][LANES].")
+		"lie biasStep elements apart; halves, in bf16, takes the place of a bias that is nil. Caps have an absolute error of some roundings of softcap; with it there is uncap, [keys][LANES].")
 	a := &dotShaper{*g.newShaper()}
-	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}}
+	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"halves", shapedHalves}}
 	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots
-	step := bytes(param("biasStep"))
-	MOVQ(step, a.frame.Offset(frameBias))
 	a.masks, a.bias = param("uncap"), param("bias")
+	step := bytes16(param("biasStep"))
+	TESTQ(a.bias, a.bias)
+	JZ(LabelRef("halves"))
+	SHLQ(Imm(1), step)
+	JMP(LabelRef("apart"))
+	Label("halves")
+	MOVQ(address("halves"), a.bias)
+	Label("apart")
+	MOVQ(step, a.frame.Offset(frameBias))
 	a.panels()
 	g.done()
 }
@@ -53,12 +60,18 @@ func (a *dotShaper) dotRow(i, has int) {
 	if i == 1 {
 		away = a.odd[1]
 	}
-	capped, biased := has&shapedCap != 0, has&shapedBias != 0
+	capped, biased := has&shapedCap != 0, has&(shapedBias|shapedHalves) != 0
 	if capped {
 		a.capRow(i)
 	}
 	for v, w := range a.work {
-		bias, score := a.part(Mem{Base: a.bias}, v), a.score(i, v)
+		var bias Op = a.part(Mem{Base: a.bias}, v)
+		if has&shapedHalves != 0 {
+			bias = w.u
+			VPMOVZXWD(Mem{Base: a.bias, Disp: v * a.vectorBytes / 2}, w.u)
+			VPSLLD(Imm(16), w.u, w.u)
+		}
+		score := a.score(i, v)
 		switch {
 		case capped && biased:
 			VADDPS(bias, w.z, w.z)
