@@ -141,7 +141,7 @@ func (f *features) randomOrigin(r *rand.Rand) {
 	f.origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
 }
 
-// randomShapes makes dimensions of bias and mask repeat, and biases -Inf, as r says.
+// randomShapes makes dimensions of bias and mask repeat, hides runs of keys and makes biases -Inf, as r says.
 func (f *features) randomShapes(r *rand.Rand) {
 	for _, x := range []*pairs{&f.bias, &f.mask} {
 		for d := range 3 {
@@ -150,6 +150,14 @@ func (f *features) randomShapes(r *rand.Rand) {
 			}
 		}
 		x.x = x.x[:min(len(x.x), size(x.shape))]
+	}
+	if m := f.mask.shape[3]; m > 0 && r.IntN(2) == 0 {
+		from, most := r.IntN(m), 1+r.IntN(m)
+		f.mask.eachPair(func(_, j int, x *float32) {
+			if j >= from && j < from+most {
+				*x = 0
+			}
+		})
 	}
 	if r.IntN(4) != 0 {
 		return

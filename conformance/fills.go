@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"math"
+	"slices"
 
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
@@ -78,6 +79,20 @@ func maskRow(row int) func(in *Inputs) {
 		})
 	}
 }
+
+// hideTiles hides the keys of some tiles of 128 from all rows.
+func hideTiles(tiles ...int) func(in *Inputs) {
+	return func(in *Inputs) {
+		in.mask.eachPair(func(_, j int, x *float32) {
+			if slices.Contains(tiles, j/128) {
+				*x = 0
+			}
+		})
+	}
+}
+
+// hideSequence hides all keys of the first sequence.
+func hideSequence(in *Inputs) { clear(in.mask.x[:len(in.mask.x)/in.mask.shape[0]]) }
 
 // nanBehindMask fills the keys and values that the mask, the same for all heads and
 // rows, hides with NaN.

@@ -67,6 +67,10 @@ var featureTraps = []trap{
 	{name: "mask_one_row", catches: "a mask of one row indexed by row", problem: "b2-h2-g1-n5-m9-d8-f32-mask", fill: once(2)},
 	{name: "mask_packed_row", catches: "the mask indexed by a row's number among all sequences", problem: "b3-h2-g1-n5-m9-d8-f32-mask-ragged", layout: packed},
 	{name: "mask_tile", catches: "a tile skipped because its first key is hidden", problem: "b1-h2-g1-n5-m70-d8-f32-mask"},
+	{name: "mask_tiles", catches: "an end at the first tile that is hidden whole", problem: "b1-h2-g1-n5-m400-d8-f32-mask", fill: all(once(1), once(2), hideTiles(0, 2), nanBehindMask)},
+	{name: "mask_first_tile", catches: "NaN from a tile that is hidden whole, when it is the first", problem: "b1-h2-g1-n5-m272-d8-f32-mask", fill: all(once(1), once(2), hideTiles(0), nanBehindMask)},
+	{name: "mask_last_tile", catches: "the last tile taken for one that takes part", problem: "b1-h2-g1-n5-m272-d8-f32-mask", fill: all(once(1), once(2), hideTiles(1, 2))},
+	{name: "mask_no_tile", catches: "a sequence hidden whole given the mean of V", problem: "b2-h2-g1-n5-m144-d8-f32-mask", fill: all(once(1), once(2), hideSequence)},
 
 	// Sink.
 	{name: "sink_scaled", catches: "the sink scaled with the scores", problem: "b1-h2-g1-n5-m9-d16-f32-sink"},

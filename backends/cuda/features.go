@@ -257,7 +257,7 @@ func (b *Backend) runHopperFeatures(f *function, p flashkit.Problem, x *argument
 	if err := b.mapTensors(x, flashkit.PassForward, p.DType, x.shapes, [...]int{f.rows, box, box, groupRows}); err != nil {
 		return err
 	}
-	if banded(p) || p.Ragged {
+	if banded(p) || p.Ragged || p.Score.Mask {
 		if err := b.drv.MemsetD32Async(x.turn, 0, 1, s); err != nil {
 			return err
 		}

@@ -165,7 +165,7 @@ func (s *stem) has(part partID) bool {
 		return s.hopper
 	case partShaped:
 		return s.name == "fwd_sm90"
-	case partSoftcap, partALiBi, partBias, partMask, partDropout:
+	case partSoftcap, partALiBi, partBias, partMask, partKeys, partDropout:
 		return s.hopper
 	case partDelta, partFeaturesDelta:
 		return s.pass == flashkit.PassBackward

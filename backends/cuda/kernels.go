@@ -79,6 +79,7 @@ const (
 	partALiBi
 	partBias
 	partMask
+	partKeys // a mask that is the same for all rows, and backward for the query heads of a group
 	partDropout
 
 	partSplit // fwd_sm90: a part of the keys
@@ -96,6 +97,7 @@ var partNames = [...]struct {
 	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
 	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
 	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
+	partKeys:    {"features_keys", true},
 	partDropout: {"features_dropout", true},
 	partSplit:   {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
@@ -132,10 +134,13 @@ func singlePart(asked flashkit.Feature) partID {
 }
 
 // part returns the instance of a stem for what a call asks. Those for one feature want
-// something to drop, and those of fwd_sm90 tiles of biases and masks that begin at 16 aligned bytes.
+// something to drop, and those of fwd_sm90 tiles of biases and masks that begin at 16 aligned bytes. Masks
+// that are the same for all rows have instances of their own, which list the tiles of keys that take part.
 func (x *arguments) part(s *stem, p *flashkit.Problem) partID {
 	part, forward := s.featurePart(p), s.pass == flashkit.PassForward
 	switch {
+	case part == partMask && x.mask.row == 0 && (forward || x.mask.head == 0 || p.Heads == p.KVHeads) && p.KVLen <= listedKeys:
+		return partKeys
 	case part == partDropout && x.dropBelow == 0:
 	case forward && part == partBias && (x.biasWide != 0 || !x.bias.chunks(2)):
 	case forward && part == partMask && !x.mask.chunks(1):
@@ -144,6 +149,9 @@ func (x *arguments) part(s *stem, p *flashkit.Problem) partID {
 	}
 	return partFeatures
 }
+
+// listedKeys is up to how many keys they can.
+const listedKeys = 1 << 17
 
 // scoreUnit is what the weights of fwd_sm90 are powers of 2 of multiples of.
 func scoreUnit(p *flashkit.Problem) float64 {

@@ -10,7 +10,8 @@ import math
 import gpu_peers
 
 FORM_PEERS = ["flex", "cudnn", "efficient", "frontend"]
-FORMS = ["softcap", "sink", "alibi", "mask", "padding", "bias"]
+KEYS = ["padding", "holes", "blocks"]  # masks of keys, the same for all rows
+FORMS = ["softcap", "sink", "alibi", "mask", *KEYS, "bias"]
 CAP = 30.0
 
 
@@ -44,8 +45,14 @@ class Form:
             mask = squares.repeat_interleave(64, 2).repeat_interleave(64, 3)[:, :, : p.q_len, : p.kv_len].contiguous()
             mask |= torch.eye(p.q_len, p.kv_len, device="cuda", dtype=torch.bool)
             return {"mask": mask}
-        if self.form == "padding":  # keys to a length of each sequence
-            most = [p.kv_len - b * p.kv_len // (2 * p.batch) for b in range(p.batch)]
+        if self.form == "holes":  # one key in ten, but not the first, as each row sees a key
+            mask = torch.rand(p.batch, 1, 1, p.kv_len, device="cuda") >= 0.1
+            mask[..., 0] = True
+            return {"mask": mask}
+        if self.form == "blocks":  # every other run of 128 keys
+            return {"mask": (torch.arange(p.kv_len, device="cuda") // 128 % 2 == 0).expand(p.batch, 1, 1, -1).contiguous()}
+        if self.form == "padding":  # keys to a length of each sequence, half of them in all
+            most = [p.kv_len * (2 * b + 1) // (2 * p.batch) for b in range(p.batch)]
             return {"mask": (torch.arange(p.kv_len, device="cuda")[None] < torch.tensor(most, device="cuda")[:, None])[:, None, None].contiguous()}
         return {"bias": torch.randn(1, p.heads, p.q_len, p.kv_len, device="cuda", dtype=torch.bfloat16)}
 
@@ -102,7 +109,7 @@ class Form:
         from torch.nn.functional import scaled_dot_product_attention
 
         p = self.p
-        if self.form not in ("mask", "padding", "bias"):
+        if self.form not in ("mask", *KEYS, "bias"):
             raise gpu_peers.Unable("has no such form")
         given = self.given.get("bias", self.given.get("mask"))
         if p.hi < p.kv_len - 1:

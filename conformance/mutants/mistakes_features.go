@@ -120,6 +120,24 @@ var featureMistakes = []mistake{
 			return maskAt(c, at) && maskAt(c, first)
 		}
 	}},
+	{"mask_tiles", func(s *slips) {
+		s.shown = func(c *call, at pair) bool {
+			for k0 := 0; k0 <= at.j; k0 += tile {
+				if !someShown(c, at, k0) {
+					return false
+				}
+			}
+			return maskAt(c, at)
+		}
+	}},
+	{"mask_first_tile", func(s *slips) {
+		masked(negInf)(s)
+		s.guard = itself[float32]
+	}},
+	{"mask_last_tile", func(s *slips) {
+		s.shown = func(c *call, at pair) bool { return maskAt(c, at) || at.j >= (c.p.KVLen-1)/tile*tile }
+	}},
+	{"mask_no_tile", masked(-1e30)},
 
 	// Sink.
 	{"sink_scaled", sunk(func(c *call, r *row, at pair) { c.take(r, c.logit(at.h)*c.by, nil) })},
@@ -220,6 +238,16 @@ func biasGradient(of func(c *call, at pair, ds float32) float32) func(*slips) {
 // masked lets what the mask hides take part with the score x.
 func masked(x float32) func(*slips) {
 	return func(s *slips) { s.masked = func(*call, float32) (float32, bool) { return x, true } }
+}
+
+// someShown reports whether the mask lets a row see a key of the tile from k0 on.
+func someShown(c *call, at pair, k0 int) bool {
+	for at.j = k0; at.j < min(k0+tile, c.p.KVLen); at.j++ {
+		if maskAt(c, at) {
+			return true
+		}
+	}
+	return false
 }
 
 func sunk(sink func(c *call, r *row, at pair)) func(*slips) {

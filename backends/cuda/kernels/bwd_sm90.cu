@@ -67,7 +67,8 @@
 // One that changes scores alone, or drops weights, has an instance of its own: branches in the loop keep
 // the compiler from laying one instruction beside the other. What a tile reads of a bias or a mask is copied
 // to shared memory a tile, or two parts of one, ahead; the random words are made while the next S is
-// in flight, when dP leaves registers free. dBias leaves by rows of dS, which lie in shared memory anyhow.
+// in flight, when dP leaves registers free. Where a mask is the same for all rows, each block looks through it up to its own keys:
+// one whose keys are all hidden writes zeros and takes no part in the sums of dQ. dBias leaves by rows of dS, which lie in shared memory anyhow.
 #include "bwd_sm90.cuh"
 
 // How many key heads are worked on at a time, each from its first tile of keys on. The
@@ -143,6 +144,8 @@ template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, 
     return (((int64_t)(w.batch * p.heads + head) * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
 }
 template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, volatile Work &w, int tile) {
+    if constexpr (S::features)
+        if constexpr (S::marks) return marked(e.sh.marks().seen, max(0, tile * S::rows + e.lo()) / S::keys, w.key0 / S::keys);
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
 }
 
@@ -215,6 +218,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     [[maybe_unused]] int whole_from = 0, whole_to = 0;
     if constexpr (S::features) {
         whole_from = uniform(key0 + S::keys - 1 - e.hi());
+        if constexpr (S::marks)
+            if (!uniform(sh.marks().whole)) whole_from = kReach; // none
         whole_to = uniform(key0 + S::keys > e.keys() ? -S::rows : min(e.rows() - S::rows, key0 - (S::rows - 1) - e.lo()));
     }
     auto cut = [&] { // whether the tile has hidden pairs
@@ -329,7 +334,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                     shown[half] = ~0u;
                     if (!cut()) return;
                 }
-                const uint32_t seen = k < e.keys() ? columns_before(min(k - e.lo() + 1, e.rows()) - row) & ~columns_before(k - e.hi() - row) : 0;
+                uint32_t seen = k < e.keys() ? columns_before(min(k - e.lo() + 1, e.rows()) - row) & ~columns_before(k - e.hi() - row) : 0;
+                if constexpr (S::marks)
+                    if (!(sh.marks().own[(k - key0) / 32] >> (k - key0) % 32 & 1)) seen = 0;
                 shown[half] = seen;
                 if constexpr (!S::knows_mask) hide(half, seen);
             });
@@ -486,7 +493,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     });
     named_barrier(2 + group, 128); // all of the warpgroup have written theirs
     auto takes_part = [&](int head, int i, int key) {
-        if constexpr (S::knows_mask) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
+        if constexpr (S::knows_mask || S::marks) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
         else return !S::features || key < e.keys();
     };
     if (w.lost) // what was taken out of dO
@@ -525,6 +532,8 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
     sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
+    if constexpr (S::marks)
+        if (threadIdx.x < sizeof(Marks) / 4) ((volatile uint32_t *)&sh.marks())[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             barrier_init(sh.k_full(i), 1), barrier_init(sh.dq_full(i), 4), barrier_init(sh.dq_empty(i), 1);
@@ -535,6 +544,8 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
         find(a.p, f, sh);
     }
     __syncthreads(); // the barriers and the work exist
+    if constexpr (S::marks)
+        if (sh.work().steps) mark(a.p, f, sh);
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {
         registers_shrink<24>();
@@ -578,7 +589,8 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
     FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
     FEATURES(_alibi, kLayout | kALiBi, type, T, 2) FEATURES(_bias, kLayout | kBias, type, T, 2) \
-    FEATURES(_mask, kLayout | kMask, type, T, 2) FEATURES(_dropout, kLayout | kDropout, type, T, 2) \
+    FEATURES(_mask, kLayout | kMask, type, T, 2) FEATURES(_keys, kLayout | kKeys, type, T, 1) \
+    FEATURES(_dropout, kLayout | kDropout, type, T, 2)                             \
     FEATURES(, kAll, type, T, 2)
 ALL(bf16, BF16)
 ALL(f16, F16)

@@ -11,8 +11,9 @@ struct MapParams {
 constexpr float odd_lse = 2e38f;
 
 // What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
-// kParts: nothing, and p.splits parts of each group of query heads.
-constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64;
+// kParts: nothing, and p.splits parts of each group of query heads. kKeys: a mask that is the same for all rows, and for the query
+// heads of a group.
+constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128;
 
 // What a block works on.
 struct Work {
@@ -20,6 +21,14 @@ struct Work {
     int from, to, steps;             // tiles of rows that see some of these keys; visits, over all heads of the group
     int part;                        // of the group
     int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
+};
+
+// What such a mask says of the block's keys, and of the tiles before them: bit i of word j is for tile 32 j + i, of which some
+// key takes part. Where none does, the block adds nothing to dQ, nor is it waited for.
+struct Marks {
+    uint32_t seen[32]; // listedKeys of kernels.go are as many tiles
+    uint32_t own[4];     // which of the keys take part
+    int whole;           // all of them do
 };
 __device__ __forceinline__ int padded_rows(const Params &p) { return (p.q_len + 127) / 128 * 128; }
 template <bool features> __device__ __forceinline__ int panels_of(const Params &p) { // of 64 columns of <dim>
@@ -34,12 +43,13 @@ template <bool x> struct Constant {
 
 template <int knows, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool split = knows == kParts, features = knows != 0 && !split, shapes = features && knows != kLayout, sure = knows != kAll;
+    static constexpr bool split = knows == kParts, features = knows != 0 && !split, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
     static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
+    static constexpr bool marks = knows & kKeys;
     static constexpr bool two_bodies = dim == 64 && sure; // of the loop over tiles, one of them without the branches for hidden pairs
     static constexpr int threads = 384, panels = dim / 64, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
     static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
@@ -48,7 +58,8 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? 2 * 16384 : 0);
-    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + 48, barriers_at = sequence_at + (features ? 48 : 0);
+    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + 48;
+    static constexpr int marks_at = sequence_at + (features ? 48 : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
     // Of a bias of 16 bits, for each warp the columns of its 16 keys of so many rows.
     // Or of a mask, of all rows of a tile.
     static constexpr int bias_at = (barriers_at + 8 * (6 + 4 * stages) + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
@@ -70,6 +81,7 @@ template <class S> struct Shared {
     __device__ __forceinline__ float *odd() const { return (float *)(base + S::odd_at); } // [keys], NaN where K was not finite, else 0
     __device__ __forceinline__ volatile Work &work() const { return *(Work *)(base + S::work_at); }
     __device__ __forceinline__ volatile Sequence &sequence() const { return *(Sequence *)(base + S::sequence_at); }
+    __device__ __forceinline__ volatile Marks &marks() const { return *(Marks *)(base + S::marks_at); }
     __device__ __forceinline__ uint32_t bias(int warp) const { return at + S::bias_at + warp * S::bias_rows * 32; }
     __device__ __forceinline__ uint32_t mask(int warp) const { return at + S::bias_at + warp * S::rows * 16; }
     __device__ __forceinline__ uint32_t k_full(int part) const { return at + S::barriers_at + 8 * part; }
@@ -104,6 +116,56 @@ __device__ __forceinline__ uint32_t mask_row(const uint8_t *at, int count, bool 
         for (int c = 0; c < min(count, 16); c++) bits |= (at[c] != 0) << c;
     }
     return bits;
+}
+
+__device__ __forceinline__ bool chunks16(const View &v) { return (((uint64_t)v.data | v.batch | v.head) & 15) == 0; }
+
+// All threads fill in the marks; a block whose keys are all hidden has no steps.
+template <class S> __device__ __forceinline__ void mark(const Params &p, const Features &f, Shared<S> sh) {
+    volatile Work &w = sh.work();
+    volatile Marks &m = sh.marks();
+    const int lane = threadIdx.x % 32, own = w.key0, end = min(own + S::keys, sh.sequence().keys), head = w.kv_head * (p.heads / p.kv_heads);
+    const uint8_t *mask = (const uint8_t *)f.mask.data + w.batch * f.mask.batch + head * f.mask.head;
+    const bool aligned = chunks16(f.mask);
+    for (int key = threadIdx.x / 32 * 512; key < own + S::keys; key += S::threads * 16) { // a warp's: four tiles
+        const int k = key + lane * 16;
+        const uint32_t bits = mask_row(mask + k, end - k, aligned), some = __ballot_sync(~0u, bits) >> lane % 4 * 8;
+        const uint32_t tiles = __ballot_sync(~0u, lane < 4 && some & 255);
+        if (lane == 0 && tiles) atomicOr((uint32_t *)&m.seen[key / S::keys / 32], tiles << key / S::keys % 32);
+        if (k >= own && bits) atomicOr((uint32_t *)&m.own[(k - own) / 32], bits << (k - own) % 32);
+    }
+    __syncthreads(); // all marks
+    if (threadIdx.x == 0) {
+        const uint32_t all = m.own[0] & m.own[1] & m.own[2] & m.own[3], some = m.own[0] | m.own[1] | m.own[2] | m.own[3];
+        if (m.whole = all == ~0u; !some) w.steps = 0;
+        else if (all != ~0u) w.hides = 1;
+    }
+    __syncthreads(); // the work is known
+}
+
+// Of the tiles from first on, those before another one that are marked.
+__device__ __forceinline__ int marked(const volatile uint32_t *seen, int first, int end) {
+    int n = 0;
+#pragma unroll 1
+    for (int i = first / 32; 32 * i < end; i++)
+        n += __popc(seen[i] & ~0u << max(first - 32 * i, 0) & ~0u >> max(32 * i + 32 - end, 0));
+    return n;
+}
+
+// Whether a mask that is the same for all rows lets some of 64 rows of a head from `row` on see a key. Else nobody wrote their dQ.
+template <bool features> __device__ __forceinline__ bool some_seen(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int row) {
+    if (!features || !f.mask.data || f.mask.row) return true;
+    const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head;
+    const bool aligned = chunks16(f.mask);
+    const int first = max(0, row + e.lo()), end = min(e.keys(), min(row + 64, e.rows()) + e.hi());
+#pragma unroll 1
+    for (int from = first / 16 * 16; from < end; from += 4096) {
+        const int key = from + threadIdx.x * 16;
+        uint32_t bits = mask_row(mask + key, end - key, aligned);
+        if (key < first) bits &= ~0u << (first - key);
+        if (__syncthreads_or(bits)) return true;
+    }
+    return false;
 }
 
 // Takes out of `shown`, bits by columns of the lane's two keys, what the mask hides: of a tile of
@@ -153,7 +215,8 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     const bool aligned = aligned16(p.dq);
     wait_for_dependency();
     const Extent<features> e(p, f, bh / p.heads);
-    auto sees = [&](int r) { return (!features || r < e.rows()) && max(0, r + e.lo()) <= min(e.keys() - 1, r + e.hi()); };
+    const bool some = some_seen<features>(p, f, e, bh / p.heads, bh % p.heads, tile * 64);
+    auto sees = [&](int r) { return some && (!features || r < e.rows()) && max(0, r + e.lo()) <= min(e.keys() - 1, r + e.hi()); };
     for (int j = threadIdx.x; j < 32 * chunks; j += 256) {
         const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8, row = tile * 64 + m * 16 + g;
         uint32_t y[2][4];

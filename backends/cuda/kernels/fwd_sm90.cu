@@ -46,59 +46,13 @@
 // maximum and sum to part_o and part_lse, as decode_sm80 does, and decode_sm80_merge for v_dim puts them together.
 //
 // Instances for features: the block is FeatureParams, of which MapParams is the beginning; p.turn
-// is not null where sequences or rows differ in what they see. Every tile of V under a mask counts as cut. O of packed rows leaves by elements where
-// a box would reach into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
+// is not null where sequences or rows differ in what they see. Every tile of V under a mask counts as cut, but where the mask
+// is the same for all rows, which has instances of its own: the warp that fetches leaves out tiles that are hidden whole, and
+// says with each K which tile it is, and which keys take part. O of packed rows leaves by elements where a box would reach
+// into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
 #include "fwd_sm90.cuh"
-#include "score_tiles.cuh"
-
-struct MapParams {
-    TensorMap q, k, v, o;
-    Params p;
-    int tall, low, low_rows; // a head's tiles of the Plan's rows, and those after them, of low_rows: 64 times some
-};
-
-template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
-    using T = Type;
-    static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
-    static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, drops = kind_ == Kind::dropout; // that alone
-    static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K, of V and O; of a tile
-    static constexpr int groups = groups_;     // warpgroups that compute
-    static constexpr int q_stages = q_stages_; // of Q
-    static constexpr int stages = stages_;     // of K and of V
-    static constexpr bool keep_q = keep_q_;    // in registers
-    static constexpr int rows = 64 * groups, threads = 128 * (groups + 1);
-    static constexpr int panels = dim / 64, v_panels = v_dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
-    static constexpr int q_bytes = panels * q_panel, k_bytes = panels * panel, v_bytes = v_panels * panel;
-    static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
-    static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
-    static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), barriers_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
-    static constexpr int side_at = (barriers_at + 8 * (2 * q_stages + 5 * stages) + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : 0; // of a warp: a tile of a bias or a mask
-    static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * (2 * q_stages + 5 * stages)); // 1024 to align
-    static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
-    static constexpr int compute_registers = reads || split ? 224 : groups == 2 ? 232 : 160;
-};
-
-// The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
-// where V is looked through first), "empty" when nobody reads them any more.
-template <class S> struct Shared {
-    char *base;
-    uint32_t at; // address of base, in a uniform register
-    __device__ __forceinline__ volatile Work &work(int i) const { return ((Work *)(base + S::work_at))[i]; }
-    __device__ __forceinline__ volatile Place &place(const volatile Work &w) const { return ((Place *)(base + S::places_at))[&w - &work(0)]; }
-    __device__ __forceinline__ uint32_t q(int i) const { return at + i * S::q_bytes; } // [panels][rows][64]
-    __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::k_bytes; } // [panels][keys][64]
-    __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::v_bytes; } // [v_panels][keys][64]
-    __device__ __forceinline__ uint32_t side(int warp) const { return at + S::side_at + warp * S::side_bytes; }
-    __device__ __forceinline__ uint32_t q_full(int i) const { return at + S::barriers_at + 8 * i; }
-    __device__ __forceinline__ uint32_t q_empty(int i) const { return q_full(S::q_stages + i); }
-    __device__ __forceinline__ uint32_t k_full(int i) const { return q_full(2 * S::q_stages + i); }
-    __device__ __forceinline__ uint32_t k_empty(int i) const { return k_full(S::stages + i); }
-    __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
-    __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
-    __device__ __forceinline__ uint32_t v_raw(int i) const { return k_full(4 * S::stages + i); }
-};
 
 // The lane that fetches; with features its warp, whose lanes ask for pages side by side.
 template <class S> __device__ __forceinline__ void fetch(const MapParams &a, const Features &f, Shared<S> sh) {
@@ -106,6 +60,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     const int group = p.heads / p.kv_heads, all = p.batch * p.heads;
     const bool leads = !S::features || threadIdx.x == 0;
     const bool rising = p.hi < p.kv_len - 1;
+    [[maybe_unused]] const uint8_t *known = nullptr; // the mask that known(side) tells of
+    [[maybe_unused]] int side = 0;
     // Under a mask, the heads whose K and V fit into the L2 cache together go row
     // tile by row tile, the longest first.
     const int together = banded(p) ? max(1, min(all, (int)(16777216.f / ((float)p.kv_len * (p.dim + p.v_dim))))) : 1;
@@ -147,21 +103,28 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
             from += each_part * part + min(part, more), to = from + each_part - (part < more ? 0 : 1);
             full_to = max(from - 1, min(full_to, to)), w.part = part;
         }
+        [[maybe_unused]] const int band_to = full_to;
         if constexpr (S::features) {
-            if (S::masks || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
+            if (S::masks || S::lists || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
             if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
             volatile Place &at = sh.place(w);
             at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
             at.q_batch = e.q_batch(), at.q0 = e.q0(), at.kv_batch = e.kv_batch(), at.key0 = e.s.key0, at.diagonal = e.s.diagonal;
         }
         w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
-        w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= e.keys() && !(S::features && (e.keys() != p.kv_len || f.kv_starts || f.page)) ? to : full_to;
+        w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= e.keys() && !(S::features && (e.keys() != p.kv_len || f.kv_starts || f.page)) ? to : S::lists ? band_to : full_to;
         w.first = w.tile(0);
     };
     auto find = [&](int &tile, volatile Work &w) {
         if (S::features) __syncwarp(); // all lanes have read what it was
         if (leads) find_it(tile, w);
         if (S::features) __syncwarp(); // and see what it is
+        if constexpr (S::lists) {
+            if (w.row0 < 0 || w.count <= 0) return;
+            const uint8_t *mask = (const uint8_t *)f.mask.data + w.batch * f.mask.batch + w.head * f.mask.head;
+            if (mask != known) side ^= 1, known = mask, learn<S::keys>(sh.known(side), mask, p.kv_len);
+            select(w, sh.known(side), side);
+        }
     };
     Ring<S::q_stages> q(1);
     Ring<S::stages> k(1), v(1);
@@ -175,8 +138,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         each<S::panels>([&](int i) { box_load(sh.q(q.stage) + i * S::q_panel, a.q, 64 * i, row0, head, batch, sh.q_full(q.stage)); });
         q.next();
     };
-    auto fetch_tile = [&](auto panels, volatile Work &w, int n, const TensorMap &map, uint32_t to, uint32_t full, uint32_t empty, auto &ring) {
-        int row = w.tile(n) * S::keys;
+    auto fetch_tile = [&](auto panels, volatile Work &w, int tile, const TensorMap &map, uint32_t to, uint32_t full, uint32_t empty, auto &ring, auto note) {
+        int row = tile * S::keys;
         const int head = w.kv_head, batch = S::features ? sh.place(w).kv_batch : w.batch;
         if constexpr (S::features) {
             if (f.page) {
@@ -184,7 +147,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
                 const int j = min(row + i, (sh.place(w).keys - 1) / f.page_box * f.page_box), nth = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
                 const int page = f.pages[(int64_t)w.batch * f.page_width + nth];
                 barrier_wait(empty, ring.parity);
-                if (leads) barrier_expect(full, panels.value * S::panel);
+                if (leads) note(), barrier_expect(full, panels.value * S::panel);
                 __syncwarp(); // the bytes are expected
                 if (i < S::keys) each<panels.value>([&](int k) { box_load(to + k * S::panel + i * 128, map, 64 * k, j - nth * f.page, head, page, full); });
                 return ring.next();
@@ -193,13 +156,36 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         }
         barrier_wait(empty, ring.parity);
         if (!leads) return ring.next();
+        note();
         barrier_expect(full, panels.value * S::panel);
         each<panels.value>([&](int i) { box_load(to + i * S::panel, map, 64 * i, row, head, batch, full); });
         ring.next();
     };
-    auto fetch_k = [&](volatile Work &w, int n) { fetch_tile(Count<S::panels>(), w, n, a.k, sh.k(k.stage), sh.k_full(k.stage), sh.k_empty(k.stage), k); };
-    auto fetch_v = [&](volatile Work &w, int n) {
-        fetch_tile(Count<S::v_panels>(), w, n, a.v, sh.v(v.stage), w.cut(n) ? sh.v_raw(v.stage) : sh.v_full(v.stage), sh.v_empty(v.stage), v);
+    [[maybe_unused]] int last = 0; // tile of K of those listed
+    [[maybe_unused]] auto cut = [&](volatile Work &w, int tile) { return tile < w.open_from || tile > w.open_to || !has(sh.known(w.part).whole, tile); };
+    auto fetch_k = [&](volatile Work &w, int n) {
+        auto from = [&](int tile, auto note) { fetch_tile(Count<S::panels>(), w, tile, a.k, sh.k(k.stage), sh.k_full(k.stage), sh.k_empty(k.stage), k, note); };
+        if constexpr (S::lists) {
+            last = n == 0 ? w.first : before(sh.known(w.part), last);
+            const uint4 shown = shown_keys<S::keys>(sh.known(w.part), (const uint8_t *)f.mask.data + w.batch * f.mask.batch + w.head * f.mask.head, last, p.kv_len);
+            const int tile = 2 * last + (cut(w, last) || (last + 1) * S::keys > sh.place(w).keys);
+            from(last, [&, stage = k.stage] {
+                volatile Slot &to = sh.slot(stage);
+                to.shown[0] = shown.x, to.shown[1] = shown.y, to.shown[2] = shown.z, to.shown[3] = shown.w, to.tile = tile;
+            });
+        } else from(w.tile(n), [] {});
+    };
+    auto fetch_v = [&](volatile Work &w, int n, int listed) {
+        auto from = [&](int tile, bool cut, auto note) {
+            fetch_tile(Count<S::v_panels>(), w, tile, a.v, sh.v(v.stage), cut ? sh.v_raw(v.stage) : sh.v_full(v.stage), sh.v_empty(v.stage), v, note);
+        };
+        if constexpr (S::lists) {
+            const bool looked = cut(w, listed);
+            from(listed, looked, [&, stage = v.stage] {
+                sh.slot(stage).cut = looked;
+                if (!looked) barrier_arrive(sh.v_raw(stage));
+            });
+        } else from(w.tile(n), w.cut(n), [] {});
     };
 
     // Each K comes a tile of keys before its V, and the next tile's first K before this one's last V. The next tile's
@@ -219,14 +205,16 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         const int some_way = max(1, min(w.count / 2, 4));
 #pragma unroll 1
         for (int n = 1; n < w.count; n++) {
+            const int listed = last;
             fetch_k(w, n);
-            fetch_v(w, n - 1);
+            fetch_v(w, n - 1, listed);
             if (S::features && n == find_at) find(tile, next);
             if (S::q_stages > 1 && n == max(some_way, find_at)) fetch_q(next);
         }
         if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
+        const int listed = last;
         if (next.count > 0) fetch_k(next, 0);
-        if (w.count > 0) fetch_v(w, w.count - 1);
+        if (w.count > 0) fetch_v(w, w.count - 1, listed);
         if (S::q_stages == 1) fetch_q(next);
     }
 }
@@ -245,9 +233,15 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, Shar
         if (w.row0 < 0) break;
 #pragma unroll 1
         for (int n = 0; n < w.count; n++, v.next()) {
-            if (!w.cut(n)) continue;
+            if (!S::lists && !w.cut(n)) continue;
             barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
             raw ^= 1 << v.stage;
+            if constexpr (S::lists) {
+                const bool cut = sh.slot(v.stage).cut;
+                __syncwarp(); // all lanes have read
+                if (thread % 32 == 0) barrier_arrive(sh.v_empty(v.stage));
+                if (!cut) continue;
+            }
             uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
 #pragma unroll 6
             for (int i = thread; i < S::v_bytes / 16; i += 96) { // without jumps: the products of values wait
@@ -315,12 +309,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
         float o[S::v_dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
+        [[maybe_unused]] int now = 0; // what the slot of the scores says
+        [[maybe_unused]] uint32_t shown = 0;
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
         each<S::v_dim / 2>([&](int i) { o[i] = 0; });
         auto scores = [&] { // s = Q K^T, in flight
             barrier_wait(sh.k_full(k.stage), k.parity);
+            if constexpr (S::lists) shown = sh.slot(k.stage).shown[lane % 4], now = uniform(sh.slot(k.stage).tile);
             const uint64_t b = descriptor(sh.k(k.stage), 16);
             wgmma_fence();
             each<S::dim / 16>([&](int i) {
@@ -344,9 +341,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             each<2>([&](int r) {
                 const int from = row + 8 * r + low, to = min(row + 8 * r + high + 1, last), first = key + lane % 4 * 2;
                 seen[r] = columns_before(to - first) & ~columns_before(from - first);
+                if constexpr (S::lists) seen[r] &= shown;
             });
             each<(S::keys + 63) / 64>([&](int half) {
-                if (key + 64 * half >= top_row + 63 + low && key + 64 * half + 64 <= min(top_row + high + 1, last)) return;
+                if (!S::lists && key + 64 * half >= top_row + 63 + low && key + 64 * half + 64 <= min(top_row + high + 1, last)) return;
                 each<32>([&](int i) {
                     const int bit = 16 * half + i % 16, at = 32 * half + i % 16 / 2 * 4 + i / 16 * 2 + i % 2;
                     if (at < S::keys / 2) s[at] = seen[i / 16] & 1u << bit ? s[at] : -inf;
@@ -355,6 +353,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         };
         auto ask = [&](int tile) { // for what a tile reads, in time
             copy_tile<S::biases ? 2 : 1, S::keys>(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, w.batch, w.head, top_row + warp * 16, tile * S::keys, lane);
+        };
+        auto hide = [&](int n) {
+            if constexpr (!S::lists) mask(w.tile(n));
+            else if (now & 1) mask(now / 2);
         };
         auto adjust = [&](int n) {
             const int tile = w.tile(n);
@@ -429,7 +431,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             wgmma_wait<1>();
             give(k, sh.k_empty(k.stage));
             if (changes) adjust(n);
-            if (masked) mask(w.tile(n));
+            if (masked) hide(n);
             maxima(masked || S::reads || S::biases || S::masks);
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
@@ -438,10 +440,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             round_weights();
             each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
+        auto tile_of = [&](int n) {
+            if constexpr (S::lists)
+                if (n > 0) return barrier_wait(sh.k_full(k.stage), k.parity), uniform(sh.slot(k.stage).tile) / 2;
+            return n == 0 ? first : w.tile(n);
+        };
         const int end = top_row < rows_end ? top_row + 64 + hi() : 0; // tiles of keys from here on go by
         int n = 0;
 #pragma unroll 1
-        for (; n < count && (n == 0 ? first : w.tile(n)) * S::keys >= end; n++) {
+        for (; n < count && tile_of(n) * S::keys >= end; n++) {
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
             give(k, sh.k_empty(k.stage));
@@ -457,7 +464,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             wgmma_wait<0>();
             give(k, sh.k_empty(k.stage));
             if (changes) adjust(n);
-            if (n < edges) mask(w.tile(n));
+            if (n < edges) hide(n);
             maxima(true);
             exponentials();
             drop(n);
@@ -522,13 +529,13 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             for (int i = lane; i < 16 * p.v_dim; i += 32) {
                 const int r = i % 16, column = i / 16, see = top_row + warp * 16 + r;
                 float sum = 0;
-                for (n = 0; n < edges; n++) {
+                for (n = 0; n < (S::lists ? w.right : edges); n++) {
                     const int end = min(min((w.tile(n) + 1) * S::keys, keys()), see + hi() + 1);
 #pragma unroll 1
-                    for (int j = max(w.tile(n) * S::keys, see + lo()); w.cut(n) && j < end; j++) {
+                    for (int j = max(w.tile(n) * S::keys, see + lo()); (S::lists || w.cut(n)) && j < end; j++) {
                         float x;
                         if constexpr (S::features) {
-                            if (see >= real || (S::masks || S::reads) && !Scores<T>(p, f, seq, w.batch, w.head).takes_part(see, j)) continue;
+                            if (see >= real || (S::masks || S::lists || S::reads) && !Scores<T>(p, f, seq, w.batch, w.head).takes_part(see, j)) continue;
                             x = widen<T>(((const uint16_t *)p.v.data)[key_place(p.v, f, seq, w.batch, w.kv_head, j) + column]);
                         } else {
                             x = widen<T>(value[j * p.v.row + column]);
@@ -573,7 +580,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::q_stages; i++) barrier_init(sh.q_full(i), 1), barrier_init(sh.q_empty(i), S::groups + (looks ? 3 : 0));
         for (int i = 0; i < S::stages; i++) barrier_init(sh.k_full(i), 1), barrier_init(sh.v_full(i), 1), barrier_init(sh.v_raw(i), 1);
-        for (int i = 0; i < S::stages; i++) barrier_init(sh.k_empty(i), 4 * S::groups), barrier_init(sh.v_empty(i), 4 * S::groups);
+        for (int i = 0; i < S::stages; i++) barrier_init(sh.k_empty(i), 4 * S::groups), barrier_init(sh.v_empty(i), 4 * S::groups + (S::lists ? 3 : 0));
         barrier_fence();
     }
     __syncthreads(); // the barriers exist
@@ -611,6 +618,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     FEATURES(_layout, layout, type, T, 3, true, 80) FEATURES(_shaped, shaped, type, T, 2, false, 64) \
     FEATURES(_softcap, softcap, type, T, 3, true, 80) FEATURES(_alibi, alibi, type, T, 3, true, 80)  \
     FEATURES(_bias, bias, type, T, 3, false, 64) FEATURES(_mask, mask, type, T, 3, false, 64)        \
+    FEATURES(_keys, keys, type, T, 3, true, 64)                                                    \
     FEATURES(_dropout, dropout, type, T, 2, false, 64) FEATURES(, any, type, T, 2, false, 64)        \
     MLA(fwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, layout, type, T)
 INSTANCES(bf16, BF16)

@@ -1,13 +1,11 @@
-// What fwd_sm90 knows of a tile of query rows, and what becomes of it where a part of the keys is all
-// that a block sees.
+// What a block of fwd_sm90 is: its shapes, its shared memory, what it knows of a tile of query rows and of a mask, and
+// what becomes of it where a part of the keys is all that a block sees.
 #pragma once
-#include "score.cuh"
-#include "sm90.cuh"
-#include "tile.cuh"
+#include "score_tiles.cuh"
 
 // What an instance knows: no features; none, and p.splits parts of the keys; where sequences lie, and what a row
-// begins and ends with; softcap and ALiBi too; one of the others and those of layout; all.
-enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, dropout, any };
+// begins and ends with; softcap and ALiBi too; one of the others and those of layout, keys being a mask that is the same for all rows; all.
+enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, dropout, any };
 
 struct alignas(16) Place { int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end; }; // what a sequence is, beside a tile of its rows
 
@@ -20,7 +18,7 @@ struct alignas(16) Work {
     int from, full_to, open_from, open_to; // every row sees full_to whole; the band cuts those outside the open ones
     int head, kv_head, batch;
     int odd;  // a tile of V that the band cuts holds what is not finite
-    int part; // of the keys
+    int part; // of the keys; or which Known tells of them
     __device__ __forceinline__ int4 extent() const volatile { return *(const int4 *)this; } // row0, end, count and edges at once
     __device__ __forceinline__ int tile(int n) const volatile {
         return n < right ? full_to + right - n : n < edges ? from + n - right : full_to + edges - n;
@@ -29,6 +27,129 @@ struct alignas(16) Work {
 };
 static_assert(sizeof(Work) == 64);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
+
+// Of a mask that is the same for all rows. Bit i of word j is for tile 32 j + i: whether some of its keys take part, or all.
+constexpr int kKnown = 64; // words: listedKeys of kernels.go are so many tiles of 64 keys
+struct Known { uint32_t seen[kKnown], whole[kKnown]; };
+// What is said with K: bit 2 i + e of word t is for the tile's key 8 i + 2 t + e; twice the tile, and 1 more if not every row
+// sees all of it. And with V of the same stage: whether what a mask hides is in it.
+struct alignas(16) Slot { uint32_t shown[4]; int tile, cut; };
+
+struct MapParams {
+    TensorMap q, k, v, o;
+    Params p;
+    int tall, low, low_rows; // a head's tiles of the Plan's rows, and those after them, of low_rows: 64 times some
+};
+
+template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
+    using T = Type;
+    static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
+    static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, lists = kind_ == Kind::keys, drops = kind_ == Kind::dropout; // that alone
+    static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K, of V and O; of a tile
+    static constexpr int groups = groups_;     // warpgroups that compute
+    static constexpr int q_stages = q_stages_; // of Q
+    static constexpr int stages = stages_;     // of K and of V
+    static constexpr bool keep_q = keep_q_;    // in registers
+    static constexpr int rows = 64 * groups, threads = 128 * (groups + 1);
+    static constexpr int panels = dim / 64, v_panels = v_dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
+    static constexpr int q_bytes = panels * q_panel, k_bytes = panels * panel, v_bytes = v_panels * panel;
+    static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
+    static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
+    static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), slots_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
+    static constexpr int known_at = slots_at + (lists ? stages * sizeof(Slot) : 0), barriers_at = known_at + (lists ? 2 * sizeof(Known) : 0);
+    static constexpr int side_at = (barriers_at + 8 * (2 * q_stages + 5 * stages) + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : 0; // of a warp: a tile of a bias or a mask
+    static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * (2 * q_stages + 5 * stages)); // 1024 to align
+    static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
+    static constexpr int compute_registers = reads || split ? 224 : groups == 2 ? 232 : 160;
+};
+
+// The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
+// where V is looked through first), "empty" when nobody reads them any more.
+template <class S> struct Shared {
+    char *base;
+    uint32_t at; // address of base, in a uniform register
+    __device__ __forceinline__ volatile Work &work(int i) const { return ((Work *)(base + S::work_at))[i]; }
+    __device__ __forceinline__ volatile Place &place(const volatile Work &w) const { return ((Place *)(base + S::places_at))[&w - &work(0)]; }
+    __device__ __forceinline__ volatile Slot &slot(int stage) const { return ((Slot *)(base + S::slots_at))[stage]; }
+    __device__ __forceinline__ volatile Known &known(int i) const { return ((Known *)(base + S::known_at))[i]; }
+    __device__ __forceinline__ uint32_t q(int i) const { return at + i * S::q_bytes; } // [panels][rows][64]
+    __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::k_bytes; } // [panels][keys][64]
+    __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::v_bytes; } // [v_panels][keys][64]
+    __device__ __forceinline__ uint32_t side(int warp) const { return at + S::side_at + warp * S::side_bytes; }
+    __device__ __forceinline__ uint32_t q_full(int i) const { return at + S::barriers_at + 8 * i; }
+    __device__ __forceinline__ uint32_t q_empty(int i) const { return q_full(S::q_stages + i); }
+    __device__ __forceinline__ uint32_t k_full(int i) const { return q_full(2 * S::q_stages + i); }
+    __device__ __forceinline__ uint32_t k_empty(int i) const { return k_full(S::stages + i); }
+    __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
+    __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
+    __device__ __forceinline__ uint32_t v_raw(int i) const { return k_full(4 * S::stages + i); }
+};
+
+__device__ __forceinline__ bool has(const volatile uint32_t *list, int tile) { return list[tile / 32] >> tile % 32 & 1; }
+
+// Fills in what a warp finds in a mask, 16 keys a lane at a time.
+template <int keys> __device__ __forceinline__ void learn(volatile Known &to, const uint8_t *mask, int end) {
+    constexpr int lanes = keys / 16, tiles = 32 / lanes; // of a tile, at a time
+    constexpr uint32_t all = (1u << lanes) - 1;
+    const int lane = threadIdx.x % 32;
+    const bool aligned = ((uint64_t)mask & 15) == 0;
+#pragma unroll 1
+    for (int word = 0; word * 32 * keys < end; word++) {
+        uint32_t seen = 0, whole = 0;
+#pragma unroll 2
+        for (int i = 0; i < lanes; i++) {
+            const int key = word * 32 * keys + i * 512 + lane * 16;
+            uint4 x = {};
+            if (aligned && key + 16 <= end) x = *(const uint4 *)(mask + key);
+            bool some = x.x | x.y | x.z | x.w, full = !((__vcmpeq4(x.x, 0) | __vcmpeq4(x.y, 0)) | (__vcmpeq4(x.z, 0) | __vcmpeq4(x.w, 0)));
+            if (!aligned || key + 16 > end) {
+                full = true;
+#pragma unroll 4
+                for (int j = key; j < min(key + 16, end); j++) some |= mask[j] != 0, full &= mask[j] != 0;
+            }
+            const uint32_t y = __ballot_sync(~0u, some) >> lane % tiles * lanes, z = __ballot_sync(~0u, full) >> lane % tiles * lanes;
+            seen |= __ballot_sync(~0u, lane < tiles && y & all) << i * tiles, whole |= __ballot_sync(~0u, lane < tiles && (z & all) == all) << i * tiles;
+        }
+        if (lane == 0) to.seen[word] = seen, to.whole[word] = whole;
+    }
+    __syncwarp(); // all lanes see it
+}
+
+// The last tile before another one that is seen, which there is.
+__device__ __forceinline__ int before(const volatile Known &known, int tile) {
+    int word = (tile - 1) / 32;
+    uint32_t bits = known.seen[word] & ~0u >> (31 - (tile - 1) % 32);
+    while (!bits) bits = known.seen[--word];
+    return 32 * word + 31 - __clz(bits);
+}
+
+// Leaves of the work's tiles those that are seen.
+__device__ __forceinline__ void select(volatile Work &w, const volatile Known &known, int side) {
+    const int lane = threadIdx.x % 32;
+    int count = 0;
+    for (int word = lane; word < kKnown; word += 32) {
+        const int from = w.from - 32 * word, to = w.from + w.right - 32 * word;
+        if (from < 32 && to > 0) count += __popc(known.seen[word] & ~0u << max(from, 0) & ~0u >> (32 - min(to, 32)));
+    }
+    count = __reduce_add_sync(~0u, count);
+    if (lane == 0) w.count = w.edges = count, w.part = side, w.first = count ? before(known, w.from + w.right) : 0;
+    __syncwarp(); // all lanes see it
+}
+
+// A Slot's words.
+template <int keys> __device__ __forceinline__ uint4 shown_keys(const volatile Known &known, const uint8_t *mask, int tile, int end) {
+    if (has(known.whole, tile)) return {~0u, ~0u, ~0u, ~0u};
+    const int key = tile * keys + threadIdx.x % 32 * 4;
+    uint32_t x = 0;
+    if (threadIdx.x % 32 < keys / 4) {
+        if (((uint64_t)mask & 3) == 0 && key + 4 <= end) x = *(const uint32_t *)(mask + key);
+        else for (int j = key; j < min(key + 4, end); j++) x |= (uint32_t)mask[j] << (j - key) * 8;
+    }
+    uint32_t bits[4]; // bit l of word j is for key 4 l + j
+    each<4>([&](int j) { bits[j] = __ballot_sync(~0u, x >> 8 * j & 0xff); });
+    auto word = [&](int t) { return (bits[t % 2 * 2] >> t / 2 & 0x55555555) | (bits[t % 2 * 2 + 1] >> t / 2 & 0x55555555) << 1; };
+    return {word(0), word(1), word(2), word(3)};
+}
 
 // O, the maximum and the sum of the thread's rows over a part of the keys, for decode_sm80_merge.
 template <class S> __device__ __forceinline__ void write_part(const Params &p, const volatile Work &w, const float (&o)[S::v_dim / 2], const float (&m)[2], const float (&l)[2], int row, int end) {
