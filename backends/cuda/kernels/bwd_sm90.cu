@@ -197,18 +197,6 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4];
     each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
-    auto forget = [](auto &x) { // the compiler does not know that the first product overwrites the sums
-        each<sizeof(x) / 4>([&](int i) { asm volatile("" : "=f"(x[i])); });
-    };
-    auto scores = [&](float (&to)[S::rows / 2], uint32_t keys, uint32_t rows) { // to = K Q^T or V dO^T, in flight
-        const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
-        forget(to);
-        wgmma_fence();
-        each<S::dim / 16>([&](int i) {
-            wgmma<T, 0>(to, x + (i / 4 * S::key_panel + i % 4 * 32) / 16, y + (i / 4 * S::row_panel + i % 4 * 32) / 16, i > 0);
-        });
-        wgmma_commit();
-    };
     auto keep = [](uint32_t (&x)[S::rows / 16][4]) { // operands in flight are not protected: their registers are in use up to here
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); });
     };
@@ -228,16 +216,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         else return row0 + S::rows > e.rows() || key0 + S::keys > e.keys() || key0 < row0 + S::rows - 1 + e.lo() || key0 + S::keys - 1 > row0 + e.hi();
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
-    auto clear = [&](uint32_t at) { // 16 bytes; whether there was what is not finite
-        uint4 &x = *(uint4 *)(sh.base + (at - sh.at)), y = x;
-        y.x = clear_nonfinite<T>(y.x), y.y = clear_nonfinite<T>(y.y), y.z = clear_nonfinite<T>(y.z), y.w = clear_nonfinite<T>(y.w);
-        const bool found = x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w;
-        if (found) x = y;
-        return found;
-    };
     auto start = [&](bool there) { // S, in flight
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
-        scores(s, sh.k(0), sh.q(0, ring.stage));
+        scores<S, S::panels>(s, sh.k(0), sh.q(0, ring.stage), group);
     };
     auto sums = [&](float (&to)[S::columns / 2], uint32_t (&x)[4], uint32_t rows, int i) { // to += x dO or x Q for 16 rows, in flight
         wgmma_fence();
@@ -246,35 +227,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     };
     if (steps) {
         barrier_wait(sh.k_full(0), 0);
-        if (w.hides) {
-            if (thread < 64) sh.odd()[group * 64 + thread] = 0;
-            named_barrier(2 + group, 128); // zeros, before anything else is written there
-            for (int i = thread; i < 512 * S::panels; i += 128)
-                if (clear(sh.k(0) + i / 512 * S::key_panel + group * 8192 + i % 512 * 16)) sh.odd()[group * 64 + i / 8 % 64] = infinity - infinity, w.odd[group] = 1;
-            async_fence();                 // the products see K without
-            named_barrier(2 + group, 128); // all of the warpgroup's K
-        }
+        if (w.hides) clean_keys(sh, w, group, thread);
         start(true);
         wgmma_wait<0>();
         barrier_wait(sh.k_full(1), 0);
     }
-    auto usual = [](float x) { return fabsf(x) < odd_lse; };
-    auto clean = [&] { // Q and dO of what is not finite; dV gets what was visible in the end
-        bool found = false, odd_row = false;
-        for (int part = 0; part < 2; part++)
-            for (int r = lane; r < S::rows; r += 32) {
-                if constexpr (S::features) { // at once
-                    const bool unusual = !usual(stats(part)[r]);
-                    odd_row |= part && unusual, found |= unusual;
-                } else found = found || !usual(stats(part)[r]);
-            }
-        if (!__any_sync(~0u, found)) return;
-        for (int part = 0; part < 2; part++)
-            for (int i = thread; i < S::row_tile / 16; i += 128) clear(sh.q(part, ring.stage) + i * 16);
-        if (!S::features || __any_sync(~0u, odd_row)) w.lost = 1; // rows of another sequence lose nothing
-        async_fence();                 // the products see them without
-        named_barrier(2 + group, 128); // all of them
-    };
     int head = first_head<S>(p, w);
     const bool odd = uniform(w.odd[group]);
     // What changes scores: an instance for one feature is sure of it.
@@ -315,10 +272,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         load_stats(0, 0);
         [[maybe_unused]] const float away = here - tile * S::rows;
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
-        scores(dp, sh.k(1), sh.q(1, ring.stage));
+        scores<S, S::panels>(dp, sh.k(1), sh.q(1, ring.stage), group);
         uint32_t shown[2]; // by columns, of the lane's two keys
         if (edge) {
-            clean();
+            clean_rows(sh, w, ring.stage, group, thread);
             const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             auto hide = [&](int half, uint32_t seen) {
                 const int k = key + 8 * half;

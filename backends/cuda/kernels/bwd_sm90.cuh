@@ -91,6 +91,62 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
 
+// The compiler does not know that the first product overwrites the sums.
+template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
+    each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
+}
+
+// to = K Q^T or V dO^T of a warpgroup's keys, over so many panels, in flight.
+template <class S, int panels> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
+    const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
+    forget(to);
+    wgmma_fence();
+    each<panels * 4>([&](int i) {
+        wgmma<typename S::T, 0>(to, x + (i / 4 * S::key_panel + i % 4 * 32) / 16, y + (i / 4 * S::row_panel + i % 4 * 32) / 16, i > 0);
+    });
+    wgmma_commit();
+}
+
+// Clears 16 bytes of what is not finite, and says whether there was any.
+template <class S> __device__ __forceinline__ bool clear(Shared<S> sh, uint32_t at) {
+    using T = typename S::T;
+    uint4 &x = *(uint4 *)(sh.base + (at - sh.at)), y = x;
+    y.x = clear_nonfinite<T>(y.x), y.y = clear_nonfinite<T>(y.y), y.z = clear_nonfinite<T>(y.z), y.w = clear_nonfinite<T>(y.w);
+    const bool found = x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w;
+    if (found) x = y;
+    return found;
+}
+__device__ __forceinline__ bool usual(float x) { return fabsf(x) < odd_lse; }
+
+// Clears a warpgroup's K, and marks its keys that were not finite.
+template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, volatile Work &w, int group, int thread) {
+    if (thread < 64) sh.odd()[group * 64 + thread] = 0;
+    named_barrier(2 + group, 128); // zeros, before anything else is written there
+    for (int i = thread; i < 512 * S::panels; i += 128)
+        if (clear(sh, sh.k(0) + i / 512 * S::key_panel + group * 8192 + i % 512 * 16)) sh.odd()[group * 64 + i / 8 % 64] = infinity - infinity, w.odd[group] = 1;
+    async_fence();                 // the products see K without
+    named_barrier(2 + group, 128); // all of the warpgroup's K
+}
+
+// Clears the tile of Q and dO where LSE or delta tell of such rows. dV gets what was visible in the end.
+template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, volatile Work &w, int stage, int group, int thread) {
+    auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
+    bool found = false, odd_row = false;
+    for (int part = 0; part < 2; part++)
+        for (int r = threadIdx.x % 32; r < S::rows; r += 32) {
+            if constexpr (S::features) { // at once
+                const bool unusual = !usual(stats(part)[r]);
+                odd_row |= part && unusual, found |= unusual;
+            } else found = found || !usual(stats(part)[r]);
+        }
+    if (!__any_sync(~0u, found)) return;
+    for (int part = 0; part < 2; part++)
+        for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh, sh.q(part, stage) + i * 16);
+    if (!S::features || __any_sync(~0u, odd_row)) w.lost = 1; // rows of another sequence lose nothing
+    async_fence();                 // the products see them without
+    named_barrier(2 + group, 128); // all of them
+}
+
 // Of the block's sequence: its rows and keys, the band, and where it lies in the tensors.
 template <class S> struct Bounds {
     const Params &p;

@@ -70,18 +70,6 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     Ring<S::stages> ring(0);
     int tile = to, head = first_head<S>(p, w), buffer = 0; // of dS
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
-    auto forget = [](auto &x) { // the compiler does not know that the first product overwrites the sums
-        each<sizeof(x) / 4>([&](int i) { asm volatile("" : "=f"(x[i])); });
-    };
-    auto scores = [&](auto panels, float (&to)[S::rows / 2], uint32_t keys, uint32_t rows) { // to = K Q^T or V dO^T, in flight
-        const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
-        forget(to);
-        wgmma_fence();
-        each<panels.value * 4>([&](int i) {
-            wgmma<T, 0>(to, x + (i / 4 * S::key_panel + i % 4 * 32) / 16, y + (i / 4 * S::row_panel + i % 4 * 32) / 16, i > 0);
-        });
-        wgmma_commit();
-    };
     auto add_up = [&](const float *x, int part, int i) { // sum += x dO or x Q for 16 rows, in flight
         each<4>([&](int j) { operands[i][j] = pack<T>(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]); });
         if constexpr (!of_v) {
@@ -100,43 +88,17 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         return row0 + S::rows > p.q_len || key0 + S::keys > p.kv_len || key0 < row0 + S::rows - 1 + p.lo || key0 + S::keys - 1 > row0 + p.hi;
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
-    auto clear = [&](uint32_t at) { // 16 bytes; whether there was what is not finite
-        uint4 &x = *(uint4 *)(sh.base + (at - sh.at)), y = x;
-        y.x = clear_nonfinite<T>(y.x), y.y = clear_nonfinite<T>(y.y), y.z = clear_nonfinite<T>(y.z), y.w = clear_nonfinite<T>(y.w);
-        const bool found = x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w;
-        if (found) x = y;
-        return found;
-    };
     auto start = [&](bool there) { // S, in flight
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
-        scores(Count<S::panels>(), s, sh.k(0), sh.q(0, ring.stage));
+        scores<S, S::panels>(s, sh.k(0), sh.q(0, ring.stage), group);
     };
     if (steps) {
         barrier_wait(sh.k_full(0), 0);
-        if (w.hides) {
-            if (thread < 64) sh.odd()[group * 64 + thread] = 0;
-            named_barrier(2 + group, 128); // zeros, before anything else is written there
-            for (int i = thread; i < 512 * S::panels; i += 128)
-                if (clear(sh.k(0) + i / 512 * S::key_panel + group * 8192 + i % 512 * 16)) sh.odd()[group * 64 + i / 8 % 64] = infinity - infinity, w.odd[group] = 1;
-            async_fence();                 // the products see K without
-            named_barrier(2 + group, 128); // all of the warpgroup's K
-        }
+        if (w.hides) clean_keys(sh, w, group, thread);
         start(true);
         wgmma_wait<0>();
         if (!of_v) barrier_wait(sh.k_full(1), 0);
     }
-    auto usual = [](float x) { return fabsf(x) < odd_lse; };
-    auto clean = [&] { // Q and dO of what is not finite; dV gets what was visible in the end
-        bool found = false;
-        for (int part = 0; part < 2; part++)
-            for (int r = lane; r < S::rows; r += 32) found = found || !usual(stats(part)[r]);
-        if (!__any_sync(~0u, found)) return;
-        for (int part = 0; part < 2; part++)
-            for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh.q(part, ring.stage) + i * 16);
-        w.lost = 1;
-        async_fence();                 // the products see them without
-        named_barrier(2 + group, 128); // all of them
-    };
     const bool odd = uniform(w.odd[group]);
     auto visit = [&](int n, bool edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
         auto load_stats = [&](int which) { // of all rows, ahead of time, as loads do not pass the products
@@ -147,9 +109,9 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         };
         load_stats(0);
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
-        if constexpr (!of_v) scores(Count<S::v_panels>(), dp, sh.k(1), sh.q(1, ring.stage)); // dP
+        if constexpr (!of_v) scores<S, S::v_panels>(dp, sh.k(1), sh.q(1, ring.stage), group); // dP
         if (edge) {
-            clean();
+            clean_rows(sh, w, ring.stage, group, thread);
             const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             each<2>([&](int half) {
                 const int k = key + 8 * half;
