@@ -56,10 +56,11 @@ template <class Type, int dim_, int groups_, int keys_, int stages_, bool ahead_
     static constexpr int panels = dim / 64, q_panel = 64 * 128, panel = keys * 128; // of 64 columns; bytes of one
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
     static constexpr int k_at = groups * q_bytes, v_at = k_at + stages * tile_bytes, barriers_at = v_at + stages * tile_bytes;
-    static constexpr int shared = 1024 + barriers_at + 8 * (groups + 4 * stages); // 1024 to align
+    static constexpr int shared = 1024 + barriers_at + 8 * (groups + 4 * stages + 1); // 1024 to align
 };
 
 // The block's shared memory. A stage's barriers: "full" when its contents have arrived, "empty" when nobody reads them any more.
+// "cleared" has a phase for each tile of V that the block clears.
 template <class S> struct Shared {
     uint32_t at; // in a uniform register
     static __device__ __forceinline__ char *pointer(uint32_t address) { return (char *)__cvta_shared_to_generic(address); }
@@ -71,8 +72,10 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t k_empty(int i) const { return k_full(S::stages + i); }
     __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
+    __device__ __forceinline__ uint32_t cleared() const { return k_full(4 * S::stages); }
     __device__ __forceinline__ void init() const {
         for (int i = 0; i < S::groups; i++) barrier_init(q_full(i), 1);
+        barrier_init(cleared(), 4 * S::groups);
         for (int i = 0; i < S::stages; i++) {
             barrier_init(k_full(i), 1), barrier_init(v_full(i), 1);
             barrier_init(k_empty(i), 4 * S::groups), barrier_init(v_empty(i), 4 * S::groups);
@@ -118,10 +121,10 @@ template <class S> struct Block {
     }
 };
 
-// Clears a tile of V of what is not finite, by all threads of the block.
-template <class S> __device__ __forceinline__ void clear(char *v) {
+// Clears a tile of V, which has arrived, of what is not finite, by all threads of the block. Warpgroups come here from two
+// places of the code, so that they meet at a barrier in shared memory.
+template <class S> __device__ __forceinline__ void clear(char *v, uint32_t cleared, int n) {
     using T = typename S::T;
-    named_barrier(3, S::threads); // it has arrived
     uint4 *const x = (uint4 *)v;
 #pragma unroll 1
     for (int i = threadIdx.x; i < S::tile_bytes / 16; i += S::threads) {
@@ -129,7 +132,9 @@ template <class S> __device__ __forceinline__ void clear(char *v) {
         x[i] = {clear_nonfinite<T>(y.x), clear_nonfinite<T>(y.y), clear_nonfinite<T>(y.z), clear_nonfinite<T>(y.w)};
     }
     async_fence(); // the products see the zeros
-    named_barrier(3, S::threads);
+    __syncwarp();
+    if (fresh(threadIdx.x) % 32 == 0) barrier_arrive(cleared);
+    barrier_wait(cleared, n & 1);
 }
 
 template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
@@ -186,7 +191,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         };
         auto receive = [&](int n) { // V
             barrier_wait(sh.v_full(block.stage(n)), block.round(n) & 1);
-            if (careful) clear<S>(sh.pointer(sh.v(block.stage(n))));
+            if (careful) clear<S>(sh.pointer(sh.v(block.stage(n))), sh.cleared(), n);
         };
         auto scores = [&](int n) { // s = Q K^T, in flight
             barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
