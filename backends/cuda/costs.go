@@ -19,7 +19,8 @@ var fwdSM90Costs = costs{
 var fwdSM90ShortCosts = costs{
 	launch: 6, bandwidth: 0.88, exposed: 0.4, tail: 0.5, edge: 0.1, empty: 2000,
 	tiles: []tile{
-		{128, 64, 8, 2, 4000, 2250, 1500},
+		{128, 128, 8, 2, 4000, 3900, 2600},
+		{128, 64, 8, 2, 3500, 3400, 2300},
 		{128, 64, 8, 2, 3500, 4200, 2800},
 	},
 }
