@@ -47,7 +47,7 @@ const maxDims = 6
 // stems are the rows of the backend's table.
 var stems = [...]stem{
 	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures | layoutFeatures), 0, takesForward, &fwdSM90Costs},
-	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 128), 0, plainFeatures, &fwdSM90ShortCosts},
+	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, &fwdSM90ShortCosts},
 
 	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs},
 	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, &bwdSM90Costs},

@@ -30,8 +30,9 @@
 //
 // A block takes a tile of a head's rows, 64 a warpgroup, and ends. Tiles of keys that fit into
 // the stages together are loaded at once; else they follow each other, and a thread asks for
-// the next one where all warps have left a stage. Each warpgroup loads its own rows of Q, and
-// O leaves through them. s, o and p lie in the layout of wgmma's sums and operands.
+// the next one where all warps have left a stage. Of the last tile that a warpgroup sees it
+// multiplies no more than 16, 64 or 80 keys, if it needs no others. O leaves through the rows
+// of Q. s, o and p lie in the layout of wgmma's sums and operands.
 //
 // A key that a row does not see has p = 0, but 0 * NaN would reach o all the same, and stay
 // there. So under a mask a block looks at o in the end, and if something is not finite takes
@@ -46,20 +47,31 @@ struct MapParams {
     int tiles, unused[2]; // of a head's query rows
 };
 
-template <class Type, int dim_, int groups_, int keys_, int stages_, bool ahead_> struct Shape {
+template <class Type, int dim_, int groups_, int keys_, int stages_> struct Shape {
     using T = Type;
     static constexpr int dim = dim_, keys = keys_;
     static constexpr int groups = groups_;     // warpgroups
     static constexpr int stages = stages_;     // of K and of V
-    static constexpr bool ahead = ahead_;      // scores run ahead of values by a tile
+    static constexpr int most_left = keys > 80 ? 80 : 16; // keys of a last tile that has products of its own: 16, 64, 80
     static constexpr int rows = 64 * groups, threads = 128 * groups;
-    static constexpr int panels = dim / 64, q_panel = 64 * 128, panel = keys * 128; // of 64 columns; bytes of one
+    static constexpr int panels = (dim + 63) / 64, q_panel = 64 * 128, panel = keys * 128; // of 64 columns; bytes of one
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
     static constexpr int k_at = groups * q_bytes, v_at = k_at + stages * tile_bytes, barriers_at = v_at + stages * tile_bytes;
-    static constexpr int shared = 1024 + barriers_at + 8 * (groups + 4 * stages); // 1024 to align
+    static constexpr int shared = 1024 + barriers_at + 8 * (groups + 4 * stages + 1); // 1024 to align
 };
 
+#define OUT_16 OUT(0)
+#define LIST_16 "%0,%1,%2,%3,%4,%5,%6,%7"
+WGMMA(16, LIST_16, "{%8,%9,%10,%11}", "%12", "%13", "%14", "%8", "%9", "%10", "%11")
+
+template <class A> constexpr int length = 0; // of an array
+template <class X, int n> constexpr int length<X (&)[n]> = n;
+
+// The same for all lanes of a warp, and in a uniform register, as what the addresses of products are computed from should be.
+__device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
+
 // The block's shared memory. A stage's barriers: "full" when its contents have arrived, "empty" when nobody reads them any more.
+// "cleared" has a phase for each tile of V that the block clears.
 template <class S> struct Shared {
     uint32_t at; // in a uniform register
     static __device__ __forceinline__ char *pointer(uint32_t address) { return (char *)__cvta_shared_to_generic(address); }
@@ -71,8 +83,10 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t k_empty(int i) const { return k_full(S::stages + i); }
     __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
+    __device__ __forceinline__ uint32_t cleared() const { return k_full(4 * S::stages); }
     __device__ __forceinline__ void init() const {
         for (int i = 0; i < S::groups; i++) barrier_init(q_full(i), 1);
+        barrier_init(cleared(), 4 * S::groups);
         for (int i = 0; i < S::stages; i++) {
             barrier_init(k_full(i), 1), barrier_init(v_full(i), 1);
             barrier_init(k_empty(i), 4 * S::groups), barrier_init(v_empty(i), 4 * S::groups);
@@ -91,16 +105,16 @@ template <class S> struct Block {
 
     __device__ __forceinline__ explicit Block(const MapParams &a) {
         const Params &p = a.p;
-        const int all = blockIdx.x / a.tiles, tile = blockIdx.x - all * a.tiles;
+        const int all = a.tiles == 1 ? blockIdx.x : blockIdx.x / a.tiles, tile = blockIdx.x - all * a.tiles; // a division takes long
         row0 = (p.hi < p.kv_len - 1 ? a.tiles - 1 - tile : tile) * S::rows; // the longest first
-        batch = all / p.heads, head = all - batch * p.heads, kv_head = head / (p.heads / p.kv_heads);
+        batch = all / p.heads, head = all - batch * p.heads, kv_head = p.heads == p.kv_heads ? head : head / (p.heads / p.kv_heads);
         const int first = max(0, row0 + p.lo), last = min(p.kv_len - 1, min(row0 + S::rows, p.q_len) - 1 + p.hi);
         from = first / S::keys, count = last < first ? 0 : last / S::keys - from + 1;
         stays = count <= S::stages;
     }
     // Tile n of keys goes to this stage, as the one after so many rounds.
-    __device__ __forceinline__ int stage(int n) const { return (n + base) % S::stages; }
-    __device__ __forceinline__ int round(int n) const { return (n + base) / S::stages; }
+    __device__ __forceinline__ int stage(int n) const { return unsigned(n + base) % S::stages; }
+    __device__ __forceinline__ int round(int n) const { return unsigned(n + base) / S::stages; }
     __device__ __forceinline__ int key(int n) const { return (from + n) * S::keys; }
 
     __device__ __forceinline__ void ask(const TensorMap &map, int n, uint32_t to, uint32_t full, uint32_t empty) const {
@@ -118,10 +132,10 @@ template <class S> struct Block {
     }
 };
 
-// Clears a tile of V of what is not finite, by all threads of the block.
-template <class S> __device__ __forceinline__ void clear(char *v) {
+// Clears a tile of V, which has arrived, of what is not finite, by all threads of the block. Warpgroups come here from two
+// places of the code, so that they meet at a barrier in shared memory.
+template <class S> __device__ __forceinline__ void clear(char *v, uint32_t cleared, int n) {
     using T = typename S::T;
-    named_barrier(3, S::threads); // it has arrived
     uint4 *const x = (uint4 *)v;
 #pragma unroll 1
     for (int i = threadIdx.x; i < S::tile_bytes / 16; i += S::threads) {
@@ -129,7 +143,9 @@ template <class S> __device__ __forceinline__ void clear(char *v) {
         x[i] = {clear_nonfinite<T>(y.x), clear_nonfinite<T>(y.y), clear_nonfinite<T>(y.z), clear_nonfinite<T>(y.w)};
     }
     async_fence(); // the products see the zeros
-    named_barrier(3, S::threads);
+    __syncwarp();
+    if (fresh(threadIdx.x) % 32 == 0) barrier_arrive(cleared);
+    barrier_wait(cleared, n & 1);
 }
 
 template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
@@ -137,14 +153,14 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     extern __shared__ char unaligned[];
     Shared<S> sh;
     // The permutation of chunks repeats every 1024 bytes. The address is the same for a warp, as the compiler must know.
-    sh.at = __shfl_sync(~0u, (shared_address(unaligned) + 1023) & ~1023u, 0);
+    sh.at = uniform((shared_address(unaligned) + 1023) & ~1023u);
     const Params &p = a.p;
     const float c = p.scale_log2;
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    const int group = uniform(threadIdx.x / 128);
     const bool banded = p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0;
     // Computed where they are needed: registers are short.
-    auto thread = [] { return fresh(threadIdx.x) % 128; };
-    auto lane = [] { return fresh(threadIdx.x) % 32; };
+    auto thread = [] { return (unsigned)fresh(threadIdx.x) % 128; };
+    auto lane = [] { return (unsigned)fresh(threadIdx.x) % 32; };
     auto leads = [] { return fresh(threadIdx.x) % 128 == 0; }; // of its warpgroup
     auto asks = [] { return fresh(threadIdx.x) == 0; };
     if (asks()) sh.init();
@@ -155,68 +171,76 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         else named_barrier(2, 128);
     };
     const int top_row = block.row0 + group * 64; // the thread's rows are row() and row() + 8
-    auto row = [&] { const int i = thread(); return top_row + i / 32 * 16 + i % 32 / 4; };
+    auto row = [&] { const unsigned i = thread(); return top_row + int(i / 32 * 16 + i % 32 / 4); };
     const uint32_t q_tile = sh.q(group), q_full = sh.q_full(group);
-    __syncthreads(); // the barriers exist
-    if (leads() && top_row < p.q_len) {
-        barrier_expect(q_full, S::q_bytes);
-        each<S::panels>([&](int k) { box_load(q_tile + k * S::q_panel, a.q, 64 * k, top_row, block.head, block.batch, q_full); });
+    auto ask_q = [&](int g) { // of a warpgroup
+        const int from = block.row0 + g * 64;
+        if (from >= p.q_len) return;
+        barrier_expect(sh.q_full(g), S::q_bytes);
+        each<S::panels>([&](int i) { box_load(sh.q(g) + i * S::q_panel, a.q, 64 * i, from, block.head, block.batch, sh.q_full(g)); });
+    };
+    auto ask = [&](int n) { // for what all stages hold, from tile n on
+#pragma unroll 1
+        for (; n < min(S::stages, count); n++) block.ask_k(a, sh, n), block.ask_v(a, sh, n);
+    };
+    if (asks()) {
+        ask_q(0);
+        if (count > 0) block.ask_k(a, sh, 0), block.ask_v(a, sh, 0);
+        for (int g = 1; g < S::groups; g++) ask_q(g);
+        ask(1);
     }
+    __syncthreads(); // the barriers exist
 
     bool careful = false; // V is cleared, as the rows are taken once more
     while (true) {
-        if (asks() && !(block.stays && careful))
-#pragma unroll 1
-            for (int n = 0; n < min(S::stages, count); n++) block.ask_k(a, sh, n), block.ask_v(a, sh, n);
+        if (asks() && careful && !block.stays) ask(0);
         const int see_from = max(0, top_row + p.lo), see_to = min(p.kv_len - 1, min(top_row + 64, p.q_len) - 1 + p.hi);
         const bool sees = top_row < p.q_len && see_from <= see_to;
         // The tiles of keys from first to last - 1 hold what some row of the warpgroup sees.
         const int first = sees ? see_from / S::keys - block.from : 0, last = sees ? see_to / S::keys - block.from + 1 : 0;
-        float o[S::dim / 2], s[S::keys / 2], m[2] = {-infinity, -infinity}, l[2] = {}, down[2], top[2];
-        uint32_t weights[S::keys / 16][4];
+        float o[S::dim / 2], m[2] = {-infinity, -infinity}, l[2] = {}, down[2], top[2];
         each<S::dim / 2>([&](int i) { o[i] = 0; });
         auto give = [&](uint32_t empty) {
             if (!block.stays && lane() == 0) barrier_arrive(empty);
         };
         auto more = [&](int n) { // once for each n from 1 on: asks for what goes to stages that all will have left soon
             if (block.stays || !asks()) return;
-            const int k = n - 1 + S::stages, v = n - (S::ahead ? 2 : 1) + S::stages;
-            if (k < count) block.ask_k(a, sh, k);
-            if (v >= S::stages && v < count) block.ask_v(a, sh, v);
+            const int next = n - 1 + S::stages;
+            if (next < count) block.ask_k(a, sh, next), block.ask_v(a, sh, next);
         };
         auto receive = [&](int n) { // V
             barrier_wait(sh.v_full(block.stage(n)), block.round(n) & 1);
-            if (careful) clear<S>(sh.pointer(sh.v(block.stage(n))));
+            if (careful) clear<S>(sh.pointer(sh.v(block.stage(n))), sh.cleared(), n);
         };
-        auto scores = [&](int n) { // s = Q K^T, in flight
+        auto scores = [&](int n, auto &s) { // s = Q K^T, in flight
             barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
-            const uint64_t b = descriptor(sh.k(block.stage(n)), 16);
+            const uint64_t b = descriptor(uniform(sh.k(block.stage(n))), 16);
             wgmma_fence();
             each<S::dim / 16>([&](int i) {
                 wgmma<T, 0>(s, descriptor(q_tile, 16) + (i / 4 * S::q_panel + i % 4 * 32) / 16, b + (i / 4 * S::panel + i % 4 * 32) / 16, i > 0);
             });
             wgmma_commit();
         };
-        auto values = [&](int n) { // o += P V, in flight
+        auto values = [&](int n, auto &weights) { // o += P V, in flight
             receive(n);
-            const uint64_t b = descriptor(sh.v(block.stage(n)), S::panel);
+            const uint64_t b = descriptor(uniform(sh.v(block.stage(n))), S::panel);
             wgmma_fence();
-            each<S::keys / 16>([&](int i) { wgmma<T, 1>(o, weights[i], b + i * 2048 / 16, true); });
+            each<length<decltype(weights)>>([&](int i) { wgmma<T, 1>(o, weights[i], b + i * 2048 / 16, true); });
             wgmma_commit();
         };
-        auto mask = [&](int n) {
+        auto mask = [&](int n, auto &s) {
             const int key = block.key(n);
             if (key >= top_row + 63 + p.lo && key + S::keys <= min(top_row + p.hi + 1, p.kv_len)) return; // every row sees all
             uint32_t seen[2];
             each<2>([&](int r) {
-                const int i = row() + 8 * r, from = i + p.lo, to = min(i + p.hi + 1, p.kv_len), first = key + lane() % 4 * 2;
+                const int i = row() + 8 * r, from = i + p.lo, to = min(i + p.hi + 1, p.kv_len), first = key + int(lane() % 4 * 2);
                 seen[r] = columns_before(to - first) & ~columns_before(from - first);
             });
-            each<S::keys / 2>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
+            each<length<decltype(s)>>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
         };
-        auto maxima = [&] { // in m; what comes off s in top; what o must be multiplied by in down
+        auto maxima = [&](auto &s) { // in m; what comes off s in top; what o must be multiplied by in down
             top[0] = top[1] = -infinity;
-            each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
+            each<length<decltype(s)> / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
             each<2>([&](int r) {
                 const float most = fmaxf(m[r], top[r] * c);
@@ -225,11 +249,11 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                 m[r] = most;
             });
         };
-        auto exponentials = [&] { // P in weights, and its sums in l
+        auto exponentials = [&](auto &s, auto &weights) { // P in weights, and its sums in l
             float sum[2] = {};
-            each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
+            each<length<decltype(s)>>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
-            each<S::keys / 4>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); });
+            each<length<decltype(s)> / 2>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); });
         };
         auto pass_by = [&](int n) { // a tile that no row of the warpgroup sees
             barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
@@ -243,44 +267,32 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         for (; n < first; n++) pass_by(n);
         if (sees) {
             barrier_wait(q_full, 0);
-            auto weigh = [&](int n) {
+            auto step = [&](int n, auto width) { // so many keys of a tile; there are registers for one product at a time
+                float s[width.value / 2];
+                uint32_t weights[width.value / 16][4];
+                scores(n, s);
+                if (n > first) more(n);
+                wgmma_wait<0>();
                 give(sh.k_empty(block.stage(n)));
-                mask(n);
-                maxima();
+                mask(n, s);
+                maxima(s);
+                exponentials(s, weights);
+                each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+                values(n, weights);
+                wgmma_wait<0>();
+                give(sh.v_empty(block.stage(n)));
             };
-            if constexpr (S::ahead) { // the scores of tile n, the values of the one before
-                scores(n);
-                wgmma_wait<0>();
-                weigh(n);
-                exponentials();
+            // The last tile may hold few keys, of which the products need no more than these.
+            const int left = see_to + 1 - block.key(last - 1), whole = left <= S::most_left ? last - 1 : last;
 #pragma unroll 1
-                for (n++; n < last; n++) {
-                    scores(n);
-                    values(n - 1);
-                    more(n);
-                    wgmma_wait<1>();
-                    weigh(n);
-                    wgmma_wait<0>();
-                    give(sh.v_empty(block.stage(n - 1)));
-                    exponentials();
-                    each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+            for (; n < whole; n++) step(n, Count<S::keys>());
+            if (n < last) {
+                if (left <= 16) step(n, Count<16>());
+                else if constexpr (S::most_left > 16) {
+                    if (left <= 64) step(n, Count<64>());
+                    else step(n, Count<80>());
                 }
-                values(n - 1);
-                wgmma_wait<0>();
-                give(sh.v_empty(block.stage(n - 1)));
-            } else { // there are registers for one product at a time
-#pragma unroll 1
-                for (; n < last; n++) {
-                    scores(n);
-                    if (n > first) more(n);
-                    wgmma_wait<0>();
-                    weigh(n);
-                    exponentials();
-                    each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
-                    values(n);
-                    wgmma_wait<0>();
-                    give(sh.v_empty(block.stage(n)));
-                }
+                n++;
             }
             more(n);
         }
@@ -303,7 +315,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             });
             if (!sees) barrier_wait(q_full, 0);
             meet(); // nobody reads Q any more
-            const int warp = thread() / 32, lane = thread() % 32;
+            const int warp = thread() / 32, lane = int(thread() % 32);
             const uint32_t fragment = q_tile + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4); // the lane's chunk of the warp's first 16x16
             auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
             each<S::dim / 16>([&](int i) {
@@ -349,7 +361,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         }
         break;
     }
-    if (leads()) store_wait(); // shared memory must outlive the copies
+    if (leads()) store_wait_read(); // shared memory must outlive the copies
 }
 
 #define KERNEL(name, blocks, ...)                                                                                                   \
@@ -358,8 +370,9 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     extern "C" __global__ void __launch_bounds__(name##_shape::threads, blocks) name(const __grid_constant__ MapParams x) {         \
         forward<name##_shape>(x);                                                                                                   \
     }
-#define INSTANCES(type, T)                                    \
-    KERNEL(fwd_sm90_short_##type##_d64, 2, T, 64, 2, 64, 4, true)   \
-    KERNEL(fwd_sm90_short_##type##_d128, 2, T, 128, 2, 64, 2, false)
+#define INSTANCES(type, T)                                  \
+    KERNEL(fwd_sm90_short_##type##_d64, 2, T, 64, 2, 128, 2) \
+    KERNEL(fwd_sm90_short_##type##_d80, 2, T, 80, 2, 64, 2)  \
+    KERNEL(fwd_sm90_short_##type##_d128, 2, T, 128, 2, 64, 2)
 INSTANCES(bf16, BF16)
 INSTANCES(f16, F16)
