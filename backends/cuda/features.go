@@ -145,45 +145,22 @@ func divisor(d uint32) (factor uint32, shift int32) {
 	return uint32((uint64(1)<<(31+l) + uint64(d) - 1) / uint64(d)), int32(31 + l)
 }
 
-// setSequences keeps what the sequences say.
-func (x *arguments) setSequences(s *flashkit.Sequences) {
-	x.sides = [5]int{}
-	if s == nil {
-		return
-	}
-	for i, list := range [...][]int32{s.QLens, s.QStarts, s.KVLens, s.KVStarts, s.Pages} {
-		x.ints = append(x.ints, list...)
-		x.sides[i] = len(list)
-	}
-}
-
-// copyInts copies what the sequences say to the workspace, in the order of the stream. The
-// driver has read the host's memory when the copy is enqueued, as that is not pinned.
-func (x *arguments) copyInts(d *Driver, s StreamHandle) error {
-	if len(x.ints) == 0 {
-		return nil
-	}
-	f, at := &x.features, x.intsAt
-	for i, p := range [...]*Pointer{&f.qLens, &f.qStarts, &f.kvLens, &f.kvStarts, &f.pages} {
-		if x.sides[i] > 0 {
-			*p = at
-		}
-		at += Pointer(4 * x.sides[i])
-	}
-	f.pageWidth = int32(x.sides[4] / max(1, int(x.batch)))
-	return d.MemcpyHtoDAsync(x.intsAt, unsafe.Pointer(unsafe.SliceData(x.ints)), 4*len(x.ints), s)
-}
-
 // enqueueFeatured is enqueue for the instances with features.
 func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	w, err := b.plan(id, p)
 	if err != nil {
 		return err
 	}
-	w.ints = len(x.ints)
+	if kept, err := x.keepInts(b, s); err != nil {
+		return err
+	} else if !kept {
+		w.ints = len(x.ints)
+	}
 	return w.within(b, x, s, func() error {
-		if err := x.copyInts(b.drv, s); err != nil {
-			return err
+		if w.ints > 0 {
+			if err := x.copyInts(b.drv, x.intsAt, s); err != nil {
+				return err
+			}
 		}
 		if p.Carry {
 			if err := b.sum(sumCarry, p, x, ceilDiv(p.QLen, carryRows)*p.Batch*p.Heads, s); err != nil {
