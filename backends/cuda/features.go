@@ -36,7 +36,8 @@ type features struct {
 	dbiasShape          [3]int32
 	dbiasApart          int32
 	first               [4]uint32 // batch, head, row, key
-	_                   [60]byte  // the driver copies the block with the padding of its alignment to 64
+	keySlots, rowSlots  int32
+	_                   [52]byte // the driver copies the block with the padding of its alignment to 64
 }
 
 // plainFeatures are those that plain instances of every kernel take, as numbers.
@@ -259,6 +260,7 @@ func (b *Backend) enqueueBackwardFeatures(id stemID, delta, main *function, p fl
 		return err
 	}
 	heads, blocks, launch := p.Batch*p.Heads, p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys), b.drv.LaunchKernel
+	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), heads*ceilDiv(p.QLen, finish.rows)                   // also without rows: delta sets the counters
 	x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+4, int32(ceilDiv(p.QLen, backwardRows)*backwardRows), 2 // beside LSE
 	if id == bwdSM90 {
 		rows := ceilDiv(p.QLen, hopperRows) * hopperRows
@@ -269,19 +271,28 @@ func (b *Backend) enqueueBackwardFeatures(id stemID, delta, main *function, p fl
 		if b.drv.LaunchDependent != nil {
 			launch = b.drv.LaunchDependent
 		}
+		if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, b.eager); p.KVHeads < slotHeads && !b.eager {
+			x.keySlots = 0
+		}
+		if x.keySlots > 0 {
+			blocks = int(x.keySlots) * p.KVHeads
+		}
+		if x.rowSlots = x.slots(seqQStarts, p.QLen, delta.rows, b.eager); x.rowSlots > 0 {
+			deltas, finishes = int(x.rowSlots)*p.Heads, int(x.rowSlots)*p.Heads
+		}
 		blocks *= stems[id].dims[stems[id].pad(p)].shares
 		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, x.shapes, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}
 	}
 	block := unsafe.Pointer(&x.mapped)
-	if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), block, s); err != nil { // also without rows: it sets the counters
+	if err := b.run(delta, deltas, block, s); err != nil {
 		return err
 	}
 	if err := main.run(launch, blocks, block, s); err != nil {
 		return err
 	}
-	return finish.run(launch, heads*ceilDiv(p.QLen, finish.rows), block, s)
+	return finish.run(launch, finishes, block, s)
 }
 
 // keepApart lets bwd_sm90 write DBias where that is no sum, and makes what a band hides 0.
