@@ -28,6 +28,7 @@ func openFake(t *testing.T) (*Backend, *fakeDriver) {
 func TestConformanceOnFake(t *testing.T) {
 	b, _ := openFake(t)
 	b.staging.chunk, b.staging.whole = 3000, 3000 // several chunks for most cases
+	b.eager = true
 	conformance.Run(t, b)
 }
 

@@ -22,7 +22,8 @@ import (
 // costs are what the parts of a stem cost.
 type costs struct {
 	launch    float64 // microseconds of the launches of a call
-	first     float64 // microseconds more of one with features, whose arguments and code are larger
+	first     float64 // microseconds more of one with features, whose arguments and code are larger,
+	several   float64 // and of one by the instance for all of them, where others are for one alone
 	extra     float64 // microseconds of one more: a counter set to 0, parts put together
 	bandwidth float64 // fraction of the memory's bandwidth that is reached
 	exposed   float64 // fraction of the shorter of steps and bytes that is not hidden
@@ -33,7 +34,10 @@ type costs struct {
 	empty     float64 // cycles of a block that sees nothing
 
 	few   float64 // fwd_sm90: fraction of a step when one warpgroup alone has rows
-	row   float64 // decode_sm80: cycles of a block for each of its query rows
+	row   float64 // decode_sm80: cycles of a block for each of its query rows,
+	half  float64 // and, if not 0, fraction of a step when warps have at most half of the rows that they may,
+	width float64 // and of what a step takes for its columns, which those of padding do not
+	flat  float64 // fraction of what features add to a step that head dims have in common
 	hop   float64 // backward: cycles until the next block of a head may add its part of dQ,
 	later float64 // and more of them if the block has another step, which comes first
 	plus  float64 // cycles of a block with features
@@ -54,12 +58,21 @@ type tile struct {
 }
 
 // A surcharge is what features add: factors of a step and of the time for bytes, and cycles of a block.
-type surcharge struct{ step, bytes, begin float64 }
+type surcharge struct {
+	step, bytes, begin float64
+	cut                cut // of decode_sm80, if it is that of another problem
+}
+
+// A cut is how decode_sm80 cuts the keys, 0 if nobody has said.
+type cut struct {
+	splits  int
+	cluster bool
+}
 
 // deviceCost predicts the time of a call on the device's own memory, where rows begin
 // at multiples of 16 bytes or, if loose, do not.
 func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
-	return s.surcharged(dev, p, loose, surcharge{1, 1, 0})
+	return s.surcharged(dev, p, loose, surcharge{step: 1, bytes: 1})
 }
 
 // surcharged is deviceCost with a surcharge.
@@ -69,13 +82,15 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		p, _ = folded(p)
 	}
 	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
-	t.begin, t.step, t.alone = t.begin+x.begin, t.step*x.step, t.alone*x.step
+	t.begin += x.begin
+	factor := 1 + (x.step-1)*(1+c.flat*(c.common(&t)/t.step-1))
+	t.step, t.alone = t.step*factor, t.alone*factor
 	us, cycles, steps := c.launch, 0., 0.
 	switch {
 	case p.Batch == 0 || p.QLen == 0 && s.pass == flashkit.PassForward:
 	case s.rows > 0:
 		var apart bool
-		if cycles, steps, apart = decodeCycles(c, &t, p, dev, loose); apart {
+		if cycles, steps, apart = decodeCycles(c, &t, p, dev, loose, x.cut); apart {
 			us += c.extra
 		}
 	case s.pass == flashkit.PassBackward:
@@ -107,6 +122,12 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	return microseconds(us + max(work, memory) + exposed*min(work, memory))
 }
 
+// common returns the cycles of a step of a tile if all head dims took those of the middle one.
+func (c *costs) common(t *tile) float64 {
+	m := &c.tiles[len(c.tiles)/2]
+	return m.step * float64(t.rows*t.keys*t.perSM) / float64(m.rows*m.keys*m.perSM)
+}
+
 // costsOf returns the costs of the stem's instances for a dtype.
 func (s *stem) costsOf(t flashkit.DType) *costs {
 	if s.rows > 0 && t == flashkit.Float32 {
@@ -118,13 +139,15 @@ func (s *stem) costsOf(t flashkit.DType) *costs {
 // bytes returns what a pass moves of the device's memory: each tensor once, but for keys
 // that no row sees, and the workspace.
 func (s *stem) bytes(p flashkit.Problem) float64 {
+	unseen := 0
 	if p.QLen > 0 {
 		first, _ := p.Keys(0)
 		_, last := p.Keys(p.QLen - 1)
-		p.KVLen = max(0, last-first)
+		unseen, p.KVLen = p.KVLen-max(0, last-first), max(0, last-first)
 	}
 	n := p.Bytes(s.pass)
-	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ added to, and rounded
+	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ added to, and rounded; zeros of dK and dV
+		n += float64(p.Batch) * float64(p.KVHeads) * float64(unseen) * float64((p.Dim+p.VDim)*p.DType.Size())
 		rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 		n += rows * float64(p.VDim*p.DType.Size())
 		if p.DType != flashkit.Float32 {

@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .58, 0, 0, .12, 0, 0, .49, .24},
-	{flashkit.FeatureSoftcap, .29, 1.8, .72, 1.1, .51, .12, .72, 1},
-	{flashkit.FeatureALiBi, 0, .23, .5, .42, 0, 0, .025, .88},
-	{flashkit.FeatureBias, .055, 2.3, 1.2, .95, 1.8, .54, .44, 2.6},
-	{flashkit.FeatureMask, .23, 1.1, .67, 1, .88, .7, .36, .51},
-	{flashkit.FeatureDropout, .29, 2, 1.7, 2, .85, .065, .56, 0},
-	{flashkit.FeaturePage, .38, .33, .55, .18, 0, 0, 0, 0},
-	{flashkit.FeatureCarry, .11, 3.6, .12, .26, 0, 0, 0, .38},
+	{flashkit.AllFeatures, .285, .0102, .0109, .0394, .0102, .0121, .543, .00565},
+	{flashkit.FeatureSoftcap, .327, 1.58, .524, 1.16, .674, .144, .344, .734},
+	{flashkit.FeatureALiBi, .01, .214, .222, .769, .0104, .00965, .025, .88},
+	{flashkit.FeatureBias, .0677, .783, 2.14, 1.4, .892, .79, .215, 2.35},
+	{flashkit.FeatureMask, .213, 1.42, .382, .732, 1.06, .491, .264, .733},
+	{flashkit.FeatureDropout, .174, 1.15, .858, 1.36, 1.03, .134, .448, .0109},
+	{flashkit.FeaturePage, .424, .319, .604, .343, 0, 0, 0, .00933},
+	{flashkit.FeatureCarry, .101, 2.97, .317, .143, 0, 0, 0, .0464},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 
@@ -77,7 +77,10 @@ func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
 // withFeatures predicts the time of a call with features.
 func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
 	k := s.costsOf(c.DType)
-	asked, x, us := c.Features(), surcharge{1, 1, k.plus}, k.first
+	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus}, k.first
+	if s.hopper && !s.alone(c) {
+		us += k.several
+	}
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
 			x.step += s.share(c, i)
@@ -126,6 +129,9 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 	}
 	p, one := typical(c.Problem, c.Traits.Load), c.Problem
 	one.Batch = 1
+	if s.rows > 0 {
+		x.cut = s.cutOf(dev, &c.Problem)
+	}
 	t = min(t, max(s.surcharged(dev, p, c.Traits.Loose, x), s.surcharged(dev, one, c.Traits.Loose, x)))
 	if s.rows > 0 || s.pass == flashkit.PassForward && s.hopper {
 		return t
@@ -136,9 +142,22 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 	heads := c.Batch * c.Heads
 	if s.pass == flashkit.PassBackward {
 		blocks, heads = ceilDiv(c.KVLen, tile.keys)-ceilDiv(p.KVLen, tile.keys), c.Batch*c.KVHeads
+		if s.hopper && c.Traits.PackedKV { // by slots
+			blocks = min(blocks, 1)
+		}
 	}
 	idle := float64(blocks) * float64(heads) * k.empty / float64(max(1, dev.SMs)*tile.perSM)
 	return t + microseconds(idle/float64(max(1, dev.ClockMHz)))
+}
+
+// cutOf returns how decode_sm80 cuts a problem.
+func (s *stem) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
+	k, sms := s.costsOf(p.DType), max(1, dev.SMs)
+	t := &k.tiles[min(s.pad(*p), len(k.tiles)-1)]
+	first, _ := p.Keys(0)
+	_, last := p.Keys(p.QLen - 1)
+	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(max(0, last-first), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
+	return x
 }
 
 // typical returns equal sequences with as many pairs as some that are shorter than they may be.

@@ -30,6 +30,7 @@ type Backend struct {
 	lost    atomic.Pointer[error]
 	closed  atomic.Bool
 	poison  bool // tests: workspace is filled with NaN
+	eager   bool // tests: plans that large calls gain from are taken for all
 }
 
 // oldestDriver is the CUDA version whose drivers load the images.

@@ -25,7 +25,8 @@ type Options struct {
 // returns when the work is enqueued; ctx is looked at before that. Errors are
 // those of flashkit.Kernel.Do. The first call of a kernel loads it; later
 // ones neither allocate nor wait, and a CUDA graph may capture them. What Args.Seqs says is
-// copied by each call: a graph of a Ragged problem wants Options.Sequences.
+// copied, unless the call before it in a stream of NewStream said the same: a graph of a Ragged
+// problem wants Options.Sequences.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }
@@ -52,7 +53,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a := b.args.Get().(*arguments)
 	defer func() {
-		a.call = flashkit.Call{} // which would keep the program's tensors alive
+		a.call, a.kept = flashkit.Call{}, nil // which would keep the program's tensors alive
 		b.args.Put(a)
 	}()
 	if err := b.owns(args, pass, &p); err != nil {
@@ -77,6 +78,11 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	if o.Nondeterministic {
 		a.deterministic = 0
+	}
+	if len(a.ints) > 0 && !s.foreign {
+		a.kept = &s.lists
+		a.kept.mu.Lock()
+		defer a.kept.mu.Unlock()
 	}
 	return b.launch(id, p, a, s.handle)
 }
@@ -104,11 +110,12 @@ type arguments struct {
 	features
 	call     flashkit.Call
 	featured bool
-	ints     []int32   // the lists of Sequences, one after the other
-	sides    [5]int    // how long each of them is
-	intsAt   Pointer   // where they lie on the device
-	shapes   [4][4]int // of Q, K, V and O in memory, of a call with features
-	spare    int       // multiprocessors that are left to others
+	ints     []int32    // the lists of Sequences, one after the other
+	sides    [5]int     // how long each of them is
+	intsAt   Pointer    // where they lie in the workspace,
+	kept     *keptLists // unless it is not nil: in the stream's memory
+	shapes   [4][4]int  // of Q, K, V and O in memory, of a call with features
+	spare    int        // multiprocessors that are left to others
 }
 
 // set describes a call on the device's memory.

@@ -88,6 +88,7 @@ type Driver struct {
 	StreamCreate      func() (StreamHandle, error) // does not wait for the default stream
 	StreamDestroy     func(StreamHandle) error
 	StreamSynchronize func(StreamHandle) error
+	StreamIsCapturing func(StreamHandle) (bool, error) // whether a graph is made of what is enqueued; if it is nil, nobody knows
 	StreamWaitEvent   func(s StreamHandle, e EventHandle) error
 	EventCreate       func() (EventHandle, error)
 	EventDestroy      func(EventHandle) error

@@ -75,6 +75,7 @@ type calls struct {
 	streamNew     symbol `cu:"cuStreamCreate"`
 	streamEnd     symbol `cu:"cuStreamDestroy_v2"`
 	streamSync    symbol `cu:"cuStreamSynchronize"`
+	capturing     symbol `cu:"cuStreamIsCapturing"`
 	streamWait    symbol `cu:"cuStreamWaitEvent"`
 	eventNew      symbol `cu:"cuEventCreate"`
 	eventEnd      symbol `cu:"cuEventDestroy_v2"`
@@ -218,6 +219,14 @@ func (c *calls) hot(d *Driver) {
 		p := Pointer(f.args[3])
 		frames.Put(f)
 		return p, err
+	}
+	d.StreamIsCapturing = func(s StreamHandle) (bool, error) {
+		f := frames.Get().(*frame)
+		f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
+		err := f.call(c, &c.capturing, 2)
+		status := uint32(f.args[2])
+		frames.Put(f)
+		return status != 0, err
 	}
 	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return do(&c.freeAsync, uintptr(p), uintptr(s)) }
 	d.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error {

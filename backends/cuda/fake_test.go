@@ -31,6 +31,8 @@ type fakeDriver struct {
 	images    map[Module]*fakeImage
 	made      uintptr
 	depth     int              // of pushed contexts
+	captures  bool             // a graph is made
+	copies    int              // from the host
 	apart     bool             // its devices cannot reach each other's memory
 	limit     int              // bytes of device memory; 0 is no limit
 	failures  map[string]error // by call
@@ -260,6 +262,7 @@ func (f *fakeDriver) memoryCalls() {
 		return nil
 	}
 	f.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, n int, _ StreamHandle) error {
+		f.copies++
 		return move("cuMemcpyHtoDAsync", to, from, n, true)
 	}
 	f.MemcpyDtoHAsync = func(to unsafe.Pointer, from Pointer, n int, _ StreamHandle) error {
@@ -420,6 +423,7 @@ func (f *fakeDriver) streamCalls() {
 		return StreamHandle(h), err
 	}
 	f.StreamDestroy = func(s StreamHandle) error { return f.shut("cuStreamDestroy", "stream", uintptr(s)) }
+	f.StreamIsCapturing = func(StreamHandle) (bool, error) { return f.captures, f.inContext("cuStreamIsCapturing") }
 	f.StreamSynchronize = func(s StreamHandle) error {
 		f.drain(s)
 		return f.inContext("cuStreamSynchronize")

@@ -335,7 +335,14 @@ func (x *fakeFeatured) backward() {
 		rowParts, keyParts = x.parts(x.name, x.dim, 128), x.parts(x.name, max(x.dim, x.vDim), 128)
 		rows = ceilDiv(int(x.qLen), int(x.plan[2])) * int(x.batch*x.heads)
 	}
-	if (x.blocks-rows*rowParts)/keyParts < ceilDiv(int(x.kvLen), int(x.plan[3]))*int(x.batch*x.kvHeads) {
+	tiles := ceilDiv(int(x.kvLen), int(x.plan[3])) * int(x.batch)
+	if n := int(x.f.keySlots); n > 0 {
+		last := &x.seqs[len(x.seqs)-1]
+		if tiles = n; n < (last.key0+last.keys-x.seqs[0].key0)/int(x.plan[3])+len(x.seqs) {
+			return // too few slots
+		}
+	}
+	if (x.blocks-rows*rowParts)/keyParts < tiles*int(x.kvHeads) {
 		return // a grid too small
 	}
 	group := int(x.heads / x.kvHeads)

@@ -36,7 +36,8 @@ type features struct {
 	dbiasShape          [3]int32
 	dbiasApart          int32
 	first               [4]uint32 // batch, head, row, key
-	_                   [60]byte  // the driver copies the block with the padding of its alignment to 64
+	keySlots, rowSlots  int32
+	_                   [52]byte // the driver copies the block with the padding of its alignment to 64
 }
 
 // plainFeatures are those that plain instances of every kernel take, as numbers.
@@ -145,45 +146,22 @@ func divisor(d uint32) (factor uint32, shift int32) {
 	return uint32((uint64(1)<<(31+l) + uint64(d) - 1) / uint64(d)), int32(31 + l)
 }
 
-// setSequences keeps what the sequences say.
-func (x *arguments) setSequences(s *flashkit.Sequences) {
-	x.sides = [5]int{}
-	if s == nil {
-		return
-	}
-	for i, list := range [...][]int32{s.QLens, s.QStarts, s.KVLens, s.KVStarts, s.Pages} {
-		x.ints = append(x.ints, list...)
-		x.sides[i] = len(list)
-	}
-}
-
-// copyInts copies what the sequences say to the workspace, in the order of the stream. The
-// driver has read the host's memory when the copy is enqueued, as that is not pinned.
-func (x *arguments) copyInts(d *Driver, s StreamHandle) error {
-	if len(x.ints) == 0 {
-		return nil
-	}
-	f, at := &x.features, x.intsAt
-	for i, p := range [...]*Pointer{&f.qLens, &f.qStarts, &f.kvLens, &f.kvStarts, &f.pages} {
-		if x.sides[i] > 0 {
-			*p = at
-		}
-		at += Pointer(4 * x.sides[i])
-	}
-	f.pageWidth = int32(x.sides[4] / max(1, int(x.batch)))
-	return d.MemcpyHtoDAsync(x.intsAt, unsafe.Pointer(unsafe.SliceData(x.ints)), 4*len(x.ints), s)
-}
-
 // enqueueFeatured is enqueue for the instances with features.
 func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	w, err := b.plan(id, p)
 	if err != nil {
 		return err
 	}
-	w.ints = len(x.ints)
+	if kept, err := x.keepInts(b, s); err != nil {
+		return err
+	} else if !kept {
+		w.ints = len(x.ints)
+	}
 	return w.within(b, x, s, func() error {
-		if err := x.copyInts(b.drv, s); err != nil {
-			return err
+		if w.ints > 0 {
+			if err := x.copyInts(b.drv, x.intsAt, s); err != nil {
+				return err
+			}
 		}
 		if p.Carry {
 			if err := b.sum(sumCarry, p, x, ceilDiv(p.QLen, carryRows)*p.Batch*p.Heads, s); err != nil {
@@ -282,6 +260,7 @@ func (b *Backend) enqueueBackwardFeatures(id stemID, delta, main *function, p fl
 		return err
 	}
 	heads, blocks, launch := p.Batch*p.Heads, p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys), b.drv.LaunchKernel
+	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), heads*ceilDiv(p.QLen, finish.rows)                   // also without rows: delta sets the counters
 	x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+4, int32(ceilDiv(p.QLen, backwardRows)*backwardRows), 2 // beside LSE
 	if id == bwdSM90 {
 		rows := ceilDiv(p.QLen, hopperRows) * hopperRows
@@ -292,19 +271,28 @@ func (b *Backend) enqueueBackwardFeatures(id stemID, delta, main *function, p fl
 		if b.drv.LaunchDependent != nil {
 			launch = b.drv.LaunchDependent
 		}
+		if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, b.eager); p.KVHeads < slotHeads && !b.eager {
+			x.keySlots = 0
+		}
+		if x.keySlots > 0 {
+			blocks = int(x.keySlots) * p.KVHeads
+		}
+		if x.rowSlots = x.slots(seqQStarts, p.QLen, delta.rows, b.eager); x.rowSlots > 0 {
+			deltas, finishes = int(x.rowSlots)*p.Heads, int(x.rowSlots)*p.Heads
+		}
 		blocks *= stems[id].dims[stems[id].pad(p)].shares
 		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, x.shapes, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}
 	}
 	block := unsafe.Pointer(&x.mapped)
-	if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), block, s); err != nil { // also without rows: it sets the counters
+	if err := b.run(delta, deltas, block, s); err != nil {
 		return err
 	}
 	if err := main.run(launch, blocks, block, s); err != nil {
 		return err
 	}
-	return finish.run(launch, heads*ceilDiv(p.QLen, finish.rows), block, s)
+	return finish.run(launch, finishes, block, s)
 }
 
 // keepApart lets bwd_sm90 write DBias where that is no sum, and makes what a band hides 0.

@@ -50,7 +50,7 @@ func eachKernel(t *testing.T, b *Backend, name string, f func(t *testing.T, c *d
 // Workspace that holds NaN changes nothing: whatever is read of it was written.
 func TestPoisonedWorkspace(t *testing.T) {
 	b := openGPU(t)
-	b.poison = true
+	b.poison, b.eager = true, true
 	conformance.Run(t, b)
 }
 

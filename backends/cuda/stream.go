@@ -16,6 +16,7 @@ type Stream struct {
 	b       *Backend
 	handle  StreamHandle
 	foreign bool
+	lists   keptLists
 }
 
 // NewStream returns a stream, which does not wait for the default stream.
@@ -64,7 +65,7 @@ func (s *Stream) Close() error {
 	if s.foreign {
 		return nil
 	}
-	return s.b.do(func() error { return s.b.drv.StreamDestroy(s.handle) })
+	return s.b.do(s.close)
 }
 
 // An Event is a point in a stream.

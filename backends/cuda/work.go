@@ -139,7 +139,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) fl
 // decodeCycles returns the cycles of decode_sm80, the steps of a block, and whether the keys
 // are split into parts that are no cluster. In a step each warp takes a piece of the keys, with as many query rows as it
 // holds; when there are more rows, warps with other rows take the same pieces.
-func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool) (cycles, steps float64, apart bool) {
+func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, apart bool) {
 	warpRows := t.rows / t.warps
 	rows, team := p.Heads/p.KVHeads*p.QLen, 1
 	for team*warpRows < rows {
@@ -149,14 +149,21 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	_, last := p.Keys(p.QLen - 1)
 	sms := max(1, dev.SMs)
 	heads, slots, pieces := p.Batch*p.KVHeads, sms*t.perSM, ceilDiv(max(0, last-first), t.keys)
-	splits, cluster := cutDecode(heads, pieces, t.warps, slots, sms, dev.Major == 9)
-	mine := ceilDiv(pieces, splits)
-	begin, step := t.begin+c.row*float64(rows), max(t.alone, t.step*float64(min(team, mine)))
+	if by.splits == 0 {
+		by.splits, by.cluster = cutDecode(heads, pieces, t.warps, slots, sms, dev.Major == 9)
+	}
+	mine := ceilDiv(pieces, by.splits)
+	begin, step := t.begin+c.row*float64(rows), t.step*float64(min(team, mine))
+	if c.half > 0 && ceilDiv(rows, team) <= warpRows/2 {
+		step *= c.half
+	}
+	pad := float64(stems[decodeSM80].dims[min(stems[decodeSM80].pad(p), len(c.tiles)-1)].dim)
+	step = max(t.alone, step) * (1 - c.width*(1-float64(p.Dim+p.VDim)/(2*pad)))
 	if loose {
 		row := c.loose * looseColumns(p)
 		begin += row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
-	return float64(ceilDiv(heads*splits, slots)) * (begin + steps*step), steps, splits > 1 && !cluster
+	return float64(ceilDiv(heads*by.splits, slots)) * (begin + steps*step), steps, by.splits > 1 && !by.cluster
 }

@@ -300,7 +300,8 @@ def errors(torch, p, x, results, gradients):
     """Return {name: error}, relative to the norm of what float64 gives: O on rows of the last head, or the largest of dQ, dK and dV of its KV head."""
     group, kv = p.heads // p.kv_heads, p.kv_heads - 1
     k, v = x[1][-1, kv].double(), x[2][-1, kv].double()
-    off = lambda got, want: ((got.double() - want).norm() / want.norm()).item()
+    scale = x[3][-1, -1].double().norm()  # of what is 0: dQ and dK where a row sees one key
+    off = lambda got, want: ((got.double() - want).norm() / (want.norm() or scale)).item()
     if not gradients:
         rows = torch.arange(0, p.q_len, max(1, p.q_len // 100), device="cuda")
         want = weights(torch, p, x[0][-1, -1].double(), k, rows) @ v

@@ -24,6 +24,12 @@ package gorgoniacu
 //
 // static CUresult free_async(uintptr_t p, uintptr_t s) { return cuMemFreeAsync(p, (CUstream)s); }
 //
+// static answer is_capturing(uintptr_t s) {
+// 	CUstreamCaptureStatus status = 0;
+// 	CUresult code = cuStreamIsCapturing((CUstream)s, &status);
+// 	return (answer){code, status != CU_STREAM_CAPTURE_STATUS_NONE};
+// }
+//
 // static CUresult to_device(uintptr_t to, uintptr_t from, size_t bytes, uintptr_t s) {
 // 	return cuMemcpyHtoDAsync(to, (void *)from, bytes, (CUstream)s);
 // }
@@ -134,6 +140,11 @@ func keepFreed(device int) error {
 func allocAsync(bytes int, s cuda.StreamHandle) (cuda.Pointer, error) {
 	a := C.alloc_async(C.size_t(bytes), C.uintptr_t(s))
 	return cuda.Pointer(a.value), status("cuMemAllocAsync", a.code)
+}
+
+func isCapturing(s cuda.StreamHandle) (bool, error) {
+	a := C.is_capturing(C.uintptr_t(s))
+	return a.value != 0, status("cuStreamIsCapturing", a.code)
 }
 
 func freeAsync(p cuda.Pointer, s cuda.StreamHandle) error {

@@ -142,6 +142,7 @@ func streams(d *cuda.Driver) {
 	d.StreamSynchronize = func(s cuda.StreamHandle) error {
 		return check("cuStreamSynchronize", handle[cu.Stream](s).Synchronize())
 	}
+	d.StreamIsCapturing = isCapturing
 	d.StreamWaitEvent = func(s cuda.StreamHandle, e cuda.EventHandle) error {
 		return check("cuStreamWaitEvent", handle[cu.Stream](s).Wait(handle[cu.Event](e), 0))
 	}

@@ -84,12 +84,19 @@ template <class S> __device__ __forceinline__ int together(const Params &p) {
     return fit < 2 ? 2 : fit > 16 ? 16 : fit;
 }
 
+// Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
-    const int nth = p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, ticket = nth / S::shares, heads = together<S>(p);
+    const int nth = __shfl_sync(~0u, threadIdx.x > 0 ? 0 : p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, 0), heads = together<S>(p);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
-    const int tiles = (p.kv_len + S::keys - 1) / S::keys, first = ticket / (heads * tiles) * heads, width = min(heads, p.batch * kv_heads - first);
-    const int head = first + (ticket - first * tiles) % width, key0 = (ticket - first * tiles) / width * S::keys;
+    int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
+    if (S::features && f.key_slots) {
+        const Slots s = slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads);
+        ticket -= s.first * kv_heads, head0 = s.b * kv_heads, of = kv_heads, tiles = s.count;
+    }
+    if (threadIdx.x > 0) return;
+    const int first = ticket / (heads * tiles) * heads, width = min(heads, of - first);
+    const int head = head0 + first + (ticket - first * tiles) % width, key0 = (ticket - first * tiles) / width * S::keys;
     const Extent<S::features> e(p, f, head / kv_heads);
     const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
     w.share = nth % S::shares, w.batch = head / kv_heads, w.kv_head = head % kv_heads / parts, w.key0 = key0;
@@ -498,8 +505,8 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
         }
         barrier_fence();
         wait_for_dependency();
-        find(a.p, f, sh);
     }
+    if (threadIdx.x < 32) __syncwarp(), find(a.p, f, sh);
     __syncthreads(); // the barriers and the work exist
     if constexpr (S::marks)
         if (sh.work().steps) mark(a.p, f, sh);

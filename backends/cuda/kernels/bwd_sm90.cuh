@@ -263,10 +263,40 @@ template <class T> __device__ __forceinline__ void store_pairs(const Params &p, 
     else each<8>([&](int j) { if (there(j)) ((uint16_t *)f.dbias.data)[place(j)] = (uint16_t)pack<T>(x[j], 0); });
 }
 
+// Packed sequences have slots for their tiles: the first of sequence b is (starts[b] - starts[0]) / size + b, and there are
+// enough. What is left of `all` is the last one's.
+struct Slots { int b, first, count; }; // of the sequence that has a slot
+
+// The sequence that has a slot, asked by all lanes of a warp.
+__device__ __forceinline__ Slots slots(const int *starts, int batch, int size, int all, int slot) {
+    const int lane = threadIdx.x % 32, from = starts[0];
+    auto first = [&](int b) { return (starts[b] - from) / size + b; };
+    int b = 0, n = batch; // it is among n sequences from b on
+    while (n > 1) {
+        const int step = (n + 31) / 32, i = lane * step, end = b + n;
+        const int before = __popc(__ballot_sync(~0u, i < n && first(b + min(i, n - 1)) <= slot));
+        b += (max(before, 1) - 1) * step, n = min(step, end - b);
+    }
+    return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
+}
+
+// The 64 rows of a head that a block has.
+struct Rows64 { int bh, tile; };
+template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &p, const Features &f) {
+    const int tiles = max(1, (p.q_len + 63) / 64);
+    if (features && f.row_slots) {
+        const Slots s = slots(f.q_starts, p.batch, 64, f.row_slots, blockIdx.x / p.heads);
+        const int n = blockIdx.x - s.first * p.heads;
+        return {s.b * p.heads + n / s.count, n % s.count};
+    }
+    return {(int)blockIdx.x / tiles, (int)blockIdx.x % tiles};
+}
+
 // dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A thread
 // takes 8 columns of the rows r and r+8, which lie together.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
-    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8;
+    const Rows64 place = rows64<features>(p, f);
+    const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
     const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of<features>(p) * 1024; // [panels][4][8][32]
     const bool aligned = aligned16(p.dq);
     wait_for_dependency();
@@ -320,7 +350,8 @@ template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
 // gets LSE = Inf, so that P = 0.
 constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
-    const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), tile = blockIdx.x % max(tiles, 1), row0 = tile * 64;
+    const Rows64 place = rows64<features>(p, f);
+    const int bh = place.bh, tile = place.tile, tiles = (p.q_len + 63) / 64, row0 = tile * 64;
     const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of<features>(p), threads = (int64_t)gridDim.x * 128;
     launch_dependents();
     for (int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
@@ -329,6 +360,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
     const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Extent<features> e(p, f, b);
+    if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // nobody reads those
     const int own = row0 + threadIdx.x; // row, whose LSE the thread converts: its load is under way with the copies
     const bool strange = features && (f.q_starts || f.q_lens); // behind the rows lie others
     const float lse = own < e.rows() ? stat_of(p.lse, e.q_batch(), h, e.q0() + own) * 1.4426950408889634f : strange ? infinity : 0;

@@ -257,8 +257,8 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
         }
         barrier_fence();
         wait_for_dependency();
-        find(a.p, f, sh);
     }
+    if (threadIdx.x < 32) __syncwarp(), find(a.p, f, sh);
     __syncthreads(); // the barriers and the work exist
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     const bool of_values = __shfl_sync(~0u, sh.work().share, 0);

@@ -319,6 +319,12 @@ CUresult cuStreamSynchronize(CUstream stream) {
 	return CUDA_SUCCESS;
 }
 
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+	CALL("cuStreamIsCapturing", "0x%llx", N(stream));
+	*status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	return CUDA_SUCCESS;
+}
+
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
 	CALL("cuStreamWaitEvent", "0x%llx, 0x%llx, %u", N(stream), N(event), flags);
 	return CUDA_SUCCESS;

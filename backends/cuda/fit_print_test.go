@@ -1,0 +1,114 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// report prints the regret, the largest ones, and how far the predictions of each kernel are off.
+func (f *fit) report(when string, most int) {
+	if len(f.problems) == 0 {
+		return
+	}
+	f.guess(nil)
+	var logs []float64
+	order := make([]int, len(f.problems))
+	chosen := make([]int, len(f.problems))
+	sum, above := 0., 0
+	for n, lines := range f.problems {
+		best := lines[0]
+		for _, i := range lines {
+			if f.lines[i].guess < f.lines[best].guess {
+				best = i
+			}
+		}
+		order[n], chosen[n] = n, best
+		x := math.Log(f.lines[best].near)
+		if logs = append(logs, x); f.lines[best].near > 1.1 {
+			above++
+		}
+		sum += x
+	}
+	slices.SortFunc(order, func(a, b int) int { return -compare(logs[a], logs[b]) })
+	fmt.Printf("%s: %d problems, regret %.4f, worst %.3f, %d above 1.1\n", when, len(logs), math.Exp(sum/float64(len(logs))), math.Exp(logs[order[0]]), above)
+	for _, n := range order[:min(most, len(order))] {
+		first := &f.lines[f.problems[n][0]]
+		fmt.Printf("  %.3f %s %v load %d packed %v:", math.Exp(logs[n]), first.call.Pass, first.call.Problem, first.call.Traits.Load, first.call.Traits.PackedQ)
+		for _, i := range f.problems[n] {
+			l := &f.lines[i]
+			fmt.Printf("  %s%s %.1f (%.1f)", map[bool]string{true: "*"}[i == chosen[n]], l.stem.name, l.ms*1e3, math.Exp(l.guess)*1e3)
+		}
+		fmt.Println()
+	}
+	for i := range stems {
+		var off []float64
+		for _, l := range f.lines {
+			if l.stem == &stems[i] {
+				off = append(off, math.Log(l.ms)-l.guess)
+			}
+		}
+		if slices.Sort(off); len(off) > 0 {
+			at := func(part float64) float64 { return math.Exp(off[int(part*float64(len(off)-1))]) }
+			fmt.Printf("  %-15s %4d lines, measured over predicted: 5 %% %.2f, 25 %% %.2f, median %.2f, 75 %% %.2f, 95 %% %.2f\n",
+				stems[i].name, len(off), at(.05), at(.25), at(.5), at(.75), at(.95))
+		}
+	}
+}
+
+func compare(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// print prints the tables.
+func (f *fit) print() {
+	for _, x := range []struct {
+		name string
+		c    *costs
+	}{
+		{"fwdSM90", &fwdSM90Costs}, {"fwdSM90Short", &fwdSM90ShortCosts}, {"fwdSM80", &fwdSM80Costs}, {"bwdSM90", &bwdSM90Costs}, {"bwdSM80", &bwdSM80Costs},
+		{"fwdF32", &fwdF32Costs}, {"bwdF32", &bwdF32Costs}, {"decode", &decodeCosts}, {"decodeF32", &decodeF32Costs},
+	} {
+		var list []string
+		for _, y := range x.c.fields() {
+			if *y.at != 0 {
+				list = append(list, fmt.Sprintf("%s: %s", y.name, digits(*y.at)))
+			}
+		}
+		fmt.Printf("var %sCosts = costs{\n\t%s,\n\ttiles: []tile{\n", x.name, strings.Join(list, ", "))
+		for _, t := range x.c.tiles {
+			fmt.Printf("\t\t{%d, %d, %d, %d, %s, %s, %s},\n", t.rows, t.keys, t.warps, t.perSM, digits(t.begin), digits(t.step), digits(t.alone))
+		}
+		fmt.Printf("\t},\n}\n\n")
+	}
+	for _, x := range featureTimes {
+		name := map[flashkit.Feature]string{flashkit.AllFeatures: "AllFeatures", flashkit.FeatureALiBi: "FeatureALiBi"}[x.feature]
+		if text := x.feature.String(); name == "" {
+			name = "Feature" + strings.ToUpper(text[:1]) + text[1:]
+		}
+		list := []string{"\t{flashkit." + name}
+		for _, y := range [...]float64{x.float32, x.sm90, x.sm90Alone, x.sm80, x.back90, x.back90Alone, x.back80, x.decode} {
+			list = append(list, digits(y))
+		}
+		fmt.Println(strings.Join(list, ", ") + "},")
+	}
+}
+
+// digits writes a number with three of them.
+func digits(x float64) string {
+	if x == 0 {
+		return "0"
+	}
+	n := math.Pow(10, 2-math.Floor(math.Log10(x)))
+	return strings.TrimPrefix(strconv.FormatFloat(math.Round(x*n)/n, 'f', -1, 64), "0")
+}

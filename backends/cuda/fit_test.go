@@ -1,0 +1,289 @@
+package cuda
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A fitLine is a kernel's line of BenchmarkChoice.
+type fitLine struct {
+	stem    *stem
+	dev     *Device
+	call    *flashkit.Call
+	problem int     // number of the lines' problem
+	ms      float64 // measured,
+	near    float64 // over the least of the problem
+	guess   float64 // the logarithm of the predicted milliseconds
+}
+
+// A fit is what costs are fitted to.
+type fit struct {
+	lines    []fitLine
+	problems [][]int // their lines
+	params   []fitParam
+}
+
+// A fitParam is a number of the tables.
+type fitParam struct {
+	name    string
+	at      *float64
+	was     float64
+	lines   []int // that depend on it
+	penalty float64
+}
+
+// TestFitCosts fits the costs to measurements and prints the tables of costs.go and
+// cost_features.go. FLASHKIT_FIT names the files with the lines of BenchmarkChoice, and
+// FLASHKIT_FIT_CHECK others, by which the result is judged; FLASHKIT_FIT_STEMS keeps the other
+// stems as they are, "-" all of them.
+//
+//	FLASHKIT_FIT='choice.1.log choice.2.log' go test ./backends/cuda -run TestFitCosts -v
+func TestFitCosts(t *testing.T) {
+	files := os.Getenv("FLASHKIT_FIT")
+	if files == "" {
+		t.Skip("FLASHKIT_FIT names no measurements")
+	}
+	f, check := readFit(t, strings.Fields(files)), readFit(t, strings.Fields(os.Getenv("FLASHKIT_FIT_CHECK")))
+	for i := range stems {
+		if only := os.Getenv("FLASHKIT_FIT_STEMS"); only == "" || slices.Contains(strings.Fields(only), stems[i].name) {
+			f.add(&stems[i])
+		}
+	}
+	f.report("before", 0)
+	check.report("check before", 0)
+	f.descend()
+	f.report("after", 24)
+	check.report("check after", 24)
+	f.print()
+}
+
+var fitDevice = regexp.MustCompile(`^\{Ordinal:.* Major:(\d+) Minor:\d+ SMs:(\d+) .* ClockMHz:(\d+) Bandwidth:(\d+) `)
+
+// readFit reads lines. Those of a problem follow each other.
+func readFit(t *testing.T, files []string) *fit {
+	f, byName := &fit{}, map[string]*stem{}
+	for i := range stems {
+		byName["cuda/"+stems[i].name] = &stems[i]
+	}
+	for _, name := range files {
+		file, err := os.Open(name)
+		require.NoError(t, err)
+		dev, last := &Device{}, ""
+		for s := bufio.NewScanner(file); s.Scan(); {
+			if m := fitDevice.FindStringSubmatch(s.Text()); m != nil {
+				number := func(i int) int { n, _ := strconv.Atoi(m[i]); return n }
+				dev = &Device{Major: number(1), SMs: number(2), ClockMHz: number(3), Bandwidth: number(4)}
+			}
+			var x choiceTiming
+			if !strings.HasPrefix(s.Text(), `{"problem"`) || json.Unmarshal(s.Bytes(), &x) != nil {
+				continue
+			}
+			p, err := flashkit.ParseProblem(x.Problem)
+			require.NoError(t, err)
+			pass := flashkit.PassForward
+			if x.Pass != pass.String() {
+				pass = flashkit.PassBackward
+			}
+			l := fitLine{stem: byName[x.Kernel], dev: dev, call: p.Ask(pass), ms: x.MS}
+			l.call.Traits = flashkit.Traits{Device: true, Load: x.Load, PackedQ: x.Packed, PackedKV: x.Packed, Loose: looseRows(p)}
+			if key := fmt.Sprint(x.Problem, x.Pass, x.Load, x.Packed); key != last {
+				f.problems, last = append(f.problems, nil), key
+			}
+			l.problem = len(f.problems) - 1
+			f.problems[l.problem] = append(f.problems[l.problem], len(f.lines))
+			f.lines = append(f.lines, l)
+		}
+		require.NoError(t, file.Close())
+	}
+	for _, lines := range f.problems {
+		least := math.Inf(1)
+		for _, i := range lines {
+			least = min(least, f.lines[i].ms)
+		}
+		for _, i := range lines {
+			f.lines[i].near = f.lines[i].ms / least
+		}
+	}
+	f.guess(nil)
+	return f
+}
+
+// guess predicts some lines, or all.
+func (f *fit) guess(lines []int) {
+	one := func(l *fitLine) { l.guess = math.Log(l.stem.callCost(l.dev, l.call).Seconds() * 1e3) }
+	for _, i := range lines {
+		one(&f.lines[i])
+	}
+	for i := range f.lines {
+		if lines == nil {
+			one(&f.lines[i])
+		}
+	}
+}
+
+// add takes the numbers of a stem into the fit.
+func (f *fit) add(s *stem) {
+	param := func(name string, x *float64, penalty float64) bool {
+		if *x == 0 {
+			return false
+		}
+		p := fitParam{name: s.name + "." + name, at: x, was: *x, penalty: penalty}
+		before := make([]float64, len(f.lines))
+		for i := range f.lines {
+			before[i] = f.lines[i].guess
+		}
+		for _, factor := range [...]float64{.5, 2} {
+			*x = p.was * factor
+			f.guess(nil)
+			for i := range f.lines {
+				if f.lines[i].guess != before[i] && !slices.Contains(p.lines, i) {
+					p.lines = append(p.lines, i)
+				}
+			}
+		}
+		*x = p.was
+		f.guess(nil)
+		if p.lines != nil {
+			f.params = append(f.params, p)
+		}
+		return p.lines != nil
+	}
+	tables := []*costs{s.costs}
+	if s.rows > 0 {
+		tables = append(tables, &decodeF32Costs)
+	}
+	for _, c := range tables {
+		for _, x := range c.fields() {
+			param(x.name, x.at, .001)
+		}
+		for i := range c.tiles {
+			tile := &c.tiles[i]
+			for j, x := range [...]*float64{&tile.begin, &tile.step, &tile.alone} {
+				param(fmt.Sprint("tile", i, [...]string{".begin", ".step", ".alone"}[j]), x, .001)
+			}
+		}
+	}
+	for i := range featureTimes {
+		for _, x := range s.featureTimes(i) {
+			was := *x
+			*x = max(was, .01) // factors do not move 0
+			if !param(fmt.Sprint(featureTimes[i].feature), x, .001) {
+				*x = was
+			}
+		}
+	}
+}
+
+// A costField is a number of a table of costs.
+type costField struct {
+	name string
+	at   *float64
+}
+
+func (c *costs) fields() []costField {
+	return []costField{
+		{"launch", &c.launch}, {"first", &c.first}, {"several", &c.several}, {"extra", &c.extra}, {"bandwidth", &c.bandwidth}, {"exposed", &c.exposed}, {"deep", &c.deep},
+		{"loose", &c.loose}, {"tail", &c.tail}, {"edge", &c.edge}, {"empty", &c.empty}, {"plus", &c.plus}, {"carry", &c.carry},
+		{"few", &c.few}, {"row", &c.row}, {"half", &c.half}, {"width", &c.width}, {"flat", &c.flat}, {"hop", &c.hop}, {"later", &c.later}, {"blind", &c.blind},
+	}
+}
+
+// featureTimes returns what a feature adds to the stem's calls.
+func (s *stem) featureTimes(i int) []*float64 {
+	x := &featureTimes[i]
+	switch {
+	case s.rows > 0:
+		return []*float64{&x.decode}
+	case s.dtypes[0] == flashkit.Float32:
+		return []*float64{&x.float32}
+	case s.hopper && s.pass == flashkit.PassForward:
+		return []*float64{&x.sm90, &x.sm90Alone}
+	case s.hopper:
+		return []*float64{&x.back90, &x.back90Alone}
+	case s.pass == flashkit.PassForward:
+		return []*float64{&x.sm80}
+	}
+	return []*float64{&x.back80}
+}
+
+// What a wrong choice weighs beside a wrong prediction, and how near predictions count as even.
+const (
+	fitRegret = 6
+	fitEven   = .04
+)
+
+// loss is what the fit makes least.
+func (f *fit) loss() (sum float64) {
+	for _, lines := range f.problems {
+		least := math.Inf(1)
+		for _, i := range lines {
+			least = min(least, f.lines[i].guess)
+		}
+		chance, regret := 0., 0.
+		for _, i := range lines {
+			l := &f.lines[i]
+			off, weight := math.Abs(math.Log(l.ms)-l.guess), min(1, math.Pow(1.5/l.near, 3))
+			if off > .15 {
+				off = math.Sqrt(.15 * (2*off - .15))
+			}
+			sum += weight * off * off
+			w := math.Exp((least - l.guess) / fitEven)
+			chance, regret = chance+w, regret+w*math.Log(l.near)
+		}
+		sum += fitRegret * regret / chance * (1 + regret/chance)
+	}
+	sum /= float64(max(1, len(f.problems)))
+	for _, p := range f.params {
+		x := math.Log(*p.at / p.was)
+		sum += p.penalty / float64(len(p.lines)) * x * x
+	}
+	return sum
+}
+
+// descend moves one number after another as long as that makes the loss less.
+func (f *fit) descend() {
+	least := f.loss()
+	for step := .3; step > .01; step /= 2 {
+		for range 4 {
+			before := least
+			for i := range f.params {
+				least = f.move(&f.params[i], step, least)
+			}
+			fmt.Printf("step %.3f: loss %.5f\n", step, least)
+			if least > before*.999 {
+				break
+			}
+		}
+	}
+}
+
+// move changes a number by a factor, up or down.
+func (f *fit) move(p *fitParam, step, least float64) float64 {
+	for _, factor := range [...]float64{1 + step, 1 / (1 + step)} {
+		for range 3 {
+			x := *p.at
+			*p.at = x * factor
+			f.guess(p.lines)
+			if l := f.loss(); l < least {
+				least = l
+				continue
+			}
+			*p.at = x
+			f.guess(p.lines)
+			break
+		}
+	}
+	return least
+}

@@ -1,0 +1,114 @@
+package cuda
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// keptLists is the device's memory of a stream for what sequences say. It stays after a call, so
+// that one which says the same, of the next layer of a model, copies nothing.
+type keptLists struct {
+	mu    sync.Mutex // from before the lists are looked at until what reads them is enqueued
+	at    Pointer
+	words int // that there is room for
+	ints  []int32
+	sides [5]int
+}
+
+// setSequences keeps what the sequences say.
+func (x *arguments) setSequences(s *flashkit.Sequences) {
+	x.sides = [5]int{}
+	if s == nil {
+		return
+	}
+	for i, list := range [...][]int32{s.QLens, s.QStarts, s.KVLens, s.KVStarts, s.Pages} {
+		x.ints = append(x.ints, list...)
+		x.sides[i] = len(list)
+	}
+}
+
+// point says where the lists lie on the device.
+func (x *arguments) point(at Pointer) {
+	f := &x.features
+	for i, p := range [...]*Pointer{&f.qLens, &f.qStarts, &f.kvLens, &f.kvStarts, &f.pages} {
+		if x.sides[i] > 0 {
+			*p = at
+		}
+		at += Pointer(4 * x.sides[i])
+	}
+	f.pageWidth = int32(x.sides[4] / max(1, int(x.batch)))
+}
+
+// copyInts copies what the sequences say to the device, in the order of the stream. The
+// driver has read the host's memory when the copy is enqueued, as that is not pinned.
+func (x *arguments) copyInts(d *Driver, to Pointer, s StreamHandle) error {
+	x.point(to)
+	return d.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(x.ints)), 4*len(x.ints), s)
+}
+
+// keepInts is copyInts to the memory of the stream, unless the same lies there; it reports
+// whether there is such memory. A graph has memory of its own: later calls change the stream's.
+func (x *arguments) keepInts(b *Backend, s StreamHandle) (bool, error) {
+	k := x.kept
+	if k == nil || len(x.ints) == 0 || b.drv.StreamIsCapturing == nil {
+		return false, nil
+	}
+	if captures, err := b.drv.StreamIsCapturing(s); err != nil || captures {
+		return false, err
+	}
+	if k.sides == x.sides && bytes.Equal(bytesOf(k.ints), bytesOf(x.ints)) {
+		x.point(k.at)
+		return true, nil
+	}
+	k.sides = [5]int{} // until the copy is enqueued
+	if err := k.grow(b.drv, len(x.ints), s); err != nil {
+		return false, err
+	}
+	if err := x.copyInts(b.drv, k.at, s); err != nil {
+		return false, err
+	}
+	k.ints, k.sides = append(k.ints[:0], x.ints...), x.sides
+	return true, nil
+}
+
+// grow makes room for so many numbers, in the order of the stream.
+func (k *keptLists) grow(d *Driver, words int, s StreamHandle) error {
+	if words <= k.words {
+		return nil
+	}
+	if err := k.free(d, s); err != nil {
+		return err
+	}
+	words = ceilDiv(words+words/4, granule) * granule
+	at, err := d.MemAllocAsync(4*words, s)
+	if err == nil {
+		k.at, k.words = at, words
+	}
+	return err
+}
+
+// free frees the memory, in the order of the stream.
+func (k *keptLists) free(d *Driver, s StreamHandle) error {
+	if k.words == 0 {
+		return nil
+	}
+	at := k.at
+	k.at, k.words, k.sides = 0, 0, [5]int{}
+	return d.MemFreeAsync(at, s)
+}
+
+// close frees the memory before the stream.
+func (s *Stream) close() error {
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	return errors.Join(s.lists.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
+}
+
+// bytesOf returns the memory of numbers.
+func bytesOf(n []int32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(n))), 4*len(n))
+}

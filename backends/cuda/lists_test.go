@@ -1,0 +1,55 @@
+package cuda
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// What sequences say is copied when it changes, to memory of the stream; a graph has its own.
+func TestKeptLists(t *testing.T) {
+	b, f := openFake(t)
+	c := newDeviceCall(t, b, "b3-h2-g1-n4-m21-d16-f32-ragged-page4")
+	// run computes on the stream, which copies so often, and on another.
+	run := func(copies int) {
+		t.Helper()
+		before := f.copies
+		require.NoError(t, c.forward())
+		require.Equal(t, copies, f.copies-before)
+		got, s := c.download(t, c.args.O), c.s
+		other, err := b.NewStream()
+		require.NoError(t, err)
+		c.s = other
+		require.NoError(t, c.forward())
+		require.Equal(t, got, c.download(t, c.args.O))
+		require.NoError(t, other.Close())
+		c.s = s
+	}
+	run(1)
+	run(0)
+	seqs := c.args.Seqs
+	seqs.KVLens[1]--
+	run(1)
+	run(0)
+	seqs.Pages[0], seqs.Pages[1] = seqs.Pages[1], seqs.Pages[0]
+	run(1)
+	f.captures = true
+	run(1)
+	run(1)
+	f.captures = false
+	run(0)
+	seqs.KVLens[1]--
+	f.failures["cuMemcpyHtoDAsync"] = f.fail("cuMemcpyHtoDAsync", 2)
+	require.Error(t, c.forward())
+	clear(f.failures)
+	seqs.KVLens[1]++ // as the stream had it before the copy that failed
+	run(1)
+	pages := append(slices.Clone(seqs.Pages), make([]int32, 3000)...) // a longer list
+	c.p.KVLen, c.args.Seqs = 4*len(pages)/3, &flashkit.Sequences{KVLens: seqs.KVLens, Pages: pages}
+	run(1)
+	run(0)
+	c.close(t)
+}
