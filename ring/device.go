@@ -26,6 +26,9 @@ type Device interface {
 	// before it was enqueued, but for messages: it may begin while that one ends.
 	Beside()
 
+	// PartOf returns one of Kernels as it computes a problem and parts of it: both have the same bits.
+	PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel
+
 	// Holds reports whether a tensor lies on the rank's device.
 	Holds(t flashkit.Tensor) bool
 

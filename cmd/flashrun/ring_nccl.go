@@ -85,7 +85,7 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []rin
 	defer func() { err = errors.Join(err, gpu.Close()) }()
 	rank, leave, err := f.joinNCCL(ctx, gpu, launch)
 	if err != nil {
-		return unavailable(err)
+		return runError(err)
 	}
 	for i := range list {
 		result, err := f.gpu(ctx, rank, &list[i], cmd.ErrOrStderr())
