@@ -49,6 +49,10 @@ type Device interface {
 	// Copy copies a tensor of any type to one of its shape and type.
 	Copy(dst, src flashkit.Tensor) error
 
+	// CopyBeside is Copy beside the pass that was enqueued last, for the passes that follow. Neither tensor may be one
+	// that was written since Begin.
+	CopyBeside(dst, src flashkit.Tensor) error
+
 	// Get copies a row of float32 to the host, Put copies it back.
 	Get(dst []float32, src flashkit.Tensor) error
 	Put(dst flashkit.Tensor, src []float32) error
