@@ -175,7 +175,9 @@ func (j *job) settle(record func(int) []byte) error {
 	name, _, _ := bytes.Cut(record(0)[recordName:recordText], []byte{0})
 	for _, k := range j.runner.(Chooser).Kernels() {
 		if k.Name == string(name) {
-			j.kernel = k
+			if j.kernel = k; j.dev != nil {
+				j.kernel = j.dev.PartOf(k, j.wholeProblem())
+			}
 			return nil
 		}
 	}

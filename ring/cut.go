@@ -36,7 +36,8 @@ type Cut struct {
 
 // Of how many rows or keys pieces are multiples.
 const (
-	align        = 128 // of an ordered cut: no tile of a kernel is longer
+	align        = 128 // of an ordered cut: what rows share a warp, and where most tiles begin
+	leftAlign    = 384 // where the band has a left limit: which keys come first depends on the tile, of 128 or 192 rows
 	dropoutAlign = 4   // with dropout: so many keys share a counter of random numbers
 )
 
@@ -134,6 +135,8 @@ func (c *Cut) divide(b int) {
 func (c *Cut) part(n, i, pieces int) int {
 	unit := 1
 	switch {
+	case c.ordered && c.p.Band.Left() != flashkit.Unlimited:
+		unit = leftAlign
 	case c.ordered:
 		unit = align
 	case c.p.Score.Dropout != 0:

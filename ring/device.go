@@ -26,6 +26,9 @@ type Device interface {
 	// before it was enqueued, but for messages: it may begin while that one ends.
 	Beside()
 
+	// PartOf returns one of Kernels as it computes a problem and parts of it: both have the same bits.
+	PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel
+
 	// Holds reports whether a tensor lies on the rank's device.
 	Holds(t flashkit.Tensor) bool
 
@@ -45,6 +48,10 @@ type Device interface {
 
 	// Copy copies a tensor of any type to one of its shape and type.
 	Copy(dst, src flashkit.Tensor) error
+
+	// CopyBeside is Copy beside the pass that was enqueued last, for the passes that follow. Neither tensor may be one
+	// that was written since Begin.
+	CopyBeside(dst, src flashkit.Tensor) error
 
 	// Get copies a row of float32 to the host, Put copies it back.
 	Get(dst []float32, src flashkit.Tensor) error

@@ -3,6 +3,7 @@ package ring
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -56,13 +57,25 @@ func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor 
 	return j.slots[slot].tensor(t, which*most, s)
 }
 
-// headParts cuts the key heads in parts. What has numbers of its own for each head is left whole.
+// headParts cuts the key heads in parts. What has numbers of its own for each head is left whole. Nothing hides the
+// keys of the first part. Where the messages of an exchange arrive one by one, and tiles are alike, those are the keys of the
+// fewest heads whose rows fill a GPU.
 func (j *job) headParts() []headRun {
-	if s := j.p.Score; s.ALiBi || s.Bias || s.Mask || s.Sink {
-		return runsOf(j.p.KVHeads, 1)
+	heads := j.p.KVHeads
+	switch s := j.p.Score; {
+	case s.ALiBi || s.Bias || s.Mask || s.Sink || heads < 2:
+		return runsOf(heads, 1)
+	case !j.dev.Early() || j.cut.isZigZag():
+		return runsOf(heads, mostHeadParts)
 	}
-	return runsOf(j.p.KVHeads, mostHeadParts)
+	n := j.a.Q.Shape()
+	rows := max(1, n[0]*n[2]*j.p.Heads/heads)
+	first := min((fillingRows+rows-1)/rows, (heads+1)/2)
+	return []headRun{{0, first}, {first, heads}}
 }
+
+// fillingRows are as many query rows, of all heads, as all multiprocessors of a GPU have under way.
+const fillingRows = 1 << 15
 
 // of returns those heads of a tensor that has so many for each key head.
 func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
@@ -99,25 +112,31 @@ func (x headRun) pairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	return x.of(t, each)
 }
 
-// orderedByHeads computes an ordered forward pass on a device: beside the kernels for some heads the keys
-// of the next heads travel. A head's results are the same whatever other heads are in the call.
-func (j *job) orderedByHeads(ctx context.Context) (err error) {
+// byHeads computes a forward pass on a device with all keys in one call for each head and run of rows: beside the kernels
+// for some heads the keys of the next heads travel. A head's results are the same whatever other heads are in the call.
+func (j *job) byHeads(ctx context.Context) (err error) {
 	w := j.a
-	if w.K, err = j.whole(slotAllK, byKeys, j.a.K); err == nil {
-		w.V, err = j.whole(slotAllV, byKeys, j.a.V)
+	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {
+		*x.whole = j.buffer(slotAllK+i, x.own.DType(), j.cut.wholeShape(byKeys, *x.own))
+		if j.p.Ragged {
+			j.math.fill(*x.whole, 0)
+		}
 	}
-	if err != nil {
-		return err
+	if j.math.err != nil {
+		return j.math.err
 	}
 	parts, places := j.headParts(), j.cut.places(j.rank, false)
 	if j.dev.Early() {
-		return j.orderedAtOnce(ctx, &w, parts, places)
+		return j.atOnce(ctx, &w, parts, places)
 	}
 	var e exchange
 	for i := 0; i <= len(parts); i++ {
 		e = exchange{}
 		if i < len(parts) {
 			j.gatherHeads(&e, &w, parts[i])
+			if err := j.copyHeads(&w, parts[i], j.dev.Copy); err != nil {
+				return err
+			}
 		}
 		if err := j.start(ctx, &e); err != nil {
 			return err
@@ -136,8 +155,8 @@ func (j *job) orderedByHeads(ctx context.Context) (err error) {
 	return nil
 }
 
-// orderedAtOnce is orderedByHeads where the messages of one exchange arrive one by one.
-func (j *job) orderedAtOnce(ctx context.Context, w *flashkit.Args, parts []headRun, places []place) error {
+// atOnce is byHeads where the messages of one exchange arrive one by one. They begin before the rank copies its own keys.
+func (j *job) atOnce(ctx context.Context, w *flashkit.Args, parts []headRun, places []place) error {
 	var e exchange
 	var arrive []int // how many messages there are up to those of a part
 	for _, x := range parts {
@@ -149,7 +168,14 @@ func (j *job) orderedAtOnce(ctx context.Context, w *flashkit.Args, parts []headR
 	}
 	at := Progress{Steps: len(parts) * len(places), From: -1}
 	for i, x := range parts {
-		err := j.watch(at, func() error { return j.dev.Arrived(ctx, arrive[i]) })
+		copies := j.dev.Copy
+		if i > 0 {
+			copies = j.dev.CopyBeside
+		}
+		err := j.copyHeads(w, x, copies)
+		if err == nil {
+			err = j.watch(at, func() error { return j.dev.Arrived(ctx, arrive[i]) })
+		}
 		if err == nil {
 			err = j.attendHeads(ctx, w, x, places, at.Steps)
 		}
@@ -159,6 +185,19 @@ func (j *job) orderedAtOnce(ctx context.Context, w *flashkit.Args, parts []headR
 		}
 	}
 	return j.wait(ctx, &e, at)
+}
+
+// copyHeads copies some heads of the rank's own keys and values to their places in the whole.
+func (j *job) copyHeads(w *flashkit.Args, heads headRun, copies func(dst, src flashkit.Tensor) error) error {
+	for _, t := range [...][2]flashkit.Tensor{{w.K, j.a.K}, {w.V, j.a.V}} {
+		to, from := j.pieces(j.rank, byKeys, t[0], true), j.pieces(j.rank, byKeys, t[1], false)
+		for i := range to {
+			if err := copies(heads.of(to[i], 1), heads.of(from[i], 1)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // gatherHeads adds to e the keys and values of some heads, which each rank sends to all.
@@ -179,11 +218,11 @@ func (j *job) gatherHeads(e *exchange, w *flashkit.Args, heads headRun) {
 	}
 }
 
-// attendHeads computes some heads of all of the rank's rows. Each call may begin while the one before
-// ends: they write rows or heads of their own.
+// attendHeads computes some heads of all of the rank's rows, the last ones, which see most under a causal mask, first. Each
+// call may begin while the one before ends: they write rows or heads of their own.
 func (j *job) attendHeads(ctx context.Context, w *flashkit.Args, heads headRun, places []place, steps int) error {
-	for i := range places {
-		p, sub := j.rowsOf(&places[i], w)
+	for _, x := range slices.Backward(places) {
+		p, sub := j.rowsOf(&x, w)
 		sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)
 		heads.narrow(&p, &sub)
 		j.dev.Beside()

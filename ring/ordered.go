@@ -30,7 +30,7 @@ func (j *job) orderedForward(ctx context.Context) error {
 		}
 	}
 	if j.dev != nil {
-		return j.orderedByHeads(ctx)
+		return j.byHeads(ctx)
 	}
 	w := j.a
 	if err := j.gather(ctx, slotAllK, byKeys, &w.K, &w.V); err != nil {

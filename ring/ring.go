@@ -257,15 +257,21 @@ func (j *job) prepare(args *flashkit.Args) error {
 
 // pick picks the kernel of an ordered Ring, once for each plan.
 func (j *job) pick() (err error) {
-	k, p := &j.plan.picked[j.pass], j.p
-	if p.Score.Dropout != 0 && j.size > 1 {
-		p.Score.Origin = true // its calls are parts
-	}
+	k := &j.plan.picked[j.pass]
 	if k.Run == nil {
-		*k, err = j.runner.(Chooser).Pick(p, j.pass)
+		*k, err = j.runner.(Chooser).Pick(j.wholeProblem(), j.pass)
 	}
 	j.kernel = *k
 	return err
+}
+
+// wholeProblem is the problem of which the calls of an ordered Ring are parts.
+func (j *job) wholeProblem() flashkit.Problem {
+	p := j.p
+	if p.Score.Dropout != 0 && j.size > 1 {
+		p.Score.Origin = true
+	}
+	return p
 }
 
 func (j *job) unsupported(reason string) error {
@@ -280,8 +286,6 @@ func (j *job) refuses() string {
 		return "does not support tensors on a device, as on " + j.a.Q.Owner().Device() + ", in a group for tensors on the host"
 	case inOrder && j.p.Ragged && (!j.a.DBias.IsZero() || !j.a.DSink.IsZero()):
 		return "does not support the gradients of a bias or a sink over sequences in order"
-	case j.o.Ordered && j.size > 1 && j.dev != nil && j.p.Score.Dropout != 0: // results of GPUs have differed in the last bit
-		return "does not support dropout in order on GPUs"
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -17,6 +18,16 @@ type Options struct {
 	// Spare is how many multiprocessors a kernel that fills the GPU for its whole time leaves to others,
 	// as to messages that must move beside it. Kernels whose blocks end one by one need none.
 	Spare int
+
+	// Beside says that other work runs on the GPU when the kernel begins or ends. One that fills the GPU then deals
+	// out its tiles as multiprocessors come and are done, not in turn.
+	Beside bool
+
+	// PartOf, unless nil, is the problem of a whole of which the call is a run of rows, of keys or of heads. Keys and
+	// groups of heads are then cut among blocks as those of the whole are, so that every row and key of the part
+	// has the bits that it has in a call of the whole, if the part begins and ends at multiples of 128 rows or keys, of
+	// 384 where the band has a left limit.
+	PartOf *flashkit.Problem
 
 	Sequences *DeviceSequences // of a Ragged problem: where the device's memory has what Args.Seqs says
 }
@@ -53,7 +64,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a := b.args.Get().(*arguments)
 	defer func() {
-		a.call, a.kept = flashkit.Call{}, nil // which would keep the program's tensors alive
+		a.call, a.kept, a.whole = flashkit.Call{}, nil, nil // which would keep the program's tensors alive
 		b.args.Put(a)
 	}()
 	if err := b.owns(args, pass, &p); err != nil {
@@ -62,7 +73,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	if err := a.call.Set(p, pass, args); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := cmp.Or(o.checkWhole(&p), ctx.Err()); err != nil {
 		return err
 	}
 	id, err := b.choose(o.Kernel, &a.call, o.Paired)
@@ -70,7 +81,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		return err
 	}
 	a.set(&a.call)
-	a.spare = o.Spare
+	a.spare, a.beside, a.whole = o.Spare, o.Beside, o.PartOf
 	if o.Sequences != nil {
 		if err := a.useSequences(b, o.Sequences, args.Seqs); err != nil {
 			return err
@@ -85,6 +96,21 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		defer a.kept.mu.Unlock()
 	}
 	return b.launch(id, p, a, s.handle)
+}
+
+// checkWhole refuses a whole of which no call of p is a part.
+func (o *Options) checkWhole(p *flashkit.Problem) error {
+	w := o.PartOf
+	if w == nil {
+		return nil
+	}
+	if err := w.Validate(); err != nil {
+		return err
+	}
+	if w.Dim != p.Dim || w.VDim != p.VDim || w.DType != p.DType || w.Heads*p.KVHeads != p.Heads*w.KVHeads || featured(w) != featured(p) {
+		return &flashkit.ProblemError{Field: "Options.PartOf", Value: w.String(), Reason: "must be that of a whole of which the call has some heads, rows and keys"}
+	}
+	return nil
 }
 
 // Pick returns the kernel that is predicted fastest for tensors on the device whose rows lie
@@ -116,11 +142,14 @@ type arguments struct {
 	kept     *keptLists // unless it is not nil: in the stream's memory
 	shapes   [4][4]int  // of Q, K, V and O in memory, of a call with features
 	spare    int        // multiprocessors that are left to others
+	beside   bool       // of other work
+
+	whole *flashkit.Problem // of which the call is a part, or nil
 }
 
 // set describes a call on the device's memory.
 func (a *arguments) set(c *flashkit.Call) {
-	a.spare = 0
+	a.spare, a.beside, a.whole = 0, false, nil
 	a.describe(c.Problem)
 	for i := range denseArguments {
 		if x := &denseArguments[i]; x.Role(&c.Problem, c.Pass) != 0 {

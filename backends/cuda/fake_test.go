@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -36,6 +37,7 @@ type fakeDriver struct {
 	apart     bool             // its devices cannot reach each other's memory
 	limit     int              // bytes of device memory; 0 is no limit
 	failures  map[string]error // by call
+	memsets   atomic.Int32
 	launches  []fakeLaunch
 	busy      map[StreamHandle][]chan struct{} // until what other libraries enqueued is done
 	marks     map[EventHandle][]chan struct{}  // what was busy when an event was recorded
@@ -269,6 +271,7 @@ func (f *fakeDriver) memoryCalls() {
 		return move("cuMemcpyDtoHAsync", from, to, n, false)
 	}
 	f.MemsetD32Async = func(to Pointer, value uint32, words int, _ StreamHandle) error {
+		f.memsets.Add(1)
 		m, ok := f.at(to)
 		if !ok || 4*words > len(m) {
 			return f.fail("cuMemsetD32Async", 1)

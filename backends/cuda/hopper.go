@@ -68,6 +68,24 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	return h
 }
 
+// planPart is planHopper for a part of a whole, which may be all of it: keys are cut in as many parts, for tiles
+// of as many rows, so that each row is computed as in a call of the whole.
+func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
+	w, _ := folded(whole)
+	h := planHopper(w, sms)
+	switch {
+	case h.cycles > 0:
+		h.rows.low = int32(ceilDiv(p.QLen, int(h.rows.lowRows)))
+	case banded(w):
+		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows))
+	}
+	if h.splits > 1 {
+		rows := p.Batch * p.Heads * p.QLen
+		h.partO, h.partLSE = h.partO/(w.Batch*w.Heads*w.QLen)*rows, 2*rows*h.splits
+	}
+	return h
+}
+
 // banded reports whether some rows do not see all keys.
 func banded(p flashkit.Problem) bool {
 	lo, hi := band(p)
@@ -120,6 +138,9 @@ func mostTiles(p *flashkit.Problem, rows, keys int) (most int) {
 
 func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	h := planHopper(p, b.dev.SMs)
+	if a.whole != nil {
+		h = planPart(p, *a.whole, b.dev.SMs)
+	}
 	f, err := b.images.get(b.drv, id, h.part, p)
 	if err != nil || p.Heads*p.QLen == 0 {
 		return err
@@ -135,6 +156,9 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	}
 	if a.rows, a.splits = h.rows, int32(h.splits); h.cycles == 0 && h.turn == 0 { // for those that it has
 		a.rows, _ = cutRows(p.QLen, p.Batch*p.Heads, f.rows/groupRows, b.dev.SMs-a.spare)
+		if a.beside {
+			h.turn = 1
+		}
 	}
 	return h.within(b, a, s, func() error {
 		if h.turn > 0 {
@@ -157,13 +181,13 @@ type groupPlan struct {
 	part   partID // the instance
 }
 
-// planBackward adds to the workspace of a pass what parts of groups take.
-func (b *Backend) planBackward(id stemID, p flashkit.Problem) groupPlan {
+// planBackward adds to the workspace of a pass what parts of groups take, which are cut as those of a whole.
+func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) groupPlan {
 	g := groupPlan{workspace: planBackward(id, p), splits: 1}
 	s := &stems[id]
 	if s.hopper && p.Heads > p.KVHeads {
 		t := s.costs.tiles[s.pad(p)]
-		g.splits, _ = s.cutGroup(s.costs, &t, p, b.dev.SMs)
+		g.splits, _ = s.cutGroup(s.costs, &t, whole, b.dev.SMs)
 	}
 	if g.splits > 1 {
 		g.part = partGroup

@@ -52,6 +52,63 @@ func TestPlanHopper(t *testing.T) {
 	require.Positive(t, parts)
 }
 
+// A part is computed in tiles of as many rows as the whole, with its keys cut in as many parts, for which it has
+// the workspace; the whole as a part of itself has the plan of the whole.
+func TestPlanPart(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 4))
+	cut := 0
+	for range 20000 {
+		p, pass := randomProblem(r)
+		if pass != flashkit.PassForward || stems[fwdSM90].unfit(&Device{Major: 9}, p) != none || featured(&p) || p.Batch*p.Heads*p.QLen == 0 {
+			continue
+		}
+		sms := 1 + r.IntN(150)
+		want := planHopper(p, sms)
+		q, fewer := folded(p)
+		if !fewer {
+			require.Equal(t, want, planPart(p, p, sms), p)
+		}
+		want = planHopper(q, sms)
+		x := p
+		x.KVHeads, x.QLen = 1+r.IntN(p.KVHeads), min(p.QLen, 128*(1+r.IntN(4)))
+		x.Heads = p.Heads / p.KVHeads * x.KVHeads
+		h := planPart(x, p, sms)
+		require.Equal(t, []any{want.splits, want.part, want.turn, want.rows.lowRows}, []any{h.splits, h.part, h.turn, h.rows.lowRows}, p)
+		if rows := x.Batch * x.Heads * x.QLen; h.splits > 1 {
+			cut++
+			require.Equal(t, 2*rows*h.splits, h.partLSE, p)
+			require.Equal(t, want.partO/(q.Batch*q.Heads*q.QLen)*rows, h.partO, p)
+		}
+		if want.cycles > 0 {
+			require.EqualValues(t, ceilDiv(x.QLen, int(h.rows.lowRows)), h.rows.low, p)
+		} else if banded(q) {
+			require.EqualValues(t, ceilDiv(x.QLen, stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows), h.rows.tall, p)
+		}
+	}
+	require.Positive(t, cut)
+}
+
+// A call knows whether it is a part of a whole; one beside other work deals out its tiles, and says the same.
+func TestPartOptions(t *testing.T) {
+	b, f := openFake(t)
+	c := newDeviceCall(t, b, "b1-h4-g4-n900-m64-d64-bf16")
+	defer c.close(t)
+	c.fwdOptions.Kernel = "cuda/fwd_sm90"
+	require.NoError(t, c.forward())
+	want, sets := c.download(t, c.args.O), f.memsets.Load()
+	c.fwdOptions.Beside, c.fwdOptions.PartOf = true, &c.p
+	require.NoError(t, c.forward())
+	require.Equal(t, want, c.download(t, c.args.O))
+	require.Equal(t, sets+1, f.memsets.Load(), "a counter begins at 0")
+	for _, name := range []string{"b1-h4-g4-n900-m64-d128-bf16", "b1-h4-g2-n900-m64-d64-bf16", "b1-h4-g4-n900-m64-d64-f16", "b1-h4-g4-n900-m64-d64-bf16-sink"} {
+		p := problem(t, name)
+		c.fwdOptions.PartOf = &p
+		require.ErrorContains(t, c.forward(), "PartOf", name)
+	}
+	c.fwdOptions.PartOf = new(flashkit.Problem)
+	require.Error(t, c.forward())
+}
+
 // A call of few blocks is one launch without workspace, or two.
 func TestHopperLaunches(t *testing.T) {
 	b, f := openFake(t)
@@ -109,7 +166,7 @@ func TestPlanBackward(t *testing.T) {
 		"b1-h32-g2-n1024-m1024-d192-dv128-bf16": 4, "b8-h32-g8-n4096-m4096-d128-bf16": 1, "b1-h4-g1-n0-m100-d64-bf16": 1, "b1-h8-g2-n100-m0-d64-bf16": 1, "b0-h8-g2-n100-m100-d64-bf16": 1,
 	} {
 		p := problem(t, name)
-		g := b.planBackward(bwdSM90, p)
+		g := b.planBackward(bwdSM90, p, p)
 		require.Equal(t, parts, g.splits, name)
 		if parts == 1 {
 			require.Equal(t, groupPlan{workspace: planBackward(bwdSM90, p), splits: 1}, g, name)
@@ -122,7 +179,7 @@ func TestPlanBackward(t *testing.T) {
 	for range 3000 {
 		p, _ := randomProblem(r)
 		if stems[bwdSM90].unfit(&b.dev, p) == none {
-			g := b.planBackward(bwdSM90, p)
+			g := b.planBackward(bwdSM90, p, p)
 			require.True(t, g.splits >= 1 && p.Heads/p.KVHeads%g.splits == 0, p)
 			require.LessOrEqual(t, g.partO, mostGroupWords, p)
 		}
@@ -153,6 +210,6 @@ func TestPartsOfEveryInstance(t *testing.T) {
 	for _, dim := range stems[fwdSM90].dims {
 		p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 25, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: flashkit.BFloat16}
 		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim.name())
-		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p)).part, dim.name())
+		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)).part, dim.name())
 	}
 }

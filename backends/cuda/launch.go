@@ -25,7 +25,7 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 		return nil
 	}
 	a := &x.params
-	if s := &stems[id]; s.pass == flashkit.PassForward && s.rows == 0 {
+	if s := &stems[id]; s.pass == flashkit.PassForward && s.rows == 0 && x.whole == nil {
 		if q, fewer := folded(p); fewer && a.fold(q) {
 			p = q
 		}
@@ -94,7 +94,7 @@ func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 		}
 		return b.planDecode(f, id, p).workspace, nil
 	case bwdSM90, bwdSM80, bwdF32:
-		return b.planBackward(id, p).workspace, nil
+		return b.planBackward(id, p, p).workspace, nil
 	}
 	return workspace{}, nil
 }
@@ -127,7 +127,11 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 }
 
 func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	w := b.planBackward(id, p)
+	whole := p
+	if x.whole != nil {
+		whole = *x.whole
+	}
+	w := b.planBackward(id, p, whole)
 	var kernels [4]*function
 	for i, part := range [...]partID{partDelta, w.part, partFinish, partSums} {
 		if part == partSums && w.splits == 1 {

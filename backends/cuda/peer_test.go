@@ -20,5 +20,7 @@ func TestPeersOnFake(t *testing.T) {
 
 func TestPeerFaultsOnFake(t *testing.T) {
 	gpus, _ := cuda.OpenFakes(t, 2)
-	peertest.Faults(t, peertest.Peers(gpus), 8)
+	for _, size := range []int{2, 8} {
+		peertest.Faults(t, peertest.Peers(gpus), size)
+	}
 }

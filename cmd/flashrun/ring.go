@@ -179,7 +179,7 @@ func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list 
 	defer d.Close()
 	g, err := mpi.Open(ctx)
 	if err != nil {
-		return unavailable(err)
+		return runError(err)
 	}
 	for i := range list {
 		result, err := f.rank(ctx, g, d, &list[i], cmd.ErrOrStderr())

@@ -58,7 +58,7 @@ func (f *ringFlags) overGPUs(ctx context.Context, cmd *cobra.Command, list []rin
 	}
 	ranks, err := f.openRanks(ctx, gpus)
 	if err != nil {
-		return unavailable(err)
+		return runError(err)
 	}
 	defer func() { err = errors.Join(err, closeRanks(ranks)) }()
 	groups := make([]ring.Group, len(ranks))
@@ -141,7 +141,10 @@ func (f *ringFlags) alongside(ctx context.Context, g *peer.Rank, p *ringProblem,
 		return nil, err
 	}
 	if _, _, err = x.once(); err == nil && whole != nil {
-		err = f.back(x.args, p.Problem, whole)
+		if f.ordered {
+			err = x.picked()
+		}
+		err = errors.Join(err, f.back(x.args, p.Problem, whole))
 	}
 	if err != nil {
 		return nil, errors.Join(err, x.args.Free())
@@ -162,6 +165,20 @@ func (x *alone) once() (forward, all time.Duration, err error) {
 	}
 	err = x.f.passes(x.ctx, x.p.Problem, x.args.Args, timed, backward)
 	return forward, time.Since(begin), err
+}
+
+// picked computes the passes by the kernels that ranks in order take: what is timed may take others.
+func (x *alone) picked() error {
+	by := func(pass flashkit.Pass) passFunc {
+		return func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
+			k, err := x.rank.Pick(p, pass)
+			if err != nil {
+				return err
+			}
+			return errors.Join(k.Compute(ctx, p, a), x.rank.Stream().Sync())
+		}
+	}
+	return x.f.passes(x.ctx, x.p.Problem, x.args.Args, by(flashkit.PassForward), by(flashkit.PassBackward))
 }
 
 // run is once, twice.

@@ -82,10 +82,15 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []rin
 	if err != nil {
 		return unavailable(err)
 	}
-	defer func() { err = errors.Join(err, gpu.Close()) }()
+	closed := false
+	defer func() {
+		if !closed {
+			err = errors.Join(err, gpu.Close())
+		}
+	}()
 	rank, leave, err := f.joinNCCL(ctx, gpu, launch)
 	if err != nil {
-		return unavailable(err)
+		return runError(err)
 	}
 	for i := range list {
 		result, err := f.gpu(ctx, rank, &list[i], cmd.ErrOrStderr())
@@ -97,7 +102,8 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []rin
 			return failed(errors.Join(err, rank.Close())) // the program ends, and the launcher the other ranks
 		}
 	}
-	return failed(errors.Join(rank.Close(), leave()))
+	closed = true // before MPI ends, with which the CUDA driver may shut down
+	return failed(errors.Join(rank.Close(), gpu.Close(), leave()))
 }
 
 // joinNCCL returns this process's rank, and what leaves the group by which it met the others.

@@ -78,7 +78,7 @@ var _ ring.Breaker = (*group)(nil)
 // Open makes a communicator of the ranks of control, one GPU for each, and returns this rank of it.
 // All ranks call it together; if one cannot, all return an error that says which and why. It ends
 // with its context. The GPU and control remain the caller's: Close gives back neither, and
-// neither may be closed before the rank. NCCL refuses a GPU that two ranks have.
+// neither may be closed before the rank. Close the GPU before a group of MPI, whose end may shut the CUDA driver down. NCCL refuses a GPU that two ranks have.
 func Open(ctx context.Context, control ring.Group, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
 	if control == nil {
 		return nil, &flashkit.ProblemError{Field: "control", Value: "nil", Reason: "is missing"}

@@ -176,9 +176,7 @@ func (r *Rank) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.
 }
 
 func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) error {
-	return r.pass(func(s *cuda.Stream) error {
-		return r.gpu.Launch(ctx, s, p, pass, args, cuda.Options{Spare: r.spare})
-	})
+	return r.pass(func(s *cuda.Stream, o cuda.Options) error { return r.gpu.Launch(ctx, s, p, pass, args, o) })
 }
 
 // Beside lets the next pass begin while the one before ends: its last blocks leave
@@ -186,15 +184,16 @@ func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pas
 func (r *Rank) Beside() { r.beside = true }
 
 // pass enqueues a pass, in a stream of its own if it may run beside the one before.
-func (r *Rank) pass(enqueue func(*cuda.Stream) error) (err error) {
+func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) {
 	beside, prior := r.beside && r.prior != nil, r.prior
+	o := cuda.Options{Spare: r.spare, Beside: beside}
 	r.beside = false
 	if r.prior, err = r.record(r.compute); err != nil {
 		return err
 	}
 	defer func() { r.since = r.since[:0] }()
 	if !beside {
-		return enqueue(r.compute)
+		return enqueue(r.compute, o)
 	}
 	r.passes++
 	s := r.sides[r.passes%2]
@@ -203,7 +202,7 @@ func (r *Rank) pass(enqueue func(*cuda.Stream) error) (err error) {
 			return err
 		}
 	}
-	if err := enqueue(s); err != nil {
+	if err := enqueue(s, o); err != nil {
 		return err
 	}
 	done, err := r.record(s)
@@ -213,26 +212,32 @@ func (r *Rank) pass(enqueue func(*cuda.Stream) error) (err error) {
 	return r.compute.Wait(done)
 }
 
-// Pick returns the kernel that the GPU takes for the problem.
+// Pick returns the kernel that the GPU takes for the problem, as it computes that or parts of it.
 func (r *Rank) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	k, err := r.gpu.Pick(p, pass)
-	return r.enqueued(k), err
+	return r.enqueued(k, &p), err
+}
+
+// PartOf returns one of Kernels as it computes the problem, or parts of it with the same bits.
+func (r *Rank) PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel {
+	return r.enqueued(k, &p)
 }
 
 // Kernels returns the GPU's, of which each enqueues its work in the rank's stream.
 func (r *Rank) Kernels() []flashkit.Kernel {
 	list := r.gpu.Kernels()
 	for i := range list {
-		list[i] = r.enqueued(list[i])
+		list[i] = r.enqueued(list[i], nil)
 	}
 	return list
 }
 
-func (r *Rank) enqueued(k flashkit.Kernel) flashkit.Kernel {
+func (r *Rank) enqueued(k flashkit.Kernel, whole *flashkit.Problem) flashkit.Kernel {
 	name := k.Name
 	k.Run = func(ctx context.Context, c *flashkit.Call) error {
-		return r.pass(func(s *cuda.Stream) error {
-			return r.gpu.Launch(ctx, s, c.Problem, c.Pass, c.Args, cuda.Options{Kernel: name, Spare: r.spare})
+		return r.pass(func(s *cuda.Stream, o cuda.Options) error {
+			o.Kernel, o.PartOf = name, whole
+			return r.gpu.Launch(ctx, s, c.Problem, c.Pass, c.Args, o)
 		})
 	}
 	return k
@@ -260,6 +265,20 @@ func (r *Rank) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 
 // Copy enqueues cuda.Stream.Copy.
 func (r *Rank) Copy(dst, src flashkit.Tensor) error { return r.compute.Copy(dst, src) }
+
+// CopyBeside enqueues a copy in the stream of the next pass that may begin while another ends.
+func (r *Rank) CopyBeside(dst, src flashkit.Tensor) error {
+	s := r.sides[(r.passes+1)%2]
+	if err := errors.Join(s.Wait(r.begin), s.Copy(dst, src)); err != nil {
+		return err
+	}
+	done, err := r.record(s)
+	if err != nil {
+		return err
+	}
+	r.since = append(r.since, done)
+	return r.compute.Wait(done)
+}
 
 // Get copies a row of float32 to the host, when the work before is done.
 func (r *Rank) Get(dst []float32, src flashkit.Tensor) error {
