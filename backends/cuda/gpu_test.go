@@ -73,25 +73,6 @@ func TestFastBackward(t *testing.T) {
 	}
 }
 
-// download returns a dense tensor's elements.
-func (c *deviceCall) download(t testing.TB, x flashkit.Tensor) []float32 {
-	s := x.Shape()
-	n := s[0] * s[1] * s[2] * s[3]
-	out := make([]float32, n)
-	if x.DType() == flashkit.Float32 {
-		require.NoError(t, Download(c.s, out, buffer(x), 0))
-		return out
-	}
-	bits := make([]uint16, n)
-	require.NoError(t, Download(c.s, bits, buffer(x), 0))
-	for i, b := range bits {
-		if out[i] = half.FromBF16(b); x.DType() == flashkit.Float16 {
-			out[i] = half.FromF16(b)
-		}
-	}
-	return out
-}
-
 // Offsets beyond 31 bits: a row stride so large that few rows suffice.
 func TestLargeStrides(t *testing.T) {
 	b := openGPU(t)
