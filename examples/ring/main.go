@@ -21,6 +21,8 @@ import (
 
 const rows, dim, rate = 512, 16, 1
 
+var problem = flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: rows, KVLen: rows, Dim: dim, VDim: dim, DType: flashkit.Float32, Band: flashkit.Causal()}
+
 func main() {
 	if status, watched := mpi.Watch(os.Stderr); watched {
 		os.Exit(status)
@@ -38,7 +40,6 @@ func main() {
 }
 
 func train(ctx context.Context, g ring.Group) error {
-	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: rows, KVLen: rows, Dim: dim, VDim: dim, DType: flashkit.Float32, Band: flashkit.Causal()}
 	d := dispatch.New(simd.New())
 	defer d.Close()
 	r, err := ring.New(g, d, ring.Options{})
@@ -46,38 +47,19 @@ func train(ctx context.Context, g ring.Group) error {
 		return err
 	}
 	defer r.Close()
-	cut, err := ring.NewCut(p, nil, g.Size(), false)
+	a, x, w, err := layer(g)
 	if err != nil {
 		return err
-	}
-	whole := flashkit.NewArgs(p, flashkit.PassBackward)
-	random := rand.New(rand.NewPCG(1, 2)) // the same input, and the same weights, on every rank
-	for i := range whole.Q.Float32s() {
-		whole.Q.Float32s()[i] = float32(random.NormFloat64()) // the input of the layer, for now
-	}
-	a, err := cut.Shard(g.Rank(), whole)
-	if err != nil {
-		return err
-	}
-	x := append([]float32(nil), a.Q.Float32s()...)
-	var w [3][dim * dim]float32 // of Q, K and V
-	for i := range 3 * dim * dim {
-		w[i/(dim*dim)][i%(dim*dim)] = float32(random.NormFloat64()) / 4
 	}
 	for step := range 20 {
 		for i, t := range []flashkit.Tensor{a.Q, a.K, a.V} {
-			multiply(t.Float32s(), x, w[i][:])
+			multiply(t.Float32s(), x, w[i*dim*dim:][:dim*dim])
 		}
-		if err := r.Forward(ctx, p, a); err != nil {
+		if err := r.Forward(ctx, problem, a); err != nil {
 			return err
 		}
-		gradient := make([]float32, 3*dim*dim+1) // and the loss: the layer learns to say 0.1 of its input
-		for i, o := range a.O.Float32s() {
-			off := o - x[i]/10
-			gradient[3*dim*dim] += off * off / (rows * dim)
-			a.DO.Float32s()[i] = 2 * off / (rows * dim)
-		}
-		if err := r.Backward(ctx, p, a); err != nil {
+		gradient := append(make([]float32, len(w)), loss(a, x))
+		if err := r.Backward(ctx, problem, a); err != nil {
 			return err
 		}
 		for i, t := range []flashkit.Tensor{a.DQ, a.DK, a.DV} {
@@ -86,14 +68,45 @@ func train(ctx context.Context, g ring.Group) error {
 		if err := sum(ctx, g, gradient); err != nil { // over the ranks
 			return err
 		}
-		for i := range 3 * dim * dim {
-			w[i/(dim*dim)][i%(dim*dim)] -= rate * gradient[i]
+		for i := range w {
+			w[i] -= rate * gradient[i]
 		}
 		if g.Rank() == 0 && step%5 == 4 {
-			fmt.Printf("step %d: loss %.4f\n", step+1, gradient[3*dim*dim])
+			fmt.Printf("step %d: loss %.4f\n", step+1, gradient[len(w)])
 		}
 	}
 	return nil
+}
+
+// layer returns the rank's rows of the tensors and of the input x [rows, dim], and the weights w [3, dim, dim]
+// of Q, K and V, which are the same on every rank.
+func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
+	cut, err := ring.NewCut(problem, nil, g.Size(), false)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	whole := flashkit.NewArgs(problem, flashkit.PassBackward)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range whole.Q.Float32s() {
+		whole.Q.Float32s()[i] = float32(random.NormFloat64()) // the input of the layer, for now
+	}
+	for range 3 * dim * dim {
+		w = append(w, float32(random.NormFloat64())/4)
+	}
+	if a, err = cut.Shard(g.Rank(), whole); err != nil {
+		return nil, nil, nil, err
+	}
+	return a, append(x, a.Q.Float32s()...), w, nil
+}
+
+// loss returns the rank's part of it, and writes dO: the layer learns to say 0.1 of its input.
+func loss(a *flashkit.Args, x []float32) (sum float32) {
+	for i, o := range a.O.Float32s() {
+		off := o - x[i]/10
+		sum += off * off / (rows * dim)
+		a.DO.Float32s()[i] = 2 * off / (rows * dim)
+	}
+	return sum
 }
 
 // multiply writes x w, transposed adds xᵀ y.
