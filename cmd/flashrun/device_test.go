@@ -125,7 +125,7 @@ func TestBenchOnDevice(t *testing.T) {
 		require.False(t, r.Chosen, "dispatch takes host tensors")
 		require.Positive(t, r.Device.Tensors)
 	}
-	for _, name := range []string{"fwd_sm90_bf16_d64", "bwd_sm90_bf16_d64", "fwd_f32_d32", "bwd_f32_d32"} {
+	for _, name := range []string{"fwd_sm90_short_bf16_d64", "bwd_sm90_bf16_d64", "fwd_f32_d32", "bwd_f32_d32"} {
 		require.GreaterOrEqual(t, g.launched[name], 5, "%s: warm-up and four calls, of %v", name, g.launched)
 	}
 	require.Empty(t, g.live)
@@ -135,7 +135,7 @@ func TestBenchOnDevice(t *testing.T) {
 // one that is asked for, and gives everything back.
 func TestRunOnDevice(t *testing.T) {
 	for _, c := range []struct{ choice, problem, want, forward string }{
-		{"auto", "b1-h2-g1-n64-m64-d64-bf16-causal", "cuda/bwd_sm90", "cuda/fwd_sm90"},
+		{"auto", "b1-h2-g1-n64-m64-d64-bf16-causal", "cuda/bwd_sm90", "cuda/fwd_sm90_short"},
 		{"cuda/fwd_sm80", "b1-h2-g1-n64-m64-d64-bf16-causal", "cuda/fwd_sm80", ""},
 		{"auto", "b1-h2-g1-n64-m64-d32-f32-carry", "cuda/fwd_f32", ""},
 	} {
