@@ -160,6 +160,7 @@ func (c *Case) places() (list []place) {
 // what storing it takes; that of one process may be nearer by luck. Every weight of a row is
 // exp(score - LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24: 8e-6 where ALiBi makes LSE 130.
 // Ranks store it once for each part of a row's keys, and what a part continues has the weight that LSE says.
+// They store each part of a gradient in its type, too.
 func (c *Case) answers() {
 	c.made, c.top = make([]float64, len(outputs)), make([]float64, len(outputs))
 	for b, x := range c.places() {
@@ -191,7 +192,7 @@ func (c *Case) answers() {
 	})
 	for i := range c.made {
 		if outputs[i] != "LSE" {
-			c.made[i] = max(c.made[i], 0x1p-23*c.top[1]*c.top[i])
+			c.made[i] = max(c.made[i], 0x1p-23*c.top[1]*c.top[i], c.unit(i)*c.top[i])
 		}
 	}
 }
@@ -295,17 +296,22 @@ func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ord
 	})
 }
 
+// unit is the most that storing an output changes it by, over its size.
+func (c *Case) unit(i int) float64 {
+	if outputs[i] == "LSE" {
+		return 0x1p-24
+	}
+	return map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[c.Problem.DType]
+}
+
 // bound is the one that conformance has.
 func (c *Case) bound(i int) float64 {
-	unit, times := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[c.Problem.DType], 2.0
-	if outputs[i] == "LSE" {
-		unit = 0x1p-24
-	}
+	times := 2.0
 	if i >= 2 {
 		times = 3
 	}
 	merged := float64(c.Merges) * 0x1p-24 * max(1, c.top[1]) * c.top[i]
-	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + unit*c.top[i] + merged
+	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + c.unit(i)*c.top[i] + merged
 }
 
 func (c *Case) sameBits(got *flashkit.Args) error {
