@@ -33,7 +33,7 @@ type fakeDriver struct {
 	made      uintptr
 	depth     int              // of pushed contexts
 	captures  bool             // a graph is made
-	copies    int              // from the host
+	copies    atomic.Int32     // from the host
 	apart     bool             // its devices cannot reach each other's memory
 	limit     int              // bytes of device memory; 0 is no limit
 	failures  map[string]error // by call
@@ -264,7 +264,7 @@ func (f *fakeDriver) memoryCalls() {
 		return nil
 	}
 	f.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, n int, _ StreamHandle) error {
-		f.copies++
+		f.copies.Add(1)
 		return move("cuMemcpyHtoDAsync", to, from, n, true)
 	}
 	f.MemcpyDtoHAsync = func(to unsafe.Pointer, from Pointer, n int, _ StreamHandle) error {

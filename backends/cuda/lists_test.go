@@ -16,9 +16,9 @@ func TestKeptLists(t *testing.T) {
 	// run computes on the stream, which copies so often, and on another.
 	run := func(copies int) {
 		t.Helper()
-		before := f.copies
+		before := int(f.copies.Load())
 		require.NoError(t, c.forward())
-		require.Equal(t, copies, f.copies-before)
+		require.Equal(t, copies, int(f.copies.Load())-before)
 		got, s := c.download(t, c.args.O), c.s
 		other, err := b.NewStream()
 		require.NoError(t, err)
