@@ -46,6 +46,8 @@ type library struct {
 
 // load opens the library of that name, or the one that the system finds.
 func load(name string) (*library, error) {
+	runtime.LockOSThread() // the loader keeps the text of an error for the thread that caused it
+	defer runtime.UnlockOSThread()
 	tried := []string{name}
 	if name == "" {
 		tried = []string{"libmpi_abi.so.1", "libmpi_abi.so"}
