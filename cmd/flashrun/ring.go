@@ -53,7 +53,7 @@ With --check every rank compares its rows with what one rank computes.`,
   flashrun ring --problem b1-h32-g8-n1-m1-d128-bf16-causal --lengths 40000,9000,700 --devices 0,1
   mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --backward --json
   mpiexec -n 8 flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --transport nccl`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
