@@ -87,8 +87,10 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 		return errors.New("--host: says where the tensors of --devices lie, which names none")
 	case f.devices != "" && f.ranks != 0:
 		return fmt.Errorf("--devices %s: says how many ranks there are, as --ranks %d does", f.devices, f.ranks)
-	case f.ranks < 0 || f.runs < 1 || f.workers < 0:
-		return fmt.Errorf("--ranks %d, --runs %d, --workers %d: must not be negative, and at least one run", f.ranks, f.runs, f.workers)
+	case cmd.Flags().Changed("ranks") && f.ranks < 1:
+		return fmt.Errorf("--ranks %d: must be at least 1", f.ranks)
+	case f.runs < 1 || f.workers < 0:
+		return fmt.Errorf("--runs %d, --workers %d: must not be negative, and at least one run", f.runs, f.workers)
 	}
 	if _, err := ring.LinkOf(f.link); err != nil {
 		return err

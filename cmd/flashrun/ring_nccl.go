@@ -60,7 +60,7 @@ func closeRanks(ranks []*peer.Rank) error {
 }
 
 // overNCCL is one rank, in a process of its own. Those of mpiexec meet by MPI, others by NCCL_COMM_ID.
-func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ringProblem, launch ring.Launch) (err error) {
+func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ringProblem, launch ring.Launch) error {
 	if launch.Launcher == "MPI" {
 		if status, watched := mpi.Watch(cmd.ErrOrStderr()); watched && status != 0 {
 			return failed(fmt.Errorf("the rank ended with status %d", status))
@@ -82,15 +82,9 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []rin
 	if err != nil {
 		return unavailable(err)
 	}
-	closed := false
-	defer func() {
-		if !closed {
-			err = errors.Join(err, gpu.Close())
-		}
-	}()
 	rank, leave, err := f.joinNCCL(ctx, gpu, launch)
 	if err != nil {
-		return runError(err)
+		return runError(errors.Join(err, gpu.Close()))
 	}
 	for i := range list {
 		result, err := f.gpu(ctx, rank, &list[i], cmd.ErrOrStderr())
@@ -99,11 +93,10 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []rin
 		}
 		if err != nil {
 			rank.Fail(err)
-			return failed(errors.Join(err, rank.Close())) // the program ends, and the launcher the other ranks
+			return failed(errors.Join(err, rank.Close(), gpu.Close())) // the program ends, and the launcher the other ranks
 		}
 	}
-	closed = true // before MPI ends, with which the CUDA driver may shut down
-	return failed(errors.Join(rank.Close(), gpu.Close(), leave()))
+	return failed(errors.Join(rank.Close(), gpu.Close(), leave())) // the GPU before MPI, with which the CUDA driver may shut down
 }
 
 // joinNCCL returns this process's rank, and what leaves the group by which it met the others.

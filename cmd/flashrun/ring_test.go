@@ -43,6 +43,8 @@ func TestRingRefuses(t *testing.T) {
 		"less than 2^31":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "2147483647,1"},
 		"be negative":      {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "-1"},
 		"from 0":           {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "x"},
+		"--ranks 0":        {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--ranks", "0"},
+		"--ranks -1":       {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--ranks", "-1"},
 		"at least one":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--runs", "0"},
 		"auto, peer, nccl": {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "string"},
 		"needs the GPUs":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "nccl"},
