@@ -85,7 +85,11 @@ type Driver struct {
 	// the strides in bytes of all but that one, and the box that a copy moves.
 	TensorMapEncodeTiled func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error
 
-	StreamCreate      func() (StreamHandle, error) // does not wait for the default stream
+	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
+	// StreamCreatePriority is StreamCreate with a priority, which is 0 there: the blocks of streams with lower numbers
+	// come first. Numbers beyond the range stand for its ends. If it is nil, StreamCreate stands in for it.
+	StreamCreatePriority func(priority int) (StreamHandle, error)
+
 	StreamDestroy     func(StreamHandle) error
 	StreamSynchronize func(StreamHandle) error
 	StreamIsCapturing func(StreamHandle) (bool, error) // whether a graph is made of what is enqueued; if it is nil, nobody knows

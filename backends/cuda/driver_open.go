@@ -73,6 +73,7 @@ type calls struct {
 	launchEx      symbol `cu:"cuLaunchKernelEx" since:"12"`
 	tensorMap     symbol `cu:"cuTensorMapEncodeTiled" since:"12"`
 	streamNew     symbol `cu:"cuStreamCreate"`
+	streamRanked  symbol `cu:"cuStreamCreateWithPriority"`
 	streamEnd     symbol `cu:"cuStreamDestroy_v2"`
 	streamSync    symbol `cu:"cuStreamSynchronize"`
 	capturing     symbol `cu:"cuStreamIsCapturing"`
@@ -375,24 +376,4 @@ func (c *calls) encodeTiled(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64
 		0, tensorMapSwizzle128B, tensorMapPromote256B, 0)
 	*m = TensorMap(room[skip:])
 	return err
-}
-
-func (c *calls) streams(d *Driver) {
-	d.StreamCreate = func() (StreamHandle, error) {
-		s := new(StreamHandle)
-		err := c.call(&c.streamNew, uintptr(unsafe.Pointer(s)), streamNonBlocking)
-		return *s, err
-	}
-	d.StreamDestroy = func(s StreamHandle) error { return c.call(&c.streamEnd, uintptr(s)) }
-	d.EventCreate = func() (EventHandle, error) {
-		e := new(EventHandle)
-		err := c.call(&c.eventNew, uintptr(unsafe.Pointer(e)), 0)
-		return *e, err
-	}
-	d.EventDestroy = func(e EventHandle) error { return c.call(&c.eventEnd, uintptr(e)) }
-	d.EventElapsedTime = func(from, to EventHandle) (float32, error) {
-		ms := new(float32)
-		err := c.call(&c.eventElapsed, uintptr(unsafe.Pointer(ms)), uintptr(from), uintptr(to))
-		return *ms, err
-	}
 }

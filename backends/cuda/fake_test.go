@@ -425,6 +425,10 @@ func (f *fakeDriver) streamCalls() {
 		h, err := f.open("cuStreamCreate", "stream")
 		return StreamHandle(h), err
 	}
+	f.StreamCreatePriority = func(int) (StreamHandle, error) {
+		h, err := f.open("cuStreamCreateWithPriority", "stream")
+		return StreamHandle(h), err
+	}
 	f.StreamDestroy = func(s StreamHandle) error { return f.shut("cuStreamDestroy", "stream", uintptr(s)) }
 	f.StreamIsCapturing = func(StreamHandle) (bool, error) { return f.captures, f.inContext("cuStreamIsCapturing") }
 	f.StreamSynchronize = func(s StreamHandle) error {

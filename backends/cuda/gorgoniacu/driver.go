@@ -135,6 +135,10 @@ func streams(d *cuda.Driver) {
 		s, err := cu.MakeStream(cu.NonBlocking)
 		return number[cuda.StreamHandle](s), check("cuStreamCreate", err)
 	}
+	d.StreamCreatePriority = func(priority int) (cuda.StreamHandle, error) {
+		s, err := cu.MakeStreamWithPriority(priority, cu.NonBlocking)
+		return number[cuda.StreamHandle](s), check("cuStreamCreateWithPriority", err)
+	}
 	d.StreamDestroy = func(s cuda.StreamHandle) error {
 		stream := handle[cu.Stream](s)
 		return check("cuStreamDestroy", stream.Destroy())

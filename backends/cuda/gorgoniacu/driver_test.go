@@ -88,6 +88,7 @@ var every = []struct {
 		return m[0], err
 	}, byte(0x7a), "cuTensorMapEncodeTiled(9, 4, 0x10000100, 64 100 2 3, 128 12800 25600, 64 80 1 1, 1 1 1 1, 0, 3, 3, 0)"},
 	{"StreamCreate", func(d *cuda.Driver) (any, error) { return d.StreamCreate() }, cuda.StreamHandle(0x57), "cuStreamCreate(1)"},
+	{"StreamCreatePriority", func(d *cuda.Driver) (any, error) { return d.StreamCreatePriority(-3) }, cuda.StreamHandle(0x57), "cuStreamCreateWithPriority(1, -3)"},
 	{"StreamDestroy", func(d *cuda.Driver) (any, error) { return nil, d.StreamDestroy(0x57) }, nil, "cuStreamDestroy(0x57)"},
 	{"StreamSynchronize", func(d *cuda.Driver) (any, error) { return nil, d.StreamSynchronize(2) }, nil, "cuStreamSynchronize(0x2)"},
 	{"StreamIsCapturing", func(d *cuda.Driver) (any, error) { return d.StreamIsCapturing(0x57) }, true, "cuStreamIsCapturing(0x57)"},

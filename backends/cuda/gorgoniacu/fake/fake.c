@@ -309,6 +309,12 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
 	return CUDA_SUCCESS;
 }
 
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
+	CALL("cuStreamCreateWithPriority", "%u, %d", flags, priority);
+	*stream = (CUstream)0x57;
+	return CUDA_SUCCESS;
+}
+
 CUresult cuStreamDestroy(CUstream stream) {
 	CALL("cuStreamDestroy", "0x%llx", N(stream));
 	return CUDA_SUCCESS;
