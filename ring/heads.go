@@ -65,7 +65,7 @@ func (j *job) headParts() []headRun {
 	switch s := j.p.Score; {
 	case s.ALiBi || s.Bias || s.Mask || s.Sink || heads < 2:
 		return runsOf(heads, 1)
-	case !j.dev.Early() || j.cut.isZigZag():
+	case !j.dev.Apart() || j.cut.isZigZag():
 		return runsOf(heads, mostHeadParts)
 	}
 	n := j.a.Q.Shape()
@@ -126,7 +126,7 @@ func (j *job) byHeads(ctx context.Context) (err error) {
 		return j.math.err
 	}
 	parts, places := j.headParts(), j.cut.places(j.rank, false)
-	if j.dev.Early() {
+	if j.dev.Apart() {
 		return j.atOnce(ctx, &w, parts, places)
 	}
 	var e exchange

@@ -154,7 +154,7 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 	r.stats = Stats{}
 	j := &job{Ring: r, p: p, pass: pass, rank: r.group.Rank(), size: r.group.Size()}
 	err := j.prepare(args)
-	if err != nil || j.dev == nil || j.o.Ordered || !j.dev.Early() {
+	if err != nil || !j.beginsEarly() {
 		if err = j.agree(ctx, err); err != nil {
 			return err
 		}
@@ -172,6 +172,14 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 		return err
 	}
 	return &RankError{j.rank, err}
+}
+
+// beginsEarly reports whether the first step is enqueued before the ranks agree: on a device, as other steps follow it.
+func (j *job) beginsEarly() bool {
+	if j.dev == nil || j.o.Ordered || !j.dev.Early() {
+		return false
+	}
+	return j.only() == nil || j.pass == flashkit.PassBackward && j.size > 1
 }
 
 // meet agrees with the other ranks, unless that is done. On a device the first step, which needs

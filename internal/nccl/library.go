@@ -164,7 +164,7 @@ func (l *library) Init(ranks int, id ID, rank, channels int) (Comm, error) {
 	c := cell()
 	o := &config{
 		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: oldest,
-		blocking: 0, cgaClusterSize: unset, minCTAs: unset, maxCTAs: int32(channels), netName: 0, splitShare: unset, pad: 0,
+		blocking: 0, cgaClusterSize: 0, minCTAs: unset, maxCTAs: int32(channels), netName: 0, splitShare: unset, pad: 0,
 	}
 	code := l.init(c, int32(ranks), byValue{id}, int32(rank), o)
 	runtime.KeepAlive(o)

@@ -43,7 +43,7 @@ func TestABI(t *testing.T) {
 	require.NotZero(t, c)
 	last := func(err error) string { return err.(*Error).Text }
 	told := l.(*library).check("", 1)
-	require.Equal(t, "told: ranks 8 rank 5 wrong 0 size 48 magic cafebeef version 21800 blocking 0 ctas -2147483648 to 3 net (nil) share -2147483648", last(told))
+	require.Equal(t, "told: ranks 8 rank 5 wrong 0 size 48 magic cafebeef version 21800 blocking 0 cluster 0 ctas -2147483648 to 3 net (nil) share -2147483648", last(told))
 	done, err := l.Async(c)
 	require.NoError(t, err)
 	require.False(t, done)

@@ -40,10 +40,10 @@ type Library interface {
 	// UniqueID returns a new ID, for all ranks of one communicator.
 	UniqueID() (ID, error)
 
-	// Init begins to make a communicator of so many ranks with at most so many channels, each of
-	// which takes a multiprocessor while messages move. It is made when Async says so; until then
-	// the Comm is good for Async and Abort alone. A Comm that is not 0 must be given up even
-	// after an error.
+	// Init begins to make a communicator of so many ranks with at most so many channels, two of
+	// which take a multiprocessor while messages move. Its blocks need no neighbors. It is made
+	// when Async says so; until then the Comm is good for Async and Abort alone. A Comm that is
+	// not 0 must be given up even after an error.
 	Init(ranks int, id ID, rank, channels int) (Comm, error)
 
 	// Async reports whether the calls before are done, or the error of one.

@@ -24,6 +24,10 @@ type exchange struct {
 	finished chan error
 }
 
+// pieceBytes is the most that NCCL moves with half of its channels, 8 of the usual 16: of more it gives each no
+// more than 16 MiB while others are left, and its kernel has blocks that find no multiprocessor.
+const pieceBytes = 8 * 16 << 20
+
 // A piece is one message of NCCL's: bytes of device memory.
 type piece struct {
 	at    uintptr
@@ -36,22 +40,26 @@ type piece struct {
 type copied struct{ to, from flashkit.Tensor }
 
 // Start begins to send and to receive. It returns when all is enqueued on the GPU, so that the kernels
-// that follow do not take the multiprocessors before, or after a moment: the first messages between two
-// ranks wait until both have begun.
+// that follow do not come before, or after a moment: the first messages between two ranks wait until both have begun.
 func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
+	ready, err := g.rank.Ready()
+	if err != nil {
+		return err
+	}
+	return g.begin(ctx, send, receive, ready)
+}
+
+// begin is Start after what the marks say.
+func (g *group) begin(ctx context.Context, send, receive []ring.Message, after ...ring.Mark) error {
 	if err := g.usable(); err != nil {
 		return err
 	}
 	if g.now != nil {
 		return errors.New("ring/nccl: an exchange is under way")
 	}
-	ready, err := g.rank.Ready()
-	if err != nil {
-		return err
-	}
 	x := &exchange{group: g, placed: make(chan struct{}), finished: make(chan error, 1)}
 	g.now = x
-	go x.run(ctx, ready, send, receive)
+	go x.run(ctx, after, send, receive)
 	select {
 	case <-x.placed:
 	case <-time.After(moment):
@@ -65,6 +73,11 @@ const moment = 2 * time.Millisecond
 // Wait returns when the exchange under way is done. What the rank enqueues from then on comes after
 // it.
 func (g *group) Wait(ctx context.Context) error {
+	return g.end(ctx, func(m ring.Mark) error { return g.rank.Done(m, true) })
+}
+
+// end is Wait that has then tell the rank of the end of what is enqueued.
+func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	x := g.now
 	if g.now = nil; x == nil {
 		return nil
@@ -77,7 +90,7 @@ func (g *group) Wait(ctx context.Context) error {
 	}
 	var after error
 	if x.mark != nil { // while the GPU is still at work, so that its clock tells what it waited
-		after = g.rank.Done(x.mark, true)
+		after = then(x.mark)
 	}
 	select {
 	case err := <-x.finished:
@@ -89,9 +102,9 @@ func (g *group) Wait(ctx context.Context) error {
 }
 
 // run sees to the exchange.
-func (x *exchange) run(ctx context.Context, ready ring.Mark, send, receive []ring.Message) {
+func (x *exchange) run(ctx context.Context, after []ring.Mark, send, receive []ring.Message) {
 	g := x.group
-	mark, err := g.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, send, receive) }, ready)
+	mark, err := g.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, send, receive) }, after...)
 	if err == nil {
 		x.mark = mark
 	}
@@ -199,8 +212,9 @@ func (x *exchange) cut(s *cuda.Stream, list []ring.Message, send bool) error {
 }
 
 // add makes a piece of a tensor: all of it at once, as NCCL moves a few large messages faster than many
-// small ones, and as both ranks must agree and know only the shape of each other's tensor. One whose
-// elements do not follow each other is copied.
+// small ones, and as both ranks must agree and know only the shape of each other's tensor. Of more than
+// pieceBytes it makes several. One whose elements do not follow each
+// other is copied.
 func (x *exchange) add(s *cuda.Stream, t flashkit.Tensor, peer int, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
 	bytes := n[0] * n[1] * n[2] * n[3] * size
@@ -221,7 +235,9 @@ func (x *exchange) add(s *cuda.Stream, t flashkit.Tensor, peer int, send bool) e
 		}
 		t = dense
 	}
-	x.pieces = append(x.pieces, piece{t.Address(), bytes, peer, send})
+	for at := 0; at < bytes; at += pieceBytes {
+		x.pieces = append(x.pieces, piece{t.Address() + uintptr(at), min(pieceBytes, bytes-at), peer, send})
+	}
 	return nil
 }
 

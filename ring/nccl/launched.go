@@ -59,7 +59,7 @@ type wire struct {
 func (w *wire) Rank() int { return w.rank }
 func (w *wire) Size() int { return w.size }
 
-// Gather sends a row of words to all ranks.
+// Gather sends a row of words to all ranks, beside what the rank computes.
 func (w *wire) Gather(ctx context.Context, mine, all []byte) error {
 	if len(all) != len(mine)*w.size {
 		return fmt.Errorf("ring/nccl: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*w.size, w.size)
@@ -77,7 +77,7 @@ func (w *wire) Gather(ctx context.Context, mine, all []byte) error {
 	for i := range n {
 		words[i] = int32(binary.LittleEndian.Uint32(padded[i*word:]))
 	}
-	if err := cuda.Upload(g.rank.Stream(), w.bytes, w.rank*n*word, words[:n]); err != nil {
+	if err := cuda.Upload(g.rank.Copies(), w.bytes, w.rank*n*word, words[:n]); err != nil {
 		return err
 	}
 	row := func(r int) []flashkit.Tensor {
@@ -88,10 +88,10 @@ func (w *wire) Gather(ctx context.Context, mine, all []byte) error {
 		to, from := (w.rank+i)%w.size, (w.rank-i+w.size)%w.size
 		send, receive = append(send, ring.Message{Peer: to, Tensors: row(w.rank)}), append(receive, ring.Message{Peer: from, Tensors: row(from)})
 	}
-	if err := cmp.Or(g.Start(ctx, send, receive), g.Wait(ctx)); err != nil {
+	if err := cmp.Or(g.begin(ctx, send, receive), g.end(ctx, func(ring.Mark) error { return nil })); err != nil {
 		return err
 	}
-	if err := cuda.Download(g.rank.Stream(), words, w.bytes, 0); err != nil {
+	if err := cuda.Download(g.rank.Copies(), words, w.bytes, 0); err != nil {
 		return err
 	}
 	for r := range w.size {

@@ -44,15 +44,14 @@ type Options struct {
 	// Library is the file to load, in place of $FLASHKIT_NCCL.
 	Library string
 
-	// Channels is the most that NCCL may use, 0 for 16. While messages move each takes a
-	// multiprocessor. Kernels that fill the GPU leave half as many free all the time.
+	// Channels is the most that NCCL may use, 0 for 16. Messages take half as many multiprocessors,
+	// which kernels that fill the GPU leave free while messages are under way or about to begin.
 	Channels int
 }
 
 func (o *Options) channels() int { return cmp.Or(o.Channels, 16) }
 
-// spare is how many multiprocessors kernels leave free: who waits for a channel to end is late, and who
-// leaves all of them free has none of them when nothing moves.
+// spare is how many multiprocessors kernels leave free: NCCL's kernel has a block for two channels.
 func (o *Options) spare() int { return (o.channels() + 1) / 2 }
 
 // A group is the membership of one rank.

@@ -22,8 +22,9 @@ func (r *Rank) Arrived(ctx context.Context, n int) error {
 	return g.Arrived(ctx, n)
 }
 
-// Ready marks what the rank has enqueued.
+// Ready marks what the rank has enqueued, as messages begin.
 func (r *Rank) Ready() (ring.Mark, error) {
+	r.moving = true
 	if r.early {
 		r.early = false
 		return r.begin, nil
@@ -71,7 +72,7 @@ func (r *Rank) Done(copied ring.Mark, received bool) error {
 	if !ok {
 		return fmt.Errorf("peer: %T is no mark of a GPU", copied)
 	}
-	r.since = append(r.since, e)
+	r.since, r.moving = append(r.since, e), false
 	before, err := r.record(r.compute)
 	if err == nil {
 		err = r.compute.Wait(e)

@@ -38,7 +38,7 @@ type Rank struct {
 	taken  []*cuda.Event // since Begin, and
 	older  []*cuda.Event // since the Begin before
 	begin  *cuda.Event
-	early  bool             // the next mark is begin
+	early  bool             // the next mark is begin: the first messages of a call have not begun
 	waits  [][2]*cuda.Event // what the rank waited for others: from, to
 	beside bool             // the next pass
 	passes int              // beside others
@@ -46,6 +46,7 @@ type Rank struct {
 	since  []*cuda.Event    // what was to be waited for since
 	over   bool             // another transport moves messages,
 	spare  int              // which take so many multiprocessors
+	moving bool             // while they are under way
 	closed bool
 }
 
@@ -80,7 +81,7 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 				return ranks, err
 			}
 		}
-		r, err := newRank(gpu)
+		r, err := newRank(gpu, gpu.NewStream)
 		if err != nil {
 			return ranks, err
 		}
@@ -93,10 +94,13 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	return ranks, err
 }
 
-// newRank returns a rank of no group.
-func newRank(gpu *cuda.Backend) (r *Rank, err error) {
+// newRank returns a rank of no group, whose messages move in a stream of that kind.
+func newRank(gpu *cuda.Backend, copies func() (*cuda.Stream, error)) (r *Rank, err error) {
 	r = &Rank{gpu: gpu}
-	for _, s := range [...]**cuda.Stream{&r.compute, &r.copies, &r.sides[0], &r.sides[1]} {
+	if r.copies, err = copies(); err != nil {
+		return nil, err
+	}
+	for _, s := range [...]**cuda.Stream{&r.compute, &r.sides[0], &r.sides[1]} {
 		if *s, err = gpu.NewStream(); err != nil {
 			return nil, errors.Join(err, r.closeStreams())
 		}
@@ -105,8 +109,8 @@ func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 }
 
 // Over returns a rank of a group whose messages another transport moves, as package nccl does:
-// what is said of Rank holds but for copies. Messages may take so many multiprocessors, which kernels that
-// fill the GPU leave to them, and the first step begins after them. join is told the rank and returns its
+// what is said of Rank holds but for copies. Kernels may move the messages, on so many multiprocessors: those that
+// fill the GPU leave them free while messages are under way or about to begin. join is told the rank and returns its
 // group, which closes with it.
 func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
 	switch {
@@ -115,7 +119,7 @@ func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group
 	case join == nil:
 		return nil, &flashkit.ProblemError{Field: "join", Value: "nil", Reason: "is missing"}
 	}
-	r, err := newRank(gpu)
+	r, err := newRank(gpu, func() (*cuda.Stream, error) { return gpu.NewPriorityStream(-5) })
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +130,11 @@ func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group
 	return r, nil
 }
 
-// Early reports whether the copy engines move messages.
-func (r *Rank) Early() bool { return !r.over }
+// Early reports that messages need nothing that kernels take.
+func (r *Rank) Early() bool { return true }
+
+// Apart reports whether the copy engines move messages.
+func (r *Rank) Apart() bool { return !r.over }
 
 // Close leaves the group and gives back the rank's streams, when the GPU is done with them.
 func (r *Rank) Close() error {
@@ -186,7 +193,10 @@ func (r *Rank) Beside() { r.beside = true }
 // pass enqueues a pass, in a stream of its own if it may run beside the one before.
 func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) {
 	beside, prior := r.beside && r.prior != nil, r.prior
-	o := cuda.Options{Spare: r.spare, Beside: beside}
+	o := cuda.Options{Beside: beside}
+	if r.over && (r.early || r.moving) {
+		o.Spare, o.Beside = r.spare, true
+	}
 	r.beside = false
 	if r.prior, err = r.record(r.compute); err != nil {
 		return err
@@ -314,7 +324,7 @@ func (r *Rank) Begin(early bool) (err error) {
 	r.free = append(r.free, r.older...)
 	r.older, r.taken = r.taken, r.older[:0]
 	r.mu.Unlock()
-	r.waits, r.since, r.early, r.beside, r.prior = r.waits[:0], r.since[:0], early, false, nil
+	r.waits, r.since, r.early, r.moving, r.beside, r.prior = r.waits[:0], r.since[:0], early, false, false, nil
 	r.begin, err = r.record(r.compute)
 	return err
 }
@@ -322,6 +332,7 @@ func (r *Rank) Begin(early bool) (err error) {
 // End waits for the work since Begin and says how long it took, and how long of that the GPU
 // waited for copies.
 func (r *Rank) End() (took, waited time.Duration, err error) {
+	r.early, r.moving = false, false // nothing was sent, or it failed
 	end, err := r.record(r.compute)
 	for _, s := range r.streams() {
 		err = errors.Join(err, s.Sync())

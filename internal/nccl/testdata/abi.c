@@ -31,8 +31,8 @@ int ncclCommInitRankConfig(ncclComm_t *c, int ranks, ncclUniqueId id, int rank, 
   for (int i = 0; i < 128; i++) wrong += id.internal[i] != (char)(i + 1);
   *c = &comm;
   comm.code = 7;
-  snprintf(last, sizeof last, "ranks %d rank %d wrong %d size %zu magic %x version %u blocking %d ctas %d to %d net %p share %d", ranks, rank,
-           wrong, o->size, o->magic, o->version, o->blocking, o->minCTAs, o->maxCTAs, (void *)o->netName, o->splitShare);
+  snprintf(last, sizeof last, "ranks %d rank %d wrong %d size %zu magic %x version %u blocking %d cluster %d ctas %d to %d net %p share %d", ranks, rank,
+           wrong, o->size, o->magic, o->version, o->blocking, o->cgaClusterSize, o->minCTAs, o->maxCTAs, (void *)o->netName, o->splitShare);
   return 7;
 }
 
