@@ -31,7 +31,7 @@ type Rank struct {
 	gpu     *cuda.Backend
 	compute *cuda.Stream
 	copies  *cuda.Stream
-	sides   [2]*cuda.Stream // of passes that begin while another ends, in turns
+	sides   [4]*cuda.Stream // of passes that begin while another ends, in turns
 
 	mu     sync.Mutex // of events, which copies take beside the rank's calls
 	free   []*cuda.Event
@@ -41,7 +41,7 @@ type Rank struct {
 	early  bool             // the next mark is begin: the first messages of a call have not begun
 	waits  [][2]*cuda.Event // what the rank waited for others: from, to
 	beside bool             // the next pass
-	passes int              // beside others
+	passes int              // beside others, of a call
 	prior  *cuda.Event      // before the last pass
 	since  []*cuda.Event    // what was to be waited for since
 	over   bool             // another transport moves messages,
@@ -81,7 +81,7 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 				return ranks, err
 			}
 		}
-		r, err := newRank(gpu, gpu.NewStream)
+		r, err := newRank(gpu)
 		if err != nil {
 			return ranks, err
 		}
@@ -94,14 +94,13 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	return ranks, err
 }
 
-// newRank returns a rank of no group, whose messages move in a stream of that kind.
-func newRank(gpu *cuda.Backend, copies func() (*cuda.Stream, error)) (r *Rank, err error) {
+// newRank returns a rank of no group. What others wait for comes first: messages, then what adds the results of a
+// pass, before the next one, which has begun beside it.
+func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	r = &Rank{gpu: gpu}
-	if r.copies, err = copies(); err != nil {
-		return nil, err
-	}
-	for _, s := range [...]**cuda.Stream{&r.compute, &r.sides[0], &r.sides[1]} {
-		if *s, err = gpu.NewStream(); err != nil {
+	const first = -5
+	for i, s := range r.places() {
+		if *s, err = gpu.NewPriorityStream(first + i); err != nil {
 			return nil, errors.Join(err, r.closeStreams())
 		}
 	}
@@ -119,7 +118,7 @@ func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group
 	case join == nil:
 		return nil, &flashkit.ProblemError{Field: "join", Value: "nil", Reason: "is missing"}
 	}
-	r, err := newRank(gpu, func() (*cuda.Stream, error) { return gpu.NewPriorityStream(-5) })
+	r, err := newRank(gpu)
 	if err != nil {
 		return nil, err
 	}
@@ -146,9 +145,9 @@ func (r *Rank) Close() error {
 }
 
 func (r *Rank) closeStreams() (err error) {
-	for _, s := range r.streams() {
-		if s != nil {
-			err = errors.Join(err, s.Sync(), s.Close())
+	for _, s := range r.places() {
+		if *s != nil {
+			err = errors.Join(err, (*s).Sync(), (*s).Close())
 		}
 	}
 	for _, e := range slices.Concat(r.free, r.taken, r.older) {
@@ -158,8 +157,9 @@ func (r *Rank) closeStreams() (err error) {
 	return err
 }
 
-func (r *Rank) streams() [4]*cuda.Stream {
-	return [...]*cuda.Stream{r.compute, r.sides[0], r.sides[1], r.copies}
+// places returns where the rank has its streams, the most urgent one first.
+func (r *Rank) places() [6]**cuda.Stream {
+	return [...]**cuda.Stream{&r.copies, &r.compute, &r.sides[0], &r.sides[1], &r.sides[2], &r.sides[3]}
 }
 
 // GPU returns the rank's.
@@ -190,6 +190,9 @@ func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pas
 // multiprocessors without work.
 func (r *Rank) Beside() { r.beside = true }
 
+// next returns the stream of the next pass that begins while another ends.
+func (r *Rank) next() *cuda.Stream { return r.sides[r.passes%len(r.sides)] }
+
 // pass enqueues a pass, in a stream of its own if it may run beside the one before.
 func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) {
 	beside, prior := r.beside && r.prior != nil, r.prior
@@ -205,8 +208,11 @@ func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) 
 	if !beside {
 		return enqueue(r.compute, o)
 	}
+	s := r.next()
+	if r.passes > 0 && s == r.sides[0] {
+		prior = r.prior // it would come before the pass that it follows
+	}
 	r.passes++
-	s := r.sides[r.passes%2]
 	for _, e := range append(r.since, prior) {
 		if err := s.Wait(e); err != nil {
 			return err
@@ -278,7 +284,7 @@ func (r *Rank) Copy(dst, src flashkit.Tensor) error { return r.compute.Copy(dst,
 
 // CopyBeside enqueues a copy in the stream of the next pass that may begin while another ends.
 func (r *Rank) CopyBeside(dst, src flashkit.Tensor) error {
-	s := r.sides[(r.passes+1)%2]
+	s := r.next()
 	if err := errors.Join(s.Wait(r.begin), s.Copy(dst, src)); err != nil {
 		return err
 	}
@@ -324,7 +330,7 @@ func (r *Rank) Begin(early bool) (err error) {
 	r.free = append(r.free, r.older...)
 	r.older, r.taken = r.taken, r.older[:0]
 	r.mu.Unlock()
-	r.waits, r.since, r.early, r.moving, r.beside, r.prior = r.waits[:0], r.since[:0], early, false, false, nil
+	r.waits, r.since, r.early, r.moving, r.beside, r.prior, r.passes = r.waits[:0], r.since[:0], early, false, false, nil, 0
 	r.begin, err = r.record(r.compute)
 	return err
 }
@@ -334,8 +340,8 @@ func (r *Rank) Begin(early bool) (err error) {
 func (r *Rank) End() (took, waited time.Duration, err error) {
 	r.early, r.moving = false, false // nothing was sent, or it failed
 	end, err := r.record(r.compute)
-	for _, s := range r.streams() {
-		err = errors.Join(err, s.Sync())
+	for _, s := range r.places() {
+		err = errors.Join(err, (*s).Sync())
 	}
 	if err != nil {
 		return 0, 0, err
