@@ -413,7 +413,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
 #pragma unroll 1
             for (n++; n < edges; n++) step(true, n, tile_at(n), next);
 #pragma unroll 1
-            for (; n < count; n++) step(false, n, S::tilts ? w.tile(n) : open - n, [&] { return open - n - 1; });
+            for (; n < count; n++) step(false, n, open - n, [&] { return open - n - 1; });
             values();
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));

@@ -14,7 +14,8 @@ constexpr Turn turn_of(Kind kind, int dim) {
     const bool wide = dim == 128;
     if (dim > 128) return Turn::none;
     switch (kind) {
-    case Kind::layout: return wide ? Turn::begin : Turn::issue;
+    case Kind::layout: return wide ? Turn::begin : Turn::values;
+    case Kind::alibi: return Turn::issue;
     case Kind::softcap: return wide ? Turn::none : Turn::begin;
     case Kind::bias: return Turn::values;
     case Kind::mask: return wide ? Turn::issue : Turn::none;
