@@ -48,7 +48,10 @@
 // Instances for features: the block is FeatureParams, of which MapParams is the beginning; p.turn
 // is not null where sequences or rows differ in what they see. Every tile of V under a mask counts as cut, but where the mask
 // is the same for all rows, which has instances of its own: the warp that fetches leaves out tiles that are hidden whole, and
-// says with each K which tile it is, and which keys take part. O of packed rows leaves by elements where a box would reach
+// says with each K which tile it is, and which keys take part. In the others a lane of the warps that look through V finds
+// the next tile of rows while this one is worked on. Warpgroups take turns as turn_of says: in step, all wait for products,
+// then none does. What a mask of pairs hides is read while products are in flight; random words are made among the
+// exponentials, whose unit leaves the others idle. O of packed rows leaves by elements where a box would reach
 // into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
@@ -57,67 +60,15 @@
 // The lane that fetches; with features its warp, whose lanes ask for pages side by side.
 template <class S> __device__ __forceinline__ void fetch(const MapParams &a, const Features &f, Shared<S> sh) {
     const Params &p = a.p;
-    const int group = p.heads / p.kv_heads, all = p.batch * p.heads;
+    const Finder<S> finder(a, f, sh);
     const bool leads = !S::features || threadIdx.x == 0;
-    const bool rising = p.hi < p.kv_len - 1;
     [[maybe_unused]] const uint8_t *known = nullptr; // the mask that known(side) tells of
     [[maybe_unused]] int side = 0;
-    // Under a mask, the heads whose K and V fit into the L2 cache together go row
-    // tile by row tile, the longest first.
-    const int together = banded(p) ? max(1, min(all, (int)(16777216.f / ((float)p.kv_len * (p.dim + p.v_dim))))) : 1;
-    auto find_it = [&](int &tile, volatile Work &w) {
-        w.row0 = -1, w.count = 0;
-    again:
-        const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
-        if (rows_of >= (a.tall + a.low) * all) return;
-        int head, row0, end, first = 0, size = 1;
-        const int place = rows_of - a.tall * all;
-        if (place < 0) {
-            first = rows_of / (together * a.tall) * together, size = min(together, all - first);
-            const int nth = (rows_of - first * a.tall) / size;
-            head = rows_of - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
-        } else {
-            head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
-        }
-        const int b = head / p.heads;
-        const Extent<S::features> e(p, f, b);
-        if (S::features && row0 >= e.row_end()) { // of a shorter sequence: nobody takes those like it that come next
-            const int next = place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
-                : first / p.heads < (first + size - 1) / p.heads ? rows_of + min((b + 1) * p.heads, first + size) - head
-                : first * a.tall + (a.tall - (rising ? (e.row_end() + S::rows - 1) / S::rows : 0)) * size;
-            if (p.turn) atomicMax(p.turn, next - (int)gridDim.x), tile = atomicAdd(p.turn, 1) + gridDim.x;
-            else tile += max(1, (next - tile + (int)gridDim.x - 1) / (int)gridDim.x) * gridDim.x;
-            goto again;
-        }
-        end = min(end, e.row_end());
-        const int last_row = (S::features ? min(end, e.rows()) : end) - 1;
-        w.row0 = row0, w.end = end, w.head = head % p.heads, w.kv_head = head % p.heads / group, w.batch = head / p.heads, w.odd = 0;
-        const int lo = min(max(e.lo(), -e.rows()), e.keys()), hi = max(min(e.hi(), e.keys()), -e.rows());
-        const int last_key = min(e.keys() - 1, last_row + hi);
-        int from = max(0, row0 + lo) / S::keys;
-        int to = last_key < max(0, row0 + lo) || S::features && last_row < row0 ? from - 1 : last_key / S::keys;
-        int full_to = max(from - 1, max(0, min(e.keys(), row0 + hi + 1)) / S::keys - 1);
-        int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
-        if constexpr (S::split) {
-            const int part = tile - rows_of * p.splits, each_part = (to - from + 1) / p.splits, more = (to - from + 1) % p.splits;
-            from += each_part * part + min(part, more), to = from + each_part - (part < more ? 0 : 1);
-            full_to = max(from - 1, min(full_to, to)), w.part = part;
-        }
-        [[maybe_unused]] const int band_to = full_to;
-        if constexpr (S::features) {
-            if (S::masks || S::lists || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
-            if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
-            volatile Place &at = sh.place(w);
-            at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
-            at.q_batch = e.q_batch(), at.q0 = e.q0(), at.kv_batch = e.kv_batch(), at.key0 = e.s.key0, at.diagonal = e.s.diagonal;
-        }
-        w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
-        w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= e.keys() && !(S::features && (e.keys() != p.kv_len || f.kv_starts || f.page)) ? to : S::lists ? band_to : full_to;
-        w.first = w.tile(0);
-    };
+    [[maybe_unused]] Ring<1> found(0);
     auto find = [&](int &tile, volatile Work &w) {
+        if constexpr (S::finds) return barrier_wait(sh.found(), found.parity), found.next();
         if (S::features) __syncwarp(); // all lanes have read what it was
-        if (leads) find_it(tile, w);
+        if (leads) finder(tile, w);
         if (S::features) __syncwarp(); // and see what it is
         if constexpr (S::lists) {
             if (w.row0 < 0 || w.count <= 0) return;
@@ -199,8 +150,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        if (leads) tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
-        const int find_at = S::features ? min(2, w.count - 1) : 0; // looked up where it keeps no stage waiting
+        if (!S::finds && leads) tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
+        const int find_at = S::finds ? (w.count > 1 ? max(1, min(w.count / 2, 4)) : 0) : S::features ? min(2, w.count - 1) : 0; // looked up where it keeps no stage waiting
         if (find_at <= 0) find(tile, next);
         const int some_way = max(1, min(w.count / 2, 4));
 #pragma unroll 1
@@ -216,52 +167,6 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         if (next.count > 0) fetch_k(next, 0);
         if (w.count > 0) fetch_v(w, w.count - 1, listed);
         if (S::q_stages == 1) fetch_q(next);
-    }
-}
-
-// The three warps that look through the tiles of V that the band cuts.
-template <class S> __device__ __forceinline__ void look(const MapParams &a, Shared<S> sh) {
-    using T = typename S::T;
-    const int thread = threadIdx.x - 32;
-    Ring<S::q_stages> q(0);
-    Ring<S::q_stages + 1> place(0);
-    Ring<S::stages> v(0);
-    uint32_t raw = 0; // bit i: the parity of v_raw(i)
-    while (true) {
-        barrier_wait(sh.q_full(q.stage), q.parity);
-        volatile Work &w = sh.work(place.stage);
-        if (w.row0 < 0) break;
-#pragma unroll 1
-        for (int n = 0; n < w.count; n++, v.next()) {
-            if (!S::lists && !w.cut(n)) continue;
-            barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
-            raw ^= 1 << v.stage;
-            if constexpr (S::lists) {
-                const bool cut = sh.slot(v.stage).cut;
-                __syncwarp(); // all lanes have read
-                if (thread % 32 == 0) barrier_arrive(sh.v_empty(v.stage));
-                if (!cut) continue;
-            }
-            uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
-#pragma unroll 6
-            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without jumps: the products of values wait
-                const uint4 x = tile[i];
-                odd = {zero_times<T>(x.x, odd.x), zero_times<T>(x.y, odd.y), zero_times<T>(x.z, odd.z), zero_times<T>(x.w, odd.w)};
-            }
-            if (odd.x | odd.y | odd.z | odd.w) {
-                w.odd = 1;
-                for (int i = thread; i < S::v_bytes / 16; i += 96) {
-                    const uint4 x = tile[i];
-                    tile[i] = {clear_nonfinite<T>(x.x), clear_nonfinite<T>(x.y), clear_nonfinite<T>(x.z), clear_nonfinite<T>(x.w)};
-                }
-            }
-            async_fence();        // the products see the zeros
-            named_barrier(1, 96); // all threads are done
-            if (thread == 0) barrier_arrive(sh.v_full(v.stage));
-        }
-        __syncwarp(); // all lanes have read the work
-        if (thread % 32 == 0) barrier_arrive(sh.q_empty(q.stage));
-        q.next(), place.next();
     }
 }
 
@@ -295,6 +200,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const int row0 = uniform(extent.x), rows_end = uniform(extent.y), count = uniform(extent.z), edges = uniform(extent.w);
         if (row0 < 0) break;
         const int first = w.first;
+        [[maybe_unused]] int open = 0; // what the number of a tile that is no edge, and the tile, are together
+        if constexpr (S::features) open = uniform(w.full_to) + edges;
         // Read where they are needed: registers are short.
         auto lo = [&] { if constexpr (S::features) return (int)sh.place(w).lo; else return p.lo; };
         auto hi = [&] { if constexpr (S::features) return (int)sh.place(w).hi; else return p.hi; };
@@ -303,7 +210,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         Sequence seq;
         if constexpr (S::shapes || S::tilts) {
             seq.diagonal = sh.place(w).diagonal;
-            if (S::tilts || f.slopes.data) slope = ((const float *)f.slopes.data)[w.batch * f.slopes.batch + w.head * f.slopes.head];
+            if (S::tilts || f.slopes.data) slope = sh.place(w).slope;
             steps_down = -slope * kLog2E / c;
         }
         const uint32_t q_tile = sh.q(q.stage);
@@ -315,14 +222,18 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
         each<S::v_dim / 2>([&](int i) { o[i] = 0; });
+        [[maybe_unused]] const uint64_t own_q = descriptor(q_tile + group * 8192, 16);
+        auto pass = [&](bool now, int stage) { if (now && thread == 0 && group < S::groups - 1) barrier_arrive(sh.turn(stage, group)); }; // the turn
         auto scores = [&] { // s = Q K^T, in flight
             barrier_wait(sh.k_full(k.stage), k.parity);
+            if (S::turn > Turn::begin && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity);
             if constexpr (S::lists) shown = sh.slot(k.stage).shown[lane % 4], now = uniform(sh.slot(k.stage).tile);
             const uint64_t b = descriptor(sh.k(k.stage), 16);
             wgmma_fence();
             each<S::dim / 16>([&](int i) {
                 const uint64_t step = (i / 4 * S::panel + i % 4 * 32) / 16;
                 if constexpr (S::keep_q) wgmma<T, 0>(s, qf[i], b + step, i > 0);
+                else if constexpr (S::features) wgmma<T, 0>(s, own_q >> 32 << 32 | (uint32_t)own_q + (i / 4 * S::q_panel + i % 4 * 32) / 16, b + step, i > 0);
                 else wgmma<T, 0>(s, descriptor(q_tile + group * 8192, 16) + (i / 4 * S::q_panel + i % 4 * 32) / 16, b + step, i > 0);
             });
             wgmma_commit();
@@ -336,7 +247,6 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         };
         auto mask = [&](int tile) { // by 64 keys, as often every row sees all of these
             const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
-            if (S::masks && key >= top_row + 63 + low && key + S::keys <= min(top_row + high + 1, last)) return;
             uint32_t seen[2];
             each<2>([&](int r) {
                 const int from = row + 8 * r + low, to = min(row + 8 * r + high + 1, last), first = key + lane % 4 * 2;
@@ -351,22 +261,41 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 });
             });
         };
-        auto ask = [&](int tile) { // for what a tile reads, in time
-            copy_tile<S::biases ? 2 : 1, S::keys>(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, w.batch, w.head, top_row + warp * 16, tile * S::keys, lane);
+        [[maybe_unused]] const auto side = [&] {
+            if constexpr (S::biases || S::masks) return SideRows<S::biases ? 2 : 1, S::keys>(S::biases ? f.bias : f.mask, p, w.batch, w.head, top_row + warp * 16, lane);
+            else return 0;
+        }();
+        [[maybe_unused]] auto ask = [&](int tile) { // for what a tile reads, in time
+            if constexpr (S::biases || S::masks) side.copy(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, top_row + warp * 16, tile * S::keys, lane);
         };
-        auto hide = [&](int n) {
-            if constexpr (!S::lists) mask(w.tile(n));
+        [[maybe_unused]] uint32_t gone[2]; // by dropout, of the lane's rows
+        [[maybe_unused]] uint32_t visible[2]; // by a mask of pairs
+        [[maybe_unused]] bool banded_tile = true; // the band hides some of the tile, too
+        // What a tile's keys are to the features, as far as it needs no scores; and the next tile's is asked for.
+        auto prepare = [&](int n, int tile, auto next) {
+            if constexpr (S::masks) {
+                copy_wait<0>(), __syncwarp();
+                staged_rows<S::keys>(visible, sh.side(group * 4 + warp), lane);
+                if (n + 1 < count) ask(next());
+                banded_tile = tile * S::keys < top_row + 63 + lo() || (tile + 1) * S::keys > min(top_row + hi() + 1, keys());
+            }
+        };
+        [[maybe_unused]] bool small = false; // scores of the tile are not capped yet
+        auto hide = [&](int tile) {
+            if constexpr (S::masks)
+                if (!banded_tile) return;
+            if constexpr (!S::lists) mask(tile);
             else if (now & 1) mask(now / 2);
         };
-        auto adjust = [&](int n) {
-            const int tile = w.tile(n);
-            if constexpr (S::biases || S::masks) {
+        auto adjust = [&](int n, int tile, auto next) {
+            if constexpr (S::masks) {
+                hide_staged<S::keys>(s, visible);
+            } else if constexpr (S::biases) {
                 copy_wait<0>(), __syncwarp();
-                if constexpr (S::biases) add_staged<T, S::keys>(s, p.scale, sh.side(group * 4 + warp), lane);
-                else hide_staged<S::keys>(s, sh.side(group * 4 + warp), lane);
-                if (n + 1 < count) ask(w.tile(n + 1));
+                add_staged<T, S::keys>(s, p.scale, sh.side(group * 4 + warp), lane);
+                if (n + 1 < count) ask(next());
             } else if constexpr (S::caps) {
-                capped.apply(s);
+                small = capped.apply(s);
             } else if constexpr (S::shapes || S::tilts) {
                 const Flat<S::keys / 2> all{s};
                 const int key = tile * S::keys + lane % 4 * 2;
@@ -391,15 +320,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 if (S::reads && f.mask.data) Scores<T>(p, f, seq, w.batch, w.head).template hide<false>(all, row, key);
             }
         };
-        [[maybe_unused]] uint32_t gone[2]; // by dropout, of the lane's rows
-        auto draw = [&](int n) {
-            if constexpr (S::drops) dropped_keys<S::keys>(gone, f, w.batch, w.head, row, w.tile(n) * S::keys, lane);
-        };
-        auto drop = [&](int n) {
+        auto drop = [&](int tile) {
             if constexpr (S::drops) drop_pairs<S::keys>(s, gone);
             if (!S::reads || !f.drop_below) return;
             const Flat<S::keys / 2> all{s};
-            Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, w.tile(n) * S::keys + lane % 4 * 2);
+            Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, tile * S::keys + lane % 4 * 2);
         };
         auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
             top[0] = top[1] = -inf;
@@ -407,6 +332,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if constexpr (S::shapes || S::tilts) top[0] += offset[0], top[1] += offset[1]; // each lane's own
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
             each<2>([&](int r) {
+                if (S::caps && small) top[r] *= capped.factor(top[r]);
                 top[r] = fmaxf(m[r], top[r] * c);
                 const float shift = masked && top[r] == -inf ? 0 : top[r];
                 down[r] = exp2_approx(m[r] - shift);
@@ -414,9 +340,14 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 top[r] = S::shapes || S::tilts ? fmaf(-offset[r], c, shift) : shift;
             });
         };
-        auto exponentials = [&] { // P in place of s, and its sums in l
+        auto exponentials = [&](int tile) { // P in place of s, and its sums in l
+            constexpr int once = S::dim == 64 ? 8 : 4; // counters side by side
             float sum[2] = {};
-            each<S::keys / 2>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
+            auto exponential = [&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], S::caps && small ? capped.factor(s[i]) : c, -top[i % 4 / 2])); };
+            if constexpr (S::drops) // random words by the integer units, under exponentials
+                dropped_keys<S::keys, once>(gone, f, sh.side(group * 4 + warp), w.batch, w.head, row, tile * S::keys, lane, [&](int i) { each<once / 2>([&](int j) { exponential(once / 2 * i + j); }); });
+            else if (S::caps && small) each<S::keys / 2>(exponential);
+            else each<S::keys / 2>(exponential);
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
         };
         auto round_weights = [&] { each<S::keys / 4>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); }); };
@@ -424,19 +355,22 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (leaving >= 0 && thread == 0) store_wait_read(), barrier_arrive(sh.q_empty(leaving));
             leaving = -1;
         };
-        auto step = [&](bool masked, int n) { // the scores of tile n, the values of the one before
+        auto step = [&](bool masked, int n, int tile, auto next) { // the scores of tile n, the values of the one before
             scores();
             values();
-            draw(n);
+            [[maybe_unused]] const int stage = k.stage;
+            pass(S::turn == Turn::issue, stage);
+            prepare(n, tile, next);
             wgmma_wait<1>();
             give(k, sh.k_empty(k.stage));
-            if (changes) adjust(n);
-            if (masked) hide(n);
+            if (changes) adjust(n, tile, next);
+            if (masked) hide(S::features ? tile : w.tile(n));
             maxima(masked || S::reads || S::biases || S::masks);
             wgmma_wait<0>();
+            pass(S::turn == Turn::values, stage);
             give(v, sh.v_empty(v.stage));
-            exponentials();
-            drop(n);
+            exponentials(tile);
+            drop(tile);
             round_weights();
             each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
@@ -451,31 +385,40 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         for (; n < count && tile_of(n) * S::keys >= end; n++) {
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
+            pass(S::turn > Turn::begin, k.stage);
             give(k, sh.k_empty(k.stage));
             barrier_wait(sh.v_full(v.stage), v.parity);
             give(v, sh.v_empty(v.stage));
         }
         n = uniform(n);
         if (n < count) {
-            if constexpr (S::biases || S::masks) ask(w.tile(n));
+            auto tile_at = [&](int n) { if constexpr (S::masks) return first - n; else if constexpr (S::finds) return w.tile(n); else return 0; };
+            auto next = [&] { return tile_at(n + 1); };
+            const int tile = tile_at(n);
+            ask(tile);
+            if (S::turn == Turn::begin && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             scores();
             leave();
-            draw(n);
+            prepare(n, tile, next);
             wgmma_wait<0>();
+            pass(S::turn == Turn::begin, q.stage);
+            pass(S::turn > Turn::begin, k.stage);
             give(k, sh.k_empty(k.stage));
-            if (changes) adjust(n);
-            if (n < edges) hide(n);
+            if (changes) adjust(n, tile, next);
+            if (n < edges) hide(S::features ? tile : w.tile(n));
             maxima(true);
-            exponentials();
-            drop(n);
+            exponentials(tile);
+            drop(tile);
             round_weights();
 #pragma unroll 1
-            for (n++; n < edges; n++) step(true, n);
+            for (n++; n < edges; n++) step(true, n, tile_at(n), next);
 #pragma unroll 1
-            for (; n < count; n++) step(false, n);
+            for (; n < count; n++) step(false, n, open - n, [&] { return open - n - 1; });
             values();
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
+        } else {
+            pass(S::turn == Turn::begin, q.stage);
         }
         leave(); // at the latest
         each<2>([&](int r) {
@@ -496,23 +439,27 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         int q_batch = w.batch, q_row = 0, real = 0; // where the tensors have row 0; how many rows are no padding
         if constexpr (S::features) {
             q_batch = sh.place(w).q_batch, q_row = sh.place(w).q0, real = sh.place(w).rows;
-            const uint16_t *earlier = (const uint16_t *)p.o.data + q_batch * p.o.batch + w.head * p.o.head + q_row * p.o.row;
+            float own[2], before[2]; // what O, and O of earlier keys, are multiplied by
             each<2>([&](int r) {
                 const int i = row + 8 * r;
                 const float carried = f.carry && i < real ? f.carried_lse[((int64_t)w.batch * p.heads + w.head) * p.q_len + i] : -inf;
-                const Ending y = i < real ? ending(f, m[r], l[r], w.head, carried) : Ending{0, 0, -inf};
-                m[r] = y.lse, down[r] = 1;
-                each<S::v_dim / 4>([&](int x) {
-                    float &z = o[x / 2 * 4 + r * 2 + x % 2];
-                    z = y.scale == 0 ? 0 : z * y.scale;
-                });
-                if (y.earlier == 0) return;
-                each<S::v_dim / 4>([&](int x) {
-                    const int column = x / 2 * 8 + lane % 4 * 2 + x % 2;
-                    float &z = o[x / 2 * 4 + r * 2 + x % 2];
-                    if (column < p.v_dim) z = fmaf(y.earlier, widen<T>(earlier[i * p.o.row + column]), z);
-                });
+                end_row(m[r], l[r], own[r], before[r], f.keep, sh.place(w).sink, carried, i < real);
+                down[r] = own[r];
             });
+            if (__any_sync(~0u, own[0] == 0 || own[1] == 0)) each<S::v_dim / 2>([&](int i) { o[i] = own[i % 4 / 2] == 0 ? 0 : o[i]; });
+            if (f.carry) {
+                const uint16_t *earlier = (const uint16_t *)p.o.data + q_batch * p.o.batch + w.head * p.o.head + q_row * p.o.row + lane % 4 * 2;
+                each<2>([&](int r) {
+                    const uint16_t *from = earlier + (row + 8 * r) * p.o.row;
+                    const int columns = before[r] == 0 ? 0 : p.v_dim - lane % 4 * 2; // rows begin at 16 aligned bytes
+                    down[r] = 1;
+                    each<S::v_dim / 8>([&](int x) {
+                        const uint32_t both = 8 * x + 1 < columns ? *(const uint32_t *)(from + 8 * x) : 8 * x < columns ? from[8 * x] : 0;
+                        float *z = o + 4 * x + 2 * r;
+                        z[0] = fmaf(before[r], widen<T>(both & 0xffff), z[0] * own[r]), z[1] = fmaf(before[r], widen<T>(both >> 16), z[1] * own[r]);
+                    });
+                });
+            }
         }
 
         // O leaves through the warpgroup's own rows of Q, which nobody else reads.
@@ -563,7 +510,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         }
         leaving = q.stage;
         each<2>([&](int r) {
-            if (p.lse.data && lane % 4 == 0 && row + 8 * r < rows_end) lse[(row + 8 * r) * p.lse.row] = S::features ? m[r] : (m[r] + log2f(l[r])) * 0.69314718f;
+            if (p.lse.data && lane % 4 == 0 && row + 8 * r < rows_end) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
         });
         if (S::q_stages == 1) leave();
         q.next(), place.next();
@@ -576,11 +523,13 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
     sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
-    const bool looks = S::features || banded(a.p); // there are cut tiles
+    const bool looks = cuts<S>(a.p, f);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < S::q_stages; i++) barrier_init(sh.q_full(i), 1), barrier_init(sh.q_empty(i), S::groups + (looks ? 3 : 0));
+        for (int i = 0; i < S::q_stages; i++) barrier_init(sh.q_full(i), 1), barrier_init(sh.q_empty(i), S::groups + (looks ? 3 : S::finds ? 1 : 0));
         for (int i = 0; i < S::stages; i++) barrier_init(sh.k_full(i), 1), barrier_init(sh.v_full(i), 1), barrier_init(sh.v_raw(i), 1);
         for (int i = 0; i < S::stages; i++) barrier_init(sh.k_empty(i), 4 * S::groups), barrier_init(sh.v_empty(i), 4 * S::groups + (S::lists ? 3 : 0));
+        if constexpr (S::finds) barrier_init(sh.found(), 1);
+        for (int i = 0; i < S::turns * (S::groups - 1); i++) barrier_init(sh.turn(0, i), 1);
         barrier_fence();
     }
     __syncthreads(); // the barriers exist
@@ -588,7 +537,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     if (group == 0) {
         registers_shrink<S::fetch_registers>();
         if (threadIdx.x < (S::features ? 32 : 1)) fetch<S>(a, f, sh);
-        if (threadIdx.x >= 32 && looks) look<S>(a, sh);
+        if (threadIdx.x >= 32 && (looks || S::finds && threadIdx.x < 64)) look<S>(a, f, sh);
     } else {
         registers_grow<S::compute_registers>();
         compute<S>(a, f, sh, group - 1);
@@ -619,7 +568,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     FEATURES(_softcap, softcap, type, T, 3, true, 80) FEATURES(_alibi, alibi, type, T, 3, true, 80)  \
     FEATURES(_bias, bias, type, T, 3, false, 64) FEATURES(_mask, mask, type, T, 3, false, 64)        \
     FEATURES(_keys, keys, type, T, 3, true, 64)                                                    \
-    FEATURES(_dropout, dropout, type, T, 2, false, 64) FEATURES(, any, type, T, 2, false, 64)        \
+    FEATURES(_dropout, dropout, type, T, 3, false, 64) FEATURES(, any, type, T, 2, false, 64)        \
     MLA(fwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, layout, type, T)
 INSTANCES(bf16, BF16)
 INSTANCES(f16, F16)

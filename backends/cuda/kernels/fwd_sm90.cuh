@@ -7,7 +7,27 @@
 // begins and ends with; softcap and ALiBi too; one of the others and those of layout, keys being a mask that is the same for all rows; all.
 enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, dropout, any };
 
-struct alignas(16) Place { int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end; }; // what a sequence is, beside a tile of its rows
+// Warpgroups in step all wait for products, then none does. So each may issue its own only when the one before has got
+// the first scores of a tile of rows (begin), or has issued those of the same tile of keys (issue), or has got their values (values).
+enum class Turn { none, begin, issue, values };
+constexpr Turn turn_of(Kind kind, int dim) {
+    const bool wide = dim == 128;
+    if (dim > 128) return Turn::none;
+    switch (kind) {
+    case Kind::layout: return wide ? Turn::begin : Turn::values;
+    case Kind::alibi: return Turn::issue;
+    case Kind::softcap: return wide ? Turn::none : Turn::begin;
+    case Kind::bias: return Turn::values;
+    case Kind::mask: return wide ? Turn::issue : Turn::none;
+    case Kind::dropout: return wide ? Turn::issue : Turn::begin;
+    default: return Turn::none;
+    }
+}
+
+struct alignas(16) Place { // what a sequence is, beside a tile of its rows
+    int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end;
+    float slope, sink; // of the head, the sink in units of log2
+};
 
 // A tile of query rows, in shared memory, and the tiles of keys that hold what some
 // row of it sees, in the order in which they are taken: first those that not every
@@ -45,6 +65,7 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     using T = Type;
     static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
     static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, lists = kind_ == Kind::keys, drops = kind_ == Kind::dropout; // that alone
+    static constexpr bool finds = features && !lists; // a lane of its own finds tiles
     static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K, of V and O; of a tile
     static constexpr int groups = groups_;     // warpgroups that compute
     static constexpr int q_stages = q_stages_; // of Q
@@ -56,9 +77,12 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
     static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), slots_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
+    static constexpr Turn turn = turn_of(kind_, dim);
+    static constexpr int turns = turn == Turn::none ? 0 : turn == Turn::begin ? q_stages : stages;
+    static constexpr int barriers = 2 * q_stages + 5 * stages + (finds ? 1 : 0) + turns * (groups - 1);
     static constexpr int known_at = slots_at + (lists ? stages * sizeof(Slot) : 0), barriers_at = known_at + (lists ? 2 * sizeof(Known) : 0);
-    static constexpr int side_at = (barriers_at + 8 * (2 * q_stages + 5 * stages) + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : 0; // of a warp: a tile of a bias or a mask
-    static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * (2 * q_stages + 5 * stages)); // 1024 to align
+    static constexpr int side_at = (barriers_at + 8 * barriers + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : drops ? 4 * keys : 0; // of a warp: a tile of a bias or a mask, what keys bring to random words
+    static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * barriers); // 1024 to align
     static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
     static constexpr int compute_registers = reads || split ? 224 : groups == 2 ? 232 : 160;
 };
@@ -83,6 +107,8 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_raw(int i) const { return k_full(4 * S::stages + i); }
+    __device__ __forceinline__ uint32_t found() const { return v_raw(S::stages); } // the next tile of rows
+    __device__ __forceinline__ uint32_t turn(int i, int group) const { return v_raw(S::stages + S::finds + i * (S::groups - 1) + group); } // of the next warpgroup, for that of a stage
 };
 
 __device__ __forceinline__ bool has(const volatile uint32_t *list, int tile) { return list[tile / 32] >> tile % 32 & 1; }
@@ -123,6 +149,80 @@ __device__ __forceinline__ int before(const volatile Known &known, int tile) {
     return 32 * word + 31 - __clz(bits);
 }
 
+// Whether there are tiles of V that are cut.
+template <class S> __device__ __forceinline__ bool cuts(const Params &p, const Features &f) {
+    return banded(p) || S::features && (S::reads || S::masks || S::lists || f.q_lens || f.kv_starts || f.kv_lens || f.page);
+}
+
+// Finds tiles of query rows, with what their rows see. Under a mask, the heads whose K and V fit into the
+// L2 cache together go row tile by row tile, the longest first.
+template <class S> struct Finder {
+    const MapParams &a;
+    const Features &f;
+    const Shared<S> sh;
+    const int group, all;
+    const bool rising;
+    const int together;
+    __device__ __forceinline__ Finder(const MapParams &a, const Features &f, Shared<S> sh) : a(a), f(f), sh(sh),
+        group(a.p.heads / a.p.kv_heads), all(a.p.batch * a.p.heads), rising(a.p.hi < a.p.kv_len - 1),
+        together(banded(a.p) ? max(1, min(all, (int)(16777216.f / ((float)a.p.kv_len * (a.p.dim + a.p.v_dim))))) : 1) {}
+
+    // The tile-th of them, or with features the next that is there.
+    __device__ __forceinline__ void operator()(int &tile, volatile Work &w) const {
+        const Params &p = a.p;
+        w.row0 = -1, w.count = 0;
+    again:
+        const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
+        if (rows_of >= (a.tall + a.low) * all) return;
+        int head, row0, end, first = 0, size = 1;
+        const int place = rows_of - a.tall * all;
+        if (place < 0) {
+            first = rows_of / (together * a.tall) * together, size = min(together, all - first);
+            const int nth = (rows_of - first * a.tall) / size;
+            head = rows_of - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
+        } else {
+            head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
+        }
+        const int b = head / p.heads;
+        const Extent<S::features> e(p, f, b);
+        if (S::features && row0 >= e.row_end()) { // of a shorter sequence: nobody takes those like it that come next
+            const int next = place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
+                : first / p.heads < (first + size - 1) / p.heads ? rows_of + min((b + 1) * p.heads, first + size) - head
+                : first * a.tall + (a.tall - (rising ? (e.row_end() + S::rows - 1) / S::rows : 0)) * size;
+            if (p.turn) atomicMax(p.turn, next - (int)gridDim.x), tile = atomicAdd(p.turn, 1) + gridDim.x;
+            else tile += max(1, (next - tile + (int)gridDim.x - 1) / (int)gridDim.x) * gridDim.x;
+            goto again;
+        }
+        end = min(end, e.row_end());
+        const int last_row = (S::features ? min(end, e.rows()) : end) - 1;
+        w.row0 = row0, w.end = end, w.head = head % p.heads, w.kv_head = head % p.heads / group, w.batch = head / p.heads, w.odd = 0;
+        const int lo = min(max(e.lo(), -e.rows()), e.keys()), hi = max(min(e.hi(), e.keys()), -e.rows());
+        const int last_key = min(e.keys() - 1, last_row + hi);
+        int from = max(0, row0 + lo) / S::keys;
+        int to = last_key < max(0, row0 + lo) || S::features && last_row < row0 ? from - 1 : last_key / S::keys;
+        int full_to = max(from - 1, max(0, min(e.keys(), row0 + hi + 1)) / S::keys - 1);
+        int open_from = (max(0, last_row + lo) + S::keys - 1) / S::keys;
+        if constexpr (S::split) {
+            const int part = tile - rows_of * p.splits, each_part = (to - from + 1) / p.splits, more = (to - from + 1) % p.splits;
+            from += each_part * part + min(part, more), to = from + each_part - (part < more ? 0 : 1);
+            full_to = max(from - 1, min(full_to, to)), w.part = part;
+        }
+        [[maybe_unused]] const int band_to = full_to;
+        if constexpr (S::features) {
+            if (S::masks || S::lists || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
+            if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
+            volatile Place &at = sh.place(w);
+            at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
+            if (S::tilts || S::shapes && f.slopes.data) at.slope = ((const float *)f.slopes.data)[b * f.slopes.batch + head % p.heads * f.slopes.head];
+            at.sink = sink_of(f, head % p.heads);
+            at.q_batch = e.q_batch(), at.q0 = e.q0(), at.kv_batch = e.kv_batch(), at.key0 = e.s.key0, at.diagonal = e.s.diagonal;
+        }
+        w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
+        w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= e.keys() && !(S::features && (e.keys() != p.kv_len || f.kv_starts || f.page)) ? to : S::lists ? band_to : full_to;
+        w.first = w.tile(0);
+    }
+};
+
 // Leaves of the work's tiles those that are seen.
 __device__ __forceinline__ void select(volatile Work &w, const volatile Known &known, int side) {
     const int lane = threadIdx.x % 32;
@@ -149,6 +249,76 @@ template <int keys> __device__ __forceinline__ uint4 shown_keys(const volatile K
     each<4>([&](int j) { bits[j] = __ballot_sync(~0u, x >> 8 * j & 0xff); });
     auto word = [&](int t) { return (bits[t % 2 * 2] >> t / 2 & 0x55555555) | (bits[t % 2 * 2 + 1] >> t / 2 & 0x55555555) << 1; };
     return {word(0), word(1), word(2), word(3)};
+}
+
+// The three warps that look through the tiles of V that the band cuts. With features a lane of them finds the
+// tiles of rows, each when the one before has come: that takes as long as several tiles of keys.
+template <class S> __device__ __forceinline__ void look(const MapParams &a, const Features &f, Shared<S> sh) {
+    using T = typename S::T;
+    const int thread = threadIdx.x - 32;
+    Ring<S::q_stages> q(0);
+    Ring<S::q_stages + 1> place(0);
+    Ring<S::stages> v(0);
+    uint32_t raw = 0; // bit i: the parity of v_raw(i)
+    [[maybe_unused]] int tile = blockIdx.x;
+    [[maybe_unused]] auto find = [&](int nth) {
+        if (thread == 0) Finder<S>(a, f, sh)(tile, sh.work(nth)), barrier_arrive(sh.found());
+        __syncwarp();
+    };
+    if constexpr (S::finds) find(0);
+    while (true) {
+        barrier_wait(sh.q_full(q.stage), q.parity);
+        volatile Work &w = sh.work(place.stage);
+        if (w.row0 < 0) break;
+        if constexpr (S::finds) { // the next one replaces what nobody reads any more: else its Q could not have come
+            if (thread == 0) tile = a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + gridDim.x;
+            find(place.stage == S::q_stages ? 0 : place.stage + 1);
+        }
+#pragma unroll 1
+        for (int n = 0; n < (S::finds ? w.edges : w.count); n++, v.next()) { // no other is cut
+            if (!S::lists && !w.cut(n)) continue;
+            barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
+            raw ^= 1 << v.stage;
+            if constexpr (S::lists) {
+                const bool cut = sh.slot(v.stage).cut;
+                __syncwarp(); // all lanes have read
+                if (thread % 32 == 0) barrier_arrive(sh.v_empty(v.stage));
+                if (!cut) continue;
+            }
+            uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
+#pragma unroll 6
+            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without jumps: the products of values wait
+                const uint4 x = tile[i];
+                odd = {zero_times<T>(x.x, odd.x), zero_times<T>(x.y, odd.y), zero_times<T>(x.z, odd.z), zero_times<T>(x.w, odd.w)};
+            }
+            if (odd.x | odd.y | odd.z | odd.w) {
+                w.odd = 1;
+                for (int i = thread; i < S::v_bytes / 16; i += 96) {
+                    const uint4 x = tile[i];
+                    tile[i] = {clear_nonfinite<T>(x.x), clear_nonfinite<T>(x.y), clear_nonfinite<T>(x.z), clear_nonfinite<T>(x.w)};
+                }
+            }
+            async_fence();        // the products see the zeros
+            named_barrier(1, 96); // all threads are done
+            if (thread == 0) barrier_arrive(sh.v_full(v.stage));
+        }
+        if constexpr (S::finds) v.stage = (v.stage + w.count - w.edges) % S::stages;
+        __syncwarp(); // all lanes have read the work
+        if (thread % 32 == 0) barrier_arrive(sh.q_empty(q.stage));
+        q.next(), place.next();
+    }
+}
+
+// Ends a row: m and l become those of all that takes weight, of which LSE is made when O has left, own what its O and
+// before what O of earlier keys is multiplied by. sink and m are in units of log2.
+__device__ __forceinline__ void end_row(float &m, float &l, float &own, float &before, float keep, float sink, float carried, bool real) {
+    const float earlier = carried * kLog2E, top = fmaxf(l == 0 ? -infinity : m, fmaxf(sink, earlier));
+    own = before = 0;
+    if (!real || top == -infinity && l == 0) return void((m = -infinity, l = 0));
+    const float mine = l == 0 ? 0 : exp2_approx(m - top), weight = exp2_approx(earlier - top);
+    l = l * mine + weight + exp2_approx(sink - top), m = top;
+    const float by = __fdividef(1, l);
+    own = mine * by * keep, before = weight * by;
 }
 
 // O, the maximum and the sum of the thread's rows over a part of the keys, for decode_sm80_merge.

@@ -394,10 +394,14 @@ __device__ __forceinline__ float left_of(float weight) { return __int_as_float(m
 // earlier is 0.
 struct Ending { float scale, earlier, lse; };
 
+// The sink of a head, in units of log2.
+__device__ __forceinline__ float sink_of(const Features &f, int h) {
+    return f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] * kLog2E : __int_as_float(0xff800000);
+}
+
 __device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {
     const float none = __int_as_float(0xff800000);
-    const float sink = f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] * kLog2E : none;
-    const float before = carried * kLog2E, top = fmaxf(l == 0 ? none : m, fmaxf(sink, before));
+    const float sink = sink_of(f, h), before = carried * kLog2E, top = fmaxf(l == 0 ? none : m, fmaxf(sink, before));
     if (top == none && l == 0) return {0, 0, none};
     const float mine = l == 0 ? 0 : exp2_approx(m - top), earlier = exp2_approx(before - top);
     const float sum = l * mine + earlier + exp2_approx(sink - top), by = 1 / sum;

@@ -31,40 +31,62 @@ struct Cap {
         near = usual ? fminf(0.25f / in, 1e18f) : -1, mid = usual ? fminf(0.6f / in, 1e18f) : -1;
         a = in * out, b = -0.33324607f * a * in * in, c = 0.12877114f * a * in * in * in * in;
     }
-    template <int n> __device__ __forceinline__ void apply(float (&s)[n]) const {
+    // Caps scores, but leaves those of a warp that are all small as they are: as tanh rises, the largest stays the
+    // largest, and the polynomial joins the exponent's product.
+    template <int n> __device__ __forceinline__ bool apply(float (&s)[n]) const {
         float most[4] = {};
         each<n>([&](int i) { most[i % 4] = fmaxf(most[i % 4], fabsf(s[i])); });
         const float all = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
-        if (__all_sync(~0u, all < near)) { // a NaN stays one either way
-            each<n>([&](int i) {
-                const float y = s[i] * s[i];
-                s[i] *= fmaf(fmaf(c, y, b), y, a);
-            });
-        } else if (__all_sync(~0u, all < mid)) {
+        if (__all_sync(~0u, all < near)) return true; // a NaN stays one either way
+        if (__all_sync(~0u, all < mid)) {
             each<n>([&](int i) { s[i] = small_tanh(s[i] * in) * out; });
         } else {
             float slope;
             each<n>([&](int i) { s[i] = tanh_of(s[i] * in, slope) * out; });
         }
+        return false;
+    }
+    // What a small score is to be multiplied by. One that is hidden stays -inf.
+    __device__ __forceinline__ float factor(float s) const {
+        const float y = s * s;
+        return fmaf(fmaf(c, y, b), y, a);
     }
 };
 
-// Forward: starts to copy what 16 rows from `row` on have from their byte `from` on, as chunks that load_matrix
-// finds in different banks, when the warp has read those before.
-template <int pitch> __device__ __forceinline__ void copy_rows_of(uint32_t to, const char *data, int64_t step, int row, int rows, int from, int end, int lane) {
-    constexpr int chunks = pitch / 16;
-    const int c = lane % chunks, bytes = max(0, min(16, end - from - 16 * c));
-    __syncwarp(); // all lanes have read
-    each<chunks / 2>([&](int i) {
-        const int r = i * (32 / chunks) + lane / chunks;
-        copy_async16(to + r * pitch + ((c ^ swizzle<pitch>(r)) << 4), bytes ? data + min(row + r, rows - 1) * step + from + 16 * c : data, bytes);
-    });
-    copy_commit();
-}
-
-template <int size, int keys> __device__ __forceinline__ void copy_tile(uint32_t to, const View &x, const Params &p, int b, int h, int row, int key, int lane) {
-    copy_rows_of<size * keys>(to, (const char *)x.data + (b * x.batch + h * x.head) * size, x.row * size, row, p.q_len, key * size, p.kv_len * size, lane);
-}
+// Forward: the rows of a bias or a mask that a warp copies to shared memory, 16 from `row` on, a tile of keys at a time,
+// as chunks of 16 bytes that load_matrix finds in different banks.
+template <int size, int keys> struct SideRows {
+    static constexpr int pitch = size * keys, chunks = pitch / 16, at_once = 32 / chunks; // rows
+    const char *own; // the lane's chunk of its first row, of key 0
+    int64_t step;    // from one row to the next
+    bool whole;      // the tensor has all of the rows
+    __device__ __forceinline__ SideRows(const View &x, const Params &p, int b, int h, int row, int lane) {
+        whole = row + 16 <= p.q_len;
+        own = (const char *)x.data + (b * x.batch + h * x.head) * size + lane % chunks * 16;
+        if (whole) own += (row + lane / chunks) * x.row * size;
+        step = x.row * size;
+    }
+    // Starts a copy, when the warp has read the one before.
+    __device__ __forceinline__ void copy(uint32_t to, const View &x, const Params &p, int row, int key, int lane) const {
+        const int c = lane % chunks, r0 = lane / chunks;
+        __syncwarp(); // all lanes have read
+        if (whole && key + keys <= p.kv_len) {
+            const char *from = own + key * size;
+            each<16 / at_once>([&](int i) {
+                const int r = i * at_once + r0;
+                copy_async16(to + r * pitch + ((c ^ swizzle<pitch>(r)) << 4), from + i * at_once * step, 16);
+            });
+        } else {
+            const int bytes = max(0, min(16, (p.kv_len - key) * size - 16 * c));
+#pragma unroll 1
+            for (int r = r0; r < 16; r += at_once) {
+                const char *from = whole ? own + (r - r0) * step : own + min(row + r, p.q_len - 1) * step;
+                copy_async16(to + r * pitch + ((c ^ swizzle<pitch>(r)) << 4), bytes ? from + key * size : (const char *)x.data, bytes);
+            }
+        }
+        copy_commit();
+    }
+};
 
 // Scales scores and adds the bias of those rows.
 template <class T, int keys> __device__ __forceinline__ void add_staged(float (&s)[keys / 2], float scale, uint32_t from, int lane) {
@@ -81,8 +103,8 @@ __device__ __forceinline__ void ones(uint32_t (&y)[4]) {
     if ((y[0] | y[1] | y[2] | y[3]) & 0xfefefefe) each<4>([&](int j) { y[j] = __vcmpne4(y[j], 0) & 0x01010101; });
 }
 
-// Makes the scores -inf that the mask of those rows hides.
-template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys / 2], uint32_t from, int lane) {
+// Which scores the mask of those rows shows: of a row, byte b, bit c: of the lane's 16 c + b-th of 16.
+template <int keys> __device__ __forceinline__ void staged_rows(uint32_t (&shown)[2], uint32_t from, int lane) {
     const uint32_t own = from + place<keys>(lane, false);
     uint32_t bits[2] = {}; // of a row: byte b, bit c: key 16 c + 4 t + b
     each<keys / 32>([&](int i) {
@@ -93,13 +115,17 @@ template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys 
     });
     each<2>([&](int r) { // from the lanes that have them
         const int source = lane & 28 | lane % 4 / 2;
-        const uint32_t x = __shfl_sync(~0u, bits[r], source), y = __shfl_sync(~0u, bits[r], source + 2), shown = __byte_perm(x, y, lane & 1 ? 0x7632 : 0x5410);
-        each<keys / 4>([&](int i) {
-            constexpr int blocks = keys / 16;
-            const int b = i / blocks, c = i % blocks;
-            float &x = s[8 * c + b / 2 * 4 + 2 * r + b % 2];
-            x = shown & 1u << (8 * b + c) ? x : -infinity;
-        });
+        const uint32_t x = __shfl_sync(~0u, bits[r], source), y = __shfl_sync(~0u, bits[r], source + 2);
+        shown[r] = __byte_perm(x, y, lane & 1 ? 0x7632 : 0x5410);
+    });
+}
+// Makes the other scores -inf.
+template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys / 2], const uint32_t (&shown)[2]) {
+    each<keys / 2>([&](int i) {
+        constexpr int blocks = keys / 16;
+        const int r = i / (4 * blocks), b = i / blocks % 4, c = i % blocks;
+        float &x = s[8 * c + b / 2 * 4 + 2 * r + b % 2];
+        x = shown[r] & 1u << (8 * b + c) ? x : -infinity;
     });
 }
 
@@ -109,14 +135,62 @@ __device__ __forceinline__ void push_kept(uint32_t (&kept)[4], uint4 w, uint32_t
     each<4>([&](int i) { asm("{.reg .u32 rest; add.cc.u32 rest, %1, %2; addc.u32 %0, %0, %0;}" : "+r"(kept[i]) : "r"(words[i]), "r"(-below)); });
 }
 
+// Philox in parts. Of a counter {key / 4, row, head, batch} the first three rounds make most products of the key or of
+// the row alone: x and y of the third round's words are hi(b) ^ key.y and lo(b), with b = M1 (row.x ^ key.x), z and w
+// row.y ^ key.z and key.w.
+constexpr uint32_t kPhilox0 = 0xD2511F53, kPhilox1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+__device__ __forceinline__ uint32_t high(uint64_t x) { return x >> 32; }
+struct Counter { uint32_t seed[2], batch, head, row, keys; };
+__device__ __forceinline__ Counter counter_of(const Features &f, int b, int h, int i, int j) {
+    return {{f.seed[0], f.seed[1]}, b + f.first_batch, h + f.first_head, i + f.first_row, (j + f.first_key) >> 2};
+}
+__device__ __forceinline__ uint4 key_words(const Counter &c) {
+    const uint64_t y = (uint64_t)kPhilox1 * c.head, a = (uint64_t)kPhilox0 * c.keys;
+    const uint64_t z = (uint64_t)kPhilox1 * (high(a) ^ c.batch ^ c.seed[1]);
+    const uint64_t x = (uint64_t)kPhilox0 * (high(z) ^ (uint32_t)y ^ (c.seed[0] + kWeyl0));
+    return {(uint32_t)a ^ (c.seed[1] + kWeyl1), (uint32_t)z ^ (c.seed[0] + 2 * kWeyl0), high(x) ^ (c.seed[1] + 2 * kWeyl1), (uint32_t)x};
+}
+__device__ __forceinline__ uint64_t row_words(const Counter &c) { return (uint64_t)kPhilox0 * (high((uint64_t)kPhilox1 * c.head) ^ c.row ^ c.seed[0]); }
+
+// The words of so many counters, side by side; between(i) is called after each of eight steps.
+template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)[n], uint64_t row, const uint32_t (&seed)[2], F between) {
+    each<n>([&](int i) {
+        const uint64_t y = (uint64_t)kPhilox1 * (high(row) ^ c[i].x);
+        c[i] = {high(y) ^ c[i].y, (uint32_t)y, (uint32_t)row ^ c[i].z, c[i].w};
+    });
+    between(0);
+    each<7>([&](int r) {
+        const uint32_t k0 = seed[0] + (3 + r) * kWeyl0, k1 = seed[1] + (3 + r) * kWeyl1;
+        each<n>([&](int i) {
+            const uint64_t a = (uint64_t)kPhilox0 * c[i].x, b = (uint64_t)kPhilox1 * c[i].z;
+            c[i] = {high(b) ^ c[i].y ^ k0, (uint32_t)b, high(a) ^ c[i].w ^ k1, (uint32_t)a};
+        });
+        between(1 + r);
+    });
+}
+
 // Forward: which weights dropout drops of the lane's rows `row` and `row`+8 and the tile's keys from `key` on: bit
 // 16 i + j of a row is that of its key 8 j + i. A random counter serves four keys of a row; two lanes give each other what they made.
-template <int keys> __device__ __forceinline__ void dropped_keys(uint32_t (&gone)[2], const Features &f, int b, int h, int row, int key, int lane) {
+// What the keys bring to their counters goes through the warp's part of shared memory. between(i) is called keys / once times.
+template <int keys, int once, class F> __device__ __forceinline__ void dropped_keys(uint32_t (&gone)[2], const Features &f, uint32_t side, int b, int h, int row, int key, int lane, F between) {
     const int t = lane % 4;
     const bool odd = t & 1;
+    __syncwarp(); // all lanes have read
+    if (keys == 128 || lane < keys / 4) {
+        const uint4 x = key_words(counter_of(f, b, h, row, key + 4 * lane));
+        asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(side + 16 * lane), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+    }
+    __syncwarp(); // all have written
+    const Counter mine = counter_of(f, b, h, row + t % 2 * 8, key);
+    const uint64_t own = row_words(mine);
     uint32_t kept[4] = {}; // of the counter's keys
-    each<keys / 8>([&](int i) {
-        push_kept(kept, random_words(f, b, h, row + t % 2 * 8, key + 8 * (keys / 8 - 1 - i) + t / 2 * 4), f.drop_below);
+    each<keys / 8 / once>([&](int i) {
+        uint4 c[once];
+        each<once>([&](int j) {
+            asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(c[j].x), "=r"(c[j].y), "=r"(c[j].z), "=r"(c[j].w) : "r"(side + (2 * (keys / 8 - 1 - i * once - j) + t / 2) * 16));
+        });
+        last_rounds(c, own, mine.seed, [&](int r) { between(8 * i + r); });
+        each<once>([&](int j) { push_kept(kept, c[j], f.drop_below); });
     });
     const uint32_t first = __byte_perm(kept[0], kept[1], 0x5410), last = __byte_perm(kept[2], kept[3], 0x5410);
     const uint32_t got = __shfl_xor_sync(~0u, odd ? first : last, 1);
