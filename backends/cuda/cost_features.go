@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .285, .0102, .0109, .0394, .0102, .0121, .543, .00565},
-	{flashkit.FeatureSoftcap, .327, 1.58, .524, 1.16, .674, .144, .344, .734},
-	{flashkit.FeatureALiBi, .01, .214, .222, .769, .0104, .00965, .025, .88},
-	{flashkit.FeatureBias, .0677, .783, 2.14, 1.4, .892, .79, .215, 2.35},
-	{flashkit.FeatureMask, .213, 1.42, .382, .732, 1.06, .491, .264, .733},
-	{flashkit.FeatureDropout, .174, 1.15, .858, 1.36, 1.03, .134, .448, .0109},
-	{flashkit.FeaturePage, .424, .319, .604, .343, 0, 0, 0, .00933},
-	{flashkit.FeatureCarry, .101, 2.97, .317, .143, 0, 0, 0, .0464},
+	{flashkit.AllFeatures, .245, .0146, .211, .0499, .0106, .0611, .369, .00729},
+	{flashkit.FeatureSoftcap, .276, .752, .593, 1.06, 1.27, .125, .325, .829},
+	{flashkit.FeatureALiBi, .0145, .15, .0854, .478, .0118, .00884, .0558, .998},
+	{flashkit.FeatureBias, .0748, 1.69, .87, 1.05, .276, .878, .305, 3.15},
+	{flashkit.FeatureMask, .236, 1.51, .33, 1.37, 1.07, .487, .461, 1.19},
+	{flashkit.FeatureDropout, .0589, 1.92, .713, 1.3, .683, .305, .398, .0157},
+	{flashkit.FeaturePage, .271, .305, .553, .376, 0, 0, 0, .665},
+	{flashkit.FeatureCarry, .0598, 2.01, .456, .383, 0, 0, 0, .572},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 
@@ -51,8 +51,28 @@ func (s *stem) share(c *flashkit.Call, i int) float64 {
 	}
 }
 
-// alone reports whether the stem has an instance for what a call asks of scores and weights.
-func (s *stem) alone(c *flashkit.Call) bool { return s.featurePart(&c.Problem) != partFeatures }
+// alone reports whether the stem has an instance for what a call asks of scores and weights. Those of fwd_sm90 want biases and
+// masks whose rows begin at multiples of 16 bytes.
+func (s *stem) alone(c *flashkit.Call) bool {
+	switch part, bytes := s.featurePart(&c.Problem), c.KVLen; {
+	case part == partFeatures:
+		return false
+	case part == partBias:
+		bytes *= c.DType.Size()
+		fallthrough
+	case part == partMask:
+		return s.pass == flashkit.PassBackward || bytes%rowAlignment == 0
+	}
+	return true
+}
+
+// oddly returns what odd rows of a bias or mask make of a feature's share.
+func (c *costs) oddly(p *flashkit.Problem, f flashkit.Feature) float64 {
+	if p.KVLen%2 != 0 && f&(flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
+		return 1 + c.odd
+	}
+	return 1
+}
 
 func pick(pass flashkit.Pass, forward, backward float64) float64 {
 	if pass == flashkit.PassBackward {
@@ -77,27 +97,27 @@ func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
 // withFeatures predicts the time of a call with features.
 func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
 	k := s.costsOf(c.DType)
-	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus}, k.first
+	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus * s.wide(&c.Problem)}, k.first
 	if s.hopper && !s.alone(c) {
 		us += k.several
 	}
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			x.step += s.share(c, i)
+			x.step += s.share(c, i) * k.oddly(&c.Problem, featureTimes[i].feature)
 		}
 	}
 	if s.rows > 0 && c.Page > 0 {
 		x.bytes += pageBytes(c.Page)
 	}
 	if c.Ragged {
-		us += launchTime
+		us += k.lists
 	}
 	if c.Carry {
-		us, x.begin = us+launchTime, x.begin+k.carry*float64(c.VDim)*float64(s.ownRows(c))
+		us, x.begin = us+k.carries, x.begin+k.carry*float64(c.VDim)*float64(s.ownRows(c))
 	}
 	if s.pass == flashkit.PassBackward {
 		if c.Score.Sink {
-			us += launchTime
+			us += k.sinks
 		}
 		if c.Score.Bias && !s.hopper { // which writes DBias by itself, but where it is a sum
 			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())

@@ -89,7 +89,7 @@ func (f *fit) print() {
 		}
 		fmt.Printf("var %sCosts = costs{\n\t%s,\n\ttiles: []tile{\n", x.name, strings.Join(list, ", "))
 		for _, t := range x.c.tiles {
-			fmt.Printf("\t\t{%d, %d, %d, %d, %s, %s, %s},\n", t.rows, t.keys, t.warps, t.perSM, digits(t.begin), digits(t.step), digits(t.alone))
+			fmt.Printf("\t\t{%d, %d, %d, %d, %s, %s, %s, %s},\n", t.rows, t.keys, t.warps, t.perSM, digits(t.begin), digits(t.step), digits(t.alone), digits(t.share))
 		}
 		fmt.Printf("\t},\n}\n\n")
 	}

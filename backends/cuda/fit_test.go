@@ -172,8 +172,8 @@ func (f *fit) add(s *stem) {
 		}
 		for i := range c.tiles {
 			tile := &c.tiles[i]
-			for j, x := range [...]*float64{&tile.begin, &tile.step, &tile.alone} {
-				param(fmt.Sprint("tile", i, [...]string{".begin", ".step", ".alone"}[j]), x, .001)
+			for j, x := range [...]*float64{&tile.begin, &tile.step, &tile.alone, &tile.share} {
+				param(fmt.Sprint("tile", i, [...]string{".begin", ".step", ".alone", ".share"}[j]), x, .001)
 			}
 		}
 	}
@@ -196,9 +196,9 @@ type costField struct {
 
 func (c *costs) fields() []costField {
 	return []costField{
-		{"launch", &c.launch}, {"first", &c.first}, {"several", &c.several}, {"extra", &c.extra}, {"bandwidth", &c.bandwidth}, {"exposed", &c.exposed}, {"deep", &c.deep},
-		{"loose", &c.loose}, {"tail", &c.tail}, {"edge", &c.edge}, {"empty", &c.empty}, {"plus", &c.plus}, {"carry", &c.carry},
-		{"few", &c.few}, {"row", &c.row}, {"half", &c.half}, {"width", &c.width}, {"flat", &c.flat}, {"hop", &c.hop}, {"later", &c.later}, {"blind", &c.blind},
+		{"launch", &c.launch}, {"first", &c.first}, {"lists", &c.lists}, {"carries", &c.carries}, {"sinks", &c.sinks}, {"several", &c.several}, {"extra", &c.extra}, {"cluster", &c.cluster}, {"part", &c.part}, {"bandwidth", &c.bandwidth}, {"exposed", &c.exposed}, {"deep", &c.deep},
+		{"loose", &c.loose}, {"unused", &c.unused}, {"tail", &c.tail}, {"edge", &c.edge}, {"empty", &c.empty}, {"plus", &c.plus}, {"carry", &c.carry},
+		{"few", &c.few}, {"row", &c.row}, {"half", &c.half}, {"width", &c.width}, {"odd", &c.odd}, {"hop", &c.hop}, {"column", &c.column}, {"narrow", &c.narrow}, {"later", &c.later}, {"blind", &c.blind},
 	}
 }
 
@@ -220,11 +220,16 @@ func (s *stem) featureTimes(i int) []*float64 {
 	return []*float64{&x.back80}
 }
 
-// What a wrong choice weighs beside a wrong prediction, and how near predictions count as even.
+// What a wrong choice weighs beside a wrong prediction, how near predictions count as even, and
+// from where on the latter weighs as its distance, not as its square.
 const (
-	fitRegret = 6
+	fitRegret = 10
 	fitEven   = .04
+	fitFar    = .15
 )
+
+// weight is less for a kernel far from the fastest of a problem.
+func (l *fitLine) weight() float64 { return min(1, math.Pow(1.5/l.near, 3)) }
 
 // loss is what the fit makes least.
 func (f *fit) loss() (sum float64) {
@@ -236,11 +241,11 @@ func (f *fit) loss() (sum float64) {
 		chance, regret := 0., 0.
 		for _, i := range lines {
 			l := &f.lines[i]
-			off, weight := math.Abs(math.Log(l.ms)-l.guess), min(1, math.Pow(1.5/l.near, 3))
-			if off > .15 {
-				off = math.Sqrt(.15 * (2*off - .15))
+			off := math.Abs(math.Log(l.ms) - l.guess)
+			if off > fitFar {
+				off = math.Sqrt(fitFar * (2*off - fitFar))
 			}
-			sum += weight * off * off
+			sum += l.weight() * off * off
 			w := math.Exp((least - l.guess) / fitEven)
 			chance, regret = chance+w, regret+w*math.Log(l.near)
 		}
@@ -258,13 +263,13 @@ func (f *fit) loss() (sum float64) {
 func (f *fit) descend() {
 	least := f.loss()
 	for step := .3; step > .01; step /= 2 {
-		for range 4 {
+		for range 40 {
 			before := least
 			for i := range f.params {
 				least = f.move(&f.params[i], step, least)
 			}
 			fmt.Printf("step %.3f: loss %.5f\n", step, least)
-			if least > before*.999 {
+			if least > before*.9998 {
 				break
 			}
 		}
