@@ -95,7 +95,7 @@ func TestCostGrows(t *testing.T) {
 				continue
 			}
 			cost, least := s.deviceCost(&b.dev, p, false), 90 // percent: waves are whole, and heads overlap
-			switch { // more keys may be cut where fewer are not
+			switch {                                          // more keys may be cut where fewer are not
 			case s.rows > 0:
 				least = 50
 			case s == &stems[fwdSM90]:

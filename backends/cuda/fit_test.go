@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -46,29 +47,44 @@ type fitParam struct {
 	penalty float64
 }
 
-// TestFitCosts fits the costs to measurements and prints the tables of costs.go and
+// TestFitCosts fits the costs to measurements and writes the tables of costs.go and
 // cost_features.go. FLASHKIT_FIT names the files with the lines of BenchmarkChoice, and
-// FLASHKIT_FIT_CHECK others, by which the result is judged; FLASHKIT_FIT_STEMS keeps the other
-// stems as they are, "-" all of them.
+// FLASHKIT_FIT_CHECK others, by which the result is judged. FLASHKIT_FIT_STEMS keeps the other
+// stems as they are; "-" keeps all of them, and the files.
 //
-//	FLASHKIT_FIT='choice.1.log choice.2.log' go test ./backends/cuda -run TestFitCosts -v
+//	FLASHKIT_FIT="$PWD/choice.*.log" go test ./backends/cuda -run 'TestFitCosts$' -v
 func TestFitCosts(t *testing.T) {
 	files := os.Getenv("FLASHKIT_FIT")
 	if files == "" {
 		t.Skip("FLASHKIT_FIT names no measurements")
 	}
-	f, check := readFit(t, strings.Fields(files)), readFit(t, strings.Fields(os.Getenv("FLASHKIT_FIT_CHECK")))
+	f, check := readFit(t, named(t, files)), readFit(t, named(t, os.Getenv("FLASHKIT_FIT_CHECK")))
+	only := os.Getenv("FLASHKIT_FIT_STEMS")
 	for i := range stems {
-		if only := os.Getenv("FLASHKIT_FIT_STEMS"); only == "" || slices.Contains(strings.Fields(only), stems[i].name) {
+		if only == "" || slices.Contains(strings.Fields(only), stems[i].name) {
 			f.add(&stems[i])
 		}
 	}
 	f.report("before", 0)
 	check.report("check before", 0)
+	if only == "-" {
+		return
+	}
 	f.descend()
 	f.report("after", 24)
 	check.report("check after", 24)
-	f.print()
+	f.write(t)
+}
+
+// named returns the files that patterns name.
+func named(t *testing.T, patterns string) (files []string) {
+	for _, pattern := range strings.Fields(patterns) {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, found, pattern)
+		files = append(files, found...)
+	}
+	return files
 }
 
 var fitDevice = regexp.MustCompile(`^\{Ordinal:.* Major:(\d+) Minor:\d+ SMs:(\d+) .* ClockMHz:(\d+) Bandwidth:(\d+) `)
@@ -89,7 +105,7 @@ func readFit(t *testing.T, files []string) *fit {
 				dev = &Device{Major: number(1), SMs: number(2), ClockMHz: number(3), Bandwidth: number(4)}
 			}
 			var x choiceTiming
-			if !strings.HasPrefix(s.Text(), `{"problem"`) || json.Unmarshal(s.Bytes(), &x) != nil {
+			if !strings.HasPrefix(s.Text(), `{"problem"`) || json.Unmarshal(s.Bytes(), &x) != nil || x.Memory != "device" {
 				continue
 			}
 			p, err := flashkit.ParseProblem(x.Problem)
