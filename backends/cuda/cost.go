@@ -40,6 +40,7 @@ type costs struct {
 	empty     float64 // cycles of a block that sees nothing
 
 	few    float64 // forward: fraction of a step when a part of the warps alone has rows
+	lone   float64 // fwd_sm90: or one of three warpgroups
 	row    float64 // decode_sm80: cycles of a block for each of its query rows,
 	half   float64 // and, if not 0, fraction of a step when warps have at most half of the rows that they may,
 	width  float64 // fraction of what a step takes for its columns, which those of padding do not

@@ -20,13 +20,13 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .245, .0146, .211, .0499, .0106, .0611, .369, .00729},
-	{flashkit.FeatureSoftcap, .276, .752, .593, 1.06, 1.27, .125, .325, .829},
-	{flashkit.FeatureALiBi, .0145, .15, .0854, .478, .0118, .00884, .0558, .998},
-	{flashkit.FeatureBias, .0748, 1.69, .87, 1.05, .276, .878, .305, 3.15},
-	{flashkit.FeatureMask, .236, 1.51, .33, 1.37, 1.07, .487, .461, 1.19},
-	{flashkit.FeatureDropout, .0589, 1.92, .713, 1.3, .683, .305, .398, .0157},
-	{flashkit.FeaturePage, .271, .305, .553, .376, 0, 0, 0, .665},
+	{flashkit.AllFeatures, .245, .0179, .193, .0374, .011, .0722, .369, .00813},
+	{flashkit.FeatureSoftcap, .276, .793, .681, 1.1, 1.27, .118, .319, 1.03},
+	{flashkit.FeatureALiBi, .0209, .0946, .149, .491, .013, .00886, .0573, 1.23},
+	{flashkit.FeatureBias, .0721, 2.01, .871, 1.09, .257, .894, .289, 3.79},
+	{flashkit.FeatureMask, .245, 1.91, .336, 1.38, 1.07, .408, .436, 1.41},
+	{flashkit.FeatureDropout, .0557, 2.26, .888, 1.35, .683, .299, .377, .0163},
+	{flashkit.FeaturePage, .266, .448, .635, .376, 0, 0, 0, .79},
 	{flashkit.FeatureCarry, .0598, 2.01, .456, .383, 0, 0, 0, .572},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }

@@ -123,10 +123,14 @@ const splitGroups = 2
 
 // shareOf returns what part of a whole step's time one takes in which so many warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
-	if used == 1 && groups > 1 {
-		return max(c.few, groupShare(1, groups))
+	switch share := groupShare(used, groups); {
+	case used == 1 && groups == 2:
+		return max(c.few, share)
+	case used == 1 && groups > 2:
+		return max(c.lone, share)
+	default:
+		return share
 	}
-	return groupShare(used, groups)
 }
 
 // mostTiles returns the most tiles of keys that the first, the middle, or the last tile of query

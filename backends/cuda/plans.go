@@ -4,7 +4,7 @@ package cuda
 // which order it sums, so they stay when costs are fitted anew.
 
 var fwdSM90Plans = costs{
-	tail: .0453, edge: .0143, empty: 1150, few: .713,
+	tail: .0453, edge: .0143, empty: 1150, few: .713, lone: .713,
 	tiles: []tile{
 		{192, 128, 16, 1, 3750, 2010, 449, 1},
 		{128, 128, 12, 1, 3590, 2710, 684, 1},

@@ -10,6 +10,7 @@ import (
 type load struct {
 	blocks, empty float64 // those that see something, and those that do not
 	steps, most   float64 // of a block that does: the mean and the most
+	spared        float64 // blocks that the last one of a head leaves of itself, as it has fewer rows
 	looked        int     // how many such blocks were looked at
 	each          [mostLooked]float64
 }
@@ -63,7 +64,7 @@ func (l *load) spare(c *costs, t *tile, rows int) {
 		t.step, t.alone = t.step*c.few, t.alone*c.few
 		return
 	}
-	l.blocks -= 1 - c.few
+	l.spared = 1 - c.few
 }
 
 // cycles returns how long the multiprocessors take for the blocks of all heads: whole
@@ -78,13 +79,16 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 		rest = t.begin + l.steps*max(t.step*each/perSM, t.alone)
 	}
 	idle := l.empty * float64(heads) / slots * c.empty
+	share := 1 - l.spared/max(1, l.blocks)
 	switch {
+	case l.most == l.steps && whole == 0:
+		return idle + rest
 	case l.most == l.steps:
-		return idle + whole*full + rest
+		return idle + max(full, (whole*full+rest)*share)
 	case whole == 0: // the longest block runs on alone
 		return idle + rest + (l.most-l.steps)*alone
 	}
-	return idle + max(t.begin+l.most*alone, min(math.Ceil(all/slots), all/slots+c.tail)*full, l.pigeons(t, all/slots))
+	return idle + max(t.begin+l.most*alone, min(math.Ceil(all/slots), all/slots+c.tail)*full*share, l.pigeons(t, all/slots)*share)
 }
 
 // pigeons returns what blocks of different lengths take at least, each of which is at least as long
@@ -138,11 +142,11 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
 	switch { // how much of a tile a head's last one is
 	case p.QLen <= groupRows:
-		t.step *= c.few
+		t.step *= c.shareOf(1, groups)
 	case p.QLen <= t.rows:
 		t.step *= last
 	case l.blocks > 1:
-		l.blocks -= 1 - last
+		l.spared = 1 - last
 	}
 	t.begin = max(t.begin, t.alone-l.steps*t.step)
 	t.alone = t.step
