@@ -109,10 +109,10 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		if loose {
 			t.loosen(c, &p, s.dims[min(s.pad(p), len(s.dims)-1)], min(t.keys, p.KVLen), t.rows)
 		}
-		cycles = s.groupCycles(c, &t, p, s.cutGroup(p, sms), sms)
+		_, cycles = s.cutGroup(c, &t, p, sms)
 	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
-		if cycles, steps = c.cutCycles(&h, &t, sms), float64(h.steps); !h.alone {
+		if cycles, steps = c.cutCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
 			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0 && banded(p))
 		}
 		if h.turn > 0 {
@@ -133,6 +133,17 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		exposed += (1 - exposed) / max(1, steps*c.deep)
 	}
 	return microseconds(us + max(work, memory) + exposed*min(work, memory))
+}
+
+// cutCycles are those of fwd_sm90 for the heads of a call that is cut for few tiles.
+func (c *costs) cutCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
+	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
+	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
+	cycles := max(float64(begins)*t.begin+float64(h.steps)*t.step*share, t.alone)
+	if h.splits > 1 {
+		cycles += partsCycles(4*h.partO, sms)
+	}
+	return cycles
 }
 
 // joined returns the microseconds that it takes decode_sm80 to put parts of so many rows together.

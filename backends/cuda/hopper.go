@@ -10,10 +10,10 @@ import (
 type hopperPlan struct {
 	workspace
 	rows   rowTiles
-	splits int    // parts of the keys, put together by decode_sm80_merge
-	part   partID // the instance
-	alone  bool   // each block has one tile; else blocks take many
-	steps  int    // of the longest of these
+	splits int     // parts of the keys, put together by decode_sm80_merge
+	part   partID  // the instance
+	cycles float64 // of the longest block, and of the parts; 0 where blocks take many tiles
+	steps  int     // of that block
 }
 
 // What parts of the keys cost: to launch what puts them together, in cycles, and to write and
@@ -55,8 +55,8 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 		for splits := 1; splits <= max(1, pieces) && low*heads*splits <= sms; {
 			steps := ceilDiv(pieces, splits)
 			if splits == 1 && masked || splits > 1 && g <= splitGroups {
-				if c := s.cutHopper(&p, g, splits, steps); least == 0 || s.plans.cutCycles(&c, t, sms) < least {
-					h, least = c, s.plans.cutCycles(&c, t, sms)
+				if c := s.cutHopper(&p, t, g, splits, steps, sms); least == 0 || c.cycles < least {
+					h, least = c, c.cycles
 				}
 			}
 			if steps <= 1 {
@@ -74,7 +74,7 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := folded(whole)
 	h := planHopper(w, sms)
 	switch {
-	case h.alone:
+	case h.cycles > 0:
 		h.rows.low = int32(ceilDiv(p.QLen, int(h.rows.lowRows)))
 	case banded(w):
 		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows))
@@ -92,24 +92,17 @@ func banded(p flashkit.Problem) bool {
 	return hi < p.KVLen-1 || p.QLen-1+lo > 0
 }
 
-// cutHopper is a plan of so many parts, of tiles of so many warpgroups, of which each block has one.
-func (s *stem) cutHopper(p *flashkit.Problem, groups, splits, steps int) hopperPlan {
-	h := hopperPlan{splits: splits, alone: true, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
+// cutHopper is a plan of so many parts, of tiles of so many warpgroups.
+func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
+	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
+	h.cycles = max(t.begin+float64(steps)*t.step*s.plans.shareOf(groups, t.rows/groupRows), t.alone)
 	if splits > 1 {
 		m := &stems[decodeSM80]
 		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
 		h.part, h.partO, h.partLSE = partSplit, parts*dim, 2*parts
+		h.cycles += partsCycles(4*h.partO, sms)
 	}
 	return h
-}
-
-// cutCycles are those of such a plan.
-func (c *costs) cutCycles(h *hopperPlan, t *tile, sms int) float64 {
-	cycles := max(t.begin+float64(h.steps)*t.step*c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows), t.alone)
-	if h.splits > 1 {
-		cycles += partsCycles(4*h.partO, sms)
-	}
-	return cycles
 }
 
 // parts is a problem whose head dim is that of the values of the stem's instance, for what puts parts together.
@@ -165,7 +158,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	if err := b.mapTensors(a, flashkit.PassForward, p.DType, mappedShapes(p), [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
 		return err
 	}
-	if a.rows, a.splits = h.rows, int32(h.splits); !h.alone && h.turn == 0 { // for those that it has
+	if a.rows, a.splits = h.rows, int32(h.splits); h.cycles == 0 && h.turn == 0 { // for those that it has
 		a.rows, _ = cutRows(p.QLen, p.Batch*p.Heads, f.rows/groupRows, b.dev.SMs-a.spare)
 		if a.beside {
 			h.turn = 1
@@ -197,7 +190,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) groupPlan {
 	g := groupPlan{workspace: planBackward(id, p), splits: 1}
 	s := &stems[id]
 	if s.hopper && p.Heads > p.KVHeads {
-		g.splits = s.cutGroup(whole, b.dev.SMs)
+		g.splits, _ = s.cutGroup(s.plans, &s.plans.tiles[s.pad(p)], whole, b.dev.SMs)
 	}
 	if g.splits > 1 {
 		g.part = partGroup
@@ -216,34 +209,24 @@ func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 const mostGroupWords = 1 << 26
 
 // cutGroup returns into how many parts the query heads of a group are cut, each of which is
-// like a key head with fewer query heads. More blocks keep more
+// like a key head with fewer query heads, and the cycles. More blocks keep more
 // multiprocessors busy, but their dK and dV are written, read and added.
-func (s *stem) cutGroup(p flashkit.Problem, sms int) (parts int) {
-	parts = 1
+func (s *stem) cutGroup(c *costs, t *tile, p flashkit.Problem, sms int) (parts int, cycles float64) {
+	parts, cycles = 1, s.backwardCycles(c, t, p, sms)
 	group := p.Heads / max(1, p.KVHeads)
-	if !s.hopper || featured(&p) || group == 1 || p.Batch*p.QLen*p.KVLen == 0 {
-		return parts
+	if !s.hopper || featured(&p) || p.Batch*p.QLen*p.KVLen == 0 {
+		return parts, cycles
 	}
-	t := &s.plans.tiles[s.pad(p)]
-	cycles := s.groupCycles(s.plans, t, p, 1, sms)
 	for n := 2; n <= group; n++ {
-		if ofK, _ := s.groupWords(&p, n); group%n != 0 || ofK > mostGroupWords {
+		ofK, ofV := s.groupWords(&p, n)
+		if group%n != 0 || ofK > mostGroupWords {
 			continue
 		}
-		if x := s.groupCycles(s.plans, t, p, n, sms); x < cycles {
+		q := p
+		q.KVHeads *= n
+		if x := s.backwardCycles(c, t, q, sms) + partsCycles(2*4*(ofK+ofV), sms); x < cycles {
 			parts, cycles = n, x
 		}
 	}
-	return parts
-}
-
-// groupCycles are those of a backward pass whose groups are cut into so many parts.
-func (s *stem) groupCycles(c *costs, t *tile, p flashkit.Problem, parts, sms int) float64 {
-	p.KVHeads *= parts
-	cycles := s.backwardCycles(c, t, p, sms)
-	if parts > 1 {
-		ofK, ofV := s.groupWords(&p, 1)
-		cycles += partsCycles(2*4*(ofK+ofV), sms)
-	}
-	return cycles
+	return parts, cycles
 }

@@ -24,7 +24,7 @@ func TestPlanHopper(t *testing.T) {
 		dim := stems[fwdSM90].pad(p)
 		tile, heads := stems[fwdSM90].costs.tiles[dim], p.Batch*p.Heads
 		require.Positive(t, h.splits, p)
-		if !h.alone {
+		if h.cycles == 0 {
 			require.Equal(t, 1, h.splits, p)
 			require.Equal(t, workspace{turn: h.turn}, h.workspace, p)
 			if h.turn > 0 {
@@ -79,7 +79,7 @@ func TestPlanPart(t *testing.T) {
 			require.Equal(t, 2*rows*h.splits, h.partLSE, p)
 			require.Equal(t, want.partO/(q.Batch*q.Heads*q.QLen)*rows, h.partO, p)
 		}
-		if want.alone {
+		if want.cycles > 0 {
 			require.EqualValues(t, ceilDiv(x.QLen, int(h.rows.lowRows)), h.rows.low, p)
 		} else if banded(q) {
 			require.EqualValues(t, ceilDiv(x.QLen, stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows), h.rows.tall, p)
