@@ -107,7 +107,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		us += c.joined(parts, p.Batch*p.Heads*p.QLen)
 	case s.pass == flashkit.PassBackward:
 		if loose {
-			t.loosen(c, &p, s.dims[min(s.pad(p), len(s.dims)-1)], min(t.keys, p.KVLen), t.rows)
+			t.loosen(c, s, &p, min(t.keys, p.KVLen), t.rows)
 		}
 		_, cycles = s.cutGroup(c, &t, p, sms)
 	case s == &stems[fwdSM90]:
@@ -120,7 +120,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		}
 	default:
 		if loose {
-			t.loosen(c, &p, s.dims[min(s.pad(p), len(s.dims)-1)], min(t.rows, p.QLen), t.keys)
+			t.loosen(c, s, &p, min(t.rows, p.QLen), t.keys)
 		}
 		l := s.load(c, &t, p, true)
 		l.spare(c, &t, p.QLen)

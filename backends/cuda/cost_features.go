@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .245, .0179, .193, .0374, .011, .0722, .369, .00813},
-	{flashkit.FeatureSoftcap, .276, .793, .681, 1.1, 1.27, .118, .319, 1.03},
-	{flashkit.FeatureALiBi, .0209, .0946, .149, .491, .013, .00886, .0573, 1.23},
-	{flashkit.FeatureBias, .0721, 2.01, .871, 1.09, .257, .894, .289, 3.79},
-	{flashkit.FeatureMask, .245, 1.91, .336, 1.38, 1.07, .408, .436, 1.41},
-	{flashkit.FeatureDropout, .0557, 2.26, .888, 1.35, .683, .299, .377, .0163},
-	{flashkit.FeaturePage, .266, .448, .635, .376, 0, 0, 0, .79},
-	{flashkit.FeatureCarry, .0598, 2.01, .456, .383, 0, 0, 0, .572},
+	{flashkit.AllFeatures, .236, .0183, .151, .0378, .0114, .0983, .405, .00897},
+	{flashkit.FeatureSoftcap, .281, .73, .732, 1.08, 1.62, .104, .43, .999},
+	{flashkit.FeatureALiBi, .0249, .0852, .117, .473, .0135, .00902, .039, 1.41},
+	{flashkit.FeatureBias, .0734, 1.98, .841, .979, .301, .7, .292, 4.01},
+	{flashkit.FeatureMask, .241, 2.24, .366, 1.2, 1.39, .436, .413, 1.44},
+	{flashkit.FeatureDropout, .0577, 2.11, .972, 1.33, .772, .31, .363, .016},
+	{flashkit.FeaturePage, .281, .456, .635, .369, 0, 0, 0, .749},
+	{flashkit.FeatureCarry, .0609, 2.16, .424, .553, 0, 0, 0, .48},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 

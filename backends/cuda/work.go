@@ -103,9 +103,11 @@ func (l *load) pigeons(t *tile, waves float64) (cycles float64) {
 
 // loosen adds what rows cost that are copied by elements: own ones of a block, and those
 // of each step.
-func (t *tile) loosen(c *costs, p *flashkit.Problem, pad headDims, own, step int) {
-	row := c.loose * c.looseColumns(p, pad) / float64(t.warps)
-	t.begin += row * float64(own)
+func (t *tile) loosen(c *costs, s *stem, p *flashkit.Problem, own, step int) {
+	pad, all := s.dims[min(s.pad(*p), len(s.dims)-1)], s == &stems[fwdSM80]
+	cycles := c.loose / float64(t.warps)
+	row := cycles * c.looseColumns(p, pad, all || s == &stems[bwdSM80])
+	t.begin += cycles * c.looseColumns(p, pad, all) * float64(own)
 	t.step += row * float64(step)
 	t.alone += row * float64(step)
 }
@@ -114,12 +116,13 @@ func (t *tile) loosen(c *costs, p *flashkit.Problem, pad headDims, own, step int
 const looseRow = 16
 
 // looseColumns returns how many elements of a row of each tensor are copied one by one: whole units of 16 bytes, and
-// part of those that are padding. Where only Q and K or only V and O have odd rows, it is these.
-func (c *costs) looseColumns(p *flashkit.Problem, pad headDims) (columns float64) {
+// part of those that are padding. Where only Q and K or only V and O have odd rows, it is these, unless all
+// are copied alike.
+func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
-	both := p.Dim%unit == 0 && p.VDim%unit == 0 // by their strides
+	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // by their strides
 	for _, dim := range [...][2]int{{p.Dim, pad.dim}, {p.VDim, pad.vDim}} {
-		if both || dim[0]%unit != 0 {
+		if alike || dim[0]%unit != 0 {
 			used := ceilDiv(dim[0], unit) * unit
 			columns += looseRow + float64(used) + c.unused*float64(max(0, dim[1]-used))
 		}
@@ -208,7 +211,7 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	step = max(t.alone, step)
 	if loose {
 		s := &stems[decodeSM80]
-		row := c.loose * c.looseColumns(&p, s.dims[min(s.pad(p), len(s.dims)-1)])
+		row := c.loose * c.looseColumns(&p, s.dims[min(s.pad(p), len(s.dims)-1)], false)
 		begin += row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
