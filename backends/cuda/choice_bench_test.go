@@ -43,7 +43,7 @@ func BenchmarkChoice(b *testing.B) {
 	all := newArena(b, gpu)
 	var last *deviceCall
 	eachChoice(b, gpu, "device", 250, func(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) ([]stemID, stemID, []float64) {
-		last = all.call(r, p)
+		last = all.call(b, r, p)
 		ids, chosen := last.candidates(b, pass)
 		return ids, chosen, turns(b, last, all.flush, ids, pass)
 	}, func(s *stem, p flashkit.Problem) (time.Duration, flashkit.Traits) {
@@ -161,8 +161,9 @@ func newArena(b *testing.B, gpu *Backend) *arena {
 	return x
 }
 
-// call lays a problem's tensors out, dense, one after the other. Sequences are drawn.
-func (x *arena) call(r *rand.Rand, p flashkit.Problem) *deviceCall {
+// call lays a problem's tensors out, dense, one after the other. Sequences are drawn. What is carried on begins
+// with zeros: what another problem has left need not be finite, and kernels take tiles that are not twice.
+func (x *arena) call(b *testing.B, r *rand.Rand, p flashkit.Problem) *deviceCall {
 	c := &deviceCall{b: x.gpu, p: p, s: x.s}
 	c.args.Seqs = sequences(r, &p)
 	at := map[*Buffer]int{}
@@ -183,6 +184,9 @@ func (x *arena) call(r *rand.Rand, p flashkit.Problem) *deviceCall {
 		default:
 			*a.Of(&c.args) = tensor(x.inputs[t], t, shape)
 		}
+	}
+	if p.Carry {
+		require.NoError(b, x.gpu.do(func() error { return x.gpu.drv.MemsetD32Async(x.output.address, 0, at[x.output]/4, x.s.handle) }))
 	}
 	return c
 }

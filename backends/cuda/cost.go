@@ -23,26 +23,35 @@ import (
 type costs struct {
 	launch    float64 // microseconds of the launches of a call
 	first     float64 // microseconds more of one with features, whose arguments and code are larger,
+	lists     float64 // of one whose sequences differ,
+	carries   float64 // of one that continues O,
+	sinks     float64 // of a backward pass with sinks,
 	several   float64 // and of one by the instance for all of them, where others are for one alone
-	extra     float64 // microseconds of one more: a counter set to 0, parts put together
+	extra     float64 // microseconds of one more: a counter set to 0, parts put together,
+	cluster   float64 // or put together in a cluster,
+	part      float64 // and nanoseconds for each row of a part
 	bandwidth float64 // fraction of the memory's bandwidth that is reached
 	exposed   float64 // fraction of the shorter of steps and bytes that is not hidden
 	deep      float64 // if not 0, how much of them one step of a block hides
-	loose     float64 // cycles of a warp to copy an element where rows do not begin at multiples of 16 bytes
+	loose     float64 // cycles of a warp to copy an element where rows do not begin at multiples of 16 bytes,
+	unused    float64 // and fraction of them for one of padding
 	tail      float64 // blocks by which the last ends late when a mask makes them differ
 	edge      float64 // further steps for a step that the band or the last key cuts
 	empty     float64 // cycles of a block that sees nothing
 
-	few   float64 // fwd_sm90: fraction of a step when one warpgroup alone has rows
-	row   float64 // decode_sm80: cycles of a block for each of its query rows,
-	half  float64 // and, if not 0, fraction of a step when warps have at most half of the rows that they may,
-	width float64 // and of what a step takes for its columns, which those of padding do not
-	flat  float64 // fraction of what features add to a step that head dims have in common
-	hop   float64 // backward: cycles until the next block of a head may add its part of dQ,
-	later float64 // and more of them if the block has another step, which comes first
-	plus  float64 // cycles of a block with features
-	carry float64 // and of one that continues O, for each element of it
-	blind float64 // backward: further steps for each step of blocks with rows that see no key
+	few    float64 // forward: fraction of a step when a part of the warps alone has rows
+	lone   float64 // fwd_sm90: or one of three warpgroups
+	row    float64 // decode_sm80: cycles of a block for each of its query rows,
+	half   float64 // and, if not 0, fraction of a step when warps have at most half of the rows that they may,
+	width  float64 // fraction of what a step takes for its columns, which those of padding do not
+	odd    float64 // fraction by which odd rows of biases and masks add more to a step
+	hop    float64 // backward: cycles until the next block of a head may add its part of dQ,
+	column float64 // and more of them for each column of dQ,
+	later  float64 // and if the block has another step, which comes first
+	plus   float64 // cycles of a block with features
+	carry  float64 // and of one that continues O, for each element of it
+	narrow float64 // tensor maps: fraction by which rows of 16 bytes make a step longer
+	blind  float64 // backward: further steps for each step of blocks with rows that see no key
 
 	tiles []tile // by padded head dim
 }
@@ -55,6 +64,7 @@ type tile struct {
 	begin      float64 // cycles before the first step of a block and after its last
 	step       float64 // cycles of a step when the multiprocessor holds all its blocks
 	alone      float64 // cycles of a step at least, as a block waits for its own results; fwd_sm90: of a tile
+	share      float64 // of what features add to a step of the kernel
 }
 
 // A surcharge is what features add: factors of a step and of the time for bytes, and cycles of a block.
@@ -83,24 +93,26 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	}
 	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
 	t.begin += x.begin
-	factor := 1 + (x.step-1)*(1+c.flat*(c.common(&t)/t.step-1))
+	factor := (1 + (x.step-1)*t.share) * (1 - c.width*s.padding(&p))
 	t.step, t.alone = t.step*factor, t.alone*factor
+	if p.Dim*p.DType.Size() <= rowAlignment {
+		t.step, t.alone = t.step*(1+c.narrow), t.alone*(1+c.narrow)
+	}
 	us, cycles, steps := c.launch, 0., 0.
 	switch {
 	case p.Batch == 0 || p.QLen == 0 && s.pass == flashkit.PassForward:
 	case s.rows > 0:
-		var apart bool
-		if cycles, steps, apart = decodeCycles(c, &t, p, dev, loose, x.cut); apart {
-			us += c.extra
-		}
+		var parts cut
+		cycles, steps, parts = decodeCycles(c, &t, p, dev, loose, x.cut)
+		us += c.joined(parts, p.Batch*p.Heads*p.QLen)
 	case s.pass == flashkit.PassBackward:
 		if loose {
-			t.loosen(c, p, min(t.keys, p.KVLen), t.rows)
+			t.loosen(c, s, &p, min(t.keys, p.KVLen), t.rows)
 		}
 		_, cycles = s.cutGroup(c, &t, p, sms)
 	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
-		if cycles, steps = h.cycles, float64(h.steps); cycles == 0 {
+		if cycles, steps = c.cutCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
 			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0 && banded(p))
 		}
 		if h.turn > 0 {
@@ -108,9 +120,10 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		}
 	default:
 		if loose {
-			t.loosen(c, p, min(t.rows, p.QLen), t.keys)
+			t.loosen(c, s, &p, min(t.rows, p.QLen), t.keys)
 		}
 		l := s.load(c, &t, p, true)
+		l.spare(c, &t, p.QLen)
 		cycles, steps = l.cycles(c, &t, p.Batch*p.Heads, sms), l.steps
 	}
 	work := cycles / float64(max(1, dev.ClockMHz)) // microseconds
@@ -122,11 +135,48 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	return microseconds(us + max(work, memory) + exposed*min(work, memory))
 }
 
-// common returns the cycles of a step of a tile if all head dims took those of the middle one.
-func (c *costs) common(t *tile) float64 {
-	m := &c.tiles[len(c.tiles)/2]
-	return m.step * float64(t.rows*t.keys*t.perSM) / float64(m.rows*m.keys*m.perSM)
+// cutCycles are those of fwd_sm90 for the heads of a call that is cut for few tiles.
+func (c *costs) cutCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
+	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
+	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
+	cycles := max(float64(begins)*t.begin+float64(h.steps)*t.step*share, t.alone)
+	if h.splits > 1 {
+		cycles += partsCycles(4*h.partO, sms)
+	}
+	return cycles
 }
+
+// joined returns the microseconds that it takes decode_sm80 to put parts of so many rows together.
+func (c *costs) joined(x cut, rows int) float64 {
+	switch {
+	case x.splits <= 1:
+		return 0
+	case x.cluster:
+		return c.cluster
+	}
+	return c.extra + c.part*float64(rows*x.splits)/1e3
+}
+
+// padding returns which part of the columns of an instance a problem leaves out: whole slices in float32.
+func (s *stem) padding(p *flashkit.Problem) float64 {
+	if len(s.dims) == 0 {
+		return 0
+	}
+	d, unit := s.dims[min(s.pad(*p), len(s.dims)-1)], 1
+	if p.DType == flashkit.Float32 && s.rows == 0 {
+		unit = min(d.dim, sliceColumns)
+	}
+	used := min(d.dim, ceilDiv(p.Dim, unit)*unit) + min(d.vDim, ceilDiv(p.VDim, unit)*unit)
+	return 1 - float64(used)/float64(d.dim+d.vDim)
+}
+
+// wide returns the padded head dim, in 128 columns.
+func (s *stem) wide(p *flashkit.Problem) float64 {
+	return float64(s.dims[min(s.pad(*p), len(s.dims)-1)].dim) / 128
+}
+
+// sliceColumns are those of a row of float32 that are taken at once.
+const sliceColumns = 64
 
 // costsOf returns the costs of the stem's instances for a dtype.
 func (s *stem) costsOf(t flashkit.DType) *costs {

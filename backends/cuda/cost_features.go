@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .285, .0102, .0109, .0394, .0102, .0121, .543, .00565},
-	{flashkit.FeatureSoftcap, .327, 1.58, .524, 1.16, .674, .144, .344, .734},
-	{flashkit.FeatureALiBi, .01, .214, .222, .769, .0104, .00965, .025, .88},
-	{flashkit.FeatureBias, .0677, .783, 2.14, 1.4, .892, .79, .215, 2.35},
-	{flashkit.FeatureMask, .213, 1.42, .382, .732, 1.06, .491, .264, .733},
-	{flashkit.FeatureDropout, .174, 1.15, .858, 1.36, 1.03, .134, .448, .0109},
-	{flashkit.FeaturePage, .424, .319, .604, .343, 0, 0, 0, .00933},
-	{flashkit.FeatureCarry, .101, 2.97, .317, .143, 0, 0, 0, .0464},
+	{flashkit.AllFeatures, .236, .0183, .151, .0378, .0114, .0983, .405, .00897},
+	{flashkit.FeatureSoftcap, .281, .73, .732, 1.08, 1.62, .104, .43, .999},
+	{flashkit.FeatureALiBi, .0249, .0852, .117, .473, .0135, .00902, .039, 1.41},
+	{flashkit.FeatureBias, .0734, 1.98, .841, .979, .301, .7, .292, 4.01},
+	{flashkit.FeatureMask, .241, 2.24, .366, 1.2, 1.39, .436, .413, 1.44},
+	{flashkit.FeatureDropout, .0577, 2.11, .972, 1.33, .772, .31, .363, .016},
+	{flashkit.FeaturePage, .281, .456, .635, .369, 0, 0, 0, .749},
+	{flashkit.FeatureCarry, .0609, 2.16, .424, .553, 0, 0, 0, .48},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 
@@ -51,8 +51,28 @@ func (s *stem) share(c *flashkit.Call, i int) float64 {
 	}
 }
 
-// alone reports whether the stem has an instance for what a call asks of scores and weights.
-func (s *stem) alone(c *flashkit.Call) bool { return s.featurePart(&c.Problem) != partFeatures }
+// alone reports whether the stem has an instance for what a call asks of scores and weights. Those of fwd_sm90 want biases and
+// masks whose rows begin at multiples of 16 bytes.
+func (s *stem) alone(c *flashkit.Call) bool {
+	switch part, bytes := s.featurePart(&c.Problem), c.KVLen; {
+	case part == partFeatures:
+		return false
+	case part == partBias:
+		bytes *= c.DType.Size()
+		fallthrough
+	case part == partMask:
+		return s.pass == flashkit.PassBackward || bytes%rowAlignment == 0
+	}
+	return true
+}
+
+// oddly returns what odd rows of a bias or mask make of a feature's share.
+func (c *costs) oddly(p *flashkit.Problem, f flashkit.Feature) float64 {
+	if p.KVLen%2 != 0 && f&(flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
+		return 1 + c.odd
+	}
+	return 1
+}
 
 func pick(pass flashkit.Pass, forward, backward float64) float64 {
 	if pass == flashkit.PassBackward {
@@ -77,27 +97,27 @@ func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
 // withFeatures predicts the time of a call with features.
 func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
 	k := s.costsOf(c.DType)
-	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus}, k.first
+	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus * s.wide(&c.Problem)}, k.first
 	if s.hopper && !s.alone(c) {
 		us += k.several
 	}
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			x.step += s.share(c, i)
+			x.step += s.share(c, i) * k.oddly(&c.Problem, featureTimes[i].feature)
 		}
 	}
 	if s.rows > 0 && c.Page > 0 {
 		x.bytes += pageBytes(c.Page)
 	}
 	if c.Ragged {
-		us += launchTime
+		us += k.lists
 	}
 	if c.Carry {
-		us, x.begin = us+launchTime, x.begin+k.carry*float64(c.VDim)*float64(s.ownRows(c))
+		us, x.begin = us+k.carries, x.begin+k.carry*float64(c.VDim)*float64(s.ownRows(c))
 	}
 	if s.pass == flashkit.PassBackward {
 		if c.Score.Sink {
-			us += launchTime
+			us += k.sinks
 		}
 		if c.Score.Bias && !s.hopper { // which writes DBias by itself, but where it is a sum
 			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())

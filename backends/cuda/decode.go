@@ -23,9 +23,9 @@ const (
 )
 
 // fitsClusters reports whether so many clusters of blocks, one a multiprocessor, surely run at
-// the same time.
+// the same time. Multiprocessors come in pairs, of which a cluster of an odd number of blocks leaves one.
 func fitsClusters(clusters, blocks, sms int) bool {
-	return blocks <= mostClustered && clusters*blocks <= sms-mostGPCs*(blocks-gpcStep)
+	return blocks <= mostClustered && clusters*blocks <= sms-mostGPCs*(blocks+blocks%2-gpcStep)
 }
 
 // clusters reports whether the device and its driver have clusters of blocks, for which

@@ -3,11 +3,16 @@
 package cuda
 
 import (
+	"bytes"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -72,8 +77,9 @@ func compare(a, b float64) int {
 	return 0
 }
 
-// print prints the tables.
-func (f *fit) print() {
+// tables returns the source of the tables, by the files and the lines that they begin with.
+func (f *fit) tables() map[string]map[string]string {
+	sources := map[string]map[string]string{"costs.go": {}, "cost_features.go": {}}
 	for _, x := range []struct {
 		name string
 		c    *costs
@@ -87,12 +93,13 @@ func (f *fit) print() {
 				list = append(list, fmt.Sprintf("%s: %s", y.name, digits(*y.at)))
 			}
 		}
-		fmt.Printf("var %sCosts = costs{\n\t%s,\n\ttiles: []tile{\n", x.name, strings.Join(list, ", "))
+		text := fmt.Sprintf("\t%s,\n\ttiles: []tile{\n", strings.Join(list, ", "))
 		for _, t := range x.c.tiles {
-			fmt.Printf("\t\t{%d, %d, %d, %d, %s, %s, %s},\n", t.rows, t.keys, t.warps, t.perSM, digits(t.begin), digits(t.step), digits(t.alone))
+			text += fmt.Sprintf("\t\t{%d, %d, %d, %d, %s, %s, %s, %s},\n", t.rows, t.keys, t.warps, t.perSM, digits(t.begin), digits(t.step), digits(t.alone), digits(t.share))
 		}
-		fmt.Printf("\t},\n}\n\n")
+		sources["costs.go"]["var "+x.name+"Costs = costs{\n"] = text + "\t},\n"
 	}
+	text := ""
 	for _, x := range featureTimes {
 		name := map[flashkit.Feature]string{flashkit.AllFeatures: "AllFeatures", flashkit.FeatureALiBi: "FeatureALiBi"}[x.feature]
 		if text := x.feature.String(); name == "" {
@@ -102,7 +109,25 @@ func (f *fit) print() {
 		for _, y := range [...]float64{x.float32, x.sm90, x.sm90Alone, x.sm80, x.back90, x.back90Alone, x.back80, x.decode} {
 			list = append(list, digits(y))
 		}
-		fmt.Println(strings.Join(list, ", ") + "},")
+		text += strings.Join(list, ", ") + "},\n"
+	}
+	sources["cost_features.go"]["\tdecode              float64\n}{\n"] = text
+	return sources
+}
+
+// write puts the tables into the sources, from a line on to the end of what it opens.
+func (f *fit) write(t *testing.T) {
+	for name, tables := range f.tables() {
+		source, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for begin, table := range tables {
+			before, rest, found := bytes.Cut(source, []byte(begin))
+			require.True(t, found, begin)
+			_, after, found := bytes.Cut(rest, []byte("\n}\n"))
+			require.True(t, found, begin)
+			source = slices.Concat(before, []byte(begin+table), []byte("}\n"), after)
+		}
+		require.NoError(t, os.WriteFile(name, source, 0o644))
 	}
 }
 

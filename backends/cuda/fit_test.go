@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -46,29 +47,44 @@ type fitParam struct {
 	penalty float64
 }
 
-// TestFitCosts fits the costs to measurements and prints the tables of costs.go and
+// TestFitCosts fits the costs to measurements and writes the tables of costs.go and
 // cost_features.go. FLASHKIT_FIT names the files with the lines of BenchmarkChoice, and
-// FLASHKIT_FIT_CHECK others, by which the result is judged; FLASHKIT_FIT_STEMS keeps the other
-// stems as they are, "-" all of them.
+// FLASHKIT_FIT_CHECK others, by which the result is judged. FLASHKIT_FIT_STEMS keeps the other
+// stems as they are; "-" keeps all of them, and the files.
 //
-//	FLASHKIT_FIT='choice.1.log choice.2.log' go test ./backends/cuda -run TestFitCosts -v
+//	FLASHKIT_FIT="$PWD/choice.*.log" go test ./backends/cuda -run 'TestFitCosts$' -v
 func TestFitCosts(t *testing.T) {
 	files := os.Getenv("FLASHKIT_FIT")
 	if files == "" {
 		t.Skip("FLASHKIT_FIT names no measurements")
 	}
-	f, check := readFit(t, strings.Fields(files)), readFit(t, strings.Fields(os.Getenv("FLASHKIT_FIT_CHECK")))
+	f, check := readFit(t, named(t, files)), readFit(t, named(t, os.Getenv("FLASHKIT_FIT_CHECK")))
+	only := os.Getenv("FLASHKIT_FIT_STEMS")
 	for i := range stems {
-		if only := os.Getenv("FLASHKIT_FIT_STEMS"); only == "" || slices.Contains(strings.Fields(only), stems[i].name) {
+		if only == "" || slices.Contains(strings.Fields(only), stems[i].name) {
 			f.add(&stems[i])
 		}
 	}
 	f.report("before", 0)
 	check.report("check before", 0)
+	if only == "-" {
+		return
+	}
 	f.descend()
 	f.report("after", 24)
 	check.report("check after", 24)
-	f.print()
+	f.write(t)
+}
+
+// named returns the files that patterns name.
+func named(t *testing.T, patterns string) (files []string) {
+	for _, pattern := range strings.Fields(patterns) {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, found, pattern)
+		files = append(files, found...)
+	}
+	return files
 }
 
 var fitDevice = regexp.MustCompile(`^\{Ordinal:.* Major:(\d+) Minor:\d+ SMs:(\d+) .* ClockMHz:(\d+) Bandwidth:(\d+) `)
@@ -89,7 +105,7 @@ func readFit(t *testing.T, files []string) *fit {
 				dev = &Device{Major: number(1), SMs: number(2), ClockMHz: number(3), Bandwidth: number(4)}
 			}
 			var x choiceTiming
-			if !strings.HasPrefix(s.Text(), `{"problem"`) || json.Unmarshal(s.Bytes(), &x) != nil {
+			if !strings.HasPrefix(s.Text(), `{"problem"`) || json.Unmarshal(s.Bytes(), &x) != nil || x.Memory != "device" {
 				continue
 			}
 			p, err := flashkit.ParseProblem(x.Problem)
@@ -172,8 +188,8 @@ func (f *fit) add(s *stem) {
 		}
 		for i := range c.tiles {
 			tile := &c.tiles[i]
-			for j, x := range [...]*float64{&tile.begin, &tile.step, &tile.alone} {
-				param(fmt.Sprint("tile", i, [...]string{".begin", ".step", ".alone"}[j]), x, .001)
+			for j, x := range [...]*float64{&tile.begin, &tile.step, &tile.alone, &tile.share} {
+				param(fmt.Sprint("tile", i, [...]string{".begin", ".step", ".alone", ".share"}[j]), x, .001)
 			}
 		}
 	}
@@ -196,9 +212,9 @@ type costField struct {
 
 func (c *costs) fields() []costField {
 	return []costField{
-		{"launch", &c.launch}, {"first", &c.first}, {"several", &c.several}, {"extra", &c.extra}, {"bandwidth", &c.bandwidth}, {"exposed", &c.exposed}, {"deep", &c.deep},
-		{"loose", &c.loose}, {"tail", &c.tail}, {"edge", &c.edge}, {"empty", &c.empty}, {"plus", &c.plus}, {"carry", &c.carry},
-		{"few", &c.few}, {"row", &c.row}, {"half", &c.half}, {"width", &c.width}, {"flat", &c.flat}, {"hop", &c.hop}, {"later", &c.later}, {"blind", &c.blind},
+		{"launch", &c.launch}, {"first", &c.first}, {"lists", &c.lists}, {"carries", &c.carries}, {"sinks", &c.sinks}, {"several", &c.several}, {"extra", &c.extra}, {"cluster", &c.cluster}, {"part", &c.part}, {"bandwidth", &c.bandwidth}, {"exposed", &c.exposed}, {"deep", &c.deep},
+		{"loose", &c.loose}, {"unused", &c.unused}, {"tail", &c.tail}, {"edge", &c.edge}, {"empty", &c.empty}, {"plus", &c.plus}, {"carry", &c.carry},
+		{"few", &c.few}, {"lone", &c.lone}, {"row", &c.row}, {"half", &c.half}, {"width", &c.width}, {"odd", &c.odd}, {"hop", &c.hop}, {"column", &c.column}, {"narrow", &c.narrow}, {"later", &c.later}, {"blind", &c.blind},
 	}
 }
 
@@ -220,11 +236,16 @@ func (s *stem) featureTimes(i int) []*float64 {
 	return []*float64{&x.back80}
 }
 
-// What a wrong choice weighs beside a wrong prediction, and how near predictions count as even.
+// What a wrong choice weighs beside a wrong prediction, how near predictions count as even, and
+// from where on the latter weighs as its distance, not as its square.
 const (
-	fitRegret = 6
+	fitRegret = 10
 	fitEven   = .04
+	fitFar    = .15
 )
+
+// weight is less for a kernel far from the fastest of a problem.
+func (l *fitLine) weight() float64 { return min(1, math.Pow(1.5/l.near, 3)) }
 
 // loss is what the fit makes least.
 func (f *fit) loss() (sum float64) {
@@ -236,11 +257,11 @@ func (f *fit) loss() (sum float64) {
 		chance, regret := 0., 0.
 		for _, i := range lines {
 			l := &f.lines[i]
-			off, weight := math.Abs(math.Log(l.ms)-l.guess), min(1, math.Pow(1.5/l.near, 3))
-			if off > .15 {
-				off = math.Sqrt(.15 * (2*off - .15))
+			off := math.Abs(math.Log(l.ms) - l.guess)
+			if off > fitFar {
+				off = math.Sqrt(fitFar * (2*off - fitFar))
 			}
-			sum += weight * off * off
+			sum += l.weight() * off * off
 			w := math.Exp((least - l.guess) / fitEven)
 			chance, regret = chance+w, regret+w*math.Log(l.near)
 		}
@@ -258,13 +279,13 @@ func (f *fit) loss() (sum float64) {
 func (f *fit) descend() {
 	least := f.loss()
 	for step := .3; step > .01; step /= 2 {
-		for range 4 {
+		for range 40 {
 			before := least
 			for i := range f.params {
 				least = f.move(&f.params[i], step, least)
 			}
 			fmt.Printf("step %.3f: loss %.5f\n", step, least)
-			if least > before*.999 {
+			if least > before*.9998 {
 				break
 			}
 		}

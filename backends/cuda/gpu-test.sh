@@ -142,10 +142,10 @@ drawn() {
 
 # How good the choice among the kernels is: on random problems, the time of the chosen one
 # over that of the fastest. FLASHKIT_SEED and FLASHKIT_PROBLEMS change them; with
-# FLASHKIT_FEATURES most have features.
+# FLASHKIT_FEATURES most have features. choice.log keeps all times, for TestFitCosts.
 choice() {
-	./cuda.test -test.run '^$' -test.bench Choice -test.benchtime 1x | grep -E ' regret | FAIL|^PASS'
-	FLASHKIT_FEATURES=1 ./cuda.test -test.run '^$' -test.bench BenchmarkChoice -test.benchtime 1x | grep -E ' regret | FAIL|^PASS'
+	./cuda.test -test.run '^$' -test.bench Choice -test.benchtime 1x | tee -a choice.log | grep -E ' regret | FAIL|^PASS'
+	FLASHKIT_FEATURES=1 ./cuda.test -test.run '^$' -test.bench BenchmarkChoice -test.benchtime 1x | tee -a choice.log | grep -E ' regret | FAIL|^PASS'
 }
 
 # What each feature costs beside the same kernel without, and decode over pages beside contiguous keys.

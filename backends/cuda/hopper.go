@@ -37,7 +37,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 		return h
 	}
 	s := &stems[fwdSM90]
-	t, heads := &s.costs.tiles[s.pad(p)], p.Batch*p.Heads
+	t, heads := &s.plans.tiles[s.pad(p)], p.Batch*p.Heads
 	groups, least := t.rows/groupRows, 0.
 	masked := banded(p)
 	if masked {
@@ -95,7 +95,7 @@ func banded(p flashkit.Problem) bool {
 // cutHopper is a plan of so many parts, of tiles of so many warpgroups.
 func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
-	h.cycles = max(t.begin+float64(steps)*t.step*s.costs.shareOf(groups, t.rows/groupRows), t.alone)
+	h.cycles = max(t.begin+float64(steps)*t.step*s.plans.shareOf(groups, t.rows/groupRows), t.alone)
 	if splits > 1 {
 		m := &stems[decodeSM80]
 		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
@@ -116,10 +116,14 @@ const splitGroups = 2
 
 // shareOf returns what part of a whole step's time one takes in which so many warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
-	if used == 1 && groups > 1 {
-		return max(c.few, groupShare(1, groups))
+	switch share := groupShare(used, groups); {
+	case used == 1 && groups == 2:
+		return max(c.few, share)
+	case used == 1 && groups > 2:
+		return max(c.lone, share)
+	default:
+		return share
 	}
-	return groupShare(used, groups)
 }
 
 // mostTiles returns the most tiles of keys that the first, the middle, or the last tile of query
@@ -186,8 +190,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) groupPlan {
 	g := groupPlan{workspace: planBackward(id, p), splits: 1}
 	s := &stems[id]
 	if s.hopper && p.Heads > p.KVHeads {
-		t := s.costs.tiles[s.pad(p)]
-		g.splits, _ = s.cutGroup(s.costs, &t, whole, b.dev.SMs)
+		g.splits, _ = s.cutGroup(s.plans, &s.plans.tiles[s.pad(p)], whole, b.dev.SMs)
 	}
 	if g.splits > 1 {
 		g.part = partGroup

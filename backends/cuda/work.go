@@ -10,7 +10,13 @@ import (
 type load struct {
 	blocks, empty float64 // those that see something, and those that do not
 	steps, most   float64 // of a block that does: the mean and the most
+	spared        float64 // blocks that the last one of a head leaves of itself, as it has fewer rows
+	looked        int     // how many such blocks were looked at
+	each          [mostLooked]float64
 }
+
+// mostLooked tiles are looked at, as a sample of more.
+const mostLooked = 32
 
 // load counts the steps of a head's blocks, which own tiles of query rows and walk tiles
 // of keys, or own keys and walk the query rows of all heads of the group.
@@ -19,9 +25,8 @@ func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 	if !rows {
 		own, owned, walked, group, see = t.keys, p.KVLen, t.rows, p.Heads/p.KVHeads, p.Queries
 	}
-	const most = 32 // tiles that are looked at, as a sample of more
 	n := ceilDiv(owned, own)
-	looked, active := min(n, most), 0
+	looked := min(n, mostLooked)
 	for i := range looked {
 		first := i * n / looked * own
 		if i == looked-1 {
@@ -32,23 +37,40 @@ func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 		if to <= from {
 			continue
 		}
-		active++
 		all := (to-1)/walked - from/walked + 1
 		cut := all - max(0, wholeTo/walked-ceilDiv(wholeFrom, walked))
 		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
 		l.steps += steps
 		l.most = max(l.most, steps)
+		at := l.looked // the longest first
+		for l.looked++; at > 0 && l.each[at-1] < steps; at-- {
+			l.each[at] = l.each[at-1]
+		}
+		l.each[at] = steps
 	}
-	l.steps /= float64(max(1, active))
-	l.blocks = float64(n) * float64(active) / float64(max(1, looked))
+	l.steps /= float64(max(1, l.looked))
+	l.blocks = float64(n) * float64(l.looked) / float64(max(1, looked))
 	l.empty = float64(n) - l.blocks
 	return l
+}
+
+// spare takes away what the last tile of a head does not take, as some of its warps have no rows: half of the tile, if
+// it has no more than that.
+func (l *load) spare(c *costs, t *tile, rows int) {
+	if left := rows - (ceilDiv(rows, t.rows)-1)*t.rows; c.few == 0 || 2*left > t.rows {
+		return
+	}
+	if rows <= t.rows {
+		t.step, t.alone = t.step*c.few, t.alone*c.few
+		return
+	}
+	l.spared = 1 - c.few
 }
 
 // cycles returns how long the multiprocessors take for the blocks of all heads: whole
 // waves of them, then one of the rest; where a mask makes blocks differ, short ones fill
 // the gaps between long ones.
-func (l load) cycles(c *costs, t *tile, heads, sms int) float64 {
+func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	perSM := float64(t.perSM)
 	all, slots := l.blocks*float64(heads), float64(sms)*perSM
 	full, alone := t.begin+l.steps*max(t.step, t.alone), max(t.step/perSM, t.alone)
@@ -57,31 +79,55 @@ func (l load) cycles(c *costs, t *tile, heads, sms int) float64 {
 		rest = t.begin + l.steps*max(t.step*each/perSM, t.alone)
 	}
 	idle := l.empty * float64(heads) / slots * c.empty
+	share := 1 - l.spared/max(1, l.blocks)
 	switch {
+	case l.most == l.steps && whole == 0:
+		return idle + rest
 	case l.most == l.steps:
-		return idle + whole*full + rest
-	case whole == 0:
-		return idle + max(t.begin+l.most*alone, rest)
+		return idle + max(full, (whole*full+rest)*share)
+	case whole == 0: // the longest block runs on alone
+		return idle + rest + (l.most-l.steps)*alone
 	}
-	return idle + max(t.begin+l.most*alone, min(math.Ceil(all/slots), all/slots+c.tail)*full)
+	return idle + max(t.begin+l.most*alone, min(math.Ceil(all/slots), all/slots+c.tail)*full*share, l.pigeons(t, all/slots)*share)
+}
+
+// pigeons returns what blocks of different lengths take at least, each of which is at least as long
+// as the next one: of one more than k waves of blocks, some k+1 have the same place.
+func (l *load) pigeons(t *tile, waves float64) (cycles float64) {
+	for i, steps := range l.each[:l.looked] {
+		places := math.Ceil(waves * float64(i+1) / float64(l.looked))
+		cycles = max(cycles, places*(t.begin+steps*max(t.step, t.alone)))
+	}
+	return cycles
 }
 
 // loosen adds what rows cost that are copied by elements: own ones of a block, and those
 // of each step.
-func (t *tile) loosen(c *costs, p flashkit.Problem, own, step int) {
-	row := c.loose * looseColumns(p) / float64(t.warps)
-	t.begin += row * float64(own)
+func (t *tile) loosen(c *costs, s *stem, p *flashkit.Problem, own, step int) {
+	pad, all := s.dims[min(s.pad(*p), len(s.dims)-1)], s == &stems[fwdSM80]
+	cycles := c.loose / float64(t.warps)
+	row := cycles * c.looseColumns(p, pad, all || s == &stems[bwdSM80])
+	t.begin += cycles * c.looseColumns(p, pad, all) * float64(own)
 	t.step += row * float64(step)
 	t.alone += row * float64(step)
 }
 
-// looseRow is what a row of each tensor costs that is copied by elements, whatever their number: as many of them.
-const looseRow = 32
+// looseRow is what a row of a tensor costs that is copied by elements, whatever their number: as many of them.
+const looseRow = 16
 
-// looseColumns returns how many elements of a row of each tensor are copied one by one: whole units of 16 bytes.
-func looseColumns(p flashkit.Problem) float64 {
+// looseColumns returns how many elements of a row of each tensor are copied one by one: whole units of 16 bytes, and
+// part of those that are padding. Where only Q and K or only V and O have odd rows, it is these, unless all
+// are copied alike.
+func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
-	return float64(looseRow + unit*(ceilDiv(p.Dim, unit)+ceilDiv(p.VDim, unit)))
+	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // by their strides
+	for _, dim := range [...][2]int{{p.Dim, pad.dim}, {p.VDim, pad.vDim}} {
+		if alike || dim[0]%unit != 0 {
+			used := ceilDiv(dim[0], unit) * unit
+			columns += looseRow + float64(used) + c.unused*float64(max(0, dim[1]-used))
+		}
+	}
+	return columns
 }
 
 // persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks take
@@ -89,17 +135,21 @@ func looseColumns(p flashkit.Problem) float64 {
 func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool) (cycles, steps float64) {
 	l, heads, groups := stems[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
 	if !dealt && p.QLen > groupRows {
-		_, taken := cutRows(p.QLen, heads, groups, sms)
+		rows, taken := cutRows(p.QLen, heads, groups, sms)
+		if g := int(rows.lowRows) / groupRows; rows.tall == 0 && g > 0 {
+			taken /= groupShare(g, groups)
+			t.step *= c.shareOf(g, groups)
+		}
 		return taken * max(t.alone, t.begin+l.steps*t.step), l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
 	switch { // how much of a tile a head's last one is
 	case p.QLen <= groupRows:
-		t.step *= c.few
+		t.step *= c.shareOf(1, groups)
 	case p.QLen <= t.rows:
 		t.step *= last
 	case l.blocks > 1:
-		l.blocks -= 1 - last
+		l.spared = 1 - last
 	}
 	t.begin = max(t.begin, t.alone-l.steps*t.step)
 	t.alone = t.step
@@ -114,9 +164,10 @@ const backwardTogether = 16
 func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) float64 {
 	l, heads := s.load(c, t, p, false), p.Batch*p.KVHeads
 	if p.DType == flashkit.Float32 { // blocks that own query rows have dQ alone
-		return l.cycles(c, t, heads, sms) + s.load(c, t, p, true).cycles(c, t, p.Batch*p.Heads, sms)
+		own := s.load(c, t, p, true)
+		return l.cycles(c, t, heads, sms) + own.cycles(c, t, p.Batch*p.Heads, sms)
 	}
-	hop, blind := c.hop, 0.
+	hop, blind := c.hop+c.column*float64(s.dims[min(s.pad(p), len(s.dims)-1)].dim), 0.
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
 	}
@@ -136,10 +187,10 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) fl
 	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
 }
 
-// decodeCycles returns the cycles of decode_sm80, the steps of a block, and whether the keys
-// are split into parts that are no cluster. In a step each warp takes a piece of the keys, with as many query rows as it
+// decodeCycles returns the cycles of decode_sm80, the steps of a block, and how the keys
+// are split into parts. In a step each warp takes a piece of the keys, with as many query rows as it
 // holds; when there are more rows, warps with other rows take the same pieces.
-func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, apart bool) {
+func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, parts cut) {
 	warpRows := t.rows / t.warps
 	rows, team := p.Heads/p.KVHeads*p.QLen, 1
 	for team*warpRows < rows {
@@ -153,17 +204,17 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 		by.splits, by.cluster = cutDecode(heads, pieces, t.warps, slots, sms, dev.Major == 9)
 	}
 	mine := ceilDiv(pieces, by.splits)
-	begin, step := t.begin+c.row*float64(rows), t.step*float64(min(team, mine))
+	begin, step := t.begin+c.row*float64(rows)*stems[decodeSM80].wide(&p), t.step*float64(min(team, mine))
 	if c.half > 0 && ceilDiv(rows, team) <= warpRows/2 {
 		step *= c.half
 	}
-	pad := float64(stems[decodeSM80].dims[min(stems[decodeSM80].pad(p), len(c.tiles)-1)].dim)
-	step = max(t.alone, step) * (1 - c.width*(1-float64(p.Dim+p.VDim)/(2*pad)))
+	step = max(t.alone, step)
 	if loose {
-		row := c.loose * looseColumns(p)
+		s := &stems[decodeSM80]
+		row := c.loose * c.looseColumns(&p, s.dims[min(s.pad(p), len(s.dims)-1)], false)
 		begin += row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
-	return float64(ceilDiv(heads*by.splits, slots)) * (begin + steps*step), steps, by.splits > 1 && !by.cluster
+	return float64(ceilDiv(heads*by.splits, slots)) * (begin + steps*step), steps, by
 }
